@@ -1,0 +1,261 @@
+//! What can be typed, and nothing else: what it means is [`crate::options`]'s business.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::exit_code;
+
+/// A lock over several independent Redis or Valkey masters: held by whoever has a majority.
+#[derive(Debug, Parser)]
+#[command(name = "quorlock", version, max_term_width = 100, after_help = exit_code::HELP)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+    Status(Status),
+    Demo(Demo),
+}
+
+/// Run a command while holding the lock KEY
+///
+/// Takes the lock, runs CMD, extends the lock while it runs, gives it back. If the lock is lost, CMD
+/// and all its descendants in this session are ended before anybody else can have the lock, also if
+/// quorlock itself is stopped or killed. A descendant that starts a session of its own (setsid)
+/// escapes.
+///
+/// CMD finds in its environment: QUORLOCK_KEY, QUORLOCK_TOKEN, and QUORLOCK_VALID_UNTIL_MS, the
+/// Unix time in milliseconds until which the lock is held if it is never extended. QUORLOCK_NODES
+/// and QUORLOCK_PASSWORD are taken out of it, unless --pass-nodes.
+#[derive(Debug, Args)]
+#[command(after_help = exit_code::HELP)]
+pub(crate) struct Run {
+    /// What to lock: any name; all who use it exclude each other
+    pub(crate) key: String,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) cmd: Vec<OsString>,
+
+    /// How long the nodes keep the lock without an extension, at least 500ms; a crashed holder
+    /// blocks others for so long [default: 10s]
+    #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
+    pub(crate) ttl: Option<Duration>,
+
+    /// How long to try: a time, 0s for a single attempt, or "forever" [default: 60s]
+    #[arg(long, short = 'w', env = "QUORLOCK_WAIT", value_name = "TIME")]
+    pub(crate) wait: Option<WaitArg>,
+
+    /// The lock is never held for longer: it is not extended past so much time, ends at most one TTL
+    /// before it, and then counts as lost [default: 24h]
+    #[arg(long, env = "QUORLOCK_MAX_HOLD", value_parser = duration, value_name = "TIME")]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// Hold the lock for at least so long, also if CMD ends sooner: for jobs that several machines
+    /// start "at the same time". The key is then left to expire, up to one TTL later
+    #[arg(long, env = "QUORLOCK_MIN_HOLD", value_parser = duration, value_name = "TIME")]
+    pub(crate) min_hold: Option<Duration>,
+
+    /// Send SIGTERM so long before the lock ends: at least as early as SIGKILL, and less than a
+    /// third of the TTL [default: TTL/5].
+    /// SIGKILL follows max(5% of TTL, 50ms) before the lock ends
+    #[arg(long, env = "QUORLOCK_KILL_AFTER", value_parser = duration, value_name = "TIME")]
+    pub(crate) kill_after: Option<Duration>,
+
+    /// If others still hold the lock after --wait: fail with exit code 75, or skip CMD and exit 0
+    #[arg(long, env = "QUORLOCK_IF_HELD", default_value = "fail", value_name = "WHAT")]
+    pub(crate) if_held: IfHeld,
+
+    /// Exit with this code instead of 75 if others hold the lock
+    #[arg(long, short = 'E', env = "QUORLOCK_HELD_EXIT_CODE", value_name = "N")]
+    pub(crate) held_exit_code: Option<u8>,
+
+    /// Describe this holder to whoever asks [default: the command's name]
+    #[arg(long, env = "QUORLOCK_LABEL", value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
+    /// Write one JSON object per event to this open file descriptor: waiting, acquired, extended,
+    /// lost, released, each with its fields. Open a file that others write to as well with >>
+    #[arg(long, env = "QUORLOCK_STATUS_FD", value_name = "N")]
+    pub(crate) status_fd: Option<u32>,
+
+    /// Leave QUORLOCK_NODES and QUORLOCK_PASSWORD in CMD's environment
+    #[arg(long, env = "QUORLOCK_PASS_NODES", value_parser = FalseyValueParser::new())]
+    pub(crate) pass_nodes: bool,
+
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Show who holds the lock KEY, node by node
+///
+/// The verdict is HELD (one holder has a quorum), FREE (a quorum of nodes is free), SPLIT (neither)
+/// or UNKNOWN (too few nodes answered; exit code 69, or 77 if rights are missing).
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    /// The lock
+    pub(crate) key: String,
+
+    /// Look again every second, until interrupted
+    #[arg(long)]
+    pub(crate) watch: bool,
+
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// See it work: five real servers, a dozen workers, one fault after the other
+///
+/// Starts five Redis or Valkey servers of its own in a temporary folder, lets workers in several
+/// processes contend for one lock, stops and kills servers meanwhile, shows what each of them says,
+/// and ends with a verdict after about 20 seconds. Needs a redis-server or valkey-server
+/// (QUORLOCK_SERVER names one that is not on the PATH); without one it runs on nodes in memory.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Run on nodes in memory even if there is a server
+    #[arg(long)]
+    pub(crate) memory: bool,
+
+    /// Listen on ports of 127.0.0.1 instead of Unix sockets
+    #[arg(long)]
+    pub(crate) tcp: bool,
+}
+
+/// The nodes and how to talk to them
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Nodes")]
+pub(crate) struct NodeArgs {
+    /// A node, repeatable: redis://, rediss://, valkey://, valkeys:// or redis+unix://, with
+    /// `[user][:password@]host[:port][/db]`; NAME= before it names it. Visible in ps: passwords
+    /// belong into QUORLOCK_NODES (comma separated), QUORLOCK_PASSWORD or --password-file. Without
+    /// --node, QUORLOCK_NODES counts, then the file's nodes
+    #[arg(long = "node", short = 'n', value_name = "[NAME=]URL")]
+    pub(crate) node: Vec<String>,
+
+    /// Settings from this TOML file: nodes = ["…"], every other option of this section by its long
+    /// name, and ttl, wait and max-hold
+    #[arg(long, env = "QUORLOCK_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// How many nodes must grant [default: the majority]
+    #[arg(long, env = "QUORLOCK_QUORUM", value_name = "N")]
+    pub(crate) quorum: Option<usize>,
+
+    /// What stands before every KEY on the nodes
+    #[arg(long, env = "QUORLOCK_KEY_PREFIX", value_name = "TEXT")]
+    pub(crate) key_prefix: Option<String>,
+
+    /// The longest TTL that any client of these nodes uses [default: 30s]
+    #[arg(long, env = "QUORLOCK_MAX_TTL", value_parser = duration, value_name = "TIME")]
+    pub(crate) max_ttl: Option<Duration>,
+
+    /// How long to wait for a node's answer, at most a quarter of the TTL [default: 5% of TTL, at
+    /// most 50ms, but at least four round trips]
+    #[arg(long, env = "QUORLOCK_NODE_TIMEOUT", value_parser = duration, value_name = "TIME")]
+    pub(crate) node_timeout: Option<Duration>,
+
+    /// How long connecting to a node may take [default: 1s]
+    #[arg(long, env = "QUORLOCK_CONNECT_TIMEOUT", value_parser = duration, value_name = "TIME")]
+    pub(crate) connect_timeout: Option<Duration>,
+
+    /// The ACL user, for all nodes
+    #[arg(long, env = "QUORLOCK_USERNAME", value_name = "NAME")]
+    pub(crate) username: Option<String>,
+
+    /// A file with the password for the nodes whose URL has none; QUORLOCK_PASSWORD holds one too
+    #[arg(long, env = "QUORLOCK_PASSWORD_FILE", value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// Trust this certificate authority (PEM) instead of the system's
+    #[arg(long, env = "QUORLOCK_TLS_CA", value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+
+    /// Show this certificate (PEM) to the nodes
+    #[arg(long, env = "QUORLOCK_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key (PEM) of --tls-cert
+    #[arg(long, env = "QUORLOCK_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+/// What quorlock itself says
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct OutputArgs {
+    /// Say nothing but errors
+    #[arg(long, short, env = "QUORLOCK_QUIET", value_parser = FalseyValueParser::new())]
+    pub(crate) quiet: bool,
+
+    /// Speak JSON
+    #[arg(long, env = "QUORLOCK_JSON", value_parser = FalseyValueParser::new())]
+    pub(crate) json: bool,
+}
+
+/// What to do if others hold the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IfHeld {
+    /// Fail.
+    Fail,
+    /// Leave the command out.
+    Skip,
+}
+
+/// A time, or for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitArg {
+    /// For so long.
+    For(Duration),
+    /// Until granted.
+    Forever,
+}
+
+impl std::str::FromStr for WaitArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "forever" {
+            return Ok(Self::Forever);
+        }
+        duration(text).map(Self::For)
+    }
+}
+
+/// Reads a time such as `250ms`, `10s`, `5m` or `1h 30m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; write a time as 250ms, 10s, 5m or 24h"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        assert!(duration("10").is_err());
+        assert_eq!("forever".parse(), Ok(WaitArg::Forever));
+    }
+}

@@ -1,0 +1,38 @@
+//! Quorlock as a job of somebody's shell.
+
+use rustix::process::{Pid, Signal, getpgid, getpgrp, getppid, getsid, kill_current_process_group};
+
+use super::super::guardian::procfs;
+use super::super::guardian::terminal::controlling;
+
+/// Whether somebody is there who could continue this process group if it stopped: a process of
+/// the same session and another group that is the parent of one of ours. That is how the kernel
+/// tells an orphaned group, whose members a Ctrl-Z does not stop, for the same reason. Without
+/// a terminal there is no job control either, whatever the groups look like, and to stop the
+/// group would stop a build or a service for good.
+pub(super) fn has_shell() -> bool {
+    if controlling().is_none() {
+        return false;
+    }
+    let group = getpgrp();
+    let session = getsid(None);
+    let mut ancestor = getppid();
+    while let Some(pid) = ancestor {
+        if getsid(Some(pid)) != session {
+            return false;
+        }
+        if getpgid(Some(pid)) != Ok(group) {
+            return true;
+        }
+        let parent = procfs::process(pid.as_raw_nonzero().get()).map(|process| process.parent);
+        ancestor = parent.and_then(Pid::from_raw);
+    }
+    false
+}
+
+/// Stops the whole job: in a pipeline the others are to stop as well, as if the signal had come
+/// from the terminal.
+pub(super) fn stop() {
+    // One can always signal oneself.
+    let _ = kill_current_process_group(Signal::STOP);
+}

@@ -1,0 +1,79 @@
+//! The signals that quorlock passes on to the command.
+//!
+//! A signal that the user had ignored (`nohup`, or a shell's background job) is left alone: to
+//! catch it would end the ignoring, for quorlock and for the command, which inherits ignored
+//! signals but not caught ones.
+
+use std::{fs, io, thread};
+
+use rustix::process::Signal;
+use signal_hook::iterator::{Handle, Signals as Caught};
+use tokio::sync::mpsc;
+
+/// Catches them from its making on, so that one that comes early waits for its reader.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    caught: mpsc::UnboundedReceiver<Signal>,
+    handle: Handle,
+}
+
+impl Signals {
+    /// Starts to catch them.
+    ///
+    /// # Errors
+    /// When the process has no descriptor or thread left.
+    pub(crate) fn catch() -> io::Result<Self> {
+        let ignored = ignored_bits();
+        let wanted = PASSED_ON.map(Signal::as_raw).into_iter();
+        let wanted = wanted.filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        let mut source = Caught::new(wanted)?;
+        let handle = source.handle();
+        let (sender, caught) = mpsc::unbounded_channel();
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            for signal in source.forever().filter_map(Signal::from_named_raw) {
+                // Without a reader nobody wants to know.
+                let _ = sender.send(signal);
+            }
+        })?;
+        Ok(Self { caught, handle })
+    }
+
+    /// The next signal.
+    ///
+    /// # Cancel safety
+    /// A signal is lost only by being returned.
+    pub(crate) async fn next(&mut self) -> Signal {
+        match self.caught.recv().await {
+            Some(signal) => signal,
+            // The thread ends with this value and not before, so there are no more signals.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.handle.close();
+    }
+}
+
+/// The ignored signals of this process, bit 0 for signal 1; none where the system does not tell.
+fn ignored_bits() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// TSTP is among them for a quorlock that is in the foreground while its command is not (in
+/// a pipeline): the command is to stop first, and quorlock then stops with it.
+const PASSED_ON: [Signal; 9] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::WINCH,
+    Signal::CONT,
+    Signal::TSTP,
+];

@@ -1,0 +1,251 @@
+//! `quorlock demo`: five nodes, a dozen workers, one fault after the other, and a verdict.
+//!
+//! The workers, in processes of their own, contend for one lock and change a file that nothing else
+//! protects. Each tells over a pipe when it held the lock, on a clock that all processes of
+//! a machine share; from this the verdict is computed, and not from what the lock believes.
+
+mod crew;
+mod nodes;
+mod observer;
+mod screen;
+mod script;
+mod stage;
+mod tally;
+mod verdict;
+mod view;
+mod worker;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use quorlock_servers::{Listen, NotFound, ServerBinary, find};
+use rustix::process::Signal;
+
+use self::crew::{Crew, WORKERS};
+use self::nodes::FiveNodes;
+use self::observer::Seen;
+use self::screen::{Screen, Style, wrapped};
+use self::stage::{Ended, Stage};
+use self::verdict::Verdict;
+use self::worker::Report;
+use crate::args::Demo;
+use crate::child::Signals;
+use crate::exit_code::ExitCode;
+use crate::guardian::clock::boot_ns;
+use crate::options::Refused;
+
+/// The hidden command of a worker process.
+pub(crate) const WORKER: &str = "__demo-worker";
+
+/// The one lock.
+const KEY: &str = "demo";
+
+/// How long the nodes keep it. Short, so that nodes need not stay down for long.
+const TTL: Duration = Duration::from_secs(1);
+
+/// How long a worker waits for it.
+const WAIT: Duration = Duration::from_millis(1500);
+
+/// What happens while the demo runs.
+enum Event {
+    /// A worker told what became of a call.
+    Report(Report),
+    /// Workers have ended, or why they cannot go on.
+    Left(Result<(), String>),
+    /// What the nodes say, in order.
+    Seen {
+        /// When they were asked.
+        asked: Duration,
+        seen: Box<[Seen; 5]>,
+    },
+    /// The demo's own call for the lock: granted, or why not.
+    Answer(Result<(), String>),
+    /// A signal came.
+    Signal(Signal),
+}
+
+/// What the nodes are.
+enum Kind {
+    Servers(ServerBinary, Listen),
+    /// In memory, and why.
+    Memory(String),
+}
+
+pub(crate) fn main(args: &Demo) -> Result<ExitCode, Refused> {
+    let kind = Kind::of(args)?;
+    match play(&kind) {
+        Ok(code) => Ok(code),
+        Err(Ended::Refused(refused)) => Err(refused),
+        Err(Ended::Failed(why)) => {
+            Err(Refused { message: format!("demo: {why}"), code: ExitCode::Internal })
+        }
+        Err(Ended::Signal(signal)) => {
+            // Without a standard error there is nobody to tell.
+            let number = signal.as_raw();
+            let _ = writeln!(
+                io::stderr(),
+                "quorlock: demo stopped by signal {number}; its workers, nodes and files are gone"
+            );
+            Ok(ExitCode::Signal(signal.as_raw()))
+        }
+    }
+}
+
+/// Plays the demo. When it returns, whatever the reason, nothing of it is left.
+fn play(kind: &Kind) -> Result<ExitCode, Ended> {
+    let (events, received) = channel();
+    // From here on a signal is heard, also if it comes before anybody listens.
+    hear_signals(events.clone()).map_err(Ended::failed)?;
+    let folder = tempfile::Builder::new().prefix("quorlock-demo-").tempdir();
+    let folder = folder.map_err(|error| Ended::Failed(format!("no temporary folder: {error}")))?;
+    let counter = folder.path().join("counter");
+    fs::write(&counter, "0").map_err(Ended::failed)?;
+    let nodes = kind.start().map_err(Ended::Refused)?;
+    let mut screen = Screen::new(view::ROWS);
+    introduce(&mut screen, kind, &nodes, &counter);
+    let began = now();
+    let crew = Crew::start(&nodes, &counter, &events).map_err(Ended::Failed)?;
+    observer::start(&nodes, events.clone()).map_err(Ended::Failed)?;
+    let mut stage = Stage::new((nodes, counter), crew, received, screen, began);
+    script::play(&mut stage, &events)?;
+    let verdict = stage.end()?;
+    Ok(conclude(stage.into_screen(), kind, &verdict))
+}
+
+/// A worker process; see [`worker::process`].
+pub(crate) fn worker_main(args: Vec<OsString>) -> std::process::ExitCode {
+    worker::process(&args)
+}
+
+impl Kind {
+    fn of(args: &Demo) -> Result<Self, Refused> {
+        let listen = if args.tcp { Listen::Tcp } else { Listen::UnixSocket };
+        if args.memory && args.tcp {
+            return Err(Refused::usage("--memory and --tcp: nodes in memory have no ports"));
+        }
+        if args.memory {
+            return Ok(Self::Memory("as --memory demands".to_owned()));
+        }
+        match find() {
+            Ok(binary) => Ok(Self::Servers(binary, listen)),
+            Err(help) if args.tcp => {
+                let message = format!("--tcp needs a server: {help}");
+                Err(Refused { message, code: ExitCode::NoQuorum })
+            }
+            Err(help @ NotFound::Nowhere) => Ok(Self::Memory(help.to_string())),
+            // Somebody named a server and meant it.
+            Err(help) => Err(Refused::config(help.to_string())),
+        }
+    }
+
+    fn start(&self) -> Result<FiveNodes, Refused> {
+        match self {
+            Self::Memory(_) => Ok(FiveNodes::in_memory()),
+            Self::Servers(binary, listen) => FiveNodes::servers(binary, *listen).map_err(|error| {
+                let message = format!("the demo's servers do not start: {error}");
+                Refused { message, code: ExitCode::NoQuorum }
+            }),
+        }
+    }
+}
+
+/// Says what is going to happen, to what, and where.
+fn introduce(screen: &mut Screen, kind: &Kind, nodes: &FiveNodes, counter: &Path) {
+    screen.line(Style::Bold, &format!("One lock, five nodes, {WORKERS} workers."));
+    let mut say = |text: &str| screen.line(Style::Plain, text);
+    match kind {
+        Kind::Memory(why) => {
+            say("  nodes    in memory, not real servers:");
+            wrapped(why, 68).iter().for_each(|line| say(&format!("           {line}")));
+        }
+        Kind::Servers(binary, _) => {
+            say(&format!("  nodes    {binary}"));
+            say(&format!("           {}", in_braces(&nodes.addresses())));
+        }
+    }
+    let file = counter.display();
+    say(&format!(
+        "  workers  Each acquires \"{KEY}\" (ttl {TTL:?}), reads a number from a file, sleeps"
+    ));
+    say("           1 to 10 ms, writes the number + 1, releases. Nothing but the lock");
+    say(&format!("           protects the file, {file}"));
+    say("");
+}
+
+/// Says what came of it.
+fn conclude(mut screen: Screen, kind: &Kind, verdict: &Verdict) -> ExitCode {
+    let mut say = |style, text: &str| screen.line(style, text);
+    say(Style::Plain, "");
+    verdict.lines.iter().for_each(|line| say(Style::Plain, line));
+    let mut on = "";
+    if let Kind::Memory(why) = kind {
+        on = " (nodes in memory)";
+        for line in wrapped(&format!("nodes in memory, {why}"), 77) {
+            say(Style::Odd, &format!("  {line}"));
+        }
+    }
+    verdict.faults.iter().for_each(|fault| say(Style::Bad, &format!("  WRONG: {fault}")));
+    if verdict.faults.is_empty() {
+        say(Style::Good, &format!("VERDICT: {}{on}", verdict.summary));
+        ExitCode::Success
+    } else {
+        say(Style::Bad, &format!("VERDICT: FAILED, {}{on}", verdict.summary));
+        ExitCode::Internal
+    }
+}
+
+/// The servers' addresses as a shell would abbreviate them: `/tmp/quorlock-{x,y}/socket`.
+fn in_braces(addresses: &[String]) -> String {
+    fn parts(text: &str) -> (&str, &str, &str) {
+        let (start, tail) = text.split_at(text.rfind('/').unwrap_or(text.len()));
+        let (head, middle) = start.split_at(start.rfind(['-', ':']).map_or(0, |at| at + 1));
+        (head, middle, tail)
+    }
+    let Some((head, _, tail)) = addresses.first().map(|first| parts(first)) else {
+        return String::new();
+    };
+    let middle = |text| match parts(text) {
+        (same_head, middle, same_tail) if (same_head, same_tail) == (head, tail) => Some(middle),
+        _ => None,
+    };
+    match addresses.iter().map(|text| middle(text)).collect::<Option<Vec<_>>>() {
+        Some(middles) => format!("{head}{{{}}}{tail}", middles.join(",")),
+        None => addresses.join(" "),
+    }
+}
+
+/// Makes events of signals.
+fn hear_signals(events: Sender<Event>) -> io::Result<()> {
+    let mut signals = Signals::catch()?;
+    let runtime = super::runtime()?;
+    let listen = move || {
+        runtime
+            .block_on(async { while events.send(Event::Signal(signals.next().await)).is_ok() {} });
+    };
+    thread::Builder::new().name("listen".into()).spawn(listen).map(drop)
+}
+
+/// The time since the machine was started.
+fn now() -> Duration {
+    Duration::from_nanos(boot_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_abbreviated_as_a_shell_expands_them() {
+        let of =
+            |texts: &[&str]| in_braces(&texts.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(of(&["/t/q-ab/socket", "/t/q-ac/socket"]), "/t/q-{ab,ac}/socket");
+        assert_eq!(of(&["127.0.0.1:20001", "127.0.0.1:31"]), "127.0.0.1:{20001,31}");
+        assert_eq!(of(&["/t/q-ab/socket", "/u/q-ac/socket"]), "/t/q-ab/socket /u/q-ac/socket");
+        assert_eq!(of(&[]), "");
+    }
+}

@@ -1,0 +1,135 @@
+//! The five nodes and what is done to them: servers, or their likeness in memory.
+
+use std::time::Duration;
+
+use quorlock::node::MemoryNode;
+use quorlock::{Client, ClientBuilder, Delay, Retry};
+use quorlock_servers::{Listen, Nodes, ServerBinary, ServerOptions, StartError};
+
+use super::TTL;
+
+/// How the nodes are called.
+pub(super) const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// Waiting clients look at the lock again after this long at the latest: by default they are more
+/// patient, since few locks are held for milliseconds only.
+const LOOK_AGAIN: Duration = Duration::from_millis(30);
+
+/// Five independent nodes. Dropping them ends the servers and removes their folders.
+pub(super) enum FiveNodes {
+    /// Processes of a real server.
+    Servers(Nodes),
+    /// Nodes in this process.
+    Memory([MemoryNode; 5]),
+}
+
+impl FiveNodes {
+    /// Starts five servers.
+    pub(super) fn servers(binary: &ServerBinary, listen: Listen) -> Result<Self, StartError> {
+        let options = ServerOptions { listen, ..ServerOptions::default() };
+        Nodes::start(binary, NAMES.len(), options).map(Self::Servers)
+    }
+
+    /// Makes five nodes in memory.
+    pub(super) fn in_memory() -> Self {
+        Self::Memory(NAMES.map(MemoryNode::new))
+    }
+
+    /// The servers as `NAME=URL`; none for nodes in memory.
+    pub(super) fn urls(&self) -> Vec<String> {
+        let Self::Servers(servers) = self else { return Vec::new() };
+        let named = NAMES.iter().zip(servers.urls());
+        named.map(|(name, url)| format!("{name}={url}")).collect()
+    }
+
+    /// Where the servers listen; nothing for nodes in memory.
+    pub(super) fn addresses(&self) -> Vec<String> {
+        let Self::Servers(servers) = self else { return Vec::new() };
+        servers.iter().map(quorlock_servers::Server::address).collect()
+    }
+
+    /// What is done to the nodes, in brackets: to those in memory it is not really done.
+    pub(super) fn by(&self, means: &str) -> String {
+        match self {
+            Self::Servers(_) => format!("({means})"),
+            Self::Memory(_) => format!("(as if by {means})"),
+        }
+    }
+
+    /// What a client of all five is made from.
+    pub(super) fn client(&self) -> ClientBuilder {
+        match self {
+            Self::Servers(_) => client_of(&self.urls()),
+            Self::Memory(nodes) => settings().custom_nodes(nodes.clone()),
+        }
+    }
+
+    /// Clients of one node each, in order; they run on the current runtime.
+    pub(super) fn clients_of_each(&self) -> Result<[Client; 5], String> {
+        let builders: Vec<ClientBuilder> = match self {
+            Self::Servers(_) => self.urls().into_iter().map(|url| client_of(&[url])).collect(),
+            Self::Memory(nodes) => {
+                nodes.iter().map(|node| settings().custom_nodes([node.clone()])).collect()
+            }
+        };
+        let clients: Result<Vec<Client>, _> =
+            builders.into_iter().map(ClientBuilder::build).collect();
+        let clients = clients.map_err(|error| error.to_string())?;
+        clients.try_into().map_err(|_| "five nodes have five clients".to_owned())
+    }
+
+    /// SIGSTOP, or its likeness: the node takes what it is sent and says nothing.
+    pub(super) fn freeze(&self, place: usize) -> Result<(), String> {
+        match self {
+            Self::Servers(servers) => servers[place].pause().map_err(|error| error.to_string()),
+            Self::Memory(nodes) => {
+                nodes[place].freeze();
+                Ok(())
+            }
+        }
+    }
+
+    /// SIGCONT, or its likeness: the node goes on where it was.
+    pub(super) fn resume(&self, place: usize) -> Result<(), String> {
+        match self {
+            Self::Servers(servers) => servers[place].resume().map_err(|error| error.to_string()),
+            Self::Memory(nodes) => {
+                nodes[place].thaw();
+                Ok(())
+            }
+        }
+    }
+
+    /// `kill -9`, or its likeness: the node is gone, and with it all that it knew.
+    pub(super) fn kill(&self, place: usize) -> Result<(), String> {
+        match self {
+            Self::Servers(servers) => servers[place].kill().map_err(|error| error.to_string()),
+            Self::Memory(nodes) => {
+                nodes[place].stop();
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts a killed node again, empty, at the same address.
+    pub(super) fn start_again(&self, place: usize) -> Result<(), String> {
+        match self {
+            Self::Servers(servers) => servers[place].restart().map_err(|error| error.to_string()),
+            Self::Memory(nodes) => {
+                nodes[place].start();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What a client of these servers is made from.
+pub(super) fn client_of<S: AsRef<str>>(urls: &[S]) -> ClientBuilder {
+    settings().nodes(urls)
+}
+
+/// The same for every client of the demo, as it has to be.
+fn settings() -> ClientBuilder {
+    let retry = Retry { delay: Delay::Adaptive { ceiling: LOOK_AGAIN }, attempts_max: None };
+    Client::builder().ttl(TTL).max_ttl(TTL).retry(retry)
+}

@@ -1,0 +1,212 @@
+//! Where the demo is shown: on a terminal a few lines that are written again and again below those
+//! that stay; elsewhere a plain line every second.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use rustix::termios::tcgetwinsize;
+
+/// The terminal's size where it does not tell, and the width elsewhere.
+const USUAL: Size = Size { columns: 80, rows: 24 };
+
+/// How a piece of text stands out, where colours are welcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Not at all.
+    Plain,
+    /// It is what to look at.
+    Bold,
+    /// It is not.
+    Dim,
+    /// All is well.
+    Good,
+    /// Something is in the way.
+    Odd,
+    /// Something is broken.
+    Bad,
+}
+
+/// A line made of pieces.
+pub(super) type Line = Vec<(Style, String)>;
+
+/// Standard output.
+pub(super) struct Screen {
+    /// How many lines will be written over; `None` where that is impossible.
+    live: Option<usize>,
+    colours: bool,
+    size: Size,
+}
+
+#[derive(Clone, Copy)]
+struct Size {
+    columns: usize,
+    rows: usize,
+}
+
+impl Screen {
+    /// Finds out what can be done; `rows` is how many lines are to be written again and again.
+    pub(super) fn new(rows: usize) -> Self {
+        let size = Size::now();
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let terminal = io::stdout().is_terminal() && !dumb;
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let live = terminal && size.rows > rows;
+        let colours = terminal && !no_colour;
+        let mut screen = Self { live: live.then_some(0), colours, size };
+        screen.enter();
+        screen
+    }
+
+    /// To be called when the terminal may have got another size, or another program had it.
+    pub(super) fn enter(&mut self) {
+        self.size = Size::now();
+        if self.is_live() {
+            // The cursor would jump about.
+            put("\x1b[?25l");
+        }
+    }
+
+    /// Leaves the terminal as others expect it.
+    pub(super) fn leave(&mut self) {
+        self.erase();
+        if self.is_live() {
+            put("\x1b[?25h");
+        }
+    }
+
+    /// Lines can be written over.
+    pub(super) fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// A line that stays.
+    pub(super) fn line(&mut self, style: Style, text: &str) {
+        self.erase();
+        let line = vec![(style, text.to_owned())];
+        put(&format!("{}\n", self.render(&line, usize::MAX)));
+    }
+
+    /// The lines that the next call replaces; to be used only if the screen [`is_live`].
+    ///
+    /// [`is_live`]: Screen::is_live
+    pub(super) fn show(&mut self, lines: &[Line]) {
+        let mut text = self.up();
+        for line in lines {
+            // A line that wraps would take two rows, and the count would be wrong. And it is
+            // cleared to its end, not before it is written, so that nothing flickers.
+            text += &self.render(line, self.size.columns.saturating_sub(1));
+            text += "\x1b[K\n";
+        }
+        text += "\x1b[J";
+        put(&text);
+        self.live = Some(lines.len());
+    }
+
+    /// Takes away the lines that were to be replaced.
+    pub(super) fn erase(&mut self) {
+        let up = self.up();
+        if !up.is_empty() {
+            put(&format!("{up}\x1b[J"));
+            self.live = Some(0);
+        }
+    }
+
+    /// Back to the first of the lines to replace.
+    fn up(&self) -> String {
+        match self.live {
+            None | Some(0) => String::new(),
+            Some(lines) => format!("\r\x1b[{lines}A"),
+        }
+    }
+
+    fn render(&self, line: &Line, mut room: usize) -> String {
+        let mut text = String::new();
+        for (style, piece) in line {
+            let shown: String = piece.chars().take(room).collect();
+            room -= shown.chars().count();
+            match style.code().filter(|_| self.colours) {
+                Some(code) => text += &format!("\x1b[{code}m{shown}\x1b[0m"),
+                None => text += &shown,
+            }
+        }
+        text
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Style {
+    fn code(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            Self::Bold => Some("1"),
+            Self::Dim => Some("2"),
+            Self::Good => Some("32"),
+            Self::Odd => Some("33"),
+            Self::Bad => Some("31"),
+        }
+    }
+}
+
+impl Size {
+    fn now() -> Self {
+        match tcgetwinsize(io::stdout()) {
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+                Self { columns: size.ws_col.into(), rows: size.ws_row.into() }
+            }
+            _ => USUAL,
+        }
+    }
+}
+
+/// Breaks a text's lines into lines of at most `width` characters, at spaces where there are any.
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for long in text.lines() {
+        let mut line = String::new();
+        for word in long.split_whitespace() {
+            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+fn put(text: &str) {
+    // A reader that has gone away has seen enough; the demo ends by itself.
+    let _ = io::stdout().write_all(text.as_bytes());
+    let _ = io::stdout().flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn screen(colours: bool) -> Screen {
+        Screen { live: None, colours, size: USUAL }
+    }
+
+    #[test]
+    fn a_line_is_cut_at_the_terminals_width_whatever_its_colours() {
+        let line = vec![(Style::Bold, "abc".to_owned()), (Style::Plain, "def".to_owned())];
+        assert_eq!(screen(false).render(&line, 5), "abcde");
+        assert_eq!(screen(true).render(&line, 5), "\x1b[1mabc\x1b[0mde");
+        assert_eq!(screen(false).render(&line, 2), "ab");
+    }
+
+    #[test]
+    fn texts_are_broken_at_spaces() {
+        assert_eq!(wrapped("one two three", 8), ["one two", "three"]);
+        assert_eq!(wrapped("one\n  two three", 8), ["one", "two", "three"]);
+        assert_eq!(wrapped("incomprehensible word", 8), ["incomprehensible", "word"]);
+    }
+}

@@ -1,0 +1,120 @@
+//! The script: one fault after the other, in about twenty seconds.
+
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Duration;
+
+use quorlock::blocking::Client;
+
+use super::nodes::FiveNodes;
+use super::stage::{Ended, Stage};
+use super::view::Fate;
+use super::{Event, KEY, TTL, now};
+use crate::output::time;
+
+const B: usize = 1;
+const C: usize = 2;
+const D: usize = 3;
+const E: usize = 4;
+
+/// How long nodes stay down before they are started again without their data: longer than any lock
+/// lives that they had a vote in. This is the paper's delayed restart.
+const DOWN: Duration = Duration::from_millis(3500);
+
+const _: () = assert!(TTL.as_millis() * 2 < DOWN.as_millis());
+
+/// How long the demo's own call tries.
+const OWN_WAIT: Duration = Duration::from_secs(1);
+
+/// Plays it all.
+pub(super) fn play(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
+    stage.phase("all five up", true);
+    stage.say("all five nodes are up", "All five nodes are up, and the workers contend.");
+    stage.play(Duration::from_secs(3))?;
+    freeze_one(stage)?;
+    kill_two(stage)?;
+    kill_three(stage, events)
+}
+
+fn freeze_one(stage: &mut Stage) -> Result<(), Ended> {
+    stage.phase("b frozen", true);
+    stage.each(&[B], |_| Fate::Frozen, FiveNodes::freeze)?;
+    let by = stage.nodes.by("SIGSTOP");
+    stage.say(
+        &format!("b is frozen {by}: its silence costs nobody anything"),
+        &format!("Node b is frozen {by}: it takes what it is sent and says nothing."),
+    );
+    stage.play(Duration::from_secs(3))?;
+    stage.phase("b resumed", true);
+    stage.each(&[B], |_| Fate::Up, FiveNodes::resume)?;
+    let by = stage.nodes.by("SIGCONT");
+    stage.say(&format!("b goes on {by}"), &format!("Node b goes on where it was {by}."));
+    stage.play(Duration::from_millis(1500))
+}
+
+fn kill_two(stage: &mut Stage) -> Result<(), Ended> {
+    stage.phase("c and d dead", true);
+    stage.each(&[C, D], |_| Fate::Killed, FiveNodes::kill)?;
+    let killed = now();
+    let by = stage.nodes.by("kill -9");
+    stage.say(
+        &format!("c and d are dead {by}: three of five are a majority"),
+        &format!("Nodes c and d are killed {by}. Three of five are a majority: work goes on."),
+    );
+    stage.play(DOWN)?;
+    stage.phase("c and d back", true);
+    stage.each(&[C, D], Fate::Again, FiveNodes::start_again)?;
+    stage.say(
+        "c and d are back, empty",
+        &format!(
+            "Nodes c and d are started again, empty. They were down for {}, longer than any lock \
+             lives here ({}), so they forgot none that counts (the paper's delayed restart).",
+            time(now().saturating_sub(killed)),
+            time(TTL),
+        ),
+    );
+    stage.play(Duration::from_millis(1500))
+}
+
+fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
+    stage.each(&[C, D, E], |_| Fate::Killed, FiveNodes::kill)?;
+    let killed = now();
+    stage.phase("c, d and e dead", false);
+    stage.say(
+        "c, d and e are dead: two of five are no majority, nobody gets the lock",
+        "Nodes c, d and e are killed. Two of five are no majority: nobody gets the lock.",
+    );
+    stage.play(Duration::from_millis(500))?;
+    call(stage, events.clone())?;
+    match stage.answer(OWN_WAIT * 10)? {
+        Err(refusal) => {
+            stage.quote("A caller who waits no longer than a second is told:", &refusal)
+        }
+        Ok(()) => stage.fault("two of five nodes were enough to get the lock"),
+    }
+    stage.play(DOWN.saturating_sub(now().saturating_sub(killed)))?;
+    stage.phase("all five back", true);
+    stage.each(&[C, D, E], Fate::Again, FiveNodes::start_again)?;
+    stage.say(
+        "all five are back, and so is the lock",
+        &format!(
+            "All five are up again, three of them empty, after {}: again longer than any lock lives.",
+            time(now().saturating_sub(killed)),
+        ),
+    );
+    stage.play(Duration::from_millis(2500))
+}
+
+/// The demo's own call for the lock, on a thread of its own: it takes its time.
+fn call(stage: &Stage, events: Sender<Event>) -> Result<(), Ended> {
+    let builder = stage.nodes.client().owner("the demo itself");
+    let client = Client::build(builder).map_err(Ended::failed)?;
+    let call = move || {
+        let answer = client.acquire(KEY).wait(OWN_WAIT).call();
+        let answer = answer.map(drop).map_err(|error| error.to_string());
+        // Nobody listens any more when the demo ends before its time.
+        let _ = events.send(Event::Answer(answer));
+    };
+    let thread = thread::Builder::new().name("call".into()).spawn(call);
+    thread.map(drop).map_err(Ended::failed)
+}

@@ -1,0 +1,311 @@
+//! What goes on while the demo runs: events come in, time passes, and it is shown.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+
+use super::crew::Crew;
+use super::nodes::{FiveNodes, NAMES};
+use super::observer::Seen;
+use super::screen::{Screen, Style, wrapped};
+use super::tally::Tally;
+use super::verdict::{Evidence, Phase, Verdict};
+use super::view::{Fate, View, stamp};
+use super::worker::Report;
+use super::{Event, now};
+use crate::options::Refused;
+
+/// How often the picture is drawn on a terminal.
+const DRAW_EVERY: Duration = Duration::from_millis(200);
+
+/// How often a line is written elsewhere.
+const SUMMARY_EVERY: Duration = Duration::from_secs(1);
+
+/// How long after a change a line is written that shows it.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// What stands before a line that goes on with another: as wide as a [`stamp`].
+const INDENT: &str = "     ";
+
+/// How wide the story may become, so that a terminal of 80 columns holds it.
+const STORY_COLUMNS: usize = 70;
+const QUOTE_COLUMNS: usize = 68;
+
+/// How long the workers may take to finish what they are at: a call for the lock, at most.
+const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why the demo ends before its time.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// It was told to.
+    Signal(Signal),
+    /// It cannot go on.
+    Failed(String),
+    /// It cannot even begin.
+    Refused(Refused),
+}
+
+impl Ended {
+    /// It cannot go on because of this error.
+    pub(super) fn failed(error: impl std::fmt::Display) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// The running demo.
+pub(super) struct Stage {
+    /// Before the nodes, because it is dropped before them: workers would complain.
+    crew: Crew,
+    pub(super) nodes: FiveNodes,
+    counter: PathBuf,
+    events: Receiver<Event>,
+    screen: Screen,
+    tally: Tally,
+    /// When the lock was acquired in the last second.
+    recent: VecDeque<Duration>,
+    phases: Vec<Phase>,
+    view: View,
+    /// When something was last done to each node.
+    changed: [Duration; 5],
+    began: Duration,
+    draw_at: Duration,
+    /// The answer to the demo's own call, once it is there.
+    answer: Option<Result<(), String>>,
+    faults: Vec<String>,
+}
+
+impl Stage {
+    pub(super) fn new(
+        (nodes, counter): (FiveNodes, PathBuf),
+        crew: Crew,
+        events: Receiver<Event>,
+        screen: Screen,
+        began: Duration,
+    ) -> Self {
+        let view = View {
+            elapsed: Duration::ZERO,
+            fates: [Fate::Up; 5],
+            seen: [(); 5].map(|()| Seen::nothing("not asked yet")),
+            now: String::new(),
+            acquisitions: 0,
+            last_second: 0,
+            last_holder: None,
+        };
+        Self {
+            nodes,
+            counter,
+            crew,
+            events,
+            screen,
+            tally: Tally::default(),
+            recent: VecDeque::new(),
+            phases: Vec::new(),
+            view,
+            changed: [began; 5],
+            began,
+            draw_at: began,
+            answer: None,
+            faults: Vec::new(),
+        }
+    }
+
+    /// From now on something is different; what happens is counted by itself.
+    pub(super) fn phase(&mut self, title: &str, majority: bool) {
+        // The workers were at work before the first phase was announced.
+        let from_ns = nanos(if self.phases.is_empty() { self.began } else { now() });
+        if let Some(last) = self.phases.last_mut() {
+            last.to_ns = from_ns;
+        }
+        self.phases.push(Phase { title: title.to_owned(), from_ns, to_ns: u64::MAX, majority });
+    }
+
+    /// Tells what happened, in lines that stay, and shows what is going on from now on.
+    pub(super) fn say(&mut self, going_on: &str, story: &str) {
+        self.view.now = going_on.to_owned();
+        self.tell(story);
+    }
+
+    /// Tells what somebody said, in full.
+    pub(super) fn quote(&mut self, story: &str, said: &str) {
+        self.tell(story);
+        for line in wrapped(said, QUOTE_COLUMNS) {
+            self.screen.line(Style::Bold, &format!("{INDENT}| {line}"));
+        }
+    }
+
+    fn tell(&mut self, story: &str) {
+        let mut before = stamp(now().saturating_sub(self.began));
+        for line in wrapped(story, STORY_COLUMNS) {
+            self.screen.line(Style::Plain, &format!("{before}  {line}"));
+            before = INDENT.to_owned();
+        }
+        // What is written over comes back at once. A line that stays waits until the nodes have
+        // been asked again.
+        let pause = if self.screen.is_live() { Duration::ZERO } else { SETTLE };
+        self.draw_at = now() + pause;
+    }
+
+    /// Lets time pass.
+    pub(super) fn play(&mut self, time: Duration) -> Result<(), Ended> {
+        let until = now() + time;
+        while let Some(left) = until.checked_sub(now()).filter(|left| !left.is_zero()) {
+            self.step(left)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the answer to the demo's own call.
+    pub(super) fn answer(&mut self, limit: Duration) -> Result<Result<(), String>, Ended> {
+        self.wait_for(limit, "a call for the lock did not return", |stage| stage.answer.take())
+    }
+
+    fn wait_for<T>(
+        &mut self,
+        limit: Duration,
+        else_fail: &str,
+        come: impl Fn(&mut Self) -> Option<T>,
+    ) -> Result<T, Ended> {
+        let until = now() + limit;
+        loop {
+            if let Some(it) = come(self) {
+                return Ok(it);
+            }
+            let left = until.saturating_sub(now());
+            if left.is_zero() {
+                return Err(Ended::failed(else_fail));
+            }
+            self.step(left)?;
+        }
+    }
+
+    /// Does something to some nodes, and shows what became of them.
+    pub(super) fn each(
+        &mut self,
+        places: &[usize],
+        fate: impl Fn(Duration) -> Fate,
+        act: impl Fn(&FiveNodes, usize) -> Result<(), String>,
+    ) -> Result<(), Ended> {
+        for &place in places {
+            act(&self.nodes, place)
+                .map_err(|error| Ended::Failed(format!("node {}: {error}", NAMES[place])))?;
+            self.changed[place] = now();
+            self.view.fates[place] = fate(self.changed[place].saturating_sub(self.began));
+            self.view.seen[place] = Seen::nothing("not asked since");
+        }
+        Ok(())
+    }
+
+    /// Something is wrong that does not keep the demo from going on.
+    pub(super) fn fault(&mut self, what: &str) {
+        self.faults.push(what.to_owned());
+    }
+
+    /// Lets the workers finish, and judges.
+    pub(super) fn end(&mut self) -> Result<Verdict, Ended> {
+        self.crew.dismiss();
+        self.wait_for(LEAVE_LIMIT, "a worker did not stop", |stage| {
+            stage.crew.is_gone().then_some(())
+        })?;
+        if !self.crew.ended_well() {
+            self.fault("a worker process ended badly");
+        }
+        if let Some(last) = self.phases.last_mut() {
+            last.to_ns = nanos(now());
+        }
+        self.screen.erase();
+        let counter = std::fs::read_to_string(&self.counter).ok();
+        let evidence = Evidence {
+            tally: &self.tally,
+            phases: &self.phases,
+            counter: counter.and_then(|text| text.trim().parse().ok()),
+            places: self.crew.places(),
+            faults: self.faults.clone(),
+        };
+        Ok(evidence.judge())
+    }
+
+    /// Takes away what is written over, and goes on with plain lines.
+    pub(super) fn into_screen(self) -> Screen {
+        self.screen
+    }
+
+    /// Waits for one event, no longer than `limit`, and draws if it is time to.
+    fn step(&mut self, limit: Duration) -> Result<(), Ended> {
+        let until_drawn = self.draw_at.saturating_sub(now());
+        match self.events.recv_timeout(limit.min(until_drawn)) {
+            Ok(event) => self.take(event)?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Ended::Failed("nobody tells anything any more".to_owned()));
+            }
+        }
+        if self.draw_at <= now() {
+            self.draw();
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), Ended> {
+        match event {
+            Event::Report(report) => {
+                if let Report::Held(hold) = report {
+                    self.recent.push_back(Duration::from_nanos(hold.acquired_ns));
+                    self.view.acquisitions += 1;
+                    self.view.last_holder = Some(hold.worker);
+                }
+                self.tally.add(report);
+            }
+            Event::Left(result) => {
+                if let Some(fault) = self.crew.left(result) {
+                    return Err(Ended::Failed(fault));
+                }
+            }
+            Event::Seen { asked, seen } => self.see(asked, *seen),
+            Event::Answer(answer) => self.answer = Some(answer),
+            Event::Signal(Signal::WINCH | Signal::CONT) => {
+                self.screen.enter();
+                self.draw_at = now();
+            }
+            Event::Signal(Signal::TSTP) => {
+                self.screen.leave();
+                // As if it had not been caught. The nodes and the workers go on.
+                let _ = kill_process(getpid(), Signal::STOP);
+            }
+            Event::Signal(signal) => return Err(Ended::Signal(signal)),
+        }
+        Ok(())
+    }
+
+    /// What a node said before something was done to it is of no interest any more.
+    fn see(&mut self, asked: Duration, seen: [Seen; 5]) {
+        for (place, seen) in seen.into_iter().enumerate() {
+            if self.changed[place] <= asked {
+                self.view.seen[place] = seen;
+            }
+        }
+    }
+
+    fn draw(&mut self) {
+        let now = now();
+        self.view.elapsed = now.saturating_sub(self.began);
+        let second_ago = now.saturating_sub(Duration::from_secs(1));
+        while self.recent.front().is_some_and(|at| *at < second_ago) {
+            self.recent.pop_front();
+        }
+        self.view.last_second = self.recent.len();
+        if self.screen.is_live() {
+            self.screen.show(&self.view.panel());
+            self.draw_at = now + DRAW_EVERY;
+        } else {
+            self.screen.line(Style::Plain, &self.view.summary());
+            self.draw_at = now + SUMMARY_EVERY;
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

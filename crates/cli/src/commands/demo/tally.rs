@@ -1,0 +1,142 @@
+//! The count: how often the lock was held, whether ever by two at a time, and how long it took.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::view::in_ms;
+use super::worker::{Hold, Report};
+
+/// All that the workers told.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    holds: Vec<Hold>,
+    refusals: Vec<Refusal>,
+}
+
+/// One call that was refused.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    /// When.
+    pub(super) at_ns: u64,
+    /// Because others held the lock; else because too few nodes answered.
+    pub(super) contended: bool,
+}
+
+impl Tally {
+    /// Takes note of what a worker told.
+    pub(super) fn add(&mut self, report: Report) {
+        match report {
+            Report::Held(hold) => self.holds.push(hold),
+            Report::Refused { at_ns, contended } => {
+                self.refusals.push(Refusal { at_ns, contended });
+            }
+        }
+    }
+
+    /// Every time that the lock was held, in the order of the reports.
+    pub(super) fn holds(&self) -> &[Hold] {
+        &self.holds
+    }
+
+    /// Every call that was refused.
+    pub(super) fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+
+    /// How many workers held it at least once.
+    pub(super) fn workers(&self) -> usize {
+        self.holds.iter().map(|hold| hold.worker).collect::<BTreeSet<_>>().len()
+    }
+
+    /// How many numbers were written into the file.
+    pub(super) fn writes(&self) -> u64 {
+        self.holds.iter().map(|hold| u64::from(hold.wrote.is_some())).sum()
+    }
+
+    /// How often the lock was granted to somebody while somebody else still held it.
+    pub(super) fn overlaps(&self) -> usize {
+        let mut times: Vec<_> =
+            self.holds.iter().map(|hold| (hold.acquired_ns, hold.ended_ns)).collect();
+        times.sort_unstable();
+        let mut held_until = 0;
+        let mut overlaps = 0;
+        for (acquired, ended) in times {
+            overlaps += usize::from(acquired < held_until);
+            held_until = held_until.max(ended);
+        }
+        overlaps
+    }
+}
+
+/// How long calls for the lock took.
+pub(super) struct Latency {
+    micros: Histogram<u64>,
+}
+
+impl Latency {
+    /// Of these times; nothing if there are none.
+    pub(super) fn of<'a>(holds: impl Iterator<Item = &'a Hold>) -> Option<Self> {
+        let mut micros = Histogram::new(3).ok()?;
+        for hold in holds {
+            // The histogram grows as far as it must.
+            micros.record(hold.acquired_ns.saturating_sub(hold.asked_ns) / 1000).ok()?;
+        }
+        (!micros.is_empty()).then_some(Self { micros })
+    }
+
+    /// What half of the calls did not exceed, what 99 % did not, and the longest.
+    pub(super) fn in_short(&self) -> [String; 3] {
+        let micros = [
+            self.micros.value_at_quantile(0.5),
+            self.micros.value_at_quantile(0.99),
+            self.micros.max(),
+        ];
+        micros.map(|micros| in_ms(Duration::from_micros(micros)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(holds: &[(u64, u64)]) -> Tally {
+        let mut tally = Tally::default();
+        for &(acquired_ns, ended_ns) in holds {
+            let hold =
+                Hold { worker: 1, asked_ns: 0, acquired_ns, ended_ns, votes: 3, wrote: None };
+            tally.add(Report::Held(hold));
+        }
+        tally
+    }
+
+    #[test]
+    fn one_after_the_other_is_no_overlap_in_whatever_order_it_is_told() {
+        assert_eq!(tally(&[]).overlaps(), 0);
+        assert_eq!(tally(&[(20, 30), (10, 20), (31, 40)]).overlaps(), 0);
+    }
+
+    #[test]
+    fn two_at_a_time_are_seen() {
+        assert_eq!(tally(&[(10, 20), (19, 30)]).overlaps(), 1);
+        // Also when others came and went in the meantime.
+        assert_eq!(tally(&[(10, 100), (20, 30), (40, 50), (99, 120)]).overlaps(), 3);
+        // Also when both begin at the same moment.
+        assert_eq!(tally(&[(10, 20), (10, 20)]).overlaps(), 1);
+    }
+
+    #[test]
+    fn latencies_are_those_measured() {
+        let mut all = tally(&[]);
+        for millis in 1..=100 {
+            let acquired_ns = millis * 1_000_000;
+            let hold =
+                Hold { worker: 1, asked_ns: 0, acquired_ns, ended_ns: 0, votes: 3, wrote: None };
+            all.add(Report::Held(hold));
+        }
+        let latency = Latency::of(all.holds().iter()).expect("there are some");
+        assert_eq!(latency.in_short(), ["50ms", "99ms", "100ms"]);
+        assert!(Latency::of([].iter()).is_none());
+    }
+}

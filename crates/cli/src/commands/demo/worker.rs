@@ -1,0 +1,216 @@
+//! A worker: takes the lock, changes a number in a file without any other protection, gives the
+//! lock back, and tells the demo what it did and when.
+
+use std::ffi::OsString;
+use std::fs;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::{self, BufRead as _, Write as _};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use quorlock::blocking::{Client, Guard};
+use quorlock::{AcquireError, ClientBuilder};
+use serde::{Deserialize, Serialize};
+
+use super::{KEY, WAIT, nodes};
+use crate::guardian::clock::boot_ns;
+
+/// How long the file is being changed, in milliseconds.
+const WORK_MS: RangeInclusive<u64> = 1..=10;
+
+/// How long a worker rests in between, in milliseconds.
+const REST_MS: RangeInclusive<u64> = 1..=4;
+
+/// What tells a worker process to finish what it is at and to end. Its input just closing means
+/// that the demo is gone: then it ends at once.
+pub(super) const STOP: &str = "stop";
+
+/// What became of one call for the lock. All times are nanoseconds of the boot clock, which all
+/// processes of a machine share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Report {
+    /// It was held.
+    Held(Hold),
+    /// It was refused.
+    Refused {
+        /// When.
+        at_ns: u64,
+        /// Others held the lock all the time; else too few nodes answered.
+        contended: bool,
+    },
+}
+
+/// One time that the lock was held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hold {
+    /// Who held it.
+    pub(super) worker: usize,
+    /// When it was asked for.
+    pub(super) asked_ns: u64,
+    /// When the call returned with it.
+    pub(super) acquired_ns: u64,
+    /// When the call to give it back began, or when it ceased to be valid, whatever came first.
+    pub(super) ended_ns: u64,
+    /// How many nodes' votes were held at the end.
+    pub(super) votes: usize,
+    /// What was written into the file; nothing if the lock was not valid any more.
+    pub(super) wrote: Option<u64>,
+}
+
+/// One of the dozen.
+pub(super) struct Worker {
+    /// From 1.
+    number: usize,
+    /// Describes it to whoever looks at the lock.
+    owner: String,
+    /// The number in the file.
+    counter: PathBuf,
+    /// Its way to the nodes.
+    client: Client,
+}
+
+impl Worker {
+    /// A worker with a client of its own, so that the nodes decide between the workers and not a
+    /// queue in their process.
+    pub(super) fn new(
+        number: usize,
+        counter: PathBuf,
+        nodes: ClientBuilder,
+    ) -> Result<Self, String> {
+        let client = Client::build(nodes).map_err(|error| error.to_string())?;
+        let owner = format!("w{number:02}, pid {}", process::id());
+        Ok(Self { number, owner, counter, client })
+    }
+
+    /// Works until it is told to stop, or nobody listens any more.
+    ///
+    /// # Errors
+    /// What keeps it from working: neither contention nor nodes that are down.
+    pub(super) fn work(
+        &self,
+        stop: &AtomicBool,
+        tell: impl Fn(Report) -> io::Result<()>,
+    ) -> Result<(), String> {
+        while !stop.load(Ordering::Relaxed) {
+            let report = self.turn()?;
+            if tell(report).is_err() {
+                break;
+            }
+            sleep_ms(REST_MS);
+        }
+        Ok(())
+    }
+
+    fn turn(&self) -> Result<Report, String> {
+        let asked_ns = boot_ns();
+        match self.client.acquire(KEY).wait(WAIT).owner(&*self.owner).call() {
+            Ok(guard) => self.hold(guard, asked_ns).map(Report::Held),
+            Err(error @ (AcquireError::Closed { .. } | AcquireError::Invalid(_))) => {
+                Err(error.to_string())
+            }
+            Err(error) => Ok(Report::Refused { at_ns: boot_ns(), contended: error.is_contended() }),
+        }
+    }
+
+    fn hold(&self, guard: Guard, asked_ns: u64) -> Result<Hold, String> {
+        let acquired_ns = boot_ns();
+        let mut valid_until = valid_until(&guard);
+        let wrote = change(&self.counter, || {
+            valid_until = valid_until.max(self::valid_until(&guard));
+            guard.is_valid()
+        })?;
+        let votes = guard.votes();
+        let now = boot_ns();
+        let ended_ns = if guard.is_valid() { now } else { now.min(valid_until) };
+        // How the release went shows in who is granted the lock next.
+        let _ = guard.release();
+        Ok(Hold { worker: self.number, asked_ns, acquired_ns, ended_ns, votes, wrote })
+    }
+}
+
+/// Until when the lock is held if it is not extended; the beginning of time if it is not held.
+fn valid_until(guard: &Guard) -> u64 {
+    let now = boot_ns();
+    match u64::try_from(guard.remaining().as_nanos()) {
+        Ok(0) => 0,
+        Ok(remaining) => now.saturating_add(remaining),
+        Err(_) => u64::MAX,
+    }
+}
+
+/// Adds one to the number in the file as carelessly as can be: reads it, takes its time, and writes
+/// it. Two who do this at the same time lose an update. Writes only what `may_write`.
+fn change(counter: &Path, may_write: impl FnOnce() -> bool) -> Result<Option<u64>, String> {
+    let failed = |error: io::Error| format!("{}: {error}", counter.display());
+    let text = fs::read_to_string(counter).map_err(failed)?;
+    // Half-written, because somebody else is writing too: that will show in the count.
+    let next = 1 + text.trim().parse::<u64>().unwrap_or(0);
+    sleep_ms(WORK_MS);
+    if !may_write() {
+        return Ok(None);
+    }
+    fs::write(counter, next.to_string()).map_err(failed)?;
+    Ok(Some(next))
+}
+
+fn sleep_ms(range: RangeInclusive<u64>) {
+    // The standard library seeds its hashers at random, and more is not needed here.
+    let random = RandomState::new().build_hasher().finish();
+    let (least, most) = range.into_inner();
+    thread::sleep(Duration::from_millis(least + random % (most - least + 1)));
+}
+
+/// A worker process: its arguments are the number of its first worker, how many it has, the file,
+/// and the nodes.
+pub(super) fn process(args: &[OsString]) -> ExitCode {
+    let workers = match workers(args) {
+        Ok(workers) => workers,
+        Err(error) => return failed(&error),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let start = |worker: Worker| {
+        let stop = stop.clone();
+        thread::spawn(move || {
+            if let Err(error) = worker.work(&stop, print) {
+                // The others of this process are no better off, and the demo sees it end.
+                failed(&error);
+                process::exit(1);
+            }
+        })
+    };
+    let threads: Vec<_> = workers.into_iter().map(start).collect();
+    let mut line = String::new();
+    if io::stdin().lock().read_line(&mut line).is_err() || line.trim() != STOP {
+        return ExitCode::FAILURE;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let all_well = threads.into_iter().all(|thread| thread.join().is_ok());
+    if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn workers(args: &[OsString]) -> Result<Vec<Worker>, String> {
+    let by_hand = || "started by hand; it is a part of quorlock demo".to_owned();
+    let [first, count, counter, urls @ ..] = args else { return Err(by_hand()) };
+    let number = |text: &OsString| text.to_str()?.parse::<usize>().ok();
+    let (first, count) = number(first).zip(number(count)).ok_or_else(by_hand)?;
+    let urls: Option<Vec<&str>> = urls.iter().map(|url| url.to_str()).collect();
+    let urls = urls.ok_or_else(by_hand)?;
+    let worker = |number| Worker::new(number, counter.into(), nodes::client_of(&urls));
+    (first..first + count).map(worker).collect()
+}
+
+fn print(report: Report) -> io::Result<()> {
+    let line = serde_json::to_string(&report)?;
+    writeln!(io::stdout().lock(), "{line}")
+}
+
+fn failed(error: &str) -> ExitCode {
+    // Without a standard error there is nobody to tell.
+    let _ = writeln!(io::stderr(), "quorlock demo, a worker: {error}");
+    ExitCode::FAILURE
+}

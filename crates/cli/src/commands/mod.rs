@@ -1,0 +1,30 @@
+//! One file per command.
+
+pub(crate) mod demo;
+pub(crate) mod run;
+pub(crate) mod status;
+
+use std::process::ExitCode;
+
+use crate::guardian;
+
+/// Runs a hidden command, if that is what this process was started for.
+pub(crate) fn hidden() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    let first = args.next()?;
+    if first == guardian::GUARDIAN {
+        Some(guardian::main(args.collect()))
+    } else if first == guardian::EXEC_STEP {
+        Some(guardian::exec_step::main(args.collect()))
+    } else if first == demo::WORKER {
+        Some(demo::worker_main(args.collect()))
+    } else {
+        None
+    }
+}
+
+/// The runtime of a command: one thread. The lock's driver has a thread of its own, so that what
+/// this one waits for cannot keep it from extending.
+pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}

@@ -1,0 +1,163 @@
+//! `quorlock status`: who holds a lock, node by node.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use quorlock::node::Holding;
+use quorlock::{Client, Holder, HolderKind, Inspection, NodeAnswer, NodeSaid, Verdict};
+use serde_json::{Value, json};
+
+use crate::args::Status;
+use crate::exit_code::ExitCode;
+use crate::options::{self, File, Refused};
+use crate::output::{millis, time};
+
+/// Time between two looks of `--watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
+    options::check_key(&args.key)?;
+    let file = File::read(&args.nodes)?;
+    let builder = options::builder(&args.nodes, &file)?;
+    let client = options::build(builder, &args.nodes)?;
+    let runtime = super::runtime()
+        .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
+    runtime.block_on(show(&client, args))
+}
+
+async fn show(client: &Client, args: &Status) -> Result<ExitCode, Refused> {
+    loop {
+        let inspection =
+            client.inspect(&args.key).await.map_err(|error| Refused::usage(error.to_string()))?;
+        if args.watch && !args.output.json && io::stdout().is_terminal() {
+            // Home, and clear what follows: nothing is scrolled away.
+            print_out("\x1b[H\x1b[2J");
+        }
+        if args.output.json {
+            print_out(&format!("{}\n", as_json(&args.key, &inspection)));
+        } else if args.output.quiet {
+            print_out(&format!("{}\n", inspection.verdict()));
+        } else {
+            print_out(&as_table(&args.key, &inspection));
+        }
+        if !args.watch {
+            return Ok(exit_code(&inspection));
+        }
+        tokio::time::sleep(WATCH_EVERY).await;
+    }
+}
+
+fn exit_code(inspection: &Inspection) -> ExitCode {
+    if inspection.verdict() != Verdict::Unknown {
+        return ExitCode::Success;
+    }
+    let without_rights = inspection
+        .nodes
+        .iter()
+        .filter(|node| node.failure().is_some_and(|failure| failure.kind().is_about_rights()));
+    let others = inspection.nodes.len() - without_rights.count();
+    if others < inspection.quorum() { ExitCode::NotAllowed } else { ExitCode::NoQuorum }
+}
+
+fn as_table(key: &str, inspection: &Inspection) -> String {
+    let rows: Vec<[String; 4]> = inspection.nodes.iter().map(row).collect();
+    let width = |column: usize, title: &str| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([title.len()]).max().unwrap_or(0)
+    };
+    let (node, state) = (width(0, "NODE"), width(1, "STATE"));
+    let left = width(2, "LEFT");
+    let mut table = format!("{}: {}\n", key.escape_debug(), headline(inspection));
+    let mut line = |cells: [&str; 4]| {
+        let [a, b, c, d] = cells;
+        let row = format!("  {a:node$}  {b:state$}  {c:>left$}  {d}");
+        table.push_str(row.trim_end());
+        table.push('\n');
+    };
+    line(["NODE", "STATE", "LEFT", "HOLDER"]);
+    for [a, b, c, d] in &rows {
+        line([a, b, c, d]);
+    }
+    table
+}
+
+fn headline(inspection: &Inspection) -> String {
+    let verdict = inspection.verdict();
+    let held = inspection.nodes.iter().filter(|node| node.holder().is_some()).count();
+    let nodes = inspection.nodes.len();
+    match (verdict, inspection.holder()) {
+        (Verdict::Held, Some(holder)) => {
+            format!("{verdict} by {holder} (on {held} of {nodes} nodes)")
+        }
+        (Verdict::Free, _) => format!("{verdict}"),
+        (Verdict::Split, _) => {
+            format!("{verdict}: nobody has {} of {nodes} nodes", inspection.quorum())
+        }
+        _ => format!("{verdict}: too few of {nodes} nodes answered"),
+    }
+}
+
+fn row(node: &NodeAnswer) -> [String; 4] {
+    let name = node.node.to_string();
+    let [state, left, holder] = match (&node.said, node.holder()) {
+        (NodeSaid::Failed(failure), _) => {
+            return [name, "failed".into(), String::new(), failure.to_string()];
+        }
+        (_, Some(holder)) => {
+            let left = holder.remaining.map_or_else(|| "never".to_owned(), time);
+            ["held".to_owned(), left, who(&holder)]
+        }
+        (NodeSaid::Seen(Holding::Free), None) => ["free".to_owned(), String::new(), String::new()],
+        _ => ["silent".to_owned(), String::new(), format!("no answer within {}", time(node.took))],
+    };
+    [name, state, left, holder]
+}
+
+/// The holder without the time, which has a column of its own.
+fn who(holder: &Holder) -> String {
+    match &holder.kind {
+        HolderKind::Owner(owner) if owner.is_empty() => "a client without a name".to_owned(),
+        HolderKind::Owner(owner) => owner.clone(),
+        HolderKind::Foreign(value) => format!("foreign value \"{value}\""),
+        HolderKind::OtherType => "not a lock: a key of another type".to_owned(),
+        _ => "another caller".to_owned(),
+    }
+}
+
+fn as_json(key: &str, inspection: &Inspection) -> Value {
+    let nodes: Vec<Value> = inspection.nodes.iter().map(node_json).collect();
+    json!({
+        "key": key,
+        "verdict": inspection.verdict().to_string().to_lowercase(),
+        "quorum": inspection.quorum(),
+        "holder": inspection.holder().as_ref().map(who),
+        "nodes": nodes,
+    })
+}
+
+/// A node's answer, as `status --json` and the events of `run` show it.
+pub(crate) fn node_json(node: &NodeAnswer) -> Value {
+    let holder = node.holder();
+    let state = match (&node.said, &holder) {
+        (NodeSaid::Failed(_), _) => "failed",
+        (NodeSaid::Granted, _) => "granted",
+        (_, Some(_)) => "held",
+        (NodeSaid::Refused(_), None) => "refused",
+        (NodeSaid::Seen(_), None) => "free",
+        (NodeSaid::NotAsked, _) => "not_asked",
+        _ => "silent",
+    };
+    json!({
+        "node": &*node.node,
+        "state": state,
+        "holder": holder.as_ref().map(who),
+        "left_ms": holder.as_ref().and_then(|holder| holder.remaining).map(millis),
+        "failure": node.failure().map(ToString::to_string),
+    })
+}
+
+fn print_out(text: &str) {
+    // A reader that has gone away has seen enough.
+    let _ = io::stdout().write_all(text.as_bytes());
+    let _ = io::stdout().flush();
+}

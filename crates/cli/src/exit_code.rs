@@ -1,0 +1,88 @@
+//! Every exit code, in one place. The child's own code is passed on unchanged.
+
+use std::process;
+
+/// How quorlock ends when it is not the child's own code that it passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExitCode {
+    /// All went well.
+    Success,
+    /// The arguments were wrong (EX_USAGE).
+    Usage,
+    /// No quorum of nodes answered (EX_UNAVAILABLE).
+    NoQuorum,
+    /// A fault of quorlock itself, or of the machine (EX_SOFTWARE).
+    Internal,
+    /// Others hold the lock (EX_TEMPFAIL).
+    Held,
+    /// Authentication or missing rights alone prevent the lock (EX_NOPERM).
+    NotAllowed,
+    /// The environment or a configuration file was wrong (EX_CONFIG).
+    Config,
+    /// The lock was lost while the command ran.
+    Lost,
+    /// The command cannot be executed.
+    CannotRun,
+    /// There is no such command.
+    NotFound,
+    /// Ended by this signal: 128 + its number.
+    Signal(i32),
+    /// The child's own code, or one the user chose.
+    Own(u8),
+}
+
+impl ExitCode {
+    /// The number that the shell sees.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Usage => 64,
+            Self::NoQuorum => 69,
+            Self::Internal => 70,
+            Self::Held => 75,
+            Self::NotAllowed => 77,
+            Self::Config => 78,
+            Self::Lost => 79,
+            Self::CannotRun => 126,
+            Self::NotFound => 127,
+            Self::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+            Self::Own(code) => code,
+        }
+    }
+}
+
+impl From<ExitCode> for process::ExitCode {
+    fn from(code: ExitCode) -> Self {
+        Self::from(code.number())
+    }
+}
+
+/// What `--help` says about exit codes.
+pub(crate) const HELP: &str = "\
+Exit codes of run:
+  the command's own, or 128+N if signal N ended it
+  64  wrong arguments           75  not acquired: held by another (-E changes it)
+  69  no quorum of nodes        77  authentication or missing rights prevent it
+  78  wrong environment, file   79  the lock was lost while the command ran
+  126 command cannot be run     127 command not found       70 a fault of quorlock";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signals_code_is_128_and_its_number() {
+        assert_eq!(ExitCode::Signal(15).number(), 143);
+        assert_eq!(ExitCode::Signal(2).number(), 130);
+    }
+
+    #[test]
+    fn the_help_lists_every_fixed_code() {
+        use ExitCode::*;
+        let fixed =
+            [Usage, NoQuorum, Internal, Held, NotAllowed, Config, Lost, CannotRun, NotFound];
+        for code in fixed {
+            assert!(HELP.contains(&format!("{} ", code.number())), "{code:?}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `quorlock __guardian …`: the process that owns the command and sees to its end.
+//!
+//! The command must be dead before the lock can be another's, whatever becomes of quorlock. The
+//! keeper (the quorlock process that holds the lock) can be stopped by Ctrl-Z, killed, swapped
+//! out, or busy in its runtime. So the deadlines are kept by a process that does nothing else:
+//! single-threaded, without a runtime, in a process group of its own that no terminal signal
+//! reaches. It gets each new deadline through a socket. No deadline is ever moved by silence:
+//! when the keeper says nothing, the last word holds; when its end closes, the keeper is dead,
+//! the command is asked to end at once, and made to end when the lock may go to another.
+//!
+//! ```text
+//!  keeper ──socket── guardian ──socket── exec step ─exec→ command
+//!  own group         own group           the command's group
+//! ```
+//!
+//! The guardian calls itself `lock-guardian`, because `pkill -9 quorlock` is how people kill
+//! quorlock, and what then remains to be done is the guardian's. If it is killed as well, the
+//! kernel kills the command's own process (the parent-death signal that
+//! [`exec_step`] set) and the keeper, if it lives, the rest of the group.
+//!
+//! [`course`] decides; this file waits, asks it, and does.
+
+pub(crate) mod clock;
+pub(crate) mod course;
+pub(crate) mod exec_step;
+mod family;
+mod launch;
+pub(crate) mod procfs;
+mod signals;
+pub(crate) mod terminal;
+pub(crate) mod wire;
+
+use std::ffi::OsString;
+use std::io;
+use std::mem;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use self::clock::{Alarm, boot_ns};
+use self::course::{Course, Ending};
+use self::family::{Change, Family};
+use self::launch::Launch;
+pub(crate) use self::launch::own_program;
+use self::terminal::Terminal;
+use self::wire::{Channel, Message, Next};
+
+/// Guards `command` until nothing of it is left and the keeper knows.
+pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
+    let unblock = signals::block();
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(NAME);
+    let Ok((keeper, Message::Start { keeper_group, deadlines })) = Channel::from_stdin() else {
+        eprintln!("quorlock: this is an inner part of `quorlock run`; use that");
+        return ExitCode::FAILURE;
+    };
+    let course = Course::new(deadlines);
+    if course.too_late(boot_ns()) {
+        deliver(&keeper, Message::TooLate);
+        return ExitCode::SUCCESS;
+    }
+    match unblock.and_then(|unblock| Launch::new(&command, keeper_group, unblock)) {
+        Ok(launch) => Guardian::new(keeper, course, launch).guard(),
+        Err(error) => deliver(&keeper, Message::Broken { errno: errno(&error) }),
+    }
+    ExitCode::SUCCESS
+}
+
+/// The first argument that makes this program the guardian.
+pub(crate) const GUARDIAN: &str = "__guardian";
+
+/// The first argument that makes it the exec step.
+pub(crate) const EXEC_STEP: &str = "__exec";
+
+/// The guardian at work.
+struct Guardian {
+    /// `None` once the keeper is dead.
+    keeper: Option<Channel>,
+    course: Course,
+    alarm: Alarm,
+    child_signal: UnixStream,
+    /// `None` once the command runs or failed to.
+    exec_step: Option<Channel>,
+    cannot_run: Option<i32>,
+    family: Family,
+    terminal: Option<Terminal>,
+    /// The keeper was told of a stop, so it is to be told of its end.
+    stopped: bool,
+    /// The command had the terminal when it was stopped.
+    stopped_in_foreground: bool,
+    /// How long to wait before the process table is looked at again.
+    look_again_ns: u64,
+}
+
+impl Guardian {
+    fn new(keeper: Channel, course: Course, launch: Launch) -> Self {
+        let Launch { child_signal, exec_step, family, terminal } = launch;
+        Self {
+            keeper: Some(keeper),
+            course,
+            alarm: Alarm::new(),
+            child_signal,
+            exec_step: Some(exec_step),
+            cannot_run: None,
+            family,
+            terminal,
+            stopped: false,
+            stopped_in_foreground: false,
+            look_again_ns: LOOK_AGAIN_MIN_NS,
+        }
+    }
+
+    fn guard(mut self) {
+        loop {
+            // The dead first, their last words second: a command that has ended has said
+            // whether it ever ran.
+            let changes = self.family.reap();
+            self.hear_exec_step();
+            for change in changes {
+                self.note(change);
+            }
+            self.hear_keeper();
+            if let Some(ending) = self.course.ending() {
+                if self.family.gone() {
+                    return self.finish(ending);
+                }
+                if self.course.forced() {
+                    // Outside of the group a fork can slip through a signal, so there is more
+                    // than one.
+                    self.family.signal_all(Signal::KILL);
+                }
+            }
+            if let Some(signal) = self.course.due(boot_ns()) {
+                self.family.signal_all(signal);
+                self.look_again_ns = LOOK_AGAIN_MIN_NS;
+            }
+            self.wait();
+        }
+    }
+
+    fn hear_exec_step(&mut self) {
+        let Some(exec_step) = &mut self.exec_step else {
+            return;
+        };
+        match exec_step.next() {
+            Next::Nothing => return,
+            Next::Message(Message::CannotRun { errno }) => self.cannot_run = Some(errno),
+            Next::Closed | Next::Message(_) => {
+                let group = self.family.group().as_raw_nonzero().get();
+                self.tell(Message::Started { group });
+            }
+        }
+        self.exec_step = None;
+    }
+
+    fn note(&mut self, change: Change) {
+        match change {
+            Change::Stopped(signal) => {
+                let asks_for_terminal =
+                    signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
+                if asks_for_terminal && self.terminal.as_mut().is_some_and(Terminal::give) {
+                    return self.family.signal_group(Signal::CONT);
+                }
+                self.stopped_in_foreground =
+                    self.terminal.as_mut().is_some_and(Terminal::take_back);
+                self.stopped = true;
+                self.tell(Message::Stopped { signal });
+            }
+            Change::Continued => {
+                if mem::take(&mut self.stopped) {
+                    self.tell(Message::Continued);
+                }
+            }
+            Change::Ended(ending) => self.course.ended(ending, boot_ns()),
+        }
+    }
+
+    fn hear_keeper(&mut self) {
+        while let Some(keeper) = &mut self.keeper {
+            match keeper.next() {
+                Next::Nothing => return,
+                Next::Message(Message::Extend(deadlines)) => self.course.extend(deadlines),
+                Next::Message(Message::Terminate { kill_at_boot_ns }) => {
+                    self.course.terminate(kill_at_boot_ns);
+                }
+                Next::Message(Message::Signal(number)) => {
+                    if let Some(signal) = Signal::from_named_raw(number) {
+                        self.pass_on(signal);
+                    }
+                }
+                Next::Closed | Next::Message(_) => {
+                    self.keeper = None;
+                    self.course.keeper_died();
+                }
+            }
+        }
+    }
+
+    fn pass_on(&mut self, signal: Signal) {
+        let Some(signal) = self.course.user_signal(signal) else {
+            return;
+        };
+        if signal == Signal::CONT && self.stopped_in_foreground {
+            // In the foreground again (fg): the command has to have it before it wakes up. In
+            // the background (bg) this does nothing.
+            let _ = self.terminal.as_mut().is_some_and(Terminal::give);
+        }
+        self.family.signal_group(signal);
+    }
+
+    /// Sleeps until something can have changed.
+    fn wait(&mut self) {
+        let mut until = self.course.next_due();
+        if self.course.ending().is_some() {
+            // Not every death is told to us: a grandchild's is told to its parent.
+            until = until.min(boot_ns().saturating_add(self.look_again_ns));
+            self.look_again_ns = (2 * self.look_again_ns).min(LOOK_AGAIN_MAX_NS);
+        }
+        let sources = [
+            Some(self.child_signal.as_fd()),
+            self.keeper.as_ref().map(AsFd::as_fd),
+            self.exec_step.as_ref().map(AsFd::as_fd),
+        ];
+        self.alarm.wait(until, &sources.into_iter().flatten().collect::<Vec<_>>());
+        let mut wake_ups = [0_u8; 64];
+        while rustix::io::read(&self.child_signal, &mut wake_ups).is_ok_and(|count| count > 0) {}
+    }
+
+    fn tell(&self, message: Message) {
+        if let Some(keeper) = &self.keeper {
+            // A keeper that is stopped for so long that nothing more fits will have to do
+            // without this; its end, if that is why, shows when it is next heard.
+            let _ = keeper.send(message);
+        }
+    }
+
+    fn finish(mut self, ending: Ending) {
+        if let Some(terminal) = &mut self.terminal {
+            let had = terminal.take_back();
+            if had && matches!(ending, Ending::Signaled { .. }) {
+                terminal.restore_modes();
+            }
+        }
+        let result = match self.cannot_run {
+            Some(errno) => Message::CannotRun { errno },
+            None => self.course.result(ending, boot_ns()),
+        };
+        if let Some(keeper) = &self.keeper {
+            deliver(keeper, result);
+        }
+    }
+}
+
+/// Sends the last message, waiting for room if need be. Without a listener it is dropped.
+fn deliver(keeper: &Channel, message: Message) {
+    while let Err(error) = keeper.send(message) {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return;
+        }
+        let _ = poll(&mut [PollFd::new(keeper, PollFlags::OUT)], None);
+    }
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error())
+}
+
+/// What `ps` and `pkill` see.
+#[cfg(target_os = "linux")]
+const NAME: &std::ffi::CStr = c"lock-guardian";
+
+const LOOK_AGAIN_MIN_NS: u64 = 5_000_000;
+const LOOK_AGAIN_MAX_NS: u64 = 500_000_000;

@@ -1,0 +1,68 @@
+//! The start of the command's process, up to the word that makes it the command.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, getpid};
+
+use super::EXEC_STEP;
+use super::family::Family;
+use super::terminal::Terminal;
+use super::wire::{Channel, Message};
+
+/// What a guardian has in its hands once the command was started.
+pub(super) struct Launch {
+    /// Has something to read when a child changed its state.
+    pub(super) child_signal: UnixStream,
+    /// Closes when the command runs.
+    pub(super) exec_step: Channel,
+    pub(super) family: Family,
+    pub(super) terminal: Option<Terminal>,
+}
+
+impl Launch {
+    /// Starts the exec step in a process group of its own and sends it off; `unblock` are the
+    /// signals that the guardian has blocked for itself.
+    pub(super) fn new(command: &[OsString], keeper_group: i32, unblock: u64) -> io::Result<Self> {
+        let (child_signal, on_child) = UnixStream::pair()?;
+        child_signal.set_nonblocking(true)?;
+        // Caught, not ignored: with an ignored SIGCHLD, which a careless parent may have left to
+        // us, the kernel would bury the command without telling how it ended.
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, on_child)?;
+        #[cfg(target_os = "linux")]
+        rustix::process::set_child_subreaper(Some(getpid()))?;
+        let (ours, theirs) = UnixStream::pair()?;
+        // The builder, and with it the guardian's copy of the other end, is gone after this
+        // statement: that end must close when the exec step becomes the command.
+        let child = Command::new(own_program()?)
+            .arg(EXEC_STEP)
+            .args(command)
+            .process_group(0)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()?;
+        let family = Family::new(&child);
+        let keeper = Pid::from_raw(keeper_group);
+        let mut terminal = keeper.and_then(|keeper| Terminal::open(keeper, family.group()));
+        if let Some(terminal) = &mut terminal {
+            terminal.give_at_start();
+        }
+        let exec_step = Channel::new(ours);
+        let guardian = getpid().as_raw_nonzero().get();
+        exec_step.send_with_stdin(Message::Go { guardian, unblock })?;
+        Ok(Self { child_signal, exec_step, family, terminal })
+    }
+}
+
+/// How to start this very program again, also after its file was replaced by a newer version.
+pub(crate) fn own_program() -> io::Result<PathBuf> {
+    let running = Path::new("/proc/self/exe");
+    if cfg!(target_os = "linux") && running.exists() {
+        return Ok(running.to_owned());
+    }
+    std::env::current_exe()
+}

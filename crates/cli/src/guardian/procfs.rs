@@ -1,0 +1,98 @@
+//! The process table, as far as it takes to find out who descends from whom.
+//!
+//! Linux shows it in /proc. Where there is no such thing the answers are `None`, and the callers
+//! make do with what signals tell them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+/// One process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Its number.
+    pub(crate) pid: i32,
+    /// Who waits for it.
+    pub(crate) parent: i32,
+    /// Its process group.
+    pub(crate) group: i32,
+    /// Its session.
+    pub(crate) session: i32,
+    /// Whether it runs, sleeps or is stopped: not dead and merely unreaped.
+    pub(crate) alive: bool,
+}
+
+/// One process, if it exists.
+pub(crate) fn process(pid: i32) -> Option<Process> {
+    // The name may hold any bytes, so this is no UTF-8.
+    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Every process that was there during the whole of this call.
+pub(crate) fn processes() -> Option<Vec<Process>> {
+    let numbers = fs::read_dir("/proc")
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let processes: Vec<_> = numbers.filter_map(process).collect();
+    // A /proc without even ourselves in it is not the one meant.
+    let me = i32::try_from(std::process::id()).ok()?;
+    processes.iter().any(|process| process.pid == me).then_some(processes)
+}
+
+/// Those of `processes` that have `ancestor` above them.
+pub(crate) fn descendants(processes: &[Process], ancestor: i32) -> Vec<Process> {
+    let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
+    for process in processes {
+        children.entry(process.parent).or_default().push(*process);
+    }
+    let mut found = Vec::new();
+    let mut above = vec![ancestor];
+    // Numbers are reused while the table is read, so a circle is possible; nobody is seen twice.
+    let mut seen = BTreeSet::from([ancestor]);
+    while let Some(parent) = above.pop() {
+        for child in children.get(&parent).into_iter().flatten() {
+            if seen.insert(child.pid) {
+                found.push(*child);
+                above.push(child.pid);
+            }
+        }
+    }
+    found
+}
+
+/// `pid (name) state parent group session …`; the name may itself hold parentheses and spaces.
+fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    let mut number = || fields.next()?.parse().ok();
+    Some(Process {
+        pid,
+        parent: number()?,
+        group: number()?,
+        session: number()?,
+        alive: !matches!(state, "Z" | "X" | "x"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_look_like_the_fields_after_it() {
+        let process = parse(7, b"7 (a) Z 1 2) S 3 4 5 34816 1 0").unwrap();
+        assert_eq!(process, Process { pid: 7, parent: 3, group: 4, session: 5, alive: true });
+        assert!(!parse(7, b"7 (\xff) Z 3 4 5").unwrap().alive);
+        assert_eq!(parse(7, b"7 (a) Z 3 4"), None);
+    }
+
+    #[test]
+    fn descendants_are_found_at_any_depth_and_in_any_order() {
+        let process = |pid, parent| Process { pid, parent, group: 1, session: 1, alive: true };
+        let table = [process(9, 8), process(2, 1), process(8, 2), process(3, 99), process(4, 4)];
+        let mut found: Vec<_> = descendants(&table, 2).iter().map(|found| found.pid).collect();
+        found.sort_unstable();
+        assert_eq!(found, [8, 9]);
+    }
+}

@@ -1,0 +1,238 @@
+//! From what was typed, set in the environment and written in a file to a client.
+//!
+//! Arguments win over the environment, the environment over the file. What is wrong is blamed on
+//! where it came from: exit code 64 for arguments, 78 for the environment and files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quorlock::node::{NodeConfig, Tls};
+use quorlock::{BuildError, Client, ClientBuilder};
+use serde::Deserialize;
+
+use crate::args::{NodeArgs, WaitArg, duration};
+use crate::exit_code::ExitCode;
+
+/// Why quorlock cannot begin; nothing was sent.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// For people.
+    pub(crate) message: String,
+    /// 64 or 78.
+    pub(crate) code: ExitCode,
+}
+
+impl Refused {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: ExitCode::Usage }
+    }
+
+    pub(crate) fn config(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: ExitCode::Config }
+    }
+
+    /// Settings that do not go together: blamed on the arguments, unless none of `options` was
+    /// typed and one of them is set in the environment or stands in the file.
+    pub(crate) fn settings(message: impl Into<String>, options: &[&str], in_file: bool) -> Self {
+        let typed = |name: &&str| {
+            let option = format!("--{name}");
+            let before_command = std::env::args().skip(1).take_while(|arg| arg != "--");
+            before_command.into_iter().any(|arg| arg.split('=').next() == Some(option.as_str()))
+        };
+        let set = |name: &&str| {
+            let variable = format!("QUORLOCK_{}", name.to_uppercase().replace('-', "_"));
+            std::env::var_os(variable).is_some()
+        };
+        let elsewhere = in_file || options.iter().any(set);
+        if elsewhere && !options.iter().any(typed) {
+            Self::config(message)
+        } else {
+            Self::usage(message)
+        }
+    }
+}
+
+/// The options whose values [`quorlock`] checks against each other.
+pub(crate) const TIMES: &[&str] =
+    &["ttl", "max-ttl", "node-timeout", "connect-timeout", "max-hold", "min-hold", "kill-after"];
+
+/// What may stand in the file. Every name is that of the option.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct File {
+    nodes: Vec<String>,
+    quorum: Option<usize>,
+    key_prefix: Option<String>,
+    max_ttl: Option<Time>,
+    node_timeout: Option<Time>,
+    connect_timeout: Option<Time>,
+    username: Option<String>,
+    password_file: Option<PathBuf>,
+    tls_ca: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    /// The default for `run --ttl`.
+    pub(crate) ttl: Option<Time>,
+    /// The default for `run --wait`.
+    pub(crate) wait: Option<WaitText>,
+    /// The default for `run --max-hold`.
+    pub(crate) max_hold: Option<Time>,
+}
+
+/// A time in the file: `"10s"`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Time(pub(crate) Duration);
+
+impl TryFrom<String> for Time {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        duration(&text).map(Self)
+    }
+}
+
+/// A time in the file, or `"forever"`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct WaitText(pub(crate) WaitArg);
+
+impl TryFrom<String> for WaitText {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl File {
+    /// Reads the file that was named, if one was.
+    pub(crate) fn read(args: &NodeArgs) -> Result<Self, Refused> {
+        let Some(path) = &args.config else { return Ok(Self::default()) };
+        let text = read_text(path, "the configuration")?;
+        toml::from_str(&text).map_err(|error: toml::de::Error| {
+            // The message alone: the crate's full text quotes the line, which may hold a password.
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            Refused::config(format!("{}, line {line}: {}", path.display(), error.message()))
+        })
+    }
+}
+
+/// Refuses what cannot be locked, before a client exists that would connect.
+pub(crate) fn check_key(key: &str) -> Result<(), Refused> {
+    quorlock::check_resource(key).map_err(|error| Refused::usage(error.to_string()))
+}
+
+/// Makes the builder that the arguments, the environment and the file describe.
+pub(crate) fn builder(args: &NodeArgs, file: &File) -> Result<ClientBuilder, Refused> {
+    let mut builder = Client::builder().own_thread();
+    for node in nodes(args, file)? {
+        builder = builder.node(node);
+    }
+    if let Some(quorum) = args.quorum.or(file.quorum) {
+        builder = builder.quorum(quorum);
+    }
+    if let Some(prefix) = args.key_prefix.as_ref().or(file.key_prefix.as_ref()) {
+        builder = builder.key_prefix(prefix);
+    }
+    let time = |own: Option<Duration>, file: Option<Time>| own.or(file.map(|time| time.0));
+    if let Some(max_ttl) = time(args.max_ttl, file.max_ttl) {
+        builder = builder.max_ttl(max_ttl);
+    }
+    if let Some(timeout) = time(args.node_timeout, file.node_timeout) {
+        builder = builder.node_timeout(timeout);
+    }
+    if let Some(timeout) = time(args.connect_timeout, file.connect_timeout) {
+        builder = builder.connect_timeout(timeout);
+    }
+    if let Some(username) = args.username.as_ref().or(file.username.as_ref()) {
+        builder = builder.username(username);
+    }
+    if let Some(password) = password(args, file)? {
+        builder = builder.password(password);
+    }
+    if let Some(tls) = tls(args, file)? {
+        builder = builder.tls(tls);
+    }
+    Ok(builder)
+}
+
+/// Builds the client; blames what does not fit on where it came from.
+pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
+    builder.build().map_err(|error| match error {
+        BuildError::Node(_) | BuildError::Duplicate { .. } if args.node.is_empty() => {
+            Refused::config(error.to_string())
+        }
+        BuildError::Thread { .. } => {
+            Refused { message: error.to_string(), code: ExitCode::Internal }
+        }
+        BuildError::Quorum(_) => {
+            Refused::settings(error.to_string(), &["quorum", "node"], args.config.is_some())
+        }
+        _ => Refused::settings(error.to_string(), TIMES, args.config.is_some()),
+    })
+}
+
+fn nodes(args: &NodeArgs, file: &File) -> Result<Vec<NodeConfig>, Refused> {
+    if !args.node.is_empty() {
+        let parse = |url: &String| NodeConfig::parse(url);
+        let nodes: Result<_, _> = args.node.iter().map(parse).collect();
+        return nodes.map_err(|error| Refused::usage(format!("--node: {error}")));
+    }
+    if let Ok(list) = std::env::var("QUORLOCK_NODES")
+        && !list.trim().is_empty()
+    {
+        let nodes: Result<_, _> = list.split(',').map(NodeConfig::parse).collect();
+        return nodes.map_err(|error| Refused::config(format!("QUORLOCK_NODES: {error}")));
+    }
+    if !file.nodes.is_empty() {
+        let nodes: Result<_, _> = file.nodes.iter().map(|url| NodeConfig::parse(url)).collect();
+        return nodes.map_err(|error| Refused::config(format!("configuration file: {error}")));
+    }
+    Err(Refused::usage(
+        "no nodes were given: use --node URL (repeatable), QUORLOCK_NODES=URL,URL,… or --config FILE",
+    ))
+}
+
+fn password(args: &NodeArgs, file: &File) -> Result<Option<String>, Refused> {
+    if let Some(path) = args.password_file.as_ref().or(file.password_file.as_ref()) {
+        let text = read_text(path, "the password")?;
+        let password = text.trim_end_matches(['\r', '\n']);
+        if password.is_empty() {
+            return Err(Refused::config(format!(
+                "the password in {}: it is empty",
+                path.display()
+            )));
+        }
+        return Ok(Some(password.to_owned()));
+    }
+    Ok(std::env::var("QUORLOCK_PASSWORD").ok().filter(|password| !password.is_empty()))
+}
+
+fn tls(args: &NodeArgs, file: &File) -> Result<Option<Tls>, Refused> {
+    let ca = args.tls_ca.as_ref().or(file.tls_ca.as_ref());
+    let cert = args.tls_cert.as_ref().or(file.tls_cert.as_ref());
+    let key = args.tls_key.as_ref().or(file.tls_key.as_ref());
+    if ca.is_none() && cert.is_none() && key.is_none() {
+        return Ok(None);
+    }
+    let mut tls = Tls::new();
+    if let Some(ca) = ca {
+        tls = tls.ca_pem(read_text(ca, "the certificate authority")?);
+    }
+    match (cert, key) {
+        (Some(cert), Some(key)) => {
+            let cert = read_text(cert, "the certificate")?;
+            tls = tls.client_pem(cert, read_text(key, "the certificate's key")?);
+        }
+        (None, None) => {}
+        _ => return Err(Refused::config("tls-cert and tls-key go together")),
+    }
+    Ok(Some(tls))
+}
+
+fn read_text(path: &Path, what: &str) -> Result<String, Refused> {
+    fs::read_to_string(path)
+        .map_err(|error| Refused::config(format!("{what} in {}: {error}", path.display())))
+}

@@ -1,0 +1,293 @@
+//! `quorlock run` on five real servers: holding, waiting, refusing, losing.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use common::{Lab, Running, boot, eventually, group_gone_at_ms, stderr, stdout};
+use quorlock_servers::{Reply, ServerOptions};
+use rustix::process::Signal;
+
+#[test]
+fn two_runs_of_the_same_key_never_overlap() {
+    let Some(lab) = Lab::new("two_runs_of_the_same_key_never_overlap") else { return };
+    let script = "echo in >> log; sleep 0.05; echo out >> log";
+    let runs: Vec<Running> = (0..6)
+        .map(|_| Running::start(&mut lab.quorlock(&["run", "k", "--", "sh", "-c", script])))
+        .collect();
+    for run in runs {
+        let output = run.end();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    }
+    assert_eq!(fs::read_to_string(lab.path("log")).unwrap(), "in\nout\n".repeat(6));
+    assert_eq!(lab.holders_of("k"), 0);
+}
+
+#[test]
+fn two_dead_nodes_of_five_are_no_reason_not_to_run() {
+    let Some(lab) = Lab::new("two_dead_nodes_of_five_are_no_reason_not_to_run") else { return };
+    lab.nodes[0].kill().unwrap();
+    lab.nodes[3].kill().unwrap();
+    let output = lab.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]).output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "ran\n"));
+}
+
+#[test]
+fn three_dead_nodes_of_five_are_named_with_their_reason_within_the_wait() {
+    let name = "three_dead_nodes_of_five_are_named_with_their_reason_within_the_wait";
+    let Some(lab) = Lab::new(name) else { return };
+    for node in &lab.nodes[..3] {
+        node.kill().unwrap();
+    }
+    let start = boot();
+    let output = lab.quorlock(&["run", "k", "--wait", "1s", "--", "true"]).output().unwrap();
+    let waited = boot() - start;
+    assert_eq!(output.status.code(), Some(69));
+    // The bound, and time for a process to start and end on a busy machine.
+    assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(4), "{waited:?}");
+    let said = stderr(&output);
+    for node in ["a", "b", "c"] {
+        assert!(said.contains(&format!("node {node} failed: unreachable: ")), "{said}");
+    }
+    assert!(said.contains("no quorum, 3 of 5 nodes must grant"), "{said}");
+    assert_eq!(lab.holders_of("k"), 0);
+}
+
+#[test]
+fn a_held_lock_is_refused_with_its_holders_name() {
+    let Some(lab) = Lab::new("a_held_lock_is_refused_with_its_holders_name") else { return };
+    let holder = ["run", "k", "--label", "nightly", "--", "sh", "-c", "echo > up; sleep 60"];
+    let holder = Running::start(&mut lab.quorlock(&holder));
+    lab.await_file("up");
+    let refused = |args: &[&str]| {
+        let args = [&["run", "k", "--wait", "0s"], args, &["--", "echo", "ran"]].concat();
+        let output = lab.quorlock(&args).output().unwrap();
+        assert_eq!(stdout(&output), "", "the command must not run");
+        (output.status.code().unwrap(), stderr(&output))
+    };
+    let (code, said) = refused(&[]);
+    assert_eq!(code, 75);
+    assert!(said.contains(&format!(":{} nightly, ", holder.0.id())), "{said}");
+    assert_eq!(refused(&["-E", "3"]).0, 3);
+    assert_eq!(refused(&["--if-held", "skip"]), (0, String::new()));
+    holder.signal(Signal::TERM);
+    assert_eq!(holder.end().status.code(), Some(143));
+}
+
+#[test]
+fn a_foreign_holder_is_respected_and_left_alone() {
+    let Some(lab) = Lab::new("a_foreign_holder_is_respected_and_left_alone") else { return };
+    for node in &lab.nodes[..3] {
+        let set = node.command(&["SET", "k", "some\nother", "NX", "PX", "60000"]).unwrap();
+        assert_eq!(set, Reply::Simple("OK".into()));
+    }
+    let output = lab.quorlock(&["run", "k", "--wait", "300ms", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(75));
+    assert!(stderr(&output).contains(r#"foreign value "some\nother""#), "{}", stderr(&output));
+    assert_eq!(lab.holders_of("k"), 3, "theirs stay, ours are gone");
+}
+
+#[test]
+fn a_wrong_password_is_told_at_once() {
+    let options = ServerOptions { password: Some("right".into()), ..ServerOptions::default() };
+    let Some(lab) = Lab::with("a_wrong_password_is_told_at_once", options) else { return };
+    let urls = lab.nodes.iter().map(|node| format!("redis+unix://{}", node.address()));
+    let urls: Vec<String> = urls.collect();
+    let run = |password: &str| {
+        let mut command = common::quorlock(&["run", "k", "--wait", "1h", "--", "true"]);
+        command.env("QUORLOCK_NODES", urls.join(",")).env("QUORLOCK_PASSWORD", password);
+        command.output().unwrap()
+    };
+    let output = run("wrong-secret");
+    assert_eq!(output.status.code(), Some(77), "{}", stderr(&output));
+    assert!(stderr(&output).contains("not authenticated"), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("wrong-secret"));
+    assert_eq!(run("").status.code(), Some(77));
+    assert_eq!(run("right").status.code(), Some(0));
+}
+
+#[test]
+fn the_commands_own_end_is_passed_on() {
+    let Some(lab) = Lab::new("the_commands_own_end_is_passed_on") else { return };
+    for (command, code) in [
+        (&["sh", "-c", "exit 7"][..], 7),
+        (&["sh", "-c", "kill -USR1 $$"], 128 + 10),
+        (&["/no/such/program"], 127),
+        (&["/dev/null"], 126),
+    ] {
+        let output = lab.quorlock(&[&["run", "k", "--"], command].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{command:?}: {}", stderr(&output));
+        assert_eq!(lab.holders_of("k"), 0);
+    }
+}
+
+#[test]
+fn the_command_learns_of_the_lock_but_not_of_the_nodes() {
+    let Some(lab) = Lab::new("the_command_learns_of_the_lock_but_not_of_the_nodes") else { return };
+    let run = |args: &[&str]| {
+        let args = [&["run", "k"], args, &["--", "env"]].concat();
+        stdout(&lab.quorlock(&args).env("QUORLOCK_PASSWORD", "x").output().unwrap())
+    };
+    let env = run(&[]);
+    assert!(env.contains("QUORLOCK_KEY=k\n") && env.contains("QUORLOCK_TOKEN="), "{env}");
+    assert!(env.contains("QUORLOCK_VALID_UNTIL_MS="), "{env}");
+    assert!(!env.contains("QUORLOCK_NODES") && !env.contains("QUORLOCK_PASSWORD"), "{env}");
+    assert!(run(&["--pass-nodes"]).contains("QUORLOCK_NODES=a="));
+}
+
+/// Runs a command that tells its group and its validity, freezes a majority before the first
+/// extension, and checks that the group is gone before that validity ends.
+fn command_ends_before_the_lock(lab: &Lab, script: &str) {
+    let script = format!("echo $$ $QUORLOCK_VALID_UNTIL_MS > up; {script}");
+    let args = ["run", "k", "--ttl", "3s", "--", "sh", "-c", &script];
+    let run = Running::start(&mut lab.quorlock(&args));
+    let told = lab.await_file("up");
+    for node in &lab.nodes[..3] {
+        node.pause().unwrap();
+    }
+    let (group, valid_until_ms) = parse(&told);
+    let gone_at_ms = group_gone_at_ms(group);
+    assert!(gone_at_ms <= valid_until_ms, "{} ms late", gone_at_ms - valid_until_ms);
+    let output = run.end();
+    assert_eq!(output.status.code(), Some(79), "{}", stderr(&output));
+    assert!(stderr(&output).contains("lost the lock \"k\""), "{}", stderr(&output));
+}
+
+fn parse(told: &str) -> (i32, u64) {
+    let (group, until) = told.trim().split_once(' ').expect("two numbers");
+    (group.parse().unwrap(), until.parse().unwrap())
+}
+
+#[test]
+fn a_command_is_gone_before_its_lock_is() {
+    let Some(lab) = Lab::new("a_command_is_gone_before_its_lock_is") else { return };
+    command_ends_before_the_lock(&lab, "sleep 60; true");
+}
+
+#[test]
+fn a_command_that_ignores_sigterm_is_gone_before_its_lock_is() {
+    let name = "a_command_that_ignores_sigterm_is_gone_before_its_lock_is";
+    let Some(lab) = Lab::new(name) else { return };
+    command_ends_before_the_lock(&lab, "trap '' TERM; sleep 60 & while :; do sleep 1; done");
+}
+
+#[test]
+fn a_command_is_gone_before_its_lock_is_if_quorlock_is_stopped() {
+    let name = "a_command_is_gone_before_its_lock_is_if_quorlock_is_stopped";
+    let Some(lab) = Lab::new(name) else { return };
+    let script = "echo $$ $QUORLOCK_VALID_UNTIL_MS > up; sleep 60; true";
+    let args = ["run", "k", "--ttl", "3s", "--", "sh", "-c", script];
+    let run = Running::start(&mut lab.quorlock(&args));
+    let told = lab.await_file("up");
+    run.signal(Signal::STOP);
+    let (group, valid_until_ms) = parse(&told);
+    assert!(group_gone_at_ms(group) <= valid_until_ms);
+    run.signal(Signal::CONT);
+    assert_eq!(run.end().status.code(), Some(79));
+}
+
+#[test]
+fn a_killed_quorlock_takes_its_command_along_and_its_lock_ends_with_the_ttl() {
+    let name = "a_killed_quorlock_takes_its_command_along_and_its_lock_ends_with_the_ttl";
+    let Some(lab) = Lab::new(name) else { return };
+    let script = "echo $$ $QUORLOCK_VALID_UNTIL_MS > up; sleep 60; true";
+    let args = ["run", "k", "--ttl", "2s", "--", "sh", "-c", script];
+    let run = Running::start(&mut lab.quorlock(&args));
+    let told = lab.await_file("up");
+    run.signal(Signal::KILL);
+    let (group, valid_until_ms) = parse(&told);
+    assert!(group_gone_at_ms(group) <= valid_until_ms);
+    let killed_at = boot();
+    eventually("the lock is free", || (lab.holders_of("k") == 0).then_some(()));
+    // The ttl, a wake-up, and a busy machine; a second more than that would be another extension.
+    assert!(boot() - killed_at < Duration::from_millis(2900));
+}
+
+#[test]
+fn a_lock_whose_keys_are_deleted_ends_its_command() {
+    let Some(lab) = Lab::new("a_lock_whose_keys_are_deleted_ends_its_command") else { return };
+    let args = ["run", "k", "--ttl", "1500ms", "--", "sh", "-c", "echo $$ > up; sleep 60; true"];
+    let run = Running::start(&mut lab.quorlock(&args));
+    lab.await_file("up");
+    for node in &lab.nodes[..3] {
+        node.command(&["DEL", "k"]).unwrap();
+    }
+    let output = run.end();
+    assert_eq!(output.status.code(), Some(79));
+    assert!(stderr(&output).contains("gone from a majority"), "{}", stderr(&output));
+    assert_eq!(lab.holders_of("k"), 0);
+}
+
+#[test]
+fn the_longest_hold_ends_the_command() {
+    let Some(lab) = Lab::new("the_longest_hold_ends_the_command") else { return };
+    let start = boot();
+    let args = ["run", "k", "--ttl", "1s", "--max-hold", "1500ms", "--", "sleep", "60"];
+    let output = lab.quorlock(&args).output().unwrap();
+    assert_eq!(output.status.code(), Some(79));
+    assert!(stderr(&output).contains("as long as --max-hold allows"), "{}", stderr(&output));
+    assert!(boot() - start < Duration::from_secs(4));
+}
+
+#[test]
+fn an_interrupted_wait_ends_at_once_and_leaves_nothing() {
+    let Some(lab) = Lab::new("an_interrupted_wait_ends_at_once_and_leaves_nothing") else { return };
+    // Held on two nodes only: three keys are ours for a moment, again and again.
+    for node in &lab.nodes[..3] {
+        node.command(&["SET", "k", "other", "PX", "60000"]).unwrap();
+    }
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut command = lab.quorlock(&["run", "k", "--wait", "forever", "--", "true"]);
+        let mut run = Running::start(&mut command);
+        let mut line = String::new();
+        let mut said = std::io::BufReader::new(run.0.stderr.take().unwrap());
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        assert!(line.contains("waiting for ever"), "{line}");
+        let start = boot();
+        run.signal(signal);
+        let status = eventually("quorlock ends", || run.0.try_wait().unwrap());
+        // Of SIGINT it dies, so that a shell's loop around it ends; a shell sees 130.
+        let shown = status.code().or(status.signal().map(|signal| 128 + signal));
+        assert_eq!((shown, status.signal().is_some()), (Some(code), signal == Signal::INT));
+        assert!(boot() - start < Duration::from_secs(2));
+        assert_eq!(lab.holders_of("k"), 3, "only theirs");
+    }
+}
+
+#[test]
+fn a_short_command_can_hold_for_longer() {
+    let Some(lab) = Lab::new("a_short_command_can_hold_for_longer") else { return };
+    let args = ["run", "k", "--ttl", "1s", "--min-hold", "2s", "--", "sh", "-c", "exit 4"];
+    let start = boot();
+    let output = lab.quorlock(&args).output().unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    assert_eq!(lab.holders_of("k"), 5, "left, not released");
+    eventually("the lock is free", || (lab.holders_of("k") == 0).then_some(()));
+    let held = boot() - start;
+    assert!(held >= Duration::from_secs(2) && held < Duration::from_millis(4500), "{held:?}");
+}
+
+#[test]
+fn events_tell_things_apart() {
+    let Some(lab) = Lab::new("events_tell_things_apart") else { return };
+    let script = r#""$Q" run k --ttl 900ms --status-fd 3 -- sh -c 'sleep 0.5; exit 75' 3>events"#;
+    let mut shell = std::process::Command::new("sh");
+    let env = lab.quorlock(&[]);
+    let nodes = env.get_envs().find(|(name, _)| *name == "QUORLOCK_NODES").unwrap().1.unwrap();
+    shell.args(["-c", script]).env("Q", env!("CARGO_BIN_EXE_quorlock"));
+    let status = shell.env("QUORLOCK_NODES", nodes).current_dir(lab.folder.path()).status();
+    assert_eq!(status.unwrap().code(), Some(75));
+    let events = fs::read_to_string(lab.path("events")).unwrap();
+    let events: Vec<serde_json::Value> =
+        events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(names.first(), Some(&"acquired"));
+    assert!(names.contains(&"extended"), "{names:?}");
+    assert_eq!(names.last(), Some(&"released"));
+    assert_eq!(events.last().unwrap()["outcome"], "released");
+    assert!(events[0]["valid_for_ms"].as_u64().unwrap() <= 900);
+}

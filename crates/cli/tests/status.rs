@@ -1,0 +1,153 @@
+//! `quorlock status`, and what is refused before anything is sent.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use common::{Lab, Running, quorlock, stderr, stdout};
+use quorlock_servers::Reply;
+use serde_json::Value;
+
+#[test]
+fn status_shows_who_holds_a_lock() {
+    let Some(lab) = Lab::new("status_shows_who_holds_a_lock") else { return };
+    let status = |args: &[&str]| lab.quorlock(&[&["status", "k"], args].concat()).output().unwrap();
+    let free = status(&[]);
+    assert_eq!(free.status.code(), Some(0));
+    assert!(stdout(&free).starts_with("k: FREE\n"), "{}", stdout(&free));
+
+    let args = ["run", "k", "--label", "nightly", "--", "sh", "-c", "echo > up; sleep 60"];
+    let run = Running::start(&mut lab.quorlock(&args));
+    lab.await_file("up");
+    lab.nodes[4].kill().unwrap();
+    let held: Value = serde_json::from_slice(&status(&["--json"]).stdout).unwrap();
+    assert_eq!((&held["verdict"], &held["quorum"]), (&"held".into(), &3.into()));
+    assert_eq!(held["nodes"][0]["state"], "held");
+    assert!(held["holder"].as_str().unwrap().ends_with(&format!(":{} nightly", run.0.id())));
+    assert_eq!(held["nodes"][4]["state"], "failed");
+    let table = stdout(&status(&[]));
+    assert!(table.contains("nightly") && table.contains("failed"), "{table}");
+
+    lab.nodes[3].kill().unwrap();
+    lab.nodes[2].kill().unwrap();
+    let unknown = status(&[]);
+    assert_eq!(unknown.status.code(), Some(69));
+    assert!(stdout(&unknown).starts_with("k: UNKNOWN"), "{}", stdout(&unknown));
+}
+
+#[test]
+fn a_split_lock_is_called_so() {
+    let Some(lab) = Lab::new("a_split_lock_is_called_so") else { return };
+    for (node, value) in lab.nodes.iter().zip(["x", "x", "y", "y", "z"]) {
+        node.command(&["SET", "k", value, "PX", "60000"]).unwrap();
+    }
+    let output = lab.quorlock(&["status", "k", "--quiet"]).output().unwrap();
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("SPLIT\n", Some(0)));
+}
+
+/// Arguments, environment, the exit code, and what must be said.
+type Wrong = (&'static [&'static str], &'static [(&'static str, &'static str)], i32, &'static str);
+
+const WRONG: &[Wrong] = &[
+    (&["run", "", "--", "true"], &[], 64, "the resource must have a name"),
+    (&["run", "quorlock:x", "--", "true"], &[], 64, "must not begin with \"quorlock:\""),
+    (&["run", "k", "--ttl", "0s", "--", "true"], &[], 64, "ttl (0ns) must be at least"),
+    (&["run", "k", "--ttl", "50ms", "--", "true"], &[], 64, "ttl (50ms) must be at least"),
+    (
+        &["run", "k", "--ttl", "31s", "--", "true"],
+        &[],
+        64,
+        "ttl (31s) must not be above max_ttl (30s)",
+    ),
+    (
+        &["run", "k", "--max-ttl", "99999999999999999s", "--", "true"],
+        &[],
+        64,
+        "must be at most 86400s",
+    ),
+    (&["run", "k", "--", "true"], &[("QUORLOCK_TTL", "31s")], 78, "must not be above max_ttl"),
+    (&["run", "k", "--", "true"], &[("QUORLOCK_TTL", "31")], 78, "time unit needed"),
+    (&["run", "k", "--ttl", "31", "--", "true"], &[], 64, "time unit needed"),
+    (
+        &["run", "k", "--node-timeout", "3s", "--", "true"],
+        &[],
+        64,
+        "at most a quarter of ttl (10s)",
+    ),
+    (&["run", "k", "--kill-after", "5s", "--", "true"], &[], 64, "less than a third of ttl (10s)"),
+    (
+        &["run", "k", "--max-hold", "5s", "--", "true"],
+        &[],
+        64,
+        "max_hold (5s) must be at least ttl (10s)",
+    ),
+    (&["run", "k", "--quorum", "1", "--", "true"], &[], 64, "between 2 (the majority) and 3"),
+    (&["run", "k", "--wait", "soon", "--", "true"], &[], 64, "invalid value 'soon'"),
+    (
+        &["run", "k", "-n", "redis://a", "-n", "redis://A:6379", "--", "true"],
+        &[],
+        64,
+        "listed twice",
+    ),
+    (&["run", "k", "-n", "ftp://a", "--", "true"], &[], 64, "unknown scheme \"ftp\""),
+    (&["run", "k", "-n", "redis://:pw@a:x", "--", "true"], &[], 64, "redis://***"),
+    (&["run", "k", "--", "true"], &[("QUORLOCK_NODES", "")], 64, "no nodes were given"),
+    (&["run", "k", "--", "true"], &[("QUORLOCK_NODES", "redis://a,redis://a")], 78, "listed twice"),
+    (&["run", "k", "--", "true"], &[("QUORLOCK_NODES", "nonsense")], 78, "malformed"),
+    (&["run", "k", "--", "true"], &[("QUORLOCK_CONFIG", "/no/such/file")], 78, "/no/such/file"),
+    (&["run", "k", "--status-fd", "77", "--", "true"], &[], 64, "--status-fd 77"),
+    (&["run", "k"], &[], 64, "required"),
+    (&["status", ""], &[], 64, "the resource must have a name"),
+    (&["unknown"], &[], 64, "unrecognized subcommand"),
+];
+
+#[test]
+fn what_is_wrong_is_refused_before_anything_is_sent() {
+    let Some(lab) = Lab::new("what_is_wrong_is_refused_before_anything_is_sent") else { return };
+    let three: Vec<String> = lab.nodes.urls().into_iter().take(3).collect();
+    let before = commands(&lab);
+    for (args, env, code, says) in WRONG {
+        let mut command = quorlock(args);
+        command.env("QUORLOCK_NODES", three.join(","));
+        command.envs(env.iter().copied());
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(*code), "{args:?} {env:?}: {said}");
+        assert!(said.contains(says), "{args:?} {env:?}: {said}");
+        assert!(!said.contains("pw@"), "{said}");
+    }
+    // INFO counts itself.
+    assert_eq!(commands(&lab), before + 1, "something was sent");
+}
+
+/// How many commands the first node has seen.
+fn commands(lab: &Lab) -> u64 {
+    let Ok(Reply::Bulk(Some(info))) = lab.nodes[0].command(&["INFO", "stats"]) else {
+        panic!("INFO answers with a text");
+    };
+    let info = String::from_utf8(info).unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
+    line.unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_file_is_read_and_its_mistakes_are_told_without_secrets() {
+    let Some(lab) = Lab::new("a_file_is_read_and_its_mistakes_are_told_without_secrets") else {
+        return;
+    };
+    let file = lab.path("quorlock.toml");
+    let run = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = quorlock(&["run", "k", "--", "true"]);
+        command.env("QUORLOCK_CONFIG", &file).output().unwrap()
+    };
+    let nodes = format!("nodes = {:?}\n", lab.nodes.urls());
+    assert_eq!(run(&format!("{nodes}ttl = \"5s\"\nwait = \"1s\"\n")).status.code(), Some(0));
+    let long = run(&format!("{nodes}ttl = \"5h\"\n"));
+    assert_eq!(long.status.code(), Some(78), "{}", stderr(&long));
+    let unknown = run("nodes = [\"redis://:hunter2@a\"]\npassword = \"hunter2\"\n");
+    assert_eq!(unknown.status.code(), Some(78));
+    let said = stderr(&unknown);
+    assert!(said.contains("line 2") && said.contains("password"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
+}

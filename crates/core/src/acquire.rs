@@ -1,0 +1,319 @@
+//! One attempt to acquire a lock: the paper's five steps.
+//!
+//! An [`Attempt`] is one round with one fresh token (S6); a retry is a new attempt. That is what
+//! makes a late release of an older attempt harmless: it compares a value nobody else ever used.
+//!
+//! The attempt decides nothing twice. Answers that come after the decision go to the lease (if it
+//! was a yes) or nowhere (if it was a no: a release is queued behind every command, so whatever
+//! the node granted is void, S1).
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::command::{Answer, Command, Failure, FailureKind, Holding};
+use crate::quorum::{NodeId, Quorum};
+use crate::release::Release;
+use crate::time::{BootTime, Reading};
+use crate::timing::Timing;
+use crate::token::{Key, Value};
+use crate::vote::{Validity, Vote};
+
+/// One attempt: the same key and value asked of every node.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Attempt {
+    quorum: Quorum,
+    timing: Timing,
+    node_timeout: Duration,
+    key: Key,
+    value: Value,
+    started: Reading,
+    slots: Vec<Slot>,
+}
+
+/// What is known of one node in this attempt.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Slot {
+    Outstanding { due: BootTime },
+    Granted { vote: Vote, took: Duration },
+    Refused { took: Duration },
+    Failed { failure: Failure, took: Duration },
+}
+
+/// What follows from the answers so far.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Decision {
+    /// Not decided: more answers are awaited.
+    Wait,
+    /// The lock is held, as long as this says.
+    Acquired(Validity),
+    /// The lock is not held; step 5 is due.
+    GiveUp(WhyNot),
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum WhyNot {
+    /// Nodes refused, and without these refusals a quorum would have been possible: somebody else
+    /// holds the lock, or wants it too.
+    Contended,
+    /// So many nodes failed that there was no quorum to be had, whatever the others say.
+    NoQuorum,
+    /// A quorum granted, but too late: too little validity was left.
+    TooSlow,
+}
+
+impl Attempt {
+    /// Starts an attempt. `connecting` tells which nodes are still being connected to.
+    pub fn start(
+        (key, value): (Key, Value),
+        quorum: Quorum,
+        timing: Timing,
+        node_timeout: Duration,
+        connecting: impl Fn(NodeId) -> bool,
+        now: Reading,
+    ) -> Self {
+        // Step 1: get the current time.
+        let started = now;
+        let answer_due = now.after(node_timeout);
+        let connection_due = now.after(timing.connect_timeout().saturating_add(node_timeout));
+        let slots = quorum
+            .node_ids()
+            .map(|node| if connecting(node) { connection_due } else { answer_due })
+            .map(|due| Slot::Outstanding { due })
+            .collect();
+        Self { quorum, timing, node_timeout, key, value, started, slots }
+    }
+
+    /// Step 2: the same key and value for every node, all at the same time, each node with a
+    /// timeout that is small against the ttl.
+    pub fn command(&self) -> Command {
+        Command::Acquire {
+            key: self.key.clone(),
+            value: self.value.clone(),
+            ttl_ms: self.timing.ttl_ms(),
+        }
+    }
+
+    /// Counts a node's answer to a command that was sent at `sent`.
+    pub fn handle_answer(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        answer: Answer,
+        now: Reading,
+    ) -> Decision {
+        let took = now.elapsed_since(self.started);
+        let slot = &mut self.slots[node.index()];
+        // A node timeout only stops waiting: a grant that comes late, but before the decision,
+        // counts, from its own time of sending.
+        let awaited = match slot {
+            Slot::Outstanding { .. } => true,
+            Slot::Failed { failure, .. } => failure.kind() == FailureKind::Silent,
+            Slot::Granted { .. } | Slot::Refused { .. } => false,
+        };
+        if awaited {
+            *slot = match answer {
+                Answer::Granted => {
+                    let vote = Vote::new(sent, self.timing.term());
+                    Slot::Granted { vote, took }
+                }
+                Answer::Refused => Slot::Refused { took },
+                Answer::Failed(failure) => Slot::Failed { failure, took },
+                _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
+            };
+        }
+        self.decide(now)
+    }
+
+    /// Stops waiting for nodes whose time is up; calls `timed_out` for each.
+    pub fn handle_time(&mut self, now: Reading, mut timed_out: impl FnMut(NodeId)) -> Decision {
+        let took = now.elapsed_since(self.started);
+        for (node, slot) in self.quorum.node_ids().zip(&mut self.slots) {
+            if let Slot::Outstanding { due } = slot
+                && due.remaining(now).is_zero()
+            {
+                *slot = Slot::Failed { failure: Failure::new(FailureKind::Silent), took };
+                timed_out(node);
+            }
+        }
+        self.decide(now)
+    }
+
+    /// The connection to `node` has been made: its time to answer runs from now.
+    pub fn handle_connected(&mut self, node: NodeId, now: Reading) {
+        if let Slot::Outstanding { due } = &mut self.slots[node.index()] {
+            *due = now.after(self.node_timeout);
+        }
+    }
+
+    /// The connection to `node` is being made: that has a bound of its own.
+    pub fn handle_connecting(&mut self, node: NodeId, now: Reading) {
+        if let Slot::Outstanding { due } = &mut self.slots[node.index()] {
+            *due = now.after(self.timing.connect_timeout().saturating_add(self.node_timeout));
+        }
+    }
+
+    /// When the next node's time is up.
+    pub fn deadline(&self) -> Option<BootTime> {
+        self.slots
+            .iter()
+            .filter_map(|slot| match slot {
+                Slot::Outstanding { due } => Some(*due),
+                _ => None,
+            })
+            .min()
+    }
+
+    /// Step 3: acquired if and only if a majority granted, and what is left of the validity is
+    /// enough. Decided as early as possible, both ways (V2).
+    fn decide(&self, now: Reading) -> Decision {
+        let granted = self.count(|slot| matches!(slot, Slot::Granted { .. }));
+        let outstanding = self.count(|slot| matches!(slot, Slot::Outstanding { .. }));
+        if self.quorum.is_reached(granted) {
+            let validity = self.validity();
+            // The clock was read after the deciding answer (S5): a process that slept with all
+            // its answers in the socket's buffer holds nothing.
+            let enough = validity.valid_for(now) >= self.timing.min_validity();
+            if enough && !validity.remaining(now).is_zero() {
+                return Decision::Acquired(validity);
+            }
+            return Decision::GiveUp(WhyNot::TooSlow);
+        }
+        if self.quorum.is_out_of_reach(granted, outstanding) {
+            return Decision::GiveUp(self.why_not(outstanding));
+        }
+        Decision::Wait
+    }
+
+    /// Step 4: the validity is what is left of the ttl, counted from before the sending, less the
+    /// drift; per node, so that the lock is valid until the Q-th largest end.
+    fn validity(&self) -> Validity {
+        let votes = self.slots.iter().map(|slot| match slot {
+            Slot::Granted { vote, .. } => Some(*vote),
+            _ => None,
+        });
+        Validity::new(votes.collect(), self.quorum, self.timing.margin())
+    }
+
+    /// Step 5: on failure, release on *every* node, also those that seemed not to grant: each
+    /// release goes behind the acquire on the same connection.
+    #[must_use]
+    pub fn give_up(&self, now: Reading) -> Release {
+        let (key, value) = (self.key.clone(), self.value.clone());
+        Release::after_attempt(key, value, self.quorum, &self.timing, self.reached(), now)
+    }
+
+    /// Which nodes a command of this attempt may have reached.
+    pub(crate) fn reached(&self) -> Vec<bool> {
+        let reached = self.slots.iter().map(|slot| match slot {
+            Slot::Failed { failure, .. } => failure.may_have_been_executed(),
+            _ => true,
+        });
+        reached.collect()
+    }
+
+    /// Why there is no quorum, when the caller's patience ends before the attempt is decided: who
+    /// has not answered by then counts as failed.
+    pub(crate) fn why_not_yet(&self) -> WhyNot {
+        self.why_not(0)
+    }
+
+    /// Contention is never inferred from an I/O error (S26): the refusals must have been decisive,
+    /// that is, without them there might be a quorum, with the votes that could still come
+    /// (`outstanding`). The first refusal that decides must not make "too few nodes" of a lock that
+    /// is held, only because the other holders' nodes have not been heard yet.
+    fn why_not(&self, outstanding: usize) -> WhyNot {
+        let refused = self.count(|slot| matches!(slot, Slot::Refused { .. }));
+        let granted = self.count(|slot| matches!(slot, Slot::Granted { .. }));
+        if refused > 0 && self.quorum.is_reached(granted + refused + outstanding) {
+            WhyNot::Contended
+        } else {
+            WhyNot::NoQuorum
+        }
+    }
+
+    /// So many nodes fail for want of rights that waiting cannot help.
+    pub(crate) fn lacks_rights(&self) -> bool {
+        let failed = self.count(
+            |slot| matches!(slot, Slot::Failed { failure, .. } if failure.kind().is_about_rights()),
+        );
+        self.quorum.is_out_of_reach(self.quorum.nodes() - failed, 0)
+    }
+
+    /// The nodes that refused.
+    pub(crate) fn refusing(&self) -> impl Iterator<Item = NodeId> {
+        let refused = |slot: &Slot| matches!(slot, Slot::Refused { .. });
+        self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
+    }
+
+    /// What each node said, for people.
+    pub(crate) fn story(&self, now: Reading) -> Vec<NodeStory> {
+        let so_far = now.elapsed_since(self.started);
+        let tell = |slot: &Slot| match slot {
+            Slot::Outstanding { .. } => NodeStory::new(NodeSaid::Nothing, so_far),
+            Slot::Granted { took, .. } => NodeStory::new(NodeSaid::Granted, *took),
+            Slot::Refused { took } => NodeStory::new(NodeSaid::Refused(None), *took),
+            Slot::Failed { failure, took } => {
+                NodeStory::new(NodeSaid::Failed(failure.clone()), *took)
+            }
+        };
+        self.slots.iter().map(tell).collect()
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(crate) fn value(&self) -> &Value {
+        &self.value
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.started = self.started.shifted(base);
+        for slot in &mut self.slots {
+            match slot {
+                Slot::Outstanding { due } => *due = due.shifted(base),
+                Slot::Granted { vote, .. } => *vote = vote.shifted(base),
+                Slot::Refused { .. } | Slot::Failed { .. } => {}
+            }
+        }
+    }
+
+    fn count(&self, is: impl Fn(&Slot) -> bool) -> usize {
+        self.slots.iter().filter(|slot| is(slot)).count()
+    }
+}
+
+/// What one node said in an attempt, and when: material for an error that tells the story.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct NodeStory {
+    /// What it said.
+    pub said: NodeSaid,
+    /// How long after the start of the attempt.
+    pub took: Duration,
+}
+
+impl NodeStory {
+    pub(crate) fn new(said: NodeSaid, took: Duration) -> Self {
+        Self { said, took }
+    }
+}
+
+/// What one node said.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum NodeSaid {
+    /// It was not asked.
+    NotAsked,
+    /// It has not answered yet.
+    Nothing,
+    /// It gave its vote (and got it back, if the attempt failed).
+    Granted,
+    /// It holds the key for somebody; for whom, if it was asked.
+    Refused(Option<Holding>),
+    /// What an inspection saw.
+    Seen(Holding),
+    /// It failed.
+    Failed(Failure),
+}

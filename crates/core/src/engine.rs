@@ -1,0 +1,607 @@
+//! The engine: every attempt, lease, retry, queue and timer of one client in one state machine.
+//!
+//! ```text
+//!   caller ──Event──► Engine ──Effect::Send──► node
+//!   caller ◄─Effect── Engine ◄─Event::Answered── node
+//! ```
+//!
+//! The driver calls [`Engine::handle`] with each event and a clock reading taken *after* the event
+//! came in, carries out the effects in order, and calls again with [`Event::Wake`] when
+//! [`Engine::deadline`] has come. There is no other way in or out. Late, stale and unknown events
+//! are harmless by construction: a [`Ticket`] names the lock, the round and the verb it belongs to,
+//! and what no record waits for is dropped.
+//!
+//! Fixed by what must check it: `Clone + Eq + Hash + Debug`, ordered collections only, no
+//! generator, no statistics inside, and [`Engine::rebased`], which makes states comparable.
+
+mod calls;
+mod leases;
+mod rebase;
+mod releases;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::acquire::{Attempt, NodeStory, WhyNot};
+use crate::command::{Answer, Command};
+use crate::inspect::Inspection;
+use crate::lease::{Lease, LossCause};
+use crate::queue::LocalQueue;
+use crate::quorum::{NodeId, Quorum};
+use crate::release::{Release, ReleaseReport};
+use crate::retry::Retry;
+use crate::time::{BootTime, Reading};
+use crate::timing::Timing;
+use crate::token::{Key, Token};
+use crate::vote::Validity;
+
+/// One caller's wish for a lock, from the call to the end of the guard. Chosen by the driver,
+/// growing, never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LockId(pub u64);
+
+/// What an answer belongs to. Goes out with the command and comes back with the answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket {
+    /// Whose command it was.
+    pub lock: LockId,
+    /// Which round of commands: an answer to an older round is not taken for a newer one (S1).
+    pub round: u32,
+    /// What was asked.
+    pub verb: Verb,
+}
+
+/// The verbs that commands are sent for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verb {
+    /// A vote for an attempt.
+    Acquire,
+    /// A look at who holds the lock.
+    Inspect,
+    /// A later end for a vote.
+    Extend,
+    /// A vote for a lease, from a node that has none of ours.
+    Heal,
+    /// The key's end.
+    Release,
+}
+
+/// What a caller asks for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Request {
+    /// The key to lock.
+    pub key: Key,
+    /// The owner's description, stored behind the token; may be empty.
+    pub owner: Arc<str>,
+    /// The times of this lock.
+    pub timing: Timing,
+    /// How long to try.
+    pub wait: Wait,
+    /// How attempts follow each other.
+    pub retry: Retry,
+    /// Extend automatically, every third of the ttl.
+    pub automatic: bool,
+    /// Nothing is extended past this much time after the grant.
+    pub max_hold: Duration,
+    /// Send [`Effect::Waiting`] after each failed attempt.
+    pub progress: bool,
+}
+
+/// How long to try.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Wait {
+    /// One attempt. Never queues behind another caller of this process.
+    Once,
+    /// For as long as this, everything included.
+    For(Duration),
+    /// Until granted or cancelled.
+    Forever,
+}
+
+/// What happens to the engine.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Event {
+    /// A caller wants a lock.
+    Acquire {
+        /// A new id.
+        lock: LockId,
+        /// What is wanted.
+        request: Request,
+    },
+    /// The answer to [`Effect::Begin`]: what the next attempt needs from outside.
+    Begin {
+        /// Whose attempt.
+        lock: LockId,
+        /// Fresh from the operating system's generator, never used before (S6).
+        token: Token,
+        /// A random word for the delay after this attempt.
+        jitter: u64,
+        /// The round trip to a quorum as observed lately.
+        round_trip: Duration,
+    },
+    /// The caller has lost interest before the lock was granted.
+    Cancel {
+        /// Whose call.
+        lock: LockId,
+    },
+    /// A node has answered; `sent` was read before the first byte could leave (S4).
+    Answered {
+        /// Which node.
+        node: NodeId,
+        /// When the commands were sent.
+        sent: Reading,
+        /// The answers, in the order of the commands.
+        answers: Vec<(Ticket, Answer)>,
+    },
+    /// Commands for this node wait for a connection, which has a bound of its own.
+    Connecting {
+        /// Which node.
+        node: NodeId,
+    },
+    /// The commands that waited for a connection are being sent.
+    Connected {
+        /// Which node.
+        node: NodeId,
+    },
+    /// The holder wants the lock extended now.
+    Extend {
+        /// Which lock.
+        lock: LockId,
+    },
+    /// The holder has seen the lock run out (and has latched that): it is lost.
+    RunOut {
+        /// Which lock.
+        lock: LockId,
+    },
+    /// The holder gives the lock back. The guard is invalid already (S14).
+    Release {
+        /// Which lock.
+        lock: LockId,
+        /// Whether [`Effect::Released`] is wanted.
+        report: bool,
+    },
+    /// Somebody asks who holds a key.
+    Inspect {
+        /// A new id.
+        lock: LockId,
+        /// The key.
+        key: Key,
+        /// How long to wait for the nodes.
+        timeout: Duration,
+    },
+    /// No new calls; those that wait end, what is held is released, what is owed is drained.
+    Close,
+    /// Time has passed.
+    Wake,
+}
+
+/// What the driver is to do, in order.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Effect {
+    /// Give this command to a node, behind all earlier ones. Never twice (S8).
+    Send {
+        /// Which node.
+        node: NodeId,
+        /// To come back with the answer.
+        ticket: Ticket,
+        /// What to ask.
+        command: Command,
+    },
+    /// An attempt is due: hand in [`Event::Begin`] at once.
+    Begin {
+        /// Whose attempt.
+        lock: LockId,
+    },
+    /// The lock is held.
+    Acquired {
+        /// Which lock.
+        lock: LockId,
+        /// The token of the successful attempt.
+        token: Token,
+        /// The votes.
+        validity: Validity,
+        /// How many attempts it took.
+        attempts: u32,
+    },
+    /// The lock is not held, and will not be.
+    NotAcquired {
+        /// Which call.
+        lock: LockId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// An attempt failed; there will be another.
+    Waiting {
+        /// Which call.
+        lock: LockId,
+        /// What happened so far.
+        story: Story,
+    },
+    /// The votes of a held lock have changed.
+    Changed {
+        /// Which lock.
+        lock: LockId,
+        /// The votes as they are now.
+        validity: Validity,
+    },
+    /// The answer to [`Event::Extend`].
+    Extended {
+        /// Which lock.
+        lock: LockId,
+        /// How it went.
+        outcome: Extended,
+    },
+    /// The lock is lost; terminal.
+    Lost {
+        /// Which lock.
+        lock: LockId,
+        /// Why.
+        cause: LossCause,
+    },
+    /// The answer to [`Event::Release`], if it was wanted.
+    Released {
+        /// Which lock.
+        lock: LockId,
+        /// How it went.
+        report: ReleaseReport,
+    },
+    /// The answer to [`Event::Inspect`].
+    Inspected {
+        /// Which inspection.
+        lock: LockId,
+        /// What each node said.
+        nodes: Vec<NodeStory>,
+    },
+    /// A node did not answer in time. For statistics.
+    TimedOut {
+        /// Which node.
+        node: NodeId,
+    },
+    /// After [`Event::Close`]: nothing is owed any more.
+    Drained,
+}
+
+/// What happened in a call so far.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Story {
+    /// Why the last attempt failed.
+    pub why: WhyNot,
+    /// How many attempts there were.
+    pub attempts: u32,
+    /// Time since the call.
+    pub elapsed: Duration,
+    /// What each node said in the last attempt.
+    pub nodes: Vec<NodeStory>,
+}
+
+/// Why a call ended without the lock. The nodes keep nothing of it: releases are queued.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Refusal {
+    /// What kind of end it was.
+    pub kind: RefusalKind,
+    /// How many attempts there were.
+    pub attempts: u32,
+    /// Time since the call.
+    pub elapsed: Duration,
+    /// What each node said in the last attempt; empty if there was none.
+    pub nodes: Vec<NodeStory>,
+    /// When a quorum may be free by expiry alone, counted from the last look at the nodes.
+    pub retry_after: Option<Duration>,
+}
+
+/// The kinds of end without the lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// Others hold the lock or want it.
+    Contended,
+    /// Another caller of this process holds the lock or wants it; no node was asked.
+    BusyHere,
+    /// Too few nodes answered.
+    NoQuorum,
+    /// A quorum granted, but too late.
+    TooSlow,
+    /// The client was shut down.
+    Closed,
+}
+
+/// How an extension went.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Extended {
+    /// A quorum confirmed.
+    Confirmed,
+    /// The lock is not held any more.
+    Lost(LossCause),
+    /// It would reach past `max_hold`; the lock is held until its validity ends.
+    HoldLimit,
+    /// Too few nodes confirmed in time; the lock is held as long as before, or longer.
+    Unconfirmed(Vec<NodeStory>),
+}
+
+/// The whole client as one state machine. See the [module](self).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Engine {
+    quorum: Quorum,
+    calls: BTreeMap<LockId, Timed<Call>>,
+    leases: BTreeMap<LockId, Timed<Lease>>,
+    releases: BTreeMap<(LockId, u32), Timed<Release>>,
+    inspections: BTreeMap<LockId, Timed<Inspection>>,
+    queues: BTreeMap<Key, LocalQueue>,
+    nodes: Vec<Link>,
+    deadlines: BTreeSet<(BootTime, Owner)>,
+    closing: bool,
+}
+
+/// A record and where it stands in the set of deadlines.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Timed<T> {
+    record: T,
+    wake: Option<BootTime>,
+}
+
+impl<T> Timed<T> {
+    const fn new(record: T) -> Self {
+        Self { record, wake: None }
+    }
+}
+
+/// Whose deadline it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Owner {
+    Call(LockId),
+    Lease(LockId),
+    Release(LockId, u32),
+    Inspection(LockId),
+    Node(NodeId),
+}
+
+/// What the engine knows of the way to a node.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Link {
+    connecting: bool,
+    /// The last answer was that the node cannot be reached.
+    away: bool,
+    /// When releases that are owed are sent again.
+    retry_at: Option<BootTime>,
+    failures: u8,
+}
+
+/// A call that has not got its lock yet.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Call {
+    request: Request,
+    started: Reading,
+    deadline: Option<BootTime>,
+    attempts: u32,
+    round: u32,
+    token: Option<Token>,
+    jitter: u64,
+    round_trip: Duration,
+    phase: Phase,
+    last: Option<(WhyNot, Vec<NodeStory>)>,
+    free_in: Option<Duration>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Phase {
+    /// In the local queue.
+    Queued,
+    /// Its turn has come; the driver has been asked for a token.
+    Starting,
+    /// The nodes have been asked.
+    Attempting(Attempt),
+    /// The attempt failed; the nodes that refused are asked who holds the lock.
+    Looking(Inspection),
+    /// Waiting for the next attempt.
+    Pausing { until: BootTime },
+}
+
+impl Engine {
+    /// A client of as many nodes as `quorum` says, with nothing in it.
+    pub fn new(quorum: Quorum) -> Self {
+        Self {
+            quorum,
+            calls: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            releases: BTreeMap::new(),
+            inspections: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            nodes: alloc::vec![Link::default(); quorum.nodes()],
+            deadlines: BTreeSet::new(),
+            closing: false,
+        }
+    }
+
+    /// Handles one event; `now` was read after it came in. Effects are added to `out`.
+    ///
+    /// What is due by `now` happens first, but for answers. An answer that has come counts before
+    /// a time-out that has: a client that was busy, or slept, must not take its own delay for the
+    /// nodes' silence. A driver with several events at hand therefore gives the answers first.
+    /// This cannot bring back a lost lock: a loss whose time has come is latched before the answer
+    /// is looked at (S13), and an attempt is judged by `now` (S5).
+    pub fn handle(&mut self, event: Event, now: Reading, out: &mut Vec<Effect>) {
+        if !matches!(event, Event::Answered { .. }) {
+            self.handle_due(now, out);
+        }
+        match event {
+            Event::Acquire { lock, request } => self.acquire(lock, request, now, out),
+            Event::Begin { lock, token, jitter, round_trip } => {
+                self.begin(lock, (token, jitter, round_trip), now, out);
+            }
+            Event::Cancel { lock } => self.cancel(lock, now, out),
+            Event::Answered { node, sent, answers } => {
+                // Whatever it is, it is no longer a connection that is being waited for.
+                self.nodes[node.index()].connecting = false;
+                for (ticket, answer) in answers {
+                    self.handle_answer(node, sent, ticket, answer, now, out);
+                }
+            }
+            Event::Connecting { node } => self.handle_connecting(node, now),
+            Event::Connected { node } => self.handle_connected(node, now),
+            Event::Extend { lock } => self.extend(lock, now, out),
+            Event::RunOut { lock } => self.run_out(lock, now, out),
+            Event::Release { lock, report } => self.release(lock, report, now, out),
+            Event::Inspect { lock, key, timeout } => self.inspect(lock, key, timeout, now, out),
+            Event::Close => self.close(now, out),
+            Event::Wake => {}
+        }
+    }
+
+    /// When to call again with [`Event::Wake`] at the latest. Too late is safe, only slow.
+    pub fn deadline(&self) -> Option<BootTime> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// How many locks are held.
+    pub fn leases_held(&self) -> usize {
+        self.leases.values().filter(|lease| lease.record.lost().is_none()).count()
+    }
+
+    /// How many calls wait for a lock.
+    pub fn calls_waiting(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// How many tokens are being released, or owed to a node that cannot be reached.
+    pub fn releases_owed(&self) -> usize {
+        self.releases.len()
+    }
+
+    /// Nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.calls.is_empty()
+            && self.leases.is_empty()
+            && self.releases.is_empty()
+            && self.inspections.is_empty()
+    }
+
+    /// Whether a deadline of this engine has come.
+    pub fn is_due(&self, now: Reading) -> bool {
+        self.deadline().is_some_and(|at| at.remaining(now).is_zero())
+    }
+
+    fn handle_due(&mut self, now: Reading, out: &mut Vec<Effect>) {
+        while let Some(&(at, owner)) = self.deadlines.first()
+            && at.remaining(now).is_zero()
+        {
+            self.deadlines.pop_first();
+            match owner {
+                Owner::Call(lock) => self.call_is_due(lock, now, out),
+                Owner::Lease(lock) => self.lease_is_due(lock, now, out),
+                Owner::Release(lock, round) => self.release_is_due(lock, round, now, out),
+                Owner::Inspection(lock) => self.inspection_is_due(lock, now, out),
+                Owner::Node(node) => self.resend_owed(node, now, out),
+            }
+        }
+    }
+
+    fn handle_answer(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        match &answer {
+            Answer::Failed(failure) if failure.kind().is_about_reach() => {
+                self.nodes[node.index()].away = true;
+            }
+            Answer::Failed(_) => {}
+            _ => self.node_is_back(node, now),
+        }
+        match ticket.verb {
+            Verb::Acquire | Verb::Heal => self.handle_vote(node, sent, ticket, answer, now, out),
+            Verb::Extend => self.handle_extended(node, sent, ticket, answer, now, out),
+            Verb::Release => self.handle_released(node, ticket, answer, now, out),
+            Verb::Inspect => self.handle_seen(node, ticket, answer, now, out),
+        }
+    }
+
+    /// A vote: for the attempt under way, or for the lease that it has become.
+    fn handle_vote(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        if ticket.verb == Verb::Acquire
+            && let Answer::Failed(failure) = &answer
+            && !failure.may_have_been_executed()
+        {
+            self.note_unreached(node, ticket, out);
+        }
+        if self.calls.contains_key(&ticket.lock) {
+            self.vote_for_attempt(node, sent, ticket, answer, now, out);
+        } else {
+            self.vote_for_lease(node, sent, ticket, &answer, now, out);
+        }
+    }
+
+    fn handle_connecting(&mut self, node: NodeId, now: Reading) {
+        // Told again, it is still the same wait for a connection, and has the same bound.
+        if !core::mem::replace(&mut self.nodes[node.index()].connecting, true) {
+            self.for_each_attempt(|attempt| attempt.handle_connecting(node, now));
+        }
+    }
+
+    fn handle_connected(&mut self, node: NodeId, now: Reading) {
+        if core::mem::take(&mut self.nodes[node.index()].connecting) {
+            self.for_each_attempt(|attempt| attempt.handle_connected(node, now));
+        }
+        self.node_is_back(node, now);
+    }
+
+    fn close(&mut self, now: Reading, out: &mut Vec<Effect>) {
+        self.closing = true;
+        let waiting: Vec<LockId> = self.calls.keys().copied().collect();
+        for lock in waiting {
+            self.abandon(lock, RefusalKind::Closed, now, out);
+        }
+        let held: Vec<LockId> = self.leases.keys().copied().collect();
+        for lock in held {
+            self.lose(lock, LossCause::Shutdown, now, out);
+        }
+        self.review_drained(out);
+    }
+
+    fn review_drained(&mut self, out: &mut Vec<Effect>) {
+        if self.closing && self.releases.is_empty() && !out.contains(&Effect::Drained) {
+            out.push(Effect::Drained);
+        }
+    }
+
+    /// Puts a record's deadline where it belongs in the set.
+    fn index(
+        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        owner: Owner,
+        wake: &mut Option<BootTime>,
+        deadline: Option<BootTime>,
+    ) {
+        if *wake == deadline {
+            // It may have been taken out because it came due; then it must go back in.
+            if let Some(at) = deadline {
+                deadlines.insert((at, owner));
+            }
+            return;
+        }
+        if let Some(old) = wake.take() {
+            deadlines.remove(&(old, owner));
+        }
+        if let Some(at) = deadline {
+            deadlines.insert((at, owner));
+        }
+        *wake = deadline;
+    }
+}
+
+/// Gives `command` to `node`.
+fn send(out: &mut Vec<Effect>, node: NodeId, ticket: Ticket, command: Command) {
+    out.push(Effect::Send { node, ticket, command });
+}

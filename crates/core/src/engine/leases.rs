@@ -1,0 +1,269 @@
+//! Leases: extending, healing, losing, giving back.
+
+use alloc::vec::Vec;
+
+use super::{Effect, Engine, Extended, LockId, Owner, Ticket, Timed, Verb, send};
+use crate::command::Answer;
+use crate::extend::Progress;
+use crate::lease::{Lease, LossCause};
+use crate::quorum::NodeId;
+use crate::release::{NodeReleased, Outcome, ReleaseReport};
+use crate::time::Reading;
+
+impl Engine {
+    /// A vote granted after the decision, or a heal.
+    pub(super) fn vote_for_lease(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        ticket: Ticket,
+        answer: &Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        self.latch_loss(ticket.lock, now, out);
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
+            return;
+        };
+        if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
+            return;
+        }
+        if lease.handle_vote(node, sent, answer, now) {
+            self.review_lease(ticket.lock, true, now, out);
+        }
+    }
+
+    /// An answer to an extension.
+    pub(super) fn handle_extended(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        self.latch_loss(ticket.lock, now, out);
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
+            return;
+        };
+        let changed = lease.handle_extended(node, sent, &answer, now);
+        if let Some(extension) = lease.extension_mut()
+            && extension.round() == ticket.round
+        {
+            extension.handle_answer(node, answer, now);
+        }
+        self.review_lease(ticket.lock, changed, now, out);
+    }
+
+    /// The holder wants an extension now: joins the round under way or starts one.
+    pub(super) fn extend(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        self.latch_loss(lock, now, out);
+        let outcome = match self.leases.get(&lock).map(|timed| &timed.record) {
+            None => Some(Extended::Lost(LossCause::Expired)),
+            Some(lease) => match (lease.lost(), lease.extension()) {
+                (Some(cause), _) => Some(Extended::Lost(cause)),
+                // A round under way was within the limit when it began, and its outcome is for all.
+                (None, Some(extension)) if !extension.is_told() => None,
+                (None, _) if !lease.may_extend(now) => Some(Extended::HoldLimit),
+                (None, _) => None,
+            },
+        };
+        if let Some(outcome) = outcome {
+            return out.push(Effect::Extended { lock, outcome });
+        }
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+            return;
+        };
+        if lease.extension().is_none_or(|extension| extension.is_told()) {
+            Self::start_extension(self.quorum.node_ids(), lock, lease, now, out);
+        }
+        if let Some(extension) = lease.extension_mut() {
+            extension.want();
+        }
+        self.review_lease(lock, false, now, out);
+    }
+
+    /// The guard has seen the end of its validity and latched it.
+    pub(super) fn run_out(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let due = self.leases.get(&lock).and_then(|timed| timed.record.due_loss(now));
+        self.lose(lock, due.unwrap_or(LossCause::Expired), now, out);
+    }
+
+    /// The holder gives the lock back: one release on every node, behind everything that was sent
+    /// for this lock before. An extension in flight is not awaited; the connection's order puts
+    /// the release behind it.
+    pub(super) fn release(
+        &mut self,
+        lock: LockId,
+        report: bool,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(mut timed) = self.leases.remove(&lock) else {
+            if report {
+                out.push(Effect::Released { lock, report: self.nothing_held() });
+            }
+            return;
+        };
+        if let Some(at) = timed.wake {
+            self.deadlines.remove(&(at, Owner::Lease(lock)));
+        }
+        let lease = &mut timed.record;
+        Self::tell_extension(lock, lease, Extended::Lost(LossCause::Expired), out);
+        // A lost lease was released when it was lost; only who asks is told what became of it.
+        if lease.lost().is_none() || report {
+            let round = lease.next_round();
+            self.start_release((lock, round), lease.end(report, now), out);
+        }
+        if lease.lost().is_none() {
+            let key = lease.key().clone();
+            self.leave_queue(&key, lock, out);
+        }
+    }
+
+    /// Time has passed for a lease.
+    pub(super) fn lease_is_due(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let lease = self.leases.get_mut(&lock);
+        if let Some(extension) = lease.and_then(|timed| timed.record.extension_mut()) {
+            extension.handle_time(now);
+        }
+        self.review_lease(lock, false, now, out);
+    }
+
+    /// Latches the loss of a lease, releases it everywhere, and lets the next caller try.
+    pub(super) fn lose(
+        &mut self,
+        lock: LockId,
+        cause: LossCause,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+            return;
+        };
+        if lease.lost().is_some() {
+            return;
+        }
+        Self::tell_extension(lock, lease, Extended::Lost(cause), out);
+        lease.lose(cause);
+        out.push(Effect::Lost { lock, cause });
+        let (round, key) = (lease.next_round(), lease.key().clone());
+        let release = lease.end(false, now);
+        self.index_lease(lock, now);
+        self.start_release((lock, round), release, out);
+        self.leave_queue(&key, lock, out);
+    }
+
+    /// Latches the loss if its time has come, before anything may raise the validity (S13). The
+    /// timer alone does not do: a wall clock that jumps ahead ends a lease before its timer.
+    fn latch_loss(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let lease = self.leases.get(&lock).map(|timed| &timed.record);
+        if let Some(cause) = lease.and_then(|lease| lease.due_loss(now)) {
+            self.lose(lock, cause, now, out);
+        }
+    }
+
+    /// Looks at a lease after anything has changed: is it lost, is a round over, is one due?
+    fn review_lease(&mut self, lock: LockId, changed: bool, now: Reading, out: &mut Vec<Effect>) {
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+            return;
+        };
+        if let Some(cause) = lease.due_loss(now) {
+            return self.lose(lock, cause, now, out);
+        }
+        if lease.lost().is_some() {
+            return;
+        }
+        if changed {
+            out.push(Effect::Changed { lock, validity: lease.validity().clone() });
+        }
+        self.review_extension(lock, now, out);
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+            return;
+        };
+        if lease.extension_is_due(now) {
+            if lease.may_extend(now) {
+                Self::start_extension(self.quorum.node_ids(), lock, lease, now, out);
+            } else {
+                lease.stop_extending();
+            }
+        }
+        self.index_lease(lock, now);
+    }
+
+    fn review_extension(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+            return;
+        };
+        let Some(extension) = lease.extension_mut() else {
+            return;
+        };
+        let started = extension.started();
+        if !extension.is_told() {
+            let progress = extension.progress();
+            let outcome = match progress {
+                Progress::Open => None,
+                Progress::Confirmed => Some(Extended::Confirmed),
+                Progress::Failed => Some(Extended::Unconfirmed(extension.story(now))),
+            };
+            if let Some(outcome) = outcome {
+                Self::tell_extension(lock, lease, outcome, out);
+                lease.schedule_extension(progress == Progress::Confirmed, started, now);
+            }
+        }
+        let Some(extension) = lease.extension_mut() else {
+            return;
+        };
+        let healable = extension.take_healable();
+        let (over, round) = (extension.is_told() && extension.is_over(), extension.round());
+        let ticket = Ticket { lock, round, verb: Verb::Heal };
+        for node in healable {
+            let command = lease.heal_command(node);
+            send(out, node, ticket, command);
+        }
+        if over {
+            lease.finish_extension();
+        }
+    }
+
+    fn start_extension(
+        nodes: impl Iterator<Item = NodeId>,
+        lock: LockId,
+        lease: &mut Lease,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let (round, command) = lease.start_extension(now);
+        let ticket = Ticket { lock, round, verb: Verb::Extend };
+        for node in nodes {
+            send(out, node, ticket, command.clone());
+        }
+    }
+
+    /// Tells the outcome of the round under way, if somebody waits for it; once.
+    fn tell_extension(lock: LockId, lease: &mut Lease, outcome: Extended, out: &mut Vec<Effect>) {
+        if let Some(extension) = lease.extension_mut()
+            && !extension.is_told()
+        {
+            extension.tell();
+            if extension.is_wanted() {
+                out.push(Effect::Extended { lock, outcome });
+            }
+        }
+    }
+
+    pub(super) fn index_lease(&mut self, lock: LockId, now: Reading) {
+        let Some(Timed { record: lease, wake }) = self.leases.get_mut(&lock) else {
+            return;
+        };
+        let deadline = lease.deadline(now);
+        Self::index(&mut self.deadlines, Owner::Lease(lock), wake, deadline);
+    }
+
+    /// What is told of a lock that this engine does not hold.
+    fn nothing_held(&self) -> ReleaseReport {
+        let nodes = self.quorum.node_ids().map(|_| NodeReleased::NeverGranted).collect();
+        ReleaseReport { outcome: Outcome::Expired, nodes }
+    }
+}

@@ -1,0 +1,103 @@
+//! The same state, seen from another point in time: what a model checker needs to notice that it
+//! has been here before.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use super::{Call, Engine, LockId, Owner, Phase, Timed};
+use crate::time::Reading;
+
+impl Engine {
+    /// This state with `now` as the origin of time and its locks renumbered from `first` on, in
+    /// the order of their ids; with the map from the old numbers to the new ones.
+    ///
+    /// Two states that behave alike from now on, but for when and under which numbers, are equal
+    /// after this (Lamport: real-time model checking is really simple).
+    #[must_use]
+    pub fn rebased(&self, now: Reading, first: u64) -> (Self, BTreeMap<LockId, LockId>) {
+        let ids: BTreeSet<LockId> = self
+            .calls
+            .keys()
+            .chain(self.leases.keys())
+            .chain(self.inspections.keys())
+            .copied()
+            .chain(self.releases.keys().map(|(lock, _)| *lock))
+            .collect();
+        let map: BTreeMap<LockId, LockId> =
+            ids.into_iter().zip(first..).map(|(old, new)| (old, LockId(new))).collect();
+        let mut engine = self.clone();
+        engine.shift(now);
+        engine.renumber(&map);
+        (engine, map)
+    }
+
+    fn shift(&mut self, base: Reading) {
+        for timed in self.calls.values_mut() {
+            timed.record.shift(base);
+            timed.wake = timed.wake.map(|at| at.shifted(base));
+        }
+        for timed in self.leases.values_mut() {
+            timed.record.shift(base);
+            timed.wake = timed.wake.map(|at| at.shifted(base));
+        }
+        for timed in self.releases.values_mut() {
+            timed.record.shift(base);
+            timed.wake = timed.wake.map(|at| at.shifted(base));
+        }
+        for timed in self.inspections.values_mut() {
+            timed.record.shift(base);
+            timed.wake = timed.wake.map(|at| at.shifted(base));
+        }
+        for link in &mut self.nodes {
+            link.retry_at = link.retry_at.map(|at| at.shifted(base));
+        }
+        let deadlines = core::mem::take(&mut self.deadlines);
+        self.deadlines =
+            deadlines.into_iter().map(|(at, owner)| (at.shifted(base), owner)).collect();
+    }
+
+    fn renumber(&mut self, map: &BTreeMap<LockId, LockId>) {
+        let to = |lock: LockId| map.get(&lock).copied().unwrap_or(lock);
+        fn keys<T>(records: &mut BTreeMap<LockId, Timed<T>>, to: impl Fn(LockId) -> LockId) {
+            let old = core::mem::take(records);
+            *records = old.into_iter().map(|(lock, record)| (to(lock), record)).collect();
+        }
+        keys(&mut self.calls, to);
+        keys(&mut self.leases, to);
+        keys(&mut self.inspections, to);
+        let releases = core::mem::take(&mut self.releases);
+        self.releases = releases
+            .into_iter()
+            .map(|((lock, round), record)| ((to(lock), round), record))
+            .collect();
+        for queue in self.queues.values_mut() {
+            queue.renumber(to);
+        }
+        let deadlines = core::mem::take(&mut self.deadlines);
+        self.deadlines = deadlines
+            .into_iter()
+            .map(|(at, owner)| {
+                let owner = match owner {
+                    Owner::Call(lock) => Owner::Call(to(lock)),
+                    Owner::Lease(lock) => Owner::Lease(to(lock)),
+                    Owner::Release(lock, round) => Owner::Release(to(lock), round),
+                    Owner::Inspection(lock) => Owner::Inspection(to(lock)),
+                    Owner::Node(node) => Owner::Node(node),
+                };
+                (at, owner)
+            })
+            .collect();
+    }
+}
+
+impl Call {
+    fn shift(&mut self, base: Reading) {
+        self.started = self.started.shifted(base);
+        self.deadline = self.deadline.map(|at| at.shifted(base));
+        match &mut self.phase {
+            Phase::Queued | Phase::Starting => {}
+            Phase::Attempting(attempt) => attempt.shift(base),
+            Phase::Looking(inspection) => inspection.shift(base),
+            Phase::Pausing { until } => *until = until.shifted(base),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Releases: sent once behind the acquire, and again where they are owed.
+
+use alloc::vec::Vec;
+
+use super::{Effect, Engine, LockId, Owner, Ticket, Timed, Verb, send};
+use crate::command::Answer;
+use crate::quorum::NodeId;
+use crate::release::Release;
+use crate::time::Reading;
+
+/// More tokens than this are not kept in mind; the oldest are left to their ttl.
+const RELEASES_MAX: usize = 65_536;
+
+/// At most this many owed releases are sent to a node at a time.
+const RESEND_MAX: usize = 512;
+
+impl Engine {
+    /// Sends a release to every node.
+    pub(super) fn start_release(
+        &mut self,
+        (lock, round): (LockId, u32),
+        release: Release,
+        out: &mut Vec<Effect>,
+    ) {
+        let ticket = Ticket { lock, round, verb: Verb::Release };
+        for node in self.quorum.node_ids() {
+            send(out, node, ticket, release.command());
+        }
+        if self.releases.len() >= RELEASES_MAX
+            && let Some(((oldest, its_round), mut timed)) = self.releases.pop_first()
+        {
+            timed.record.give_up();
+            if let Some(report) = timed.record.poll_report() {
+                out.push(Effect::Released { lock: oldest, report });
+            }
+            if let Some(at) = timed.wake {
+                self.deadlines.remove(&(at, Owner::Release(oldest, its_round)));
+            }
+        }
+        self.releases.insert((lock, round), Timed::new(release));
+        self.review_release((lock, round), out);
+    }
+
+    /// A node's answer to a release.
+    pub(super) fn handle_released(
+        &mut self,
+        node: NodeId,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let id = (ticket.lock, ticket.round);
+        let Some(Timed { record, .. }) = self.releases.get_mut(&id) else {
+            return;
+        };
+        let failed = matches!(answer, Answer::Failed(_));
+        record.handle_answer(node, answer, now);
+        let link = &mut self.nodes[node.index()];
+        if !failed {
+            link.failures = 0;
+        }
+        if record.is_owed_to(node) && link.retry_at.is_none() {
+            let at = now.after(link.next_delay());
+            link.retry_at = Some(at);
+            self.deadlines.insert((at, Owner::Node(node)));
+        }
+        self.review_release(id, out);
+    }
+
+    /// An acquire has failed, and certainly never reached its node: no release is owed there,
+    /// whatever has become of the attempt by now.
+    pub(super) fn note_unreached(&mut self, node: NodeId, ticket: Ticket, out: &mut Vec<Effect>) {
+        let Ticket { lock, round, .. } = ticket;
+        if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
+            lease.handle_unreached(node, round);
+        }
+        let releases = self.releases.range_mut((lock, 0)..=(lock, u32::MAX));
+        let noted = releases.map(|(id, timed)| {
+            timed.record.handle_unreached(node, round);
+            *id
+        });
+        for id in noted.collect::<Vec<_>>() {
+            self.review_release(id, out);
+        }
+    }
+
+    /// Time has passed for a release.
+    pub(super) fn release_is_due(
+        &mut self,
+        lock: LockId,
+        round: u32,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(Timed { record, .. }) = self.releases.get_mut(&(lock, round)) {
+            record.handle_time(now);
+        }
+        self.review_release((lock, round), out);
+    }
+
+    /// The node answers after it could not be reached: what is owed to it need not wait longer.
+    pub(super) fn node_is_back(&mut self, node: NodeId, now: Reading) {
+        let link = &mut self.nodes[node.index()];
+        if !core::mem::take(&mut link.away) {
+            return;
+        }
+        link.failures = 0;
+        if let Some(at) = link.retry_at
+            && !at.remaining(now).is_zero()
+        {
+            self.deadlines.remove(&(at, Owner::Node(node)));
+            link.retry_at = Some(now.boot());
+            self.deadlines.insert((now.boot(), Owner::Node(node)));
+        }
+    }
+
+    /// Sends again what is owed to a node.
+    pub(super) fn resend_owed(&mut self, node: NodeId, now: Reading, out: &mut Vec<Effect>) {
+        let link = &mut self.nodes[node.index()];
+        link.retry_at = None;
+        let owing = self.releases.iter_mut().filter(|(_, timed)| timed.record.is_owed_to(node));
+        let mut sent = Vec::new();
+        for (&(lock, round), timed) in owing.take(RESEND_MAX) {
+            if let Some(command) = timed.record.resend(node) {
+                send(out, node, Ticket { lock, round, verb: Verb::Release }, command);
+                sent.push((lock, round));
+            }
+        }
+        if sent.len() == RESEND_MAX {
+            let at = now.after(link.next_delay());
+            link.retry_at = Some(at);
+            self.deadlines.insert((at, Owner::Node(node)));
+        }
+        for id in sent {
+            self.review_release(id, out);
+        }
+    }
+
+    /// Tells the outcome if it is clear; forgets the release if nothing is awaited or owed.
+    fn review_release(&mut self, id: (LockId, u32), out: &mut Vec<Effect>) {
+        let Some(Timed { record, wake }) = self.releases.get_mut(&id) else {
+            return;
+        };
+        if let Some(report) = record.poll_report() {
+            out.push(Effect::Released { lock: id.0, report });
+        }
+        let over = record.is_over();
+        let deadline = if over { None } else { record.deadline() };
+        Self::index(&mut self.deadlines, Owner::Release(id.0, id.1), wake, deadline);
+        if over {
+            self.releases.remove(&id);
+            self.review_drained(out);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! One round of extending a lease on every node: Extended, Absent, Other or a failure, per node.
+//!
+//! The round only counts; what an answer does to the votes is the lease's business
+//! ([`crate::lease`]), answer by answer, so that even a round that fails keeps what it gained.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::acquire::{NodeSaid, NodeStory};
+use crate::command::{Answer, Failure, FailureKind};
+use crate::quorum::{NodeId, Quorum};
+use crate::time::{BootTime, Reading};
+
+/// One round of extending.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Extension {
+    round: u32,
+    quorum: Quorum,
+    started: Reading,
+    due: BootTime,
+    slots: Vec<Slot>,
+    wanted: bool,
+    told: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Slot {
+    state: SlotState,
+    took: Duration,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum SlotState {
+    Outstanding,
+    Extended,
+    Absent,
+    Healing,
+    Other,
+    Failed(Failure),
+}
+
+/// Where a round of extending stands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[must_use]
+pub enum Progress {
+    /// Fewer than a quorum have confirmed, and more may.
+    Open,
+    /// A quorum has confirmed.
+    Confirmed,
+    /// Too few have confirmed, and no more will in time.
+    Failed,
+}
+
+impl Extension {
+    /// Starts round number `round`, whose command goes to every node now.
+    pub fn start(round: u32, quorum: Quorum, node_timeout: Duration, now: Reading) -> Self {
+        let slot = Slot { state: SlotState::Outstanding, took: Duration::ZERO };
+        Self {
+            round,
+            quorum,
+            started: now,
+            due: now.after(node_timeout),
+            slots: alloc::vec![slot; quorum.nodes()],
+            wanted: false,
+            told: false,
+        }
+    }
+
+    /// The number of this round.
+    pub const fn round(&self) -> u32 {
+        self.round
+    }
+
+    /// When the round began.
+    pub const fn started(&self) -> Reading {
+        self.started
+    }
+
+    /// A caller waits for the outcome of this round.
+    pub const fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    /// Notes that a caller waits for the outcome of this round.
+    pub fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// The outcome is clear and has been told; only healing may follow.
+    pub const fn is_told(&self) -> bool {
+        self.told
+    }
+
+    /// Notes that the outcome has been told.
+    pub fn tell(&mut self) {
+        self.told = true;
+    }
+
+    /// When the round stops waiting for answers.
+    pub const fn deadline(&self) -> BootTime {
+        self.due
+    }
+
+    /// Counts an answer.
+    pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
+        let slot = &mut self.slots[node.index()];
+        if slot.state != SlotState::Outstanding {
+            return;
+        }
+        slot.took = now.elapsed_since(self.started);
+        slot.state = match answer {
+            Answer::Extended => SlotState::Extended,
+            Answer::Absent => SlotState::Absent,
+            Answer::Other => SlotState::Other,
+            Answer::Failed(failure) => SlotState::Failed(failure),
+            _ => SlotState::Failed(Failure::new(FailureKind::Protocol)),
+        };
+    }
+
+    /// Stops waiting when the time is up: what has not answered by then has failed, for this round.
+    /// Answers that have come already are given first, so that a client that was slow itself does
+    /// not take them for silence.
+    pub fn handle_time(&mut self, now: Reading) {
+        if !self.due.remaining(now).is_zero() {
+            return;
+        }
+        let took = now.elapsed_since(self.started);
+        for slot in &mut self.slots {
+            if slot.state == SlotState::Outstanding {
+                let state = SlotState::Failed(Failure::new(FailureKind::Silent));
+                *slot = Slot { state, took };
+            }
+        }
+    }
+
+    /// The absent nodes that may be healed now, each of them once: those that answered so in this
+    /// round, after a quorum has confirmed in this round.
+    pub fn take_healable(&mut self) -> Vec<NodeId> {
+        if !self.quorum.is_reached(self.count(&SlotState::Extended)) {
+            return Vec::new();
+        }
+        let mut healable = Vec::new();
+        for (node, slot) in self.quorum.node_ids().zip(&mut self.slots) {
+            if slot.state == SlotState::Absent {
+                slot.state = SlotState::Healing;
+                healable.push(node);
+            }
+        }
+        healable
+    }
+
+    /// Where the round stands.
+    pub fn progress(&self) -> Progress {
+        let confirmed = self.count(&SlotState::Extended);
+        let outstanding = self.count(&SlotState::Outstanding);
+        if self.quorum.is_reached(confirmed) {
+            Progress::Confirmed
+        } else if self.quorum.is_out_of_reach(confirmed, outstanding) {
+            Progress::Failed
+        } else {
+            Progress::Open
+        }
+    }
+
+    /// Every node has answered, or its time is up: nothing more can be healed in this round.
+    pub fn is_over(&self) -> bool {
+        self.count(&SlotState::Outstanding) == 0
+    }
+
+    /// What each node said, for people.
+    pub fn story(&self, now: Reading) -> Vec<NodeStory> {
+        let so_far = now.elapsed_since(self.started);
+        let tell = |slot: &Slot| match &slot.state {
+            SlotState::Outstanding => NodeStory::new(NodeSaid::Nothing, so_far),
+            SlotState::Extended => NodeStory::new(NodeSaid::Granted, slot.took),
+            SlotState::Absent | SlotState::Healing => {
+                NodeStory::new(NodeSaid::Seen(crate::command::Holding::Free), slot.took)
+            }
+            SlotState::Other => NodeStory::new(NodeSaid::Refused(None), slot.took),
+            SlotState::Failed(failure) => {
+                NodeStory::new(NodeSaid::Failed(failure.clone()), slot.took)
+            }
+        };
+        self.slots.iter().map(tell).collect()
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.started = self.started.shifted(base);
+        self.due = self.due.shifted(base);
+    }
+
+    fn count(&self, state: &SlotState) -> usize {
+        self.slots.iter().filter(|slot| slot.state == *state).count()
+    }
+}

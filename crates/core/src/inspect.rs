@@ -1,0 +1,135 @@
+//! Looking at a lock on several nodes without changing it: who holds it, and for how long.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::acquire::{NodeSaid, NodeStory};
+use crate::command::{Answer, Failure, FailureKind, Holding};
+use crate::quorum::{NodeId, Quorum};
+use crate::time::{BootTime, Reading};
+
+/// One look at a lock.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Inspection {
+    quorum: Quorum,
+    started: Reading,
+    due: BootTime,
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Slot {
+    NotAsked,
+    Outstanding,
+    Seen {
+        holding: Holding,
+        at: Reading,
+    },
+    Failed {
+        failure: Failure,
+        took: Duration,
+    },
+    /// It had not answered when the time was up.
+    Unheard {
+        took: Duration,
+    },
+}
+
+impl Inspection {
+    /// Starts a look at the nodes for which `asked` is true; it ends at `due` at the latest.
+    pub fn start(
+        quorum: Quorum,
+        asked: impl Fn(NodeId) -> bool,
+        due: BootTime,
+        now: Reading,
+    ) -> Self {
+        let slot = |node| {
+            if asked(node) { Slot::Outstanding } else { Slot::NotAsked }
+        };
+        Self { quorum, started: now, due, slots: quorum.node_ids().map(slot).collect() }
+    }
+
+    /// The nodes that are to be asked.
+    pub fn asked(&self) -> impl Iterator<Item = NodeId> {
+        let asked = |slot: &Slot| !matches!(slot, Slot::NotAsked);
+        self.quorum.node_ids().filter(move |node| asked(&self.slots[node.index()]))
+    }
+
+    /// Takes a node's answer.
+    pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
+        let slot = &mut self.slots[node.index()];
+        if *slot != Slot::Outstanding {
+            return;
+        }
+        let took = now.elapsed_since(self.started);
+        *slot = match answer {
+            Answer::Seen(holding) => Slot::Seen { holding, at: now },
+            Answer::Failed(failure) => Slot::Failed { failure, took },
+            _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
+        };
+    }
+
+    /// Stops waiting when the time is up.
+    pub fn handle_time(&mut self, now: Reading) {
+        let took = now.elapsed_since(self.started);
+        if self.due.remaining(now).is_zero() {
+            let waited_for = self.slots.iter_mut().filter(|slot| **slot == Slot::Outstanding);
+            waited_for.for_each(|slot| *slot = Slot::Unheard { took });
+        }
+    }
+
+    /// Every node that was asked has answered, or the time is up.
+    pub fn is_over(&self) -> bool {
+        !self.slots.contains(&Slot::Outstanding)
+    }
+
+    /// When the look ends at the latest.
+    pub const fn deadline(&self) -> BootTime {
+        self.due
+    }
+
+    /// Per node that was asked: in how long the lock is free there by expiry, if that is known.
+    pub fn free_in(&self, node: NodeId, now: Reading) -> Option<Duration> {
+        match &self.slots[node.index()] {
+            Slot::Seen { holding, at } => {
+                Some(holding.free_in()?.saturating_sub(now.elapsed_since(*at)))
+            }
+            _ => None,
+        }
+    }
+
+    /// What a node was seen to hold.
+    pub fn seen(&self, node: NodeId) -> Option<&Holding> {
+        match &self.slots[node.index()] {
+            Slot::Seen { holding, .. } => Some(holding),
+            _ => None,
+        }
+    }
+
+    /// What each node said, for people.
+    pub fn story(&self, now: Reading) -> Vec<NodeStory> {
+        let so_far = now.elapsed_since(self.started);
+        let tell = |slot: &Slot| match slot {
+            Slot::NotAsked => NodeStory::new(NodeSaid::NotAsked, Duration::ZERO),
+            Slot::Outstanding => NodeStory::new(NodeSaid::Nothing, so_far),
+            Slot::Unheard { took } => NodeStory::new(NodeSaid::Nothing, *took),
+            Slot::Seen { holding, at } => {
+                NodeStory::new(NodeSaid::Seen(holding.clone()), at.elapsed_since(self.started))
+            }
+            Slot::Failed { failure, took } => {
+                NodeStory::new(NodeSaid::Failed(failure.clone()), *took)
+            }
+        };
+        self.slots.iter().map(tell).collect()
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.started = self.started.shifted(base);
+        self.due = self.due.shifted(base);
+        for slot in &mut self.slots {
+            if let Slot::Seen { at, .. } = slot {
+                *at = at.shifted(base);
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! A held lock over time: votes that are raised or proved gone, extension, and the latched loss.
+//!
+//! Two clocks tick in a lease and neither knows of the other: the extension, every third of the
+//! ttl, and the loss deadline, `margin` before the validity ends. If extending fails, in whatever
+//! way, the loss comes at its time; if anything proves too many votes gone, it comes at once.
+//! Once lost, a lease stays lost (S13): no answer can raise it any more.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::acquire::Attempt;
+use crate::command::{Answer, Command};
+use crate::extend::Extension;
+use crate::quorum::{NodeId, Quorum};
+use crate::release::Release;
+use crate::time::{BootTime, Reading};
+use crate::timing::Timing;
+use crate::token::{Key, Value};
+use crate::vote::{Validity, Vote};
+
+/// The core's record of a held lock.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Lease {
+    key: Key,
+    value: Value,
+    quorum: Quorum,
+    timing: Timing,
+    node_timeout: Duration,
+    validity: Validity,
+    /// A command with our token may have reached the node.
+    reached: Vec<bool>,
+    /// When the command was sent that proved the node's vote gone: a yes to an older one is
+    /// outdated, however late it comes or comes again.
+    gone: Vec<Option<Reading>>,
+    acquire_round: u32,
+    round: u32,
+    automatic: bool,
+    hold_until: BootTime,
+    extend_at: Option<BootTime>,
+    extension: Option<Extension>,
+    lost: Option<LossCause>,
+}
+
+/// Why a lock was lost.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum LossCause {
+    /// Its validity ran out: too few nodes confirmed an extension in time, or none was asked for.
+    Expired,
+    /// So many nodes answered that our key is gone that no quorum is left.
+    VotesGone,
+    /// It was held for as long as `max_hold` allows.
+    HoldLimit,
+    /// The client was shut down.
+    Shutdown,
+}
+
+impl Lease {
+    /// The lease that a successful attempt begins.
+    pub(crate) fn begin(
+        attempt: &Attempt,
+        validity: Validity,
+        (quorum, timing, node_timeout): (Quorum, Timing, Duration),
+        round: u32,
+        (automatic, max_hold): (bool, Duration),
+        now: Reading,
+    ) -> Self {
+        Self {
+            key: attempt.key().clone(),
+            value: attempt.value().clone(),
+            quorum,
+            timing,
+            node_timeout,
+            validity,
+            reached: attempt.reached(),
+            gone: alloc::vec![None; quorum.nodes()],
+            acquire_round: round,
+            round,
+            automatic,
+            hold_until: now.after(max_hold),
+            extend_at: automatic.then(|| now.after(timing.extend_every())),
+            extension: None,
+            lost: None,
+        }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The votes held.
+    pub const fn validity(&self) -> &Validity {
+        &self.validity
+    }
+
+    /// Why the lease is lost, if it is.
+    pub const fn lost(&self) -> Option<LossCause> {
+        self.lost
+    }
+
+    /// The round of the attempt that began this lease.
+    pub const fn acquire_round(&self) -> u32 {
+        self.acquire_round
+    }
+
+    /// The extension under way, until every node has answered or its time is up.
+    pub const fn extension(&self) -> Option<&Extension> {
+        self.extension.as_ref()
+    }
+
+    pub(crate) fn extension_mut(&mut self) -> Option<&mut Extension> {
+        self.extension.as_mut()
+    }
+
+    /// Takes a vote that was granted after the decision, or a heal: it counts from its own time of
+    /// sending, and only while the lease is held. Returns whether anything changed.
+    pub fn handle_vote(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        answer: &Answer,
+        now: Reading,
+    ) -> bool {
+        if self.lost.is_some() || *answer != Answer::Granted || self.is_outdated(node, sent) {
+            return false;
+        }
+        self.reached[node.index()] = true;
+        self.validity.raise(node, Vote::new(sent, self.timing.term()), now);
+        true
+    }
+
+    /// Takes an answer to an extension, of this round or an older one. A yes raises this node's
+    /// end alone; a definite "gone" drops it; a failure changes nothing (S11, S12). Returns
+    /// whether anything changed.
+    pub fn handle_extended(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        answer: &Answer,
+        now: Reading,
+    ) -> bool {
+        if self.lost.is_some() {
+            return false;
+        }
+        match answer {
+            Answer::Extended if self.is_outdated(node, sent) => false,
+            Answer::Extended => {
+                self.validity.raise(node, Vote::new(sent, self.timing.term()), now);
+                true
+            }
+            Answer::Absent | Answer::Other => {
+                let had = self.validity.has_vote_of(node);
+                self.validity.drop_vote(node);
+                let gone = &mut self.gone[node.index()];
+                *gone = (*gone).max(Some(sent));
+                had
+            }
+            _ => false,
+        }
+    }
+
+    /// The acquire turns out never to have reached the node: no release is owed there.
+    pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
+        if attempt == self.acquire_round {
+            self.reached[node.index()] = false;
+        }
+    }
+
+    fn is_outdated(&self, node: NodeId, sent: Reading) -> bool {
+        self.gone[node.index()].is_some_and(|gone| sent.boot() < gone.boot())
+    }
+
+    /// Why the lease must be given up now, if it must.
+    pub fn due_loss(&self, now: Reading) -> Option<LossCause> {
+        if self.lost.is_some() || !self.validity.remaining(now).is_zero() {
+            return None;
+        }
+        let held = self.quorum.node_ids().filter(|node| self.validity.has_vote_of(*node)).count();
+        Some(if !self.quorum.is_reached(held) {
+            LossCause::VotesGone
+        } else if self.automatic && !self.may_extend(now) {
+            LossCause::HoldLimit
+        } else {
+            LossCause::Expired
+        })
+    }
+
+    /// Latches the loss; terminal.
+    pub fn lose(&mut self, cause: LossCause) {
+        debug_assert!(self.lost.is_none(), "a lease is lost once");
+        self.lost.get_or_insert(cause);
+        self.extend_at = None;
+        self.extension = None;
+    }
+
+    /// An extension now would not reach past `max_hold`.
+    pub fn may_extend(&self, now: Reading) -> bool {
+        now.after(self.timing.ttl()) <= self.hold_until
+    }
+
+    /// Begins a round of extending. The command goes to every node, also to those without a vote:
+    /// their answer tells whether they can be healed.
+    pub fn start_extension(&mut self, now: Reading) -> (u32, Command) {
+        self.round += 1;
+        self.extend_at = None;
+        let extension = Extension::start(self.round, self.quorum, self.node_timeout, now);
+        self.extension = Some(extension);
+        (self.round, self.extend_command())
+    }
+
+    /// The round of extending is over: when is the next one?
+    pub fn schedule_extension(&mut self, confirmed: bool, started: Reading, now: Reading) {
+        if self.automatic {
+            let next = if confirmed {
+                started.after(self.timing.extend_every())
+            } else {
+                now.after(self.timing.extend_retry())
+            };
+            self.extend_at = Some(next);
+        }
+    }
+
+    /// An automatic extension is due.
+    pub fn extension_is_due(&self, now: Reading) -> bool {
+        self.extend_at.is_some_and(|at| at.remaining(now).is_zero())
+    }
+
+    /// There will be no further automatic extension.
+    pub fn stop_extending(&mut self) {
+        self.extend_at = None;
+    }
+
+    /// The command that puts our key back on a node that has lost it.
+    pub fn heal_command(&mut self, node: NodeId) -> Command {
+        self.reached[node.index()] = true;
+        Command::Acquire {
+            key: self.key.clone(),
+            value: self.value.clone(),
+            ttl_ms: self.timing.ttl_ms(),
+        }
+    }
+
+    /// The release on every node that ends this lease. With `report`, its outcome is told.
+    pub fn end(&self, report: bool, now: Reading) -> Release {
+        let mut release = Release::of_lease(
+            (self.key.clone(), self.value.clone()),
+            &self.timing,
+            self.reached.clone(),
+            &self.validity,
+            report.then_some(self.node_timeout),
+            (self.quorum, now),
+        )
+        .of_attempt(self.acquire_round);
+        if self.lost.is_some() {
+            release.mark_lost();
+        }
+        release
+    }
+
+    /// The number for the next commands of this lock.
+    pub fn next_round(&mut self) -> u32 {
+        self.round += 1;
+        self.round
+    }
+
+    /// When time next changes something.
+    pub fn deadline(&self, now: Reading) -> Option<BootTime> {
+        if self.lost.is_some() {
+            return None;
+        }
+        let loss = now.after(self.validity.remaining(now));
+        let round = self.extension.as_ref().map(Extension::deadline);
+        [Some(loss), self.extend_at, round].into_iter().flatten().min()
+    }
+
+    pub(crate) fn finish_extension(&mut self) {
+        self.extension = None;
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.validity.shift(base);
+        self.gone.iter_mut().flatten().for_each(|gone| *gone = gone.shifted(base));
+        self.hold_until = self.hold_until.shifted(base);
+        self.extend_at = self.extend_at.map(|at| at.shifted(base));
+        if let Some(extension) = &mut self.extension {
+            extension.shift(base);
+        }
+    }
+
+    fn extend_command(&self) -> Command {
+        Command::Extend {
+            key: self.key.clone(),
+            value: self.value.clone(),
+            ttl_ms: self.timing.ttl_ms(),
+        }
+    }
+}

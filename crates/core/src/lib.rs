@@ -1,0 +1,67 @@
+//! The core of quorlock: the whole client as one state machine, without a clock, a socket or a
+//! random generator inside.
+//!
+//! Events go in with the time ([`Engine::handle`]), effects come out; a driver carries them out
+//! and decides nothing. What a simulator or a model checker examines is therefore the production
+//! client itself. `no_std` makes the compiler refuse what does not belong here: a clock in this
+//! crate does not compile.
+//!
+//! ```compile_fail
+//! #![no_std]
+//! let now = std::time::Instant::now();
+//! ```
+//!
+//! # The paper, and where it is
+//!
+//! | the paper's step | here |
+//! |---|---|
+//! | 1 get the current time | [`Attempt::start`](acquire::Attempt::start) |
+//! | 2 ask every node, same key and value, small timeout | [`Attempt::command`](acquire::Attempt::command) |
+//! | 3 a majority, and less time elapsed than the validity | `Attempt::decide` |
+//! | 4 validity = ttl − elapsed − drift | [`Validity`], per vote |
+//! | 5 on failure, release on all nodes | [`Attempt::give_up`](acquire::Attempt::give_up) |
+//! | retry after a random delay | [`retry`] |
+//! | extending | [`extend`], [`lease`] |
+//!
+//! # Words
+//!
+//! A **node** is one independent master; a **resource** is stored under a **key**; a **token** is
+//! what makes a lock one's own; a **vote** is one node's grant, good for a **ttl** less **drift**;
+//! a **quorum** of votes makes a lock; its **validity** is how long they do; an **attempt** is one
+//! round of asking; a **lease** is the record of a held lock.
+
+#![no_std]
+
+extern crate alloc;
+
+#[cfg(test)]
+extern crate std;
+
+pub mod acquire;
+pub mod command;
+pub mod engine;
+pub mod extend;
+pub mod inspect;
+pub mod lease;
+pub mod queue;
+pub mod quorum;
+pub mod release;
+pub mod retry;
+pub mod time;
+pub mod timing;
+pub mod token;
+pub mod vote;
+
+pub use crate::acquire::{NodeSaid, NodeStory, WhyNot};
+pub use crate::command::{Answer, Command, Failure, FailureKind, Holding};
+pub use crate::engine::{
+    Effect, Engine, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket, Verb,
+};
+pub use crate::lease::LossCause;
+pub use crate::quorum::{NODE_COUNT_MAX, NodeId, Quorum, QuorumError};
+pub use crate::release::{NodeReleased, Outcome, ReleaseReport};
+pub use crate::retry::{Delay, POLL_CEILING, Retry};
+pub use crate::time::{BootTime, Reading};
+pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
+pub use crate::token::{Key, Token, Value};
+pub use crate::vote::{Validity, Vote};

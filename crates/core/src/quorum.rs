@@ -1,0 +1,163 @@
+//! How many votes make a lock: a majority of the *configured* nodes, and its negation.
+
+use core::fmt;
+
+/// The largest number of nodes one client may have.
+pub const NODE_COUNT_MAX: usize = 31;
+
+/// A node's place in the client's list, counted from zero.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(u8);
+
+impl NodeId {
+    /// The node at `index` of the list.
+    ///
+    /// # Panics
+    /// If `index` is not below [`NODE_COUNT_MAX`].
+    pub fn new(index: usize) -> Self {
+        assert!(index < NODE_COUNT_MAX, "a client has at most {NODE_COUNT_MAX} nodes");
+        Self(index as u8)
+    }
+
+    /// The node's place in the list.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The number of nodes and how many of them must agree.
+///
+/// The quorum counts configured nodes, never connected ones, and is at least a majority: two
+/// quorums always share a node (invariant S3). It may be raised, never lowered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Quorum {
+    nodes: u8,
+    needed: u8,
+}
+
+impl Quorum {
+    /// The smallest legal quorum of `nodes` nodes: the majority, ⌊N/2⌋+1.
+    ///
+    /// # Errors
+    /// If there are no nodes, or more than [`NODE_COUNT_MAX`].
+    pub fn majority(nodes: usize) -> Result<Self, QuorumError> {
+        Self::new(nodes, nodes / 2 + 1)
+    }
+
+    /// A quorum of `needed` out of `nodes`.
+    ///
+    /// # Errors
+    /// If there are no nodes or too many, or `needed` is less than a majority or more than all.
+    pub fn new(nodes: usize, needed: usize) -> Result<Self, QuorumError> {
+        if nodes == 0 {
+            return Err(QuorumError::NoNodes);
+        }
+        if nodes > NODE_COUNT_MAX {
+            return Err(QuorumError::TooManyNodes { nodes });
+        }
+        let majority = nodes / 2 + 1;
+        if needed < majority || needed > nodes {
+            return Err(QuorumError::OutOfBounds { nodes, needed, majority });
+        }
+        Ok(Self { nodes: nodes as u8, needed: needed as u8 })
+    }
+
+    /// How many nodes there are.
+    pub const fn nodes(self) -> usize {
+        self.nodes as usize
+    }
+
+    /// How many votes are needed.
+    pub const fn needed(self) -> usize {
+        self.needed as usize
+    }
+
+    /// Every node, in order.
+    pub fn node_ids(self) -> impl Iterator<Item = NodeId> {
+        (0..self.nodes).map(NodeId)
+    }
+
+    /// Enough votes are there.
+    pub const fn is_reached(self, votes: usize) -> bool {
+        votes >= self.needed()
+    }
+
+    /// Even if every node that may still answer agreed, there would be too few votes.
+    ///
+    /// This, and not "a majority refused", is the negation of a majority: with an even number of
+    /// nodes a tie is already the end (node-redlock waited for ever there).
+    pub const fn is_out_of_reach(self, votes: usize, outstanding: usize) -> bool {
+        votes + outstanding < self.needed()
+    }
+}
+
+/// Why a quorum was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum QuorumError {
+    /// The list of nodes is empty.
+    NoNodes,
+    /// More than [`NODE_COUNT_MAX`] nodes.
+    TooManyNodes {
+        /// How many were given.
+        nodes: usize,
+    },
+    /// Less than a majority, or more than there are nodes.
+    OutOfBounds {
+        /// How many nodes there are.
+        nodes: usize,
+        /// The quorum asked for.
+        needed: usize,
+        /// The smallest legal one.
+        majority: usize,
+    },
+}
+
+impl fmt::Display for QuorumError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoNodes => write!(f, "no nodes were given"),
+            Self::TooManyNodes { nodes } => {
+                write!(f, "{nodes} nodes were given; at most {NODE_COUNT_MAX} are possible")
+            }
+            Self::OutOfBounds { nodes, needed, majority } => write!(
+                f,
+                "a quorum of {needed} of {nodes} nodes is not possible: it must be between \
+                 {majority} (the majority) and {nodes}"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for QuorumError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_quorums_always_share_a_node() {
+        for nodes in 1..=NODE_COUNT_MAX {
+            let quorum = Quorum::majority(nodes).unwrap();
+            assert!(2 * quorum.needed() > nodes);
+            assert!(2 * (quorum.needed() - 1) <= nodes, "it is the smallest such quorum");
+        }
+    }
+
+    #[test]
+    fn a_quorum_is_never_below_the_majority_nor_above_all_nodes() {
+        assert!(Quorum::new(5, 2).is_err());
+        assert!(Quorum::new(5, 6).is_err());
+        assert_eq!(Quorum::new(5, 4).unwrap().needed(), 4);
+        assert_eq!(Quorum::majority(0), Err(QuorumError::NoNodes));
+        assert!(Quorum::majority(NODE_COUNT_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn a_tie_of_an_even_number_of_nodes_is_out_of_reach() {
+        let quorum = Quorum::majority(4).unwrap();
+        assert!(quorum.is_out_of_reach(2, 0));
+        assert!(!quorum.is_out_of_reach(2, 1));
+        assert!(!quorum.is_reached(2));
+    }
+}

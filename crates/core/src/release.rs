@@ -1,0 +1,312 @@
+//! Releasing on every node, for a reason or another: one machine from the first compare-and-delete
+//! to the last answer, including what stays *owed* when a node cannot be reached.
+//!
+//! A release is queued behind the acquire on the same connection. When that connection breaks, the
+//! release is owed: it is sent again, because to compare and delete twice does no harm, until the
+//! key must have expired anyway.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::command::{Answer, Command, Failure, FailureKind};
+use crate::quorum::{NodeId, Quorum};
+use crate::time::{BootTime, Reading};
+use crate::timing::Timing;
+use crate::token::{Key, Value};
+use crate::vote::Validity;
+
+/// How long after the ttl a release is kept in mind that has neither been answered nor failed.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
+
+/// One token being released on every node.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Release {
+    key: Key,
+    value: Value,
+    quorum: Quorum,
+    ttl: Duration,
+    /// The round of the attempt whose token this is.
+    attempt: u32,
+    slots: Vec<Slot>,
+    report: Option<Report>,
+}
+
+/// What is known of one node in this release.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Slot {
+    /// A command with this token may have reached the node.
+    reached: bool,
+    /// The node's vote was held when the release began.
+    held: bool,
+    /// When it is let go of, whatever is known by then: the key has expired by itself.
+    until: BootTime,
+    state: SlotState,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum SlotState {
+    Sent,
+    Owed(Failure),
+    Deleted,
+    Absent,
+    Other,
+    /// Failed, and nothing is owed: no command with this token ever reached the node, or the key
+    /// has expired since.
+    Over(Failure),
+}
+
+/// The part that a waiting caller is interested in.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Report {
+    was_valid: bool,
+    due: BootTime,
+    time_is_up: bool,
+}
+
+impl Release {
+    /// Step 5 of a failed attempt. Nobody waits for it.
+    pub(crate) fn after_attempt(
+        key: Key,
+        value: Value,
+        quorum: Quorum,
+        timing: &Timing,
+        reached: Vec<bool>,
+        now: Reading,
+    ) -> Self {
+        let until = now.after(timing.ttl().saturating_add(GIVE_UP_AFTER));
+        let slots = reached
+            .into_iter()
+            .map(|reached| Slot { reached, held: false, until, state: SlotState::Sent })
+            .collect();
+        Self { key, value, quorum, ttl: timing.ttl(), attempt: 0, slots, report: None }
+    }
+
+    /// Notes which attempt's token this is, for [`Release::handle_unreached`].
+    pub(crate) fn of_attempt(self, attempt: u32) -> Self {
+        Self { attempt, ..self }
+    }
+
+    /// The end of a lease. With `timeout`, the outcome is reported once it is clear, or then.
+    pub(crate) fn of_lease(
+        (key, value): (Key, Value),
+        timing: &Timing,
+        reached: Vec<bool>,
+        validity: &Validity,
+        report_within: Option<Duration>,
+        (quorum, now): (Quorum, Reading),
+    ) -> Self {
+        let mut release = Self::after_attempt(key, value, quorum, timing, reached, now);
+        for (node, slot) in quorum.node_ids().zip(&mut release.slots) {
+            slot.held = validity.has_vote_of(node);
+        }
+        release.report = report_within.map(|timeout| Report {
+            was_valid: !validity.remaining(now).is_zero(),
+            due: now.after(timeout),
+            time_is_up: false,
+        });
+        release
+    }
+
+    /// This record is about to be forgotten: the outcome is what is known by now.
+    pub(crate) fn give_up(&mut self) {
+        if let Some(report) = &mut self.report {
+            report.time_is_up = true;
+        }
+    }
+
+    /// The lease was already lost: only the outcome is of interest.
+    pub(crate) fn mark_lost(&mut self) {
+        if let Some(report) = &mut self.report {
+            report.was_valid = false;
+        }
+    }
+
+    /// The command for every node.
+    pub fn command(&self) -> Command {
+        Command::Release { key: self.key.clone(), value: self.value.clone() }
+    }
+
+    /// Takes a node's answer.
+    pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
+        let slot = &mut self.slots[node.index()];
+        if slot.state != SlotState::Sent {
+            return;
+        }
+        slot.state = match answer {
+            Answer::Deleted => SlotState::Deleted,
+            Answer::Absent => SlotState::Absent,
+            Answer::Other => SlotState::Other,
+            Answer::Failed(failure) => slot.failed(failure),
+            _ => slot.failed(Failure::new(FailureKind::Protocol)),
+        };
+        // Everything that could have made the key was sent before the first failure, so a ttl
+        // after that one the key is gone. A failure to send again does not put that off.
+        if matches!(slot.state, SlotState::Owed(_)) {
+            slot.until = slot.until.min(now.after(self.ttl));
+        }
+    }
+
+    /// The acquire of this attempt turns out never to have reached the node: nothing is owed
+    /// there, and nobody who waits for what is owed has to wait for it.
+    pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
+        let slot = &mut self.slots[node.index()];
+        if attempt == self.attempt {
+            slot.reached = false;
+            if let SlotState::Owed(failure) = &slot.state {
+                slot.state = SlotState::Over(failure.clone());
+            }
+        }
+    }
+
+    /// Sends the release again if it is owed to this node.
+    pub fn resend(&mut self, node: NodeId) -> Option<Command> {
+        let slot = &mut self.slots[node.index()];
+        if !matches!(slot.state, SlotState::Owed(_)) {
+            return None;
+        }
+        slot.state = SlotState::Sent;
+        Some(self.command())
+    }
+
+    /// Lets go of what has become pointless: releases of keys that have expired. Whoever waits for
+    /// the outcome is told what is known by its time, with the answers that have come till then.
+    pub fn handle_time(&mut self, now: Reading) {
+        if let Some(report) = &mut self.report {
+            report.time_is_up |= report.due.remaining(now).is_zero();
+        }
+        for slot in &mut self.slots {
+            if slot.until.remaining(now).is_zero() {
+                slot.state = match &slot.state {
+                    SlotState::Owed(failure) => SlotState::Over(failure.clone()),
+                    SlotState::Sent => SlotState::Over(Failure::new(FailureKind::Silent)),
+                    _ => continue,
+                };
+            }
+        }
+    }
+
+    /// When time next changes something.
+    pub fn deadline(&self) -> Option<BootTime> {
+        let open = self.slots.iter().filter(|slot| slot.is_open()).map(|slot| slot.until);
+        open.chain(self.report.as_ref().map(|report| report.due)).min()
+    }
+
+    /// The release is owed to this node.
+    pub fn is_owed_to(&self, node: NodeId) -> bool {
+        matches!(self.slots[node.index()].state, SlotState::Owed(_))
+    }
+
+    /// Nothing is awaited, nothing owed, nobody waits for the outcome.
+    pub fn is_over(&self) -> bool {
+        self.report.is_none() && !self.slots.iter().any(Slot::is_open)
+    }
+
+    /// The outcome, once, as soon as it is clear or its time is up.
+    pub fn poll_report(&mut self) -> Option<ReleaseReport> {
+        let report = self.report.as_ref()?;
+        let outcome = self.outcome(report.was_valid, report.time_is_up)?;
+        self.report = None;
+        let nodes = self.slots.iter().map(Slot::tell).collect();
+        Some(ReleaseReport { outcome, nodes })
+    }
+
+    fn outcome(&self, was_valid: bool, time_is_up: bool) -> Option<Outcome> {
+        let count = |is: fn(&Slot) -> bool| self.slots.iter().filter(|slot| is(slot)).count();
+        let deleted = count(|slot| slot.state == SlotState::Deleted);
+        if was_valid && self.quorum.is_reached(deleted) {
+            return Some(Outcome::Released);
+        }
+        let awaited = count(|slot| slot.state == SlotState::Sent);
+        if awaited > 0 && !time_is_up {
+            return None;
+        }
+        // Definitely gone, although held: if without these there is no quorum, the lock had been
+        // lost before we gave it back.
+        let gone =
+            count(|slot| slot.held && matches!(slot.state, SlotState::Absent | SlotState::Other));
+        let never = count(|slot| !slot.held && slot.state != SlotState::Deleted);
+        let proved_lost =
+            gone > 0 && self.quorum.is_out_of_reach(self.quorum.nodes() - gone - never, 0);
+        if was_valid && !proved_lost {
+            return Some(Outcome::Unknown);
+        }
+        let taken = count(|slot| slot.state == SlotState::Other) > 0;
+        Some(if taken { Outcome::TakenByOther } else { Outcome::Expired })
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        for slot in &mut self.slots {
+            slot.until = slot.until.shifted(base);
+        }
+        if let Some(report) = &mut self.report {
+            report.due = report.due.shifted(base);
+        }
+    }
+}
+
+impl Slot {
+    /// A release that failed is owed, unless there is nothing to release.
+    fn failed(&self, failure: Failure) -> SlotState {
+        if self.reached { SlotState::Owed(failure) } else { SlotState::Over(failure) }
+    }
+
+    /// An answer is awaited, or the release is owed.
+    fn is_open(&self) -> bool {
+        matches!(self.state, SlotState::Sent | SlotState::Owed(_))
+    }
+
+    fn tell(&self) -> NodeReleased {
+        match (&self.state, self.held) {
+            (SlotState::Deleted, _) => NodeReleased::Deleted,
+            (SlotState::Absent, false) => NodeReleased::NeverGranted,
+            (SlotState::Absent, true) => NodeReleased::LostEarly,
+            (SlotState::Other, _) => NodeReleased::Other,
+            (SlotState::Sent, _) => NodeReleased::Unanswered,
+            (SlotState::Owed(failure) | SlotState::Over(failure), _) => {
+                NodeReleased::Failed(failure.clone())
+            }
+        }
+    }
+}
+
+/// How a release went, by our clock and the nodes' answers.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ReleaseReport {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// What each node said, in the order of the client's list.
+    pub nodes: Vec<NodeReleased>,
+}
+
+/// The outcome of a release.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The lock was valid when the release was called, and a quorum deleted it: it is free.
+    Released,
+    /// The lock had been lost or had expired before the release was called; nothing of another's
+    /// was touched.
+    Expired,
+    /// As `Expired`, and somebody else's value was seen under the key.
+    TakenByOther,
+    /// The lock was valid, but too few nodes answered; it is gone within its ttl at the latest.
+    Unknown,
+}
+
+/// What one node said to a release.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum NodeReleased {
+    /// It deleted our key.
+    Deleted,
+    /// It had no key, and had not given its vote either.
+    NeverGranted,
+    /// It had given its vote, but the key was gone.
+    LostEarly,
+    /// It holds another value under the key, which was left alone.
+    Other,
+    /// It had not answered when the outcome was clear.
+    Unanswered,
+    /// It failed; if it may hold the key, the release is owed.
+    Failed(Failure),
+}

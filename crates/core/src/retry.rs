@@ -1,0 +1,156 @@
+//! How long to wait before the next attempt.
+//!
+//! The random word is handed in, so the same word gives the same delay. Two sources of knowledge
+//! meet here: what the nodes said about when the lock will be free, and how often to look anyway,
+//! because a holder may give it back any time.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::quorum::Quorum;
+
+/// The longest time between two looks at a lock that is held, unless configured otherwise.
+pub const POLL_CEILING: Duration = Duration::from_millis(250);
+
+/// The shortest round trip that delays are scaled to: below it, timers are too coarse.
+const ROUND_TRIP_MIN: Duration = Duration::from_millis(1);
+
+/// How attempts follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Retry {
+    /// How long to wait in between.
+    pub delay: Delay,
+    /// How many attempts at most; `None`: as many as fit into the wait.
+    pub attempts_max: Option<u32>,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { delay: Delay::Adaptive { ceiling: POLL_CEILING }, attempts_max: None }
+    }
+}
+
+/// The delay between two attempts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Delay {
+    /// One to three observed round trips, doubled with every attempt, up to the ceiling, and
+    /// earlier if the nodes said that the lock is free earlier.
+    Adaptive {
+        /// The longest delay.
+        ceiling: Duration,
+    },
+    /// Evenly distributed between two bounds, whatever the nodes said.
+    Between {
+        /// The shortest delay.
+        min: Duration,
+        /// The longest delay.
+        max: Duration,
+    },
+}
+
+impl Retry {
+    /// The delay after `attempts` failed attempts.
+    ///
+    /// `jitter` is a random word, `round_trip` the observed one, `free_in` the time after which a
+    /// quorum may be had by expiry alone ([`quorum_free_in`]).
+    pub fn delay(
+        &self,
+        attempts: u32,
+        jitter: u64,
+        round_trip: Duration,
+        free_in: Option<Duration>,
+    ) -> Duration {
+        match self.delay {
+            Delay::Between { min, max } => min + fraction(max.saturating_sub(min), jitter),
+            Delay::Adaptive { ceiling } => {
+                let step = round_trip.max(ROUND_TRIP_MIN);
+                let spread = step + fraction(2 * step, jitter);
+                let grown = spread.saturating_mul(1 << attempts.saturating_sub(1).min(16));
+                let poll = if grown < ceiling {
+                    grown
+                } else {
+                    // Full jitter in the upper half, so that waiters do not march in step.
+                    ceiling / 2 + fraction(ceiling / 2, jitter)
+                };
+                match free_in {
+                    // Free already means that contenders split the votes: only jitter helps.
+                    Some(free_in) if !free_in.is_zero() => {
+                        let wake = free_in + Duration::from_millis(1) + fraction(step, jitter);
+                        poll.min(wake)
+                    }
+                    _ => poll,
+                }
+            }
+        }
+    }
+}
+
+/// When a quorum may be had by expiry alone: the Q-th smallest of the nodes' times.
+///
+/// Per node zero if the lock is free or granted there, `None` if that cannot be told.
+pub fn quorum_free_in(
+    nodes: impl Iterator<Item = Option<Duration>>,
+    quorum: Quorum,
+) -> Option<Duration> {
+    let mut times: Vec<Duration> = nodes.map(|time| time.unwrap_or(Duration::MAX)).collect();
+    times.sort_unstable();
+    times.get(quorum.needed() - 1).copied().filter(|time| *time != Duration::MAX)
+}
+
+/// The part of `whole` that the random word stands for.
+fn fraction(whole: Duration, jitter: u64) -> Duration {
+    // What does not fit is centuries; cut off, the product cannot overflow.
+    let nanos = (whole.as_nanos().min(u64::MAX.into()) * u128::from(jitter)) >> 64;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_delay_lies_between_one_and_three_round_trips_and_grows_to_the_ceiling() {
+        let retry = Retry::default();
+        assert_eq!(retry.delay(1, 0, 2 * MS, None), 2 * MS);
+        assert!(retry.delay(1, u64::MAX, 2 * MS, None) <= 6 * MS);
+        assert_eq!(retry.delay(3, 0, 2 * MS, None), 8 * MS);
+        for attempts in 8..100 {
+            for jitter in [0, u64::MAX / 2, u64::MAX] {
+                let delay = retry.delay(attempts, jitter, 2 * MS, None);
+                assert!(delay >= POLL_CEILING / 2 && delay <= POLL_CEILING, "{delay:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_about_to_expire_is_tried_right_after() {
+        let delay = Retry::default().delay(20, 0, MS, Some(7 * MS));
+        assert_eq!(delay, 8 * MS);
+    }
+
+    #[test]
+    fn the_sources_numbers_are_expressible() {
+        let php = Delay::Between { min: 100 * MS, max: 200 * MS };
+        let php = Retry { delay: php, attempts_max: Some(3) };
+        assert_eq!(php.delay(1, 0, MS, None), 100 * MS);
+        assert!(php.delay(2, u64::MAX, MS, None) <= 200 * MS);
+    }
+
+    #[test]
+    fn a_delay_of_ages_is_cut_off_and_does_not_overflow() {
+        let ages = Delay::Between { min: Duration::ZERO, max: Duration::MAX };
+        let delay = Retry { delay: ages, attempts_max: None }.delay(1, u64::MAX, MS, None);
+        assert!(delay > Duration::from_secs(100 * 365 * 24 * 3600));
+    }
+
+    #[test]
+    fn a_quorum_is_free_when_its_last_node_is() {
+        let quorum = Quorum::majority(5).unwrap();
+        let times = [Some(4 * MS), None, Some(2 * MS), Some(Duration::ZERO), Some(9 * MS)];
+        assert_eq!(quorum_free_in(times.into_iter(), quorum), Some(4 * MS));
+        let times = [Some(4 * MS), None, None, Some(Duration::ZERO), None];
+        assert_eq!(quorum_free_in(times.into_iter(), quorum), None);
+    }
+}

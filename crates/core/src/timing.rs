@@ -1,0 +1,310 @@
+//! The times of one lock and the relations between them, checked once, here.
+
+use core::fmt;
+use core::time::Duration;
+
+/// The shortest ttl there is (invariant S16): below it drift, margin and a round trip eat it up.
+pub const TTL_MIN: Duration = Duration::from_millis(100);
+
+/// No ttl is longer than this: a crashed holder would block others for as long, and a node that was
+/// restarted would have to stay down for as long.
+pub const TTL_CEILING: Duration = Duration::from_secs(24 * 3600);
+
+/// What a caller may choose; [`Timing::new`] checks how the values relate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TimingOptions {
+    /// How long a node keeps the key; rounded down to whole milliseconds.
+    pub ttl: Duration,
+    /// The longest ttl that any client of these nodes uses.
+    pub ttl_max: Duration,
+    /// The clock rate error ε that is allowed for, in parts per million of the ttl.
+    pub drift_ppm: u32,
+    /// The clock step and rounding error δ that is allowed for.
+    pub drift_constant: Duration,
+    /// How long before the end of its validity a lock is given up; `None`: max(2 % of ttl, 5 ms).
+    pub margin: Option<Duration>,
+    /// A lock with less validity left than this is not handed out.
+    pub min_validity: Duration,
+    /// How long to wait for a node's answer; `None`: follows the ttl and the round trip.
+    pub node_timeout: Option<Duration>,
+    /// How long a connection may take to be made before its node counts as failed.
+    pub connect_timeout: Duration,
+}
+
+impl Default for TimingOptions {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(10),
+            ttl_max: Duration::from_secs(30),
+            drift_ppm: 10_000,
+            drift_constant: Duration::from_millis(2),
+            margin: None,
+            min_validity: Duration::ZERO,
+            node_timeout: None,
+            connect_timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+/// The times of one lock. Every value of this type keeps the relations of the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Timing {
+    ttl_ms: u64,
+    term: Duration,
+    margin: Duration,
+    min_validity: Duration,
+    node_timeout: Option<Duration>,
+    connect_timeout: Duration,
+}
+
+impl Timing {
+    /// Checks the options against each other; refuses, never clamps.
+    ///
+    /// # Errors
+    /// The first relation that does not hold, with both values.
+    pub fn new(options: TimingOptions) -> Result<Self, TimingError> {
+        let TimingOptions {
+            ttl,
+            ttl_max,
+            drift_ppm,
+            drift_constant,
+            margin,
+            min_validity,
+            node_timeout,
+            connect_timeout,
+        } = options;
+        if ttl < TTL_MIN {
+            return Err(TimingError::TtlTooShort { ttl });
+        }
+        if ttl_max > TTL_CEILING {
+            return Err(TimingError::MaxTtlTooLong { ttl_max });
+        }
+        if ttl > ttl_max {
+            return Err(TimingError::TtlTooLong { ttl, ttl_max });
+        }
+        // Rounded down once; this number is sent, and this number is reckoned with.
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let ttl = Duration::from_millis(ttl_ms);
+        if let Some(node_timeout) = node_timeout
+            && (node_timeout.is_zero() || node_timeout > ttl / 4)
+        {
+            return Err(TimingError::NodeTimeout { node_timeout, ttl });
+        }
+        if connect_timeout.is_zero() {
+            return Err(TimingError::ConnectTimeoutZero);
+        }
+        let drift = parts_per_million(ttl, drift_ppm).saturating_add(drift_constant);
+        let margin = margin.unwrap_or_else(|| (ttl / 50).max(Duration::from_millis(5)));
+        let reserved = drift.saturating_add(margin.max(min_validity));
+        if reserved >= ttl {
+            return Err(TimingError::NothingLeft { drift, margin, min_validity, ttl });
+        }
+        let term = ttl - drift;
+        Ok(Self { ttl_ms, term, margin, min_validity, node_timeout, connect_timeout })
+    }
+
+    /// The ttl in whole milliseconds, as it is sent.
+    pub const fn ttl_ms(&self) -> u64 {
+        self.ttl_ms
+    }
+
+    /// The ttl.
+    pub const fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
+    }
+
+    /// How long a vote counts from the moment before it was asked for: T − (ε·T + δ).
+    pub const fn term(&self) -> Duration {
+        self.term
+    }
+
+    /// How long before the end of its validity a lock is given up as lost.
+    pub const fn margin(&self) -> Duration {
+        self.margin
+    }
+
+    /// A lock with less validity left than this is not handed out.
+    pub const fn min_validity(&self) -> Duration {
+        self.min_validity
+    }
+
+    /// How long a connection may take to be made.
+    pub const fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// How long to wait for a node's answer, given the round trip observed so far.
+    ///
+    /// As configured; otherwise min(5 % of ttl, 50 ms), but at least four round trips (a node far
+    /// away is not a dead node) and at most a quarter of the ttl.
+    pub fn node_timeout(&self, round_trip: Duration) -> Duration {
+        self.node_timeout.unwrap_or_else(|| {
+            (self.ttl() / 20)
+                .min(Duration::from_millis(50))
+                .max(round_trip.saturating_mul(4))
+                .min(self.ttl() / 4)
+        })
+    }
+
+    /// Time between two automatic extensions: a third of the ttl, so that one may fail.
+    pub fn extend_every(&self) -> Duration {
+        self.ttl() / 3
+    }
+
+    /// Time until a failed automatic extension is tried again.
+    pub fn extend_retry(&self) -> Duration {
+        self.ttl() / 10
+    }
+}
+
+fn parts_per_million(duration: Duration, ppm: u32) -> Duration {
+    let nanos = duration.as_nanos().saturating_mul(ppm.into()).div_ceil(1_000_000);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// Two times that do not go together. Nothing was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TimingError {
+    /// The ttl is below [`TTL_MIN`].
+    TtlTooShort {
+        /// The ttl asked for.
+        ttl: Duration,
+    },
+    /// The longest ttl is above [`TTL_CEILING`].
+    MaxTtlTooLong {
+        /// The longest ttl asked for.
+        ttl_max: Duration,
+    },
+    /// The ttl is above the longest that the clients of these nodes have agreed on.
+    TtlTooLong {
+        /// The ttl asked for.
+        ttl: Duration,
+        /// The longest ttl allowed.
+        ttl_max: Duration,
+    },
+    /// The node timeout is zero or more than a quarter of the ttl.
+    NodeTimeout {
+        /// The node timeout asked for.
+        node_timeout: Duration,
+        /// The ttl it goes with.
+        ttl: Duration,
+    },
+    /// The bound for making a connection is zero.
+    ConnectTimeoutZero,
+    /// Drift, margin and smallest validity leave nothing of the ttl.
+    NothingLeft {
+        /// ε·T + δ.
+        drift: Duration,
+        /// The margin before the end.
+        margin: Duration,
+        /// The smallest validity to hand out.
+        min_validity: Duration,
+        /// The ttl.
+        ttl: Duration,
+    },
+    /// The longest hold is shorter than one ttl.
+    HoldTooShort {
+        /// The longest hold asked for.
+        max_hold: Duration,
+        /// The ttl.
+        ttl: Duration,
+    },
+}
+
+impl fmt::Display for TimingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TtlTooShort { ttl } => {
+                write!(f, "ttl ({ttl:?}) must be at least {TTL_MIN:?}")
+            }
+            Self::MaxTtlTooLong { ttl_max } => {
+                write!(f, "max_ttl ({ttl_max:?}) must be at most {TTL_CEILING:?}")
+            }
+            Self::TtlTooLong { ttl, ttl_max } => {
+                write!(f, "ttl ({ttl:?}) must not be above max_ttl ({ttl_max:?})")
+            }
+            Self::NodeTimeout { node_timeout, ttl } => write!(
+                f,
+                "node timeout ({node_timeout:?}) must be above zero and at most a quarter of \
+                 ttl ({ttl:?})"
+            ),
+            Self::ConnectTimeoutZero => write!(f, "connect timeout must be above zero"),
+            Self::NothingLeft { drift, margin, min_validity, ttl } => write!(
+                f,
+                "drift ({drift:?}) plus the larger of margin ({margin:?}) and min_validity \
+                 ({min_validity:?}) must be less than ttl ({ttl:?})"
+            ),
+            Self::HoldTooShort { max_hold, ttl } => {
+                write!(f, "max_hold ({max_hold:?}) must be at least ttl ({ttl:?})")
+            }
+        }
+    }
+}
+
+impl core::error::Error for TimingError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(ttl_ms: u64) -> TimingOptions {
+        TimingOptions { ttl: Duration::from_millis(ttl_ms), ..TimingOptions::default() }
+    }
+
+    #[test]
+    fn the_papers_drift_is_one_percent_and_two_milliseconds() {
+        let timing = Timing::new(options(10_000)).unwrap();
+        assert_eq!(timing.term(), Duration::from_millis(10_000 - 102));
+        assert_eq!(timing.margin(), Duration::from_millis(200));
+    }
+
+    #[test]
+    fn the_ttl_is_rounded_down_once_and_that_number_is_used() {
+        let ttl = Duration::from_micros(1_000_900);
+        let timing = Timing::new(TimingOptions { ttl, ..TimingOptions::default() }).unwrap();
+        assert_eq!(timing.ttl_ms(), 1000);
+        assert_eq!(timing.term(), Duration::from_millis(1000 - 12));
+    }
+
+    #[test]
+    fn a_ttl_outside_its_bounds_is_refused_with_both_values() {
+        let short = Timing::new(options(99)).unwrap_err();
+        assert_eq!(format(&short), "ttl (99ms) must be at least 100ms");
+        let long = Timing::new(options(31_000)).unwrap_err();
+        assert_eq!(format(&long), "ttl (31s) must not be above max_ttl (30s)");
+    }
+
+    #[test]
+    fn a_node_timeout_above_a_quarter_of_the_ttl_is_refused() {
+        for (millis, good) in [(0, false), (1, true), (250, true), (251, false)] {
+            let node_timeout = Some(Duration::from_millis(millis));
+            let timing = Timing::new(TimingOptions { node_timeout, ..options(1000) });
+            assert_eq!(timing.is_ok(), good, "{millis} ms");
+        }
+    }
+
+    #[test]
+    fn the_node_timeout_follows_ttl_and_round_trip() {
+        let timing = Timing::new(options(10_000)).unwrap();
+        assert_eq!(timing.node_timeout(Duration::ZERO), Duration::from_millis(50));
+        let far = Duration::from_millis(80);
+        assert_eq!(timing.node_timeout(far), Duration::from_millis(320));
+        let short = Timing::new(options(200)).unwrap();
+        assert_eq!(short.node_timeout(Duration::ZERO), Duration::from_millis(10));
+        assert_eq!(short.node_timeout(far), Duration::from_millis(50));
+    }
+
+    #[test]
+    fn times_that_leave_no_validity_are_refused() {
+        let min_validity = Duration::from_millis(997);
+        let timing = Timing::new(TimingOptions { min_validity, ..options(1000) });
+        assert!(matches!(timing, Err(TimingError::NothingLeft { .. })));
+        let timing = Timing::new(TimingOptions { drift_ppm: 1_000_000, ..options(1000) });
+        assert!(matches!(timing, Err(TimingError::NothingLeft { .. })));
+    }
+
+    fn format(error: &TimingError) -> alloc::string::String {
+        alloc::string::ToString::to_string(error)
+    }
+}

@@ -1,0 +1,94 @@
+//! A model node: what one Redis server does with the five commands, in virtual time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Key};
+
+/// One millisecond in the nanoseconds of the virtual clock.
+pub(crate) const MS: i64 = 1_000_000;
+
+/// One server. Its clock may run fast, so that keys are gone before their time.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Node {
+    pub(crate) keys: BTreeMap<Key, Stored>,
+    /// Every command is answered by this error, and not carried out.
+    pub(crate) failing: Option<FailureKind>,
+    /// How much the node's clock runs fast, in parts per million.
+    pub(crate) fast_ppm: i64,
+}
+
+/// What a key holds, and until when.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Stored {
+    /// `None`: the key is not a string.
+    pub(crate) value: Option<Vec<u8>>,
+    /// `None`: never.
+    pub(crate) expires: Option<i64>,
+}
+
+impl Node {
+    /// Carries out one command, atomically.
+    pub(crate) fn execute(&mut self, command: &Command, now: i64) -> Answer {
+        if let Some(kind) = self.failing {
+            // An error by name in answer to a `SET` says that no key was set.
+            let declined =
+                matches!(command, Command::Acquire { .. }) && kind != FailureKind::Rejected;
+            let failure = if declined { Failure::unsent(kind) } else { Failure::new(kind) };
+            return Answer::Failed(failure);
+        }
+        self.expire(now);
+        match command {
+            Command::Acquire { key, .. } if self.keys.contains_key(key) => Answer::Refused,
+            Command::Acquire { key, value, ttl_ms } => {
+                let expires = Some(self.expiry(*ttl_ms, now));
+                let stored = Stored { value: Some(value.as_bytes().to_vec()), expires };
+                self.keys.insert(key.clone(), stored);
+                Answer::Granted
+            }
+            Command::Extend { key, value, ttl_ms } => {
+                let expires = self.expiry(*ttl_ms, now);
+                match self.keys.get_mut(key) {
+                    Some(stored) if stored.value.as_deref() == Some(value.as_bytes()) => {
+                        stored.expires = stored.expires.max(Some(expires));
+                        Answer::Extended
+                    }
+                    Some(_) => Answer::Other,
+                    None => Answer::Absent,
+                }
+            }
+            Command::Release { key, value } => match self.keys.get(key) {
+                Some(stored) if stored.value.as_deref() == Some(value.as_bytes()) => {
+                    self.keys.remove(key);
+                    Answer::Deleted
+                }
+                Some(_) => Answer::Other,
+                None => Answer::Absent,
+            },
+            Command::Inspect { key } => Answer::Seen(self.look(key, now)),
+            _ => unreachable!("there are four commands"),
+        }
+    }
+
+    /// Forgets the keys whose time is over.
+    pub(crate) fn expire(&mut self, now: i64) {
+        self.keys.retain(|_, stored| stored.expires.is_none_or(|at| now < at));
+    }
+
+    fn look(&self, key: &Key, now: i64) -> Holding {
+        let Some(stored) = self.keys.get(key) else {
+            return Holding::Free;
+        };
+        let ttl = stored.expires.map(|at| Duration::from_nanos((at - now) as u64));
+        match &stored.value {
+            Some(value) => Holding::Held { value: value.clone(), ttl },
+            None => Holding::OtherType { ttl },
+        }
+    }
+
+    /// Servers reckon in whole milliseconds.
+    fn expiry(&self, ttl_ms: u64, now: i64) -> i64 {
+        let ttl = ttl_ms as i64 * MS;
+        now / MS * MS + ttl - ttl / 1_000_000 * self.fast_ppm
+    }
+}

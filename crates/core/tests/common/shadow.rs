@@ -1,0 +1,40 @@
+//! What a model checker relies on: an engine that was rebased goes on like the one it was made of.
+
+use quorlock_core::{Effect, Engine, Event, LockId, Reading, Ticket};
+
+/// Handles `event` in a rebased copy of `before` and compares with what came out of the original.
+pub(crate) fn check(
+    before: &Engine,
+    event: &Event,
+    now: Reading,
+    after: &Engine,
+    effects: &[Effect],
+) {
+    let (mut shadow, map) = before.rebased(now, 10);
+    let next = LockId(10 + map.len() as u64);
+    // A lock that the engine does not know of is new, or stale and as good as new.
+    let to = |lock: LockId| map.get(&lock).copied().unwrap_or(next);
+    let mut event = event.clone();
+    match &mut event {
+        Event::Acquire { lock, .. }
+        | Event::Begin { lock, .. }
+        | Event::Cancel { lock }
+        | Event::Extend { lock }
+        | Event::RunOut { lock }
+        | Event::Release { lock, .. }
+        | Event::Inspect { lock, .. } => *lock = to(*lock),
+        Event::Answered { sent, answers, .. } => {
+            let boot = sent.boot().as_nanos() - now.boot().as_nanos();
+            *sent = Reading::new(boot, sent.real_ns() - now.real_ns());
+            for (Ticket { lock, .. }, _) in answers {
+                *lock = to(*lock);
+            }
+        }
+        Event::Connecting { .. } | Event::Connected { .. } | Event::Close | Event::Wake => {}
+    }
+    let origin = Reading::new(0, 0);
+    let mut shadowed = Vec::new();
+    shadow.handle(event, origin, &mut shadowed);
+    assert_eq!(shadow.rebased(origin, 0).0, after.rebased(now, 0).0);
+    assert_eq!(shadowed.len(), effects.len());
+}

@@ -1,0 +1,470 @@
+//! One attempt: when it is decided, which answers count, and what it leaves behind.
+
+use std::time::Duration;
+
+use quorlock_core::{
+    Answer, Effect, Event, Extended, Failure, FailureKind, Holding, LockId, NodeSaid, NodeStory,
+    Outcome, Quorum, RefusalKind, Request, Ticket, Timing, TimingOptions, Verb,
+};
+
+use crate::common::node::Stored;
+use crate::common::story::{
+    CONNECT_TIMEOUT, NODE_TIMEOUT, TERM, automatic, once, request, timing_options, waiting,
+};
+use crate::common::world::World;
+
+#[test]
+fn all_nodes_are_asked_at_once_with_one_value_and_a_quorum_decides() {
+    let mut world = World::new(5);
+    for (node, one_way) in [5, 1, 4, 2, 3].into_iter().enumerate() {
+        world.set_one_way(node, one_way);
+    }
+    let lock = world.hold(request("k"));
+    for node in 0..5 {
+        assert_eq!(world.sent(lock, Verb::Acquire, node), [0]);
+    }
+    assert_eq!(world.granted_at(lock), Some(6), "at the third answer, not at the last");
+    assert_eq!(world.votes(lock), 3);
+    world.run_for(10);
+    assert_eq!(world.votes(lock), 5, "it goes on collecting after the yes (V2)");
+    assert_eq!(world.valid_for(lock), TERM - 16);
+    world.finish();
+}
+
+#[test]
+fn every_attempt_of_a_call_has_a_token_of_its_own() {
+    let mut world = World::new(3);
+    for node in 0..2 {
+        world.occupy(node, "k", b"another", Some(100));
+    }
+    let lock = world.hold(request("k"));
+    let attempts = world.guard(lock).attempts;
+    assert!(attempts > 2);
+    // The watch compares the values; here it is shown that there was something to compare.
+    assert_eq!(world.sent(lock, Verb::Acquire, 0).len(), attempts as usize);
+    world.finish();
+}
+
+#[test]
+fn a_no_is_decided_as_soon_as_a_quorum_is_out_of_reach_also_with_an_even_number_of_nodes() {
+    for (nodes, quorum, refusing) in [(3, 2, 2), (4, 3, 2), (5, 3, 3), (5, 4, 2), (2, 2, 1)] {
+        let mut world = World::with(1, Quorum::new(nodes, quorum).unwrap());
+        for node in 0..nodes {
+            world.set_one_way(node, 1 + node as i64);
+        }
+        for node in 0..refusing {
+            world.occupy(node, "k", b"another", Some(10_000));
+        }
+        let lock = world.acquire(once("k"));
+        world.run_for(100);
+        let decisive = 2 * refusing as i64;
+        assert_eq!(world.sent(lock, Verb::Release, 0), [decisive], "{nodes} nodes");
+        assert_eq!(world.refused(lock).unwrap().1.kind, RefusalKind::Contended);
+        world.finish();
+    }
+}
+
+#[test]
+fn a_late_grant_after_a_yes_raises_the_lease_even_after_its_node_timeout() {
+    let mut world = World::new(3);
+    world.set_one_way(2, NODE_TIMEOUT);
+    let lock = world.hold(request("k"));
+    world.run_until(2 * NODE_TIMEOUT - 1);
+    assert_eq!(world.votes(lock), 2);
+    world.run_for(1);
+    assert_eq!(world.votes(lock), 3);
+    world.finish();
+}
+
+#[test]
+fn a_late_grant_before_the_decision_counts_after_its_node_timeout() {
+    let mut world = World::new(3);
+    world.down(1);
+    world.connecting(2);
+    world.set_one_way(0, NODE_TIMEOUT);
+    let lock = world.acquire(once("k"));
+    world.run_until(90);
+    world.up(2);
+    world.run_until(99);
+    assert_eq!(world.granted_at(lock), None, "one vote, one timed out, one failed");
+    world.finish();
+
+    let mut world = World::new(3);
+    world.connecting(1);
+    world.connecting(2);
+    world.set_one_way(0, NODE_TIMEOUT);
+    let lock = world.acquire(once("k"));
+    world.run_until(2 * NODE_TIMEOUT + 10);
+    world.up(1);
+    world.run_for(2);
+    assert_eq!(world.granted_at(lock), Some(2 * NODE_TIMEOUT + 12), "the late one is counted");
+    assert_eq!(world.valid_for(lock), TERM - 112, "from its own time of sending");
+    world.finish();
+}
+
+#[test]
+fn a_late_grant_after_a_no_is_void_and_its_key_is_deleted() {
+    let mut world = World::new(3);
+    world.occupy(0, "k", b"another", Some(10_000));
+    world.occupy(1, "k", b"another", Some(10_000));
+    world.set_one_way(2, 20);
+    let lock = world.acquire(once("k"));
+    world.run_until(21);
+    assert!(world.nodes[2].keys.contains_key("k"), "granted, and its answer on its way");
+    world.run_until(100);
+    assert!(world.refused(lock).is_some() && world.granted_at(lock).is_none());
+    assert!(!world.nodes[2].keys.contains_key("k"));
+    world.finish();
+}
+
+#[test]
+fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
+    let mut world = World::new(3);
+    world.occupy(0, "k", b"another", Some(8));
+    world.occupy(1, "k", b"another", Some(10_000));
+    world.set_one_way(2, 30);
+    let lock = world.acquire(request("k"));
+    world.run_until(59);
+    assert!(world.retried(lock).len() > 1);
+    assert_eq!(world.granted_at(lock), None);
+    // The first attempt's grant comes in while a later attempt holds one vote.
+    world.run_until(61);
+    assert_eq!(world.granted_at(lock), None);
+    world.finish();
+
+    let mut world = World::new(3);
+    world.occupy(0, "k", b"another", Some(8));
+    world.occupy(1, "k", b"another", Some(8));
+    world.set_one_way(2, 30);
+    let lock = world.hold(request("k"));
+    assert!(world.guard(lock).attempts > 1);
+    // It comes in while the lock of a later attempt is held.
+    world.run_until(61);
+    assert_eq!(world.votes(lock), 2);
+    world.run_until(100);
+    assert_eq!(world.votes(lock), 3);
+    world.finish();
+}
+
+#[test]
+fn a_connecting_node_is_outstanding_within_a_bound_of_its_own() {
+    let mut world = World::new(3);
+    world.down(0);
+    world.connecting(2);
+    let lock = world.acquire(once("k"));
+    world.run_until(CONNECT_TIMEOUT + NODE_TIMEOUT - 1);
+    assert_eq!(world.refused(lock), None);
+    world.run_for(1);
+    assert_eq!(world.refused(lock).unwrap().1.kind, RefusalKind::NoQuorum);
+    world.finish();
+}
+
+#[test]
+fn the_time_to_answer_runs_from_the_connection_and_the_vote_from_the_sending() {
+    let mut world = World::new(3);
+    world.down(0);
+    world.connecting(2);
+    let lock = world.acquire(once("k"));
+    world.run_until(190);
+    world.set_one_way(2, NODE_TIMEOUT / 2 - 1);
+    world.up(2);
+    world.run_until(190 + NODE_TIMEOUT - 2);
+    assert!(world.is_valid(lock));
+    assert_eq!(world.valid_for(lock), TERM - 190 - (NODE_TIMEOUT - 2), "the older vote ends first");
+    assert_eq!(world.votes(lock), 2);
+    world.finish();
+
+    let mut world = World::new(1);
+    world.connecting(0);
+    let lock = world.acquire(once("k"));
+    world.run_until(190);
+    world.freeze(0, true);
+    world.up(0);
+    world.run_until(190 + NODE_TIMEOUT - 1);
+    assert_eq!(world.refused(lock), None);
+    world.run_for(1);
+    assert!(world.refused(lock).is_some());
+    world.finish();
+}
+
+#[test]
+fn a_connection_that_is_tried_again_and_again_does_not_prolong_an_attempt() {
+    let mut world = World::new(1);
+    world.connecting(0);
+    let lock = world.acquire(once("k"));
+    for _ in 0..10 {
+        world.run_for(100);
+        world.connecting(0);
+    }
+    assert_eq!(world.refused(lock).unwrap().0, CONNECT_TIMEOUT + NODE_TIMEOUT);
+    world.finish();
+}
+
+#[test]
+fn a_connection_that_was_not_made_is_not_waited_for_again() {
+    let mut world = World::new(1);
+    world.connecting(0);
+    let first = world.acquire(once("k"));
+    world.run_until(10);
+    world.connecting_failed(0);
+    world.run_for(1);
+    assert!(world.refused(first).is_some());
+    // Connected since, which nobody had reason to tell; then silent.
+    world.up_untold(0);
+    world.freeze(0, true);
+    let start = 11;
+    let second = world.acquire(once("k"));
+    world.run_for(2 * NODE_TIMEOUT);
+    assert_eq!(world.refused(second).unwrap().0, start + NODE_TIMEOUT);
+    world.finish();
+}
+
+#[test]
+fn a_node_that_is_known_to_be_down_fails_at_once() {
+    let mut world = World::new(3);
+    world.down(0);
+    world.down(2);
+    let lock = world.acquire(once("k"));
+    world.run_for(1);
+    let (at, refusal) = world.refused(lock).unwrap();
+    assert_eq!((at, refusal.kind), (0, RefusalKind::NoQuorum));
+    assert!(matches!(&refusal.nodes[0].said, NodeSaid::Failed(failure)
+        if failure.kind() == FailureKind::Unreachable && !failure.may_have_been_executed()));
+    assert_eq!(refusal.nodes[1].said, NodeSaid::Nothing);
+    world.finish();
+}
+
+#[test]
+fn a_silent_node_is_told_of_once_and_costs_one_node_timeout() {
+    let mut world = World::new(3);
+    world.freeze(0, true);
+    world.freeze(1, true);
+    let lock = world.acquire(once("k"));
+    world.run_for(200);
+    let (at, refusal) = world.refused(lock).unwrap();
+    assert_eq!((at, refusal.kind), (NODE_TIMEOUT, RefusalKind::NoQuorum));
+    let timed_out = |effect: &_| matches!(effect, Effect::TimedOut { .. });
+    assert_eq!(world.log.iter().filter(|(_, _, effect)| timed_out(effect)).count(), 2);
+    world.finish();
+}
+
+/// S5: the clock is read again after the deciding answer.
+#[test]
+fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
+    for (slept, holds) in [(TERM - 11, true), (TERM - 10, false), (TERM, false), (5000, false)] {
+        let mut world = World::new(3);
+        let lock = world.acquire(once("k"));
+        world.sleep(0, slept);
+        world.run_until(slept + 100);
+        assert_eq!(world.granted_at(lock).is_some(), holds, "slept for {slept} ms");
+        if !holds {
+            assert_eq!(world.refused(lock).unwrap().1.kind, RefusalKind::TooSlow);
+        }
+        world.finish();
+    }
+}
+
+/// A busy runtime is not a silent node: answers that have come count before time-outs that have.
+#[test]
+fn answers_that_have_come_are_counted_before_their_time_outs() {
+    let mut world = World::new(5);
+    let lock = world.acquire(once("k"));
+    world.sleep(0, 4 * NODE_TIMEOUT);
+    world.run_for(4 * NODE_TIMEOUT);
+    assert_eq!(world.granted_at(lock), Some(4 * NODE_TIMEOUT));
+    assert_eq!(world.votes(lock), 5);
+    world.finish();
+}
+
+/// The same for a look at the holder, an extension, a release and an inspection.
+#[test]
+fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
+    let sleep = |world: &mut World| {
+        world.sleep(0, 4 * NODE_TIMEOUT);
+        world.run_for(4 * NODE_TIMEOUT);
+    };
+    let mut world = World::new(3);
+    (0..3).for_each(|node| world.occupy(node, "held", b"holder", Some(5000)));
+    let lock = world.acquire(once("held"));
+    world.run_until(2);
+    sleep(&mut world);
+    let (_, refusal) = world.refused(lock).unwrap();
+    let named = |story: &NodeStory| matches!(story.said, NodeSaid::Refused(Some(_)));
+    assert!(refusal.nodes[..2].iter().all(named), "the two whose answers decided");
+
+    let lock = world.hold(request("k"));
+    world.extend(lock);
+    sleep(&mut world);
+    assert!(matches!(world.extended(lock)[..], [(_, Extended::Confirmed)]));
+
+    world.release(lock, true);
+    sleep(&mut world);
+    assert_eq!(world.released(lock).unwrap().1.outcome, Outcome::Released);
+
+    let (lock, key) = (LockId(1000), "k".into());
+    let timeout = Duration::from_millis(NODE_TIMEOUT as u64);
+    world.tell(0, Event::Inspect { lock, key, timeout });
+    sleep(&mut world);
+    let inspected = world.log.iter().find_map(|(_, _, effect)| match effect {
+        Effect::Inspected { nodes, .. } => Some(nodes),
+        _ => None,
+    });
+    let seen = NodeSaid::Seen(Holding::Free);
+    assert!(inspected.unwrap().iter().all(|story| story.said == seen));
+    world.finish();
+}
+
+#[test]
+fn a_lock_with_less_than_the_smallest_validity_is_not_handed_out() {
+    for (sleep, holds) in [(488, true), (489, false)] {
+        let min_validity = Duration::from_millis(500);
+        let timing = TimingOptions { min_validity, ..timing_options() };
+        let mut world = World::new(3);
+        let lock = world.acquire(Request { timing: Timing::new(timing).unwrap(), ..once("k") });
+        world.sleep(0, sleep);
+        world.run_until(600);
+        assert_eq!(world.granted_at(lock).is_some(), holds);
+        world.finish();
+    }
+}
+
+#[test]
+fn a_foreign_value_without_a_ttl_or_of_another_type_is_a_refusal_and_is_never_deleted() {
+    let list = Stored { value: None, expires: None };
+    let value = Stored { value: Some(b"config".to_vec()), expires: None };
+    let seen =
+        [Holding::OtherType { ttl: None }, Holding::Held { value: b"config".to_vec(), ttl: None }];
+    for (stored, seen) in [list, value].into_iter().zip(seen) {
+        let mut world = World::new(3);
+        for node in &mut world.nodes[..2] {
+            node.keys.insert("k".into(), stored.clone());
+        }
+        let lock = world.acquire(waiting("k", 300));
+        world.run_for(400);
+        let (_, refusal) = world.refused(lock).unwrap();
+        assert_eq!(refusal.kind, RefusalKind::Contended);
+        assert_eq!(refusal.nodes[0].said, NodeSaid::Refused(Some(seen)));
+        assert_eq!(refusal.retry_after, None, "it never expires");
+        assert_eq!(world.nodes[0].keys["k"], stored);
+        world.finish();
+        assert_eq!(world.nodes[0].keys["k"], stored);
+    }
+}
+
+#[test]
+fn an_error_of_a_minority_never_fails_an_attempt_and_that_of_a_majority_is_no_contention() {
+    for kind in [
+        FailureKind::ReadOnly,
+        FailureKind::Loading,
+        FailureKind::MasterDown,
+        FailureKind::OutOfMemory,
+        FailureKind::CannotPersist,
+        FailureKind::Busy,
+        FailureKind::Redirected,
+        FailureKind::Rejected,
+    ] {
+        let mut world = World::new(5);
+        world.nodes[0].failing = Some(kind);
+        world.nodes[1].failing = Some(kind);
+        let lock = world.acquire(once("k"));
+        world.run_for(10);
+        assert!(world.is_valid(lock), "{kind}");
+        world.release(lock, true);
+        world.nodes[2].failing = Some(kind);
+        let lock = world.acquire(once("other"));
+        world.run_for(10);
+        let (_, refusal) = world.refused(lock).unwrap();
+        assert_eq!(refusal.kind, RefusalKind::NoQuorum);
+        let failed =
+            |said: &NodeSaid| matches!(said, NodeSaid::Failed(failure) if failure.kind() == kind);
+        assert!(refusal.nodes[..3].iter().all(|story| failed(&story.said)));
+        world.finish();
+    }
+}
+
+#[test]
+fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
+    let mut world = World::new(3);
+    world.nodes[0].failing = Some(FailureKind::Unauthenticated);
+    world.nodes[2].failing = Some(FailureKind::Forbidden);
+    let lock = world.acquire(waiting("k", 10_000));
+    world.run_for(10);
+    let (at, refusal) = world.refused(lock).unwrap();
+    assert_eq!((at, refusal.kind, refusal.attempts), (2, RefusalKind::NoQuorum, 1));
+    world.finish();
+
+    let mut world = World::new(3);
+    world.nodes[0].failing = Some(FailureKind::Forbidden);
+    let lock = world.hold(waiting("k", 10_000));
+    assert!(world.is_valid(lock), "a minority without rights does no harm");
+    world.finish();
+}
+
+/// S26. The first refusal decides here; that the slower nodes were not heard does not turn a lock
+/// that is held into nodes that are missing.
+#[test]
+fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() {
+    for slow in 2..5 {
+        let mut world = World::new(5);
+        world.down(0);
+        world.down(1);
+        for node in 2..5 {
+            world.occupy(node, "k", b"holder", Some(5000));
+        }
+        world.set_one_way(slow, 5);
+        let lock = world.acquire(once("k"));
+        world.run_for(100);
+        let (_, refusal) = world.refused(lock).unwrap();
+        assert_eq!(refusal.kind, RefusalKind::Contended);
+        let named = refusal.nodes.iter().any(|story| {
+            matches!(&story.said, NodeSaid::Refused(Some(Holding::Held { value, .. }))
+                if value == b"holder")
+        });
+        assert!(named, "the holder is named: {refusal:?}");
+        world.finish();
+    }
+}
+
+#[test]
+fn one_refusal_among_silent_nodes_is_no_contention() {
+    let mut world = World::new(5);
+    world.occupy(0, "k", b"another", Some(5000));
+    (1..5).for_each(|node| world.freeze(node, true));
+    let lock = world.acquire(once("k"));
+    let cut_short = world.acquire(waiting("other", 20));
+    world.occupy(0, "other", b"another", Some(5000));
+    world.run_for(200);
+    assert_eq!(world.refused(lock).unwrap().1.kind, RefusalKind::NoQuorum);
+    let (at, refusal) = world.refused(cut_short).unwrap();
+    assert_eq!((at, refusal.kind), (20, RefusalKind::NoQuorum), "also when it is cut short");
+    world.finish();
+}
+
+#[test]
+fn answers_that_do_not_fit_the_command_are_failures() {
+    let mut world = World::new(1);
+    world.freeze(0, true);
+    let lock = world.acquire(once("k"));
+    let ticket = Ticket { lock, round: 1, verb: Verb::Acquire };
+    let sent = world.reading();
+    world.answer(0, 0, sent, ticket, Answer::Extended);
+    let (_, refusal) = world.refused(lock).unwrap();
+    let failed = NodeSaid::Failed(Failure::new(FailureKind::Protocol));
+    assert_eq!(refusal.nodes[0].said, failed);
+    world.finish();
+}
+
+#[test]
+fn a_duplicated_answer_is_counted_once() {
+    let mut world = World::new(3);
+    (0..3).for_each(|node| world.freeze(node, true));
+    let lock = world.acquire(automatic("k"));
+    let ticket = Ticket { lock, round: 1, verb: Verb::Acquire };
+    let sent = world.reading();
+    for _ in 0..3 {
+        world.answer(0, 0, sent, ticket, Answer::Granted);
+    }
+    assert_eq!(world.granted_at(lock), None, "one node has one vote");
+    world.cancel(lock);
+    world.finish();
+}

@@ -1,0 +1,477 @@
+//! A held lock: how its validity is extended, how votes are lost and healed, and how it ends.
+
+use std::time::Duration;
+
+use quorlock_core::{
+    Answer, Event, Extended, Failure, FailureKind, LossCause, NodeId, NodeSaid, Quorum, Reading,
+    Request, Ticket, Verb,
+};
+
+use crate::common::node::MS;
+use crate::common::story::{MARGIN, NODE_TIMEOUT, TERM, automatic, request};
+use crate::common::world::World;
+
+/// When the third of the ttl after the grant at 2 has come, in whole milliseconds.
+const FIRST_EXTENSION: i64 = 335;
+
+/// How many votes of a lock still count at `ms`, by what was told last.
+fn votes_at(world: &World, lock: quorlock_core::LockId, ms: i64) -> usize {
+    let now = world.reading();
+    let later = ms * MS - now.boot().as_nanos();
+    let then = Reading::new(ms * MS, now.real_ns() + later);
+    world.guard(lock).validity.votes(then)
+}
+
+#[test]
+fn a_lock_is_extended_every_third_of_its_ttl_on_every_node() {
+    let mut world = World::new(3);
+    let lock = world.hold(automatic("k"));
+    world.run_until(1400);
+    for node in 0..3 {
+        assert_eq!(world.sent(lock, Verb::Extend, node), [FIRST_EXTENSION, 668, 1001, 1335]);
+    }
+    assert_eq!(world.valid_for(lock), 1335 + TERM - 1400);
+    assert_eq!(world.extended(lock), [], "nobody asked");
+    world.finish();
+}
+
+#[test]
+fn a_lock_that_is_not_extended_ends_exactly_a_margin_before_its_validity() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    let end = (TERM - MARGIN) * MS;
+    world.run_for(10);
+    assert_eq!(world.engines[0].deadline().unwrap().as_nanos(), end);
+    let validity = world.guard(lock).validity.clone();
+    let wall = world.reading().real_ns() - world.now;
+    for (at, left) in [(end - 1, 1), (end, 0), (end + 1, 0)] {
+        let reading = Reading::new(at, at + wall);
+        assert_eq!(validity.remaining(reading), Duration::from_nanos(left));
+    }
+    world.run_until(TERM - MARGIN - 1);
+    assert!(world.is_valid(lock) && world.engines[0].leases_held() == 1);
+    world.run_for(1);
+    assert_eq!(world.lost(lock), Some((TERM - MARGIN, LossCause::Expired)));
+    assert_eq!(world.engines[0].leases_held(), 0);
+    assert_eq!(world.sent(lock, Verb::Release, 2), [TERM - MARGIN], "released at once");
+    world.finish();
+}
+
+#[test]
+fn a_partial_extension_keeps_what_it_gained() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    (1..3).for_each(|node| world.freeze(node, true));
+    world.extend(lock);
+    world.run_until(300);
+    let silent = NodeSaid::Failed(Failure::new(FailureKind::Silent));
+    assert!(matches!(&world.extended(lock)[..], [(150, Extended::Unconfirmed(nodes))]
+        if nodes[0].said == NodeSaid::Granted && nodes[1].said == silent));
+    assert_eq!(world.valid_for(lock), TERM - 300, "one of three is no quorum");
+    world.freeze(0, true);
+    world.nodes[1].failing = Some(FailureKind::Loading);
+    world.freeze(1, false);
+    world.freeze(2, false);
+    world.run_until(310);
+    // Node 2 has answered the first round late, which with node 0 makes a quorum.
+    assert_eq!(world.valid_for(lock), 100 + TERM - 310);
+    world.nodes[1].failing = None;
+    world.finish();
+}
+
+#[test]
+fn an_answer_that_fails_changes_nothing_and_the_round_is_tried_again() {
+    let mut world = World::new(3);
+    let lock = world.hold(automatic("k"));
+    world.run_until(300);
+    world.nodes.iter_mut().for_each(|node| node.failing = Some(FailureKind::Loading));
+    world.run_until(400);
+    assert_eq!((world.votes(lock), world.valid_for(lock)), (3, TERM - 400));
+    world.run_until(700);
+    assert_eq!(world.sent(lock, Verb::Extend, 0), [FIRST_EXTENSION, 437, 539, 641]);
+    assert_eq!(world.sent(lock, Verb::Release, 0), [], "a failed extension deletes nothing (S12)");
+    world.nodes.iter_mut().for_each(|node| node.failing = None);
+    world.run_until(800);
+    assert_eq!(world.valid_for(lock), 743 + TERM - 800, "and it succeeds when it can");
+    world.finish();
+}
+
+#[test]
+fn a_lock_whose_extensions_all_fail_is_lost_when_its_validity_ends() {
+    let mut world = World::new(5);
+    let lock = world.hold(automatic("k"));
+    (0..3).for_each(|node| world.freeze(node, true));
+    world.run_until(2000);
+    assert_eq!(world.lost(lock), Some((TERM - MARGIN, LossCause::Expired)));
+    world.finish();
+}
+
+#[test]
+fn a_node_that_proves_a_vote_gone_drops_it_at_once() {
+    for taken in [false, true] {
+        let mut world = World::new(5);
+        let lock = world.hold(request("k"));
+        world.run_until(100);
+        world.flush(0);
+        if taken {
+            world.occupy(0, "k", b"another", Some(10_000));
+        }
+        (1..5).for_each(|node| world.freeze(node, true));
+        world.extend(lock);
+        world.run_until(102);
+        assert_eq!(world.votes(lock), 4);
+        world.finish();
+    }
+}
+
+#[test]
+fn with_fewer_votes_than_a_quorum_left_the_lock_is_lost_now() {
+    for taken in [false, true] {
+        let mut world = World::new(5);
+        let lock = world.hold(automatic("k"));
+        let next = world.acquire(request("k"));
+        world.run_until(200);
+        (0..3).for_each(|node| world.flush(node));
+        if taken {
+            (0..3).for_each(|node| world.occupy(node, "k", b"another", Some(500)));
+        }
+        world.run_until(FIRST_EXTENSION + 3);
+        assert_eq!(world.lost(lock), Some((FIRST_EXTENSION + 2, LossCause::VotesGone)));
+        assert_eq!(world.sent(lock, Verb::Release, 4), [FIRST_EXTENSION + 2]);
+        world.run_until(1000);
+        assert!(world.is_valid(next));
+        world.finish();
+    }
+}
+
+#[test]
+fn a_late_yes_from_before_the_proof_does_not_bring_a_vote_back() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    world.extend(lock);
+    world.run_until(200);
+    let acquired = (Reading::new(0, 1_000_000 * MS), Verb::Acquire, Answer::Granted);
+    let extended = (Reading::new(100 * MS, 1_000_100 * MS), Verb::Extend, Answer::Extended);
+    world.flush(0);
+    (1..3).for_each(|node| world.freeze(node, true));
+    world.extend(lock);
+    world.run_until(210);
+    assert_eq!(world.votes(lock), 2);
+    for (round, (sent, verb, answer)) in [(1, acquired), (2, extended)] {
+        world.answer(0, 0, sent, Ticket { lock, round, verb }, answer);
+        assert_eq!(world.votes(lock), 2);
+    }
+    world.finish();
+}
+
+#[test]
+fn an_absent_key_is_set_again_only_after_a_quorum_has_confirmed_in_the_round() {
+    let mut world = World::new(5);
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    world.flush(4);
+    (1..4).for_each(|node| world.set_one_way(node, 10));
+    world.extend(lock);
+    world.run_until(119);
+    assert_eq!(world.votes(lock), 4);
+    assert_eq!(world.sent(lock, Verb::Heal, 4), []);
+    world.run_until(200);
+    assert_eq!(world.sent(lock, Verb::Heal, 4), [120]);
+    assert_eq!(world.extended(lock), [(120, Extended::Confirmed)]);
+    assert_eq!(world.votes(lock), 5);
+    // The healed vote counts from its own sending, 20 ms after the others.
+    assert_eq!(votes_at(&world, lock, 100 + TERM + 1), 1);
+    assert_eq!(votes_at(&world, lock, 120 + TERM), 0);
+    world.finish();
+}
+
+#[test]
+fn without_a_quorum_nothing_is_healed() {
+    let mut world = World::new(5);
+    let lock = world.hold(automatic("k"));
+    world.run_until(300);
+    world.flush(4);
+    (0..3).for_each(|node| world.freeze(node, true));
+    world.run_until(900);
+    assert!(!world.sent(lock, Verb::Extend, 4).is_empty());
+    assert_eq!(world.sent(lock, Verb::Heal, 4), []);
+    assert!(world.is_valid(lock));
+    world.finish();
+}
+
+#[test]
+fn a_node_that_had_never_granted_is_healed_as_well() {
+    let mut world = World::new(3);
+    world.occupy(0, "k", b"a crashed client", Some(100));
+    let lock = world.hold(automatic("k"));
+    assert_eq!(world.votes(lock), 2);
+    world.run_until(400);
+    assert_eq!(world.votes(lock), 3);
+    world.finish();
+}
+
+#[test]
+fn a_key_that_another_took_in_the_meantime_is_not_healed() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    world.flush(2);
+    world.extend(lock);
+    world.run_until(102);
+    world.occupy(2, "k", b"another", Some(10_000));
+    world.run_until(200);
+    assert_eq!((world.sent(lock, Verb::Heal, 2).len(), world.votes(lock)), (1, 2));
+    world.finish();
+}
+
+#[test]
+fn a_heal_under_way_at_the_release_is_released_behind_it() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    world.flush(2);
+    world.extend(lock);
+    world.run_until(102);
+    assert_eq!(world.sent(lock, Verb::Heal, 2), [102]);
+    world.release(lock, true);
+    world.run_until(103);
+    assert!(!world.nodes[2].keys.contains_key("k"), "set, and deleted by what came behind");
+    world.finish();
+}
+
+#[test]
+fn an_unknown_answer_to_the_acquire_becomes_a_vote_when_an_extension_finds_the_key() {
+    let mut world = World::new(3);
+    world.mute(0, true);
+    let lock = world.hold(automatic("k"));
+    world.cut(0, None);
+    world.run_until(10);
+    assert!(world.nodes[0].keys.contains_key("k") && world.votes(lock) == 2);
+    world.up(0);
+    world.run_until(400);
+    assert_eq!(world.votes(lock), 3);
+    world.finish();
+}
+
+#[test]
+fn an_extension_counts_from_its_sending_on_each_node() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    world.connecting(0);
+    world.connecting(1);
+    world.extend(lock);
+    world.run_until(300);
+    assert_eq!(world.valid_for(lock), TERM - 300);
+    world.up(0);
+    world.up(1);
+    world.run_until(310);
+    assert_eq!(world.valid_for(lock), 300 + TERM - 310, "counted although the round was over");
+    assert_eq!(votes_at(&world, lock, 100 + TERM), 2);
+    world.finish();
+}
+
+#[test]
+fn nothing_raises_a_lock_after_its_loss() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    (0..3).for_each(|node| world.set_one_way(node, 10));
+    world.run_until(970);
+    world.extend(lock);
+    world.run_until(985);
+    assert_eq!(world.lost(lock), Some((TERM - MARGIN, LossCause::Expired)));
+    assert_eq!(world.extended(lock), [(978, Extended::Lost(LossCause::Expired))]);
+    // The answers come at 990; the world shows that nothing of the lock changes any more.
+    world.run_until(1100);
+    assert!(!world.is_valid(lock));
+    world.extend(lock);
+    assert_eq!(world.extended(lock)[1].1, Extended::Lost(LossCause::Expired));
+    world.finish();
+}
+
+#[test]
+fn a_client_that_slept_past_the_end_does_not_take_an_old_yes_for_a_lock() {
+    let mut world = World::new(3);
+    let lock = world.hold(automatic("k"));
+    world.run_until(FIRST_EXTENSION + 1);
+    world.sleep(0, 3000);
+    world.run_until(5000);
+    assert_eq!(world.lost(lock), Some((FIRST_EXTENSION + 3001, LossCause::Expired)));
+    world.finish();
+}
+
+/// S13. The guard has seen its end already; the answers would take it back.
+#[test]
+fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
+    // The answer to an extension.
+    let mut world = World::new(1);
+    let lock = world.hold(request("k"));
+    world.run_until(970);
+    world.extend(lock);
+    world.run_until(971);
+    world.sleep(0, 15);
+    world.run_until(1000);
+    assert_eq!(world.lost(lock), Some((986, LossCause::Expired)));
+    world.finish();
+
+    // A late grant, which with the second vote would make a quorum that ends later.
+    let mut world = World::new(3);
+    world.connecting(1);
+    world.connecting(2);
+    let lock = world.acquire(request("k"));
+    world.run_until(150);
+    world.up(1);
+    world.run_until(960);
+    assert_eq!((world.votes(lock), world.valid_for(lock)), (2, TERM - 960));
+    world.up(2);
+    world.sleep(0, 26);
+    world.run_until(1000);
+    assert_eq!(world.lost(lock), Some((986, LossCause::Expired)));
+    world.finish();
+}
+
+#[test]
+fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
+    // The guard sees it first and tells; or an answer comes in; or an extension is due.
+    for told in [true, false] {
+        let mut world = World::new(3);
+        let lock = world.hold(automatic("k"));
+        world.run_until(FIRST_EXTENSION + 1);
+        world.step_wall(700);
+        assert!(!world.is_valid(lock));
+        if told {
+            world.tell(0, Event::RunOut { lock });
+        }
+        world.run_for(2);
+        let (at, cause) = world.lost(lock).unwrap();
+        assert_eq!(at, if told { 336 } else { 337 });
+        assert_eq!(cause, LossCause::Expired);
+        world.finish();
+    }
+    let mut world = World::new(3);
+    let lock = world.hold(automatic("k"));
+    world.run_until(100);
+    world.step_wall(1000);
+    world.run_until(400);
+    assert_eq!(world.lost(lock), Some((FIRST_EXTENSION, LossCause::Expired)));
+    world.finish();
+
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    world.step_wall(1000);
+    world.extend(lock);
+    assert_eq!(world.extended(lock), [(100, Extended::Lost(LossCause::Expired))]);
+    assert_eq!(world.sent(lock, Verb::Extend, 0), []);
+    world.finish();
+}
+
+#[test]
+fn a_wall_clock_that_is_set_back_gives_nothing() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.step_wall(-5000);
+    world.run_until(2000);
+    assert_eq!(world.lost(lock), Some((TERM - MARGIN, LossCause::Expired)));
+    world.finish();
+}
+
+#[test]
+fn nothing_is_extended_past_the_longest_hold() {
+    let mut world = World::new(3);
+    let max_hold = Duration::from_millis(2000);
+    let lock = world.hold(Request { max_hold, ..automatic("k") });
+    world.run_until(1100);
+    world.extend(lock);
+    assert_eq!(world.extended(lock), [(1100, Extended::HoldLimit)]);
+    world.run_until(3000);
+    let (at, cause) = world.lost(lock).unwrap();
+    assert_eq!((at, cause), (1001 + TERM - MARGIN, LossCause::HoldLimit));
+    assert_eq!(world.sent(lock, Verb::Extend, 0), [FIRST_EXTENSION, 668, 1001]);
+    world.finish();
+}
+
+#[test]
+fn an_extension_that_began_within_the_longest_hold_is_joined_past_it() {
+    let mut world = World::new(3);
+    let max_hold = Duration::from_millis(1500);
+    let lock = world.hold(Request { max_hold, ..request("k") });
+    world.run_until(502);
+    world.freeze(0, true);
+    world.freeze(1, true);
+    world.extend(lock);
+    world.run_until(504);
+    world.extend(lock);
+    world.freeze(0, false);
+    world.run_until(600);
+    assert_eq!(world.extended(lock), [(505, Extended::Confirmed)]);
+    world.extend(lock);
+    assert_eq!(world.extended(lock)[1], (600, Extended::HoldLimit));
+    world.finish();
+}
+
+#[test]
+fn who_wants_an_extension_joins_the_round_under_way_or_starts_one() {
+    let mut world = World::new(3);
+    let lock = world.hold(automatic("k"));
+    world.run_until(FIRST_EXTENSION + 1);
+    world.extend(lock);
+    world.run_until(400);
+    assert_eq!(world.extended(lock), [(FIRST_EXTENSION + 2, Extended::Confirmed)]);
+    world.extend(lock);
+    world.run_until(410);
+    assert_eq!(world.extended(lock)[1], (402, Extended::Confirmed));
+    assert_eq!(world.sent(lock, Verb::Extend, 0), [FIRST_EXTENSION, 400]);
+    world.run_until(740);
+    assert_eq!(world.sent(lock, Verb::Extend, 0)[2], 733, "a third of the ttl after that one");
+    world.finish();
+}
+
+#[test]
+fn an_extension_under_way_at_the_release_is_told_and_no_other_follows() {
+    let mut world = World::new(3);
+    let lock = world.hold(automatic("k"));
+    world.run_until(FIRST_EXTENSION);
+    world.extend(lock);
+    world.release(lock, true);
+    assert!(matches!(world.extended(lock)[..], [(FIRST_EXTENSION, Extended::Lost(_))]));
+    world.run_until(3000);
+    assert_eq!(world.sent(lock, Verb::Extend, 0), [FIRST_EXTENSION]);
+    world.finish();
+}
+
+#[test]
+fn a_lock_with_all_votes_outlives_the_loss_of_a_minority_and_a_missed_round() {
+    let mut world = World::new(5);
+    let lock = world.hold(automatic("k"));
+    world.run_until(300);
+    world.down(0);
+    world.down(1);
+    (2..5).for_each(|node| world.freeze(node, true));
+    world.run_until(420);
+    (2..5).for_each(|node| world.freeze(node, false));
+    world.run_until(5000);
+    assert!(world.is_valid(lock) && world.votes(lock) == 3);
+    world.up(0);
+    world.up(1);
+    world.run_until(6000);
+    assert_eq!(world.votes(lock), 5, "whoever comes back is healed");
+    world.finish();
+}
+
+#[test]
+fn a_raised_quorum_is_needed_for_extending_too() {
+    let mut world = World::with(1, Quorum::new(5, 4).unwrap());
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    (0..2).for_each(|node| world.freeze(node, true));
+    world.extend(lock);
+    world.run_until(200);
+    assert!(matches!(world.extended(lock)[..], [(150, Extended::Unconfirmed(_))]));
+    assert_eq!(150, 100 + NODE_TIMEOUT);
+    assert_eq!(world.valid_for(lock), TERM - 200);
+    assert!(world.guard(lock).validity.has_vote_of(NodeId::new(4)));
+    world.finish();
+}

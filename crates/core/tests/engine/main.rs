@@ -1,0 +1,32 @@
+//! The engine in virtual time, scenario by scenario; what each test shows is its name.
+//!
+//! The invariants of the protocol that belong to the core, and where they are shown. Those marked
+//! with a star are also checked at every step of every test, by `common/watch.rs`.
+//!
+//! | invariant | where |
+//! |---|---|
+//! | S1 a vote is a positive answer to this attempt, with no release queued * | `acquiring`: late grants, duplicates |
+//! | S2 valid until the Q-th largest end * | `acquiring`, `holding`; `tests/acquire.rs` |
+//! | S3 the quorum is never lowered | `acquiring`: raised quorums, even numbers of nodes |
+//! | S4 a vote counts from before its sending * | `acquiring`, `holding`: connections that take their time |
+//! | S5 the clock is read after the deciding answer * | `acquiring`: processes that slept |
+//! | S6 a fresh token for every attempt * | `acquiring` |
+//! | S7 only our own whole value is touched | `releasing`, `acquiring`: foreign values |
+//! | S8 nothing is sent twice, but releases * | `releasing` |
+//! | S11 an end grows, or is dropped on proof | `holding`: partial extensions, proofs, late yeses |
+//! | S12 unknown answers change nothing | `holding`: failing extensions |
+//! | S13 loss and release are terminal * | `holding`: nothing raises a lock after its loss |
+//! | S14 invalid here before released there * | every release and loss |
+//! | S15 every attempt without success releases on all nodes * | `waiting`: cancelled contenders, waits that end |
+//! | S16 bounds of the ttl | `src/timing.rs` |
+//! | S24 two guards never share a lease * | `waiting`: the local queue |
+//! | S25 a call may end at any point * | `waiting`: cancelled in every phase |
+//! | S26 contention is never inferred from an I/O error | `acquiring`; `tests/acquire.rs` |
+
+mod acquiring;
+#[path = "../common/mod.rs"]
+mod common;
+mod holding;
+mod random;
+mod releasing;
+mod waiting;

@@ -1,0 +1,186 @@
+//! Random histories: callers, faults and the network do what they like; the rules of
+//! [`crate::common::watch`] hold at every step, and in the end nothing is left.
+//!
+//! A failing seed is printed; `SEED=… cargo test --test engine random` runs it alone, and
+//! `SEEDS=…` so many of them.
+
+use std::time::Duration;
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{Event, FailureKind, LockId, Quorum, Request, Retry};
+
+use crate::common::story::request;
+use crate::common::world::{Delivered, World};
+
+/// SplitMix64: small, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn one_in(&mut self, bound: usize) -> bool {
+        self.below(bound) == 0
+    }
+}
+
+/// What a run may do beside calling: each seed draws its own.
+struct Faults {
+    /// Nodes lose keys: outside the assumptions, locks may overlap.
+    losses: bool,
+    breaks: bool,
+    freezes: bool,
+    errors: bool,
+    clocks: bool,
+    duplicates: bool,
+}
+
+/// What must have happened in some seed, or the test shows nothing.
+#[derive(Default, Debug)]
+struct Seen {
+    granted: usize,
+    refused: usize,
+    lost: usize,
+    overlapped: usize,
+}
+
+fn run(seed: u64, steps: usize, seen: &mut Seen) {
+    println!("SEED={seed}");
+    let mut random = Random(seed);
+    let nodes = 1 + random.below(5);
+    let needed = nodes / 2 + 1 + random.below(nodes - nodes / 2);
+    let clients = 2 + random.below(2);
+    let mut world = World::with(clients, Quorum::new(nodes, needed).expect("at least a majority"));
+    world.jitter = None;
+    world.shadowed = seed.is_multiple_of(20);
+    let faults = Faults {
+        losses: random.one_in(3),
+        breaks: random.one_in(2),
+        freezes: random.one_in(2),
+        errors: random.one_in(2),
+        clocks: random.one_in(2),
+        duplicates: random.one_in(2),
+    };
+    if faults.duplicates {
+        world.history = Some(Vec::new());
+    }
+    for node in 0..nodes {
+        world.nodes[node].fast_ppm = if faults.clocks { random.below(10_001) as i64 } else { 0 };
+    }
+    let mut calls: Vec<LockId> = Vec::new();
+    for _ in 0..steps {
+        match random.below(8) {
+            0 | 1 => calls.push(call(&mut world, &mut random, clients)),
+            2 | 3 if !calls.is_empty() => follow_up(&mut world, &mut random, &calls),
+            4 => disturb(&mut world, &mut random, &faults),
+            5 => world.run_for(random.below(400) as i64),
+            _ => world.run_for(random.below(20) as i64),
+        }
+    }
+    world.finish();
+    seen.granted += calls.iter().filter(|lock| world.granted_at(**lock).is_some()).count();
+    seen.refused += calls.iter().filter(|lock| world.refused(**lock).is_some()).count();
+    seen.lost += calls.iter().filter(|lock| world.lost(**lock).is_some()).count();
+    seen.overlapped += world.watch.overlaps;
+}
+
+fn call(world: &mut World, random: &mut Random, clients: usize) -> LockId {
+    let key = ["a", "b"][random.below(2)];
+    let wait = match random.below(3) {
+        0 => Wait::Once,
+        1 => Wait::For(Duration::from_millis(random.below(500) as u64)),
+        _ => Wait::Forever,
+    };
+    let attempts_max = random.one_in(4).then(|| random.below(4) as u32);
+    let retry = Retry { attempts_max, ..Retry::default() };
+    let automatic = random.one_in(2);
+    let max_hold = Duration::from_millis(1000 + random.below(3000) as u64);
+    let request = Request { wait, retry, automatic, max_hold, ..request(key) };
+    world.acquire_by(random.below(clients), request)
+}
+
+/// A caller does something with its call or its lock.
+fn follow_up(world: &mut World, random: &mut Random, calls: &[LockId]) {
+    // The later ones are more likely to be still of interest.
+    let back = random.below(calls.len().min(4));
+    let lock = calls[calls.len() - 1 - back];
+    let Some(guard) = world.guards.get(&lock) else {
+        return world.cancel(lock);
+    };
+    let client = guard.client;
+    match random.below(4) {
+        0 => world.extend(lock),
+        1 if !world.is_valid(lock) => world.tell(client, Event::RunOut { lock }),
+        _ => world.release(lock, random.one_in(2)),
+    }
+}
+
+fn disturb(world: &mut World, random: &mut Random, faults: &Faults) {
+    let node = random.below(world.nodes.len());
+    match random.below(9) {
+        0 if faults.losses => world.flush(node),
+        1 if faults.breaks => {
+            let orphans = random.one_in(2).then(|| random.below(300) as i64);
+            world.cut(node, orphans);
+        }
+        2 if faults.breaks => {
+            world.down(node);
+            world.connecting(node);
+        }
+        3 if faults.breaks => world.connecting_failed(node),
+        4 => world.up(node),
+        5 if faults.freezes => world.freeze(node, random.one_in(2)),
+        6 if faults.freezes => world.mute(node, random.one_in(2)),
+        7 if faults.errors => {
+            let kinds = [FailureKind::Loading, FailureKind::Rejected, FailureKind::Forbidden];
+            world.nodes[node].failing = random.one_in(2).then(|| kinds[random.below(3)]);
+        }
+        8 if faults.clocks && random.one_in(4) => {
+            world.step_wall(random.below(600) as i64 - 200);
+        }
+        8 if faults.clocks => {
+            let client = random.below(world.engines.len());
+            world.sleep(client, random.below(1500) as i64);
+        }
+        _ if faults.duplicates => repeat(world, random),
+        _ => world.set_one_way(node, random.below(40) as i64),
+    }
+}
+
+/// An answer comes a second time.
+fn repeat(world: &mut World, random: &mut Random) {
+    let history = world.history.as_ref().expect("kept");
+    if history.is_empty() {
+        return;
+    }
+    let back = random.below(history.len().min(40));
+    let again = history[history.len() - 1 - back].clone();
+    let Delivered { client, node, sent, ticket, answer } = again;
+    let answers = vec![(ticket, answer)];
+    let node = quorlock_core::NodeId::new(node);
+    world.tell(client, Event::Answered { node, sent, answers });
+}
+
+#[test]
+fn whatever_happens_the_rules_hold_and_nothing_is_left() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let mut seen = Seen::default();
+    if let Some(seed) = number("SEED") {
+        return run(seed, 300, &mut seen);
+    }
+    let seeds = number("SEEDS").unwrap_or(400);
+    (0..seeds).for_each(|seed| run(seed, 300, &mut seen));
+    let often = seeds as usize / 2;
+    assert!(seen.granted > often && seen.refused > often && seen.lost > often, "{seen:?}");
+    assert!(seen.overlapped > 0, "the losses are real: {seen:?}");
+    println!("{seen:?}");
+}

@@ -1,0 +1,434 @@
+//! Giving back: what is reported, what stays owed and for how long, and closing the client.
+
+use std::time::Duration;
+
+use quorlock_core::{
+    Answer, Effect, Engine, Event, Failure, FailureKind, LockId, LossCause, NodeId, NodeReleased,
+    NodeSaid, Outcome, Quorum, Reading, RefusalKind, ReleaseReport, Ticket, Token, Verb,
+};
+
+use crate::common::node::MS;
+use crate::common::story::{NODE_TIMEOUT, TERM, TTL, automatic, once, request, waiting};
+use crate::common::world::World;
+
+fn at(ms: i64) -> Reading {
+    Reading::new(ms * MS, ms * MS)
+}
+
+/// A lock of an engine without a world, held with the votes of some nodes.
+struct Held {
+    engine: Engine,
+    out: Vec<Effect>,
+}
+
+const LOCK: LockId = LockId(0);
+
+impl Held {
+    fn with_votes_of(quorum: Quorum, voted: u32) -> Self {
+        let mut held = Self { engine: Engine::new(quorum), out: Vec::new() };
+        held.tell(Event::Acquire { lock: LOCK, request: request("k") }, 0);
+        let token = Token::new([1; Token::BYTES]);
+        held.tell(Event::Begin { lock: LOCK, token, jitter: 0, round_trip: Duration::ZERO }, 0);
+        // Yes first, so that the lock is granted before the others are heard.
+        for granted in [true, false] {
+            for node in quorum.node_ids().filter(|node| granted == is_in(voted, *node)) {
+                let answer = if granted { Answer::Granted } else { Answer::Refused };
+                held.answer(node, Verb::Acquire, 1, answer, 0);
+            }
+        }
+        held
+    }
+
+    fn tell(&mut self, event: Event, ms: i64) {
+        self.engine.handle(event, at(ms), &mut self.out);
+    }
+
+    fn answer(&mut self, node: NodeId, verb: Verb, round: u32, answer: Answer, ms: i64) {
+        let answers = vec![(Ticket { lock: LOCK, round, verb }, answer)];
+        self.tell(Event::Answered { node, sent: at(ms), answers }, ms);
+    }
+
+    fn reports(&mut self) -> Vec<ReleaseReport> {
+        let reports = self.out.drain(..).filter_map(|effect| match effect {
+            Effect::Released { report, .. } => Some(report),
+            _ => None,
+        });
+        reports.collect()
+    }
+}
+
+fn is_in(set: u32, node: NodeId) -> bool {
+    set >> node.index() & 1 == 1
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Said {
+    Deleted,
+    Absent,
+    Other,
+    Failed,
+    Nothing,
+}
+
+const SAID: [Said; 5] = [Said::Deleted, Said::Absent, Said::Other, Said::Failed, Said::Nothing];
+
+/// The outcome by the protocol's words, from the number of votes that there can have been.
+fn expected(quorum: Quorum, voted: u32, valid: bool, said: &[Said]) -> Outcome {
+    let deleted = said.iter().filter(|said| **said == Said::Deleted).count();
+    let unknown = quorum
+        .node_ids()
+        .zip(said)
+        .filter(|(node, said)| is_in(voted, *node) && matches!(said, Said::Failed | Said::Nothing));
+    let taken = said.contains(&Said::Other);
+    if valid && deleted >= quorum.needed() {
+        Outcome::Released
+    } else if valid && deleted + unknown.count() >= quorum.needed() {
+        Outcome::Unknown
+    } else if taken {
+        Outcome::TakenByOther
+    } else {
+        Outcome::Expired
+    }
+}
+
+fn told(said: Said, voted: bool) -> NodeReleased {
+    match said {
+        Said::Deleted => NodeReleased::Deleted,
+        Said::Absent if voted => NodeReleased::LostEarly,
+        Said::Absent => NodeReleased::NeverGranted,
+        Said::Other => NodeReleased::Other,
+        Said::Failed => NodeReleased::Failed(Failure::new(FailureKind::Loading)),
+        Said::Nothing => NodeReleased::Unanswered,
+    }
+}
+
+#[test]
+fn the_outcome_of_a_release_follows_from_our_clock_and_the_nodes_answers() {
+    let quorums = [(1, 1), (2, 2), (3, 2), (3, 3), (4, 3), (5, 3)];
+    for (nodes, needed) in quorums {
+        let quorum = Quorum::new(nodes, needed).unwrap();
+        let voting = (0_u32..1 << nodes).filter(|set| set.count_ones() as usize >= needed);
+        // All sets of votes of the smaller ones; of five nodes just a quorum, and all.
+        for voted in voting.filter(|set| nodes < 5 || [0b111, 0b11111].contains(set)) {
+            let held = Held::with_votes_of(quorum, voted);
+            for answers in 0..SAID.len().pow(nodes as u32) {
+                let said: Vec<Said> = (0..nodes)
+                    .map(|node| SAID[answers / SAID.len().pow(node as u32) % SAID.len()])
+                    .collect();
+                for valid in [true, false] {
+                    let held = Held { engine: held.engine.clone(), out: Vec::new() };
+                    release_and_check(held, quorum, voted, valid, &said);
+                }
+            }
+        }
+    }
+}
+
+fn release_and_check(mut held: Held, quorum: Quorum, voted: u32, valid: bool, said: &[Said]) {
+    // Past its end the loss is latched first, with a release of its own.
+    let (now, round) = if valid { (10, 2) } else { (TERM, 3) };
+    held.tell(Event::Release { lock: LOCK, report: true }, now);
+    let mut heard = vec![Said::Nothing; said.len()];
+    let mut reports = held.reports();
+    for (node, said) in quorum.node_ids().zip(said) {
+        let answer = match said {
+            Said::Deleted => Answer::Deleted,
+            Said::Absent => Answer::Absent,
+            Said::Other => Answer::Other,
+            Said::Failed => Answer::Failed(Failure::new(FailureKind::Loading)),
+            Said::Nothing => continue,
+        };
+        held.answer(node, Verb::Release, round, answer, now);
+        if reports.is_empty() {
+            heard[node.index()] = *said;
+        }
+        reports.extend(held.reports());
+    }
+    held.tell(Event::Wake, now + NODE_TIMEOUT);
+    reports.extend(held.reports());
+    let nodes = quorum.node_ids().zip(heard);
+    let expected = ReleaseReport {
+        outcome: expected(quorum, voted, valid, said),
+        nodes: nodes.map(|(node, said)| told(said, is_in(voted, node))).collect(),
+    };
+    assert_eq!(reports, [expected], "{quorum:?} {voted:b} valid {valid} {said:?}");
+}
+
+#[test]
+fn a_release_of_what_is_not_held_says_expired_and_sends_nothing() {
+    let mut engine = Engine::new(Quorum::majority(3).unwrap());
+    let mut out = Vec::new();
+    engine.handle(Event::Release { lock: LockId(7), report: true }, at(0), &mut out);
+    assert!(matches!(&out[..], [Effect::Released { report, .. }]
+        if report.outcome == Outcome::Expired));
+}
+
+#[test]
+fn a_lost_lock_that_is_given_back_says_so_and_never_touches_anothers_key() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.run_until(2000);
+    world.occupy(1, "k", b"another", Some(10_000));
+    world.release(lock, true);
+    world.run_for(10);
+    let report = world.released(lock).unwrap().1;
+    assert_eq!(report.outcome, Outcome::TakenByOther);
+    assert_eq!(report.nodes[1], NodeReleased::Other);
+    assert!(world.nodes[1].keys.contains_key("k"));
+    world.finish();
+}
+
+#[test]
+fn a_release_that_fails_is_sent_again_with_growing_pauses_and_dropped_after_the_ttl() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    world.down(0);
+    world.release(lock, true);
+    world.run_until(5000);
+    assert_eq!(world.released(lock).unwrap().1.outcome, Outcome::Released);
+    assert_eq!(world.sent(lock, Verb::Release, 0), [100, 150, 250, 450, 850]);
+    assert_eq!(world.sent(lock, Verb::Release, 1), [100], "only where it is owed");
+    assert_eq!(world.engines[0].releases_owed(), 0);
+    world.finish();
+
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.run_until(100);
+    world.down(0);
+    world.release(lock, false);
+    world.run_until(100 + TTL - 1);
+    assert_eq!(world.engines[0].releases_owed(), 1);
+    world.run_for(1);
+    assert_eq!(world.engines[0].releases_owed(), 0);
+    world.finish();
+}
+
+#[test]
+fn a_node_that_is_back_gets_what_it_is_owed_at_once() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.down(0);
+    world.release(lock, false);
+    world.run_until(700);
+    assert!(world.nodes[0].keys.contains_key("k"));
+    world.up(0);
+    world.run_for(2);
+    assert_eq!(world.sent(lock, Verb::Release, 0).last(), Some(&700));
+    assert!(!world.nodes[0].keys.contains_key("k"));
+    assert!(world.engines[0].is_idle());
+    world.finish();
+}
+
+#[test]
+fn a_node_that_refuses_to_release_is_asked_again() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.nodes[2].failing = Some(FailureKind::Busy);
+    world.release(lock, false);
+    world.run_until(20);
+    world.nodes[2].failing = None;
+    world.run_until(60);
+    assert_eq!(world.sent(lock, Verb::Release, 2), [2, 54]);
+    assert!(world.engines[0].is_idle());
+    // The next failure starts with the shortest pause again.
+    let lock = world.hold(request("k"));
+    world.nodes[2].failing = Some(FailureKind::Busy);
+    world.release(lock, false);
+    world.run_for(60);
+    let sent = world.sent(lock, Verb::Release, 2);
+    assert_eq!(sent[1] - sent[0], 52);
+    world.finish();
+}
+
+#[test]
+fn a_release_without_an_answer_is_not_repeated_and_kept_in_mind_for_a_bounded_time() {
+    let mut world = World::new(3);
+    let lock = world.hold(request("k"));
+    world.freeze(0, true);
+    world.release(lock, true);
+    world.run_until(60_000);
+    assert_eq!(world.sent(lock, Verb::Release, 0), [2]);
+    assert_eq!(world.engines[0].releases_owed(), 1);
+    world.run_until(70_000);
+    assert!(world.engines[0].is_idle() && world.engines[0].deadline().is_none());
+    world.finish();
+}
+
+#[test]
+fn where_the_acquire_never_arrived_nothing_is_owed() {
+    // The node is down; or its connection fails after a yes; after a no; after the release.
+    let mut world = World::new(3);
+    world.down(0);
+    let lock = world.hold(request("k"));
+    world.release(lock, false);
+    world.run_for(10);
+    assert!(world.engines[0].is_idle());
+    world.finish();
+
+    let mut world = World::new(3);
+    world.connecting(0);
+    let lock = world.hold(request("k"));
+    world.connecting_failed(0);
+    world.run_for(10);
+    world.release(lock, false);
+    world.run_for(10);
+    assert!(world.engines[0].is_idle());
+    world.finish();
+
+    let mut world = World::new(3);
+    world.connecting(0);
+    world.occupy(1, "k", b"another", Some(500));
+    world.occupy(2, "k", b"another", Some(500));
+    world.acquire(once("k"));
+    world.run_for(10);
+    assert_eq!(world.engines[0].releases_owed(), 1);
+    world.connecting_failed(0);
+    world.run_for(10);
+    assert!(world.engines[0].is_idle());
+    world.finish();
+
+    let mut world = World::new(3);
+    world.connecting(0);
+    let lock = world.hold(request("k"));
+    world.release(lock, false);
+    world.run_for(10);
+    world.connecting_failed(0);
+    world.run_for(10);
+    assert!(world.engines[0].is_idle());
+    world.finish();
+}
+
+#[test]
+fn where_the_node_itself_declined_the_acquire_nothing_is_owed() {
+    let mut world = World::new(3);
+    world.nodes[0].failing = Some(FailureKind::ReadOnly);
+    let lock = world.hold(request("k"));
+    world.release(lock, false);
+    world.run_for(10);
+    assert!(world.engines[0].is_idle());
+    world.finish();
+}
+
+#[test]
+fn where_the_acquire_may_have_arrived_the_release_is_owed() {
+    let mut world = World::new(3);
+    world.mute(0, true);
+    let lock = world.acquire(once("k"));
+    world.run_for(1);
+    world.cut(0, None);
+    world.run_for(1);
+    assert!(world.nodes[0].keys.contains_key("k"), "carried out, and nobody was told");
+    world.release(lock, false);
+    world.run_for(300);
+    world.up(0);
+    world.run_for(10);
+    assert!(!world.nodes[0].keys.contains_key("k"));
+    world.finish();
+}
+
+#[test]
+fn a_command_that_arrives_after_its_connection_died_leaves_a_key_for_no_longer_than_the_ttl() {
+    let mut world = World::new(3);
+    (0..3).for_each(|node| world.set_one_way(node, 20));
+    let lock = world.acquire(once("k"));
+    world.run_until(10);
+    (0..3).for_each(|node| world.cut(node, Some(100)));
+    (0..3).for_each(|node| world.up(node));
+    world.run_until(300);
+    assert_eq!(world.refused(lock).unwrap().1.kind, RefusalKind::NoQuorum);
+    assert_eq!(world.nodes[0].keys.len(), 1, "an orphan");
+    world.run_until(110 + TTL);
+    world.nodes[0].expire(world.now);
+    assert_eq!(world.nodes[0].keys.len(), 0);
+    world.finish();
+}
+
+#[test]
+fn of_very_many_releases_the_oldest_is_forgotten_but_its_caller_is_told() {
+    const MANY: u64 = 65_536;
+    let mut engine = Engine::new(Quorum::majority(1).unwrap());
+    let mut out = Vec::new();
+    for n in 0..=MANY {
+        let lock = LockId(n);
+        out.clear();
+        engine.handle(Event::Acquire { lock, request: request("k") }, at(0), &mut out);
+        let token = Token::new([1; Token::BYTES]);
+        let begin = Event::Begin { lock, token, jitter: 0, round_trip: Duration::ZERO };
+        engine.handle(begin, at(0), &mut out);
+        let answers = vec![(Ticket { lock, round: 1, verb: Verb::Acquire }, Answer::Granted)];
+        engine.handle(
+            Event::Answered { node: NodeId::new(0), sent: at(0), answers },
+            at(0),
+            &mut out,
+        );
+        engine.handle(Event::Release { lock, report: true }, at(0), &mut out);
+    }
+    assert_eq!(engine.releases_owed() as u64, MANY);
+    let told = |effect: &Effect| {
+        matches!(effect, Effect::Released { lock: LockId(0), report }
+        if report.outcome == Outcome::Unknown)
+    };
+    assert!(out.iter().any(told), "{out:?}");
+}
+
+#[test]
+fn closing_ends_what_waits_gives_back_what_is_held_and_drains_what_is_owed() {
+    let mut world = World::new(3);
+    let held = world.hold(automatic("held"));
+    let queued = world.acquire(request("held"));
+    world.down(0);
+    let asking = world.acquire(request("asking"));
+    world.tell(0, Event::Close);
+    assert_eq!(world.lost(held), Some((2, LossCause::Shutdown)));
+    for call in [queued, asking] {
+        assert_eq!(world.refused(call).unwrap().1.kind, RefusalKind::Closed);
+    }
+    let refused = world.acquire(waiting("late", 100));
+    assert_eq!(world.refused(refused).unwrap().1.kind, RefusalKind::Closed);
+    let drained = |world: &World| {
+        world.log.iter().find(|(_, _, effect)| *effect == Effect::Drained).map(|(at, ..)| *at)
+    };
+    world.run_until(500);
+    assert_eq!(drained(&world), None, "one node is owed a release");
+    world.up(0);
+    world.run_until(600);
+    assert_eq!(drained(&world), Some(502));
+    assert!(world.nodes.iter().all(|node| node.keys.is_empty()));
+    world.release(held, true);
+    world.run_until(700);
+    assert_eq!(world.released(held).unwrap().1.outcome, Outcome::Expired);
+    assert!(world.engines[0].is_idle());
+}
+
+#[test]
+fn an_idle_client_is_drained_as_soon_as_it_is_closed() {
+    let mut world = World::new(3);
+    world.tell(0, Event::Close);
+    assert!(matches!(world.log[..], [(0, 0, Effect::Drained)]));
+}
+
+#[test]
+fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
+    let mut world = World::new(3);
+    let holder = world.hold(request("k"));
+    world.down(1);
+    world.freeze(2, true);
+    let lock = LockId(1000);
+    let timeout = Duration::from_millis(30);
+    world.tell(0, Event::Inspect { lock, key: "k".into(), timeout });
+    world.run_for(100);
+    let inspected = world.log.iter().find_map(|(at, _, effect)| match effect {
+        Effect::Inspected { lock: LockId(1000), nodes } => Some((*at, nodes)),
+        _ => None,
+    });
+    let (at, nodes) = inspected.unwrap();
+    assert_eq!(at, 32);
+    assert!(matches!(&nodes[0].said, NodeSaid::Seen(seen) if seen.free_in().is_some()));
+    assert!(matches!(&nodes[1].said, NodeSaid::Failed(_)));
+    assert_eq!(nodes[2].said, NodeSaid::Nothing);
+    assert!(world.is_valid(holder));
+    world.tell(0, Event::Inspect { lock, key: "k".into(), timeout });
+    world.tell(0, Event::Cancel { lock });
+    world.finish();
+}

@@ -1,0 +1,374 @@
+//! Waiting: the queue of this process, the caller's patience, and the time between two attempts.
+
+use std::time::Duration;
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{
+    Delay, Effect, Engine, Event, Holding, LockId, NodeSaid, POLL_CEILING, Quorum, Reading,
+    RefusalKind, Request, Retry, Verb,
+};
+
+use crate::common::story::{NODE_TIMEOUT, TERM, TTL, once, request, waiting};
+use crate::common::world::World;
+
+fn between(min: u64, max: u64) -> Retry {
+    let [min, max] = [min, max].map(Duration::from_millis);
+    Retry { delay: Delay::Between { min, max }, attempts_max: None }
+}
+
+#[test]
+fn one_caller_of_a_process_contends_and_the_others_wait_in_order() {
+    let mut world = World::new(3);
+    let locks: Vec<LockId> = (0..4).map(|_| world.acquire(request("k"))).collect();
+    for (turn, lock) in locks.iter().enumerate() {
+        world.run_for(10);
+        for (other, lock) in locks.iter().enumerate() {
+            let asked = world.sent(*lock, Verb::Acquire, 0).len();
+            assert_eq!(asked, usize::from(other <= turn), "caller {other} in turn {turn}");
+        }
+        assert!(world.is_valid(*lock));
+        world.release(*lock, false);
+    }
+    world.finish();
+}
+
+#[test]
+fn the_next_one_asks_behind_the_release_of_the_one_before() {
+    let mut world = World::new(3);
+    let first = world.hold(request("k"));
+    let second = world.acquire(request("k"));
+    world.run_for(10);
+    world.release(first, false);
+    world.run_for(2);
+    assert_eq!(world.granted_at(second), Some(14), "one round trip later, in one attempt");
+    assert_eq!(world.guard(second).attempts, 1);
+    world.finish();
+}
+
+#[test]
+fn callers_of_different_keys_do_not_wait_for_each_other() {
+    let mut world = World::new(3);
+    let (a, b) = (world.acquire(request("a")), world.acquire(request("b")));
+    world.run_for(2);
+    assert!(world.is_valid(a) && world.is_valid(b));
+    world.finish();
+}
+
+#[test]
+fn a_try_never_queues_and_asks_no_node() {
+    let mut world = World::new(3);
+    let holder = world.hold(request("k"));
+    let tried = world.acquire(once("k"));
+    let (_, refusal) = world.refused(tried).unwrap();
+    assert_eq!((refusal.kind, refusal.attempts), (RefusalKind::BusyHere, 0));
+    assert_eq!(world.sent(tried, Verb::Acquire, 0), []);
+    world.release(holder, false);
+    let contending = world.acquire(request("k"));
+    let tried = world.acquire(once("k"));
+    assert_eq!(world.refused(tried).unwrap().1.kind, RefusalKind::BusyHere);
+    world.run_for(10);
+    assert!(world.is_valid(contending));
+    world.finish();
+}
+
+#[test]
+fn a_waiter_that_is_cancelled_leaves_the_queue() {
+    let mut world = World::new(3);
+    let holder = world.hold(request("k"));
+    let gone = world.acquire(request("k"));
+    let next = world.acquire(request("k"));
+    world.cancel(gone);
+    world.release(holder, false);
+    world.run_for(10);
+    assert!(world.is_valid(next) && world.granted_at(gone).is_none());
+    world.finish();
+}
+
+#[test]
+fn a_contender_that_is_cancelled_releases_everywhere_and_lets_the_next_one_try() {
+    // In every phase: while its commands are under way, while it looks, while it pauses.
+    for cancelled_at in [0, 1, 3, 5] {
+        let mut world = World::new(3);
+        for node in 0..2 {
+            world.occupy(node, "k", b"another", Some(50));
+        }
+        let gone = world.acquire(request("k"));
+        let next = world.acquire(request("k"));
+        world.run_for(cancelled_at);
+        world.cancel(gone);
+        for node in 0..3 {
+            assert_eq!(world.sent(gone, Verb::Release, node), [cancelled_at.min(2)]);
+        }
+        assert_eq!(world.sent(next, Verb::Acquire, 0), [cancelled_at]);
+        world.run_for(100);
+        assert!(world.is_valid(next) && world.granted_at(gone).is_none());
+        world.finish();
+    }
+}
+
+#[test]
+fn the_loss_of_a_lock_lets_the_next_one_try_although_its_guard_is_still_there() {
+    let mut world = World::new(3);
+    let holder = world.hold(request("k"));
+    let next = world.acquire(request("k"));
+    world.run_until(TERM + 100);
+    assert!(world.lost(holder).is_some());
+    assert!(world.granted_at(next).is_some());
+    world.finish();
+}
+
+#[test]
+fn a_failed_call_lets_the_next_one_try() {
+    let mut world = World::new(3);
+    world.down(0);
+    world.down(1);
+    let first = world.acquire(waiting("k", 20));
+    let next = world.acquire(waiting("k", 40));
+    world.run_until(20);
+    assert_eq!(world.refused(first).unwrap().0, 20);
+    world.run_until(40);
+    assert!(!world.sent(next, Verb::Acquire, 0).is_empty());
+    assert_eq!(world.refused(next).unwrap().1.kind, RefusalKind::NoQuorum);
+    world.finish();
+}
+
+#[test]
+fn the_wait_ends_in_the_queue() {
+    let mut world = World::new(3);
+    let holder = world.hold(request("k"));
+    let queued = world.acquire(waiting("k", 100));
+    world.run_for(99);
+    assert_eq!(world.refused(queued), None);
+    world.run_for(1);
+    assert_eq!(world.refused(queued).unwrap().1.kind, RefusalKind::BusyHere);
+    assert!(world.is_valid(holder));
+    world.finish();
+}
+
+#[test]
+fn the_wait_ends_before_a_token_has_come() {
+    let mut engine = Engine::new(Quorum::majority(3).unwrap());
+    let mut out = Vec::new();
+    let at = |ms: i64| Reading::new(ms * 1_000_000, ms * 1_000_000);
+    let lock = LockId(1);
+    engine.handle(Event::Acquire { lock, request: waiting("k", 100) }, at(0), &mut out);
+    assert_eq!(out, [Effect::Begin { lock }]);
+    assert_eq!(engine.deadline(), Some(at(100).boot()));
+    engine.handle(Event::Wake, at(100), &mut out);
+    assert!(matches!(&out[1..], [Effect::NotAcquired { refusal, .. }]
+        if refusal.kind == RefusalKind::NoQuorum && refusal.attempts == 0));
+    assert_eq!(engine, Engine::new(Quorum::majority(3).unwrap()));
+}
+
+#[test]
+fn the_wait_ends_while_nodes_are_asked_and_what_they_granted_is_given_back() {
+    let mut world = World::new(3);
+    world.freeze(1, true);
+    world.connecting(2);
+    let lock = world.acquire(waiting("k", 30));
+    world.run_for(40);
+    let (at, refusal) = world.refused(lock).unwrap();
+    assert_eq!((at, refusal.kind), (30, RefusalKind::NoQuorum), "connecting counts as well");
+    assert_eq!(refusal.nodes[0].said, NodeSaid::Granted);
+    assert_eq!(refusal.nodes[2].said, NodeSaid::Nothing);
+    assert!(!world.nodes[0].keys.contains_key("k"));
+    world.finish();
+}
+
+#[test]
+fn the_wait_ends_while_the_holder_is_asked_for_and_what_was_seen_is_told() {
+    let mut world = World::new(3);
+    for node in 0..2 {
+        world.occupy(node, "k", b"holder", Some(10_000));
+    }
+    let lock = world.acquire(waiting("k", 30));
+    world.run_until(2);
+    world.freeze(1, true);
+    world.run_until(40);
+    let (at, refusal) = world.refused(lock).unwrap();
+    assert_eq!((at, refusal.kind), (30, RefusalKind::Contended));
+    assert!(matches!(&refusal.nodes[0].said, NodeSaid::Refused(Some(Holding::Held { .. }))));
+    assert_eq!(refusal.nodes[1].said, NodeSaid::Refused(None));
+    world.finish();
+}
+
+#[test]
+fn the_wait_ends_in_a_pause_and_is_never_exceeded() {
+    let mut world = World::new(3);
+    for node in 0..2 {
+        world.occupy(node, "k", b"holder", Some(10_000));
+    }
+    let retry = between(1000, 1000);
+    let lock = world.acquire(Request { retry, ..waiting("k", 300) });
+    world.run_for(400);
+    let (at, refusal) = world.refused(lock).unwrap();
+    assert_eq!((at, refusal.kind, refusal.attempts), (300, RefusalKind::Contended, 1));
+    let elapsed = refusal.elapsed;
+    assert_eq!(elapsed, Duration::from_millis(300));
+    world.finish();
+}
+
+#[test]
+fn a_try_is_one_attempt_and_names_the_holder() {
+    let mut world = World::new(3);
+    for node in 0..3 {
+        world.occupy(node, "k", b"holder", Some(400));
+    }
+    let lock = world.acquire(once("k"));
+    world.run_for(100);
+    let (at, refusal) = world.refused(lock).unwrap();
+    assert_eq!((at, refusal.attempts), (4, 1), "one round trip to ask, one to look");
+    assert!(matches!(&refusal.nodes[0].said, NodeSaid::Refused(Some(Holding::Held { value, .. }))
+        if value == b"holder"));
+    assert_eq!(refusal.retry_after, Some(Duration::from_millis(397)));
+    world.finish();
+}
+
+#[test]
+fn a_look_at_the_holder_is_bounded_like_any_other_answer() {
+    let mut world = World::new(3);
+    for node in 0..3 {
+        world.occupy(node, "k", b"holder", Some(400));
+    }
+    let lock = world.acquire(once("k"));
+    world.run_until(2);
+    (0..3).for_each(|node| world.freeze(node, true));
+    world.run_for(100);
+    assert_eq!(world.refused(lock).unwrap().0, 2 + NODE_TIMEOUT);
+    world.finish();
+}
+
+#[test]
+fn the_attempts_may_be_counted() {
+    let mut world = World::new(3);
+    world.down(0);
+    world.down(1);
+    let retry = Retry { attempts_max: Some(3), ..between(100, 200) };
+    let lock = world.acquire(Request { retry, ..request("k") });
+    world.run_for(1000);
+    let (at, refusal) = world.refused(lock).unwrap();
+    assert_eq!((at, refusal.attempts), (200, 3));
+    assert_eq!(world.retried(lock), [0, 100]);
+    world.finish();
+}
+
+#[test]
+fn delays_grow_from_one_to_three_round_trips_up_to_the_ceiling() {
+    for (jitter, first) in [(0, 2), (u64::MAX, 5)] {
+        let mut world = World::new(1);
+        world.jitter = Some(jitter);
+        world.down(0);
+        let lock = world.acquire(request("k"));
+        world.run_for(3000);
+        let began = world.sent(lock, Verb::Acquire, 0);
+        let pauses: Vec<i64> = began.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses[0] >= first && pauses[0] <= 6);
+        let ceiling = POLL_CEILING.as_millis() as i64;
+        assert!(pauses[2] >= 8, "doubled each time: {pauses:?}");
+        assert!(pauses.iter().all(|pause| *pause <= ceiling));
+        assert!(pauses[8..].iter().all(|pause| *pause >= ceiling / 2), "{pauses:?}");
+        world.cancel(lock);
+        world.finish();
+    }
+}
+
+#[test]
+fn a_lock_is_tried_when_a_quorum_of_nodes_is_free_by_expiry() {
+    let mut world = World::new(3);
+    for (node, ttl) in [(0, 50), (1, 100), (2, 5000)] {
+        world.occupy(node, "k", b"crashed", Some(ttl));
+    }
+    let lock = world.acquire(request("k"));
+    world.run_for(200);
+    // The Q-th smallest expiry is at 100; its time to live, 15, was heard of at 86.
+    assert_eq!(world.sent(lock, Verb::Acquire, 0).last(), Some(&(86 + 15 + 1)));
+    assert_eq!(world.granted_at(lock), Some(104));
+    world.finish();
+}
+
+#[test]
+fn a_crashed_holder_keeps_nobody_waiting_for_longer_than_its_ttl() {
+    let mut world = World::with(2, Quorum::majority(5).unwrap());
+    world.jitter = None;
+    let crashed = world.hold(request("k"));
+    world.sleep(0, 100_000);
+    let next = world.acquire_by(1, request("k"));
+    world.run_until(2000);
+    let granted = world.granted_at(next).unwrap();
+    assert!(granted <= TTL + 10, "{granted}");
+    assert!(!world.is_valid(crashed));
+    world.run_until(101_000);
+    world.finish();
+}
+
+#[test]
+fn a_key_without_a_ttl_is_looked_at_every_poll_ceiling() {
+    let mut world = World::new(3);
+    for node in 0..2 {
+        world.occupy(node, "k", b"for ever", None);
+    }
+    let lock = world.acquire(request("k"));
+    world.run_until(5000);
+    (0..2).for_each(|node| world.nodes[node].keys.clear());
+    world.run_until(5000 + POLL_CEILING.as_millis() as i64 + 10);
+    assert!(world.is_valid(lock));
+    world.finish();
+}
+
+#[test]
+fn two_clients_that_split_the_votes_come_apart_by_jitter() {
+    for seed in 1..50 {
+        let mut world = World::with(2, Quorum::majority(4).unwrap());
+        world.jitter = None;
+        // Uses up some jitter, so that every run has its own.
+        for n in 0..seed {
+            world.acquire(once(&format!("{n}")));
+        }
+        world.settle();
+        let began = world.now / 1_000_000;
+        // Each is nearer to two of the nodes.
+        for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
+            near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
+        }
+        let locks = [world.acquire(request("k")), world.acquire_by(1, request("k"))];
+        let mut held = 0;
+        while held < 2 && world.now / 1_000_000 < began + 300 {
+            world.run_for(1);
+            for lock in locks {
+                if world.is_valid(lock) {
+                    held += 1;
+                    world.release(lock, false);
+                }
+            }
+        }
+        assert_eq!(held, 2, "both get their turn");
+        world.finish();
+    }
+}
+
+#[test]
+fn a_call_without_an_end_goes_on_until_it_is_cancelled() {
+    let mut world = World::new(1);
+    world.down(0);
+    let lock = world.acquire(Request { wait: Wait::Forever, ..request("k") });
+    world.run_for(60_000);
+    assert_eq!(world.refused(lock), None);
+    assert_eq!(world.engines[0].calls_waiting(), 1);
+    world.cancel(lock);
+    assert!(world.engines[0].calls_waiting() == 0 && world.granted_at(lock).is_none());
+    world.finish();
+}
+
+#[test]
+fn a_waiting_caller_is_told_after_each_failed_attempt_if_it_wants_to_be() {
+    for progress in [true, false] {
+        let mut world = World::new(3);
+        for node in 0..3 {
+            world.occupy(node, "k", b"holder", Some(300));
+        }
+        let lock = world.hold(Request { progress, ..request("k") });
+        let failed = world.guard(lock).attempts as usize - 1;
+        assert_eq!(world.retried(lock).len(), if progress { failed } else { 0 });
+        world.finish();
+    }
+}

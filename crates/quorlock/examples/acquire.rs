@@ -1,0 +1,33 @@
+//! Takes a lock, works under it, gives it back, and says what each node had to do with it.
+//!
+//! `QUORLOCK_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 cargo run --example acquire`
+//! (without the variable it runs on nodes in memory)
+
+use std::error::Error;
+use std::time::Duration;
+
+use quorlock::node::MemoryNode;
+use quorlock::{AcquireError, Client};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let builder = match std::env::var("QUORLOCK_NODES") {
+        Ok(nodes) => Client::builder().nodes(nodes.split(',')),
+        Err(_) => Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)),
+    };
+    let client = builder.owner(quorlock::this_process("acquire example")).build()?;
+
+    match client.acquire("orders").wait(Duration::from_secs(5)).await {
+        Ok(guard) => {
+            println!("held by {} votes for {:?}", guard.votes(), guard.remaining());
+            // … what only one may do at a time …
+            let released = guard.release().await;
+            println!("{:?}", released.outcome);
+        }
+        Err(AcquireError::Contended(why)) => println!("somebody else is at it: {why}"),
+        Err(error) => println!("no lock to be had: {error}"),
+    }
+
+    client.shutdown(Duration::from_secs(1)).await?;
+    Ok(())
+}

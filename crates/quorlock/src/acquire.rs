@@ -1,0 +1,348 @@
+//! A call for a lock: its options, and the future that waits for it.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use quorlock_core::engine::{Request, Wait};
+use quorlock_core::{LockId, Refusal, Retry, Story};
+use tokio::sync::{oneshot, watch};
+
+use crate::client::Shared;
+use crate::driver::{AcquireCall, Ask};
+use crate::error::{AcquireError, InvalidRequest, NodeAnswer};
+use crate::guard::Guard;
+
+/// A call for a lock, made by [`Client::acquire`](crate::Client::acquire): set options, then await.
+///
+/// Each option replaces the client's default for this call alone. Nothing is sent before the first
+/// poll; options that do not go together are refused then
+/// ([`AcquireError::Invalid`](crate::AcquireError::Invalid)), before anything is sent.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::time::Duration;
+/// # use quorlock::{AcquireError, Client, node::MemoryNode};
+/// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+/// let ttl = Duration::from_secs(5);
+/// match client.acquire("orders").ttl(ttl).wait(Duration::from_secs(2)).await {
+///     Ok(guard) => assert!(guard.remaining() < ttl),
+///     Err(error) if error.is_contended() => println!("somebody else is at it: {error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a call does nothing unless it is awaited"]
+pub struct Acquire {
+    shared: Arc<Shared>,
+    resource: String,
+    options: crate::builder::CallDefaults,
+    once: bool,
+    progress: Option<watch::Sender<Option<Waiting>>>,
+}
+
+impl Acquire {
+    pub(crate) fn new(shared: Arc<Shared>, resource: String) -> Self {
+        let options = shared.defaults.clone();
+        Self { shared, resource, options, once: false, progress: None }
+    }
+
+    pub(crate) fn once(mut self) -> Self {
+        self.once = true;
+        self
+    }
+
+    /// How long a node keeps the key without an extension; 100 ms to the client's `max_ttl`,
+    /// rounded down to whole milliseconds. Default 10 s.
+    ///
+    /// A crashed holder blocks others for this long. A short ttl costs more extensions and gives
+    /// less time to bridge a hiccup.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.timing.ttl = ttl;
+        self
+    }
+
+    /// How long to try, connecting and queueing included; at the end of it the call ends, whatever
+    /// is under way. Default 10 s. Zero: a single attempt without queueing, as
+    /// [`Client::try_acquire`](crate::Client::try_acquire), of which this has no effect.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.options.wait = Some(wait);
+        self
+    }
+
+    /// Tries until the lock is granted, the future is dropped or the client is shut down; or until
+    /// it turns out that the nodes do not let this user in.
+    pub fn wait_forever(mut self) -> Self {
+        self.options.wait = None;
+        self
+    }
+
+    /// A lock with less validity left than this is not handed out; it is given back, and tried for
+    /// anew. Default zero (there is always more than the margin); less than the ttl by the drift.
+    pub fn min_validity(mut self, min_validity: Duration) -> Self {
+        self.options.timing.min_validity = min_validity;
+        self
+    }
+
+    /// How attempts follow each other, and how many there may be. Default: after one to three
+    /// observed round trips, doubling up to 250 ms, or when the nodes say that the lock expires; as
+    /// many as fit into the wait.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.options.retry = retry;
+        self
+    }
+
+    /// Whether the lock is extended automatically, every third of the ttl, while its guard lives.
+    /// Default true. Without it the lock is lost after its ttl, unless
+    /// [`Guard::extend`](crate::Guard::extend) is called in time.
+    pub fn auto_extend(mut self, automatic: bool) -> Self {
+        self.options.automatic = automatic;
+        self
+    }
+
+    /// Nothing is extended past this much time after the grant; at least the ttl. Default 24 h. A
+    /// lock that is still held by then is lost, with
+    /// [`LossCause::HoldLimit`](crate::LossCause::HoldLimit).
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.max_hold = max_hold;
+        self
+    }
+
+    /// Describes the owner to whoever asks who holds the lock: stored behind the token, at most
+    /// 256 bytes without control characters. Default: the client's; none, unless set.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.options.owner = owner.into().into();
+        self
+    }
+
+    /// Where to tell, after each failed attempt that is not the last, why it failed. Told while the
+    /// call is being polled.
+    pub fn progress(mut self, progress: watch::Sender<Option<Waiting>>) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+
+    fn request(&self) -> Result<Request, InvalidRequest> {
+        let key = self.shared.key(&self.resource)?;
+        let timing = self.options.check()?;
+        let wait = match self.options.wait {
+            _ if self.once => Wait::Once,
+            Some(Duration::ZERO) => Wait::Once,
+            Some(wait) => Wait::For(wait),
+            None => Wait::Forever,
+        };
+        Ok(Request {
+            key,
+            owner: self.options.owner.clone(),
+            timing,
+            wait,
+            retry: self.options.retry,
+            automatic: self.options.automatic,
+            max_hold: self.options.max_hold,
+            progress: self.progress.is_some(),
+        })
+    }
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<Guard, AcquireError>;
+    type IntoFuture = Acquiring;
+
+    fn into_future(self) -> Acquiring {
+        let request = self.request();
+        let span = tracing::debug_span!("acquire", resource = self.resource);
+        let resource: Arc<str> = self.resource.into();
+        Acquiring {
+            shared: self.shared,
+            resource,
+            span,
+            progress: self.progress,
+            state: State::Ready(Box::new(request)),
+        }
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("resource", &self.resource).finish_non_exhaustive()
+    }
+}
+
+/// The future of a call for a lock, as `.await` makes it from an [`Acquire`].
+///
+/// `Send` and `'static`. Dropping it at any point gives back what it got, and its place in the local
+/// queue; that neither blocks nor needs a runtime. May be polled on any runtime, or none.
+///
+/// # Panics
+/// If polled again after it was done.
+#[must_use = "a call does nothing unless it is awaited"]
+pub struct Acquiring {
+    shared: Arc<Shared>,
+    resource: Arc<str>,
+    span: tracing::Span,
+    progress: Option<watch::Sender<Option<Waiting>>>,
+    state: State,
+}
+
+enum State {
+    Ready(Box<Result<Request, InvalidRequest>>),
+    Asked(Asked),
+    Done,
+}
+
+struct Asked {
+    lock: LockId,
+    reply: oneshot::Receiver<Result<Guard, Refusal>>,
+    stories: Option<Stories>,
+}
+
+/// What the driver tells, and what of it has been passed on.
+struct Stories(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl Acquiring {
+    /// Asks the driver. The call has begun.
+    pub(crate) fn start(&mut self) -> Result<(), AcquireError> {
+        let State::Ready(request) = std::mem::replace(&mut self.state, State::Done) else {
+            return Ok(());
+        };
+        let request = (*request)?;
+        let (reply_sender, reply) = oneshot::channel();
+        let lock = self.shared.new_lock();
+        let (told, stories) = match self.progress.take() {
+            None => (None, None),
+            Some(progress) => {
+                let (told, seen) = watch::channel(None);
+                (Some(told), Some(Stories::new(seen, progress, self.shared.names.clone())))
+            }
+        };
+        let resource = self.resource.clone();
+        let call = AcquireCall { request, resource, progress: told, reply: reply_sender };
+        self.shared.asks.send(Ask::Acquire { lock, call: Box::new(call) });
+        self.state = State::Asked(Asked { lock, reply, stories });
+        Ok(())
+    }
+
+    fn conclude(
+        &mut self,
+        reply: Result<Result<Guard, Refusal>, oneshot::error::RecvError>,
+    ) -> Result<Guard, AcquireError> {
+        self.state = State::Done;
+        let _entered = self.span.enter();
+        let resource = self.resource.clone();
+        match reply {
+            Ok(Ok(guard)) => {
+                tracing::debug!(votes = guard.votes(), "acquired");
+                Ok(guard)
+            }
+            Ok(Err(refusal)) => {
+                let attempts = refusal.attempts;
+                let needed = self.shared.quorum.needed();
+                let error = AcquireError::new(resource, needed, &self.shared.names, refusal);
+                // Not the error itself: it quotes what other libraries have stored.
+                tracing::debug!(attempts, contended = error.is_contended(), "not acquired");
+                Err(error)
+            }
+            Err(_) => Err(AcquireError::Closed { resource }),
+        }
+    }
+
+    /// Blocks until the call is done.
+    ///
+    /// # Panics
+    /// Inside an async runtime; the call is cancelled then, as any future that is dropped.
+    pub(crate) fn wait(mut self) -> Result<Guard, AcquireError> {
+        self.start()?;
+        let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
+        // Waiting consumes the receiver, and the rest must stay to be dropped in a panic.
+        let (_, nobody) = oneshot::channel();
+        let reply = std::mem::replace(&mut asked.reply, nobody).blocking_recv();
+        self.conclude(reply)
+    }
+}
+
+impl Future for Acquiring {
+    type Output = Result<Guard, AcquireError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let State::Ready(_) = this.state {
+            this.start()?;
+        }
+        let State::Asked(asked) = &mut this.state else {
+            panic!("polled after it was done");
+        };
+        if let Some(stories) = &mut asked.stories
+            && stories.0.as_mut().poll(cx).is_ready()
+        {
+            asked.stories = None;
+        }
+        match Pin::new(&mut asked.reply).poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(reply) => Poll::Ready(this.conclude(reply)),
+        }
+    }
+}
+
+impl Drop for Acquiring {
+    fn drop(&mut self) {
+        if let State::Asked(asked) = &self.state {
+            self.shared.asks.send(Ask::Cancel { lock: asked.lock });
+        }
+    }
+}
+
+impl fmt::Debug for Acquiring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquiring").field("resource", &self.resource).finish_non_exhaustive()
+    }
+}
+
+impl Stories {
+    fn new(
+        mut seen: watch::Receiver<Option<Story>>,
+        progress: watch::Sender<Option<Waiting>>,
+        names: crate::client::Names,
+    ) -> Self {
+        Self(Box::pin(async move {
+            while seen.changed().await.is_ok() {
+                let story = seen.borrow_and_update().clone();
+                progress.send_replace(story.map(|story| Waiting::new(&names, story)));
+            }
+        }))
+    }
+}
+
+/// Why a call is still waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// How many attempts there were.
+    pub attempts: u32,
+    /// Time since the call.
+    pub elapsed: Duration,
+    /// Enough nodes answered, and refused; else too few answered, or too late.
+    pub contended: bool,
+    /// What each node said in the last attempt.
+    pub nodes: Vec<NodeAnswer>,
+}
+
+impl Waiting {
+    fn new(names: &crate::client::Names, story: Story) -> Self {
+        Self {
+            attempts: story.attempts,
+            elapsed: story.elapsed,
+            contended: story.why == quorlock_core::WhyNot::Contended,
+            nodes: NodeAnswer::all(names, story.nodes),
+        }
+    }
+
+    /// Who holds the lock: on the most nodes, if they differ.
+    pub fn holder(&self) -> Option<crate::Holder> {
+        crate::error::most_frequent(self.nodes.iter().filter_map(NodeAnswer::holder))
+    }
+}

@@ -1,0 +1,258 @@
+//! The same client without async: for threads, scripts and tests.
+//!
+//! Not a twin: a façade. A blocking client is an async one on a [thread of its
+//! own](crate::ClientBuilder::own_thread), and each method here waits for what the driver answers.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use quorlock::{blocking::Client, node::MemoryNode};
+//!
+//! let builder = Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new));
+//! let client = Client::build(builder)?;
+//! let guard = client.acquire("orders").wait(Duration::from_secs(5)).call()?;
+//! assert!(guard.is_valid());
+//! guard.release();
+//! client.shutdown(Duration::from_secs(1))?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::time::{Duration, Instant};
+
+use quorlock_core::{LossCause, Retry, Token};
+
+use crate::builder::ClientBuilder;
+use crate::client::Stats;
+use crate::error::{
+    AcquireError, BuildError, ExtendError, HoldError, InvalidRequest, ShutdownError,
+};
+use crate::guard::Released;
+use crate::inspect::Inspection;
+
+/// A client whose methods block. See [`crate::Client`].
+///
+/// # Panics
+/// Its methods that wait panic inside an async runtime, where they would block other tasks.
+#[derive(Clone, Debug)]
+pub struct Client(crate::Client);
+
+impl Client {
+    /// What a client is made from.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::new()
+    }
+
+    /// Checks everything and starts the client on a thread of its own; needs no runtime here.
+    ///
+    /// # Errors
+    /// As [`ClientBuilder::build`].
+    pub fn build(builder: ClientBuilder) -> Result<Self, BuildError> {
+        builder.own_thread().build().map(Self)
+    }
+
+    /// A call for the lock on `resource`: set options, then [`Acquire::call`].
+    pub fn acquire(&self, resource: impl Into<String>) -> Acquire {
+        Acquire(self.0.acquire(resource))
+    }
+
+    /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
+    /// callers of this process.
+    pub fn try_acquire(&self, resource: impl Into<String>) -> Acquire {
+        Acquire(self.0.try_acquire(resource))
+    }
+
+    /// Acquires the lock, does the work, gives the lock back.
+    ///
+    /// Nothing can stop a thread from outside: the work itself must ask the guard whether the lock
+    /// is still held before what matters.
+    ///
+    /// # Errors
+    /// [`HoldError::NotAcquired`] if the work was not begun, [`HoldError::Lost`] if the lock was
+    /// lost before the work was done.
+    ///
+    /// # Panics
+    /// Inside an async runtime.
+    pub fn hold<T>(
+        &self,
+        resource: impl Into<String>,
+        work: impl FnOnce(&Guard) -> T,
+    ) -> Result<T, HoldError> {
+        let guard = self.acquire(resource).call()?;
+        let result = work(&guard);
+        if let Some(cause) = guard.loss() {
+            return Err(HoldError::Lost { resource: guard.resource().into(), cause });
+        }
+        // How the release went is of no consequence to the work, which was done under the lock.
+        let _ = guard.release();
+        Ok(result)
+    }
+
+    /// Asks every node who holds the lock on `resource`; see [`crate::Client::inspect`].
+    ///
+    /// # Errors
+    /// If the resource's name is not one; nothing was sent.
+    ///
+    /// # Panics
+    /// Inside an async runtime.
+    pub fn inspect(&self, resource: &str) -> Result<Inspection, InvalidRequest> {
+        let nodes = self.0.ask_inspect(resource)?.blocking_recv().unwrap_or_default();
+        Ok(self.0.inspected(nodes))
+    }
+
+    /// Figures of this client, as of now.
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    /// Shuts the client down, for all its clones; see [`crate::Client::shutdown`].
+    ///
+    /// # Errors
+    /// [`ShutdownError`] if the time was not enough for all that is owed.
+    pub fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
+        let mut closed = self.0.ask_close();
+        #[expect(clippy::disallowed_methods, reason = "a bound on waiting, no validity")]
+        let started = Instant::now();
+        let mut pause = Duration::from_micros(200);
+        loop {
+            use tokio::sync::oneshot::error::TryRecvError;
+            let left = timeout.saturating_sub(started.elapsed());
+            match closed.try_recv() {
+                Err(TryRecvError::Empty) if left.is_zero() => {
+                    return Err(ShutdownError { owed: self.stats().releases_owed });
+                }
+                Err(TryRecvError::Empty) => std::thread::sleep(pause.min(left)),
+                _ => return Ok(()),
+            }
+            pause = (pause * 2).min(Duration::from_millis(10));
+        }
+    }
+}
+
+/// A call for a lock; see [`crate::Acquire`] for the options.
+#[must_use = "a call does nothing until call()"]
+#[derive(Debug)]
+pub struct Acquire(crate::Acquire);
+
+impl Acquire {
+    /// See [`crate::Acquire::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self(self.0.ttl(ttl))
+    }
+
+    /// See [`crate::Acquire::wait`].
+    pub fn wait(self, wait: Duration) -> Self {
+        Self(self.0.wait(wait))
+    }
+
+    /// See [`crate::Acquire::wait_forever`].
+    pub fn wait_forever(self) -> Self {
+        Self(self.0.wait_forever())
+    }
+
+    /// See [`crate::Acquire::min_validity`].
+    pub fn min_validity(self, min_validity: Duration) -> Self {
+        Self(self.0.min_validity(min_validity))
+    }
+
+    /// See [`crate::Acquire::retry`].
+    pub fn retry(self, retry: Retry) -> Self {
+        Self(self.0.retry(retry))
+    }
+
+    /// See [`crate::Acquire::auto_extend`].
+    pub fn auto_extend(self, automatic: bool) -> Self {
+        Self(self.0.auto_extend(automatic))
+    }
+
+    /// See [`crate::Acquire::max_hold`].
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        Self(self.0.max_hold(max_hold))
+    }
+
+    /// See [`crate::Acquire::owner`].
+    pub fn owner(self, owner: impl Into<String>) -> Self {
+        Self(self.0.owner(owner))
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Errors
+    /// [`AcquireError`], with every node's answer. The nodes keep nothing.
+    ///
+    /// # Panics
+    /// Inside an async runtime; the call is cancelled then.
+    pub fn call(self) -> Result<Guard, AcquireError> {
+        self.0.into_future().wait().map(Guard)
+    }
+}
+
+/// A held lock; see [`crate::Guard`].
+#[must_use = "a guard that is dropped gives its lock back at once"]
+pub struct Guard(crate::Guard);
+
+impl Guard {
+    /// The resource that is locked.
+    pub fn resource(&self) -> &str {
+        self.0.resource()
+    }
+
+    /// See [`crate::Guard::token`].
+    pub fn token(&self) -> Token {
+        self.0.token()
+    }
+
+    /// See [`crate::Guard::is_valid`].
+    pub fn is_valid(&self) -> bool {
+        self.0.is_valid()
+    }
+
+    /// See [`crate::Guard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.0.remaining()
+    }
+
+    /// See [`crate::Guard::votes`].
+    pub fn votes(&self) -> usize {
+        self.0.votes()
+    }
+
+    /// Why the lock is not held any more, once it is not.
+    pub fn loss(&self) -> Option<LossCause> {
+        self.0.loss()
+    }
+
+    /// Blocks until the lock is lost.
+    pub fn lost(&self) -> LossCause {
+        self.0.wait_lost()
+    }
+
+    /// See [`crate::Guard::extend`].
+    ///
+    /// # Errors
+    /// [`ExtendError`]; none of them deletes anything.
+    ///
+    /// # Panics
+    /// Inside an async runtime.
+    pub fn extend(&self) -> Result<Duration, ExtendError> {
+        let (outcome, span) = self.0.ask_extend();
+        self.0.extended(outcome.blocking_recv().ok(), &span)
+    }
+
+    /// Gives the lock back on every node, and tells how that went; see [`crate::Guard::release`].
+    ///
+    /// # Panics
+    /// Inside an async runtime. The release is queued all the same.
+    pub fn release(self) -> Released {
+        let (report, releasing) = self.0.ask_release();
+        releasing.conclude(report.blocking_recv().ok())
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

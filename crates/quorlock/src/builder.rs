@@ -1,0 +1,370 @@
+//! What a client is made from. Relations are checked once, here; refused, never clamped.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock_core::{Delay, Quorum, Retry, Timing, TimingError, TimingOptions};
+
+use crate::client::{Client, Names, Shared};
+use crate::clock::Clock;
+use crate::driver::{Asks, Driver, Figures};
+use crate::error::{BuildError, InvalidRequest};
+use crate::node::{Node, NodeConfig, NodeConfigError, RedisNode, Tls};
+
+/// The options of a call, and the client's defaults for them.
+#[derive(Clone, Debug)]
+pub(crate) struct CallDefaults {
+    pub(crate) timing: TimingOptions,
+    /// `None`: for ever.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) retry: Retry,
+    pub(crate) automatic: bool,
+    pub(crate) max_hold: Duration,
+    pub(crate) owner: Arc<str>,
+}
+
+/// The longest description of an owner, in bytes.
+pub const OWNER_BYTES_MAX: usize = 256;
+
+impl CallDefaults {
+    fn new() -> Self {
+        Self {
+            timing: TimingOptions::default(),
+            wait: Some(Duration::from_secs(10)),
+            retry: Retry::default(),
+            automatic: true,
+            max_hold: Duration::from_secs(24 * 3600),
+            owner: "".into(),
+        }
+    }
+
+    /// Checks how the options relate.
+    pub(crate) fn check(&self) -> Result<Timing, InvalidRequest> {
+        let timing = Timing::new(self.timing)?;
+        if self.max_hold < timing.ttl() {
+            let (max_hold, ttl) = (self.max_hold, timing.ttl());
+            return Err(TimingError::HoldTooShort { max_hold, ttl }.into());
+        }
+        if self.owner.len() > OWNER_BYTES_MAX || self.owner.chars().any(char::is_control) {
+            return Err(InvalidRequest::Owner { max: OWNER_BYTES_MAX });
+        }
+        let (min, max) = match self.retry.delay {
+            Delay::Between { min, max } => (min, max),
+            Delay::Adaptive { ceiling } => (Duration::ZERO, ceiling),
+        };
+        if min > max || max.is_zero() || self.retry.attempts_max == Some(0) {
+            return Err(InvalidRequest::Retry { min, max });
+        }
+        Ok(timing)
+    }
+}
+
+/// The longest key prefix, in bytes.
+pub const PREFIX_BYTES_MAX: usize = 1024;
+
+/// Builds a [`Client`](crate::Client). Every option's bounds are checked by
+/// [`ClientBuilder::build`], before anything is sent.
+#[must_use = "a builder does nothing until build() is called"]
+pub struct ClientBuilder {
+    nodes: Vec<Result<NodeConfig, NodeConfigError>>,
+    custom: Vec<Arc<dyn Node>>,
+    quorum: Option<usize>,
+    prefix: String,
+    defaults: CallDefaults,
+    tls: Option<Tls>,
+    username: Option<String>,
+    password: Option<String>,
+    clock: Clock,
+    own_thread: bool,
+}
+
+impl ClientBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            custom: Vec::new(),
+            quorum: None,
+            prefix: String::new(),
+            defaults: CallDefaults::new(),
+            tls: None,
+            username: None,
+            password: None,
+            clock: Clock::System,
+            own_thread: false,
+        }
+    }
+
+    /// Adds nodes by URL, or `NAME=URL`: independent masters, no replicas of each other. Every
+    /// client of a lock must be given the same list. 1 to 31 nodes; three or five are usual.
+    pub fn nodes<S: AsRef<str>>(mut self, urls: impl IntoIterator<Item = S>) -> Self {
+        self.nodes.extend(urls.into_iter().map(|url| NodeConfig::parse(url.as_ref())));
+        self
+    }
+
+    /// Adds one node that was configured by itself; see [`ClientBuilder::nodes`].
+    pub fn node(mut self, node: NodeConfig) -> Self {
+        self.nodes.push(Ok(node));
+        self
+    }
+
+    /// Adds nodes of another kind: [`MemoryNode`](crate::node::MemoryNode)s, or one's own.
+    pub fn custom_nodes<N: Node>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
+        self.custom.extend(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn Node>));
+        self
+    }
+
+    /// How many nodes must grant: from the majority (the default) up to all of them. All clients of
+    /// a lock must agree. A higher quorum survives more votes that vanish early (2Q−N−1), and fewer
+    /// nodes that are down (N−Q).
+    pub fn quorum(mut self, needed: usize) -> Self {
+        self.quorum = Some(needed);
+        self
+    }
+
+    /// What stands before every resource to make its key. Default: nothing, so that other libraries
+    /// that lock the same name are excluded. At most 1024 bytes.
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The ttl of locks, unless a call says otherwise; see [`Acquire::ttl`](crate::Acquire::ttl).
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.defaults.timing.ttl = ttl;
+        self
+    }
+
+    /// The longest ttl that any client of these nodes uses; at most 24 h. Default 30 s. A node that was restarted
+    /// without its data must stay down for this long.
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.defaults.timing.ttl_max = max_ttl;
+        self
+    }
+
+    /// How long calls try, unless they say otherwise; see [`Acquire::wait`](crate::Acquire::wait).
+    /// Default 10 s.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.defaults.wait = Some(wait);
+        self
+    }
+
+    /// How long to wait for a node's answer; above zero, at most a quarter of the ttl.
+    ///
+    /// Default: min(5 % of ttl, 50 ms), but at least four observed round trips. A node that is slow
+    /// to answer is not waited for; if it grants all the same, its vote is given back or counted.
+    pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
+        self.defaults.timing.node_timeout = Some(node_timeout);
+        self
+    }
+
+    /// How long a connection may take to be made, log-in included; above zero. Default 1 s. Counts
+    /// against a call's wait.
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.defaults.timing.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// The clock rate error to allow for, in parts per million of the ttl, and the step and rounding
+    /// error; together less than the ttl. Default 10 000 (1 %) and 2 ms: the paper's
+    /// ttl × 0.01 + 2 ms.
+    pub fn drift(mut self, ppm: u32, constant: Duration) -> Self {
+        self.defaults.timing.drift_ppm = ppm;
+        self.defaults.timing.drift_constant = constant;
+        self
+    }
+
+    /// How long before the end of its validity a lock is given up as lost; less than the ttl by the
+    /// drift. Default max(2 % of ttl, 5 ms): time for whoever holds it to notice.
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.defaults.timing.margin = Some(margin);
+        self
+    }
+
+    /// As [`Acquire::min_validity`](crate::Acquire::min_validity), for all calls.
+    pub fn min_validity(mut self, min_validity: Duration) -> Self {
+        self.defaults.timing.min_validity = min_validity;
+        self
+    }
+
+    /// How attempts follow each other. Default: after one to three observed round trips, growing
+    /// up to 250 ms, or when the nodes say that the lock expires.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.defaults.retry = retry;
+        self
+    }
+
+    /// As [`Acquire::auto_extend`](crate::Acquire::auto_extend), for all calls.
+    pub fn auto_extend(mut self, automatic: bool) -> Self {
+        self.defaults.automatic = automatic;
+        self
+    }
+
+    /// As [`Acquire::max_hold`](crate::Acquire::max_hold), for all calls.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.defaults.max_hold = max_hold;
+        self
+    }
+
+    /// As [`Acquire::owner`](crate::Acquire::owner), for all calls. See
+    /// [`this_process`](crate::this_process).
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.defaults.owner = owner.into().into();
+        self
+    }
+
+    /// Certificates for all nodes that have none of their own.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// The ACL user for all nodes; replaces those in the URLs.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.username = Some(username.into());
+        self
+    }
+
+    /// The password for all nodes whose URL has none.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Which clock to read. Default, and for production: [`Clock::System`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Gives the client a thread of its own, with a runtime of its own.
+    ///
+    /// Extension then does not depend on the caller's runtime, which may be blocked; each operation
+    /// costs a hop between threads more. Safety depends on neither: validity is read from the
+    /// clock.
+    pub fn own_thread(mut self) -> Self {
+        self.own_thread = true;
+        self
+    }
+
+    /// Checks everything and starts the client: as a task on the current tokio runtime, which must
+    /// have I/O and time enabled, or on its own thread. Connections are made in the background; no
+    /// node need be up.
+    ///
+    /// As a task it lives as long as that runtime runs: whoever calls from another runtime while this
+    /// one stands still waits for it, longer than `wait` says if need be.
+    ///
+    /// # Errors
+    /// [`BuildError`]: what does not fit, with the values. Nothing was sent.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use quorlock::Client;
+    /// let builder = Client::builder()
+    ///     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+    ///     .ttl(Duration::from_secs(1))
+    ///     .node_timeout(Duration::from_millis(300));
+    /// assert_eq!(
+    ///     builder.build().unwrap_err().to_string(),
+    ///     "node timeout (300ms) must be above zero and at most a quarter of ttl (1s)",
+    /// );
+    /// ```
+    pub fn build(self) -> Result<Client, BuildError> {
+        let timing = self.defaults.check()?;
+        if self.prefix.len() > PREFIX_BYTES_MAX {
+            let bytes = self.prefix.len();
+            return Err(BuildError::PrefixTooLong { bytes, max: PREFIX_BYTES_MAX });
+        }
+        let quorum_of = |count| match self.quorum {
+            Some(needed) => Quorum::new(count, needed),
+            None => Quorum::majority(count),
+        };
+        let nodes = self.make_nodes(&timing)?;
+        let quorum = quorum_of(nodes.len())?;
+        let names: Names = nodes.iter().map(|node| node.name().into()).collect();
+        let figures = Arc::new(Figures::new(nodes.len()));
+        let (asks, receiver) = Asks::channel();
+        let (clock, ttl_max) = (self.clock, self.defaults.timing.ttl_max);
+        let driver = {
+            let (nodes, names) = (nodes.clone(), names.clone());
+            let (asks, figures) = (asks.downgrade(), figures.clone());
+            move || {
+                Driver::start(quorum, &nodes, (clock, names, figures), (asks, receiver), ttl_max)
+                    .run()
+            }
+        };
+        if self.own_thread {
+            spawn_thread(driver)?;
+        } else {
+            let runtime =
+                tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
+            runtime.spawn(async move { driver().await });
+        }
+        let settings = (self.prefix.into(), self.defaults);
+        Ok(Client::new(Shared::new((asks, names), quorum, settings, nodes, figures)))
+    }
+
+    fn make_nodes(&self, timing: &Timing) -> Result<Vec<Arc<dyn Node>>, BuildError> {
+        let mut addresses = BTreeSet::new();
+        let mut nodes: Vec<Arc<dyn Node>> = Vec::new();
+        for config in &self.nodes {
+            let config = self.complete(config.clone()?);
+            if !addresses.insert(config.address()) {
+                let hint = "every node must be a server of its own, with a vote of its own";
+                return Err(BuildError::Duplicate { name: config.address(), hint });
+            }
+            let connect = self.defaults.timing.connect_timeout;
+            let silence = 3 * timing.node_timeout(Duration::ZERO);
+            nodes.push(Arc::new(RedisNode::new(config, connect, silence)?));
+        }
+        nodes.extend(self.custom.iter().cloned());
+        let mut names = BTreeSet::new();
+        for node in &nodes {
+            if !names.insert(node.name().to_owned()) {
+                let hint = "every node needs a name of its own";
+                return Err(BuildError::Duplicate { name: node.name().to_owned(), hint });
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Fills in what is set for all nodes.
+    fn complete(&self, config: NodeConfig) -> NodeConfig {
+        let config = match &self.tls {
+            Some(tls) => config.tls_unless_set(tls),
+            None => config,
+        };
+        let config = match &self.username {
+            Some(username) => config.username(username),
+            None => config,
+        };
+        match &self.password {
+            Some(password) if !config.has_password() => config.password(password),
+            _ => config,
+        }
+    }
+}
+
+/// Runs the driver on a thread of its own, with a runtime of its own.
+fn spawn_thread<F: Future<Output = ()>>(
+    driver: impl FnOnce() -> F + Send + 'static,
+) -> Result<(), BuildError> {
+    let failed = |error: std::io::Error| BuildError::Thread { reason: error.to_string() };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    std::thread::Builder::new()
+        .name("quorlock".to_owned())
+        .spawn(move || runtime.block_on(async move { driver().await }))
+        .map_err(failed)?;
+    Ok(())
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("nodes", &self.nodes)
+            .field("defaults", &self.defaults)
+            .finish_non_exhaustive()
+    }
+}

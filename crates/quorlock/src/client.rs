@@ -1,0 +1,348 @@
+//! The client: a handle to one engine, its driver and its nodes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quorlock_core::{LockId, Quorum};
+use tokio::sync::oneshot;
+
+use crate::acquire::Acquire;
+use crate::builder::{CallDefaults, ClientBuilder};
+use crate::driver::{Ask, Asks, Figures};
+use crate::error::{HoldError, InvalidRequest, NodeAnswer, ShutdownError};
+use crate::guard::Guard;
+use crate::inspect::Inspection;
+use crate::node::{Node, NodeState};
+
+/// The nodes' names, in the order of the client's list.
+pub(crate) type Names = Arc<[Arc<str>]>;
+
+/// A client of a set of nodes: acquires locks on their majority.
+///
+/// Cheap to clone; all clones share one connection per node. Make one per process and set of nodes,
+/// and call [`Client::shutdown`] before the runtime ends.
+///
+/// When all clones and guards are gone, what is still owed is given back in the background, for a
+/// second longer than `max_ttl` at most. In a forked child nothing of a client works, and nothing
+/// is sent: connections and locks are the parent's.
+///
+/// ```no_run
+/// # async fn work() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use quorlock::Client;
+///
+/// let client = Client::builder()
+///     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+///     .ttl(Duration::from_secs(10))
+///     .build()?;
+/// let guard = client.acquire("orders").await?;
+/// // … what only one may do at a time …
+/// guard.release().await;
+/// client.shutdown(Duration::from_secs(1)).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) asks: Asks,
+    pub(crate) names: Names,
+    pub(crate) quorum: Quorum,
+    pub(crate) prefix: Box<str>,
+    pub(crate) defaults: CallDefaults,
+    nodes: Vec<Arc<dyn Node>>,
+    figures: Arc<Figures>,
+    next_lock: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        (asks, names): (Asks, Names),
+        quorum: Quorum,
+        (prefix, defaults): (Box<str>, CallDefaults),
+        nodes: Vec<Arc<dyn Node>>,
+        figures: Arc<Figures>,
+    ) -> Self {
+        let next_lock = AtomicU64::new(1);
+        Self { asks, names, quorum, prefix, defaults, nodes, figures, next_lock }
+    }
+
+    pub(crate) fn new_lock(&self) -> LockId {
+        LockId(self.next_lock.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The key under which a resource is stored.
+    pub(crate) fn key(&self, resource: &str) -> Result<Arc<str>, InvalidRequest> {
+        check_resource(resource)?;
+        Ok(format!("{}{resource}", self.prefix).into())
+    }
+}
+
+/// Whether this can be the name of a resource: what [`Client::acquire`] checks first. It has 1 to
+/// [`RESOURCE_BYTES_MAX`] bytes, any of them, and does not begin with `quorlock:`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
+    if resource.is_empty() {
+        return Err(InvalidRequest::ResourceEmpty);
+    }
+    if resource.len() > RESOURCE_BYTES_MAX {
+        let bytes = resource.len();
+        return Err(InvalidRequest::ResourceTooLong { bytes, max: RESOURCE_BYTES_MAX });
+    }
+    if resource.starts_with("quorlock:") {
+        return Err(InvalidRequest::ResourceReserved);
+    }
+    Ok(())
+}
+
+/// The longest name of a resource, in bytes.
+pub const RESOURCE_BYTES_MAX: usize = 4096;
+
+impl Client {
+    /// What a client is made from.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::new()
+    }
+
+    pub(crate) fn new(shared: Shared) -> Self {
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Acquires the lock on `resource`, waiting for it as long as `wait` says (10 s by default).
+    ///
+    /// Await the result, or set options first: `client.acquire("orders").ttl(..).wait(..).await`.
+    /// Callers of this process that want the same resource queue up here, first come, first
+    /// served, and burden no node. There is no re-entrancy: acquiring again what one holds waits.
+    ///
+    /// # Errors
+    /// [`AcquireError`](crate::AcquireError), with every node's answer. The nodes keep nothing: what
+    /// was granted is given back, and on a node that cannot be reached it is gone after the ttl.
+    ///
+    /// # Cancel safety
+    /// Safe at every point: dropping the future gives back what it got, and one's place in the
+    /// local queue. No key is left on any node that answers.
+    pub fn acquire(&self, resource: impl Into<String>) -> Acquire {
+        Acquire::new(self.shared.clone(), resource.into())
+    }
+
+    /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
+    /// callers of this process.
+    ///
+    /// Takes one round trip, or one node timeout if nodes do not answer; in front of connections
+    /// that are still being made, what is left of `connect_timeout` as well.
+    ///
+    /// # Errors
+    /// As [`Client::acquire`]; if another caller of this process holds or wants the lock, no node
+    /// is asked.
+    ///
+    /// # Cancel safety
+    /// As [`Client::acquire`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let guard = client.try_acquire("orders").await?;
+    /// let error = client.try_acquire("orders").await.unwrap_err();
+    /// assert!(error.is_contended());
+    /// # guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_acquire(&self, resource: impl Into<String>) -> Acquire {
+        self.acquire(resource).once()
+    }
+
+    /// Acquires the lock, does the work, gives the lock back. If the lock is lost, the work is
+    /// stopped: its future is dropped where it stands, at an await. Work that never awaits is not
+    /// stopped; it must ask [`Guard::is_valid`] itself.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let sum = client.hold("orders", async |guard| {
+    ///     assert!(guard.is_valid());
+    ///     1 + 1
+    /// });
+    /// assert_eq!(sum.await?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`HoldError::NotAcquired`] if the work was not begun, [`HoldError::Lost`] if it was stopped,
+    /// or was done when the lock had already been lost. In both cases the nodes keep nothing.
+    ///
+    /// # Cancel safety
+    /// Safe as far as the lock is concerned: it is given back. The work is dropped where it stands.
+    pub async fn hold<T>(
+        &self,
+        resource: impl Into<String>,
+        work: impl AsyncFnOnce(&Guard) -> T,
+    ) -> Result<T, HoldError> {
+        let guard = self.acquire(resource).await?;
+        let lost = |cause| HoldError::Lost { resource: guard.resource().into(), cause };
+        let result = tokio::select! {
+            biased;
+            cause = guard.lost() => return Err(lost(cause)),
+            result = work(&guard) => result,
+        };
+        if let Some(cause) = guard.loss() {
+            return Err(lost(cause));
+        }
+        // How the release went is of no consequence to the work, which was done under the lock.
+        let _ = guard.release().await;
+        Ok(result)
+    }
+
+    /// Asks every node who holds the lock on `resource`, without wanting it.
+    ///
+    /// Takes one round trip; one second at most if nodes do not answer.
+    ///
+    /// # Errors
+    /// If the resource's name is not one; nothing was sent. A node's failure is part of the result;
+    /// after a shutdown there are no nodes in it.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is changed on any node.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, Verdict, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let guard = client.acquire("orders").owner("api-7").await?;
+    /// let seen = client.inspect("orders").await?;
+    /// assert_eq!(seen.verdict(), Verdict::Held);
+    /// assert!(seen.holder().unwrap().to_string().starts_with("api-7, "));
+    /// # guard.release().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn inspect(&self, resource: &str) -> Result<Inspection, InvalidRequest> {
+        let nodes = self.ask_inspect(resource)?.await.unwrap_or_default();
+        Ok(self.inspected(nodes))
+    }
+
+    pub(crate) fn ask_inspect(
+        &self,
+        resource: &str,
+    ) -> Result<oneshot::Receiver<Vec<quorlock_core::NodeStory>>, InvalidRequest> {
+        let key = self.shared.key(resource)?;
+        let (reply, nodes) = oneshot::channel();
+        let lock = self.shared.new_lock();
+        self.shared.asks.send(Ask::Inspect { lock, key, timeout: INSPECT_TIMEOUT, reply });
+        Ok(nodes)
+    }
+
+    pub(crate) fn inspected(&self, stories: Vec<quorlock_core::NodeStory>) -> Inspection {
+        Inspection::new(NodeAnswer::all(&self.shared.names, stories), self.shared.quorum)
+    }
+
+    /// Figures of this client, as of now.
+    pub fn stats(&self) -> Stats {
+        let figures = &self.shared.figures;
+        let node = |((name, node), figures): ((&Arc<str>, &Arc<dyn Node>), _)| {
+            let figures: &crate::driver::NodeFigures = figures;
+            let nanos = figures.round_trip_ns.load(Ordering::Relaxed);
+            NodeStats {
+                name: name.clone(),
+                state: node.state(),
+                round_trip: (nanos > 0).then(|| Duration::from_nanos(nanos)),
+                timeouts: figures.timeouts.load(Ordering::Relaxed),
+                commands: figures.commands.load(Ordering::Relaxed),
+            }
+        };
+        let nodes = self.shared.names.iter().zip(&self.shared.nodes).zip(&figures.nodes);
+        Stats {
+            nodes: nodes.map(node).collect(),
+            locks_held: figures.locks_held.load(Ordering::Relaxed),
+            calls_waiting: figures.calls_waiting.load(Ordering::Relaxed),
+            releases_owed: figures.releases_owed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Shuts the client down, for all its clones: calls that wait, and all later ones, end with
+    /// [`AcquireError::Closed`](crate::AcquireError::Closed), locks still held are lost
+    /// ([`LossCause::Shutdown`](crate::LossCause::Shutdown)) and given back, and releases that are
+    /// owed are waited for, for `timeout` at most.
+    ///
+    /// To shut down again is no error: it waits for what is still owed.
+    ///
+    /// # Errors
+    /// [`ShutdownError`] if the time was not enough. What is owed goes on being given back while the
+    /// runtime lives; the keys are gone after their ttl in any case.
+    ///
+    /// # Cancel safety
+    /// Safe: once polled, the shutdown goes on.
+    pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
+        match tokio::time::timeout(timeout, self.ask_close()).await {
+            // Closed without a word: the driver was gone already, and owes nothing any more.
+            Ok(_) => Ok(()),
+            Err(_) => Err(ShutdownError { owed: self.stats().releases_owed }),
+        }
+    }
+
+    pub(crate) fn ask_close(&self) -> oneshot::Receiver<()> {
+        let (reply, closed) = oneshot::channel();
+        self.shared.asks.send(Ask::Close { reply });
+        closed
+    }
+}
+
+/// How long an inspection waits for the nodes: longer than an attempt, because a person asks.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("nodes", &self.shared.nodes)
+            .field("quorum", &self.shared.quorum.needed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Figures of a client, as [`Client::stats`] reads them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Per node, in the order of the client's list.
+    pub nodes: Vec<NodeStats>,
+    /// Guards alive, those whose lock was lost included.
+    pub locks_held: usize,
+    /// Calls waiting for a lock, be it for their turn, for answers or for the next attempt.
+    pub calls_waiting: usize,
+    /// Tokens being released right now, or owed to a node that cannot be reached: those for the
+    /// ttl at most, for then the key has expired.
+    pub releases_owed: usize,
+}
+
+/// Figures of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeStats {
+    /// The node's name.
+    pub name: Arc<str>,
+    /// Whether it can be used.
+    pub state: NodeState,
+    /// The smoothed round trip, waiting in the server's and our own queues included; `None` before
+    /// the first answer.
+    pub round_trip: Option<Duration>,
+    /// How often it did not answer an attempt in time, since the client was built.
+    pub timeouts: u64,
+    /// How many commands were given to it, since the client was built.
+    pub commands: u64,
+}

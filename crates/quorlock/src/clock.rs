@@ -1,0 +1,107 @@
+//! Where readings of the time come from.
+
+use std::time::Duration;
+
+use quorlock_core::Reading;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+/// The clock a client reads.
+///
+/// Validity is never remembered, always read: `is_valid()` reads this clock at every call.
+/// `std::time::Instant` is not used anywhere, because it stops while the machine sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Clock {
+    /// The operating system's boot clock, which counts while the machine sleeps, together with the
+    /// wall clock, which may be all that shows that a virtual machine was paused. The default, and
+    /// the only one for production.
+    #[default]
+    System,
+    /// The clock of the tokio runtime, for tests under `tokio::time::pause`. It neither counts
+    /// suspend nor knows the wall clock.
+    Tokio,
+}
+
+/// Two looks at the boot clock further apart than this tell that the look at the wall clock in
+/// between may be stale.
+const PAIR_GAP_MAX: i64 = 1_000_000;
+
+/// After so many tries the process is being paused all the time; the last pair must do.
+const PAIR_TRIES: usize = 4;
+
+impl Clock {
+    /// Reads the time.
+    pub(crate) fn now(self) -> Reading {
+        match self {
+            Self::System => system_pair(),
+            Self::Tokio => {
+                let now = tokio_nanos();
+                Reading::new(now, now)
+            }
+        }
+    }
+}
+
+/// The boot clock, the wall clock, and the boot clock again: taken anew if time passed in between.
+fn system_pair() -> Reading {
+    let mut before = nanos(clock_gettime(BOOT));
+    for _ in 1..PAIR_TRIES {
+        let real = nanos(clock_gettime(ClockId::Realtime));
+        let after = nanos(clock_gettime(BOOT));
+        if after - before <= PAIR_GAP_MAX {
+            return Reading::new(after, real);
+        }
+        before = after;
+    }
+    let real = nanos(clock_gettime(ClockId::Realtime));
+    Reading::new(nanos(clock_gettime(BOOT)), real)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const BOOT: ClockId = ClockId::Boottime;
+
+/// Elsewhere the monotonic clock is the best there is; on macOS it counts sleep.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const BOOT: ClockId = ClockId::Monotonic;
+
+fn nanos(time: Timespec) -> i64 {
+    time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
+}
+
+fn tokio_nanos() -> i64 {
+    use std::sync::OnceLock;
+    // tokio's instants are opaque: counted from the first one seen, a day back so that nothing
+    // that looks a little into the past becomes negative.
+    static START: OnceLock<tokio::time::Instant> = OnceLock::new();
+    let now = tokio::time::Instant::now();
+    let start = *START.get_or_init(|| now);
+    let day = Duration::from_secs(86_400);
+    let since = match now.checked_duration_since(start) {
+        Some(ahead) => day + ahead,
+        None => day.saturating_sub(start - now),
+    };
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_pair_moves_forward_and_its_parts_together() {
+        let first = Clock::System.now();
+        std::thread::sleep(Duration::from_millis(20));
+        let second = Clock::System.now();
+        let boot = second.boot().as_nanos() - first.boot().as_nanos();
+        let elapsed = second.elapsed_since(first);
+        assert!(boot >= 20_000_000);
+        assert!(elapsed >= Duration::from_millis(20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokios_clock_stands_still_until_it_is_advanced() {
+        let first = Clock::Tokio.now();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(Clock::Tokio.now().elapsed_since(first), Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,489 @@
+//! The driver: carries out what the engine says, and decides nothing.
+//!
+//! One task (or thread) per client. Callers push [`Ask`]s, nodes push events, the clock moves; each
+//! time round, all that has come in goes through the engine under one reading of the clock taken
+//! after it came in, and the commands that come out go to the nodes' tasks, one message per node.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use quorlock_core::engine::Request;
+use quorlock_core::{
+    Effect, Engine, Event, Extended, LockId, LossCause, NodeStory, Quorum, Reading, Refusal,
+    ReleaseReport, Story, Token, Validity,
+};
+use tokio::sync::mpsc::{
+    UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel,
+};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::client::Names;
+use crate::clock::Clock;
+use crate::guard::{Guard, Held, Limit};
+use crate::node::task::{NodeTask, Order};
+use crate::node::{Key, Node};
+
+/// What callers and guards ask of the driver.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Acquire { lock: LockId, call: Box<AcquireCall> },
+    Cancel { lock: LockId },
+    Extend { lock: LockId, reply: oneshot::Sender<Extended> },
+    RunOut { lock: LockId },
+    Release { lock: LockId, reply: Option<oneshot::Sender<ReleaseReport>> },
+    Inspect { lock: LockId, key: Key, timeout: Duration, reply: oneshot::Sender<Vec<NodeStory>> },
+    Close { reply: oneshot::Sender<()> },
+}
+
+/// A call for a lock, and whom to tell.
+#[derive(Debug)]
+pub(crate) struct AcquireCall {
+    pub(crate) request: Request,
+    pub(crate) resource: Arc<str>,
+    pub(crate) progress: Option<watch::Sender<Option<Story>>>,
+    pub(crate) reply: oneshot::Sender<Result<Guard, Refusal>>,
+}
+
+/// The way to the driver. Pushing never blocks and needs no runtime.
+#[derive(Clone, Debug)]
+pub(crate) struct Asks {
+    sender: UnboundedSender<Ask>,
+    /// The process that the driver lives in; in a fork of it there is none.
+    process: u32,
+}
+
+impl Asks {
+    pub(crate) fn channel() -> (Self, UnboundedReceiver<Ask>) {
+        let (sender, receiver) = unbounded_channel();
+        (Self { sender, process: std::process::id() }, receiver)
+    }
+
+    /// Pushes. If the driver is gone, or belongs to the process that this one was forked from,
+    /// nothing can be done: what is held is left to the ttl (or to the parent, whose lock it is),
+    /// and who waits for a reply sees its channel closed.
+    pub(crate) fn send(&self, ask: Ask) {
+        if self.is_own_process() {
+            let _ = self.sender.send(ask);
+        }
+    }
+
+    pub(crate) fn is_own_process(&self) -> bool {
+        std::process::id() == self.process
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakAsks {
+        WeakAsks { sender: self.sender.downgrade(), process: self.process }
+    }
+
+    /// The way as a process sees it that was forked from the driver's.
+    #[cfg(test)]
+    pub(crate) fn in_fork(self) -> Self {
+        Self { process: self.process.wrapping_add(1), ..self }
+    }
+}
+
+/// For the driver to hand out; it does not keep the driver alive.
+#[derive(Debug)]
+pub(crate) struct WeakAsks {
+    sender: WeakUnboundedSender<Ask>,
+    process: u32,
+}
+
+impl WeakAsks {
+    fn upgrade(&self) -> Option<Asks> {
+        Some(Asks { sender: self.sender.upgrade()?, process: self.process })
+    }
+}
+
+/// Figures that the driver keeps up to date for [`Client::stats`](crate::Client::stats).
+#[derive(Debug)]
+pub(crate) struct Figures {
+    pub(crate) locks_held: AtomicUsize,
+    pub(crate) calls_waiting: AtomicUsize,
+    pub(crate) releases_owed: AtomicUsize,
+    pub(crate) nodes: Vec<NodeFigures>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct NodeFigures {
+    /// Smoothed, in nanoseconds; zero before the first answer.
+    pub(crate) round_trip_ns: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
+    pub(crate) commands: AtomicU64,
+}
+
+impl Figures {
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self {
+            locks_held: AtomicUsize::new(0),
+            calls_waiting: AtomicUsize::new(0),
+            releases_owed: AtomicUsize::new(0),
+            nodes: (0..nodes).map(|_| NodeFigures::default()).collect(),
+        }
+    }
+}
+
+impl NodeFigures {
+    /// An eighth of each new round trip goes into the smoothed one. What a node answers after it
+    /// stood still for a while is no round trip, and must not make others wait for as long.
+    fn observe(&self, round_trip: Duration) {
+        let new = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let old = self.round_trip_ns.load(Ordering::Relaxed);
+        let smoothed = if old == 0 {
+            new
+        } else {
+            old - old / 8 + new.min(old.saturating_mul(4).max(OUTLIER_NS)) / 8
+        };
+        self.round_trip_ns.store(smoothed.max(1), Ordering::Relaxed);
+    }
+}
+
+/// A round trip beyond this that is also beyond four usual ones counts no more than that.
+const OUTLIER_NS: u64 = 100_000_000;
+
+/// When all handles are gone, what is owed is drained for at most this much longer than the
+/// longest ttl.
+const DRAIN_GRACE: Duration = Duration::from_secs(1);
+
+pub(crate) struct Driver {
+    engine: Engine,
+    quorum: Quorum,
+    clock: Clock,
+    names: Names,
+    asks: UnboundedReceiver<Ask>,
+    /// To give to guards; weak, so that the driver does not keep itself alive.
+    asks_weak: WeakAsks,
+    events: UnboundedReceiver<Event>,
+    /// Keeps the channel open: without a node's task left there is silence, not an end.
+    _event_sender: UnboundedSender<Event>,
+    lines: Vec<UnboundedSender<Vec<Order>>>,
+    outbox: Vec<Vec<Order>>,
+    tasks: JoinSet<()>,
+    figures: Arc<Figures>,
+    drain_for: Duration,
+    calls: HashMap<LockId, PendingCall>,
+    held: HashMap<LockId, Arc<Held>>,
+    extends: HashMap<LockId, Vec<oneshot::Sender<Extended>>>,
+    releases: HashMap<LockId, oneshot::Sender<ReleaseReport>>,
+    inspections: HashMap<LockId, oneshot::Sender<Vec<NodeStory>>>,
+    closing: Vec<oneshot::Sender<()>>,
+    drained: bool,
+}
+
+struct PendingCall {
+    resource: Arc<str>,
+    /// If the lock is extended automatically: by how much, and for how long.
+    extended: Option<(Duration, Duration)>,
+    progress: Option<watch::Sender<Option<Story>>>,
+    reply: oneshot::Sender<Result<Guard, Refusal>>,
+}
+
+impl Driver {
+    /// Starts the nodes' tasks; must be called inside the runtime that is to run them.
+    pub(crate) fn start(
+        quorum: Quorum,
+        nodes: &[Arc<dyn Node>],
+        (clock, names, figures): (Clock, Names, Arc<Figures>),
+        (asks_weak, asks): (WeakAsks, UnboundedReceiver<Ask>),
+        ttl_max: Duration,
+    ) -> Self {
+        let (event_sender, events) = unbounded_channel();
+        let mut tasks = JoinSet::new();
+        let mut lines = Vec::new();
+        for (id, node) in quorum.node_ids().zip(nodes) {
+            let (line, orders) = unbounded_channel();
+            lines.push(line);
+            tasks.spawn(node.background());
+            let (node, events) = (node.clone(), event_sender.clone());
+            tasks.spawn(NodeTask { id, node, clock, orders, events }.run());
+        }
+        Self {
+            engine: Engine::new(quorum),
+            quorum,
+            clock,
+            names,
+            asks,
+            asks_weak,
+            events,
+            _event_sender: event_sender,
+            outbox: lines.iter().map(|_| Vec::new()).collect(),
+            lines,
+            tasks,
+            figures,
+            drain_for: ttl_max + DRAIN_GRACE,
+            calls: HashMap::new(),
+            held: HashMap::new(),
+            extends: HashMap::new(),
+            releases: HashMap::new(),
+            inspections: HashMap::new(),
+            closing: Vec::new(),
+            drained: false,
+        }
+    }
+
+    /// Runs until the client is shut down, or all its handles are gone, and nothing is owed.
+    pub(crate) async fn run(mut self) {
+        let mut asked = Vec::new();
+        let mut answered = Vec::new();
+        let timer = tokio::time::sleep(Duration::ZERO);
+        tokio::pin!(timer);
+        let mut timer_at = None;
+        let mut drain_until = None;
+        while !self.drained && drain_until.is_none_or(|until| Instant::now() < until) {
+            let alarm = self.arm(drain_until);
+            if let Some(at) = alarm
+                && timer_at.is_none_or(|armed| at < armed)
+            {
+                timer.as_mut().reset(at);
+                timer_at = Some(at);
+            }
+            let abandoned = drain_until.is_some();
+            tokio::select! {
+                biased;
+                count = self.asks.recv_many(&mut asked, ASKS_MAX), if !abandoned => {
+                    if count == 0 {
+                        drain_until = Some(Instant::now() + self.drain_for);
+                    }
+                }
+                _ = self.events.recv_many(&mut answered, EVENTS_MAX) => {}
+                () = &mut timer, if timer_at.is_some() => timer_at = None,
+            }
+            self.gather(&mut asked, &mut answered);
+            // Read after all of this came in: the reading that invariant S5 asks for.
+            let now = self.clock.now();
+            for event in answered.drain(..) {
+                self.observe(&event, now);
+                self.handle(event, now);
+            }
+            for ask in asked.drain(..) {
+                self.take(ask, now);
+            }
+            self.handle(Event::Wake, now);
+            if drain_until.is_some() && !abandoned {
+                self.handle(Event::Close, now);
+            }
+            self.flush();
+        }
+        self.tasks.shutdown().await;
+        // Who asks from now on is told at once, and so is who asked just now: dropping the channel
+        // alone would leave an ask behind that is being pushed at this very moment.
+        self.asks.close();
+        while self.asks.recv().await.is_some() {}
+    }
+
+    /// What else has come in already goes through in the same turn.
+    fn gather(&mut self, asked: &mut Vec<Ask>, answered: &mut Vec<Event>) {
+        while answered.len() < EVENTS_MAX
+            && let Ok(event) = self.events.try_recv()
+        {
+            answered.push(event);
+        }
+        while asked.len() < ASKS_MAX
+            && let Ok(ask) = self.asks.try_recv()
+        {
+            asked.push(ask);
+        }
+    }
+
+    fn arm(&self, drain_until: Option<Instant>) -> Option<Instant> {
+        let due = self.engine.deadline().map(|at| {
+            let remaining = at.remaining(self.clock.now());
+            // A deadline of centuries hence need not be waited for exactly.
+            Instant::now() + remaining.min(Duration::from_secs(3600))
+        });
+        [due, drain_until].into_iter().flatten().min()
+    }
+
+    fn take(&mut self, ask: Ask, now: Reading) {
+        match ask {
+            Ask::Acquire { lock, call } => {
+                let AcquireCall { request, resource, progress, reply } = *call;
+                let extended = request.automatic.then(|| (request.timing.ttl(), request.max_hold));
+                self.calls.insert(lock, PendingCall { resource, extended, progress, reply });
+                self.handle(Event::Acquire { lock, request }, now);
+            }
+            Ask::Cancel { lock } => {
+                self.calls.remove(&lock);
+                self.handle(Event::Cancel { lock }, now);
+            }
+            Ask::Extend { lock, reply } => {
+                self.extends.entry(lock).or_default().push(reply);
+                self.handle(Event::Extend { lock }, now);
+            }
+            Ask::RunOut { lock } => self.handle(Event::RunOut { lock }, now),
+            Ask::Release { lock, reply } => {
+                self.held.remove(&lock);
+                let report = reply.is_some();
+                if let Some(reply) = reply {
+                    self.releases.insert(lock, reply);
+                }
+                self.handle(Event::Release { lock, report }, now);
+            }
+            Ask::Inspect { lock, key, timeout, reply } => {
+                self.inspections.insert(lock, reply);
+                self.handle(Event::Inspect { lock, key, timeout }, now);
+            }
+            Ask::Close { reply } => {
+                self.closing.push(reply);
+                self.handle(Event::Close, now);
+            }
+        }
+    }
+
+    /// Hands an event to the engine and carries out what comes of it, in order.
+    fn handle(&mut self, event: Event, now: Reading) {
+        let mut effects = Vec::new();
+        self.engine.handle(event, now, &mut effects);
+        for effect in effects {
+            self.carry_out(effect, now);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect, now: Reading) {
+        // A reply that nobody waits for any more is no error: whoever asked has gone.
+        match effect {
+            Effect::Send { node, ticket, command } => {
+                self.outbox[node.index()].push((ticket, command));
+            }
+            Effect::Acquired { lock, token, validity, .. } => {
+                self.grant(lock, token, validity, now);
+            }
+            Effect::NotAcquired { lock, refusal } => {
+                if let Some(call) = self.calls.remove(&lock) {
+                    let _ = call.reply.send(Err(refusal));
+                }
+            }
+            Effect::Waiting { lock, story } => {
+                if let Some(PendingCall { progress: Some(progress), .. }) = self.calls.get(&lock) {
+                    progress.send_replace(Some(story));
+                }
+            }
+            Effect::Changed { lock, validity } => {
+                if let Some(held) = self.held.get(&lock) {
+                    held.update(validity);
+                }
+            }
+            Effect::Extended { lock, outcome } => {
+                for reply in self.extends.remove(&lock).into_iter().flatten() {
+                    let _ = reply.send(outcome.clone());
+                }
+            }
+            Effect::Lost { lock, cause } => {
+                if let Some(held) = self.held.get(&lock) {
+                    held.lose(cause);
+                }
+            }
+            Effect::Released { lock, report } => {
+                if let Some(reply) = self.releases.remove(&lock) {
+                    let _ = reply.send(report);
+                }
+            }
+            Effect::Inspected { lock, nodes } => {
+                if let Some(reply) = self.inspections.remove(&lock) {
+                    let _ = reply.send(nodes);
+                }
+            }
+            Effect::TimedOut { node } => {
+                self.figures.nodes[node.index()].timeouts.fetch_add(1, Ordering::Relaxed);
+            }
+            Effect::Drained => {
+                self.drained = true;
+                for reply in self.closing.drain(..) {
+                    let _ = reply.send(());
+                }
+            }
+            // An attempt sends commands and begins no other, so this goes no deeper.
+            Effect::Begin { lock } => {
+                let begin = self.begin(lock);
+                self.handle(begin, now);
+            }
+        }
+    }
+
+    fn grant(&mut self, lock: LockId, token: Token, validity: Validity, now: Reading) {
+        let Some(call) = self.calls.remove(&lock) else { return };
+        // No handle is left, and so no caller: what is held is given back in a moment.
+        let Some(asks) = self.asks_weak.upgrade() else { return };
+        let context = (self.clock, asks, self.names.clone());
+        let limit = call.extended.map(|(ttl, max_hold)| Limit { ttl, until: now.after(max_hold) });
+        let held = Arc::new(Held::new((lock, call.resource, token), (validity, limit), context));
+        self.held.insert(lock, held.clone());
+        // If the caller has gone, the guard comes back and is dropped, which releases the lock.
+        let _ = call.reply.send(Ok(Guard::new(held)));
+    }
+
+    fn begin(&mut self, lock: LockId) -> Event {
+        let (token, jitter) = draw();
+        Event::Begin { lock, token, jitter, round_trip: self.round_trip() }
+    }
+
+    /// The round trip to a quorum: the Q-th smallest of the nodes', of those that have ever
+    /// answered. One that has not says nothing of how far the others are.
+    fn round_trip(&self) -> Duration {
+        let nanos =
+            self.figures.nodes.iter().map(|node| node.round_trip_ns.load(Ordering::Relaxed));
+        let mut known: Vec<u64> = nanos.filter(|nanos| *nanos > 0).collect();
+        known.sort_unstable();
+        let place = self.quorum.needed().min(known.len());
+        let nanos = place.checked_sub(1).map_or(0, |place| known[place]);
+        Duration::from_nanos(nanos)
+    }
+
+    fn observe(&self, event: &Event, now: Reading) {
+        if let Event::Answered { node, sent, answers } = event {
+            let figures = &self.figures.nodes[node.index()];
+            let failed = |answer| matches!(answer, &quorlock_core::Answer::Failed(_));
+            if !answers.iter().all(|(_, answer)| failed(answer)) {
+                figures.observe(now.elapsed_since(*sent));
+            }
+        }
+    }
+
+    /// Gives each node's task what it is to send.
+    fn flush(&mut self) {
+        for (place, orders) in self.outbox.iter_mut().enumerate() {
+            if !orders.is_empty() {
+                let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
+                self.figures.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
+                // A failed send means that the node's task has panicked: its votes stay out, and
+                // the engine's time-outs see to the rest.
+                let _ = self.lines[place].send(std::mem::take(orders));
+            }
+        }
+        self.figures.locks_held.store(self.held.len(), Ordering::Relaxed);
+        self.figures.calls_waiting.store(self.engine.calls_waiting(), Ordering::Relaxed);
+        self.figures.releases_owed.store(self.engine.releases_owed(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Driver {
+    /// However the driver ends, nobody extends what is held any more: its holders are told now, not
+    /// when the validity has run out.
+    fn drop(&mut self) {
+        for held in self.held.values() {
+            held.lose(LossCause::Shutdown);
+        }
+    }
+}
+
+/// At most so much is taken in at a turn, so that the clock is read again before long.
+const ASKS_MAX: usize = 1024;
+const EVENTS_MAX: usize = 256;
+
+/// A token never used before, and a random word, from the operating system.
+///
+/// Fetched for each attempt, never ahead of it: of a process or a virtual machine that is copied
+/// while it runs, each copy must draw bytes of its own, or two would share a token.
+fn draw() -> (Token, u64) {
+    let mut bytes = [0; Token::BYTES + size_of::<u64>()];
+    #[expect(clippy::expect_used, reason = "without entropy no token is unique, and no lock safe")]
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    let (mut token, mut word) = ([0; Token::BYTES], [0; size_of::<u64>()]);
+    token.copy_from_slice(&bytes[..Token::BYTES]);
+    word.copy_from_slice(&bytes[Token::BYTES..]);
+    (Token::new(token), u64::from_le_bytes(word))
+}

@@ -1,0 +1,556 @@
+//! The guard: what a caller holds while it holds a lock.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quorlock_core::{
+    BootTime, Extended, LockId, LossCause, NodeReleased, Outcome, Reading, ReleaseReport, Token,
+    Validity,
+};
+use tokio::sync::{Notify, oneshot};
+
+use crate::client::Names;
+use crate::clock::Clock;
+use crate::driver::{Ask, Asks};
+use crate::error::{ExtendError, NodeAnswer, describe};
+
+/// A held lock. Before the runtime it was built on ends, call
+/// [`Client::shutdown`](crate::Client::shutdown), or releases that are owed are left to the ttl.
+///
+/// While the guard lives the lock is extended automatically (unless that was switched off), for
+/// `max_hold` at most. The lock is given back by [`Guard::release`], which tells how that went, or
+/// by dropping the guard, which neither blocks nor needs a runtime.
+///
+/// A guard is no handle to copy, and no two guards share a lock. It may be moved to any thread and
+/// dropped anywhere, on a runtime or off it, also while a panic unwinds.
+///
+/// # What it promises
+/// While [`Guard::is_valid`] says so, no other client holds the lock, under the assumptions that
+/// [`guarantees`](crate::guarantees) states. It cannot stop a process that was paused from writing late: between the
+/// question and the write, time passes. Ask right before what matters, keep that short, and let
+/// [`Guard::lost`] stop long work.
+#[must_use = "a guard that is dropped gives its lock back at once"]
+pub struct Guard {
+    held: Arc<Held>,
+}
+
+/// What guard and driver share.
+pub(crate) struct Held {
+    lock: LockId,
+    resource: Arc<str>,
+    token: Token,
+    clock: Clock,
+    asks: Asks,
+    names: Names,
+    limit: Option<Limit>,
+    state: Mutex<State>,
+    /// Wakes tasks that wait for a change.
+    changed: Notify,
+    /// Wakes threads that wait for a change.
+    changed_blocking: Condvar,
+    span: tracing::Span,
+}
+
+/// How far automatic extension reaches, if there is any.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) ttl: Duration,
+    pub(crate) until: BootTime,
+}
+
+struct State {
+    validity: Validity,
+    ended: Option<Ended>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Lost(LossCause),
+    Released,
+}
+
+impl Guard {
+    pub(crate) fn new(held: Arc<Held>) -> Self {
+        Self { held }
+    }
+
+    /// The resource that is locked.
+    pub fn resource(&self) -> &str {
+        &self.held.resource
+    }
+
+    /// The token under which the lock is stored on the nodes. Unique to this guard; treat it as a
+    /// secret where others may write to the nodes.
+    pub fn token(&self) -> Token {
+        self.held.token
+    }
+
+    /// Whether the lock is held right now. Reads the clock at every call, and asks nobody.
+    ///
+    /// Once false it stays false, whatever the nodes answer later. False also in a forked child: the
+    /// lock is the parent's.
+    pub fn is_valid(&self) -> bool {
+        self.held.remaining().is_some()
+    }
+
+    /// For how long the lock is held if it is not extended any more; zero once it is lost.
+    ///
+    /// Ends `margin` before the protocol's validity does, together with [`Guard::is_valid`].
+    pub fn remaining(&self) -> Duration {
+        self.held.remaining().unwrap_or_default()
+    }
+
+    /// How many nodes' votes are held; zero once the lock is lost. A holder of all N votes survives
+    /// the early loss of Q−1 of them; one of exactly Q survives 2Q−N−1.
+    pub fn votes(&self) -> usize {
+        match self.held.remaining() {
+            Some(_) => self.held.state().validity.votes(self.held.clock.now()),
+            None => 0,
+        }
+    }
+
+    /// Why the lock is not held any more, once it is not; `None` while it is held.
+    pub fn loss(&self) -> Option<LossCause> {
+        self.held.loss()
+    }
+
+    /// Completes when the lock is lost, with the reason; at once if it has been lost.
+    ///
+    /// Works also if the client's own task is blocked or gone: the end of the validity is waited
+    /// for right here.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is lost by dropping this future.
+    ///
+    /// # Panics
+    /// If polled outside a tokio runtime with time enabled.
+    ///
+    /// # Examples
+    /// ```
+    /// # async fn work() {}
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// # let guard = client.acquire("orders").await?;
+    /// tokio::select! {
+    ///     () = work() => println!("done under the lock: {}", guard.is_valid()),
+    ///     cause = guard.lost() => println!("stopped: {cause:?}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn lost(&self) -> LossCause {
+        loop {
+            let changed = self.held.changed.notified();
+            if let Some(cause) = self.held.loss() {
+                return cause;
+            }
+            let remaining = self.held.remaining().unwrap_or_default();
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep(remaining) => {}
+            }
+        }
+    }
+
+    /// Completes when [`Guard::remaining`] or [`Guard::votes`] has changed other than by the
+    /// passing of time: after an extension, a healed or a lost vote, or the loss of the lock.
+    ///
+    /// Counts from the call, not from the first poll: make the future, ask `remaining()`, then await
+    /// it, and no change goes unnoticed. Completes at once if the lock is not held any more.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub fn changed(&self) -> impl Future<Output = ()> + Send {
+        let changed = self.held.changed.notified();
+        async move {
+            if self.held.remaining().is_some() {
+                changed.await;
+            }
+        }
+    }
+
+    /// Extends the lock to its full ttl now, beside the automatic extension. Returns the time for
+    /// which it is held. Nodes that have lost the key get it back on this occasion.
+    ///
+    /// Takes one round trip; at most one node timeout if nodes do not answer. If an extension is
+    /// under way already, its outcome is told.
+    ///
+    /// # Errors
+    /// [`ExtendError::Lost`] if the lock is lost: what is left of it is given back everywhere. The
+    /// others delete nothing: the lock is held as long as before, or longer.
+    ///
+    /// # Cancel safety
+    /// Safe: the extension goes on; only its outcome is not told.
+    pub async fn extend(&self) -> Result<Duration, ExtendError> {
+        let (outcome, span) = self.ask_extend();
+        self.extended(outcome.await.ok(), &span)
+    }
+
+    pub(crate) fn ask_extend(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {
+        let span = tracing::debug_span!(parent: &self.held.span, "extend");
+        let (reply, outcome) = oneshot::channel();
+        if self.is_valid() {
+            self.held.asks.send(Ask::Extend { lock: self.held.lock, reply });
+        } else {
+            let cause = self.held.loss().unwrap_or(LossCause::Expired);
+            // The receiver is right here.
+            let _ = reply.send(Extended::Lost(cause));
+        }
+        (outcome, span)
+    }
+
+    /// `None`: the driver is gone, and with it the lock.
+    pub(crate) fn extended(
+        &self,
+        outcome: Option<Extended>,
+        span: &tracing::Span,
+    ) -> Result<Duration, ExtendError> {
+        let confirmed = outcome == Some(Extended::Confirmed);
+        span.in_scope(|| tracing::debug!(confirmed, "extended"));
+        let resource = self.held.resource.clone();
+        match outcome.unwrap_or(Extended::Lost(LossCause::Shutdown)) {
+            Extended::Confirmed => match self.held.remaining() {
+                Some(remaining) => Ok(remaining),
+                None => Err(self.lost_as(LossCause::Expired)),
+            },
+            Extended::Lost(cause) => Err(self.lost_as(cause)),
+            Extended::HoldLimit => Err(ExtendError::HoldLimit { resource }),
+            Extended::Unconfirmed(stories) => {
+                let nodes = NodeAnswer::all(&self.held.names, stories);
+                Err(ExtendError::Unconfirmed { resource, nodes })
+            }
+        }
+    }
+
+    /// Who is told that the lock is lost must find it so, although the driver, on a thread of its
+    /// own, may be just about to say it here.
+    fn lost_as(&self, cause: LossCause) -> ExtendError {
+        self.held.lose(cause);
+        let cause = self.held.loss().unwrap_or(cause);
+        ExtendError::Lost { resource: self.held.resource.clone(), cause }
+    }
+
+    /// Gives the lock back on every node, and tells how that went.
+    ///
+    /// The release is queued by the call itself: the guard is invalid from then on, whether or not
+    /// the future is awaited. It is never an error that a lock had expired.
+    ///
+    /// Takes one round trip; at most one node timeout if nodes do not answer. What is owed to a node
+    /// then is given back when it answers again.
+    ///
+    /// # Cancel safety
+    /// Safe: the release goes on.
+    pub fn release(self) -> impl Future<Output = Released> + Send + 'static {
+        let (report, releasing) = self.ask_release();
+        async move { releasing.conclude(report.await.ok()) }
+    }
+
+    /// Marks the guard invalid first, then queues the release (S14).
+    pub(crate) fn ask_release(self) -> (oneshot::Receiver<ReleaseReport>, Releasing) {
+        let span = tracing::debug_span!(parent: &self.held.span, "release");
+        let releasing = Releasing { names: self.held.names.clone(), span };
+        let (reply, report) = oneshot::channel();
+        self.held.end(Ended::Released);
+        self.held.asks.send(Ask::Release { lock: self.held.lock, reply: Some(reply) });
+        (report, releasing)
+    }
+
+    /// Blocks until the lock is lost.
+    pub(crate) fn wait_lost(&self) -> LossCause {
+        loop {
+            if let Some(cause) = self.held.loss() {
+                return cause;
+            }
+            let state = self.held.state();
+            if state.ended.is_some() {
+                continue;
+            }
+            let remaining = state.validity.remaining(self.held.clock.now());
+            let waited = self.held.changed_blocking.wait_timeout(state, remaining);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+impl Drop for Guard {
+    /// Gives the lock back: pushes the release into the client's queue. Never blocks, never panics,
+    /// needs no runtime; in a forked child it does nothing, for the lock is the parent's.
+    fn drop(&mut self) {
+        if !self.held.is_own_process() || self.held.end(Ended::Released) == Some(Ended::Released) {
+            return;
+        }
+        tracing::debug!(parent: &self.held.span, "dropped");
+        self.held.asks.send(Ask::Release { lock: self.held.lock, reply: None });
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("resource", &self.held.resource)
+            .field("remaining", &self.remaining())
+            .field("votes", &self.votes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Held {
+    pub(crate) fn new(
+        (lock, resource, token): (LockId, Arc<str>, Token),
+        (validity, limit): (Validity, Option<Limit>),
+        (clock, asks, names): (Clock, Asks, Names),
+    ) -> Self {
+        let span = tracing::debug_span!("hold", resource = &*resource);
+        Self {
+            lock,
+            resource,
+            token,
+            clock,
+            asks,
+            names,
+            limit,
+            state: Mutex::new(State { validity, ended: None }),
+            changed: Notify::new(),
+            changed_blocking: Condvar::new(),
+            span,
+        }
+    }
+
+    /// The driver has new votes. Taken only while the lock is held by the clock as it is now: a
+    /// lock that was seen to have run out is never valid again (S13).
+    pub(crate) fn update(&self, validity: Validity) {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let ran_out = state.ended.is_none() && state.validity.remaining(now).is_zero();
+        if ran_out {
+            state.ended = Some(Ended::Lost(self.why_run_out(now)));
+        } else if state.ended.is_none() {
+            state.validity = validity;
+        }
+        drop(state);
+        if ran_out {
+            // The driver believes the lock held, and would go on extending it for nobody.
+            self.tell_run_out(self.why_run_out(now));
+        }
+        self.wake();
+    }
+
+    fn tell_run_out(&self, cause: LossCause) {
+        self.asks.send(Ask::RunOut { lock: self.lock });
+        self.warn(cause);
+    }
+
+    fn warn(&self, cause: LossCause) {
+        tracing::warn!(parent: &self.span, "lock lost: {}", describe(&cause));
+    }
+
+    /// The driver has lost the lock.
+    pub(crate) fn lose(&self, cause: LossCause) {
+        if self.end(Ended::Lost(cause)).is_none() {
+            self.warn(cause);
+        }
+    }
+
+    /// Ends the hold, once and for all. Returns how it had ended before, if it had; a release after
+    /// a loss counts as such, so that it is done once.
+    fn end(&self, how: Ended) -> Option<Ended> {
+        let mut state = self.state();
+        let before = state.ended;
+        if before.is_none() || how == Ended::Released {
+            state.ended = Some(how);
+        }
+        drop(state);
+        self.wake();
+        before
+    }
+
+    fn wake(&self) {
+        self.changed.notify_waiters();
+        self.changed_blocking.notify_all();
+    }
+
+    fn loss(&self) -> Option<LossCause> {
+        if !self.is_own_process() {
+            return Some(LossCause::Shutdown);
+        }
+        // Looks at the clock first: the end of the validity needs nobody to announce it.
+        let _ = self.remaining();
+        match self.state().ended {
+            Some(Ended::Lost(cause)) => Some(cause),
+            _ => None,
+        }
+    }
+
+    /// For how long the lock is held; `None` once it is not. Seeing the end latches it.
+    fn remaining(&self) -> Option<Duration> {
+        if !self.is_own_process() {
+            return None;
+        }
+        let now: Reading = self.clock.now();
+        let mut state = self.state();
+        if state.ended.is_some() {
+            return None;
+        }
+        let remaining = state.validity.remaining(now);
+        if !remaining.is_zero() {
+            return Some(remaining);
+        }
+        let cause = self.why_run_out(now);
+        state.ended = Some(Ended::Lost(cause));
+        drop(state);
+        self.tell_run_out(cause);
+        self.wake();
+        None
+    }
+
+    /// Why a validity ends that nobody has ended: whoever sees it first, this guard or the driver,
+    /// tells the same cause.
+    fn why_run_out(&self, now: Reading) -> LossCause {
+        match self.limit {
+            Some(Limit { ttl, until }) if now.after(ttl) > until => LossCause::HoldLimit,
+            _ => LossCause::Expired,
+        }
+    }
+
+    /// Invalid in a forked child: the lock is the parent's (S24).
+    fn is_own_process(&self) -> bool {
+        self.asks.is_own_process()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A release under way.
+pub(crate) struct Releasing {
+    names: Names,
+    span: tracing::Span,
+}
+
+impl Releasing {
+    /// Without a report the driver is gone, and so nobody knows.
+    pub(crate) fn conclude(self, report: Option<ReleaseReport>) -> Released {
+        let report = report.unwrap_or(ReleaseReport { outcome: Outcome::Unknown, nodes: vec![] });
+        let nodes = self.names.iter().cloned().zip(report.nodes).collect();
+        let outcome = report.outcome;
+        self.span.in_scope(|| tracing::debug!(?outcome, "released"));
+        Released { outcome, nodes }
+    }
+}
+
+/// How a release went. Never an error: a lock that had expired is as free as one that was released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub struct Released {
+    /// The outcome, by our clock and the nodes' answers.
+    pub outcome: Outcome,
+    /// What each node said, with its name; in the order of the client's list. Empty if the client
+    /// was shut down, or its runtime gone.
+    pub nodes: Vec<(Arc<str>, NodeReleased)>,
+}
+
+impl Released {
+    /// The lock was valid until it was given back, and is free now.
+    pub fn is_released(&self) -> bool {
+        self.outcome == Outcome::Released
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorlock_core::{Quorum, Vote};
+    use tokio::sync::mpsc::UnboundedReceiver;
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn validity(term: Duration) -> Validity {
+        let votes = vec![Some(Vote::new(Clock::Tokio.now(), term))];
+        Validity::new(votes, Quorum::majority(1).unwrap(), Duration::ZERO)
+    }
+
+    /// A guard that is valid for a second, and what it asks of its driver.
+    fn guard(
+        limit: Option<Limit>,
+        asks: impl FnOnce(Asks) -> Asks,
+    ) -> (Guard, UnboundedReceiver<Ask>) {
+        let (channel, asked) = Asks::channel();
+        let context = (Clock::Tokio, asks(channel), ["a".into()].into_iter().collect());
+        let lock = (LockId(7), "orders".into(), Token::new([7; Token::BYTES]));
+        (Guard::new(Arc::new(Held::new(lock, (validity(SECOND), limit), context))), asked)
+    }
+
+    fn is_silent(asked: &mut UnboundedReceiver<Ask>) -> bool {
+        asked.try_recv().is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_is_seen_by_looking_at_the_clock_and_told_once() {
+        let (guard, mut asked) = guard(None, |asks| asks);
+        assert_eq!((guard.remaining(), guard.votes(), guard.loss()), (SECOND, 1, None));
+        advance(SECOND).await;
+        assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
+        assert_eq!(guard.loss(), Some(LossCause::Expired));
+        assert!(matches!(asked.try_recv(), Ok(Ask::RunOut { lock: LockId(7) })));
+        assert!(!guard.is_valid() && is_silent(&mut asked));
+        drop(guard);
+        assert!(matches!(asked.try_recv(), Ok(Ask::Release { reply: None, .. })));
+    }
+
+    /// The driver read the clock before the validity ran out, and raises it afterwards.
+    #[tokio::test(start_paused = true)]
+    async fn votes_that_come_after_the_end_do_not_bring_the_lock_back() {
+        let (guard, mut asked) = guard(None, |asks| asks);
+        advance(SECOND / 2).await;
+        guard.held.update(validity(SECOND));
+        assert_eq!(guard.remaining(), SECOND);
+        let raised = validity(10 * SECOND);
+        advance(SECOND).await;
+        guard.held.update(raised.clone());
+        assert_eq!((guard.is_valid(), guard.loss()), (false, Some(LossCause::Expired)));
+        assert!(matches!(asked.try_recv(), Ok(Ask::RunOut { .. })), "the driver is told");
+        guard.held.update(raised);
+        guard.held.lose(LossCause::VotesGone);
+        assert_eq!(guard.loss(), Some(LossCause::Expired), "lost once, and for one reason");
+        assert!(is_silent(&mut asked));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_runs_out_because_of_max_hold_is_said_to() {
+        let until = Clock::Tokio.now().after(2 * SECOND);
+        let (guard, _asked) = guard(Some(Limit { ttl: SECOND, until }), |asks| asks);
+        advance(SECOND).await;
+        guard.held.update(validity(SECOND));
+        assert_eq!(guard.loss(), Some(LossCause::Expired), "it could have been extended");
+
+        let (guard, _asked) = self::guard(Some(Limit { ttl: SECOND, until }), |asks| asks);
+        advance(SECOND).await;
+        assert_eq!(guard.loss(), Some(LossCause::HoldLimit));
+    }
+
+    /// The child has a copy of everything, and the lock is the parent's (S24).
+    #[tokio::test(start_paused = true)]
+    async fn in_a_forked_child_a_guard_is_invalid_and_sends_nothing() {
+        async fn at_once<T>(future: impl Future<Output = T>) -> T {
+            timeout(SECOND, future).await.expect("there is nobody to wait for")
+        }
+        let (guard, mut asked) = guard(None, Asks::in_fork);
+        assert!(!guard.is_valid());
+        assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
+        assert_eq!(guard.loss(), Some(LossCause::Shutdown));
+        assert_eq!(at_once(guard.lost()).await, LossCause::Shutdown);
+        assert_eq!(guard.wait_lost(), LossCause::Shutdown);
+        assert!(matches!(at_once(guard.extend()).await, Err(ExtendError::Lost { .. })));
+        assert_eq!(at_once(guard.release()).await.outcome, Outcome::Unknown);
+        let (guard, mut asked_by_drop) = self::guard(None, Asks::in_fork);
+        drop(guard);
+        assert!(is_silent(&mut asked) && is_silent(&mut asked_by_drop));
+    }
+}

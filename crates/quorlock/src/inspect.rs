@@ -1,0 +1,89 @@
+//! Who holds a lock, as the nodes tell it.
+
+use std::fmt;
+
+use quorlock_core::{Holding, NodeSaid, Quorum};
+
+use crate::error::{Holder, NodeAnswer, most_frequent};
+
+/// What every node says about a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// Per node, in the order of the client's list.
+    pub nodes: Vec<NodeAnswer>,
+    quorum: Quorum,
+}
+
+/// What follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// One holder has a quorum.
+    Held,
+    /// A quorum of nodes is free.
+    Free,
+    /// Neither: several have some votes, or the holder has lost too many.
+    Split,
+    /// Too few nodes answered to tell.
+    Unknown,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Held => "HELD",
+            Self::Free => "FREE",
+            Self::Split => "SPLIT",
+            Self::Unknown => "UNKNOWN",
+        })
+    }
+}
+
+impl Inspection {
+    pub(crate) fn new(nodes: Vec<NodeAnswer>, quorum: Quorum) -> Self {
+        Self { nodes, quorum }
+    }
+
+    /// How many nodes make a quorum.
+    pub fn quorum(&self) -> usize {
+        self.quorum.needed()
+    }
+
+    /// What follows from the nodes' answers.
+    pub fn verdict(&self) -> Verdict {
+        let free = self.seen().filter(|holding| **holding == Holding::Free).count();
+        let largest = self.seen().map(|holding| self.count_same(holding)).max().unwrap_or(0);
+        let silent = self.quorum.nodes() - self.seen().count();
+        if self.quorum.is_reached(largest) {
+            Verdict::Held
+        } else if self.quorum.is_reached(free) {
+            Verdict::Free
+        } else if self.quorum.is_out_of_reach(largest, silent)
+            && self.quorum.is_out_of_reach(free, silent)
+        {
+            Verdict::Split
+        } else {
+            Verdict::Unknown
+        }
+    }
+
+    /// Who holds the lock: on the most nodes, if they differ.
+    pub fn holder(&self) -> Option<Holder> {
+        most_frequent(self.nodes.iter().filter_map(NodeAnswer::holder))
+    }
+
+    fn seen(&self) -> impl Iterator<Item = &Holding> {
+        self.nodes.iter().filter_map(|node| match &node.said {
+            NodeSaid::Seen(holding) => Some(holding),
+            _ => None,
+        })
+    }
+
+    /// On how many nodes the same value is held; a key that is no string counts for itself.
+    fn count_same(&self, holding: &Holding) -> usize {
+        let Holding::Held { value, .. } = holding else { return 0 };
+        let same = |other: &&Holding| matches!(other, Holding::Held { value: v, .. } if v == value);
+        self.seen().filter(same).count()
+    }
+}

@@ -1,0 +1,69 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # Where to begin
+//!
+//! | you want | look at |
+//! |---|---|
+//! | to lock | [`Client::builder`], [`Client::acquire`], [`Guard`] |
+//! | to do work under a lock that stops when it is lost | [`Client::hold`] |
+//! | no async | [`blocking`] |
+//! | to know who holds a lock | [`Client::inspect`] |
+//! | to test your own code without a server | [`node::MemoryNode`] |
+//! | to know what is promised | [`guarantees`] |
+//! | another transport | [`node::Node`] |
+//!
+//! # Features
+//!
+//! | feature | |
+//! |---|---|
+//! | `tls` (default) | `rediss://` and `valkeys://` through rustls with the ring provider |
+//! | `conformance` | the suite that every [`node::Node`] must pass; not API-stable |
+//!
+//! No feature changes what anything means.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod acquire;
+pub mod blocking;
+mod builder;
+mod client;
+mod clock;
+mod driver;
+mod error;
+mod guard;
+mod inspect;
+pub mod node;
+
+/// What is promised, what that rests on, and what happens when it does not hold.
+#[doc = include_str!("../GUARANTEES.md")]
+pub mod guarantees {}
+
+pub use crate::acquire::{Acquire, Acquiring, Waiting};
+pub use crate::builder::{ClientBuilder, OWNER_BYTES_MAX, PREFIX_BYTES_MAX};
+pub use crate::client::{Client, NodeStats, RESOURCE_BYTES_MAX, Stats, check_resource};
+pub use crate::clock::Clock;
+pub use crate::error::{
+    AcquireError, Attempts, BuildError, ExtendError, HoldError, Holder, HolderKind, InvalidRequest,
+    NodeAnswer, ShutdownError,
+};
+pub use crate::guard::{Guard, Released};
+pub use crate::inspect::{Inspection, Verdict};
+pub use quorlock_core::{
+    Delay, LossCause, NodeReleased, NodeSaid, Outcome, QuorumError, Retry, TimingError, Token,
+};
+
+/// Describes this process as an owner: `host:pid`, and a label if there is one.
+pub fn this_process(label: &str) -> String {
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    let pid = std::process::id();
+    let mut owner = format!("{host}:{pid}");
+    if !label.is_empty() {
+        owner.push(' ');
+        owner.extend(label.chars().filter(|c| !c.is_control()));
+    }
+    while owner.len() > OWNER_BYTES_MAX {
+        owner.pop();
+    }
+    owner
+}

@@ -1,0 +1,282 @@
+//! What a user says about a node, and what is wrong with it.
+
+use std::fmt;
+
+use super::redis::Target;
+use crate::error::printable;
+
+/// Where a node is and how to log in.
+///
+/// Made from `URL` or `NAME=URL`; the schemes are `redis://`, `rediss://` (TLS), `valkey://`,
+/// `valkeys://` (TLS), `redis+unix://`, `valkey+unix://` and `unix://`:
+/// `redis://[user][:password@]host[:port][/db]`, `redis+unix:///path?db=1&user=u&pass=p`.
+///
+/// The name stands for the node in messages; without one, `host:port` or the path does. `Debug`
+/// and every error leave the password out.
+///
+/// ```
+/// # use quorlock::node::NodeConfig;
+/// let config = NodeConfig::parse("a=rediss://app:secret@redis-a.internal:6380")?;
+/// assert_eq!(config.name(), "a");
+/// assert_eq!(config.address(), "redis-a.internal:6380");
+/// assert!(!format!("{config:?}").contains("secret"));
+/// # Ok::<(), quorlock::node::NodeConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct NodeConfig {
+    name: String,
+    target: Target,
+    tls: Option<Tls>,
+}
+
+impl NodeConfig {
+    /// Reads `URL` or `NAME=URL`.
+    ///
+    /// # Errors
+    /// If the URL is malformed, its scheme unknown, or the name is not one: up to 64 letters,
+    /// digits, `.`, `_` and `-`. Nothing is sent.
+    pub fn parse(text: &str) -> Result<Self, NodeConfigError> {
+        let text = text.trim();
+        let (name, url) = match text.split_once('=') {
+            Some((name, url)) if !name.contains("://") => (Some(name.trim()), url.trim()),
+            _ => (None, text),
+        };
+        if let Some(name) = name
+            && !is_name(name)
+        {
+            // What has marks of a URL may be one, cut at a `=` in its password.
+            let may_be_a_url = name.contains([':', '@', '/', '?', '#']);
+            let shown = || format!("\"{}\"", printable(name).chars().take(120).collect::<String>());
+            let name = if may_be_a_url { redacted(name) } else { shown() };
+            return Err(NodeConfigError::Name { name });
+        }
+        let target = Target::parse(url)
+            .map_err(|reason| NodeConfigError::Url { url: redacted(url), reason })?;
+        let name = name.map_or_else(|| target.address(), str::to_owned);
+        Ok(Self { name, target, tls: None })
+    }
+
+    /// The node's name in messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `host:port`, or the path of the socket.
+    pub fn address(&self) -> String {
+        self.target.address()
+    }
+
+    /// Whether the URL contains a password.
+    pub fn has_password(&self) -> bool {
+        self.target.has_password()
+    }
+
+    /// Logs in with this password, in place of the URL's.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.target.set_password(password);
+        self
+    }
+
+    /// Logs in as this ACL user, in place of the URL's.
+    #[must_use]
+    pub fn username(mut self, username: &str) -> Self {
+        self.target.set_username(username);
+        self
+    }
+
+    /// Certificates for TLS; without them the system's roots are trusted. Of no effect on a node
+    /// without TLS.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    pub(crate) fn tls_unless_set(self, tls: &Tls) -> Self {
+        Self { tls: self.tls.or_else(|| Some(tls.clone())), ..self }
+    }
+
+    pub(super) fn into_parts(self) -> (String, Target, Option<Tls>) {
+        (self.name, self.target, self.tls)
+    }
+}
+
+impl fmt::Debug for NodeConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeConfig")
+            .field("name", &self.name)
+            .field("address", &self.address())
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::str::FromStr for NodeConfig {
+    type Err = NodeConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text)
+    }
+}
+
+/// Certificates for TLS, in PEM. `Debug` shows none of their contents.
+#[derive(Clone, Default)]
+pub struct Tls {
+    pub(super) ca: Option<Vec<u8>>,
+    pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tls {
+    /// Trusts the system's roots and shows no certificate.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Trusts this certificate authority instead of the system's roots.
+    #[must_use]
+    pub fn ca_pem(mut self, ca: impl Into<Vec<u8>>) -> Self {
+        self.ca = Some(ca.into());
+        self
+    }
+
+    /// Shows this certificate to servers that ask for one.
+    #[must_use]
+    pub fn client_pem(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.client = Some((certificate.into(), key.into()));
+        self
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("ca", &self.ca.is_some())
+            .field("client", &self.client.is_some())
+            .finish()
+    }
+}
+
+/// What is wrong with a node's configuration. Nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeConfigError {
+    /// The URL cannot be used.
+    #[error("node URL {url}: {reason}")]
+    Url {
+        /// The URL, in quotes, without its password.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The name is not one.
+    #[error("node name {name}: a name has 1 to 64 letters, digits, '.', '_' or '-'")]
+    Name {
+        /// The name, in quotes; without what may be a password in it.
+        name: String,
+    },
+    /// A certificate or key cannot be used.
+    #[error("node {node}: TLS: {reason}")]
+    Tls {
+        /// The node's name.
+        node: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+fn is_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=64).contains(&name.len()) && name.chars().all(good)
+}
+
+/// The URL as it may be shown: without what stands before an `@`, and without its query.
+fn redacted(url: &str) -> String {
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    // Whoever forgot to encode, or an @, has a password where a host should be: only what looks like
+    // a host, and nothing like one behind it, is repeated.
+    let (shown, hidden) = match rest.find(['?', '#']) {
+        Some(place) => rest.split_at(place),
+        None => (rest, ""),
+    };
+    let (mask, host) = match shown.rsplit_once('@') {
+        Some((_, host)) => ("***@", host),
+        None => ("", shown),
+    };
+    let rest = if looks_like_a_host(host) && !hidden.contains('@') {
+        format!("{mask}{host}")
+    } else {
+        "***".to_owned()
+    };
+    let shown: String = printable(&format!("{scheme}{rest}")).chars().take(120).collect();
+    format!("\"{shown}\"")
+}
+
+/// `host`, `host:port`, either with a path; or a path alone, as of a socket.
+fn looks_like_a_host(text: &str) -> bool {
+    let authority = text.split('/').next().unwrap_or_default();
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !authority.ends_with(']') => (host, port),
+        _ => (authority, ""),
+    };
+    let is_v6 = host.starts_with('[') && host.ends_with(']');
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let good_host = is_v6 || host.chars().all(good);
+    good_host && port.chars().all(|c| c.is_ascii_digit()) && (!host.is_empty() || port.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_is_read() {
+        for (url, address) in [
+            ("redis://a", "a:6379"),
+            ("redis://a:7000/3", "a:7000"),
+            ("valkey://u:p@a:7000", "a:7000"),
+            ("redis://[::1]:7000", "[::1]:7000"),
+            ("redis+unix:///run/r.sock", "/run/r.sock"),
+            ("unix:///run/r.sock?db=2", "/run/r.sock"),
+        ] {
+            let config = NodeConfig::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert_eq!(config.address(), address);
+            assert_eq!(config.name(), address);
+        }
+    }
+
+    #[test]
+    fn a_name_stands_before_the_url() {
+        let config = NodeConfig::parse("a=redis+unix:///r.sock?user=u&pass=p=q").unwrap();
+        assert_eq!((config.name(), config.address().as_str()), ("a", "/r.sock"));
+        let config = NodeConfig::parse("redis+unix:///r.sock?user=u").unwrap();
+        assert_eq!(config.name(), "/r.sock");
+        assert!(matches!(NodeConfig::parse("a b=redis://h"), Err(NodeConfigError::Name { .. })));
+    }
+
+    #[test]
+    fn bad_urls_are_refused_without_telling_the_password() {
+        for url in [
+            "",
+            "redis",
+            "http://user:hunter2@host",
+            "redis://",
+            "redis://user:hunter2@host:99999",
+            "redis://user:hunter2@host:6379/x",
+            "redis://user:hunter2#x@host:6379",
+            "redis://user:1234hunter2?x@host:6379",
+            "redis://hunter2:1234#x@localhost",
+            "redis://:hunter2",
+            "redis://user:hunter2:127.0.0.1:7101",
+            "redis+unix://",
+        ] {
+            let error = NodeConfig::parse(url).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        let error = NodeConfig::parse("http://user:hunter2@host").unwrap_err().to_string();
+        assert!(error.contains("unknown scheme \"http\""), "{error}");
+    }
+}

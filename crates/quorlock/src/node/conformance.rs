@@ -1,0 +1,558 @@
+//! The contract of [`Node`] as functions: every implementation must pass them all.
+//!
+//! For authors of a node of their own. Say what another client can do to the node's keys
+//! ([`Outside`]), and run [`all`] in a test; each function also stands for itself. They panic where
+//! the contract is broken, with a sentence that says which part of it. Not API-stable: what the
+//! client comes to rely on will be added here.
+//!
+//! The keys used are new in every run, so a server in use can be tested as well, and all of them
+//! are removed.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! use quorlock::node::{MemoryNode, conformance};
+//!
+//! let node = MemoryNode::new("a");
+//! conformance::all(node.clone(), node).await;
+//! # }
+//! ```
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use quorlock_core::{NodeId, Reading, Token};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Answer, Batch, BoxFuture, Command, Holding, Key, MemoryNode, Node, NodeState, Stamp, Value,
+};
+use crate::clock::Clock;
+
+/// What another client can do to the node's keys and see of them, past the node under test: the
+/// suite sets traps with it and looks whether anything was touched.
+///
+/// Its functions may block for as long as a command takes, and panic if they cannot do their work.
+pub trait Outside: Send + Sync + 'static {
+    /// Sets a key to a string, to expire after `ttl`, or never.
+    fn set(&self, key: &str, value: &[u8], ttl: Option<Duration>);
+
+    /// Sets a key to something that is not a string, such as a list, to expire after `ttl`, or
+    /// never.
+    fn set_other_type(&self, key: &str, ttl: Option<Duration>);
+
+    /// Whether the key exists, whatever it is.
+    fn exists(&self, key: &str) -> bool;
+
+    /// The string under a key, if there is one.
+    fn value(&self, key: &str) -> Option<Vec<u8>>;
+
+    /// Time until the key expires, if it exists and does.
+    fn ttl(&self, key: &str) -> Option<Duration>;
+
+    /// Deletes a key, if it exists.
+    fn remove(&self, key: &str);
+}
+
+impl Outside for MemoryNode {
+    fn set(&self, key: &str, value: &[u8], ttl: Option<Duration>) {
+        self.insert(key, value, ttl);
+    }
+
+    fn set_other_type(&self, key: &str, ttl: Option<Duration>) {
+        self.insert_other_type(key);
+        if let Some(ttl) = ttl {
+            self.expire_in(key, ttl);
+        }
+    }
+
+    fn exists(&self, key: &str) -> bool {
+        self.contains(key)
+    }
+
+    fn value(&self, key: &str) -> Option<Vec<u8>> {
+        self.value_of(key)
+    }
+
+    fn ttl(&self, key: &str) -> Option<Duration> {
+        self.ttl_of(key)
+    }
+
+    fn remove(&self, key: &str) {
+        Self::remove(self, key);
+    }
+}
+
+/// A node under test: driven as the client drives it, with its [`Node::background`] running.
+pub struct Subject {
+    node: Arc<dyn Node>,
+    outside: Box<dyn Outside>,
+    background: JoinHandle<()>,
+}
+
+impl Subject {
+    /// Takes a node, and a way to its keys past it. Must be called inside a tokio runtime.
+    pub fn new(node: impl Node, outside: impl Outside) -> Self {
+        let node: Arc<dyn Node> = Arc::new(node);
+        let background = tokio::spawn(node.background());
+        Self { node, outside: Box::new(outside), background }
+    }
+
+    /// Executes these commands as one batch.
+    pub async fn execute(&self, commands: Vec<Command>) -> Vec<Answer> {
+        self.give(commands).await.answers().await.0
+    }
+
+    /// Gives the node a batch and returns once that is on its way: only then may the next one be
+    /// given.
+    async fn give(&self, commands: Vec<Command>) -> Given {
+        let (events, receiver) = unbounded_channel();
+        let stamp = Arc::new(Stamp::new(NodeId::new(0), Clock::Tokio, events));
+        let batch = Batch { commands, stamp: stamp.clone() };
+        let mut answers = self.node.execute(batch);
+        let early = poll_fn(|cx| match Pin::new(&mut answers).poll(cx) {
+            Poll::Ready(answers) => Poll::Ready(Some(answers)),
+            Poll::Pending if stamp.sent().is_some() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
+        Given { answers, early, stamp, _events: receiver }
+    }
+
+    async fn ask(&self, command: Command) -> Answer {
+        self.execute(vec![command]).await.into_iter().next().expect("one answer to one command")
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        self.background.abort();
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// A batch that is on its way.
+struct Given {
+    answers: BoxFuture<Vec<Answer>>,
+    early: Option<Vec<Answer>>,
+    stamp: Arc<Stamp>,
+    /// Where the stamp tells what happens; nobody listens here.
+    _events: UnboundedReceiver<quorlock_core::Event>,
+}
+
+impl Given {
+    /// The answers, and when the batch was said to be sent.
+    async fn answers(self) -> (Vec<Answer>, Option<Reading>) {
+        let answers = match self.early {
+            Some(answers) => answers,
+            None => self.answers.await,
+        };
+        (answers, self.stamp.sent())
+    }
+}
+
+/// The ttl of keys that are not meant to expire during the test, and a lower bound for what is left
+/// of it: far enough from it for a slow machine, near enough to tell units apart.
+const LONG: Duration = Duration::from_secs(60);
+const STILL_LONG: Duration = Duration::from_secs(30);
+
+/// Servers keep time in milliseconds of a clock that they read now and then.
+const ROUNDING: Duration = Duration::from_millis(2);
+
+/// Runs the whole suite on one node.
+///
+/// # Panics
+/// Where the contract is broken.
+pub async fn all(node: impl Node, outside: impl Outside) {
+    let subject = Subject::new(node, outside);
+    a_free_key_is_granted_and_stored(&subject).await;
+    a_taken_key_is_refused_and_untouched(&subject).await;
+    a_granted_key_expires_after_its_ttl(&subject).await;
+    an_extension_lengthens_and_never_shortens(&subject).await;
+    an_extension_touches_nothing_of_others(&subject).await;
+    a_release_deletes_our_key(&subject).await;
+    a_release_touches_nothing_of_others(&subject).await;
+    an_inspection_tells_what_the_key_holds(&subject).await;
+    commands_of_a_batch_take_effect_in_order(&subject).await;
+    batches_take_effect_in_the_order_given(&subject).await;
+    a_release_comes_behind_an_acquire_that_nobody_waits_for(&subject).await;
+    every_command_is_judged_by_itself(&subject).await;
+    large_batches_are_answered_in_full(&subject).await;
+    keys_and_values_may_be_odd(&subject).await;
+    a_batch_is_stamped_before_it_is_answered(&subject).await;
+    the_node_is_up_and_has_a_name(&subject).await;
+}
+
+/// `Acquire` sets an absent key to the whole value, with the ttl, in one step.
+pub async fn a_free_key_is_granted_and_stored(subject: &Subject) {
+    let (key, value) = (new_key("free"), new_value());
+    assert_eq!(subject.ask(acquire(&key, &value, LONG)).await, Answer::Granted);
+    assert_eq!(subject.outside.value(&key).as_deref(), Some(value.as_bytes()), "the whole value");
+    let ttl = subject.outside.ttl(&key).expect("a granted key expires");
+    assert!(ttl > STILL_LONG && ttl <= LONG, "it was set to live for {LONG:?}, not {ttl:?}");
+    subject.outside.remove(&key);
+}
+
+/// `Acquire` refuses a key that exists, whatever it is, and leaves it as it is.
+pub async fn a_taken_key_is_refused_and_untouched(subject: &Subject) {
+    let outside = &subject.outside;
+    let (ours, own) = (new_value(), new_key("taken"));
+    assert_eq!(subject.ask(acquire(&own, &ours, STILL_LONG)).await, Answer::Granted);
+    // Even by the same value: a token is used once.
+    for value in [&new_value(), &ours] {
+        assert_eq!(subject.ask(acquire(&own, value, 4 * LONG)).await, Answer::Refused);
+        assert_eq!(outside.value(&own).as_deref(), Some(ours.as_bytes()));
+        assert!(outside.ttl(&own).is_some_and(|ttl| ttl <= STILL_LONG), "its ttl is as before");
+    }
+    outside.remove(&own);
+
+    let (foreign, eternal, list) = (new_key("foreign"), new_key("eternal"), new_key("list"));
+    outside.set(&foreign, b"somebody", Some(LONG));
+    outside.set(&eternal, b"", None);
+    outside.set_other_type(&list, None);
+    for key in [&foreign, &eternal, &list] {
+        assert_eq!(subject.ask(acquire(key, &ours, LONG)).await, Answer::Refused, "{key}");
+    }
+    assert_eq!(outside.value(&foreign).as_deref(), Some(&b"somebody"[..]));
+    assert_eq!(outside.value(&eternal).as_deref(), Some(&b""[..]), "an empty string is a value");
+    assert_eq!((outside.ttl(&eternal), outside.ttl(&list)), (None, None));
+    assert!(outside.exists(&list) && outside.value(&list).is_none());
+    for key in [&foreign, &eternal, &list] {
+        outside.remove(key);
+    }
+}
+
+/// A granted key is there for its ttl, not less, and then it is gone.
+pub async fn a_granted_key_expires_after_its_ttl(subject: &Subject) {
+    const TTL: Duration = Duration::from_millis(150);
+    let key = new_key("expires");
+    let started = Instant::now();
+    assert_eq!(subject.ask(acquire(&key, &new_value(), TTL)).await, Answer::Granted);
+    let next = acquire(&key, &new_value(), LONG);
+    while subject.ask(next.clone()).await != Answer::Granted {
+        assert!(started.elapsed() < LONG, "a key with a ttl of {TTL:?} is still there");
+        sleep(Duration::from_millis(5)).await;
+    }
+    let lived = started.elapsed();
+    assert!(lived + ROUNDING >= TTL, "it was to live for {TTL:?}, and lived for {lived:?}");
+    subject.outside.remove(&key);
+}
+
+/// `Extend` makes a key of ours live for the ttl from now, and never shorter than it would. If it
+/// has lost its expiry, it gets one again.
+pub async fn an_extension_lengthens_and_never_shortens(subject: &Subject) {
+    let (key, value) = (new_key("extended"), new_value());
+    let ttl = || subject.outside.ttl(&key).expect("an extended key expires");
+    assert_eq!(subject.ask(acquire(&key, &value, STILL_LONG)).await, Answer::Granted);
+    assert_eq!(subject.ask(extend(&key, &value, LONG)).await, Answer::Extended);
+    assert!(ttl() > STILL_LONG && ttl() <= LONG, "it was extended to {LONG:?}, not {:?}", ttl());
+    let short = Duration::from_millis(100);
+    assert_eq!(subject.ask(extend(&key, &value, short)).await, Answer::Extended);
+    assert!(ttl() > STILL_LONG, "an extension by {short:?} has shortened it to {:?}", ttl());
+    assert_eq!(subject.outside.value(&key).as_deref(), Some(value.as_bytes()));
+
+    subject.outside.set(&key, value.as_bytes(), None);
+    assert_eq!(subject.ask(extend(&key, &value, LONG)).await, Answer::Extended);
+    assert!(ttl() > STILL_LONG && ttl() <= LONG, "it lives for {LONG:?} now, not {:?}", ttl());
+    subject.outside.remove(&key);
+}
+
+/// `Extend` neither makes nor changes a key that does not hold the whole value.
+pub async fn an_extension_touches_nothing_of_others(subject: &Subject) {
+    let (outside, value) = (&subject.outside, new_value());
+    let absent = new_key("absent");
+    assert_eq!(subject.ask(extend(&absent, &value, LONG)).await, Answer::Absent);
+    assert!(!outside.exists(&absent), "an extension must not bring a lost lock back to life");
+    for other in not_quite(&value) {
+        let key = new_key("other");
+        outside.set(&key, &other, Some(STILL_LONG));
+        assert_eq!(subject.ask(extend(&key, &value, LONG)).await, Answer::Other);
+        assert_eq!(outside.value(&key), Some(other));
+        assert!(outside.ttl(&key).is_some_and(|ttl| ttl <= STILL_LONG), "its ttl is as before");
+        outside.remove(&key);
+    }
+    let list = new_key("list");
+    outside.set_other_type(&list, Some(STILL_LONG));
+    assert_eq!(subject.ask(extend(&list, &value, LONG)).await, Answer::Other);
+    assert!(outside.ttl(&list).is_some_and(|ttl| ttl <= STILL_LONG), "its ttl is as before");
+    outside.remove(&list);
+}
+
+/// `Release` deletes a key that holds the whole value; a second one finds nothing.
+pub async fn a_release_deletes_our_key(subject: &Subject) {
+    let (key, value) = (new_key("released"), new_value());
+    assert_eq!(subject.ask(acquire(&key, &value, LONG)).await, Answer::Granted);
+    assert_eq!(subject.ask(release(&key, &value)).await, Answer::Deleted);
+    assert!(!subject.outside.exists(&key));
+    assert_eq!(subject.ask(release(&key, &value)).await, Answer::Absent);
+    subject.outside.set(&key, value.as_bytes(), None);
+    assert_eq!(subject.ask(release(&key, &value)).await, Answer::Deleted, "also without expiry");
+    assert!(!subject.outside.exists(&key));
+}
+
+/// `Release` leaves alone what does not hold the whole value.
+pub async fn a_release_touches_nothing_of_others(subject: &Subject) {
+    let (outside, value) = (&subject.outside, new_value());
+    for other in not_quite(&value) {
+        let key = new_key("other");
+        outside.set(&key, &other, None);
+        assert_eq!(subject.ask(release(&key, &value)).await, Answer::Other);
+        assert_eq!(outside.value(&key), Some(other));
+        outside.remove(&key);
+    }
+    let list = new_key("list");
+    outside.set_other_type(&list, None);
+    assert_eq!(subject.ask(release(&list, &value)).await, Answer::Other);
+    assert!(outside.exists(&list));
+    outside.remove(&list);
+}
+
+/// `Inspect` tells what the key holds and for how long, and changes nothing.
+pub async fn an_inspection_tells_what_the_key_holds(subject: &Subject) {
+    let outside = &subject.outside;
+    let seen = async |key: &Key| match subject.ask(inspect(key)).await {
+        Answer::Seen(holding) => holding,
+        other => panic!("an inspection of {key} was answered with {other:?}"),
+    };
+    let is_long = |ttl: Option<Duration>| ttl.is_some_and(|ttl| ttl > STILL_LONG && ttl <= LONG);
+
+    let (key, value) = (new_key("inspected"), new_value());
+    assert_eq!(seen(&key).await, Holding::Free);
+    assert_eq!(subject.ask(acquire(&key, &value, LONG)).await, Answer::Granted);
+    match seen(&key).await {
+        Holding::Held { value: held, ttl } if held == value.as_bytes() => assert!(is_long(ttl)),
+        other => panic!("held by {value:?}, seen as {other:?}"),
+    }
+    outside.set(&key, b"eternal", None);
+    assert_eq!(seen(&key).await, Holding::Held { value: b"eternal".to_vec(), ttl: None });
+    let long = vec![0xff; 3 * Holding::VALUE_BYTES_MAX];
+    outside.set(&key, &long, None);
+    let cut = long[..Holding::VALUE_BYTES_MAX].to_vec();
+    assert_eq!(seen(&key).await, Holding::Held { value: cut, ttl: None }, "long values are cut");
+    assert_eq!(outside.value(&key), Some(long), "but only for the eye");
+    outside.remove(&key);
+    outside.set_other_type(&key, None);
+    assert_eq!(seen(&key).await, Holding::OtherType { ttl: None });
+    outside.remove(&key);
+    outside.set_other_type(&key, Some(LONG));
+    match seen(&key).await {
+        Holding::OtherType { ttl } => assert!(is_long(ttl), "{ttl:?}"),
+        other => panic!("no string, seen as {other:?}"),
+    }
+    outside.remove(&key);
+    assert_eq!(seen(&key).await, Holding::Free);
+}
+
+/// The commands of a batch take effect one after the other.
+pub async fn commands_of_a_batch_take_effect_in_order(subject: &Subject) {
+    let (key, first, second) = (new_key("order"), new_value(), new_value());
+    let answers = subject
+        .execute(vec![
+            inspect(&key),
+            acquire(&key, &first, LONG),
+            acquire(&key, &second, LONG),
+            release(&key, &second),
+            extend(&key, &first, LONG),
+            release(&key, &first),
+            extend(&key, &first, LONG),
+            release(&key, &first),
+            acquire(&key, &second, LONG),
+            extend(&key, &first, LONG),
+            release(&key, &second),
+            inspect(&key),
+        ])
+        .await;
+    let expected = [
+        Answer::Seen(Holding::Free),
+        Answer::Granted,
+        Answer::Refused,
+        Answer::Other,
+        Answer::Extended,
+        Answer::Deleted,
+        Answer::Absent,
+        Answer::Absent,
+        Answer::Granted,
+        Answer::Other,
+        Answer::Deleted,
+        Answer::Seen(Holding::Free),
+    ];
+    assert_eq!(answers, expected);
+}
+
+/// Batches take effect in the order in which they were given, whichever is waited for first.
+pub async fn batches_take_effect_in_the_order_given(subject: &Subject) {
+    let key = new_key("batches");
+    let mut given = Vec::new();
+    for _ in 0..20 {
+        let value = new_value();
+        given.push((Answer::Granted, subject.give(vec![acquire(&key, &value, LONG)]).await));
+        given.push((Answer::Deleted, subject.give(vec![release(&key, &value)]).await));
+    }
+    while let Some((expected, batch)) = given.pop() {
+        assert_eq!(batch.answers().await.0, [expected], "{} batches before this", given.len());
+    }
+    assert!(!subject.outside.exists(&key));
+}
+
+/// If nobody waits for an acquire any more, it is not executed, or before the release behind it.
+pub async fn a_release_comes_behind_an_acquire_that_nobody_waits_for(subject: &Subject) {
+    for _ in 0..20 {
+        let (key, value) = (new_key("dropped"), new_value());
+        drop(subject.give(vec![acquire(&key, &value, LONG)]).await);
+        let answer = subject.ask(release(&key, &value)).await;
+        assert!(matches!(answer, Answer::Deleted | Answer::Absent), "{answer:?}");
+        assert_eq!(subject.ask(inspect(&key)).await, Answer::Seen(Holding::Free));
+    }
+}
+
+/// Each command gets its own answer; trouble with one touches no other.
+pub async fn every_command_is_judged_by_itself(subject: &Subject) {
+    let (list, key, value) = (new_key("list"), new_key("neighbour"), new_value());
+    subject.outside.set_other_type(&list, None);
+    let answers = subject
+        .execute(vec![
+            inspect(&list),
+            acquire(&key, &value, LONG),
+            release(&list, &value),
+            extend(&key, &value, LONG),
+            acquire(&list, &value, LONG),
+            extend(&list, &value, LONG),
+            inspect(&list),
+            release(&key, &value),
+        ])
+        .await;
+    let other_type = Answer::Seen(Holding::OtherType { ttl: None });
+    let expected = [
+        other_type.clone(),
+        Answer::Granted,
+        Answer::Other,
+        Answer::Extended,
+        Answer::Refused,
+        Answer::Other,
+        other_type,
+        Answer::Deleted,
+    ];
+    assert_eq!(answers, expected);
+    subject.outside.remove(&list);
+}
+
+/// A batch may be larger than any that the client sends, and every command of it is answered.
+pub async fn large_batches_are_answered_in_full(subject: &Subject) {
+    const LOCKS: usize = 700;
+    let locks: Vec<(Key, Value)> =
+        (0..LOCKS).map(|place| (new_key(&format!("large{place}")), new_value())).collect();
+    let mut commands = Vec::new();
+    commands.extend(locks.iter().map(|(key, value)| acquire(key, value, LONG)));
+    commands.extend(locks.iter().map(|(key, value)| extend(key, value, LONG)));
+    commands.extend(locks.iter().map(|(key, value)| release(key, value)));
+    let answers = subject.execute(commands).await;
+    assert_eq!(answers.len(), 3 * LOCKS, "one answer for each command");
+    for (place, answer) in answers.into_iter().enumerate() {
+        let expected = [Answer::Granted, Answer::Extended, Answer::Deleted];
+        assert_eq!(answer, expected[place / LOCKS], "command {place}");
+    }
+    assert_eq!(subject.execute(Vec::new()).await, [], "no answer to no command");
+}
+
+/// Keys and values are bytes: nothing in them ends them early or means anything.
+pub async fn keys_and_values_may_be_odd(subject: &Subject) {
+    let odd = [
+        " ",
+        "two words",
+        "line\r\nbreak",
+        "nul\0nul",
+        "{braces}*?[a-z]",
+        "\"quotes' \\ and $6",
+        "Schloß 🔒 замо́к",
+        "%s%n%d",
+    ];
+    let long = "x".repeat(64 * 1024);
+    for odd in odd.into_iter().chain([long.as_str()]) {
+        let key: Key = format!("{}{odd}", new_key("odd")).into();
+        let value = Value::new(&new_token(), odd);
+        assert_eq!(subject.ask(acquire(&key, &value, LONG)).await, Answer::Granted);
+        assert_eq!(subject.outside.value(&key).as_deref(), Some(value.as_bytes()));
+        assert_eq!(subject.ask(extend(&key, &value, LONG)).await, Answer::Extended);
+        let cut = &value.as_bytes()[..value.as_bytes().len().min(Holding::VALUE_BYTES_MAX)];
+        match subject.ask(inspect(&key)).await {
+            Answer::Seen(Holding::Held { value, .. }) => assert_eq!(value, cut),
+            other => panic!("{odd:?} is seen as {other:?}"),
+        }
+        assert_eq!(subject.ask(release(&key, &value)).await, Answer::Deleted);
+        assert!(!subject.outside.exists(&key));
+    }
+}
+
+/// What was answered was sent, and said to be sent ([`Batch::send`]) at a time that lies between
+/// the giving and the answer.
+pub async fn a_batch_is_stamped_before_it_is_answered(subject: &Subject) {
+    let key = new_key("stamped");
+    for _ in 0..20 {
+        let given_at = Clock::Tokio.now();
+        let batch = subject.give(vec![inspect(&key)]).await;
+        let (answers, sent) = batch.answers().await;
+        assert_eq!(answers, [Answer::Seen(Holding::Free)]);
+        let sent = sent.expect("an answered batch was sent").boot();
+        assert!(sent >= given_at.boot() && sent <= Clock::Tokio.now().boot());
+    }
+}
+
+/// A node that has just answered is [`NodeState::Up`], and it can be told from others.
+pub async fn the_node_is_up_and_has_a_name(subject: &Subject) {
+    assert_eq!(subject.ask(inspect(&new_key("up"))).await, Answer::Seen(Holding::Free));
+    assert_eq!(subject.node.state(), NodeState::Up);
+    assert!(!subject.node.name().is_empty());
+}
+
+fn acquire(key: &Key, value: &Value, ttl: Duration) -> Command {
+    Command::Acquire { key: key.clone(), value: value.clone(), ttl_ms: millis(ttl) }
+}
+
+fn extend(key: &Key, value: &Value, ttl: Duration) -> Command {
+    Command::Extend { key: key.clone(), value: value.clone(), ttl_ms: millis(ttl) }
+}
+
+fn release(key: &Key, value: &Value) -> Command {
+    Command::Release { key: key.clone(), value: value.clone() }
+}
+
+fn inspect(key: &Key) -> Command {
+    Command::Inspect { key: key.clone() }
+}
+
+fn millis(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_millis()).expect("the suite's ttls are short")
+}
+
+/// Values that are almost, but not quite, the same.
+fn not_quite(value: &Value) -> Vec<Vec<u8>> {
+    let whole = value.as_bytes();
+    let (shorter, mut longer) = (whole[..whole.len() - 1].to_vec(), whole.to_vec());
+    longer.push(b' ');
+    vec![b"other".to_vec(), Vec::new(), shorter, longer, whole.to_ascii_uppercase()]
+}
+
+fn new_key(what: &str) -> Key {
+    format!("quorlock-conformance:{}:{what}", new_token()).into()
+}
+
+fn new_value() -> Value {
+    Value::new(&new_token(), "conformance suite")
+}
+
+fn new_token() -> Token {
+    let mut bytes = [0; Token::BYTES];
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    Token::new(bytes)
+}

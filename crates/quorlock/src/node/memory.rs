@@ -1,0 +1,302 @@
+//! A node in memory: for users' tests, doctests and the conformance suite.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Value};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::{Batch, BoxFuture, Node, NodeState};
+
+/// A node in memory. Deterministic: it answers at once, in order, and its keys expire by tokio's
+/// clock, so that a test under `tokio::time::pause` needs neither a server nor a moment's waiting.
+///
+/// Clones are the same node: keep one to make it misbehave while a client uses it.
+///
+/// It stands for a server in *your* tests. What quorlock promises is shown on real servers.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use quorlock::{Client, node::MemoryNode};
+///
+/// let nodes: Vec<MemoryNode> = ["a", "b", "c"].map(MemoryNode::new).into();
+/// let client = Client::builder().custom_nodes(nodes.clone()).build()?;
+/// nodes[0].stop();
+///
+/// let guard = client.acquire("orders").await?;
+/// assert_eq!(guard.votes(), 2);
+/// guard.release().await;
+/// # client.shutdown(std::time::Duration::from_secs(1)).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MemoryNode {
+    name: Arc<str>,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    keys: BTreeMap<String, Entry>,
+    mode: Mode,
+    frozen: bool,
+    stuck: VecDeque<Stuck>,
+}
+
+struct Entry {
+    value: Option<Vec<u8>>,
+    expires: Option<Instant>,
+}
+
+#[derive(Default)]
+enum Mode {
+    #[default]
+    Up,
+    Stopped,
+    Failing(FailureKind),
+}
+
+/// A batch that a frozen node has received and not looked at.
+struct Stuck {
+    commands: Vec<Command>,
+    answer: oneshot::Sender<Vec<Answer>>,
+}
+
+impl MemoryNode {
+    /// An empty node that works.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.into(), inner: Arc::default() }
+    }
+
+    /// Stops the node as `kill -9` does, frozen or not: its data is gone, connections break,
+    /// commands fail at once. What a frozen node was sent has not been executed, but whoever sent
+    /// it cannot know that.
+    pub fn stop(&self) {
+        let mut inner = self.inner();
+        inner.mode = Mode::Stopped;
+        inner.frozen = false;
+        inner.keys.clear();
+        // Dropping their senders breaks what was under way.
+        inner.stuck.clear();
+    }
+
+    /// Starts a stopped node, empty. One that was not stopped is left as it is.
+    pub fn start(&self) {
+        let mut inner = self.inner();
+        if matches!(inner.mode, Mode::Stopped) {
+            inner.mode = Mode::Up;
+        }
+    }
+
+    /// Freezes the node as SIGSTOP does: it takes commands and answers none; its keys expire all
+    /// the same. One that is stopped stays as it is.
+    pub fn freeze(&self) {
+        let mut inner = self.inner();
+        inner.frozen = !matches!(inner.mode, Mode::Stopped);
+    }
+
+    /// Lets a frozen node go on: it executes what it was sent meanwhile, in order.
+    pub fn thaw(&self) {
+        let mut inner = self.inner();
+        inner.frozen = false;
+        while let Some(Stuck { commands, answer }) = inner.stuck.pop_front() {
+            // The receiver is gone if the client is.
+            let _ = answer.send(inner.execute(commands));
+        }
+    }
+
+    /// Makes every command fail with `kind`, until [`MemoryNode::recover`]. The data stays.
+    pub fn fail_with(&self, kind: FailureKind) {
+        let mut inner = self.inner();
+        if !matches!(inner.mode, Mode::Stopped) {
+            inner.mode = Mode::Failing(kind);
+        }
+    }
+
+    /// Lets a failing node work again, with its data. One that was stopped needs
+    /// [`MemoryNode::start`].
+    pub fn recover(&self) {
+        let mut inner = self.inner();
+        if matches!(inner.mode, Mode::Failing(_)) {
+            inner.mode = Mode::Up;
+        }
+    }
+
+    /// Sets a key as another client would; without `ttl` it does not expire.
+    pub fn insert(&self, key: &str, value: impl Into<Vec<u8>>, ttl: Option<Duration>) {
+        let expires = ttl.map(|ttl| Instant::now() + ttl);
+        let entry = Entry { value: Some(value.into()), expires };
+        self.inner().keys.insert(key.to_owned(), entry);
+    }
+
+    /// Sets a key that is not a string, as a list would be; it does not expire.
+    pub fn insert_other_type(&self, key: &str) {
+        self.inner().keys.insert(key.to_owned(), Entry { value: None, expires: None });
+    }
+
+    /// Makes a key expire after `ttl` from now, as a foreign `PEXPIRE` would. Returns whether there
+    /// was one.
+    pub fn expire_in(&self, key: &str, ttl: Duration) -> bool {
+        let mut inner = self.inner();
+        inner.expire();
+        let entry = inner.keys.get_mut(key);
+        entry.map(|entry| entry.expires = Some(Instant::now() + ttl)).is_some()
+    }
+
+    /// Deletes a key, as a foreign `DEL` would. Returns whether there was one.
+    pub fn remove(&self, key: &str) -> bool {
+        let mut inner = self.inner();
+        inner.expire();
+        inner.keys.remove(key).is_some()
+    }
+
+    /// The stored value of a key, if there is one.
+    pub fn value_of(&self, key: &str) -> Option<Vec<u8>> {
+        let mut inner = self.inner();
+        inner.expire();
+        inner.keys.get(key).and_then(|entry| entry.value.clone())
+    }
+
+    /// Time until a key expires, if there is one that does.
+    pub fn ttl_of(&self, key: &str) -> Option<Duration> {
+        let mut inner = self.inner();
+        inner.expire();
+        inner.keys.get(key).and_then(Entry::ttl)
+    }
+
+    /// Whether there is such a key, be it a string or not.
+    pub fn contains(&self, key: &str) -> bool {
+        let mut inner = self.inner();
+        inner.expire();
+        inner.keys.contains_key(key)
+    }
+
+    /// How many keys there are.
+    pub fn key_count(&self) -> usize {
+        let mut inner = self.inner();
+        inner.expire();
+        inner.keys.len()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Node for MemoryNode {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn state(&self) -> NodeState {
+        match self.inner().mode {
+            Mode::Stopped => NodeState::Down(stopped()),
+            _ => NodeState::Up,
+        }
+    }
+
+    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+        let mut inner = self.inner();
+        if matches!(inner.mode, Mode::Stopped) {
+            return Box::pin(std::future::ready(batch.fail(&stopped())));
+        }
+        let commands = batch.send();
+        if !inner.frozen {
+            return Box::pin(std::future::ready(inner.execute(commands)));
+        }
+        let count = commands.len();
+        let (answer, answers) = oneshot::channel();
+        inner.stuck.push_back(Stuck { commands, answer });
+        Box::pin(async move {
+            let broken = Failure::new(FailureKind::Unreachable).with_detail("stopped");
+            answers.await.unwrap_or_else(|_| vec![Answer::Failed(broken); count])
+        })
+    }
+}
+
+impl fmt::Debug for MemoryNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryNode").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn execute(&mut self, commands: Vec<Command>) -> Vec<Answer> {
+        if let Mode::Failing(kind) = self.mode {
+            return vec![Answer::Failed(Failure::new(kind)); commands.len()];
+        }
+        self.expire();
+        commands.into_iter().map(|command| self.answer(command)).collect()
+    }
+
+    fn answer(&mut self, command: Command) -> Answer {
+        match command {
+            Command::Acquire { key, value, ttl_ms } => {
+                if self.keys.contains_key(&*key) {
+                    return Answer::Refused;
+                }
+                let expires = Some(Instant::now() + Duration::from_millis(ttl_ms));
+                let value = Some(value.as_bytes().to_vec());
+                self.keys.insert(key.to_string(), Entry { value, expires });
+                Answer::Granted
+            }
+            Command::Extend { key, value, ttl_ms } => match self.keys.get_mut(&*key) {
+                None => Answer::Absent,
+                Some(entry) if entry.holds(&value) => {
+                    let expires = Instant::now() + Duration::from_millis(ttl_ms);
+                    // Never shorter than it would live; but a lock of ours never lives for ever.
+                    entry.expires = entry.expires.max(Some(expires));
+                    Answer::Extended
+                }
+                Some(_) => Answer::Other,
+            },
+            Command::Release { key, value } => match self.keys.get(&*key) {
+                None => Answer::Absent,
+                Some(entry) if entry.holds(&value) => {
+                    self.keys.remove(&*key);
+                    Answer::Deleted
+                }
+                Some(_) => Answer::Other,
+            },
+            Command::Inspect { key } => Answer::Seen(match self.keys.get(&*key) {
+                None => Holding::Free,
+                Some(entry) => entry.holding(),
+            }),
+            _ => Answer::Failed(Failure::unsent(FailureKind::Protocol)),
+        }
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        self.keys.retain(|_, entry| entry.expires.is_none_or(|expires| now < expires));
+    }
+}
+
+impl Entry {
+    fn holds(&self, value: &Value) -> bool {
+        self.value.as_deref() == Some(value.as_bytes())
+    }
+
+    fn ttl(&self) -> Option<Duration> {
+        self.expires.map(|expires| expires.saturating_duration_since(Instant::now()))
+    }
+
+    fn holding(&self) -> Holding {
+        match &self.value {
+            None => Holding::OtherType { ttl: self.ttl() },
+            Some(value) => {
+                let shown = value.len().min(Holding::VALUE_BYTES_MAX);
+                Holding::Held { value: value[..shown].to_vec(), ttl: self.ttl() }
+            }
+        }
+    }
+}
+
+fn stopped() -> Failure {
+    Failure::unsent(FailureKind::Unreachable).with_detail("stopped")
+}

@@ -1,0 +1,175 @@
+//! Nodes: independent masters that hold one vote each.
+//!
+//! [`Node`] is the one trait between the client and a transport. Two implementations come with the
+//! crate: [`RedisNode`] for real servers and [`MemoryNode`] for tests. Both pass the same
+//! conformance suite, `node::conformance` (feature `conformance`).
+
+mod config;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+mod memory;
+mod redis;
+pub(crate) mod task;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use quorlock_core::{Event, NodeId, Reading};
+use tokio::sync::mpsc::UnboundedSender;
+
+pub use self::config::{NodeConfig, NodeConfigError, Tls};
+pub use self::memory::MemoryNode;
+pub use self::redis::RedisNode;
+pub use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Key, Value};
+
+use crate::clock::Clock;
+
+/// A boxed future, as [`Node::execute`] returns it.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// One independent master.
+///
+/// Implement it for another transport, or around another node for tests:
+///
+/// ```
+/// use quorlock::node::{Answer, Batch, BoxFuture, MemoryNode, Node};
+///
+/// /// Answers late.
+/// #[derive(Debug)]
+/// struct Distant(MemoryNode);
+///
+/// impl Node for Distant {
+///     fn name(&self) -> &str {
+///         self.0.name()
+///     }
+///
+///     fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+///         let answers = self.0.execute(batch);
+///         Box::pin(async move {
+///             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+///             answers.await
+///         })
+///     }
+/// }
+/// ```
+///
+/// # Contract
+/// - A batch is given when the one before it is being sent, or has failed; a few may be awaiting
+///   their answers at a time. The commands take effect in the order in which the batches were given,
+///   also when nobody waits for an earlier one any more: a release is queued behind its acquire.
+/// - Nothing is ever sent twice. What happened to a command that was sent and not answered is
+///   unknown, and the answer says so: [`Failure::new`]. What certainly never left the process is
+///   [`Failure::unsent`].
+/// - [`Batch::send`] is called right before the first byte can leave, and not before the connection
+///   is one on which votes may count: the validity is reckoned from there.
+/// - Every command gets its own answer; an error touches its own command only.
+/// - After a reply that does not fit, the connection is closed: the next replies would be taken for
+///   answers to the wrong commands.
+/// - Futures do not depend on each other's being polled, and do not panic: with the client's task
+///   for a node its votes are gone.
+pub trait Node: fmt::Debug + Send + Sync + 'static {
+    /// The node's name in messages; distinct among the nodes of a client. Never a secret.
+    fn name(&self) -> &str;
+
+    /// Whether the node can be used right now. Asked before each batch, so it must be quick.
+    fn state(&self) -> NodeState {
+        NodeState::Up
+    }
+
+    /// Executes the commands of the batch in order and answers each of them, in that order.
+    ///
+    /// May wait for a connection before it calls [`Batch::send`], for a bounded time; a node that is
+    /// known to be down answers at once, with [`Batch::fail`].
+    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>>;
+
+    /// What the node does in the background; runs as long as the client, on the client's runtime.
+    fn background(&self) -> BoxFuture<()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Whether a node can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeState {
+    /// It is connected.
+    Up,
+    /// It is being connected to; commands wait, for a bounded time.
+    Connecting,
+    /// It has been silent for too long: nothing but releases is sent until it answers again.
+    Suspended(Failure),
+    /// It cannot be reached; commands fail at once.
+    Down(Failure),
+}
+
+/// Commands for one node. They can be had only by saying that they are being sent now
+/// ([`Batch::send`]), so no vote can be counted from too late a moment (invariant S4).
+#[derive(Debug)]
+pub struct Batch {
+    commands: Vec<Command>,
+    stamp: Arc<Stamp>,
+}
+
+impl Batch {
+    /// Looks at the commands without sending them.
+    pub fn commands(&self) -> &[Command] {
+        &self.commands
+    }
+
+    /// Reads the clock and hands out the commands: from this moment on their votes count.
+    #[must_use]
+    pub fn send(self) -> Vec<Command> {
+        self.stamp.stamp();
+        self.commands
+    }
+
+    /// Answers every command with the same failure, without sending any.
+    #[must_use]
+    pub fn fail(self, failure: &Failure) -> Vec<Answer> {
+        self.commands.iter().map(|_| Answer::Failed(failure.clone())).collect()
+    }
+}
+
+/// When a batch was sent, and who wants to know that it was.
+#[derive(Debug)]
+pub(crate) struct Stamp {
+    node: NodeId,
+    clock: Clock,
+    sent: OnceLock<Reading>,
+    announced: AtomicBool,
+    events: UnboundedSender<Event>,
+}
+
+impl Stamp {
+    fn new(node: NodeId, clock: Clock, events: UnboundedSender<Event>) -> Self {
+        Self { node, clock, sent: OnceLock::new(), announced: AtomicBool::new(false), events }
+    }
+
+    fn stamp(&self) {
+        self.sent.get_or_init(|| self.clock.now());
+        if self.announced.load(Ordering::Acquire) {
+            // A failed send means that the driver is gone, and with it who would care.
+            let _ = self.events.send(Event::Connected { node: self.node });
+        }
+    }
+
+    /// Tells the engine that this batch waits for a connection; once.
+    fn announce_waiting(&self) {
+        if self.sent.get().is_none() && !self.announced.swap(true, Ordering::AcqRel) {
+            let _ = self.events.send(Event::Connecting { node: self.node });
+            // Sent in the meantime, on another thread: then nobody else says so.
+            if self.sent.get().is_some() {
+                let _ = self.events.send(Event::Connected { node: self.node });
+            }
+        }
+    }
+
+    /// When the batch was sent, if it was.
+    fn sent(&self) -> Option<Reading> {
+        self.sent.get().copied()
+    }
+}

@@ -1,0 +1,172 @@
+//! The blocking front: the same lock from plain threads.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::{PATIENCE, eventually, five, get, key_count};
+use quorlock::blocking::{Client, Guard};
+use quorlock::node::MemoryNode;
+use quorlock::{AcquireError, ExtendError, HoldError, LossCause, Outcome, Verdict};
+use quorlock_servers::Nodes;
+
+fn client(nodes: &Nodes) -> Client {
+    Client::build(common::builder(nodes)).unwrap()
+}
+
+fn memory() -> ([MemoryNode; 3], Client) {
+    let nodes = ["a", "b", "c"].map(MemoryNode::new);
+    let builder = Client::builder().custom_nodes(nodes.clone());
+    (nodes, Client::build(builder).unwrap())
+}
+
+/// What `common` offers to async tests.
+fn no_key_is_left(nodes: &Nodes) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(common::no_key_is_left(nodes));
+}
+
+fn spin_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(eventually(what, &mut is_so));
+}
+
+#[test]
+fn the_same_verbs_do_the_same() {
+    let Some(nodes) = five("the_same_verbs_do_the_same") else { return };
+    let client = client(&nodes);
+    let guard = client
+        .acquire("orders")
+        .ttl(Duration::from_secs(20))
+        .wait(PATIENCE)
+        .owner("cron")
+        .max_hold(Duration::from_secs(60))
+        .auto_extend(true)
+        .call()
+        .unwrap();
+    assert!(guard.is_valid() && guard.votes() >= 3 && guard.loss().is_none());
+    assert!(guard.remaining() > Duration::from_secs(10));
+    assert_eq!(guard.resource(), "orders");
+    spin_until("all have voted", || guard.votes() == 5);
+    assert_eq!(get(&nodes[0], "orders"), Some(format!("{} cron", guard.token())));
+    assert!(guard.extend().unwrap() > Duration::from_secs(10));
+
+    let error = client.try_acquire("orders").call().unwrap_err();
+    assert!(error.is_contended());
+    let other = self::client(&nodes);
+    let error = other.acquire("orders").wait(Duration::ZERO).call().unwrap_err();
+    assert_eq!(error.holder().unwrap().to_string().split(',').next(), Some("cron"));
+    assert_eq!(client.inspect("orders").unwrap().verdict(), Verdict::Held);
+    assert_eq!(client.stats().locks_held, 1);
+    assert_eq!(guard.release().outcome, Outcome::Released);
+    no_key_is_left(&nodes);
+
+    assert!(client.hold("orders", Guard::is_valid).unwrap());
+    drop(client.acquire("orders").call().unwrap());
+    client.shutdown(PATIENCE).unwrap();
+    assert!(nodes.iter().all(|node| key_count(node) == 0), "drained is drained");
+    assert!(matches!(client.acquire("orders").call(), Err(AcquireError::Closed { .. })));
+    client.shutdown(Duration::MAX).unwrap();
+}
+
+#[test]
+fn threads_wait_for_each_other() {
+    let Some(nodes) = five("threads_wait_for_each_other") else { return };
+    let clients = [client(&nodes), client(&nodes)];
+    let inside = Arc::new(AtomicU32::new(0));
+    let total = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for client in clients.iter().flat_map(|client| [client; 3]) {
+            let (inside, total) = (inside.clone(), &total);
+            scope.spawn(move || {
+                for _ in 0..3 {
+                    let guard = client.acquire("orders").call().unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "one at a time");
+                    std::thread::sleep(Duration::from_millis(1));
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    total.fetch_add(1, Ordering::SeqCst);
+                    let _ = guard.release();
+                }
+            });
+        }
+    });
+    assert_eq!(total.into_inner(), 18);
+    no_key_is_left(&nodes);
+}
+
+/// A thread that waits is woken by the loss, whether anybody tells it or the clock alone.
+#[test]
+fn a_loss_wakes_the_thread_that_waits_for_it() {
+    let (nodes, client) = memory();
+    let ttl = Duration::from_millis(300);
+    let expiring = client.acquire("expires").ttl(ttl).auto_extend(false).call().unwrap();
+    assert_eq!(expiring.lost(), LossCause::Expired);
+    assert_eq!(expiring.release().outcome, Outcome::Expired);
+
+    let guard = client.acquire("vanishes").call().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| guard.lost());
+        spin_until("all have voted", || guard.votes() == 3);
+        nodes.iter().for_each(|node| assert!(node.remove("vanishes")));
+        let error = guard.extend().unwrap_err();
+        assert!(matches!(error, ExtendError::Lost { cause: LossCause::VotesGone, .. }), "{error}");
+        assert_eq!(waiting.join().unwrap(), LossCause::VotesGone);
+    });
+
+    let error = client.hold("orders", |guard| {
+        nodes.iter().for_each(|node| assert!(node.remove("orders")));
+        let _ = guard.extend();
+    });
+    let is_told = matches!(&error, Err(HoldError::Lost { cause: LossCause::VotesGone, .. }));
+    assert!(is_told, "{error:?}");
+    let guard = client.acquire("shut down").call().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| guard.lost());
+        client.shutdown(PATIENCE).unwrap();
+        assert_eq!(waiting.join().unwrap(), LossCause::Shutdown);
+    });
+}
+
+/// Inside a runtime it would block other tasks, so it panics; and what it had begun is ended.
+#[test]
+fn inside_a_runtime_it_panics_and_leaves_nothing_behind() {
+    let (nodes, client) = memory();
+    let guard = client.acquire("released").call().unwrap();
+    let held = client.acquire("held").call().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let panics = |act: Box<dyn FnOnce() + '_>| {
+        let inside = std::panic::AssertUnwindSafe(|| runtime.block_on(async { act() }));
+        assert!(std::panic::catch_unwind(inside).is_err(), "it must not block a runtime");
+    };
+    panics(Box::new(|| drop(client.acquire("held").wait_forever().call())));
+    panics(Box::new(|| drop(client.acquire("free").call())));
+    panics(Box::new(|| drop(held.extend())));
+    panics(Box::new(|| drop(guard.release())));
+    spin_until("no call waits", || client.stats().calls_waiting == 0);
+    spin_until("only one key is left", || nodes.iter().all(|node| node.key_count() == 1));
+    assert!(held.is_valid());
+
+    // Where tokio allows blocking, it works.
+    let blocking = client.clone();
+    let released = runtime.block_on(async {
+        let work = move || blocking.acquire("elsewhere").call().unwrap().release();
+        tokio::task::spawn_blocking(work).await.unwrap()
+    });
+    assert!(released.is_released());
+}
+
+#[test]
+fn a_shutdown_that_runs_out_of_time_tells_what_is_owed() {
+    let (nodes, client) = memory();
+    let guard = client.acquire("orders").call().unwrap();
+    nodes[0].freeze();
+    drop(guard);
+    let error = client.shutdown(Duration::from_millis(100)).unwrap_err();
+    assert_eq!(error.owed, 1);
+    nodes[0].thaw();
+    client.shutdown(PATIENCE).unwrap();
+}

@@ -1,0 +1,408 @@
+//! Dropping, cancelling and shutting down, at every point: nothing blocks, nothing panics, and no
+//! key is left on any node that answers.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use common::{
+    PATIENCE, all_up, builder, calls, client, eventually, five, get, key_count, no_key_is_left,
+};
+use quorlock::{AcquireError, Client, Guard, LossCause, Outcome};
+use quorlock_servers::Nodes;
+use tokio::time::{Instant, sleep, timeout};
+
+fn is_closed(result: &Result<Guard, AcquireError>) -> bool {
+    matches!(result, Err(AcquireError::Closed { .. }))
+}
+
+/// The client is at rest: what it took it has given back.
+async fn is_at_rest(client: &Client, nodes: &Nodes) {
+    eventually("no call waits", || client.stats().calls_waiting == 0).await;
+    eventually("nothing is held", || client.stats().locks_held == 0).await;
+    eventually("nothing is owed", || client.stats().releases_owed == 0).await;
+    no_key_is_left(nodes).await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_never_polled_sends_nothing() {
+    let Some(nodes) = five("a_call_that_is_never_polled_sends_nothing") else { return };
+    let client = client(&nodes);
+    all_up(&client).await;
+    drop(client.acquire("orders"));
+    drop(client.acquire("orders").into_future());
+    drop(client.try_acquire("orders").ttl(Duration::from_secs(1)).into_future());
+    drop(client.hold("orders", async |_| ()));
+    drop(client.shutdown(Duration::ZERO));
+    // Something is sent after all, and nothing before it.
+    let _ = client.inspect("orders").await;
+    assert!(nodes.iter().all(|node| calls(node, "set") == 0 && calls(node, "evalsha") == 0));
+    assert!(client.stats().nodes.iter().all(|node| node.commands == 1));
+    assert!(client.acquire("orders").await.unwrap().is_valid(), "it was not shut down either");
+}
+
+/// Between the first poll and the grant lie a millisecond or two: the call is dropped everywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_dropped_on_its_way_leaves_no_key() {
+    let Some(nodes) = five("a_call_dropped_on_its_way_leaves_no_key") else { return };
+    let client = client(&nodes);
+    all_up(&client).await;
+    let mut granted = 0;
+    for round in 0..200_u64 {
+        // On some rounds of their own keys, on others all of the same.
+        let resource = if round % 2 == 0 { format!("lock {round}") } else { "orders".to_owned() };
+        let call = client.acquire(resource).into_future();
+        let patience = Duration::from_micros(round * 20);
+        let polled = tokio::spawn(timeout(patience, call));
+        match polled.await.unwrap() {
+            Ok(guard) => granted += u32::from(guard.unwrap().is_valid()),
+            Err(_) => continue,
+        }
+    }
+    is_at_rest(&client, &nodes).await;
+    assert!(granted > 0, "some were fast enough");
+    assert!(client.acquire("orders").await.unwrap().is_valid());
+}
+
+/// Exactly one poll, and then nothing: the driver finds a call whose caller has gone.
+#[tokio::test]
+async fn a_call_dropped_after_its_first_poll_leaves_no_key() {
+    let Some(nodes) = five("a_call_dropped_after_its_first_poll_leaves_no_key") else { return };
+    let client = client(&nodes);
+    all_up(&client).await;
+    for round in 0..50 {
+        let mut call = Box::pin(client.acquire("orders").into_future());
+        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(polled, Poll::Pending));
+        for _ in 0..round % 5 {
+            tokio::task::yield_now().await;
+        }
+        if round % 3 == 0 {
+            // The grant has come, and nobody has taken it.
+            eventually("the grant has come", || client.stats().locks_held == 1).await;
+        }
+        drop(call);
+    }
+    is_at_rest(&client, &nodes).await;
+}
+
+#[tokio::test]
+async fn a_caller_who_leaves_the_local_queue_is_passed_over() {
+    let Some(nodes) = five("a_caller_who_leaves_the_local_queue_is_passed_over") else { return };
+    let client = client(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    let mut queue = Vec::new();
+    for place in 0..3 {
+        queue.push(tokio::spawn(client.acquire("orders").into_future()));
+        eventually("it waits", || client.stats().calls_waiting == place + 1).await;
+    }
+    let (first, second, third) = (queue.remove(0), queue.remove(0), queue.remove(0));
+    second.abort();
+    eventually("it has left", || client.stats().calls_waiting == 2).await;
+    assert!(second.await.unwrap_err().is_cancelled());
+    assert!(nodes.iter().all(|node| calls(node, "set") == 1), "who queues burdens no node");
+    drop(guard);
+    let guard = first.await.unwrap().unwrap();
+    assert!(!third.is_finished(), "first come, first served");
+    drop(guard);
+    drop(third.await.unwrap().unwrap());
+    is_at_rest(&client, &nodes).await;
+}
+
+#[tokio::test]
+async fn a_caller_who_waits_for_another_client_may_leave() {
+    let Some(nodes) = five("a_caller_who_waits_for_another_client_may_leave") else { return };
+    let (holder, other) = (client(&nodes), client(&nodes));
+    let guard = holder.acquire("orders").await.unwrap();
+    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    let waiting = tokio::spawn(other.acquire("orders").wait_forever().into_future());
+    eventually("it tries", || other.stats().nodes.iter().all(|node| node.commands > 3)).await;
+    waiting.abort();
+    let _ = waiting.await;
+    eventually("no call waits", || other.stats().calls_waiting == 0).await;
+    eventually("nothing is owed", || other.stats().releases_owed == 0).await;
+    for node in &nodes {
+        assert_eq!(get(node, "orders"), Some(guard.token().to_string()), "the holder's is intact");
+    }
+    assert!(guard.release().await.is_released());
+    is_at_rest(&other, &nodes).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_may_be_dropped_anywhere() {
+    let Some(nodes) = five("a_guard_may_be_dropped_anywhere") else { return };
+    let client = client(&nodes);
+
+    drop(client.acquire("inside").await.unwrap());
+    let guard = client.acquire("outside").await.unwrap();
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    let guard = client.acquire("blocking").await.unwrap();
+    tokio::task::spawn_blocking(move || drop(guard)).await.unwrap();
+
+    let guard = client.acquire("panic").await.unwrap();
+    let panicked = tokio::spawn(async move {
+        let _held = guard;
+        panic!("the work went wrong");
+    });
+    assert!(panicked.await.unwrap_err().is_panic());
+    let guard = client.acquire("panic outside").await.unwrap();
+    let panicked = std::thread::spawn(move || {
+        let _held = guard;
+        panic!("the work went wrong");
+    });
+    assert!(panicked.join().is_err());
+
+    let aborted = client.clone();
+    let aborted =
+        tokio::spawn(async move { aborted.hold("hold", async |_| sleep(PATIENCE).await).await });
+    eventually("the work goes on", || get(&nodes[0], "hold").is_some()).await;
+    aborted.abort();
+    let _ = aborted.await;
+    is_at_rest(&client, &nodes).await;
+
+    let guard = client.acquire("last").await.unwrap();
+    drop(client);
+    sleep(Duration::from_millis(50)).await;
+    assert!(guard.extend().await.is_ok(), "a guard needs no client");
+    drop(guard);
+    no_key_is_left(&nodes).await;
+}
+
+/// The release is part of the call, not of the future.
+#[tokio::test]
+async fn a_release_need_not_be_awaited() {
+    let Some(nodes) = five("a_release_need_not_be_awaited") else { return };
+    let client = client(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    drop(guard.release());
+    is_at_rest(&client, &nodes).await;
+    let guard = client.acquire("orders").await.unwrap();
+    let later = guard.release();
+    no_key_is_left(&nodes).await;
+    assert_eq!(later.await.outcome, Outcome::Released);
+}
+
+#[tokio::test]
+async fn an_extension_need_not_be_awaited() {
+    let Some(nodes) = five("an_extension_need_not_be_awaited") else { return };
+    let client = client(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    for _ in 0..10 {
+        let _ = timeout(Duration::ZERO, guard.extend()).await;
+        let _ = timeout(Duration::ZERO, guard.lost()).await;
+        let _ = timeout(Duration::ZERO, guard.changed()).await;
+    }
+    assert!(guard.extend().await.is_ok());
+    assert!(guard.release().await.is_released());
+    is_at_rest(&client, &nodes).await;
+}
+
+#[tokio::test]
+async fn the_last_handle_gives_back_what_is_held() {
+    let Some(nodes) = five("the_last_handle_gives_back_what_is_held") else { return };
+    let client = client(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    let waiting = Box::pin(client.acquire("orders").into_future());
+    drop((guard, waiting, client));
+    no_key_is_left(&nodes).await;
+}
+
+#[test]
+fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
+    const TEST: &str = "after_its_runtime_has_ended_a_guard_is_lost_and_harmless";
+    let Some(nodes) = five(TEST) else { return };
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let (client, guards) = first.block_on(async {
+        let client =
+            builder(&nodes).ttl(Duration::from_secs(4)).node_timeout(Duration::from_secs(1));
+        let client = client.build().unwrap();
+        let mut guards = Vec::new();
+        for place in 0..4 {
+            guards.push(client.acquire(format!("lock {place}")).await.unwrap());
+        }
+        (client, guards)
+    });
+    let waiting = client.acquire("lock 0").into_future();
+    drop(first);
+
+    let [dropped, asked, released, awaited] = <[Guard; 4]>::try_from(guards).unwrap();
+    drop(dropped);
+    assert!(!asked.is_valid(), "nobody extends it any more");
+    assert_eq!(asked.loss(), Some(LossCause::Shutdown));
+    runtime().block_on(async {
+        let started = Instant::now();
+        assert_eq!(awaited.lost().await, LossCause::Shutdown);
+        let error = asked.extend().await.unwrap_err();
+        assert_eq!(error.to_string(), "lock \"lock 1\" is lost: the client was shut down");
+        let unknown = released.release().await;
+        assert_eq!((unknown.outcome, unknown.nodes.len()), (Outcome::Unknown, 0));
+        assert!(is_closed(&waiting.await), "no call hangs");
+        assert!(is_closed(&client.acquire("orders").await));
+        assert!(is_closed(&client.try_acquire("orders").await));
+        assert!(client.inspect("orders").await.unwrap().nodes.is_empty());
+        client.shutdown(PATIENCE).await.unwrap();
+        assert!(started.elapsed() < PATIENCE, "nothing is waited for");
+        // What nobody could give back is left to the ttl.
+        no_key_is_left(&nodes).await;
+    });
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_what_waits_and_gives_back_what_is_held() {
+    let Some(nodes) = five("a_shutdown_ends_what_waits_and_gives_back_what_is_held") else {
+        return;
+    };
+    let (client, other) = (client(&nodes), client(&nodes));
+    let foreign = other.acquire("foreign").await.unwrap();
+    let guard = client.acquire("orders").await.unwrap();
+    let queued = tokio::spawn(client.acquire("orders").wait_forever().into_future());
+    let waiting = tokio::spawn(client.acquire("foreign").wait_forever().into_future());
+    let lost = Arc::new(guard);
+    let watching = tokio::spawn({
+        let guard = lost.clone();
+        async move { guard.lost().await }
+    });
+    eventually("both wait", || client.stats().calls_waiting == 2).await;
+    eventually("all have voted", || lost.votes() == 5 && foreign.votes() == 5).await;
+
+    client.clone().shutdown(PATIENCE).await.unwrap();
+    for node in &nodes {
+        assert_eq!(key_count(node), 1, "all is given back by then, but another's is not ours");
+        assert_eq!(get(node, "foreign"), Some(foreign.token().to_string()));
+    }
+    let error = queued.await.unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "lock \"orders\" not acquired: the client is shut down");
+    assert!(is_closed(&waiting.await.unwrap()));
+    assert_eq!(watching.await.unwrap(), LossCause::Shutdown);
+    assert!(!lost.is_valid());
+    let guard = Arc::into_inner(lost).unwrap();
+    assert_eq!(guard.release().await.outcome, Outcome::Unknown, "nobody is there to ask");
+
+    assert!(is_closed(&client.acquire("orders").await));
+    assert!(is_closed(&client.try_acquire("orders").await));
+    client.shutdown(Duration::ZERO).await.unwrap();
+    assert!(foreign.release().await.is_released());
+}
+
+/// However a call and the end of the driver meet, the call ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_hangs_around_a_shutdown() {
+    let Some(nodes) = five("no_call_hangs_around_a_shutdown") else { return };
+    for round in 0..20 {
+        let client = client(&nodes);
+        let mut callers = tokio::task::JoinSet::new();
+        for place in 0..4 {
+            let client = client.clone();
+            callers.spawn(async move {
+                loop {
+                    let call = client.acquire(format!("lock {}", place % 2));
+                    match timeout(PATIENCE, call).await.expect("no call hangs") {
+                        Ok(guard) => drop(guard.release()),
+                        Err(AcquireError::Closed { .. }) => return,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+        sleep(Duration::from_millis(round)).await;
+        client.shutdown(PATIENCE).await.unwrap();
+        for node in &nodes {
+            assert_eq!(key_count(node), 0, "drained is drained");
+        }
+        while let Some(caller) = callers.join_next().await {
+            caller.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_that_runs_out_of_time_tells_what_is_owed() {
+    let Some(nodes) = five("a_shutdown_that_runs_out_of_time_tells_what_is_owed") else { return };
+    let client = client(&nodes);
+    let guards = [client.acquire("a").await.unwrap(), client.acquire("b").await.unwrap()];
+    for guard in &guards {
+        eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    }
+    nodes[0].pause().unwrap();
+    drop(guards);
+    let (started, bound) = (Instant::now(), Duration::from_millis(300));
+    let error = client.shutdown(bound).await.unwrap_err();
+    assert!(started.elapsed() >= bound);
+    assert_eq!(error.owed, 2);
+    assert_eq!(
+        error.to_string(),
+        "shut down with 2 releases still owed; their keys are gone after their ttl"
+    );
+    no_key_is_left(&nodes[1..]).await;
+    assert!(is_closed(&client.acquire("a").await), "it is shut down all the same");
+    nodes[0].resume().unwrap();
+    client.shutdown(PATIENCE).await.unwrap();
+    assert_eq!(key_count(&nodes[0]), 0, "and goes on giving back what it owes");
+}
+
+/// A user who blocks his own runtime for three ttls.
+#[tokio::test]
+async fn a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_own() {
+    const TEST: &str = "a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_own";
+    let Some(nodes) = five(TEST) else { return };
+    let ttl = Duration::from_secs(2);
+    let builder = || builder(&nodes).ttl(ttl).node_timeout(ttl / 4);
+    let on_thread = builder().own_thread().build().unwrap();
+    let on_runtime = builder().build().unwrap();
+    let kept = on_thread.acquire("kept").await.unwrap();
+    let lost = on_runtime.acquire("lost").await.unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a blocked thread is measured from outside")]
+    let started = std::time::Instant::now();
+    while started.elapsed() < 3 * ttl {
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(kept.is_valid(), "lost after {:?}: {:?}", started.elapsed(), kept.loss());
+    }
+    assert!(!lost.is_valid(), "it is known before anything else has run");
+    assert_eq!((lost.remaining(), lost.loss()), (Duration::ZERO, Some(LossCause::Expired)));
+    assert!(kept.is_valid());
+    assert_eq!(lost.lost().await, LossCause::Expired);
+    assert_eq!(lost.release().await.outcome, Outcome::Expired);
+    assert_eq!(kept.release().await.outcome, Outcome::Released);
+    no_key_is_left(&nodes).await;
+}
+
+#[test]
+fn a_client_needs_a_runtime_or_a_thread_of_its_own() {
+    let Some(nodes) = five("a_client_needs_a_runtime_or_a_thread_of_its_own") else { return };
+    let error = client_error(&nodes);
+    assert_eq!(
+        error,
+        "no tokio runtime here: build the client inside one, or give it a thread of its own with \
+         own_thread()"
+    );
+    let client = builder(&nodes).own_thread().build().unwrap();
+    // Waited for without any runtime.
+    let mut call = Box::pin(client.acquire("orders").into_future());
+    let waker = Waker::noop();
+    let guard = loop {
+        match call.as_mut().poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(guard) => break guard.unwrap(),
+            Poll::Pending => std::thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!(guard.is_valid());
+    // Dropped where there is no runtime, while a panic unwinds.
+    let panicked = panic::catch_unwind(AssertUnwindSafe(move || {
+        let _held = guard;
+        panic!("the work went wrong");
+    }));
+    assert!(panicked.is_err());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(is_at_rest(&client, &nodes));
+}
+
+fn client_error(nodes: &Nodes) -> String {
+    builder(nodes).build().unwrap_err().to_string()
+}

@@ -1,0 +1,222 @@
+//! What the tests have in common.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+#![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quorlock::node::NodeState;
+use quorlock::{Client, ClientBuilder};
+use quorlock_servers::{
+    Nodes, NotFound, REQUIRE_VARIABLE, Reply, Server, ServerBinary, ServerOptions, find_all,
+    find_or_skip, skip,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+/// Longer than anything takes on a busy machine, and short enough to fail some day.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The node timeout of clients that are not tested for it: what a busy machine does in between is
+/// no failure of a node.
+pub(crate) const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Every server that can be found; none, with a notice, where a test without servers is skipped.
+pub(crate) fn all_servers(test: &str) -> Vec<ServerBinary> {
+    match find_all(None) {
+        Ok(servers) => servers,
+        Err(NotFound::Nowhere) if std::env::var_os(REQUIRE_VARIABLE).is_none() => {
+            skip(test, "no Redis or Valkey server found");
+            Vec::new()
+        }
+        Err(help) => panic!("{test} needs a server: {help}"),
+    }
+}
+
+/// Five servers on unix sockets, or none where the test is skipped.
+pub(crate) fn five(test: &str) -> Option<Nodes> {
+    start(test, 5, ServerOptions::default())
+}
+
+pub(crate) fn start(test: &str, count: usize, options: ServerOptions) -> Option<Nodes> {
+    let binary = find_or_skip(test)?;
+    Some(Nodes::start(&binary, count, options).unwrap())
+}
+
+/// A client with bounds wide enough for a busy machine.
+pub(crate) fn builder(nodes: &[Server]) -> ClientBuilder {
+    Client::builder()
+        .nodes(nodes.iter().map(Server::url))
+        .wait(PATIENCE)
+        .node_timeout(NODE_TIMEOUT)
+        .connect_timeout(Duration::from_secs(10))
+}
+
+pub(crate) fn client(nodes: &[Server]) -> Client {
+    builder(nodes).build().unwrap()
+}
+
+/// Waits for something to become true.
+pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "still not so: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until no running node holds any key.
+pub(crate) async fn no_key_is_left<'a>(nodes: impl IntoIterator<Item = &'a Server>) {
+    for node in nodes {
+        eventually("no key is left", || key_count(node) == 0).await;
+    }
+}
+
+pub(crate) fn key_count(node: &Server) -> i64 {
+    match node.command(&["DBSIZE"]).unwrap() {
+        Reply::Int(count) => count,
+        other => panic!("DBSIZE answered {other:?}"),
+    }
+}
+
+pub(crate) fn get(node: &Server, key: &str) -> Option<String> {
+    match node.command(&["GET", key]).unwrap() {
+        Reply::Bulk(value) => value.map(|bytes| String::from_utf8(bytes).unwrap()),
+        other => panic!("GET answered {other:?}"),
+    }
+}
+
+pub(crate) fn pttl(node: &Server, key: &str) -> i64 {
+    match node.command(&["PTTL", key]).unwrap() {
+        Reply::Int(ms) => ms,
+        other => panic!("PTTL answered {other:?}"),
+    }
+}
+
+/// Runs a command that must succeed.
+pub(crate) fn run<A: AsRef<[u8]>>(node: &Server, command: &[A]) -> Reply {
+    match node.command(command).unwrap() {
+        Reply::Error(error) => panic!("{error}"),
+        reply => reply,
+    }
+}
+
+/// How often the nodes have executed a command, from `INFO commandstats`.
+pub(crate) fn calls(node: &Server, command: &str) -> u64 {
+    let Reply::Bulk(Some(info)) = run(node, &["INFO", "commandstats"]) else {
+        panic!("INFO answers a string")
+    };
+    let info = String::from_utf8(info).unwrap();
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = info.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+pub(crate) fn state(client: &Client, place: usize) -> NodeState {
+    client.stats().nodes[place].state.clone()
+}
+
+pub(crate) async fn all_up(client: &Client) {
+    let nodes = client.stats().nodes.len();
+    for place in 0..nodes {
+        let started = Instant::now();
+        while state(client, place) != NodeState::Up {
+            assert!(started.elapsed() < PATIENCE, "node {place} is {:?}", state(client, place));
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// A way to a server that misbehaves on demand: it can swallow what is sent on the connections it
+/// has, and cut them.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    port: u16,
+    commands: watch::Sender<(u64, Way)>,
+}
+
+/// What becomes of the connections that exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Open,
+    /// Everything is taken and nothing passed on, as by a firewall that has lost its state.
+    Swallows,
+    Cut,
+}
+
+impl Proxy {
+    pub(crate) async fn start(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let path = PathBuf::from(server.address());
+        let (commands, seen) = watch::channel((0, Way::Open));
+        let accepting = async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let Ok(server) = UnixStream::connect(&path).await else { continue };
+                let seen = seen.clone();
+                let (born, _) = *seen.borrow();
+                tokio::spawn(async move {
+                    let (from_client, to_client) = client.into_split();
+                    let (from_server, to_server) = server.into_split();
+                    let there = pass(from_client, to_server, seen.clone(), born);
+                    let back = pass(from_server, to_client, seen, born);
+                    tokio::select! { () = there => {} () = back => {} }
+                });
+            }
+        };
+        tokio::spawn(accepting);
+        Self { port, commands }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on the connections that exist lead nowhere; new ones work.
+    pub(crate) fn swallow(&self) {
+        self.command(Way::Swallows);
+    }
+
+    /// Closes the connections that exist; new ones work.
+    pub(crate) fn cut(&self) {
+        self.command(Way::Cut);
+    }
+
+    fn command(&self, way: Way) {
+        self.commands.send_modify(|(age, current)| {
+            *age += 1;
+            *current = way;
+        });
+    }
+}
+
+/// Copies bytes until an end, or until the connection is cut. `born`: the last command that came
+/// before the connection.
+async fn pass(
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+    mut seen: watch::Receiver<(u64, Way)>,
+    born: u64,
+) {
+    let mut buffer = [0; 4096];
+    loop {
+        let (age, way) = *seen.borrow_and_update();
+        let way = if age > born { way } else { Way::Open };
+        if way == Way::Cut {
+            return;
+        }
+        tokio::select! {
+            biased;
+            changed = seen.changed() => if changed.is_err() { return },
+            read = from.read(&mut buffer) => {
+                let Ok(count @ 1..) = read else { return };
+                if way == Way::Open && to.write_all(&buffer[..count]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}

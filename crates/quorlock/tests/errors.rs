@@ -1,0 +1,371 @@
+//! Bad input is refused before anything is sent, and every error says what is wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::error::Error;
+use std::time::Duration;
+
+use common::run;
+use quorlock::node::{MemoryNode, NodeConfig};
+use quorlock::{
+    AcquireError, BuildError, Client, ClientBuilder, Clock, Delay, ExtendError, HoldError,
+    InvalidRequest, LossCause, OWNER_BYTES_MAX, PREFIX_BYTES_MAX, RESOURCE_BYTES_MAX, Retry,
+};
+use quorlock_servers::{Listen, Reply, Server, ServerOptions, find_or_skip};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+fn memory() -> ClientBuilder {
+    Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).clock(Clock::Tokio)
+}
+
+/// Why the client was not built.
+#[track_caller]
+fn refused(builder: ClientBuilder) -> String {
+    builder.build().unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
+    let client = memory().build().unwrap();
+    let long = "x".repeat(RESOURCE_BYTES_MAX + 1);
+    let between = |min, max| Retry { delay: Delay::Between { min, max }, attempts_max: None };
+    let never = Retry { attempts_max: Some(0), ..Retry::default() };
+    let orders = || client.acquire("orders");
+    for (call, expected) in [
+        (client.acquire(""), "the resource must have a name; an empty one cannot be locked"),
+        (client.try_acquire(""), "the resource must have a name; an empty one cannot be locked"),
+        (client.acquire(&long), "the resource's name has 4097 bytes; at most 4096 are possible"),
+        (
+            client.acquire("quorlock:node"),
+            "the resource's name must not begin with \"quorlock:\", which the library keeps for \
+             itself",
+        ),
+        (orders().ttl(Duration::ZERO), "ttl (0ns) must be at least 100ms"),
+        (orders().ttl(99 * MS), "ttl (99ms) must be at least 100ms"),
+        (orders().ttl(31 * SECOND), "ttl (31s) must not be above max_ttl (30s)"),
+        (
+            orders().ttl(Duration::MAX),
+            "ttl (18446744073709551615.999999999s) must not be above max_ttl (30s)",
+        ),
+        (
+            orders().min_validity(10 * SECOND),
+            "drift (102ms) plus the larger of margin (200ms) and min_validity (10s) must be less \
+             than ttl (10s)",
+        ),
+        (orders().max_hold(9 * SECOND), "max_hold (9s) must be at least ttl (10s)"),
+        (
+            orders().owner("line\nbreak"),
+            "the owner's description must have at most 256 bytes and no control characters",
+        ),
+        (
+            orders().owner("x".repeat(OWNER_BYTES_MAX + 1)),
+            "the owner's description must have at most 256 bytes and no control characters",
+        ),
+        (
+            orders().retry(between(2 * SECOND, SECOND)),
+            "retry: the shortest delay (2s) must not be above the longest (1s), and at least one \
+             attempt must be allowed",
+        ),
+        (
+            orders().retry(between(Duration::ZERO, Duration::ZERO)),
+            "retry: the shortest delay (0ns) must not be above the longest (0ns), and at least \
+             one attempt must be allowed",
+        ),
+        (
+            orders().retry(never),
+            "retry: the shortest delay (0ns) must not be above the longest (250ms), and at least \
+             one attempt must be allowed",
+        ),
+    ] {
+        let error = call.await.unwrap_err();
+        assert_eq!(error.to_string(), expected);
+        assert!(matches!(error, AcquireError::Invalid(_)), "{error:?}");
+        assert!(!error.is_contended() && !error.lacks_rights());
+        assert_eq!((error.retry_after(), error.holder(), error.nodes()), (None, None, &[][..]));
+    }
+    let error = client.hold("", async |_| ()).await.unwrap_err();
+    assert!(matches!(error, HoldError::NotAcquired(AcquireError::Invalid(_))), "{error:?}");
+    assert_eq!(client.inspect("").await.unwrap_err(), InvalidRequest::ResourceEmpty);
+    assert!(client.inspect("quorlock:x").await.is_err());
+    assert!(client.stats().nodes.iter().all(|node| node.commands == 0), "nothing was sent");
+
+    // The bounds themselves are inside.
+    let longest = "x".repeat(RESOURCE_BYTES_MAX);
+    for call in [
+        client.acquire(longest),
+        orders().ttl(100 * MS),
+        orders().ttl(30 * SECOND),
+        orders().owner("x".repeat(OWNER_BYTES_MAX)),
+        orders().max_hold(10 * SECOND),
+        orders().wait(Duration::MAX),
+        orders().max_hold(Duration::MAX),
+        orders().retry(between(SECOND, SECOND)),
+        client.acquire("quorlock"),
+        client.acquire(" "),
+    ] {
+        assert!(call.await.unwrap().release().await.is_released());
+    }
+}
+
+#[tokio::test]
+async fn times_that_do_not_go_together_are_refused_with_both_values() {
+    let node_timeout = |timeout: Duration| {
+        format!("node timeout ({timeout:?}) must be above zero and at most a quarter of ttl (10s)")
+    };
+    assert_eq!(refused(memory().node_timeout(3 * SECOND)), node_timeout(3 * SECOND));
+    assert_eq!(refused(memory().node_timeout(Duration::ZERO)), node_timeout(Duration::ZERO));
+    assert!(memory().node_timeout(2500 * MS).build().is_ok());
+    assert_eq!(
+        refused(memory().connect_timeout(Duration::ZERO)),
+        "connect timeout must be above zero"
+    );
+    assert_eq!(refused(memory().ttl(Duration::ZERO)), "ttl (0ns) must be at least 100ms");
+    assert_eq!(refused(memory().max_ttl(SECOND)), "ttl (10s) must not be above max_ttl (1s)");
+    assert_eq!(refused(memory().max_hold(SECOND)), "max_hold (1s) must be at least ttl (10s)");
+    assert_eq!(
+        refused(memory().drift(1_000_000, Duration::ZERO)),
+        "drift (10s) plus the larger of margin (200ms) and min_validity (0ns) must be less than \
+         ttl (10s)"
+    );
+    assert_eq!(
+        refused(memory().margin(10 * SECOND)),
+        "drift (102ms) plus the larger of margin (10s) and min_validity (0ns) must be less than \
+         ttl (10s)"
+    );
+    assert_eq!(
+        refused(memory().owner("\x1b[31m")),
+        "the owner's description must have at most 256 bytes and no control characters"
+    );
+    assert_eq!(
+        refused(memory().key_prefix("x".repeat(PREFIX_BYTES_MAX + 1))),
+        "the key prefix has 1025 bytes; at most 1024 are possible"
+    );
+
+    // A call's ttl is checked against the client's node timeout.
+    let client = memory().node_timeout(SECOND).build().unwrap();
+    let error = client.acquire("orders").ttl(2 * SECOND).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "node timeout (1s) must be above zero and at most a quarter of ttl (2s)"
+    );
+}
+
+#[tokio::test]
+async fn node_lists_that_make_no_quorum_are_refused() {
+    let none: [&str; 0] = [];
+    assert_eq!(refused(Client::builder()), "no nodes were given");
+    assert_eq!(refused(Client::builder().nodes(none)), "no nodes were given");
+    let many = (0..32).map(|place| MemoryNode::new(&place.to_string()));
+    assert_eq!(
+        refused(Client::builder().custom_nodes(many)),
+        "32 nodes were given; at most 31 are possible"
+    );
+    for needed in [0, 1, 4] {
+        assert_eq!(
+            refused(memory().quorum(needed)),
+            format!(
+                "a quorum of {needed} of 3 nodes is not possible: it must be between 2 (the \
+                 majority) and 3"
+            )
+        );
+    }
+    let server = "every node must be a server of its own, with a vote of its own";
+    for (first, second, name) in [
+        ("redis://a", "redis://a:6379", "a:6379"),
+        ("redis://a", "redis://A", "a:6379"),
+        ("redis://a/1", "valkey://user:pass@a/2", "a:6379"),
+        ("one=redis://a", "two=redis://a", "a:6379"),
+        ("redis+unix:///run/a", "unix:///run/a?db=3", "/run/a"),
+    ] {
+        let error = refused(Client::builder().nodes([first, second]));
+        assert_eq!(error, format!("node {name} is listed twice; {server}"));
+    }
+    let name = "node a is listed twice; every node needs a name of its own";
+    assert_eq!(refused(Client::builder().nodes(["a=redis://b", "a=redis://c"])), name);
+    assert_eq!(refused(memory().custom_nodes([MemoryNode::new("a")])), name);
+}
+
+#[tokio::test]
+async fn urls_that_cannot_be_used_are_refused_without_their_secrets() {
+    let schemes = "use redis://, rediss://, valkey://, valkeys:// or redis+unix://";
+    for (url, shown, reason) in [
+        ("", "", "malformed: a URL starts with a scheme, such as redis://"),
+        (
+            "10.0.0.1:6379",
+            "10.0.0.1:6379",
+            "malformed: a URL starts with a scheme, such as redis://",
+        ),
+        ("http://u:hunter2@a", "http://***@a", &format!("unknown scheme \"http\"; {schemes}")),
+        (
+            "redis-cluster://a",
+            "redis-cluster://a",
+            &format!("unknown scheme \"redis-cluster\"; {schemes}"),
+        ),
+        ("redis://", "redis://", "missing hostname"),
+        ("redis:///0", "redis:///0", "missing hostname"),
+        ("redis://:6379", "redis://***", "malformed"),
+        ("redis://u@", "redis://***@", "malformed"),
+        ("redis://:hunter2@", "redis://***@", "malformed"),
+        ("redis://u:hunter2@a:99999", "redis://***@a:99999", "malformed"),
+        ("redis://u:hunter2@a/x", "redis://***@a/x", "invalid database number"),
+        (
+            "rediss://u:hunter2@a/#insecure",
+            "rediss://***@a/",
+            "certificates are always checked; #insecure is not supported",
+        ),
+        (
+            "redis+unix://a/b?pass=hunter2",
+            "redis+unix://a/b",
+            "a socket has an absolute path: redis+unix:///path",
+        ),
+        ("unix:", "unix:", "malformed: a URL starts with a scheme, such as redis://"),
+        ("redis+unix://", "redis+unix://", "a socket has an absolute path: redis+unix:///path"),
+        ("unix:///", "unix:///", "a socket has an absolute path: unix:///path"),
+        ("redis+unix:///a?db=x&pass=hunter2", "redis+unix:///a", "invalid database number"),
+        ("redis://a\x1b[31m", "redis://***", "malformed"),
+    ] {
+        let error = refused(Client::builder().nodes([url]));
+        assert_eq!(error, format!("node URL \"{shown}\": {reason}"));
+        assert!(!error.contains("hunter2"));
+    }
+    for (text, name) in [
+        ("a b=redis://c", "a b"),
+        ("=redis://c", ""),
+        ("über=redis://c", "über"),
+        ("u:hunter2@a=redis://c", "***@a"),
+    ] {
+        let error = NodeConfig::parse(text).unwrap_err().to_string();
+        let expected =
+            format!("node name \"{name}\": a name has 1 to 64 letters, digits, '.', '_' or '-'");
+        assert_eq!(error, expected);
+    }
+    assert!(NodeConfig::parse(&format!("{}=redis://c", "x".repeat(64))).is_ok());
+    assert!(NodeConfig::parse(&format!("{}=redis://c", "x".repeat(65))).is_err());
+}
+
+/// On a real server: no connection, no command.
+#[tokio::test]
+async fn a_client_that_is_not_built_has_connected_to_nobody() {
+    let Some(binary) = find_or_skip("a_client_that_is_not_built_has_connected_to_nobody") else {
+        return;
+    };
+    let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
+    let server = Server::start(&binary, options).unwrap();
+    let url = server.url();
+    let connections = || {
+        let Reply::Bulk(Some(info)) = run(&server, &["INFO", "stats"]) else {
+            panic!("INFO answers a string")
+        };
+        let info = String::from_utf8(info).unwrap();
+        let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let before = connections();
+    let good = || Client::builder().nodes([&url]);
+    for builder in [
+        good().nodes([&url]),
+        good().nodes(["http://a"]),
+        good().nodes(["redis://:hunter2@"]),
+        good().ttl(Duration::ZERO),
+        good().ttl(60 * SECOND),
+        good().node_timeout(9 * SECOND),
+        good().quorum(2),
+        good().key_prefix("x".repeat(5000)),
+    ] {
+        let error = builder.build().unwrap_err();
+        assert!(!error.to_string().is_empty() && !matches!(error, BuildError::NoRuntime));
+    }
+    tokio::time::sleep(20 * MS).await;
+    assert_eq!(connections(), before + 1, "but for the question itself");
+
+    let client = good().build().unwrap();
+    for call in [client.acquire(""), client.acquire("orders").ttl(Duration::ZERO)] {
+        assert!(matches!(call.await, Err(AcquireError::Invalid(_))));
+    }
+    common::all_up(&client).await;
+    assert_eq!(common::calls(&server, "set") + common::calls(&server, "evalsha"), 0);
+}
+
+#[test]
+fn errors_say_what_went_wrong_and_why() {
+    let resource = || "orders".into();
+    let lost = |cause| ExtendError::Lost { resource: resource(), cause };
+    for (error, expected) in [
+        (
+            lost(LossCause::Expired),
+            "lock \"orders\" is lost: its validity ran out before enough nodes confirmed an \
+             extension",
+        ),
+        (
+            lost(LossCause::VotesGone),
+            "lock \"orders\" is lost: its key is gone from so many nodes that no quorum is left",
+        ),
+        (
+            lost(LossCause::HoldLimit),
+            "lock \"orders\" is lost: it was held for as long as max_hold allows",
+        ),
+        (lost(LossCause::Shutdown), "lock \"orders\" is lost: the client was shut down"),
+        (
+            ExtendError::HoldLimit { resource: resource() },
+            "lock \"orders\" not extended: that would reach past max_hold",
+        ),
+    ] {
+        assert_eq!(error.to_string(), expected);
+    }
+    let odd = ExtendError::HoldLimit { resource: "o'r\"d\x1b[31m\n".into() };
+    assert_eq!(
+        odd.to_string(),
+        "lock \"o'r\"d\\u{1b}[31m\\n\" not extended: that would reach past max_hold",
+        "nothing that a terminal would obey"
+    );
+    let closed = AcquireError::Closed { resource: resource() };
+    let not_acquired = HoldError::from(closed);
+    assert_eq!(not_acquired.to_string(), "lock \"orders\" not acquired: the client is shut down");
+    assert!(not_acquired.source().is_none(), "it is told once");
+    let lost = HoldError::Lost { resource: resource(), cause: LossCause::HoldLimit };
+    assert_eq!(
+        lost.to_string(),
+        "lock \"orders\" was lost during the work: it was held for as long as max_hold allows"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_tells_the_story_node_by_node() {
+    let nodes = ["a", "b", "c", "d", "e"].map(MemoryNode::new);
+    let client = Client::builder().custom_nodes(nodes.clone()).clock(Clock::Tokio).build().unwrap();
+    let token = "0123456789abcdef0123456789abcdef01234567";
+    nodes[0].insert("orders", format!("{token} api-7:41"), Some(4100 * MS));
+    nodes[1].insert("orders", token, Some(4 * SECOND));
+    nodes[2].insert("orders", "uuid\x1b[2J \"x\"", None);
+    nodes[3].insert_other_type("orders");
+    nodes[4].stop();
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "lock \"orders\" not acquired after 1 attempt in 0.0ns: node a refused (held by api-7:41, \
+         4.1s left), node b refused (held by a client without a name, 4.0s left), node c refused \
+         (held by the foreign value \"uuid\\u{1b}[2J \"x\"\", without expiry), node d was not \
+         waited for beyond 0.0ns, node e was not waited for beyond 0.0ns"
+    );
+    assert_eq!(error.holder().unwrap().to_string(), "api-7:41, 4.1s left");
+    assert_eq!(error.retry_after(), None, "two of three never expire");
+    let shows_token = |text: String| text.contains(token) || text.contains("48, 49, 50, 51, 52");
+    assert!(!shows_token(format!("{error:?}")), "tokens are nobody else's business: {error:?}");
+    let seen = client.inspect("orders").await.unwrap();
+    let story: Vec<String> = seen.nodes.iter().map(ToString::to_string).collect();
+    assert_eq!(story[3], "d held by a key that is no lock (not a string), without expiry");
+    assert_eq!(story[4], "e failed: unreachable: stopped");
+    assert!(!shows_token(format!("{seen:?}")), "tokens are nobody else's business: {seen:?}");
+    let free = client.inspect("other").await.unwrap();
+    assert_eq!(free.nodes[0].to_string(), "a free");
+
+    // What is long is cut.
+    nodes[0].insert("long", "x".repeat(100), None);
+    let seen = client.inspect("long").await.unwrap();
+    let expected = format!("a held by the foreign value \"{}…\", without expiry", "x".repeat(80));
+    assert_eq!(seen.nodes[0].to_string(), expected);
+}

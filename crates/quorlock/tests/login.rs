@@ -1,0 +1,387 @@
+//! Ways to a server: sockets and ports, databases, passwords and rights, TLS, old protocols.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{
+    PATIENCE, all_servers, all_up, builder, calls, client, eventually, get, key_count,
+    no_key_is_left, run, start,
+};
+use quorlock::node::{FailureKind, NodeConfig, NodeState, Tls};
+use quorlock::{AcquireError, Client, ClientBuilder};
+use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions, StartError, TlsFiles, skip};
+use tokio::time::Instant;
+
+/// Acquires, extends, looks at and releases a lock with all nodes' votes.
+async fn does_everything(client: &Client) {
+    all_up(client).await;
+    let guard = client.acquire("orders").await.unwrap();
+    let all = client.stats().nodes.len();
+    eventually("all nodes have given their votes", || guard.votes() == all).await;
+    guard.extend().await.unwrap();
+    let seen = client.inspect("orders").await.unwrap();
+    assert!(seen.nodes.iter().all(|node| node.holder().is_some()), "{seen:?}");
+    assert!(guard.release().await.is_released());
+    eventually("nothing is owed", || client.stats().releases_owed == 0).await;
+}
+
+#[tokio::test]
+async fn unix_sockets_ports_and_databases() {
+    const TEST: &str = "unix_sockets_ports_and_databases";
+    for (listen, database) in [
+        (Listen::UnixSocket, ""),
+        (Listen::UnixSocket, "?db=3"),
+        (Listen::Tcp, ""),
+        (Listen::Tcp, "/3"),
+    ] {
+        let options = ServerOptions { listen, ..ServerOptions::default() };
+        let Some(nodes) = start(TEST, 3, options) else { return };
+        let urls = nodes.iter().map(|node| format!("{}{database}", node.url()));
+        let client = Client::builder().nodes(urls).wait(PATIENCE).build().unwrap();
+        does_everything(&client).await;
+        no_key_is_left(&nodes).await;
+        let guard = client.acquire("orders").await.unwrap();
+        let keys = || match run(&nodes[0], &["INFO", "keyspace"]) {
+            Reply::Bulk(Some(info)) => String::from_utf8(info).unwrap(),
+            other => panic!("INFO answered {other:?}"),
+        };
+        let expected = if database.is_empty() { "db0:keys=1," } else { "db3:keys=1," };
+        eventually("the key is where it should be", || keys().contains(expected)).await;
+        drop(guard);
+        eventually("the key is gone", || !keys().contains("keys=")).await;
+    }
+}
+
+#[tokio::test]
+async fn the_schemes_of_valkey_and_a_name_for_a_node() {
+    const TEST: &str = "the_schemes_of_valkey_and_a_name_for_a_node";
+    let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
+    let Some(nodes) = start(TEST, 1, options) else { return };
+    let url = nodes[0].url().replace("redis://", "valkey://");
+    let client = Client::builder().nodes([format!("eu-west={url}")]).build().unwrap();
+    does_everything(&client).await;
+    assert_eq!(&*client.stats().nodes[0].name, "eu-west");
+    let by_name = url.replace("127.0.0.1", "localhost");
+    does_everything(&Client::builder().nodes([by_name]).build().unwrap()).await;
+    nodes[0].kill().unwrap();
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert!(error.to_string().contains("node eu-west failed: unreachable: "), "{error}");
+
+    let client = Client::builder().nodes(["valkey+unix:///nowhere/at/all"]).build().unwrap();
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert_eq!(error.nodes()[0].failure().unwrap().kind(), FailureKind::Unreachable);
+}
+
+const PASSWORD: &str = "s3cr et/&?@#%";
+
+#[tokio::test]
+async fn a_password_in_the_url_or_by_option() {
+    const TEST: &str = "a_password_in_the_url_or_by_option";
+    for listen in [Listen::UnixSocket, Listen::Tcp] {
+        let password = Some(PASSWORD.to_owned());
+        let options = ServerOptions { listen, password, ..ServerOptions::default() };
+        let Some(nodes) = start(TEST, 3, options) else { return };
+        does_everything(&client(&nodes)).await;
+        let bare = nodes.iter().map(bare_url);
+        let by_option = Client::builder().nodes(bare).password(PASSWORD).wait(PATIENCE);
+        does_everything(&by_option.build().unwrap()).await;
+        // The URL's own password stands.
+        does_everything(&builder(&nodes).password("wrong").build().unwrap()).await;
+        no_key_is_left(&nodes).await;
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_at_once_as_such() {
+    const TEST: &str = "a_wrong_password_is_told_at_once_as_such";
+    let password = Some(PASSWORD.to_owned());
+    let Some(nodes) = start(TEST, 5, ServerOptions { password, ..ServerOptions::default() }) else {
+        return;
+    };
+    let bare = || Client::builder().nodes(nodes.iter().map(bare_url)).wait(PATIENCE);
+    for (builder, said) in [
+        (bare().password("guess-1234"), "not authenticated: "),
+        (bare().username("nobody").password("guess-1234"), "not authenticated: "),
+        (bare(), "not authenticated: a password is needed"),
+    ] {
+        let client = builder.build().unwrap();
+        let started = Instant::now();
+        let error = client.acquire("orders").await.unwrap_err();
+        assert!(started.elapsed() < PATIENCE, "waiting does not help");
+        assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+        assert!(error.lacks_rights() && !error.is_contended(), "{error}");
+        let text = format!("{error} {error:?} {client:?}");
+        assert!(text.contains(said), "{text}");
+        assert!(!text.contains("guess-1234") && !text.contains("s3cr"), "{text}");
+        let started = Instant::now();
+        client.shutdown(PATIENCE).await.unwrap();
+        assert!(started.elapsed() < PATIENCE, "nothing is owed");
+    }
+
+    // Two wrong ones of five do no harm.
+    let mut configs: Vec<NodeConfig> =
+        nodes.iter().map(|node| NodeConfig::parse(&node.url()).unwrap()).collect();
+    for config in &mut configs[..2] {
+        *config = config.clone().password("wrong");
+    }
+    let builder = configs.into_iter().fold(Client::builder(), ClientBuilder::node);
+    let client = builder.wait(PATIENCE).build().unwrap();
+    let guard = client.acquire("orders").await.unwrap();
+    assert_eq!(guard.votes(), 3);
+    assert!(guard.release().await.is_released());
+    eventually("nothing is owed to nodes that gave nothing", || client.stats().releases_owed == 0)
+        .await;
+    no_key_is_left(&nodes).await;
+
+    // A password that is put right on the server needs no new client.
+    for node in &nodes[..2] {
+        run(node, &["CONFIG", "SET", "requirepass", "wrong"]);
+    }
+    eventually("all nodes can be used", || {
+        client.stats().nodes.iter().all(|node| node.state == NodeState::Up)
+    })
+    .await;
+}
+
+/// The rights of a user who can do nothing but lock.
+const RIGHTS: &str = "-@all +set +get +del +pttl +pexpire +eval +evalsha";
+
+#[tokio::test]
+async fn a_user_with_no_right_but_to_lock_can_lock() {
+    for binary in all_servers("a_user_with_no_right_but_to_lock_can_lock") {
+        let rule = format!("locker on >{} ~locks:* {RIGHTS}", "pass-word");
+        let args = ["--user"].into_iter().chain(rule.split(' ')).map(String::from).collect();
+        let options = ServerOptions { args, ..ServerOptions::default() };
+        let nodes = Nodes::start(&binary, 1, options).unwrap();
+        let bare = || Client::builder().nodes(nodes.urls()).wait(PATIENCE).key_prefix("locks:");
+        let client = bare().username("locker").password("pass-word").build().unwrap();
+        does_everything(&client).await;
+        does_everything(&client).await;
+        assert_eq!(calls(&nodes[0], "script|load") + calls(&nodes[0], "script"), 0);
+        assert!(calls(&nodes[0], "eval") >= 1, "so the text was sent");
+        no_key_is_left(&nodes).await;
+
+        let url = format!("{}?user=locker&pass=pass-word", nodes[0].url());
+        let in_the_url = Client::builder().nodes([url]).wait(PATIENCE).key_prefix("locks:");
+        does_everything(&in_the_url.build().unwrap()).await;
+
+        let client = bare().username("locker").password("pass-word").key_prefix("other:");
+        let error = client.build().unwrap().acquire("orders").await.unwrap_err();
+        assert!(error.lacks_rights(), "another key is not allowed: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_rights_is_told_at_once_which_are_missing() {
+    const TEST: &str = "a_user_without_rights_is_told_at_once_which_are_missing";
+    let args = ["--user", "guest", "on", ">pass-word", "~*", "+get"].map(String::from).to_vec();
+    let Some(nodes) = start(TEST, 3, ServerOptions { args, ..ServerOptions::default() }) else {
+        return;
+    };
+    let ttl = Duration::from_secs(30);
+    let client = builder(&nodes).username("guest").password("pass-word").ttl(ttl).build().unwrap();
+    let started = Instant::now();
+    let error = client.acquire("orders").await.unwrap_err();
+    assert!(started.elapsed() < PATIENCE, "waiting does not help");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert!(error.lacks_rights(), "{error}");
+    let failures: Vec<_> = error.nodes().iter().filter_map(|node| node.failure()).collect();
+    assert!(failures.len() >= 2, "they decide it: {error}");
+    assert!(failures.iter().all(|failure| failure.kind() == FailureKind::Forbidden), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("failed: not allowed: NOPERM ") && text.contains("'set'"), "{text}");
+    // A key that was certainly not set need not be released, which this user could not do, nor is
+    // its ttl waited for.
+    client.shutdown(ttl / 2).await.unwrap();
+}
+
+/// Who may set, but not compare and delete: the lock is gone with its ttl, and it is said why.
+#[tokio::test]
+async fn a_user_who_may_set_and_not_release_leaves_it_to_the_ttl() {
+    const TEST: &str = "a_user_who_may_set_and_not_release_leaves_it_to_the_ttl";
+    let args = ["--user", "half", "on", ">pass-word", "~*", "+set"].map(String::from).to_vec();
+    let Some(nodes) = start(TEST, 3, ServerOptions { args, ..ServerOptions::default() }) else {
+        return;
+    };
+    let client = builder(&nodes)
+        .username("half")
+        .password("pass-word")
+        .ttl(Duration::from_millis(500))
+        .node_timeout(Duration::from_millis(125))
+        .build()
+        .unwrap();
+    let guard = client.acquire("orders").await.unwrap();
+    let released = guard.release().await;
+    assert_eq!(released.outcome, quorlock::Outcome::Unknown, "{released:?}");
+    assert!(released.nodes.iter().any(|(_, said)| matches!(
+        said,
+        quorlock::NodeReleased::Failed(failure) if failure.kind() == FailureKind::Forbidden
+    )));
+    no_key_is_left(&nodes).await;
+}
+
+/// A server that has no `HELLO` speaks the older protocol, and what it says of the command that it
+/// does not know, password included, is told to nobody.
+#[tokio::test]
+async fn servers_without_resp3_are_spoken_to_in_resp2() {
+    for binary in all_servers("servers_without_resp3_are_spoken_to_in_resp2") {
+        let args = ["--rename-command", "HELLO", ""].map(String::from).to_vec();
+        let password = Some(PASSWORD.to_owned());
+        let options = ServerOptions { args, password, ..ServerOptions::default() };
+        let nodes = Nodes::start(&binary, 3, options).unwrap();
+        does_everything(&client(&nodes)).await;
+        no_key_is_left(&nodes).await;
+        assert_eq!(calls(&nodes[0], "hello"), 0);
+
+        let bare = nodes.iter().map(bare_url);
+        let wrong = Client::builder().nodes(bare).password("guess-1234").build().unwrap();
+        let error = wrong.acquire("orders").wait(PATIENCE).await.unwrap_err();
+        assert!(error.lacks_rights(), "{error}");
+        let text = format!("{error} {error:?} {wrong:?}");
+        assert!(!text.contains("guess-1234"), "{text}");
+
+        // A connection that breaks is noticed here as well, with the next command at the latest.
+        let client = client(&nodes);
+        does_everything(&client).await;
+        run(&nodes[0], &["CLIENT", "KILL", "TYPE", "normal"]);
+        let guard = client.acquire("orders").await.unwrap();
+        drop(guard);
+        no_key_is_left(&nodes).await;
+        does_everything(&client).await;
+    }
+}
+
+/// Tokens are secrets, and some servers repeat what they do not understand.
+#[tokio::test]
+async fn what_a_server_repeats_of_a_command_is_told_to_nobody() {
+    const TEST: &str = "what_a_server_repeats_of_a_command_is_told_to_nobody";
+    let args = ["--rename-command", "SET", ""].map(String::from).to_vec();
+    let Some(nodes) = start(TEST, 1, ServerOptions { args, ..ServerOptions::default() }) else {
+        return;
+    };
+    let client = client(&nodes);
+    let error = client.acquire("orders").owner("api-7").wait(Duration::ZERO).await.unwrap_err();
+    let text = format!("{error} {error:?}");
+    assert!(text.contains("answered with an error: ERR unknown command"), "{text}");
+    assert!(!text.contains("api-7"), "the value follows the token: {text}");
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_exist_is_named_as_the_reason() {
+    const TEST: &str = "a_database_that_does_not_exist_is_named_as_the_reason";
+    let Some(nodes) = start(TEST, 1, ServerOptions::default()) else { return };
+    let url = format!("{}?db=99", nodes[0].url());
+    let client = Client::builder().nodes([url]).build().unwrap();
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert!(error.to_string().contains("DB index is out of range"), "{error}");
+}
+
+#[tokio::test]
+async fn tls_with_our_own_authority_and_client_certificates() {
+    const TEST: &str = "tls_with_our_own_authority_and_client_certificates";
+    for client_auth in [false, true] {
+        let Some(nodes) = start_tls(TEST, client_auth) else { return };
+        let with = |tls: Tls| builder(&nodes).tls(tls).build().unwrap();
+        let ca = || Tls::new().ca_pem(pem("ca.pem"));
+        let certified = || ca().client_pem(pem("node.pem"), pem("node.key"));
+        does_everything(&with(certified())).await;
+        no_key_is_left(&nodes).await;
+        if client_auth {
+            let error = with(ca()).acquire("orders").wait(Duration::ZERO).await.unwrap_err();
+            assert_eq!(kind(&error), FailureKind::Unreachable, "no certificate: {error}");
+            assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
+        } else {
+            does_everything(&with(ca())).await;
+            // By host name, each node with an authority of its own.
+            let named = nodes.iter().map(|node| {
+                let url = node.url().replace("127.0.0.1", "localhost");
+                NodeConfig::parse(&url).unwrap().tls(ca())
+            });
+            let builder = named.fold(Client::builder(), ClientBuilder::node).wait(PATIENCE);
+            does_everything(&builder.build().unwrap()).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_authority_is_refused_with_a_clear_reason() {
+    const TEST: &str = "an_unknown_authority_is_refused_with_a_clear_reason";
+    let Some(nodes) = start_tls(TEST, false) else { return };
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls/other-ca.pem");
+    let other = Tls::new().ca_pem(std::fs::read(here).unwrap());
+    // Without one, the machine's are trusted, and ours is none of them.
+    for tls in [other, Tls::new()] {
+        let client = builder(&nodes).tls(tls).build().unwrap();
+        let error = client.acquire("orders").wait(Duration::ZERO).await.unwrap_err();
+        assert_eq!(kind(&error), FailureKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("invalid peer certificate: UnknownIssuer"), "{error}");
+    }
+    for (tls, said) in [
+        (Tls::new().ca_pem("nonsense"), "TLS: "),
+        (Tls::new().client_pem(pem("node.pem"), "nonsense"), "TLS: "),
+    ] {
+        let error = builder(&nodes).tls(tls).build().unwrap_err().to_string();
+        assert!(error.contains(said) && error.contains(&nodes[0].address()), "{error}");
+    }
+    // Plain text to a port that speaks TLS, and the other way round.
+    let plain = nodes.iter().map(|node| node.url().replace("rediss://", "redis://"));
+    let client = Client::builder().nodes(plain).build().unwrap();
+    assert_eq!(kind(&client.try_acquire("orders").await.unwrap_err()), FailureKind::Unreachable);
+    assert_eq!(key_count(&nodes[0]), 0);
+}
+
+/// In a program that has chosen no cryptography of its own the first connection must not panic; and
+/// a program that did choose is left alone.
+#[tokio::test]
+async fn the_first_connection_with_tls_works_on_a_thread_of_its_own_too() {
+    const TEST: &str = "the_first_connection_with_tls_works_on_a_thread_of_its_own_too";
+    let Some(nodes) = start_tls(TEST, false) else { return };
+    let client = builder(&nodes).tls(Tls::new().ca_pem(pem("ca.pem"))).own_thread().build();
+    let client = client.unwrap();
+    does_everything(&client).await;
+    assert!(get(&nodes[0], "orders").is_none());
+}
+
+fn kind(error: &AcquireError) -> FailureKind {
+    let failures = error.nodes().iter().filter_map(|node| node.failure());
+    failures.map(|failure| failure.kind()).next().unwrap_or_else(|| panic!("{error}"))
+}
+
+fn start_tls(test: &str, client_auth: bool) -> Option<Nodes> {
+    let tls = TlsFiles {
+        cert: tls_file("node.pem"),
+        key: tls_file("node.key"),
+        ca: tls_file("ca.pem"),
+        client_auth,
+    };
+    for binary in all_servers(test) {
+        let options = ServerOptions { tls: Some(tls.clone()), ..ServerOptions::default() };
+        match Nodes::start(&binary, 3, options) {
+            Err(StartError::NoTls { .. }) => {}
+            started => return Some(started.unwrap()),
+        }
+    }
+    skip(test, "no server that was built with TLS");
+    None
+}
+
+fn tls_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers/tests/tls").join(name)
+}
+
+fn pem(name: &str) -> Vec<u8> {
+    std::fs::read(tls_file(name)).unwrap()
+}
+
+/// The URL without the password.
+fn bare_url(server: &Server) -> String {
+    let url = server.url();
+    match url.rsplit_once('@') {
+        Some((_, address)) => format!("redis://{address}"),
+        None => url.split('?').next().unwrap().to_owned(),
+    }
+}

@@ -1,0 +1,195 @@
+//! Nothing that is logged or printed contains a token or a password.
+//!
+//! One test, in a program of its own: the subscriber sees what every thread says.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{PATIENCE, all_up, eventually, run};
+use quorlock::node::{NodeConfig, Tls};
+use quorlock::{Client, LossCause, blocking};
+use quorlock_servers::{Nodes, Server, ServerOptions, find_or_skip};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+const PASSWORD: &str = "pa55-w0rd";
+const WRONG: &str = "wr0ng-gu355";
+const FOREIGN: &str = "uuid-that-another-library-keeps-for-itself";
+
+/// Writes down everything, at every level.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<String>>);
+
+impl Log {
+    fn write(&self, what: &str, metadata: &Metadata<'_>, record: impl FnOnce(&mut Line)) {
+        let mut line = Line(format!("{what} {} {}", metadata.level(), metadata.name()));
+        record(&mut line);
+        let mut log = self.0.lock().unwrap();
+        log.push_str(&line.0);
+        log.push('\n');
+    }
+
+    fn text(&self) -> String {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, " {field}={value:?}").unwrap();
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        self.write("span", span.metadata(), |line| span.record(line));
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, values: &Record<'_>) {
+        let mut line = Line("record".to_owned());
+        values.record(&mut line);
+        self.0.lock().unwrap().push_str(&line.0);
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        self.write("event", event.metadata(), |line| event.record(line));
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[tokio::test]
+async fn neither_logs_nor_debug_output_tell_a_secret() {
+    let Some(binary) = find_or_skip("neither_logs_nor_debug_output_tell_a_secret") else { return };
+    let log = Log::default();
+    tracing::subscriber::set_global_default(log.clone()).unwrap();
+    let password = Some(PASSWORD.to_owned());
+    let options = ServerOptions { password, ..ServerOptions::default() };
+    let nodes = Nodes::start(&binary, 3, options).unwrap();
+    let mut printed = String::new();
+    let mut tokens = Vec::new();
+
+    let builder = common::builder(&nodes).owner("api-7");
+    write!(printed, "{builder:?}").unwrap();
+    let client = builder.build().unwrap();
+    all_up(&client).await;
+    let call = client.acquire("orders");
+    write!(printed, "{client:?} {call:?}").unwrap();
+    let call = call.into_future();
+    write!(printed, "{call:?}").unwrap();
+    let guard = call.await.unwrap();
+    tokens.push(guard.token().to_string());
+    eventually("all nodes have given their votes", || guard.votes() == 3).await;
+    write!(printed, "{guard:?} {:?} {:?}", client.stats(), guard.token()).unwrap();
+    write!(printed, "{:?}", client.inspect("orders").await).unwrap();
+    write!(printed, "{:?}", guard.extend().await).unwrap();
+
+    let other = common::client(&nodes);
+    let error = other.try_acquire("orders").await.unwrap_err();
+    write!(printed, "{error} {error:?}").unwrap();
+    for node in &nodes {
+        run(node, &["SET", "foreign", FOREIGN]);
+    }
+    // An error names the foreign holder to the caller who was refused; the log does not.
+    let error = other.try_acquire("foreign").await.unwrap_err();
+    assert!(error.to_string().contains(FOREIGN), "{error}");
+
+    for node in &nodes {
+        run(node, &["DEL", "orders"]);
+        run(node, &["SCRIPT", "FLUSH"]);
+    }
+    write!(printed, "{:?}", guard.extend().await).unwrap();
+    assert_eq!(guard.loss(), Some(LossCause::VotesGone));
+    write!(printed, "{:?}", guard.release().await).unwrap();
+    for _ in 0..3 {
+        let guard = client.acquire("dropped").await.unwrap();
+        tokens.push(guard.token().to_string());
+    }
+    run(&nodes[0], &["CLIENT", "KILL", "TYPE", "normal"]);
+    nodes[1].kill().unwrap();
+    let guard = client.acquire("orders").await.unwrap();
+    tokens.push(guard.token().to_string());
+    write!(printed, "{:?}", guard.release().await).unwrap();
+    nodes[0].kill().unwrap();
+    let error = client.acquire("orders").wait(Duration::from_millis(200)).await.unwrap_err();
+    write!(printed, "{error} {error:?}").unwrap();
+    nodes[0].restart().unwrap();
+    nodes[1].restart().unwrap();
+    write!(printed, "{:?}", client.shutdown(PATIENCE).await).unwrap();
+
+    let urls = nodes.iter().map(|node| node.url().replace(PASSWORD, WRONG));
+    let configs: Vec<NodeConfig> = urls.map(|url| NodeConfig::parse(&url).unwrap()).collect();
+    let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers/tests/tls/node.key");
+    let tls = Tls::new().client_pem("certificate", std::fs::read(key).unwrap());
+    write!(printed, "{configs:?} {tls:?} {:?}", configs[0].clone().tls(tls.clone())).unwrap();
+    let wrong = configs.into_iter().fold(Client::builder(), quorlock::ClientBuilder::node);
+    let wrong = wrong.password("unused-pa55").wait(PATIENCE);
+    write!(printed, "{wrong:?}").unwrap();
+    let wrong = wrong.build().unwrap();
+    let error = wrong.acquire("orders").await.unwrap_err();
+    write!(printed, "{error} {error:?} {wrong:?} {:?}", wrong.stats()).unwrap();
+    for url in [format!("redis://:{WRONG}@a:x"), format!("a@{WRONG}@b=redis://c")] {
+        write!(printed, "{:?}", NodeConfig::parse(&url)).unwrap();
+    }
+
+    let threads = std::thread::spawn({
+        let urls: Vec<String> = nodes.iter().map(Server::url).collect();
+        move || {
+            let builder = blocking::Client::builder().nodes(urls).wait(PATIENCE);
+            let client = blocking::Client::build(builder).unwrap();
+            let call = client.acquire("threads");
+            let mut printed = format!("{client:?} {call:?}");
+            let guard = call.call().unwrap();
+            write!(printed, "{guard:?}").unwrap();
+            let token = guard.token().to_string();
+            write!(printed, "{:?} {:?}", guard.extend(), guard.release()).unwrap();
+            (printed, token)
+        }
+    });
+    let (more, token) = tokio::task::spawn_blocking(|| threads.join().unwrap()).await.unwrap();
+    printed.push_str(&more);
+    tokens.push(token);
+
+    let logged = log.text();
+    for told in [
+        "span DEBUG acquire resource=\"orders\"",
+        "span DEBUG hold resource=\"orders\"",
+        "span DEBUG extend",
+        "span DEBUG release",
+        "event WARN",
+        "message=lock lost: its key is gone",
+        "message=not acquired attempts=1 contended=true",
+        "message=released outcome=Released",
+        "message=connected",
+        "message=not connected",
+        "message=disconnected",
+    ] {
+        assert!(logged.contains(told), "the log does not tell {told:?}:\n{logged}");
+    }
+    assert!(!logged.contains(FOREIGN), "{logged}");
+    // The private key's own text, and how its bytes would be printed.
+    let secrets = [PASSWORD, WRONG, "unused-pa55", "PRIVATE KEY", "45, 45, 45, 45, 45, 66"];
+    for secret in tokens.iter().map(String::as_str).chain(secrets) {
+        assert!(!logged.contains(secret), "{secret} is in the log:\n{logged}");
+        assert!(!printed.contains(secret), "{secret} is printed:\n{printed}");
+    }
+    // Nor in the spelling of bytes.
+    let bytes = format!("{:?}", tokens[0].as_bytes());
+    assert!(!printed.contains(bytes.trim_matches(['[', ']'])), "{printed}");
+}

@@ -1,0 +1,94 @@
+//! What may cross threads, and outlive the scope it was made in: decided by the compiler.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+use std::error::Error;
+use std::time::Duration;
+
+use quorlock::node::{MemoryNode, NodeConfig, NodeConfigError, NodeState, RedisNode, Tls};
+use quorlock::{
+    Acquire, AcquireError, Acquiring, BuildError, Client, ClientBuilder, ExtendError, Guard,
+    HoldError, Holder, Inspection, InvalidRequest, NodeAnswer, Released, ShutdownError, Stats,
+    Waiting, blocking,
+};
+
+fn is_send<T: Send + 'static>() {}
+
+fn is_shared<T: Send + Sync + 'static>() {}
+
+fn is_error<T: Error + Send + Sync + 'static>() {}
+
+fn is_spawned<T: Send>(_: impl Future<Output = T> + Send) {}
+
+fn is_spawned_and_static<T: Send>(_: impl Future<Output = T> + Send + 'static) {}
+
+#[test]
+fn types_cross_threads() {
+    is_shared::<Client>();
+    is_shared::<Guard>();
+    is_shared::<Acquire>();
+    is_send::<Acquiring>();
+    is_send::<ClientBuilder>();
+    is_shared::<Released>();
+    is_shared::<Waiting>();
+    is_shared::<Stats>();
+    is_shared::<Inspection>();
+    is_shared::<Holder>();
+    is_shared::<NodeAnswer>();
+    is_shared::<MemoryNode>();
+    is_shared::<RedisNode>();
+    is_shared::<NodeConfig>();
+    is_shared::<NodeState>();
+    is_shared::<Tls>();
+    is_shared::<blocking::Client>();
+    is_shared::<blocking::Guard>();
+    is_shared::<blocking::Acquire>();
+    is_error::<AcquireError>();
+    is_error::<BuildError>();
+    is_error::<ExtendError>();
+    is_error::<HoldError>();
+    is_error::<InvalidRequest>();
+    is_error::<NodeConfigError>();
+    is_error::<ShutdownError>();
+}
+
+/// Every future of the public face; not run, only compiled.
+#[expect(dead_code, reason = "it is enough that it compiles")]
+fn futures_cross_threads(client: &Client, guard: &Guard, owned: Guard) {
+    is_spawned_and_static(client.acquire("a").into_future());
+    is_spawned_and_static(client.try_acquire("a").wait(Duration::ZERO).into_future());
+    is_spawned_and_static(owned.release());
+    is_spawned(client.inspect("a"));
+    is_spawned(client.shutdown(Duration::ZERO));
+    is_spawned(guard.lost());
+    is_spawned(guard.changed());
+    is_spawned(guard.extend());
+    is_spawned(client.hold("a", async |guard: &Guard| guard.is_valid()));
+    let client = client.clone();
+    is_spawned_and_static(async move {
+        let held = client.hold("a", async |guard| {
+            guard.extend().await.is_ok() && guard.lost().await == quorlock::LossCause::Shutdown
+        });
+        (held.await, client.inspect("a").await, client.shutdown(Duration::ZERO).await)
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hold_runs_in_a_task_of_its_own_with_what_it_borrows_and_owns() {
+    let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build().unwrap();
+    let text = String::from("owned");
+    let task = tokio::spawn(async move {
+        let mut lengths = Vec::new();
+        client
+            .hold("orders", async |guard| {
+                tokio::task::yield_now().await;
+                lengths.push(text.len());
+                guard.extend().await.unwrap();
+                lengths.push(guard.resource().len());
+            })
+            .await
+            .unwrap();
+        lengths
+    });
+    assert_eq!(task.await.unwrap(), [5, 6]);
+}

