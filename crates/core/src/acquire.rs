@@ -247,6 +247,12 @@ impl Attempt {
         self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
     }
 
+    /// The nodes that granted.
+    pub(crate) fn granting(&self) -> impl Iterator<Item = NodeId> {
+        let granted = |slot: &Slot| matches!(slot, Slot::Granted { .. });
+        self.quorum.node_ids().filter(move |node| granted(&self.slots[node.index()]))
+    }
+
     /// What each node said, for people.
     pub(crate) fn story(&self, now: Reading) -> Vec<NodeStory> {
         let so_far = now.elapsed_since(self.started);

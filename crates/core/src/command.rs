@@ -32,15 +32,26 @@ pub enum Command {
         ttl_ms: u64,
     },
     /// If the key holds this value, delete it, in one atomic step.
-    /// Answered by [`Answer::Deleted`], [`Answer::Absent`] or [`Answer::Other`].
+    /// Answered by [`Answer::Deleted`], [`Answer::Absent`] or [`Answer::Other`]; or, unless `tell`,
+    /// by [`Answer::NotOurs`] for both of the latter.
     Release {
         /// Where.
         key: Key,
         /// The whole value.
         value: Value,
+        /// It matters whether the key is absent or another's. Servers that compare and delete with
+        /// one command of their own do not say, and are asked again: the answer is then what is
+        /// there a moment later.
+        tell: bool,
     },
     /// Look at the key without changing it. Answered by [`Answer::Seen`].
     Inspect {
+        /// Where.
+        key: Key,
+    },
+    /// Look at the key, and ask to be told, once, when it changes. Answered by
+    /// [`Answer::Watched`], or by [`Answer::Seen`] if the node cannot tell.
+    Watch {
         /// Where.
         key: Key,
     },
@@ -70,8 +81,12 @@ pub enum Answer {
     Absent,
     /// The key holds another value, or is of another type.
     Other,
+    /// The key does not hold our value: it is absent or another's.
+    NotOurs,
     /// What an inspection saw.
     Seen(Holding),
+    /// What an inspection saw; when that changes, the node says so, once.
+    Watched(Holding),
     /// No answer that says anything about the key.
     Failed(Failure),
 }

@@ -26,6 +26,7 @@ use core::time::Duration;
 
 use crate::acquire::{Attempt, NodeStory, WhyNot};
 use crate::command::{Answer, Command};
+use crate::courtesy::Courtesy;
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
 use crate::queue::LocalQueue;
@@ -36,6 +37,7 @@ use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::{Key, Token};
 use crate::vote::Validity;
+use crate::wait::Waiting;
 
 /// One caller's wish for a lock, from the call to the end of the guard. Chosen by the driver,
 /// growing, never used twice.
@@ -145,6 +147,15 @@ pub enum Event {
         /// Which node.
         node: NodeId,
     },
+    /// A node says, unasked, that keys have changed which were looked at with [`Command::Watch`].
+    /// Needs no order with respect to answers, and may tell too much.
+    Pushed {
+        /// Which node.
+        node: NodeId,
+        /// The keys; `None`: all of them, or the node has a new connection, on which it has been
+        /// asked to watch nothing yet.
+        keys: Option<Vec<Key>>,
+    },
     /// The holder wants the lock extended now.
     Extend {
         /// Which lock.
@@ -204,6 +215,9 @@ pub enum Effect {
         validity: Validity,
         /// How many attempts it took.
         attempts: u32,
+        /// How often the lock was handed over within this process before, under this token. Token
+        /// and turn together are unique to the guard (S24).
+        turn: u32,
     },
     /// The lock is not held, and will not be.
     NotAcquired {
@@ -258,6 +272,11 @@ pub enum Effect {
     TimedOut {
         /// Which node.
         node: NodeId,
+    },
+    /// A waiting call goes on because nodes pushed that the lock has changed. For statistics.
+    Woken {
+        /// Which call.
+        lock: LockId,
     },
     /// After [`Event::Close`]: nothing is owed any more.
     Drained,
@@ -329,6 +348,9 @@ pub struct Engine {
     releases: BTreeMap<(LockId, u32), Timed<Release>>,
     inspections: BTreeMap<LockId, Timed<Inspection>>,
     queues: BTreeMap<Key, LocalQueue>,
+    /// Of leases that were handed over: under whose id they are kept, by who holds them now.
+    handed: BTreeMap<LockId, LockId>,
+    manners: BTreeMap<Key, Courtesy>,
     nodes: Vec<Link>,
     deadlines: BTreeSet<(BootTime, Owner)>,
     closing: bool,
@@ -382,6 +404,18 @@ struct Call {
     phase: Phase,
     last: Option<(WhyNot, Vec<NodeStory>)>,
     free_in: Option<Duration>,
+    /// What is known of the lock since the last attempt.
+    waiting: Option<Waiting>,
+    /// How often in a row it was not known when the lock will be free.
+    polls: u32,
+    /// How often in a row the lock seemed to be free, and was not.
+    opens: u32,
+    /// The last attempt had votes, and others had the rest.
+    split: bool,
+    /// The attempt under way was made because the lock seemed to have come free.
+    woken: bool,
+    /// Random words drawn from `jitter`.
+    draws: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -392,11 +426,15 @@ enum Phase {
     Starting,
     /// The nodes have been asked.
     Attempting(Attempt),
-    /// The attempt failed; the nodes that refused are asked who holds the lock.
-    Looking(Inspection),
-    /// Waiting for the next attempt.
-    Pausing { until: BootTime },
+    /// Nodes are asked who holds the lock: those that refused, after an attempt; or, `again`, those
+    /// that have pushed a change, before one.
+    Looking { inspection: Inspection, again: bool },
+    /// Waiting for the next attempt, or to look `again`.
+    Pausing { until: BootTime, again: bool },
 }
+
+/// Of more keys than this no manners are kept in mind.
+const MANNERS_MAX: usize = 1024;
 
 impl Engine {
     /// A client of as many nodes as `quorum` says, with nothing in it.
@@ -408,6 +446,8 @@ impl Engine {
             releases: BTreeMap::new(),
             inspections: BTreeMap::new(),
             queues: BTreeMap::new(),
+            handed: BTreeMap::new(),
+            manners: BTreeMap::new(),
             nodes: alloc::vec![Link::default(); quorum.nodes()],
             deadlines: BTreeSet::new(),
             closing: false,
@@ -440,6 +480,7 @@ impl Engine {
             }
             Event::Connecting { node } => self.handle_connecting(node, now),
             Event::Connected { node } => self.handle_connected(node, now),
+            Event::Pushed { node, keys } => self.handle_push(node, keys.as_deref(), now, out),
             Event::Extend { lock } => self.extend(lock, now, out),
             Event::RunOut { lock } => self.run_out(lock, now, out),
             Event::Release { lock, report } => self.release(lock, report, now, out),
@@ -575,6 +616,26 @@ impl Engine {
         if self.closing && self.releases.is_empty() && !out.contains(&Effect::Drained) {
             out.push(Effect::Drained);
         }
+    }
+
+    /// What this process remembers of a key; bounded, for to forget it does no harm.
+    fn manners_of(&mut self, key: &Key, now: Reading) -> &mut Courtesy {
+        if self.manners.len() >= MANNERS_MAX && !self.manners.contains_key(key) {
+            self.manners.retain(|_, courtesy| !courtesy.is_stale(now));
+            if self.manners.len() >= MANNERS_MAX {
+                self.manners.clear();
+            }
+        }
+        let courtesy = self.manners.entry(key.clone()).or_default();
+        if courtesy.is_stale(now) {
+            *courtesy = Courtesy::default();
+        }
+        courtesy
+    }
+
+    /// The same, if there is anything that still matters.
+    fn known_manners_of(&self, key: &Key, now: Reading) -> Option<&Courtesy> {
+        self.manners.get(key).filter(|courtesy| !courtesy.is_stale(now))
     }
 
     /// Puts a record's deadline where it belongs in the set.

@@ -63,7 +63,7 @@ impl Inspection {
         }
         let took = now.elapsed_since(self.started);
         *slot = match answer {
-            Answer::Seen(holding) => Slot::Seen { holding, at: now },
+            Answer::Seen(holding) | Answer::Watched(holding) => Slot::Seen { holding, at: now },
             Answer::Failed(failure) => Slot::Failed { failure, took },
             _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
         };
@@ -86,16 +86,6 @@ impl Inspection {
     /// When the look ends at the latest.
     pub const fn deadline(&self) -> BootTime {
         self.due
-    }
-
-    /// Per node that was asked: in how long the lock is free there by expiry, if that is known.
-    pub fn free_in(&self, node: NodeId, now: Reading) -> Option<Duration> {
-        match &self.slots[node.index()] {
-            Slot::Seen { holding, at } => {
-                Some(holding.free_in()?.saturating_sub(now.elapsed_since(*at)))
-            }
-            _ => None,
-        }
     }
 
     /// What a node was seen to hold.

@@ -5,23 +5,30 @@
 //! way, the loss comes at its time; if anything proves too many votes gone, it comes at once.
 //! Once lost, a lease stays lost (S13): no answer can raise it any more.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::acquire::Attempt;
 use crate::command::{Answer, Command};
+use crate::courtesy::TURNS_MAX;
+use crate::engine::{LockId, Request};
 use crate::extend::Extension;
 use crate::quorum::{NodeId, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
-use crate::token::{Key, Value};
+use crate::token::{Key, Token, Value};
 use crate::vote::{Validity, Vote};
 
 /// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
+    /// Whose guard it is now.
+    holder: LockId,
     key: Key,
+    token: Token,
+    owner: Arc<str>,
     value: Value,
     quorum: Quorum,
     timing: Timing,
@@ -35,7 +42,14 @@ pub struct Lease {
     acquire_round: u32,
     round: u32,
     automatic: bool,
+    /// As long as the guard may hold it, and as long as anybody may under this token.
     hold_until: BootTime,
+    token_until: BootTime,
+    began: Reading,
+    turn: u32,
+    /// As of the attempt: the round trip, and a random word that it has not used.
+    round_trip: Duration,
+    jitter: u64,
     extend_at: Option<BootTime>,
     extension: Option<Extension>,
     lost: Option<LossCause>,
@@ -60,12 +74,18 @@ impl Lease {
     pub(crate) fn begin(
         attempt: &Attempt,
         validity: Validity,
-        (quorum, timing, node_timeout): (Quorum, Timing, Duration),
-        round: u32,
-        (automatic, max_hold): (bool, Duration),
+        (quorum, node_timeout): (Quorum, Duration),
+        (holder, token, round): (LockId, Token, u32),
+        (round_trip, jitter): (Duration, u64),
+        request: &Request,
         now: Reading,
     ) -> Self {
+        let Request { timing, automatic, max_hold, .. } = *request;
+        let hold_until = now.after(max_hold);
         Self {
+            holder,
+            token,
+            owner: request.owner.clone(),
             key: attempt.key().clone(),
             value: attempt.value().clone(),
             quorum,
@@ -77,7 +97,12 @@ impl Lease {
             acquire_round: round,
             round,
             automatic,
-            hold_until: now.after(max_hold),
+            hold_until,
+            token_until: hold_until,
+            began: now,
+            turn: 0,
+            round_trip,
+            jitter,
             extend_at: automatic.then(|| now.after(timing.extend_every())),
             extension: None,
             lost: None,
@@ -87,6 +112,56 @@ impl Lease {
     /// The key.
     pub fn key(&self) -> &Key {
         &self.key
+    }
+
+    /// Whose guard holds it.
+    pub const fn holder(&self) -> LockId {
+        self.holder
+    }
+
+    /// The token under which the nodes keep it, and how often it was handed over.
+    pub(crate) const fn token_and_turn(&self) -> (Token, u32) {
+        (self.token, self.turn)
+    }
+
+    /// When this process got it.
+    pub(crate) const fn began(&self) -> Reading {
+        self.began
+    }
+
+    /// The round trip as of the attempt, and a random word that it has not used.
+    pub(crate) const fn pace(&self) -> (Duration, u64) {
+        (self.round_trip, self.jitter)
+    }
+
+    /// How long this process may keep the lock by handing it over.
+    pub(crate) fn turn_max(&self) -> Duration {
+        self.timing.ttl() / 10
+    }
+
+    /// Whether the next caller of this process may have the lease as it is: it wants the very same
+    /// lock, what is left is enough for it (S5), and this process has not had it for too long.
+    pub(crate) fn may_be_handed_to(&self, next: &Request, now: Reading) -> bool {
+        self.lost.is_none()
+            && next.timing == self.timing
+            && next.owner == self.owner
+            && self.turn < TURNS_MAX
+            && now.elapsed_since(self.began) <= self.turn_max()
+            && now.after(self.timing.ttl()) <= self.token_until
+            && !self.validity.remaining(now).is_zero()
+            && self.validity.valid_for(now) >= next.timing.min_validity()
+    }
+
+    /// Another guard holds it from now on. A round of extending that is under way was the old
+    /// guard's; what nodes still answer to it counts all the same.
+    pub(crate) fn hand_over(&mut self, holder: LockId, next: &Request, now: Reading) {
+        debug_assert!(self.may_be_handed_to(next, now), "only what is held is handed over");
+        self.holder = holder;
+        self.turn += 1;
+        self.hold_until = self.token_until.min(now.after(next.max_hold));
+        self.automatic = next.automatic;
+        self.extension = None;
+        self.extend_at = next.automatic.then(|| now.after(self.timing.extend_every()));
     }
 
     /// The votes held.
@@ -242,13 +317,13 @@ impl Lease {
     }
 
     /// The release on every node that ends this lease. With `report`, its outcome is told.
-    pub fn end(&self, report: bool, now: Reading) -> Release {
+    pub(crate) fn end(&self, report: bool, now: Reading) -> Release {
         let mut release = Release::of_lease(
             (self.key.clone(), self.value.clone()),
             &self.timing,
             self.reached.clone(),
             &self.validity,
-            report.then_some(self.node_timeout),
+            report.then_some((self.holder, self.node_timeout)),
             (self.quorum, now),
         )
         .of_attempt(self.acquire_round);
@@ -278,10 +353,16 @@ impl Lease {
         self.extension = None;
     }
 
+    pub(crate) fn renumber(&mut self, to: impl Fn(LockId) -> LockId) {
+        self.holder = to(self.holder);
+    }
+
     pub(crate) fn shift(&mut self, base: Reading) {
         self.validity.shift(base);
         self.gone.iter_mut().flatten().for_each(|gone| *gone = gone.shifted(base));
         self.hold_until = self.hold_until.shifted(base);
+        self.token_until = self.token_until.shifted(base);
+        self.began = self.began.shifted(base);
         self.extend_at = self.extend_at.map(|at| at.shifted(base));
         if let Some(extension) = &mut self.extension {
             extension.shift(base);

@@ -39,6 +39,7 @@ extern crate std;
 
 pub mod acquire;
 pub mod command;
+mod courtesy;
 pub mod engine;
 pub mod extend;
 pub mod inspect;
@@ -51,6 +52,7 @@ pub mod time;
 pub mod timing;
 pub mod token;
 pub mod vote;
+pub mod wait;
 
 pub use crate::acquire::{NodeSaid, NodeStory, WhyNot};
 pub use crate::command::{Answer, Command, Failure, FailureKind, Holding};

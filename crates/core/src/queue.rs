@@ -25,6 +25,11 @@ impl LocalQueue {
         self.active
     }
 
+    /// Whose turn is next.
+    pub fn next(&self) -> Option<LockId> {
+        self.waiting.front().copied()
+    }
+
     /// Joins the end of the queue.
     pub fn join(&mut self, lock: LockId) {
         self.waiting.push_back(lock);

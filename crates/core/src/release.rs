@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
+use crate::engine::LockId;
 use crate::quorum::{NodeId, Quorum};
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
@@ -50,14 +51,24 @@ enum SlotState {
     Deleted,
     Absent,
     Other,
+    NotOurs,
     /// Failed, and nothing is owed: no command with this token ever reached the node, or the key
     /// has expired since.
     Over(Failure),
 }
 
+impl SlotState {
+    /// The node said that our key is not there.
+    const fn is_gone(&self) -> bool {
+        matches!(self, Self::Absent | Self::Other | Self::NotOurs)
+    }
+}
+
 /// The part that a waiting caller is interested in.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Report {
+    /// Who waits.
+    holder: LockId,
     was_valid: bool,
     due: BootTime,
     time_is_up: bool,
@@ -86,20 +97,22 @@ impl Release {
         Self { attempt, ..self }
     }
 
-    /// The end of a lease. With `timeout`, the outcome is reported once it is clear, or then.
+    /// The end of a lease. With `report`, its holder is told the outcome once it is clear, or
+    /// after the time given.
     pub(crate) fn of_lease(
         (key, value): (Key, Value),
         timing: &Timing,
         reached: Vec<bool>,
         validity: &Validity,
-        report_within: Option<Duration>,
+        report: Option<(LockId, Duration)>,
         (quorum, now): (Quorum, Reading),
     ) -> Self {
         let mut release = Self::after_attempt(key, value, quorum, timing, reached, now);
         for (node, slot) in quorum.node_ids().zip(&mut release.slots) {
             slot.held = validity.has_vote_of(node);
         }
-        release.report = report_within.map(|timeout| Report {
+        release.report = report.map(|(holder, timeout)| Report {
+            holder,
             was_valid: !validity.remaining(now).is_zero(),
             due: now.after(timeout),
             time_is_up: false,
@@ -123,7 +136,8 @@ impl Release {
 
     /// The command for every node.
     pub fn command(&self) -> Command {
-        Command::Release { key: self.key.clone(), value: self.value.clone() }
+        let tell = self.report.is_some();
+        Command::Release { key: self.key.clone(), value: self.value.clone(), tell }
     }
 
     /// Takes a node's answer.
@@ -136,6 +150,7 @@ impl Release {
             Answer::Deleted => SlotState::Deleted,
             Answer::Absent => SlotState::Absent,
             Answer::Other => SlotState::Other,
+            Answer::NotOurs => SlotState::NotOurs,
             Answer::Failed(failure) => slot.failed(failure),
             _ => slot.failed(Failure::new(FailureKind::Protocol)),
         };
@@ -201,13 +216,14 @@ impl Release {
         self.report.is_none() && !self.slots.iter().any(Slot::is_open)
     }
 
-    /// The outcome, once, as soon as it is clear or its time is up.
-    pub fn poll_report(&mut self) -> Option<ReleaseReport> {
+    /// The outcome and whom to tell, once, as soon as it is clear or its time is up.
+    pub fn poll_report(&mut self) -> Option<(LockId, ReleaseReport)> {
         let report = self.report.as_ref()?;
+        let holder = report.holder;
         let outcome = self.outcome(report.was_valid, report.time_is_up)?;
         self.report = None;
         let nodes = self.slots.iter().map(Slot::tell).collect();
-        Some(ReleaseReport { outcome, nodes })
+        Some((holder, ReleaseReport { outcome, handed_over: false, nodes }))
     }
 
     fn outcome(&self, was_valid: bool, time_is_up: bool) -> Option<Outcome> {
@@ -222,8 +238,7 @@ impl Release {
         }
         // Definitely gone, although held: if without these there is no quorum, the lock had been
         // lost before we gave it back.
-        let gone =
-            count(|slot| slot.held && matches!(slot.state, SlotState::Absent | SlotState::Other));
+        let gone = count(|slot| slot.held && slot.state.is_gone());
         let never = count(|slot| !slot.held && slot.state != SlotState::Deleted);
         let proved_lost =
             gone > 0 && self.quorum.is_out_of_reach(self.quorum.nodes() - gone - never, 0);
@@ -232,6 +247,17 @@ impl Release {
         }
         let taken = count(|slot| slot.state == SlotState::Other) > 0;
         Some(if taken { Outcome::TakenByOther } else { Outcome::Expired })
+    }
+
+    /// Who waits for the outcome.
+    pub(crate) fn awaited_by(&self) -> Option<LockId> {
+        self.report.as_ref().map(|report| report.holder)
+    }
+
+    pub(crate) fn renumber(&mut self, to: impl Fn(LockId) -> LockId) {
+        if let Some(report) = &mut self.report {
+            report.holder = to(report.holder);
+        }
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
@@ -258,8 +284,8 @@ impl Slot {
     fn tell(&self) -> NodeReleased {
         match (&self.state, self.held) {
             (SlotState::Deleted, _) => NodeReleased::Deleted,
-            (SlotState::Absent, false) => NodeReleased::NeverGranted,
-            (SlotState::Absent, true) => NodeReleased::LostEarly,
+            (SlotState::Absent | SlotState::NotOurs, false) => NodeReleased::NeverGranted,
+            (SlotState::Absent | SlotState::NotOurs, true) => NodeReleased::LostEarly,
             (SlotState::Other, _) => NodeReleased::Other,
             (SlotState::Sent, _) => NodeReleased::Unanswered,
             (SlotState::Owed(failure) | SlotState::Over(failure), _) => {
@@ -274,6 +300,8 @@ impl Slot {
 pub struct ReleaseReport {
     /// The outcome.
     pub outcome: Outcome,
+    /// The lock was passed on to the next caller of this process: no node was asked.
+    pub handed_over: bool,
     /// What each node said, in the order of the client's list.
     pub nodes: Vec<NodeReleased>,
 }
@@ -307,6 +335,8 @@ pub enum NodeReleased {
     Other,
     /// It had not answered when the outcome was clear.
     Unanswered,
+    /// It was not asked: the lock was passed on to the next caller of this process.
+    HandedOver,
     /// It failed; if it may hold the key, the release is owed.
     Failed(Failure),
 }

@@ -4,16 +4,12 @@
 //! meet here: what the nodes said about when the lock will be free, and how often to look anyway,
 //! because a holder may give it back any time.
 
-use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::quorum::Quorum;
+use crate::courtesy::at_least;
 
 /// The longest time between two looks at a lock that is held, unless configured otherwise.
 pub const POLL_CEILING: Duration = Duration::from_millis(250);
-
-/// The shortest round trip that delays are scaled to: below it, timers are too coarse.
-const ROUND_TRIP_MIN: Duration = Duration::from_millis(1);
 
 /// How attempts follow each other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -33,13 +29,15 @@ impl Default for Retry {
 /// The delay between two attempts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Delay {
-    /// One to three observed round trips, doubled with every attempt, up to the ceiling, and
-    /// earlier if the nodes said that the lock is free earlier.
+    /// As the nodes say. While others hold the lock: until its keys expire, or a node pushes that
+    /// they have changed; where nodes cannot push, and while too few nodes answer, one to three
+    /// observed round trips, doubled each time, up to the ceiling. When votes are split: one to
+    /// three round trips, doubled each time.
     Adaptive {
-        /// The longest delay.
+        /// The longest delay where it cannot be told when the lock will be free.
         ceiling: Duration,
     },
-    /// Evenly distributed between two bounds, whatever the nodes said.
+    /// Evenly distributed between two bounds, whatever the nodes say. They are not asked to push.
     Between {
         /// The shortest delay.
         min: Duration,
@@ -49,10 +47,11 @@ pub enum Delay {
 }
 
 impl Retry {
-    /// The delay after `attempts` failed attempts.
+    /// The delay after failing for the `attempts`-th time for the same reason, when no push is to
+    /// be expected.
     ///
     /// `jitter` is a random word, `round_trip` the observed one, `free_in` the time after which a
-    /// quorum may be had by expiry alone ([`quorum_free_in`]).
+    /// quorum may be had by expiry alone ([`Waiting::free_at`](crate::wait::Waiting::free_at)).
     pub fn delay(
         &self,
         attempts: u32,
@@ -63,7 +62,7 @@ impl Retry {
         match self.delay {
             Delay::Between { min, max } => min + fraction(max.saturating_sub(min), jitter),
             Delay::Adaptive { ceiling } => {
-                let step = round_trip.max(ROUND_TRIP_MIN);
+                let step = at_least(round_trip);
                 let spread = step + fraction(2 * step, jitter);
                 let grown = spread.saturating_mul(1 << attempts.saturating_sub(1).min(16));
                 let poll = if grown < ceiling {
@@ -74,10 +73,7 @@ impl Retry {
                 };
                 match free_in {
                     // Free already means that contenders split the votes: only jitter helps.
-                    Some(free_in) if !free_in.is_zero() => {
-                        let wake = free_in + Duration::from_millis(1) + fraction(step, jitter);
-                        poll.min(wake)
-                    }
+                    Some(free_in) if !free_in.is_zero() => poll.min(free_in + after_expiry(jitter)),
                     _ => poll,
                 }
             }
@@ -85,20 +81,14 @@ impl Retry {
     }
 }
 
-/// When a quorum may be had by expiry alone: the Q-th smallest of the nodes' times.
-///
-/// Per node zero if the lock is free or granted there, `None` if that cannot be told.
-pub fn quorum_free_in(
-    nodes: impl Iterator<Item = Option<Duration>>,
-    quorum: Quorum,
-) -> Option<Duration> {
-    let mut times: Vec<Duration> = nodes.map(|time| time.unwrap_or(Duration::MAX)).collect();
-    times.sort_unstable();
-    times.get(quorum.needed() - 1).copied().filter(|time| *time != Duration::MAX)
+/// How long after an expiry to try: servers reckon in milliseconds, and not all who wait should come
+/// at once.
+pub(crate) fn after_expiry(jitter: u64) -> Duration {
+    Duration::from_millis(1) + fraction(Duration::from_millis(1), jitter)
 }
 
 /// The part of `whole` that the random word stands for.
-fn fraction(whole: Duration, jitter: u64) -> Duration {
+pub(crate) fn fraction(whole: Duration, jitter: u64) -> Duration {
     // What does not fit is centuries; cut off, the product cannot overflow.
     let nanos = (whole.as_nanos().min(u64::MAX.into()) * u128::from(jitter)) >> 64;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -143,14 +133,5 @@ mod tests {
         let ages = Delay::Between { min: Duration::ZERO, max: Duration::MAX };
         let delay = Retry { delay: ages, attempts_max: None }.delay(1, u64::MAX, MS, None);
         assert!(delay > Duration::from_secs(100 * 365 * 24 * 3600));
-    }
-
-    #[test]
-    fn a_quorum_is_free_when_its_last_node_is() {
-        let quorum = Quorum::majority(5).unwrap();
-        let times = [Some(4 * MS), None, Some(2 * MS), Some(Duration::ZERO), Some(9 * MS)];
-        assert_eq!(quorum_free_in(times.into_iter(), quorum), Some(4 * MS));
-        let times = [Some(4 * MS), None, None, Some(Duration::ZERO), None];
-        assert_eq!(quorum_free_in(times.into_iter(), quorum), None);
     }
 }

@@ -360,7 +360,7 @@ fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
                 panic!("an attempt acquires");
             };
             assert_eq!(ttl_ms as i64 * MS, TTL);
-            assert_eq!(release.command(), Command::Release { key, value });
+            assert_eq!(release.command(), Command::Release { key, value, tell: false });
             for (node, does) in quorum.node_ids().zip(does) {
                 assert!(!release.is_over(), "every node's answer is awaited");
                 let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));

@@ -22,14 +22,14 @@ use std::fmt;
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use quorlock_core::{LossCause, Retry, Token};
+use quorlock_core::{LossCause, Retry};
 
 use crate::builder::ClientBuilder;
 use crate::client::Stats;
 use crate::error::{
     AcquireError, BuildError, ExtendError, HoldError, InvalidRequest, ShutdownError,
 };
-use crate::guard::Released;
+use crate::guard::{GuardToken, Released};
 use crate::inspect::Inspection;
 
 /// A client whose methods block. See [`crate::Client`].
@@ -200,7 +200,7 @@ impl Guard {
     }
 
     /// See [`crate::Guard::token`].
-    pub fn token(&self) -> Token {
+    pub fn token(&self) -> GuardToken {
         self.0.token()
     }
 

@@ -272,6 +272,7 @@ impl Client {
             locks_held: figures.locks_held.load(Ordering::Relaxed),
             calls_waiting: figures.calls_waiting.load(Ordering::Relaxed),
             releases_owed: figures.releases_owed.load(Ordering::Relaxed),
+            wakeups: figures.wakeups.load(Ordering::Relaxed),
         }
     }
 
@@ -328,6 +329,9 @@ pub struct Stats {
     /// Tokens being released right now, or owed to a node that cannot be reached: those for the
     /// ttl at most, for then the key has expired.
     pub releases_owed: usize,
+    /// How often a call that was waiting went on because nodes said that its lock had changed, since
+    /// the client was built.
+    pub wakeups: u64,
 }
 
 /// Figures of one node.

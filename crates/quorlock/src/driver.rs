@@ -23,9 +23,9 @@ use tokio::time::Instant;
 
 use crate::client::Names;
 use crate::clock::Clock;
-use crate::guard::{Guard, Held, Limit};
+use crate::guard::{Guard, GuardToken, Held, Limit};
 use crate::node::task::{NodeTask, Order};
-use crate::node::{Key, Node};
+use crate::node::{Key, News, Node};
 
 /// What callers and guards ask of the driver.
 #[derive(Debug)]
@@ -105,6 +105,7 @@ pub(crate) struct Figures {
     pub(crate) locks_held: AtomicUsize,
     pub(crate) calls_waiting: AtomicUsize,
     pub(crate) releases_owed: AtomicUsize,
+    pub(crate) wakeups: AtomicU64,
     pub(crate) nodes: Vec<NodeFigures>,
 }
 
@@ -122,6 +123,7 @@ impl Figures {
             locks_held: AtomicUsize::new(0),
             calls_waiting: AtomicUsize::new(0),
             releases_owed: AtomicUsize::new(0),
+            wakeups: AtomicU64::new(0),
             nodes: (0..nodes).map(|_| NodeFigures::default()).collect(),
         }
     }
@@ -197,7 +199,7 @@ impl Driver {
         for (id, node) in quorum.node_ids().zip(nodes) {
             let (line, orders) = unbounded_channel();
             lines.push(line);
-            tasks.spawn(node.background());
+            tasks.spawn(node.background(News::new(id, event_sender.clone())));
             let (node, events) = (node.clone(), event_sender.clone());
             tasks.spawn(NodeTask { id, node, clock, orders, events }.run());
         }
@@ -349,8 +351,8 @@ impl Driver {
             Effect::Send { node, ticket, command } => {
                 self.outbox[node.index()].push((ticket, command));
             }
-            Effect::Acquired { lock, token, validity, .. } => {
-                self.grant(lock, token, validity, now);
+            Effect::Acquired { lock, token, turn, validity, .. } => {
+                self.grant(lock, GuardToken::new(token, turn), validity, now);
             }
             Effect::NotAcquired { lock, refusal } => {
                 if let Some(call) = self.calls.remove(&lock) {
@@ -390,6 +392,9 @@ impl Driver {
             Effect::TimedOut { node } => {
                 self.figures.nodes[node.index()].timeouts.fetch_add(1, Ordering::Relaxed);
             }
+            Effect::Woken { .. } => {
+                self.figures.wakeups.fetch_add(1, Ordering::Relaxed);
+            }
             Effect::Drained => {
                 self.drained = true;
                 for reply in self.closing.drain(..) {
@@ -404,7 +409,7 @@ impl Driver {
         }
     }
 
-    fn grant(&mut self, lock: LockId, token: Token, validity: Validity, now: Reading) {
+    fn grant(&mut self, lock: LockId, token: GuardToken, validity: Validity, now: Reading) {
         let Some(call) = self.calls.remove(&lock) else { return };
         // No handle is left, and so no caller: what is held is given back in a moment.
         let Some(asks) = self.asks_weak.upgrade() else { return };

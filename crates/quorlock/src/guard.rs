@@ -35,11 +35,47 @@ pub struct Guard {
     held: Arc<Held>,
 }
 
+/// What makes a guard unlike any other: the token that the nodes store, and, if the lock was handed
+/// over within this process, the turn.
+///
+/// Printed as the token's 40 hexadecimal digits, followed by `/` and the turn unless it is the first.
+/// `Debug` shows only the first digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GuardToken {
+    token: Token,
+    turn: u32,
+}
+
+impl GuardToken {
+    pub(crate) const fn new(token: Token, turn: u32) -> Self {
+        Self { token, turn }
+    }
+
+    /// What the nodes store.
+    pub const fn stored(self) -> Token {
+        self.token
+    }
+
+    /// How often the lock was handed over under this token before.
+    pub const fn turn(self) -> u32 {
+        self.turn
+    }
+}
+
+impl fmt::Display for GuardToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.turn {
+            0 => write!(f, "{}", self.token),
+            turn => write!(f, "{}/{turn}", self.token),
+        }
+    }
+}
+
 /// What guard and driver share.
 pub(crate) struct Held {
     lock: LockId,
     resource: Arc<str>,
-    token: Token,
+    token: GuardToken,
     clock: Clock,
     asks: Asks,
     names: Names,
@@ -80,9 +116,9 @@ impl Guard {
         &self.held.resource
     }
 
-    /// The token under which the lock is stored on the nodes. Unique to this guard; treat it as a
-    /// secret where others may write to the nodes.
-    pub fn token(&self) -> Token {
+    /// The token under which the lock is stored on the nodes, and how often the lock was handed over
+    /// under it. Unique to this guard; treat it as a secret where others may write to the nodes.
+    pub fn token(&self) -> GuardToken {
         self.held.token
     }
 
@@ -299,7 +335,7 @@ impl fmt::Debug for Guard {
 
 impl Held {
     pub(crate) fn new(
-        (lock, resource, token): (LockId, Arc<str>, Token),
+        (lock, resource, token): (LockId, Arc<str>, GuardToken),
         (validity, limit): (Validity, Option<Limit>),
         (clock, asks, names): (Clock, Asks, Names),
     ) -> Self {
@@ -434,11 +470,12 @@ pub(crate) struct Releasing {
 impl Releasing {
     /// Without a report the driver is gone, and so nobody knows.
     pub(crate) fn conclude(self, report: Option<ReleaseReport>) -> Released {
-        let report = report.unwrap_or(ReleaseReport { outcome: Outcome::Unknown, nodes: vec![] });
-        let nodes = self.names.iter().cloned().zip(report.nodes).collect();
-        let outcome = report.outcome;
-        self.span.in_scope(|| tracing::debug!(?outcome, "released"));
-        Released { outcome, nodes }
+        let unknown =
+            || ReleaseReport { outcome: Outcome::Unknown, handed_over: false, nodes: Vec::new() };
+        let ReleaseReport { outcome, handed_over, nodes } = report.unwrap_or_else(unknown);
+        let nodes = self.names.iter().cloned().zip(nodes).collect();
+        self.span.in_scope(|| tracing::debug!(?outcome, handed_over, "released"));
+        Released { outcome, handed_over, nodes }
     }
 }
 
@@ -449,13 +486,16 @@ impl Releasing {
 pub struct Released {
     /// The outcome, by our clock and the nodes' answers.
     pub outcome: Outcome,
+    /// The lock was passed on to the next caller of this client that waited for it, without a word
+    /// to the nodes: for others it is still held.
+    pub handed_over: bool,
     /// What each node said, with its name; in the order of the client's list. Empty if the client
     /// was shut down, or its runtime gone.
     pub nodes: Vec<(Arc<str>, NodeReleased)>,
 }
 
 impl Released {
-    /// The lock was valid until it was given back, and is free now.
+    /// The lock was valid until it was given back, and is free now, or the next caller's.
     pub fn is_released(&self) -> bool {
         self.outcome == Outcome::Released
     }
@@ -483,7 +523,7 @@ mod tests {
     ) -> (Guard, UnboundedReceiver<Ask>) {
         let (channel, asked) = Asks::channel();
         let context = (Clock::Tokio, asks(channel), ["a".into()].into_iter().collect());
-        let lock = (LockId(7), "orders".into(), Token::new([7; Token::BYTES]));
+        let lock = (LockId(7), "orders".into(), GuardToken::new(Token::new([7; 20]), 0));
         (Guard::new(Arc::new(Held::new(lock, (validity(SECOND), limit), context))), asked)
     }
 

@@ -46,7 +46,7 @@ pub use crate::error::{
     AcquireError, Attempts, BuildError, ExtendError, HoldError, Holder, HolderKind, InvalidRequest,
     NodeAnswer, ShutdownError,
 };
-pub use crate::guard::{Guard, Released};
+pub use crate::guard::{Guard, GuardToken, Released};
 pub use crate::inspect::{Inspection, Verdict};
 pub use quorlock_core::{
     Delay, LossCause, NodeReleased, NodeSaid, Outcome, QuorumError, Retry, TimingError, Token,

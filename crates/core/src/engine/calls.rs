@@ -2,9 +2,14 @@
 //!
 //! ```text
 //!   Queued ─► Starting ─► Attempting ─┬─► (lease)
-//!                ▲                    ├─► Looking ─► Pausing ─┐
-//!                └────────────────────┴───────────────────────┘
+//!     │          ▲                    ├─► Looking ◄─► Pausing ─┐
+//!     │          └────────────────────┴────────────────────────┘
+//!     └─► (handed over)
 //! ```
+//!
+//! A call that has to wait asks the nodes that refused to tell when the lock changes, and then does
+//! nothing until they do, or until the keys expire. What decides when it goes on is in
+//! [`crate::wait`]; how those who wait keep out of each other's way, in `courtesy.rs`.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -15,14 +20,16 @@ use super::{
 };
 use crate::acquire::{Attempt, Decision, NodeSaid, WhyNot};
 use crate::command::{Answer, Command};
+use crate::courtesy::{at_least, mix};
 use crate::inspect::Inspection;
 use crate::lease::Lease;
 use crate::queue::LocalQueue;
 use crate::quorum::NodeId;
-use crate::retry::quorum_free_in;
+use crate::retry::{Delay, after_expiry};
 use crate::time::Reading;
 use crate::token::{Key, Token, Value};
 use crate::vote::Validity;
+use crate::wait::Waiting;
 
 impl Engine {
     /// A caller wants a lock: it contends at once, or queues behind others of this process.
@@ -52,6 +59,12 @@ impl Engine {
             phase: Phase::Queued,
             last: None,
             free_in: None,
+            waiting: None,
+            polls: 0,
+            opens: 0,
+            split: false,
+            woken: false,
+            draws: 0,
         };
         let refused = match self.queues.get_mut(&key) {
             _ if self.closing => Some(RefusalKind::Closed),
@@ -62,8 +75,7 @@ impl Engine {
             }
             None => {
                 self.queues.insert(key, LocalQueue::new(lock));
-                call.phase = Phase::Starting;
-                out.push(Effect::Begin { lock });
+                call.phase = self.turn_comes(lock, &call.request, now, out);
                 None
             }
         };
@@ -72,6 +84,26 @@ impl Engine {
             None => {
                 self.calls.insert(lock, Timed::new(call));
                 self.index_call(lock);
+            }
+        }
+    }
+
+    /// A call's turn in this process has come. If this process has just had the lock, others have
+    /// theirs first; but who only tries does not wait.
+    fn turn_comes(
+        &self,
+        lock: LockId,
+        request: &Request,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) -> Phase {
+        let manners = self.known_manners_of(&request.key, now);
+        let resume_at = manners.and_then(|manners| manners.resume_at(now));
+        match resume_at {
+            Some(until) if request.wait != Wait::Once => Phase::Pausing { until, again: false },
+            _ => {
+                out.push(Effect::Begin { lock });
+                Phase::Starting
             }
         }
     }
@@ -155,18 +187,18 @@ impl Engine {
         let (Phase::Attempting(attempt), Some(token)) = (&call.phase, call.token) else {
             unreachable!("only an attempt is decided, and it has a token");
         };
-        let timing = call.request.timing;
         let lease = Lease::begin(
             attempt,
             validity.clone(),
-            (self.quorum, timing, timing.node_timeout(call.round_trip)),
-            call.round,
-            (call.request.automatic, call.request.max_hold),
+            (self.quorum, call.request.timing.node_timeout(call.round_trip)),
+            (lock, token, call.round),
+            (call.round_trip, call.jitter),
+            &call.request,
             now,
         );
         self.leases.insert(lock, Timed::new(lease));
         self.index_lease(lock, now);
-        out.push(Effect::Acquired { lock, token, validity, attempts: call.attempts });
+        out.push(Effect::Acquired { lock, token, validity, attempts: call.attempts, turn: 0 });
     }
 
     /// Step 5, and what comes after it: a look at who holds the lock, a pause, or the end.
@@ -178,31 +210,58 @@ impl Engine {
         let Phase::Attempting(attempt) = phase else { unreachable!("only an attempt fails") };
         let round = call.round;
         call.last = Some((why, attempt.story(now)));
-        let hopeless = attempt.lacks_rights();
+        call.waiting = Some(Waiting::after(&attempt, self.quorum));
+        call.split = why == WhyNot::Contended && attempt.granting().next().is_some();
+        let outrun = core::mem::take(&mut call.woken) || call.split;
+        if why == WhyNot::Contended {
+            let (key, split) = (call.request.key.clone(), call.split);
+            let manners = self.manners_of(&key, now);
+            manners.see_rivals(now);
+            if outrun {
+                manners.see_crowd(split);
+            }
+        }
         let release = attempt.give_up(now).of_attempt(round);
         self.start_release((lock, round), release, out);
-        if hopeless {
+        let refusing: Vec<NodeId> = attempt.refusing().collect();
+        if attempt.lacks_rights() {
             self.refuse(lock, RefusalKind::NoQuorum, now, out);
-        } else if attempt.refusing().next().is_some() {
-            self.look(lock, &attempt, now, out);
+        } else if refusing.is_empty() {
+            self.rest(lock, now, out);
         } else {
-            self.pause(lock, now, out);
+            self.look(lock, &refusing, false, now, out);
         }
     }
 
-    /// Asks the nodes that refused who holds the lock, and for how long.
-    fn look(&mut self, lock: LockId, attempt: &Attempt, now: Reading, out: &mut Vec<Effect>) {
+    /// Asks nodes who holds the lock, and for how long; and, if the call is going to wait, to tell
+    /// when that changes. That this is of interest is noted before anything is sent: a push may
+    /// come before the answer.
+    fn look(
+        &mut self,
+        lock: LockId,
+        nodes: &[NodeId],
+        again: bool,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
+        // An answer to an earlier look is not one to this.
+        call.round += u32::from(again);
         let due = now.after(call.request.timing.node_timeout(call.round_trip));
-        let refusing: Vec<NodeId> = attempt.refusing().collect();
-        let inspection = Inspection::start(self.quorum, |node| refusing.contains(&node), due, now);
+        let inspection = Inspection::start(self.quorum, |node| nodes.contains(&node), due, now);
         let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
-        for node in refusing {
-            send(out, node, ticket, Command::Inspect { key: call.request.key.clone() });
+        let (watches, key) = (call.is_to_watch(), call.request.key.clone());
+        for &node in nodes {
+            if let Some(waiting) = &mut call.waiting {
+                waiting.ask(node);
+            }
+            let key = key.clone();
+            let command = if watches { Command::Watch { key } } else { Command::Inspect { key } };
+            send(out, node, ticket, command);
         }
-        call.phase = Phase::Looking(inspection);
+        call.phase = Phase::Looking { inspection, again };
         self.index_call(lock);
     }
 
@@ -225,36 +284,154 @@ impl Engine {
         if call.round != ticket.round {
             return;
         }
-        let Phase::Looking(inspection) = &mut call.phase else {
+        let Phase::Looking { inspection, .. } = &mut call.phase else {
             return;
         };
+        if let Some(waiting) = &mut call.waiting {
+            waiting.handle_answer(node, &answer, now);
+        }
         inspection.handle_answer(node, answer, now);
-        if inspection.is_over() {
-            self.pause(ticket.lock, now, out);
+        if call.has_seen_enough() {
+            self.looked(ticket.lock, now, out);
         }
     }
 
-    /// An attempt has failed, and what could be learnt has been: waits for the next, or ends.
-    fn pause(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    /// A look is over. One before an attempt decides whether there is to be one.
+    fn looked(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
-        call.free_in = call.conclude_look(self.quorum, now);
-        let spent = call.request.retry.attempts_max.is_some_and(|max| call.attempts >= max);
+        let Phase::Looking { again, .. } = call.phase else {
+            return;
+        };
+        call.note_holders();
+        let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
+        if !again || closed {
+            return self.rest(lock, now, out);
+        }
+        let (key, open) = (call.request.key.clone(), call.is_open());
+        if open {
+            self.manners_of(&key, now).see_room();
+        }
+        self.try_now(lock, out);
+    }
+
+    /// The lock seems to have come free.
+    fn try_now(&mut self, lock: LockId, out: &mut Vec<Effect>) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        call.woken = true;
+        call.phase = Phase::Starting;
+        out.push(Effect::Begin { lock });
+        self.index_call(lock);
+    }
+
+    /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
+    /// or ends.
+    fn rest(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let free_at = call.waiting.as_ref().and_then(Waiting::free_at);
+        call.free_in = free_at.map(|at| at.remaining(now));
+        let spent = call.is_spent();
         let timed_out = call.deadline.is_some_and(|at| at.remaining(now).is_zero());
         if call.request.wait == Wait::Once || spent || timed_out {
             let why = call.last.as_ref().map_or(WhyNot::NoQuorum, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
-        let retry = call.request.retry;
-        let delay = retry.delay(call.attempts, call.jitter, call.round_trip, call.free_in);
-        call.phase = Phase::Pausing { until: now.after(delay) };
+        let after_attempt = !matches!(call.phase, Phase::Looking { again: true, .. });
+        let until = now.after(call.rest_for());
+        call.phase = Phase::Pausing { until, again: false };
         if call.request.progress
+            && after_attempt
             && let Some(story) = call.story(now)
         {
             out.push(Effect::Waiting { lock, story });
         }
         self.index_call(lock);
+    }
+
+    /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
+    pub(super) fn handle_push(
+        &mut self,
+        node: NodeId,
+        keys: Option<&[Key]>,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let contenders: Vec<LockId> = match keys {
+            Some(keys) => keys.iter().filter_map(|key| self.queues.get(key)).collect(),
+            None => self.queues.values().collect::<Vec<_>>(),
+        }
+        .into_iter()
+        .map(LocalQueue::active)
+        .collect();
+        for lock in contenders {
+            let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+                continue;
+            };
+            let waits = matches!(call.phase, Phase::Looking { .. } | Phase::Pausing { .. });
+            let was_open = call.is_open();
+            let watches = call.is_to_watch();
+            let Some(waiting) = call.waiting.as_mut().filter(|_| waits && watches) else {
+                continue;
+            };
+            let news = match keys {
+                Some(_) => waiting.handle_push(node),
+                None => waiting.handle_new_epoch(node),
+            };
+            if news && !was_open {
+                self.changed(lock, now, out);
+            }
+        }
+    }
+
+    /// The lock has changed on one node more, and was held as far as was known.
+    fn changed(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let open = call.is_open();
+        let step = at_least(call.round_trip);
+        match &mut call.phase {
+            Phase::Looking { .. } if open => {
+                out.push(Effect::Woken { lock });
+                self.looked(lock, now, out);
+            }
+            Phase::Pausing { again: false, .. } if open => {
+                out.push(Effect::Woken { lock });
+                let (word, key) = (call.draw(), call.request.key.clone());
+                let manners = self.known_manners_of(&key, now);
+                let slot = manners.map_or(0, |manners| manners.slot(word));
+                if slot == 0 {
+                    return self.try_now(lock, out);
+                }
+                let phase = Phase::Pausing { until: now.after(slot * step), again: true };
+                self.calls.entry(lock).and_modify(|timed| timed.record.phase = phase);
+                self.index_call(lock);
+            }
+            // The others may not have seen the release yet; but they need not ever tell of it.
+            Phase::Pausing { until, .. } => {
+                *until = (*until).min(now.after(step));
+                self.index_call(lock);
+            }
+            _ => {}
+        }
+    }
+
+    /// The time to look again has come: at as few nodes as will do.
+    fn look_again(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let Some(waiting) = &mut call.waiting else {
+            return;
+        };
+        let nodes = waiting.to_ask();
+        waiting.forget();
+        self.look(lock, &nodes, true, now, out);
     }
 
     /// Time has passed for a call.
@@ -271,15 +448,21 @@ impl Engine {
                 let decision = attempt.handle_time(now, timed_out);
                 self.follow(lock, decision, now, out);
             }
-            Phase::Looking(inspection) => {
+            Phase::Looking { inspection, .. } => {
                 inspection.handle_time(now);
                 if inspection.is_over() {
-                    self.pause(lock, now, out);
+                    if let Some(waiting) = &mut call.waiting {
+                        waiting.handle_silence();
+                    }
+                    self.looked(lock, now, out);
                 } else {
                     self.index_call(lock);
                 }
             }
-            Phase::Pausing { until } if until.remaining(now).is_zero() => {
+            Phase::Pausing { until, again } if until.remaining(now).is_zero() => {
+                if *again {
+                    return self.look_again(lock, now, out);
+                }
                 call.phase = Phase::Starting;
                 out.push(Effect::Begin { lock });
                 self.index_call(lock);
@@ -290,7 +473,6 @@ impl Engine {
 
     /// The caller's patience is at its end, whatever is under way.
     fn wait_is_over(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
-        let quorum = self.quorum;
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -300,7 +482,11 @@ impl Engine {
                 call.last = Some((attempt.why_not_yet(), attempt.story(now)));
             }
             // A look cut short has perhaps seen the holder already.
-            Phase::Looking(_) => call.free_in = call.conclude_look(quorum, now),
+            Phase::Looking { .. } => {
+                call.note_holders();
+                let free_at = call.waiting.as_ref().and_then(Waiting::free_at);
+                call.free_in = free_at.map(|at| at.remaining(now));
+            }
             _ => {}
         }
         let kind = match &call.last {
@@ -319,7 +505,7 @@ impl Engine {
             .map(|at| self.deadlines.remove(&(at, Owner::Inspection(lock))));
         self.release_attempt(lock, now, out);
         if let Some(call) = self.take_call(lock) {
-            self.leave_queue(&call.request.key, lock, out);
+            self.leave_queue(&call.request.key, lock, now, out);
         }
     }
 
@@ -351,11 +537,17 @@ impl Engine {
             return;
         };
         out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
-        self.leave_queue(&call.request.key, lock, out);
+        self.leave_queue(&call.request.key, lock, now, out);
     }
 
     /// Leaves the local queue; if it was this one's turn, the next one's has come.
-    pub(super) fn leave_queue(&mut self, key: &Key, lock: LockId, out: &mut Vec<Effect>) {
+    pub(super) fn leave_queue(
+        &mut self,
+        key: &Key,
+        lock: LockId,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(queue) = self.queues.get_mut(key) else {
             return;
         };
@@ -364,11 +556,11 @@ impl Engine {
         }
         match queue.advance() {
             Some(next) => {
-                if let Some(Timed { record: call, .. }) = self.calls.get_mut(&next) {
-                    call.phase = Phase::Starting;
+                if let Some(Timed { record: call, .. }) = self.calls.get(&next) {
+                    let phase = self.turn_comes(next, &call.request, now, out);
+                    self.calls.entry(next).and_modify(|timed| timed.record.phase = phase);
+                    self.index_call(next);
                 }
-                out.push(Effect::Begin { lock: next });
-                self.index_call(next);
             }
             None => {
                 self.queues.remove(key);
@@ -427,7 +619,7 @@ impl Engine {
         }
     }
 
-    fn take_call(&mut self, lock: LockId) -> Option<Call> {
+    pub(super) fn take_call(&mut self, lock: LockId) -> Option<Call> {
         let timed = self.calls.remove(&lock)?;
         if let Some(at) = timed.wake {
             self.deadlines.remove(&(at, Owner::Call(lock)));
@@ -442,8 +634,8 @@ impl Engine {
         let phase = match &call.phase {
             Phase::Queued | Phase::Starting => None,
             Phase::Attempting(attempt) => attempt.deadline(),
-            Phase::Looking(inspection) => Some(inspection.deadline()),
-            Phase::Pausing { until } => Some(*until),
+            Phase::Looking { inspection, .. } => Some(inspection.deadline()),
+            Phase::Pausing { until, .. } => Some(*until),
         };
         let deadline = [phase, call.deadline].into_iter().flatten().min();
         Self::index(&mut self.deadlines, Owner::Call(lock), wake, deadline);
@@ -451,24 +643,84 @@ impl Engine {
 }
 
 impl Call {
-    /// Ends the look at the holders and tells when a quorum may be free by expiry alone.
-    fn conclude_look(&mut self, quorum: crate::quorum::Quorum, now: Reading) -> Option<Duration> {
-        let inspection = match &self.phase {
-            Phase::Looking(inspection) => Some(inspection),
-            _ => None,
+    /// Whether the nodes are to tell when the lock changes.
+    fn is_to_watch(&self) -> bool {
+        let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
+        adaptive && self.request.wait != Wait::Once && !self.is_spent()
+    }
+
+    /// There were as many attempts as there may be.
+    fn is_spent(&self) -> bool {
+        self.request.retry.attempts_max.is_some_and(|max| self.attempts >= max)
+    }
+
+    fn is_open(&self) -> bool {
+        self.waiting.as_ref().is_some_and(Waiting::is_open)
+    }
+
+    /// A look is over when all have answered; one for a call that waits, as soon as it seems that
+    /// the lock is to be had.
+    fn has_seen_enough(&self) -> bool {
+        match &self.phase {
+            Phase::Looking { inspection, .. } => {
+                inspection.is_over() || self.is_to_watch() && self.is_open()
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes into the story of the last attempt whom the nodes have been seen to hold the lock for.
+    fn note_holders(&mut self) {
+        let (Phase::Looking { inspection, .. }, Some((_, nodes))) = (&self.phase, &mut self.last)
+        else {
+            return;
         };
-        let (_, nodes) = self.last.as_mut()?;
-        for (node, story) in quorum.node_ids().zip(nodes.iter_mut()) {
-            if let NodeSaid::Refused(holding) = &mut story.said {
-                *holding = inspection.and_then(|inspection| inspection.seen(node)).cloned();
+        for node in inspection.asked() {
+            if let NodeSaid::Refused(holding) = &mut nodes[node.index()].said
+                && let Some(seen) = inspection.seen(node)
+            {
+                *holding = Some(seen.clone());
             }
         }
-        let free_in = quorum.node_ids().zip(nodes.iter()).map(|(node, story)| match story.said {
-            NodeSaid::Granted => Some(Duration::ZERO),
-            NodeSaid::Refused(_) => inspection?.free_in(node, now),
-            _ => None,
-        });
-        quorum_free_in(free_in, quorum)
+    }
+
+    /// For how long to wait, with what is known by now.
+    fn rest_for(&mut self) -> Duration {
+        let (retry, round_trip, word) = (self.request.retry, self.round_trip, self.jitter);
+        let watched = self.waiting.as_ref().is_some_and(Waiting::is_watched);
+        if !self.is_to_watch() {
+            self.polls += 1;
+            return retry.delay(self.polls, word, round_trip, self.free_in);
+        }
+        if self.is_open() {
+            self.polls = 0;
+            self.opens += 1;
+            // Given back while we asked: at once. But if votes are split, or others are faster time
+            // and again, only jitter helps.
+            return match self.opens {
+                1 if !self.split => Duration::ZERO,
+                opens => retry.delay(opens, word, round_trip, None),
+            };
+        }
+        self.opens = 0;
+        match (self.free_in, retry.delay) {
+            (Some(free_in), _) if watched => {
+                self.polls = 0;
+                free_in + after_expiry(word)
+            }
+            // Held for ever, by something foreign: who knows whether it ever tells.
+            (None, Delay::Adaptive { ceiling }) if watched => ceiling,
+            _ => {
+                self.polls += 1;
+                retry.delay(self.polls, word, round_trip, self.free_in)
+            }
+        }
+    }
+
+    /// A random word, a different one each time.
+    fn draw(&mut self) -> u64 {
+        self.draws += 1;
+        mix(self.jitter, self.draws)
     }
 
     fn story(&self, now: Reading) -> Option<Story> {

@@ -56,8 +56,20 @@ impl Engine {
         self.review_lease(ticket.lock, changed, now, out);
     }
 
+    /// The lease that this guard holds. `None` also for a guard that has handed its lease over: it
+    /// is another's now (S24).
+    fn held_by(&self, holder: LockId) -> Option<LockId> {
+        let lock = self.handed.get(&holder).copied().unwrap_or(holder);
+        let lease = &self.leases.get(&lock)?.record;
+        (lease.holder() == holder).then_some(lock)
+    }
+
     /// The holder wants an extension now: joins the round under way or starts one.
-    pub(super) fn extend(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn extend(&mut self, holder: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(lock) = self.held_by(holder) else {
+            let outcome = Extended::Lost(LossCause::Expired);
+            return out.push(Effect::Extended { lock: holder, outcome });
+        };
         self.latch_loss(lock, now, out);
         let outcome = match self.leases.get(&lock).map(|timed| &timed.record) {
             None => Some(Extended::Lost(LossCause::Expired)),
@@ -70,7 +82,7 @@ impl Engine {
             },
         };
         if let Some(outcome) = outcome {
-            return out.push(Effect::Extended { lock, outcome });
+            return out.push(Effect::Extended { lock: holder, outcome });
         }
         let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
             return;
@@ -85,41 +97,100 @@ impl Engine {
     }
 
     /// The guard has seen the end of its validity and latched it.
-    pub(super) fn run_out(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn run_out(&mut self, holder: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(lock) = self.held_by(holder) else {
+            return;
+        };
         let due = self.leases.get(&lock).and_then(|timed| timed.record.due_loss(now));
         self.lose(lock, due.unwrap_or(LossCause::Expired), now, out);
     }
 
-    /// The holder gives the lock back: one release on every node, behind everything that was sent
-    /// for this lock before. An extension in flight is not awaited; the connection's order puts
-    /// the release behind it.
+    /// The holder gives the lock back: to the next caller of this process, if that may be; else one
+    /// release on every node, behind everything that was sent for this lock before. An extension in
+    /// flight is not awaited; the connection's order puts the release behind it.
     pub(super) fn release(
         &mut self,
-        lock: LockId,
+        holder: LockId,
         report: bool,
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let Some(mut timed) = self.leases.remove(&lock) else {
+        let Some(lock) = self.held_by(holder) else {
             if report {
-                out.push(Effect::Released { lock, report: self.nothing_held() });
+                out.push(Effect::Released { lock: holder, report: self.nothing_held() });
             }
+            return;
+        };
+        if self.hand_over(lock, report, now, out) {
+            return;
+        }
+        self.handed.remove(&holder);
+        let Some(mut timed) = self.leases.remove(&lock) else {
             return;
         };
         if let Some(at) = timed.wake {
             self.deadlines.remove(&(at, Owner::Lease(lock)));
         }
         let lease = &mut timed.record;
-        Self::tell_extension(lock, lease, Extended::Lost(LossCause::Expired), out);
+        Self::tell_extension(lease, Extended::Lost(LossCause::Expired), out);
         // A lost lease was released when it was lost; only who asks is told what became of it.
         if lease.lost().is_none() || report {
             let round = lease.next_round();
             self.start_release((lock, round), lease.end(report, now), out);
         }
         if lease.lost().is_none() {
-            let key = lease.key().clone();
-            self.leave_queue(&key, lock, out);
+            let (had_since, turn_max) = (lease.began().boot(), lease.turn_max());
+            let manners = self.manners_of(lease.key(), now);
+            manners.give_back(had_since, turn_max, lease.pace(), now);
+            self.leave_queue(lease.key(), holder, now, out);
         }
+    }
+
+    /// Local hand-over: the lease goes to the next caller of this process that wants the same lock,
+    /// without a word to the nodes. For that caller it is a grant like any other: `now` was read
+    /// after the old guard gave up, and what is left must be enough (S5). The old guard was invalid
+    /// before it asked (S14), so no two guards hold the lease (S24).
+    fn hand_over(
+        &mut self,
+        lock: LockId,
+        report: bool,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+            return false;
+        };
+        let Some(queue) = self.queues.get_mut(lease.key()) else {
+            return false;
+        };
+        let next = queue.next();
+        let call = next.and_then(|next| Some((next, &self.calls.get(&next)?.record)));
+        let Some((next, call)) =
+            call.filter(|(_, call)| lease.may_be_handed_to(&call.request, now))
+        else {
+            return false;
+        };
+        queue.advance();
+        Self::tell_extension(lease, Extended::Lost(LossCause::Expired), out);
+        let old = lease.holder();
+        lease.hand_over(next, &call.request, now);
+        let (attempts, validity) = (call.attempts, lease.validity().clone());
+        let (token, turn) = lease.token_and_turn();
+        if report {
+            let kept = |node| match validity.has_vote_of(node) {
+                true => NodeReleased::HandedOver,
+                false => NodeReleased::NeverGranted,
+            };
+            let nodes = self.quorum.node_ids().map(kept).collect();
+            let report = ReleaseReport { outcome: Outcome::Released, handed_over: true, nodes };
+            out.push(Effect::Released { lock: old, report });
+        }
+        self.handed.remove(&old);
+        self.handed.insert(next, lock);
+        self.take_call(next);
+        self.index_lease(lock, now);
+        out.push(Effect::Acquired { lock: next, token, validity, attempts, turn });
+        true
     }
 
     /// Time has passed for a lease.
@@ -145,14 +216,15 @@ impl Engine {
         if lease.lost().is_some() {
             return;
         }
-        Self::tell_extension(lock, lease, Extended::Lost(cause), out);
+        Self::tell_extension(lease, Extended::Lost(cause), out);
         lease.lose(cause);
-        out.push(Effect::Lost { lock, cause });
+        let holder = lease.holder();
+        out.push(Effect::Lost { lock: holder, cause });
         let (round, key) = (lease.next_round(), lease.key().clone());
         let release = lease.end(false, now);
         self.index_lease(lock, now);
         self.start_release((lock, round), release, out);
-        self.leave_queue(&key, lock, out);
+        self.leave_queue(&key, holder, now, out);
     }
 
     /// Latches the loss if its time has come, before anything may raise the validity (S13). The
@@ -176,7 +248,7 @@ impl Engine {
             return;
         }
         if changed {
-            out.push(Effect::Changed { lock, validity: lease.validity().clone() });
+            out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
         }
         self.review_extension(lock, now, out);
         let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
@@ -208,7 +280,7 @@ impl Engine {
                 Progress::Failed => Some(Extended::Unconfirmed(extension.story(now))),
             };
             if let Some(outcome) = outcome {
-                Self::tell_extension(lock, lease, outcome, out);
+                Self::tell_extension(lease, outcome, out);
                 lease.schedule_extension(progress == Progress::Confirmed, started, now);
             }
         }
@@ -242,7 +314,8 @@ impl Engine {
     }
 
     /// Tells the outcome of the round under way, if somebody waits for it; once.
-    fn tell_extension(lock: LockId, lease: &mut Lease, outcome: Extended, out: &mut Vec<Effect>) {
+    fn tell_extension(lease: &mut Lease, outcome: Extended, out: &mut Vec<Effect>) {
+        let lock = lease.holder();
         if let Some(extension) = lease.extension_mut()
             && !extension.is_told()
         {
@@ -264,6 +337,6 @@ impl Engine {
     /// What is told of a lock that this engine does not hold.
     fn nothing_held(&self) -> ReleaseReport {
         let nodes = self.quorum.node_ids().map(|_| NodeReleased::NeverGranted).collect();
-        ReleaseReport { outcome: Outcome::Expired, nodes }
+        ReleaseReport { outcome: Outcome::Expired, handed_over: false, nodes }
     }
 }

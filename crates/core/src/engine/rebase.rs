@@ -21,6 +21,8 @@ impl Engine {
             .chain(self.inspections.keys())
             .copied()
             .chain(self.releases.keys().map(|(lock, _)| *lock))
+            .chain(self.releases.values().filter_map(|timed| timed.record.awaited_by()))
+            .chain(self.handed.keys().copied())
             .collect();
         let map: BTreeMap<LockId, LockId> =
             ids.into_iter().zip(first..).map(|(old, new)| (old, LockId(new))).collect();
@@ -50,6 +52,8 @@ impl Engine {
         for link in &mut self.nodes {
             link.retry_at = link.retry_at.map(|at| at.shifted(base));
         }
+        self.manners.retain(|_, courtesy| !courtesy.is_stale(base));
+        self.manners.values_mut().for_each(|courtesy| courtesy.shift(base));
         let deadlines = core::mem::take(&mut self.deadlines);
         self.deadlines =
             deadlines.into_iter().map(|(at, owner)| (at.shifted(base), owner)).collect();
@@ -69,6 +73,10 @@ impl Engine {
             .into_iter()
             .map(|((lock, round), record)| ((to(lock), round), record))
             .collect();
+        self.releases.values_mut().for_each(|timed| timed.record.renumber(to));
+        self.leases.values_mut().for_each(|timed| timed.record.renumber(to));
+        let handed = core::mem::take(&mut self.handed);
+        self.handed = handed.into_iter().map(|(holder, lock)| (to(holder), to(lock))).collect();
         for queue in self.queues.values_mut() {
             queue.renumber(to);
         }
@@ -96,8 +104,11 @@ impl Call {
         match &mut self.phase {
             Phase::Queued | Phase::Starting => {}
             Phase::Attempting(attempt) => attempt.shift(base),
-            Phase::Looking(inspection) => inspection.shift(base),
-            Phase::Pausing { until } => *until = until.shifted(base),
+            Phase::Looking { inspection, .. } => inspection.shift(base),
+            Phase::Pausing { until, .. } => *until = until.shifted(base),
+        }
+        if let Some(waiting) = &mut self.waiting {
+            waiting.shift(base);
         }
     }
 }

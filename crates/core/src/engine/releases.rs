@@ -30,8 +30,8 @@ impl Engine {
             && let Some(((oldest, its_round), mut timed)) = self.releases.pop_first()
         {
             timed.record.give_up();
-            if let Some(report) = timed.record.poll_report() {
-                out.push(Effect::Released { lock: oldest, report });
+            if let Some((lock, report)) = timed.record.poll_report() {
+                out.push(Effect::Released { lock, report });
             }
             if let Some(at) = timed.wake {
                 self.deadlines.remove(&(at, Owner::Release(oldest, its_round)));
@@ -142,8 +142,8 @@ impl Engine {
         let Some(Timed { record, wake }) = self.releases.get_mut(&id) else {
             return;
         };
-        if let Some(report) = record.poll_report() {
-            out.push(Effect::Released { lock: id.0, report });
+        if let Some((lock, report)) = record.poll_report() {
+            out.push(Effect::Released { lock, report });
         }
         let over = record.is_over();
         let deadline = if over { None } else { record.deadline() };

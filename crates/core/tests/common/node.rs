@@ -1,4 +1,4 @@
-//! A model node: what one Redis server does with the five commands, in virtual time.
+//! A model node: what one Redis server does with our commands, in virtual time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Node {
                     None => Answer::Absent,
                 }
             }
-            Command::Release { key, value } => match self.keys.get(key) {
+            Command::Release { key, value, .. } => match self.keys.get(key) {
                 Some(stored) if stored.value.as_deref() == Some(value.as_bytes()) => {
                     self.keys.remove(key);
                     Answer::Deleted
@@ -66,7 +66,8 @@ impl Node {
                 None => Answer::Absent,
             },
             Command::Inspect { key } => Answer::Seen(self.look(key, now)),
-            _ => unreachable!("there are four commands"),
+            Command::Watch { key } => Answer::Watched(self.look(key, now)),
+            _ => unreachable!("there are no other commands"),
         }
     }
 

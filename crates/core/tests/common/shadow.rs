@@ -30,7 +30,11 @@ pub(crate) fn check(
                 *lock = to(*lock);
             }
         }
-        Event::Connecting { .. } | Event::Connected { .. } | Event::Close | Event::Wake => {}
+        Event::Connecting { .. }
+        | Event::Connected { .. }
+        | Event::Pushed { .. }
+        | Event::Close
+        | Event::Wake => {}
     }
     let origin = Reading::new(0, 0);
     let mut shadowed = Vec::new();

@@ -53,7 +53,11 @@ impl Watch {
         guards: &BTreeMap<LockId, Guard>,
         now: Reading,
     ) {
-        let guard = guards.get(&ticket.lock);
+        // A lock that was handed over is the last guard's.
+        let of_value = |value: &Value| {
+            let same = guards.values().filter(|guard| guard.value() == *value);
+            same.max_by_key(|guard| guard.turn)
+        };
         let value = match command {
             Command::Acquire { value, .. } => {
                 let attempt = (between.0, ticket.lock, ticket.round);
@@ -61,7 +65,7 @@ impl Watch {
                     let first = *self.attempts.entry(value.clone()).or_insert(attempt);
                     assert_eq!(first, attempt, "every attempt has a token of its own (S6)");
                 } else {
-                    let healed = guard.expect("only a held lock is healed");
+                    let healed = of_value(value).expect("only a held lock is healed");
                     assert!(healed.is_valid(now) && healed.value() == *value, "healed while valid");
                 }
                 self.unreleased.insert((between, value.clone()));
@@ -69,7 +73,7 @@ impl Watch {
             }
             Command::Extend { value, .. } => {
                 // The guard may be going: what is due comes before its release is looked at.
-                let extended = guard.expect("only a held lock is extended");
+                let extended = of_value(value).expect("only a held lock is extended");
                 let valid = !extended.validity.remaining(now).is_zero();
                 assert!(valid && extended.value() == *value, "extended while valid");
                 let released = !self.unreleased.contains(&(between, value.clone()));
@@ -77,9 +81,8 @@ impl Watch {
                 value
             }
             Command::Release { value, .. } => {
-                let valid = guard.is_some_and(|guard| guard.is_valid(now));
-                let held = guard.is_some_and(|guard| guard.value() == *value);
-                assert!(!(valid && held), "invalid here before it is released there (S14)");
+                let valid = of_value(value).is_some_and(|guard| guard.is_valid(now));
+                assert!(!valid, "invalid here before it is released there (S14)");
                 self.unreleased.remove(&(between, value.clone()));
                 self.yes.remove(&(between, value.clone()));
                 value
@@ -117,6 +120,8 @@ impl Watch {
     ) {
         assert!(granted.is_valid(now), "valid when it is handed out (S5)");
         assert!(granted.validity.valid_for(now) >= granted.request.timing.min_validity());
+        let alike = |other: &Guard| (other.token, other.turn) == (granted.token, granted.turn);
+        assert!(!guards.values().any(alike), "no two guards look alike (S24)");
         let of_same_key = guards.values().filter(|other| other.request.key == granted.request.key);
         let holders = of_same_key.filter(|other| other.is_valid(now)).count();
         assert!(holders == 0 || !self.assume_no_loss, "two clients hold one lock");

@@ -4,12 +4,12 @@
 //! The driver in here does what the real one does and no more: it stamps a command when it is
 //! written, hands in a token when asked, and delivers what has arrived before it tells of the time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Effect, Engine, Event, Failure, FailureKind, LockId, NodeId, Quorum, Reading,
-    Request, Ticket, Token, Validity, Value,
+    Answer, Command, Effect, Engine, Event, Failure, FailureKind, Key, LockId, NodeId, Quorum,
+    Reading, Request, Ticket, Token, Validity, Value,
 };
 
 use super::node::{MS, Node, Stored};
@@ -25,6 +25,7 @@ pub(crate) struct Guard {
     pub(crate) token: Token,
     pub(crate) validity: Validity,
     pub(crate) attempts: u32,
+    pub(crate) turn: u32,
     /// Lost or given back: invalid for ever (S13).
     pub(crate) over: bool,
     lost: bool,
@@ -50,6 +51,10 @@ struct Link {
     waiting: VecDeque<(Ticket, Command)>,
     requests: VecDeque<Packet<Command>>,
     replies: VecDeque<Packet<Answer>>,
+    /// Keys that have changed, and when the client hears of it; not in one order with the replies.
+    pushes: VecDeque<(i64, Key)>,
+    /// How long a push takes; `None`: as long as a reply.
+    push_way: Option<i64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +88,7 @@ enum Step {
     Orphan,
     Request(usize, usize),
     Reply(usize, usize),
+    Push(usize, usize),
     Deadline(usize),
 }
 
@@ -93,6 +99,10 @@ pub(crate) struct World {
     quorum: Quorum,
     pub(crate) nodes: Vec<Node>,
     frozen: Vec<bool>,
+    /// Who wants to be told when a key changes, by node.
+    interest: Vec<BTreeSet<(usize, Key)>>,
+    /// The nodes can push.
+    pub(crate) pushing: bool,
     pub(crate) engines: Vec<Engine>,
     asleep_until: Vec<i64>,
     links: Vec<Vec<Link>>,
@@ -125,6 +135,8 @@ impl World {
             waiting: VecDeque::new(),
             requests: VecDeque::new(),
             replies: VecDeque::new(),
+            pushes: VecDeque::new(),
+            push_way: None,
         };
         Self {
             now: 0,
@@ -132,6 +144,8 @@ impl World {
             quorum,
             nodes: vec![Node::default(); quorum.nodes()],
             frozen: vec![false; quorum.nodes()],
+            interest: vec![BTreeSet::new(); quorum.nodes()],
+            pushing: true,
             engines: vec![Engine::new(quorum); clients],
             asleep_until: vec![0; clients],
             links: vec![vec![link; quorum.nodes()]; clients],
@@ -225,10 +239,10 @@ impl World {
                 self.watch.sent((client, node), ticket, &command, &self.guards, now);
                 self.send(client, node.index(), ticket, command);
             }
-            Effect::Acquired { lock, token, validity, attempts } => {
+            Effect::Acquired { lock, token, validity, attempts, turn } => {
                 let request = self.owners[lock.0 as usize].1.clone();
                 let (over, lost) = (false, false);
-                let guard = Guard { client, request, token, validity, attempts, over, lost };
+                let guard = Guard { client, request, token, validity, attempts, turn, over, lost };
                 self.watch.granted(&guard, &self.guards, now);
                 self.watch.votes(&guard);
                 assert!(self.guards.insert(lock, guard).is_none(), "granted once");
@@ -288,9 +302,11 @@ impl World {
     /// The connections break; what was under way is lost, or arrives as an orphan later.
     pub(crate) fn cut(&mut self, node: usize, orphans_after: Option<i64>) {
         for client in 0..self.engines.len() {
+            self.interest[node].retain(|(watcher, _)| *watcher != client);
             let link = &mut self.links[client][node];
             link.way = Way::Down;
             link.mute = false;
+            link.pushes.clear();
             for Packet { sent, ticket, what, .. } in std::mem::take(&mut link.requests) {
                 let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
                 link.replies.push_back(Packet { due: 0, sent, ticket, what: failed });
@@ -329,6 +345,51 @@ impl World {
                 self.send(client, node, ticket, command);
             }
             self.tell(client, Event::Connected { node: NodeId::new(node) });
+            self.tell(client, Event::Pushed { node: NodeId::new(node), keys: None });
+        }
+    }
+
+    /// How long pushes of this node take, whatever its replies do.
+    pub(crate) fn set_push_way(&mut self, node: usize, ms: i64) {
+        self.links.iter_mut().for_each(|links| links[node].push_way = Some(ms * MS));
+    }
+
+    /// A node carries out a command, and tells those who wanted to know that a key has changed.
+    fn execute(&mut self, client: Option<usize>, node: usize, command: &Command) -> Answer {
+        let (Command::Acquire { key, .. }
+        | Command::Extend { key, .. }
+        | Command::Release { key, .. }
+        | Command::Inspect { key }
+        | Command::Watch { key }) = command
+        else {
+            unreachable!("there are no other commands")
+        };
+        self.nodes[node].expire(self.now);
+        let before = self.nodes[node].keys.get(key).cloned();
+        let answer = self.nodes[node].execute(command, self.now);
+        if before != self.nodes[node].keys.get(key).cloned() {
+            self.push(node, key, client);
+        }
+        match (answer, client) {
+            (Answer::Watched(holding), Some(client)) if self.pushing => {
+                self.interest[node].insert((client, key.clone()));
+                Answer::Watched(holding)
+            }
+            (Answer::Watched(holding), _) => Answer::Seen(holding),
+            (answer, _) => answer,
+        }
+    }
+
+    fn push(&mut self, node: usize, key: &Key, by: Option<usize>) {
+        let concerns = |(watcher, of): &(usize, Key)| of == key && by != Some(*watcher);
+        let (told, others) =
+            std::mem::take(&mut self.interest[node]).into_iter().partition(concerns);
+        self.interest[node] = others;
+        let told: BTreeSet<(usize, Key)> = told;
+        for (client, key) in told {
+            let link = &mut self.links[client][node];
+            let due = self.now + link.push_way.unwrap_or(link.one_way);
+            link.pushes.push_back((due, key));
         }
     }
 
@@ -416,14 +477,20 @@ impl World {
         match step {
             Step::Orphan => {
                 let (_, node, command) = self.orphans.pop_front().expect("just seen");
-                self.nodes[node].execute(&command, due);
+                self.execute(None, node, &command);
                 self.watch.orphans += 1;
             }
             Step::Request(client, node) => {
                 let link = &mut self.links[client][node];
                 let Packet { sent, ticket, what, .. } = link.requests.pop_front().expect("seen");
-                let what = self.nodes[node].execute(&what, due);
+                let what = self.execute(Some(client), node, &what);
+                let link = &mut self.links[client][node];
                 link.replies.push_back(Packet { due: due + link.one_way, sent, ticket, what });
+            }
+            Step::Push(client, node) => {
+                let (_, key) = self.links[client][node].pushes.pop_front().expect("just seen");
+                let keys = Some(vec![key]);
+                self.tell(client, Event::Pushed { node: NodeId::new(node), keys });
             }
             Step::Reply(client, node) => {
                 let reply = self.links[client][node].replies.pop_front().expect("just seen");
@@ -463,7 +530,9 @@ impl World {
                 let request = request.map(|packet| (packet.due, Step::Request(client, node)));
                 let awake = self.asleep_until[client];
                 let reply = reply.map(|packet| (packet.due.max(awake), Step::Reply(client, node)));
-                [request, reply].into_iter().flatten()
+                let push = link.pushes.front().filter(|_| !link.mute);
+                let push = push.map(|(due, _)| ((*due).max(awake), Step::Push(client, node)));
+                [request, reply, push].into_iter().flatten()
             })
         });
         let deadlines = clients.filter_map(|client| {
@@ -504,7 +573,9 @@ impl World {
             self.run_for(3 * ONE_WAY);
             self.release(lock, false);
             self.settle();
-            assert_eq!(self.engines[client], Engine::new(self.quorum), "something has leaked");
+            self.now += 60_000 * MS;
+            let engine = self.engines[client].rebased(self.reading(), 0).0;
+            assert_eq!(engine, Engine::new(self.quorum), "something has leaked");
         }
     }
 }

@@ -34,6 +34,8 @@ fn all_nodes_are_asked_at_once_with_one_value_and_a_quorum_decides() {
 #[test]
 fn every_attempt_of_a_call_has_a_token_of_its_own() {
     let mut world = World::new(3);
+    // Without pushes it is a matter of polling.
+    world.pushing = false;
     for node in 0..2 {
         world.occupy(node, "k", b"another", Some(100));
     }
@@ -120,6 +122,7 @@ fn a_late_grant_after_a_no_is_void_and_its_key_is_deleted() {
 #[test]
 fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     let mut world = World::new(3);
+    world.pushing = false;
     world.occupy(0, "k", b"another", Some(8));
     world.occupy(1, "k", b"another", Some(10_000));
     world.set_one_way(2, 30);

@@ -148,6 +148,7 @@ fn release_and_check(mut held: Held, quorum: Quorum, voted: u32, valid: bool, sa
     reports.extend(held.reports());
     let nodes = quorum.node_ids().zip(heard);
     let expected = ReleaseReport {
+        handed_over: false,
         outcome: expected(quorum, voted, valid, said),
         nodes: nodes.map(|(node, said)| told(said, is_in(voted, node))).collect(),
     };
@@ -352,7 +353,7 @@ fn of_very_many_releases_the_oldest_is_forgotten_but_its_caller_is_told() {
     for n in 0..=MANY {
         let lock = LockId(n);
         out.clear();
-        engine.handle(Event::Acquire { lock, request: request("k") }, at(0), &mut out);
+        engine.handle(Event::Acquire { lock, request: once("k") }, at(0), &mut out);
         let token = Token::new([1; Token::BYTES]);
         let begin = Event::Begin { lock, token, jitter: 0, round_trip: Duration::ZERO };
         engine.handle(begin, at(0), &mut out);

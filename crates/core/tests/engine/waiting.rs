@@ -19,7 +19,9 @@ fn between(min: u64, max: u64) -> Retry {
 #[test]
 fn one_caller_of_a_process_contends_and_the_others_wait_in_order() {
     let mut world = World::new(3);
-    let locks: Vec<LockId> = (0..4).map(|_| world.acquire(request("k"))).collect();
+    // Locks that differ are not handed over.
+    let owner = |n: usize| Request { owner: format!("{n}").into(), ..request("k") };
+    let locks: Vec<LockId> = (0..4).map(|n| world.acquire(owner(n))).collect();
     for (turn, lock) in locks.iter().enumerate() {
         world.run_for(10);
         for (other, lock) in locks.iter().enumerate() {
@@ -33,9 +35,9 @@ fn one_caller_of_a_process_contends_and_the_others_wait_in_order() {
 }
 
 #[test]
-fn the_next_one_asks_behind_the_release_of_the_one_before() {
+fn where_it_cannot_be_handed_over_the_next_one_asks_behind_the_release() {
     let mut world = World::new(3);
-    let first = world.hold(request("k"));
+    let first = world.hold(Request { owner: "another".into(), ..request("k") });
     let second = world.acquire(request("k"));
     world.run_for(10);
     world.release(first, false);

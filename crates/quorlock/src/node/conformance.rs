@@ -21,17 +21,18 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use quorlock_core::{NodeId, Reading, Token};
+use quorlock_core::{Event, NodeId, Reading, Token};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Answer, Batch, BoxFuture, Command, Holding, Key, MemoryNode, Node, NodeState, Stamp, Value,
+    Answer, Batch, BoxFuture, Command, Holding, Key, MemoryNode, News, Node, NodeState, Stamp,
+    Value,
 };
 use crate::clock::Clock;
 
@@ -94,14 +95,16 @@ pub struct Subject {
     node: Arc<dyn Node>,
     outside: Box<dyn Outside>,
     background: JoinHandle<()>,
+    news: Mutex<UnboundedReceiver<Event>>,
 }
 
 impl Subject {
     /// Takes a node, and a way to its keys past it. Must be called inside a tokio runtime.
     pub fn new(node: impl Node, outside: impl Outside) -> Self {
         let node: Arc<dyn Node> = Arc::new(node);
-        let background = tokio::spawn(node.background());
-        Self { node, outside: Box::new(outside), background }
+        let (events, news) = unbounded_channel();
+        let background = tokio::spawn(node.background(News::new(NodeId::new(0), events)));
+        Self { node, outside: Box::new(outside), background, news: Mutex::new(news) }
     }
 
     /// Executes these commands as one batch.
@@ -123,6 +126,22 @@ impl Subject {
         })
         .await;
         Given { answers, early, stamp, _events: receiver }
+    }
+
+    /// The keys that the node next says have changed.
+    async fn next_news(&self) -> Vec<Key> {
+        let next = |cx: &mut std::task::Context<'_>| match self.news.lock() {
+            Ok(mut news) => news.poll_recv(cx),
+            Err(_) => Poll::Ready(None),
+        };
+        loop {
+            match poll_fn(next).await {
+                // Everything has changed: there is a new connection.
+                Some(Event::Pushed { keys: None, .. }) => {}
+                Some(Event::Pushed { keys: Some(keys), .. }) => return keys,
+                other => panic!("the node has said {other:?}"),
+            }
+        }
     }
 
     async fn ask(&self, command: Command) -> Answer {
@@ -190,6 +209,7 @@ pub async fn all(node: impl Node, outside: impl Outside) {
     every_command_is_judged_by_itself(&subject).await;
     large_batches_are_answered_in_full(&subject).await;
     keys_and_values_may_be_odd(&subject).await;
+    a_watched_key_is_spoken_of_when_it_changes(&subject).await;
     a_batch_is_stamped_before_it_is_answered(&subject).await;
     the_node_is_up_and_has_a_name(&subject).await;
 }
@@ -357,12 +377,14 @@ pub async fn an_inspection_tells_what_the_key_holds(subject: &Subject) {
 /// The commands of a batch take effect one after the other.
 pub async fn commands_of_a_batch_take_effect_in_order(subject: &Subject) {
     let (key, first, second) = (new_key("order"), new_value(), new_value());
-    let answers = subject
+    // Not to tell what is there instead is to answer at once; to tell may take another look.
+    let not_ours = Command::Release { key: key.clone(), value: second.clone(), tell: false };
+    let mut answers = subject
         .execute(vec![
             inspect(&key),
             acquire(&key, &first, LONG),
             acquire(&key, &second, LONG),
-            release(&key, &second),
+            not_ours,
             extend(&key, &first, LONG),
             release(&key, &first),
             extend(&key, &first, LONG),
@@ -377,7 +399,7 @@ pub async fn commands_of_a_batch_take_effect_in_order(subject: &Subject) {
         Answer::Seen(Holding::Free),
         Answer::Granted,
         Answer::Refused,
-        Answer::Other,
+        Answer::NotOurs,
         Answer::Extended,
         Answer::Deleted,
         Answer::Absent,
@@ -387,6 +409,9 @@ pub async fn commands_of_a_batch_take_effect_in_order(subject: &Subject) {
         Answer::Deleted,
         Answer::Seen(Holding::Free),
     ];
+    if answers[3] == Answer::Other {
+        answers[3] = Answer::NotOurs;
+    }
     assert_eq!(answers, expected);
 }
 
@@ -494,6 +519,51 @@ pub async fn keys_and_values_may_be_odd(subject: &Subject) {
     }
 }
 
+/// `Watch` tells what the key holds, as `Inspect` does. A node that answers with
+/// [`Answer::Watched`] says once when the key changes, whoever changes it and in whatever way.
+pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
+    let outside = &subject.outside;
+    let watch = async |key: &Key| match subject.ask(Command::Watch { key: key.clone() }).await {
+        Answer::Watched(holding) => (holding, true),
+        Answer::Seen(holding) => (holding, false),
+        other => panic!("to watch {key} was answered with {other:?}"),
+    };
+    let (key, other) = (new_key("watched"), new_key("also watched"));
+    let (holding, can_push) = watch(&key).await;
+    assert_eq!(holding, Holding::Free);
+    if !can_push {
+        return;
+    }
+    // Set, set to expire, given another value, deleted: each is a change, and told of once.
+    let changes: [&dyn Fn(&str); 4] = [
+        &|key| outside.set(key, b"1", None),
+        &|key| outside.set(key, b"1", Some(LONG)),
+        &|key| outside.set(key, b"2", None),
+        &|key| outside.remove(key),
+    ];
+    for change in changes {
+        watch(&key).await;
+        watch(&other).await;
+        change(&key);
+        assert_eq!(subject.next_news().await, *std::slice::from_ref(&key));
+        // Nobody has asked again, so this is not told; what is, comes after it.
+        outside.set(&key, b"unasked", None);
+        outside.set(&other, b"2", None);
+        assert_eq!(subject.next_news().await, *std::slice::from_ref(&other), "told once");
+    }
+    // Between two commands that have nothing to do with it, and in the middle of a batch.
+    outside.set(&key, b"held", Some(LONG));
+    let batch = vec![inspect(&other), Command::Watch { key: key.clone() }, inspect(&other)];
+    let answers = subject.execute(batch).await;
+    assert!(
+        matches!(&answers[1], Answer::Watched(Holding::Held { value, .. }) if value == b"held")
+    );
+    outside.set(&other, b"3", None);
+    outside.remove(&key);
+    assert_eq!(subject.next_news().await, *std::slice::from_ref(&key), "the other was not watched");
+    outside.remove(&other);
+}
+
 /// What was answered was sent, and said to be sent ([`Batch::send`]) at a time that lies between
 /// the giving and the answer.
 pub async fn a_batch_is_stamped_before_it_is_answered(subject: &Subject) {
@@ -524,7 +594,7 @@ fn extend(key: &Key, value: &Value, ttl: Duration) -> Command {
 }
 
 fn release(key: &Key, value: &Value) -> Command {
-    Command::Release { key: key.clone(), value: value.clone() }
+    Command::Release { key: key.clone(), value: value.clone(), tell: true }
 }
 
 fn inspect(key: &Key) -> Command {

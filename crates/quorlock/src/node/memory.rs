@@ -1,6 +1,6 @@
 //! A node in memory: for users' tests, doctests and the conformance suite.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Value};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Batch, BoxFuture, Node, NodeState};
+use super::{Batch, BoxFuture, News, Node, NodeState};
 
 /// A node in memory. Deterministic: it answers at once, in order, and its keys expire by tokio's
 /// clock, so that a test under `tokio::time::pause` needs neither a server nor a moment's waiting.
@@ -46,6 +46,9 @@ struct Inner {
     mode: Mode,
     frozen: bool,
     stuck: VecDeque<Stuck>,
+    /// Whom to tell of changes, and of which keys; each is told of once.
+    listeners: Vec<News>,
+    watched: BTreeSet<String>,
 }
 
 struct Entry {
@@ -81,6 +84,7 @@ impl MemoryNode {
         inner.mode = Mode::Stopped;
         inner.frozen = false;
         inner.keys.clear();
+        inner.watched.clear();
         // Dropping their senders breaks what was under way.
         inner.stuck.clear();
     }
@@ -90,6 +94,7 @@ impl MemoryNode {
         let mut inner = self.inner();
         if matches!(inner.mode, Mode::Stopped) {
             inner.mode = Mode::Up;
+            inner.listeners.iter().for_each(News::all_changed);
         }
     }
 
@@ -131,12 +136,12 @@ impl MemoryNode {
     pub fn insert(&self, key: &str, value: impl Into<Vec<u8>>, ttl: Option<Duration>) {
         let expires = ttl.map(|ttl| Instant::now() + ttl);
         let entry = Entry { value: Some(value.into()), expires };
-        self.inner().keys.insert(key.to_owned(), entry);
+        self.inner().set(key, entry);
     }
 
     /// Sets a key that is not a string, as a list would be; it does not expire.
     pub fn insert_other_type(&self, key: &str) {
-        self.inner().keys.insert(key.to_owned(), Entry { value: None, expires: None });
+        self.inner().set(key, Entry { value: None, expires: None });
     }
 
     /// Makes a key expire after `ttl` from now, as a foreign `PEXPIRE` would. Returns whether there
@@ -144,15 +149,19 @@ impl MemoryNode {
     pub fn expire_in(&self, key: &str, ttl: Duration) -> bool {
         let mut inner = self.inner();
         inner.expire();
-        let entry = inner.keys.get_mut(key);
-        entry.map(|entry| entry.expires = Some(Instant::now() + ttl)).is_some()
+        let Some(entry) = inner.keys.get_mut(key) else {
+            return false;
+        };
+        entry.expires = Some(Instant::now() + ttl);
+        inner.tell(key);
+        true
     }
 
     /// Deletes a key, as a foreign `DEL` would. Returns whether there was one.
     pub fn remove(&self, key: &str) -> bool {
         let mut inner = self.inner();
         inner.expire();
-        inner.keys.remove(key).is_some()
+        inner.remove(key)
     }
 
     /// The stored value of a key, if there is one.
@@ -217,6 +226,13 @@ impl Node for MemoryNode {
             answers.await.unwrap_or_else(|_| vec![Answer::Failed(broken); count])
         })
     }
+
+    fn background(&self, news: News) -> BoxFuture<()> {
+        let listeners = &mut self.inner().listeners;
+        listeners.retain(|other| !other.is_closed());
+        listeners.push(news);
+        Box::pin(std::future::pending())
+    }
 }
 
 impl fmt::Debug for MemoryNode {
@@ -242,7 +258,7 @@ impl Inner {
                 }
                 let expires = Some(Instant::now() + Duration::from_millis(ttl_ms));
                 let value = Some(value.as_bytes().to_vec());
-                self.keys.insert(key.to_string(), Entry { value, expires });
+                self.set(&key, Entry { value, expires });
                 Answer::Granted
             }
             Command::Extend { key, value, ttl_ms } => match self.keys.get_mut(&*key) {
@@ -251,23 +267,48 @@ impl Inner {
                     let expires = Instant::now() + Duration::from_millis(ttl_ms);
                     // Never shorter than it would live; but a lock of ours never lives for ever.
                     entry.expires = entry.expires.max(Some(expires));
+                    self.tell(&key);
                     Answer::Extended
                 }
                 Some(_) => Answer::Other,
             },
-            Command::Release { key, value } => match self.keys.get(&*key) {
+            Command::Release { key, value, .. } => match self.keys.get(&*key) {
                 None => Answer::Absent,
                 Some(entry) if entry.holds(&value) => {
-                    self.keys.remove(&*key);
+                    self.remove(&key);
                     Answer::Deleted
                 }
                 Some(_) => Answer::Other,
             },
-            Command::Inspect { key } => Answer::Seen(match self.keys.get(&*key) {
-                None => Holding::Free,
-                Some(entry) => entry.holding(),
-            }),
+            Command::Inspect { key } => Answer::Seen(self.look(&key)),
+            Command::Watch { key } => {
+                self.watched.insert(key.to_string());
+                Answer::Watched(self.look(&key))
+            }
             _ => Answer::Failed(Failure::unsent(FailureKind::Protocol)),
+        }
+    }
+
+    fn look(&self, key: &str) -> Holding {
+        self.keys.get(key).map_or(Holding::Free, Entry::holding)
+    }
+
+    fn set(&mut self, key: &str, entry: Entry) {
+        self.keys.insert(key.to_owned(), entry);
+        self.tell(key);
+    }
+
+    fn remove(&mut self, key: &str) -> bool {
+        let removed = self.keys.remove(key).is_some();
+        self.tell(key);
+        removed
+    }
+
+    /// Tells of a change those who wait for it. Of an expiry nobody is told, as of a server's
+    /// nobody is told in time.
+    fn tell(&mut self, key: &str) {
+        if self.watched.remove(key) {
+            self.listeners.iter().for_each(|news| news.changed(vec![key.into()]));
         }
     }
 

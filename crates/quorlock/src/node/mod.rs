@@ -87,8 +87,51 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>>;
 
     /// What the node does in the background; runs as long as the client, on the client's runtime.
-    fn background(&self) -> BoxFuture<()> {
+    ///
+    /// `news` takes what the node says unasked. One that answers [`Command::Watch`] with
+    /// [`Answer::Watched`] promises to say so, once, when the key changes; one that cannot answers
+    /// with [`Answer::Seen`].
+    fn background(&self, news: News) -> BoxFuture<()> {
+        let _ = news;
         Box::pin(std::future::pending())
+    }
+}
+
+/// Takes what a node says unasked: that keys have changed which a client is waiting for.
+///
+/// A hint, and no more: clients ask again before they believe anything, and a lock that nobody
+/// speaks of is tried when its keys must have expired. So it may be said too often, or for nothing;
+/// but what is not said makes a client wait longer.
+#[derive(Clone, Debug)]
+pub struct News {
+    node: NodeId,
+    events: UnboundedSender<Event>,
+}
+
+impl News {
+    pub(crate) fn new(node: NodeId, events: UnboundedSender<Event>) -> Self {
+        Self { node, events }
+    }
+
+    /// These keys have changed: been set, deleted, given another time to live, or have expired.
+    pub fn changed(&self, keys: Vec<Key>) {
+        self.tell(Some(keys));
+    }
+
+    /// All keys may have changed, and none is watched any more: there is a new connection, or all
+    /// data has been deleted.
+    pub fn all_changed(&self) {
+        self.tell(None);
+    }
+
+    /// The client is gone.
+    fn is_closed(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    fn tell(&self, keys: Option<Vec<Key>>) {
+        // A failed send means that the driver is gone, and with it who would care.
+        let _ = self.events.send(Event::Pushed { node: self.node, keys });
     }
 }
 

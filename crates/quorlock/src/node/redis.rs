@@ -40,7 +40,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeState, Tls};
+use super::{Batch, BoxFuture, Key, News, Node, NodeConfig, NodeConfigError, NodeState, Tls};
 use crate::error::printable;
 
 /// After so long a silence on a suspended connection, a new one is tried.
@@ -96,6 +96,7 @@ enum Link {
 struct Connection {
     epoch: u64,
     handle: MultiplexedConnection,
+    skills: Skills,
     /// Cancelled when nothing may be expected of this connection any more.
     closed: CancellationToken,
     /// Batches sent and not answered.
@@ -173,8 +174,8 @@ impl Node for RedisNode {
         })
     }
 
-    fn background(&self) -> BoxFuture<()> {
-        Box::pin(supervise(self.shared.clone()))
+    fn background(&self, news: News) -> BoxFuture<()> {
+        Box::pin(supervise(self.shared.clone(), news))
     }
 }
 
@@ -214,33 +215,37 @@ impl Shared {
         }
     }
 
-    /// Sends the commands as one pipeline and translates the answers.
+    /// Sends the commands as one pipeline and translates the answers. A few need another: where the
+    /// server did not know the script (a definite no: it has not run, so this is no repetition), or
+    /// did not say what was there instead of our key.
     async fn run(&self, connection: &Connection, commands: Vec<Command>) -> Vec<Answer> {
-        let mut answers = self.pipeline(connection, &commands, Eval::Sha).await;
-        // NOSCRIPT is a definite no: the script has not run, so this is not a repetition.
-        let unknown: Vec<usize> = (0..answers.len()).filter(|&i| answers[i].is_none()).collect();
-        if !unknown.is_empty() {
-            let again: Vec<Command> = unknown.iter().map(|&i| commands[i].clone()).collect();
-            let given = self.pipeline(connection, &again, Eval::Text).await;
-            for (place, answer) in unknown.into_iter().zip(given) {
-                answers[place] = answer;
+        let mut said = self.pipeline(connection, &commands, connection.skills.way()).await;
+        for way in [Way::Sha, Way::Text] {
+            let places: Vec<usize> = (0..said.len()).filter(|&i| said[i] == Err(way)).collect();
+            if !places.is_empty() {
+                let again: Vec<Command> = places.iter().map(|&i| commands[i].clone()).collect();
+                let given = self.pipeline(connection, &again, way).await;
+                for (place, given) in places.into_iter().zip(given) {
+                    said[place] = given;
+                }
             }
         }
-        let protocol = || Answer::Failed(Failure::new(FailureKind::Protocol));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(protocol)).collect()
+        let protocol = |_| Answer::Failed(Failure::new(FailureKind::Protocol));
+        said.into_iter().map(|said| said.unwrap_or_else(protocol)).collect()
     }
 
-    /// One round trip. `None`: the server does not know the script.
+    /// One round trip. An error says in which way to ask instead.
     async fn pipeline(
         &self,
         connection: &Connection,
         commands: &[Command],
-        eval: Eval,
-    ) -> Vec<Option<Answer>> {
-        let mut pipeline = Pipeline::with_capacity(2 * commands.len());
+        way: Way,
+    ) -> Vec<Result<Answer, Way>> {
+        let mut pipeline = Pipeline::with_capacity(3 * commands.len());
         let mut replies = 0;
+        let watches = connection.skills.watches;
         for command in commands {
-            replies += self.scripts.add(&mut pipeline, command, eval);
+            replies += self.scripts.add(&mut pipeline, command, way, watches);
         }
         let mut handle = connection.handle.clone();
         connection.begin_flight();
@@ -250,7 +255,7 @@ impl Shared {
             () = connection.closed.cancelled() => Err(closed()),
         };
         connection.end_flight();
-        let failed = |failure: Failure| vec![Some(Answer::Failed(failure)); commands.len()];
+        let failed = |failure: Failure| vec![Ok(Answer::Failed(failure)); commands.len()];
         let values = match result {
             Ok(values) if values.len() == replies => values,
             // Replies that do not fit: the stream is out of step, and so would be all that
@@ -266,8 +271,8 @@ impl Shared {
         };
         self.resume(connection);
         let mut values = values.into_iter();
-        let answers = commands.iter().map(|command| translate(command, &mut values)).collect();
-        let answers: Vec<Option<Answer>> = answers;
+        let answers = commands.iter().map(|command| translate(command, way, watches, &mut values));
+        let answers: Vec<Result<Answer, Way>> = answers.collect();
         if answers.iter().flatten().any(is_out_of_protocol) {
             // Out of step somewhere: which of the other replies fit their commands cannot be told
             // either, so none of them counts (S22).
@@ -292,12 +297,12 @@ impl Shared {
     }
 
     /// Connects, logs in, and makes the scripts known.
-    async fn connect(&self) -> Result<Arc<Connection>, Failure> {
+    async fn connect(&self, news: &News) -> Result<Arc<Connection>, Failure> {
         let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
         let closed = CancellationToken::new();
         let started = Instant::now();
-        let made = timeout(self.connect_timeout, self.open(closed.clone())).await;
-        let handle = made.unwrap_or_else(|_| {
+        let made = timeout(self.connect_timeout, self.open(closed.clone(), news)).await;
+        let (handle, skills) = made.unwrap_or_else(|_| {
             let bound = format!("nothing within {:?}", self.connect_timeout);
             Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
         })?;
@@ -306,6 +311,7 @@ impl Shared {
         Ok(Arc::new(Connection {
             epoch,
             handle,
+            skills,
             closed,
             in_flight: AtomicUsize::new(0),
             alive_at: AtomicU64::new(0),
@@ -316,13 +322,17 @@ impl Shared {
         }))
     }
 
-    async fn open(&self, closed: CancellationToken) -> Result<MultiplexedConnection, Failure> {
+    async fn open(
+        &self,
+        closed: CancellationToken,
+        news: &News,
+    ) -> Result<(MultiplexedConnection, Skills), Failure> {
         let resp2 = self.resp2.load(Ordering::Relaxed);
         let logs_in = self.client.get_connection_info().redis_settings().password().is_some();
-        match self.open_with(resp2, closed.clone()).await {
+        match self.open_with(resp2, closed.clone(), news).await {
             Err(error) if !resp2 && knows_no_resp3(&error, logs_in) => {
                 self.resp2.store(true, Ordering::Relaxed);
-                self.open_with(true, closed).await
+                self.open_with(true, closed, news).await
             }
             result => result,
         }
@@ -333,7 +343,8 @@ impl Shared {
         &self,
         resp2: bool,
         closed: CancellationToken,
-    ) -> Result<MultiplexedConnection, RedisError> {
+        news: &News,
+    ) -> Result<(MultiplexedConnection, Skills), RedisError> {
         let mut config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None)
@@ -343,38 +354,102 @@ impl Shared {
             let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
             info = info.set_redis_settings(settings);
         } else {
+            let news = news.clone();
             config = config.set_push_sender(move |push: PushInfo| {
-                if push.kind == PushKind::Disconnection {
-                    closed.cancel();
+                match push.kind {
+                    PushKind::Disconnection => closed.cancel(),
+                    PushKind::Invalidate => pass_on(push.data, &news),
+                    _ => {}
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
         }
         let client = Client::open(info)?;
         let mut handle = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let pipeline = self.scripts.load();
-        // To know the scripts is a convenience: a user without the right to load them may still
+        let pipeline = self.scripts.greet();
+        // All but the first is a convenience: a user without the right to load scripts may still
         // have the right to run them. But who is not logged in is not connected.
-        let values = handle.req_packed_commands(&pipeline, 0, 3).await?;
+        let values = handle.req_packed_commands(&pipeline, 0, GREETINGS).await?;
+        let skills = Skills::learn(&values, resp2);
         let not_logged_in = values.into_iter().find_map(|value| match value {
             Value::ServerError(error) if error.code() == "NOAUTH" => Some(error),
             _ => None,
         });
         match not_logged_in {
             Some(error) => Err(error.into()),
-            None => Ok(handle),
+            None => Ok((handle, skills)),
+        }
+    }
+}
+
+/// What a server can do, as it has said on this connection.
+#[derive(Clone, Copy, Debug)]
+struct Skills {
+    /// It pushes when a key changes that was looked at.
+    watches: bool,
+    /// The command that compares and deletes, if it has one of its own.
+    delete: Option<Delete>,
+}
+
+/// A command that deletes a key if it holds a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delete {
+    /// `DELIFEQ key value`: Valkey from 9.0 on.
+    IfEq,
+    /// `DELEX key IFEQ value`: Redis from 8.4 on.
+    Ex,
+}
+
+impl Skills {
+    /// Reads the answers to [`Scripts::greet`].
+    fn learn(values: &[Value], resp2: bool) -> Self {
+        let watches = !resp2 && matches!(values.get(1), Some(Value::Okay));
+        let delete = match values.get(2) {
+            Some(Value::Array(known)) => {
+                let has = |place: usize| known.get(place).is_some_and(|info| *info != Value::Nil);
+                match (has(0), has(1)) {
+                    (true, _) => Some(Delete::IfEq),
+                    (false, true) => Some(Delete::Ex),
+                    (false, false) => None,
+                }
+            }
+            _ => None,
+        };
+        Self { watches, delete }
+    }
+
+    fn way(self) -> Way {
+        self.delete.map_or(Way::Sha, Way::Native)
+    }
+}
+
+/// Hands on which keys the server says have changed; `nil` stands for all of them.
+fn pass_on(data: Vec<Value>, news: &News) {
+    for value in data {
+        match value {
+            Value::Array(keys) | Value::Set(keys) => {
+                // What is no text is no key of ours.
+                let keys = keys.into_iter().filter_map(|key| match key {
+                    Value::BulkString(bytes) => String::from_utf8(bytes).ok().map(Key::from),
+                    Value::SimpleString(text) => Some(Key::from(text)),
+                    _ => None,
+                });
+                news.changed(keys.collect());
+            }
+            Value::Nil => news.all_changed(),
+            _ => {}
         }
     }
 }
 
 /// Keeps the node connected, for ever.
-async fn supervise(shared: Arc<Shared>) {
+async fn supervise(shared: Arc<Shared>, news: News) {
     let mut failures: u32 = 0;
     loop {
-        match shared.connect().await {
+        match shared.connect(&news).await {
             Ok(connection) => {
                 let made_at = connection.made_at;
-                watch_over(&shared, connection).await;
+                watch_over(&shared, connection, &news).await;
                 // It broke just now: perhaps only the connection did, so the first attempt to
                 // make a new one has the benefit of the doubt, and commands wait for it.
                 shared.link.send_replace(Link::Connecting);
@@ -398,9 +473,10 @@ async fn supervise(shared: Arc<Shared>) {
 }
 
 /// Watches over one connection, and those that replace it, until one breaks.
-async fn watch_over(shared: &Shared, mut connection: Arc<Connection>) {
+async fn watch_over(shared: &Shared, mut connection: Arc<Connection>, news: &News) {
     tracing::debug!(node = shared.name, epoch = connection.epoch, "connected");
     shared.link.send_replace(Link::Up(connection.clone()));
+    news.all_changed();
     // However this ends, nothing may be expected of the connection afterwards.
     let mut _closes = connection.closed.clone().drop_guard();
     let mut failures: u32 = 0;
@@ -425,11 +501,12 @@ async fn watch_over(shared: &Shared, mut connection: Arc<Connection>) {
         if silent_for >= connection.silence + REPLACE_AFTER {
             // The old connection is kept until the new one has answered its handshake: if the
             // server only slept, what it was sent is executed in order.
-            let replacement = shared.connect().await;
+            let replacement = shared.connect(news).await;
             let still_silent = matches!(&*shared.link.borrow(), Link::Suspended(..));
             match replacement {
                 Ok(new) if still_silent => {
                     shared.link.send_replace(Link::Up(new.clone()));
+                    news.all_changed();
                     _closes = new.closed.clone().drop_guard();
                     connection = new;
                     failures = 0;
@@ -535,12 +612,19 @@ fn backoff(failures: u32) -> Duration {
     full / 2 + (full / 2).mul_f64(f64::from(word) / f64::from(u32::MAX))
 }
 
-/// How a script is called.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Eval {
+/// How a compare-and-something is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By a command of the server's own, where there is one; else by a script.
+    Native(Delete),
+    /// By a script that the server should know.
     Sha,
+    /// By a script that it did not know.
     Text,
 }
+
+/// How many commands [`Scripts::greet`] says.
+const GREETINGS: usize = 5;
 
 /// The scripts, and how each command is said in the server's language.
 struct Scripts {
@@ -556,17 +640,20 @@ impl Scripts {
         Self { extend: Script::new(EXTEND), release: Script::new(RELEASE) }
     }
 
-    /// What is said on a new connection: who goes there, and here are the scripts.
-    fn load(&self) -> Pipeline {
-        let mut pipeline = Pipeline::with_capacity(3);
+    /// What is said on a new connection: who goes there; tell me of keys that I ask you to watch, but
+    /// not of what I do to them myself; what can you do; and here are the scripts.
+    fn greet(&self) -> Pipeline {
+        let mut pipeline = Pipeline::with_capacity(GREETINGS);
         pipeline.cmd("PING");
+        pipeline.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
+        pipeline.cmd("COMMAND").arg("INFO").arg("DELIFEQ").arg("DELEX");
         pipeline.cmd("SCRIPT").arg("LOAD").arg(EXTEND);
         pipeline.cmd("SCRIPT").arg("LOAD").arg(RELEASE);
         pipeline
     }
 
     /// Adds a command; returns how many replies it gets.
-    fn add(&self, pipeline: &mut Pipeline, command: &Command, eval: Eval) -> usize {
+    fn add(&self, pipeline: &mut Pipeline, command: &Command, way: Way, watches: bool) -> usize {
         match command {
             Command::Acquire { key, value, ttl_ms } => {
                 let set = pipeline.cmd("SET").arg(&**key).arg(value.as_bytes());
@@ -574,16 +661,35 @@ impl Scripts {
                 1
             }
             Command::Extend { key, value, ttl_ms } => {
-                let call = Self::call(pipeline, &self.extend, EXTEND, eval);
+                let call = Self::call(pipeline, &self.extend, EXTEND, way);
                 call.arg(&**key).arg(value.as_bytes()).arg(*ttl_ms);
                 1
             }
-            Command::Release { key, value } => {
-                let call = Self::call(pipeline, &self.release, RELEASE, eval);
-                call.arg(&**key).arg(value.as_bytes());
+            Command::Release { key, value, .. } => {
+                match way {
+                    Way::Native(Delete::IfEq) => {
+                        pipeline.cmd("DELIFEQ").arg(&**key).arg(value.as_bytes());
+                    }
+                    Way::Native(Delete::Ex) => {
+                        let delete = pipeline.cmd("DELEX").arg(&**key);
+                        delete.arg("IFEQ").arg(value.as_bytes());
+                    }
+                    Way::Sha | Way::Text => {
+                        let call = Self::call(pipeline, &self.release, RELEASE, way);
+                        call.arg(&**key).arg(value.as_bytes());
+                    }
+                }
                 1
             }
-            Command::Inspect { key } => {
+            // CACHING is about the one command that follows it, so nothing may come in between: the
+            // three are one command of ours, and go together.
+            Command::Watch { key } if watches => {
+                pipeline.cmd("CLIENT").arg("CACHING").arg("YES");
+                pipeline.cmd("GET").arg(&**key);
+                pipeline.cmd("PTTL").arg(&**key);
+                3
+            }
+            Command::Inspect { key } | Command::Watch { key } => {
                 pipeline.cmd("GET").arg(&**key);
                 pipeline.cmd("PTTL").arg(&**key);
                 2
@@ -597,19 +703,24 @@ impl Scripts {
         pipeline: &'a mut Pipeline,
         script: &Script,
         text: &'static str,
-        eval: Eval,
+        way: Way,
     ) -> &'a mut Pipeline {
-        match eval {
-            Eval::Sha => pipeline.cmd("EVALSHA").arg(script.get_hash()).arg(1),
-            Eval::Text => pipeline.cmd("EVAL").arg(text).arg(1),
+        match way {
+            Way::Native(_) | Way::Sha => pipeline.cmd("EVALSHA").arg(script.get_hash()).arg(1),
+            Way::Text => pipeline.cmd("EVAL").arg(text).arg(1),
         }
     }
 }
 
-/// Reads one command's replies. `None`: the server does not know the script.
-fn translate(command: &Command, values: &mut impl Iterator<Item = Value>) -> Option<Answer> {
+/// Reads one command's replies. An error says in which way to ask instead.
+fn translate(
+    command: &Command,
+    way: Way,
+    watches: bool,
+    values: &mut impl Iterator<Item = Value>,
+) -> Result<Answer, Way> {
     let mut next = || values.next().unwrap_or(Value::Nil);
-    Some(match command {
+    Ok(match command {
         Command::Acquire { .. } => match next() {
             Value::Okay => Answer::Granted,
             Value::Nil => Answer::Refused,
@@ -618,13 +729,26 @@ fn translate(command: &Command, values: &mut impl Iterator<Item = Value>) -> Opt
         },
         Command::Extend { .. } => match next() {
             Value::Int(1) => Answer::Extended,
-            other => return absent_or_other(other),
+            other => return absent_or_other(other, way),
         },
-        Command::Release { .. } => match next() {
-            Value::Int(1) => Answer::Deleted,
-            other => return absent_or_other(other),
+        Command::Release { tell, .. } => match (next(), way) {
+            (Value::Int(1), _) => Answer::Deleted,
+            // Absent or another's: only the script tells which. It finds nothing of ours to delete.
+            (Value::Int(0), Way::Native(_)) if *tell => return Err(Way::Sha),
+            (Value::Int(0), Way::Native(_)) => Answer::NotOurs,
+            (Value::ServerError(error), Way::Native(_)) if error.code() == "WRONGTYPE" => {
+                Answer::Other
+            }
+            (other, _) => return absent_or_other(other, way),
         },
-        Command::Inspect { .. } => {
+        Command::Watch { .. } if watches => {
+            let (caching, value, ttl) = (next(), next(), next());
+            match (holding(value, ttl), caching) {
+                (Answer::Seen(holding), Value::Okay) => Answer::Watched(holding),
+                (answer, _) => answer,
+            }
+        }
+        Command::Inspect { .. } | Command::Watch { .. } => {
             let (value, ttl) = (next(), next());
             holding(value, ttl)
         }
@@ -632,12 +756,14 @@ fn translate(command: &Command, values: &mut impl Iterator<Item = Value>) -> Opt
     })
 }
 
-fn absent_or_other(value: Value) -> Option<Answer> {
+fn absent_or_other(value: Value, way: Way) -> Result<Answer, Way> {
     match value {
-        Value::Int(-1) => Some(Answer::Absent),
-        Value::Int(0) => Some(Answer::Other),
-        Value::ServerError(error) if error.code() == "NOSCRIPT" => None,
-        other => Some(unexpected(other)),
+        Value::Int(-1) => Ok(Answer::Absent),
+        Value::Int(0) => Ok(Answer::Other),
+        Value::ServerError(error) if error.code() == "NOSCRIPT" && way != Way::Text => {
+            Err(Way::Text)
+        }
+        other => Ok(unexpected(other)),
     }
 }
 

@@ -285,7 +285,7 @@ mod tests {
 
     fn release(number: u64) -> Order {
         let (ticket, Command::Acquire { key, value, .. }) = acquire(number) else { unreachable!() };
-        (Ticket { verb: Verb::Release, ..ticket }, Command::Release { key, value })
+        (Ticket { verb: Verb::Release, ..ticket }, Command::Release { key, value, tell: true })
     }
 
     struct Setting {

@@ -1,0 +1,201 @@
+//! Courtesy between processes: who has just had a lock lets others have their turn.
+//!
+//! Redlock has no queue across processes. Whoever gives a lock back and wants it again is nearer to
+//! it than everybody else: the next `SET` can stand right behind the `DEL`, while others hear of the
+//! release half a round trip later. Left alone, one process takes the lock a hundred times in a row.
+//! So a process that knows of rivals stays away for two round trips after each release, and one that
+//! knows of none does so every now and then, for it cannot see who is waiting.
+//!
+//! And when a lock that many wait for comes free, they must not all rush for it. Each draws a slot;
+//! those in the first one try at once, the others look a little later whether it is still there.
+//!
+//! All of this is manners, not safety: forgetting it changes who is next, never how many hold.
+
+use core::time::Duration;
+
+use crate::time::{BootTime, Reading};
+
+/// In a row, one process takes a lock at most so many times before it lets others try.
+pub(crate) const TURNS_MAX: u32 = 64;
+
+/// Rivals that were seen are reckoned with for this long.
+const RIVALS_FOR: Duration = Duration::from_secs(10);
+
+/// The round trip below which the observed one is not believed: waking a process takes as long.
+const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
+
+/// Slots are doubled up to 2 to this.
+const CROWD_MAX: u8 = 6;
+
+/// With this many doublings a crowd begins: eight slots.
+const CROWD_MIN: u8 = 3;
+
+/// What one process remembers of a key that it has not forgotten yet.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Courtesy {
+    /// Releases in a row, each followed by the next acquire before others could have come.
+    turns: u32,
+    first_turn: Option<BootTime>,
+    rivals_until: Option<BootTime>,
+    resume_at: Option<BootTime>,
+    /// As a power of two: how many slots those who wait are to be spread over.
+    crowd: u8,
+}
+
+impl Courtesy {
+    /// Others hold the lock, or want it.
+    pub(crate) fn see_rivals(&mut self, now: Reading) {
+        self.rivals_until = Some(now.after(RIVALS_FOR));
+    }
+
+    /// The lock was free, and others were faster: the herd is to spread.
+    pub(crate) fn see_crowd(&mut self, split: bool) {
+        let wider = if split { self.crowd + 1 } else { self.crowd };
+        self.crowd = wider.clamp(CROWD_MIN, CROWD_MAX);
+    }
+
+    /// The lock was still free when one's slot came: the herd is smaller than thought.
+    pub(crate) fn see_room(&mut self) {
+        self.crowd = self.crowd.saturating_sub(1);
+    }
+
+    /// How many slots from now to look again; zero is to try at once.
+    pub(crate) fn slot(&self, word: u64) -> u32 {
+        u32::try_from((u128::from(word) << self.crowd) >> 64).unwrap_or(0)
+    }
+
+    /// The lock is given back to the nodes; `had_since` is when this process got it.
+    pub(crate) fn give_back(
+        &mut self,
+        had_since: BootTime,
+        turn_max: Duration,
+        (round_trip, jitter): (Duration, u64),
+        now: Reading,
+    ) {
+        let stay_away = stay_away(round_trip, jitter);
+        let in_a_row = self.resume_at.is_none_or(|at| had_since <= at.after(2 * stay_away));
+        if !in_a_row {
+            (self.turns, self.first_turn) = (0, None);
+        }
+        self.turns += 1;
+        let first_turn = *self.first_turn.get_or_insert(had_since);
+        let knows_rivals = self.rivals_until.is_some_and(|at| !at.remaining(now).is_zero());
+        let long = first_turn.after(turn_max).remaining(now).is_zero();
+        if knows_rivals || long || self.turns >= TURNS_MAX {
+            (self.turns, self.first_turn) = (0, None);
+            self.resume_at = Some(now.after(stay_away));
+        } else {
+            // Not to wait for, only to tell by whether the next turn follows on this one.
+            self.resume_at = Some(now.boot());
+        }
+    }
+
+    /// When this process may try again; `None`: now.
+    pub(crate) fn resume_at(&self, now: Reading) -> Option<BootTime> {
+        self.resume_at.filter(|at| !at.remaining(now).is_zero())
+    }
+
+    /// It makes no difference any more.
+    pub(crate) fn is_stale(&self, now: Reading) -> bool {
+        let over = |at: Option<BootTime>, grace: Duration| {
+            at.is_none_or(|at| at.after(grace).remaining(now).is_zero())
+        };
+        over(self.rivals_until, Duration::ZERO) && over(self.resume_at, RIVALS_FOR)
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.first_turn = self.first_turn.map(|at| at.shifted(base));
+        self.rivals_until = self.rivals_until.map(|at| at.shifted(base));
+        self.resume_at = self.resume_at.map(|at| at.shifted(base));
+    }
+}
+
+/// Two round trips and up to another: long enough for others to hear of a release and to come.
+fn stay_away(round_trip: Duration, jitter: u64) -> Duration {
+    let step = at_least(round_trip);
+    2 * step + crate::retry::fraction(step, jitter)
+}
+
+/// The observed round trip, or as much as it takes to be woken.
+pub(crate) fn at_least(round_trip: Duration) -> Duration {
+    round_trip.max(ROUND_TRIP_MIN)
+}
+
+/// Another random word out of one.
+pub(crate) fn mix(word: u64, turn: u32) -> u64 {
+    let mut mixed = word.wrapping_add(u64::from(turn).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: i64 = 1_000_000;
+    const ROUND_TRIP: (Duration, u64) = (Duration::from_millis(1), 0);
+    const TURN_MAX: Duration = Duration::from_secs(1);
+
+    fn at(ms: i64) -> Reading {
+        Reading::new(ms * MS, ms * MS)
+    }
+
+    fn give_back(courtesy: &mut Courtesy, had: i64, now: i64) -> bool {
+        courtesy.give_back(at(had).boot(), TURN_MAX, ROUND_TRIP, at(now));
+        courtesy.resume_at(at(now)).is_some()
+    }
+
+    #[test]
+    fn who_knows_rivals_stays_away_after_each_release() {
+        let mut courtesy = Courtesy::default();
+        assert!(!give_back(&mut courtesy, 0, 1));
+        courtesy.see_rivals(at(1));
+        assert!(give_back(&mut courtesy, 1, 2));
+        assert_eq!(courtesy.resume_at(at(2)), Some(at(4).boot()), "two round trips");
+        assert_eq!(courtesy.resume_at(at(4)), None);
+        assert!(!give_back(&mut courtesy, 20_000, 20_001), "seen long ago");
+    }
+
+    #[test]
+    fn who_knows_none_stays_away_after_so_many_turns_in_a_row() {
+        let mut courtesy = Courtesy::default();
+        let away: std::vec::Vec<i64> =
+            (0..200).filter(|turn| give_back(&mut courtesy, *turn, turn + 1)).collect();
+        assert_eq!(away, [63, 127, 191]);
+    }
+
+    #[test]
+    fn who_leaves_room_between_turns_need_not_stay_away() {
+        let mut courtesy = Courtesy::default();
+        assert!((0..200).all(|turn| !give_back(&mut courtesy, 10 * turn, 10 * turn + 1)));
+    }
+
+    #[test]
+    fn long_turns_in_a_row_count_by_their_time() {
+        let mut courtesy = Courtesy::default();
+        assert!(!give_back(&mut courtesy, 0, 600));
+        assert!(give_back(&mut courtesy, 600, 1200));
+    }
+
+    #[test]
+    fn a_crowd_spreads_and_gathers_again() {
+        let mut courtesy = Courtesy::default();
+        assert_eq!(courtesy.slot(u64::MAX), 0, "alone: at once");
+        courtesy.see_crowd(false);
+        assert_eq!((courtesy.slot(0), courtesy.slot(u64::MAX)), (0, 7));
+        courtesy.see_crowd(true);
+        assert_eq!(courtesy.slot(u64::MAX), 15);
+        (0..9).for_each(|_| courtesy.see_crowd(true));
+        assert_eq!(courtesy.slot(u64::MAX), 63, "bounded");
+        (0..9).for_each(|_| courtesy.see_room());
+        assert_eq!(courtesy.slot(u64::MAX), 0);
+    }
+
+    #[test]
+    fn what_makes_no_difference_is_forgotten() {
+        let mut courtesy = Courtesy::default();
+        give_back(&mut courtesy, 0, 1);
+        assert!(!courtesy.is_stale(at(2)) && courtesy.is_stale(at(10_001)));
+    }
+}

@@ -1,0 +1,156 @@
+//! Waiting for a lock that others hold: what each node said last, and what it has pushed since.
+//!
+//! A node that is asked who holds the lock is asked to tell, once, when that changes. From the
+//! moment of asking a push counts, also if it overtakes the answer: pushes and answers come by
+//! different ways, and a release between the two must not be missed. What is pushed is never taken
+//! for more than a hint. The next attempt asks the nodes anew, and the keys' times to live bound the
+//! wait whether or not anything is pushed.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::acquire::Attempt;
+use crate::command::Answer;
+use crate::quorum::{NodeId, Quorum};
+use crate::time::{BootTime, Reading};
+
+/// What a waiting call knows of the lock on every node.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Waiting {
+    quorum: Quorum,
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Slot {
+    /// It failed or was not asked: it may be held for ever for all we know.
+    Unknown,
+    /// Nobody else holds it here: it is free, or was granted to us.
+    Free,
+    /// The question is on its way, and with it the wish to be told of a change.
+    Asked,
+    /// Somebody holds it, until then at the latest (`None`: for ever).
+    Held { until: Option<BootTime>, watched: bool },
+    /// It has changed since we asked.
+    Changed,
+}
+
+impl Waiting {
+    /// After an attempt that failed: where it was granted to us, nobody else holds it.
+    pub(crate) fn after(attempt: &Attempt, quorum: Quorum) -> Self {
+        let mut slots = alloc::vec![Slot::Unknown; quorum.nodes()];
+        attempt.granting().for_each(|node| slots[node.index()] = Slot::Free);
+        Self { quorum, slots }
+    }
+
+    /// Notes that `node` is being asked; to be called before the question is sent.
+    pub(crate) fn ask(&mut self, node: NodeId) {
+        self.slots[node.index()] = Slot::Asked;
+    }
+
+    /// Forgets what is known of all nodes: they are about to be asked anew.
+    pub(crate) fn forget(&mut self) {
+        self.slots.fill(Slot::Unknown);
+    }
+
+    /// Takes a node's answer. A change that was pushed before it is not undone by it.
+    pub(crate) fn handle_answer(&mut self, node: NodeId, answer: &Answer, now: Reading) {
+        let slot = &mut self.slots[node.index()];
+        if *slot != Slot::Asked {
+            return;
+        }
+        let (holding, watched) = match answer {
+            Answer::Watched(holding) => (holding, true),
+            Answer::Seen(holding) => (holding, false),
+            _ => {
+                *slot = Slot::Unknown;
+                return;
+            }
+        };
+        *slot = match holding.free_in() {
+            Some(Duration::ZERO) => Slot::Free,
+            in_time => Slot::Held { until: in_time.map(|time| now.after(time)), watched },
+        };
+    }
+
+    /// Who has not answered in time is not waited for, but may still push.
+    pub(crate) fn handle_silence(&mut self) {
+        let asked = self.slots.iter_mut().filter(|slot| **slot == Slot::Asked);
+        asked.for_each(|slot| *slot = Slot::Held { until: None, watched: false });
+    }
+
+    /// The node says that the lock has changed there. Returns whether that is news.
+    pub(crate) fn handle_push(&mut self, node: NodeId) -> bool {
+        let slot = &mut self.slots[node.index()];
+        let news = matches!(slot, Slot::Asked | Slot::Held { .. });
+        if news {
+            *slot = Slot::Changed;
+        }
+        news
+    }
+
+    /// The node has a new connection: what it was to tell on the old one, it will not; and it may
+    /// not be the node any more that it was. Returns whether that is news.
+    pub(crate) fn handle_new_epoch(&mut self, node: NodeId) -> bool {
+        let slot = &mut self.slots[node.index()];
+        let news = !matches!(slot, Slot::Free | Slot::Changed);
+        if news {
+            *slot = Slot::Changed;
+        }
+        news
+    }
+
+    /// As far as is known, a quorum of nodes may have the lock for us.
+    pub fn is_open(&self) -> bool {
+        self.quorum.is_reached(self.count(|slot| matches!(slot, Slot::Free | Slot::Changed)))
+    }
+
+    /// So many nodes hold the lock for others that a quorum is out of reach.
+    pub fn is_closed(&self) -> bool {
+        let held = self.count(|slot| matches!(slot, Slot::Held { .. }));
+        self.quorum.is_out_of_reach(self.quorum.nodes() - held, 0)
+    }
+
+    /// So many nodes will tell of a change that a release cannot go unnoticed while fewer than a
+    /// quorum of nodes stand still.
+    pub fn is_watched(&self) -> bool {
+        let watched = self.count(|slot| matches!(slot, Slot::Held { watched: true, .. }));
+        self.quorum.is_out_of_reach(self.quorum.nodes() - watched, 0)
+    }
+
+    /// When a quorum is free by expiry alone: the Q-th smallest of the nodes' times.
+    pub fn free_at(&self) -> Option<BootTime> {
+        let mut times: Vec<BootTime> = self.slots.iter().filter_map(Slot::free_at).collect();
+        times.sort_unstable();
+        times.get(self.quorum.needed() - 1).copied()
+    }
+
+    /// As many of the nodes that can be reached as it takes to tell whether the lock is held.
+    pub(crate) fn to_ask(&self) -> Vec<NodeId> {
+        let (nodes, needed) = (self.quorum.nodes(), self.quorum.needed());
+        let known = |node: &NodeId| self.slots[node.index()] != Slot::Unknown;
+        self.quorum.node_ids().filter(known).take(needed.max(nodes - needed + 1)).collect()
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        for slot in &mut self.slots {
+            if let Slot::Held { until: Some(until), .. } = slot {
+                *until = until.shifted(base);
+            }
+        }
+    }
+
+    fn count(&self, is: impl Fn(&Slot) -> bool) -> usize {
+        self.slots.iter().filter(|slot| is(slot)).count()
+    }
+}
+
+impl Slot {
+    fn free_at(&self) -> Option<BootTime> {
+        match self {
+            Self::Free | Self::Changed => Some(BootTime::from_nanos(i64::MIN)),
+            Self::Held { until, .. } => *until,
+            Self::Unknown | Self::Asked => None,
+        }
+    }
+}
