@@ -1,0 +1,23 @@
+//! The benchmark of quorlock: `cargo xtask bench`.
+//!
+//! Subjects take turns on the same real servers ([`Subject`](subjects::Subject)); what they do is a
+//! workload (`workloads/`), what comes out of it a report (`report.rs`), and whether it is good
+//! enough is decided in `targets.rs`. No number is asserted in tests.
+
+mod args;
+mod clock;
+mod crew;
+mod held;
+mod lab;
+mod machine;
+mod plan;
+mod report;
+mod slice;
+mod subjects;
+mod table;
+mod targets;
+mod worker;
+mod workloads;
+
+pub use crate::args::main;
+pub use crate::machine::COMMAND_VARIABLE;
