@@ -1,4 +1,9 @@
 //! Measures quorlock beside raw sockets and other lock libraries, on real servers.
 
+mod page;
+#[cfg(feature = "plots")]
+mod plot;
+mod report;
 #[cfg(feature = "rivals")]
-pub mod rivals;
+mod rivals;
+mod saved;

@@ -31,7 +31,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::rivals::holds::Copy;
-pub use crate::rivals::holds::HandoverReport;
+pub(crate) use crate::rivals::holds::HandoverReport;
 use crate::rivals::install::Language;
 
 /// How long a program may take beyond the seconds it was asked for: to start, warm up and report.
@@ -39,11 +39,11 @@ const GRACE: Duration = Duration::from_secs(15);
 
 /// A lock library of another language.
 #[derive(Clone, Debug)]
-pub struct Rival {
+pub(crate) struct Rival {
     /// What tables and plots call it.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// The library's version, and that of the Redis client it runs on.
-    pub version: &'static str,
+    pub(crate) version: &'static str,
     language: Language,
     program: &'static str,
     args: &'static [&'static str],
@@ -51,7 +51,7 @@ pub struct Rival {
 }
 
 /// Every rival there is, whether or not it can run here.
-pub fn subjects() -> Vec<Rival> {
+pub(crate) fn subjects() -> Vec<Rival> {
     use Language::{Node, Python};
     let python = |name, version, program, single_node_only| Rival {
         name,
@@ -79,27 +79,27 @@ pub fn subjects() -> Vec<Rival> {
 
 /// What a rival did with keys of its own.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct RivalReport {
+pub(crate) struct RivalReport {
     /// Acquisitions with their releases.
-    pub pairs: u64,
+    pub(crate) pairs: u64,
     /// The time in which they ended.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// User and system time of the rival's process in that time.
-    pub cpu_seconds: f64,
+    pub(crate) cpu_seconds: f64,
     /// Median of the time a pair took, in microseconds.
-    pub p50_us: f64,
+    pub(crate) p50_us: f64,
     /// The time in microseconds that 99 % of the pairs did not exceed.
-    pub p99_us: f64,
+    pub(crate) p99_us: f64,
 }
 
 impl RivalReport {
     /// Pairs per second, of all lockers together.
-    pub fn pairs_per_s(&self) -> f64 {
+    pub(crate) fn pairs_per_s(&self) -> f64 {
         self.pairs as f64 / self.seconds
     }
 
     /// The rival's CPU time per pair, in microseconds.
-    pub fn cpu_us_per_pair(&self) -> f64 {
+    pub(crate) fn cpu_us_per_pair(&self) -> f64 {
         self.cpu_seconds * 1e6 / self.pairs as f64
     }
 }
@@ -107,7 +107,7 @@ impl RivalReport {
 /// Why there is no result; the words after "not run: ".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NotRun(pub String);
+pub(crate) struct NotRun(pub(crate) String);
 
 impl Rival {
     /// Installs what the rival needs, if it is not there yet. Running it does so as well; calling
@@ -115,7 +115,7 @@ impl Rival {
     ///
     /// # Errors
     /// [`NotRun`] if the interpreter or the packages cannot be had.
-    pub fn prepare(&self) -> Result<(), NotRun> {
+    pub(crate) fn prepare(&self) -> Result<(), NotRun> {
         self.language.environment().map(drop)
     }
 
@@ -125,7 +125,7 @@ impl Rival {
     ///
     /// # Errors
     /// [`NotRun`] if it cannot run here or with these nodes, or fails. It is not running any more.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         nodes: &[String],
         concurrency: usize,
@@ -144,7 +144,7 @@ impl Rival {
     /// # Errors
     /// [`NotRun`] as for [`run`](Self::run), and also if the lock hardly ever changed hands or
     /// two copies held it at the same time.
-    pub fn handover(
+    pub(crate) fn handover(
         &self,
         nodes: &[String],
         processes: usize,
@@ -205,6 +205,8 @@ fn address(node: &str) -> Result<&str, NotRun> {
 
 #[cfg(test)]
 mod tests {
+    use quorlock_servers::{Listen, Nodes, ServerOptions, find_or_skip};
+
     use super::*;
 
     #[test]
@@ -253,5 +255,42 @@ mod tests {
         let nodes = ["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
         let why = subjects()[0].run(&nodes, 1, 1.0).unwrap_err();
         assert_eq!(why.to_string(), "redis-py locks on one server only");
+    }
+
+    /// On demand: `cargo test -p quorlock-bench every_rival -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "fetches packages with pip and npm"]
+    fn every_rival_runs_or_says_why_not() {
+        let Some(binary) = find_or_skip("the rivals' programs") else { return };
+        let options = ServerOptions { listen: Listen::Tcp, ..Default::default() };
+        let servers = Nodes::start(&binary, 5, options).unwrap();
+        for rival in subjects() {
+            println!("{} {}", rival.name, rival.version);
+            for (nodes, concurrency) in [(1, 1), (1, 64), (5, 1), (5, 64)] {
+                match rival.run(&servers.urls()[..nodes], concurrency, 2.0) {
+                    Ok(report) => {
+                        println!(
+                            "  N={nodes} c={concurrency}: {:.0} pairs/s, p50 {:.0} us, p99 {:.0} us, \
+                             {:.0} us CPU per pair",
+                            report.pairs_per_s(),
+                            report.p50_us,
+                            report.p99_us,
+                            report.cpu_us_per_pair()
+                        );
+                        assert!(report.pairs > 0);
+                        assert!(report.p50_us <= report.p99_us);
+                        assert!(report.cpu_seconds > 0.0 && report.seconds > 0.0);
+                    }
+                    Err(why) => println!("  N={nodes} c={concurrency}: not run: {why}"),
+                }
+            }
+            for (nodes, processes) in [(1, 2), (1, 8), (5, 2)] {
+                let hold = Duration::from_millis(5);
+                match rival.handover(&servers.urls()[..nodes], processes, 3.0, hold) {
+                    Ok(report) => println!("  N={nodes}, {processes} processes: {report:?}"),
+                    Err(why) => println!("  N={nodes}, {processes} processes: not run: {why}"),
+                }
+            }
+        }
     }
 }

@@ -4,15 +4,15 @@ use serde::Deserialize;
 
 /// What passing a lock from one process to another took.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HandoverReport {
+pub(crate) struct HandoverReport {
     /// Median time from the call of release to acquired in another process, in microseconds.
-    pub p50_us: f64,
+    pub(crate) p50_us: f64,
     /// The time in microseconds that 99 % of the hand-overs did not exceed.
-    pub p99_us: f64,
+    pub(crate) p99_us: f64,
     /// How often the lock went from one process to another.
-    pub handovers: usize,
+    pub(crate) handovers: usize,
     /// How often each process had the lock.
-    pub acquisitions: Vec<usize>,
+    pub(crate) acquisitions: Vec<usize>,
 }
 
 /// With fewer hand-overs, their percentiles would say nothing. Libraries that poll come to that: who
@@ -80,7 +80,7 @@ pub(super) fn hand_overs(copies: &[Copy]) -> Result<HandoverReport, String> {
     if took_ns.len() < ENOUGH {
         let times = took_ns.len();
         return Err(format!(
-            "the lock changed hands only {times} times in {} acquisitions {acquisitions:?}",
+            "the lock changed hands at only {times} of {} acquisitions {acquisitions:?}",
             holds.len()
         ));
     }
@@ -126,7 +126,7 @@ mod tests {
         let a = copy(0, 100_000, &[(1_000, 2_000), (20_000, 25_000), (26_000, 30_000)]);
         let b = copy(10_000, 90_000, &[(33_000, 38_000), (95_000, 97_000)]);
         let why = hand_overs(&[a, b]).unwrap_err();
-        assert_eq!(why, "the lock changed hands only 1 times in 3 acquisitions [2, 1]");
+        assert_eq!(why, "the lock changed hands at only 1 of 3 acquisitions [2, 1]");
     }
 
     #[test]
