@@ -24,43 +24,35 @@ def arguments():
     parser.add_argument("--nodes", required=True, help="host:port,host:port,…")
     parser.add_argument("--workload", choices=["pairs", "handover"], required=True)
     parser.add_argument("--concurrency", type=int, default=1)
-    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--key", default="bench-rival")
     parser.add_argument("--hold-ms", type=float, default=5.0)
     given = parser.parse_args()
     if given.concurrency < 1 or given.seconds <= 0:
         parser.error("--concurrency and --seconds must be above zero")
     given.nodes = [tuple(node.rsplit(":", 1)) for node in given.nodes.split(",")]
-    end_with_parent(given.seconds)
     return given
 
 
-def end_with_parent(seconds):
-    """Ends this program some time after it should have ended, whatever it is stuck in."""
-    watchdog = threading.Timer(seconds + 20, lambda: os._exit(3))
+def measure(given, lock):
+    """Runs the chosen workload and prints its report. lock(key) makes a lock object."""
+    return (pairs if given.workload == "pairs" else handover)(given, lock)
+
+
+async def pairs(given, lock):
+    # Ends this program some time after it should have ended, whatever it is stuck in.
+    watchdog = threading.Timer(given.seconds + 20, lambda: os._exit(3))
     watchdog.daemon = True
     watchdog.start()
-
-
-def measure(given, pair, acquire_and_release):
-    """Runs the chosen workload and prints its report.
-
-    pair(locker) acquires and releases that locker's own key once. acquire_and_release(hold)
-    does so with the shared key and awaits hold() in between. Both are coroutine functions.
-    """
-    if given.workload == "pairs":
-        return pairs(given, pair)
-    return handover(given, acquire_and_release)
-
-
-async def pairs(given, pair):
     took = []
     measuring = stopped = False
 
     async def locker(number):
+        key = f"{given.key}:{number}"
         while not stopped:
             started = time.perf_counter()
-            await pair(number)
+            async with lock(key):
+                pass
             if measuring:
                 took.append(time.perf_counter() - started)
 
@@ -76,13 +68,15 @@ async def pairs(given, pair):
     if not took:
         sys.exit("no pair ended within the time")
     took.sort()
-    report(
-        pairs=len(took),
-        seconds=lasted,
-        cpu_seconds=cpu,
-        p50_us=percentile(took, 0.50) * 1e6,
-        p99_us=percentile(took, 0.99) * 1e6,
-    )
+    report = {
+        "pairs": len(took),
+        "seconds": lasted,
+        "cpu_seconds": cpu,
+        "p50_us": percentile(took, 0.50) * 1e6,
+        "p99_us": percentile(took, 0.99) * 1e6,
+        "p999_us": percentile(took, 0.999) * 1e6,
+    }
+    print(json.dumps(report, separators=(",", ":")))
 
 
 async def sleep_beside(lockers, seconds):
@@ -92,23 +86,43 @@ async def sleep_beside(lockers, seconds):
         lockers.result()
 
 
-async def handover(given, acquire_and_release):
-    holds = []
-    hold_s = given.hold_ms / 1000
-
-    async def hold():
+async def handover(given, lock):
+    # Connects.
+    async with lock(f"{given.key}:{os.getpid()}"):
+        pass
+    end = await_go()
+    turns = []
+    while (asked := time.monotonic_ns()) < end:
+        mine = lock(given.key)
+        try:
+            await asyncio.wait_for(mine.acquire(), (end - asked) / 1e9)
+        except asyncio.TimeoutError:
+            turns.append((asked, None, None))
+            break
         acquired = time.monotonic_ns()
-        await asyncio.sleep(hold_s)
-        # Taken right before the caller calls release.
-        holds.append((acquired, time.monotonic_ns()))
+        await asyncio.sleep(given.hold_ms / 1000)
+        released = time.monotonic_ns()
+        await mine.release()
+        turns.append((asked, acquired, released))
+    for turn in turns:
+        print(json.dumps(turn, separators=(",", ":")))
+    sys.stdout.flush()
 
-    ready = time.monotonic_ns()
-    end = ready + int(given.seconds * 1e9)
-    while time.monotonic_ns() < end:
-        await acquire_and_release(hold)
-    report(ready_ns=ready, done_ns=time.monotonic_ns())
-    for acquired, released in holds:
-        report(acquired_ns=acquired, release_called_ns=released)
+
+def await_go():
+    """Says that all is prepared, and waits for the word. Returns the end of the work."""
+    print("ready", flush=True)
+    word, _, end = sys.stdin.readline().strip().partition(" ")
+    if word != "go":
+        sys.exit("the benchmark is gone")
+
+    def watch():
+        sys.stdin.read()
+        os._exit(1)
+
+    # From here on it says nothing more; its end, however, must end us too.
+    threading.Thread(target=watch, daemon=True).start()
+    return int(end)
 
 
 def cpu_seconds():
@@ -119,7 +133,3 @@ def cpu_seconds():
 def percentile(ordered, share):
     """The smallest value that at least this share of all values does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def report(**line):
-    print(json.dumps(line, separators=(",", ":")))

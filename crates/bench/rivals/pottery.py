@@ -31,15 +31,7 @@ async def main(given):
     def lock(key):
         return AIORedlock(key=key, masters=masters, auto_release_time=common.TTL_S)
 
-    async def pair(locker):
-        async with lock(f"{given.key}:{locker}"):
-            pass
-
-    async def acquire_and_release(hold):
-        async with lock(given.key):
-            await hold()
-
-    await common.measure(given, pair, acquire_and_release)
+    await common.measure(given, lock)
     for master in masters:
         await master.aclose()
 

@@ -19,15 +19,10 @@ async def main(given):
     ((host, port),) = given.nodes
     client = redis.asyncio.Redis(host=host, port=int(port), max_connections=given.concurrency + 1)
 
-    async def pair(locker):
-        async with client.lock(f"{given.key}:{locker}", timeout=common.TTL_S):
-            pass
+    def lock(key):
+        return client.lock(key, timeout=common.TTL_S)
 
-    async def acquire_and_release(hold):
-        async with client.lock(given.key, timeout=common.TTL_S):
-            await hold()
-
-    await common.measure(given, pair, acquire_and_release)
+    await common.measure(given, lock)
     await client.aclose()
 
 

@@ -29,7 +29,7 @@ const { values } = parseArgs({
     nodes: { type: "string" },
     workload: { type: "string" },
     concurrency: { type: "string", default: "1" },
-    seconds: { type: "string" },
+    seconds: { type: "string", default: "1" },
     key: { type: "string", default: "bench-rival" },
     "hold-ms": { type: "string", default: "5" },
   },
@@ -38,15 +38,12 @@ const concurrency = Number(values.concurrency);
 const seconds = Number(values.seconds);
 const holdMs = Number(values["hold-ms"]);
 if (!values.nodes || !(concurrency >= 1) || !(seconds > 0) || !(holdMs >= 0)) {
-  fail("--nodes and --seconds are needed; numbers must be above zero");
+  fail("--nodes is needed; numbers must be above zero");
 }
 const nodes = values.nodes.split(",").map((node) => {
   const colon = node.lastIndexOf(":");
   return { host: node.slice(0, colon), port: Number(node.slice(colon + 1)) };
 });
-
-// Ends this program some time after it should have ended, whatever it is stuck in.
-setTimeout(() => process.exit(3), (seconds + 20) * 1000).unref();
 
 async function redlock4() {
   const redis = require("redis");
@@ -77,10 +74,6 @@ async function redlock5() {
   };
 }
 
-function report(line) {
-  console.log(JSON.stringify(line));
-}
-
 // The smallest value that at least this share of all values does not exceed.
 function percentile(ordered, share) {
   return ordered[Math.max(0, Math.ceil(share * ordered.length) - 1)];
@@ -92,6 +85,8 @@ function cpuSeconds() {
 }
 
 async function pairs({ acquire, release }) {
+  // Ends this program some time after it should have ended, whatever it is stuck in.
+  setTimeout(() => process.exit(3), (seconds + 20) * 1000).unref();
   const took = [];
   let measuring = false;
   let stopped = false;
@@ -119,31 +114,55 @@ async function pairs({ acquire, release }) {
   await lockers;
   if (took.length === 0) fail("no pair ended within the time");
   took.sort((a, b) => a - b);
-  report({
+  const report = {
     pairs: took.length,
     seconds: lasted,
     cpu_seconds: cpu,
     p50_us: percentile(took, 0.5) * 1000,
     p99_us: percentile(took, 0.99) * 1000,
-  });
+    p999_us: percentile(took, 0.999) * 1000,
+  };
+  console.log(JSON.stringify(report));
 }
 
 async function handover({ acquire, release }) {
-  const holds = [];
-  // A number holds these nanoseconds exactly while the machine is up for less than 104 days; after
-  // that it is off by a nanosecond or two.
+  // Nanoseconds, which a number holds exactly while the machine is up for less than 104 days.
   const now = () => Number(process.hrtime.bigint());
-  const ready = now();
-  const end = ready + seconds * 1e9;
-  while (now() < end) {
-    const lock = await acquire(values.key);
+  // Connects.
+  await release(await acquire(`${values.key}:${process.pid}`));
+  const end = await awaitGo();
+  const turns = [];
+  for (let asked = now(); asked < end; asked = now()) {
+    const left = new AbortController();
+    const lock = await Promise.race([
+      acquire(values.key),
+      sleep((end - asked) / 1e6, null, { signal: left.signal }).catch(() => null),
+    ]);
+    left.abort();
+    if (lock === null) {
+      turns.push([asked, null, null]);
+      break;
+    }
     const acquired = now();
     await sleep(holdMs);
-    holds.push({ acquired_ns: acquired, release_called_ns: now() });
+    const released = now();
     await release(lock);
+    turns.push([asked, acquired, released]);
   }
-  report({ ready_ns: ready, done_ns: now() });
-  holds.forEach(report);
+  const told = turns.map((turn) => `${JSON.stringify(turn)}\n`).join("");
+  await new Promise((done) => process.stdout.write(told, done));
+}
+
+// Says that all is prepared, and waits for the word. Returns the end of the work.
+async function awaitGo() {
+  process.stdin.setEncoding("utf8");
+  // Its end, before or after the word, is the benchmark's, and must be ours too.
+  process.stdin.on("end", () => fail("the benchmark is gone"));
+  process.stdout.write("ready\n");
+  const [order] = await once(process.stdin, "data");
+  process.stdin.resume();
+  const end = Number(/^go (\d+)\s*$/.exec(order)?.[1]);
+  return end > 0 ? end : fail(`not an order: ${order}`);
 }
 
 const libraries = { redlock4, redlock5 };

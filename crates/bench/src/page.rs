@@ -15,7 +15,7 @@ const END: &str = "<!-- bench:end -->";
 /// the folder `plots` beside it.
 ///
 /// # Errors
-/// In words: a file cannot be read or written, lacks the comments, or the report is not of one
+/// A file cannot be read or written, lacks the comments, or the report is not of one
 /// commit, unless `any_commit` is given. If so, nothing was written.
 pub(crate) fn run(
     report: &Path,
@@ -244,7 +244,6 @@ fn small(report: &Report) -> String {
 }
 
 /// Links to the plots that can be drawn from the report.
-#[cfg(feature = "plots")]
 fn plots(report: &Report) -> Result<String, String> {
     let mut text = String::new();
     for plot in &crate::plot::PLOTS {
@@ -253,11 +252,6 @@ fn plots(report: &Report) -> Result<String, String> {
         }
     }
     Ok(text)
-}
-
-#[cfg(not(feature = "plots"))]
-fn plots(_report: &Report) -> Result<String, String> {
-    Err("this program was built without the feature `plots`".to_owned())
 }
 
 /// Every word once, in the order of the report.

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::rivals::{NotRun, process};
+use crate::rivals::process;
 
 /// pip and npm may have to fetch a few megabytes.
 const INSTALL_LIMIT: Duration = Duration::from_secs(180);
@@ -27,9 +27,9 @@ pub(super) struct Environment {
 
 impl Language {
     /// Installs the packages if they are not there; tried once per process.
-    pub(super) fn environment(self) -> Result<Environment, NotRun> {
-        static PYTHON: OnceLock<Result<Environment, NotRun>> = OnceLock::new();
-        static NODE: OnceLock<Result<Environment, NotRun>> = OnceLock::new();
+    pub(super) fn environment(self) -> Result<Environment, String> {
+        static PYTHON: OnceLock<Result<Environment, String>> = OnceLock::new();
+        static NODE: OnceLock<Result<Environment, String>> = OnceLock::new();
         let once = match self {
             Self::Python => &PYTHON,
             Self::Node => &NODE,
@@ -37,14 +37,14 @@ impl Language {
         once.get_or_init(|| self.install()).clone()
     }
 
-    fn install(self) -> Result<Environment, NotRun> {
+    fn install(self) -> Result<Environment, String> {
         let folder = target().join("bench-rivals").join(self.folder());
         // Holds what the packages were installed from, and is written last.
         let (stamp, wanted) = (folder.join("installed-from"), self.wanted());
         if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
             return Ok(Environment { language: self, folder });
         }
-        let cannot = |why| NotRun(format!("cannot write {}: {why}", folder.display()));
+        let cannot = |why| format!("cannot write {}: {why}", folder.display());
         match fs::remove_dir_all(&folder) {
             Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(cannot(why)),
             _ => fs::create_dir_all(&folder).map_err(cannot)?,
@@ -52,7 +52,7 @@ impl Language {
         eprintln!("installing {} into {} ...", self.what(), folder.display());
         let install = self.installer(&folder).map_err(cannot)?;
         process::run(install, INSTALL_LIMIT)
-            .map_err(|why| NotRun(format!("{} cannot be installed: {why}", self.what())))?;
+            .map_err(|why| format!("{} cannot be installed: {why}", self.what()))?;
         fs::write(&stamp, wanted).map_err(cannot)?;
         Ok(Environment { language: self, folder })
     }
