@@ -2,7 +2,7 @@
 
 One client with its pool per server, shared by all lockers, and, as pottery's documentation
 advises, a new lock object per use. Its synchronous Redlock starts a thread per server and
-operation, and did a quarter of the pairs.
+operation, and was slower.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """redis-py's Lock: SET NX PX and a script that compares and deletes, on one server.
 
 The asyncio front, one client with its pool shared by all lockers, a lock object per use, `async
-with`: as its documentation shows it. Threads with the synchronous front did half as many pairs.
+with`: as its documentation shows it. Threads with the synchronous front were slower.
 hiredis is installed, as the documentation advises.
 """
 

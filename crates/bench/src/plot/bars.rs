@@ -50,8 +50,8 @@ fn draw(
     let Some((_, first)) = series.first().filter(|(_, first)| !first.is_empty()) else {
         return Ok(None);
     };
-    let mut subjects: Vec<(usize, &Figure)> = first.iter().copied().enumerate().collect();
-    subjects.sort_by(|(_, a), (_, b)| match best {
+    let mut subjects: Vec<&Figure> = first.clone();
+    subjects.sort_by(|a, b| match best {
         Best::Highest => b.median.total_cmp(&a.median),
         Best::Lowest => a.median.total_cmp(&b.median),
     });
@@ -82,7 +82,7 @@ fn draw(
             .label_style((FONT, 13))
             .draw()?;
         let plane = chart.plotting_area();
-        for (row, (index, subject)) in subjects.iter().enumerate() {
+        for (row, subject) in subjects.iter().enumerate() {
             let top = f64::from(group) * row as f64 + f64::from(GAP) / 2.0;
             let middle = top + f64::from(BAR * series.len() as u32) / 2.0;
             let name = Text::new(subject.subject.clone(), (-10, 0), text(14, HPos::Right));
@@ -95,7 +95,7 @@ fn draw(
                 let (low, middle, high) =
                     (from + 2.0, from + f64::from(BAR) / 2.0, from + f64::from(BAR) - 2.0);
                 let shade = if bar == 0 { 1.0 } else { 0.45 };
-                let fill = colour(&subject.subject, *index).mix(shade).filled();
+                let fill = colour(report, &subject.subject).mix(shade).filled();
                 plane.draw(&Rectangle::new([(0.0, low), (value.median, high)], fill))?;
                 for line in whisker(value, middle) {
                     plane.draw(&PathElement::new(line, BLACK.stroke_width(1)))?;

@@ -1,10 +1,11 @@
-//! How throughput grows with the number of lockers, one small plot per number of nodes.
+//! How throughput grows with the number of lockers, one small plot per number of nodes. Both axes are
+//! logarithmic, for there are decades between the subjects.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use crate::plot::Failure;
-use crate::plot::frame::{FONT, GRID, HEAD, WIDTH, axis_end, colour, page, text};
+use crate::plot::frame::{FONT, GRID, HEAD, WIDTH, colour, page, text};
 use crate::report::Report;
 use crate::saved::number;
 
@@ -22,16 +23,18 @@ pub(super) fn growth(report: &Report) -> Result<Option<String>, Failure> {
         return Ok(None);
     }
     let mut subjects: Vec<&str> = Vec::new();
-    let mut highest = 0.0_f64;
+    let (mut lowest, mut highest) = (f64::INFINITY, 0.0_f64);
     for nodes in NODES {
         for one in LOCKERS.iter().flat_map(|lockers| values(nodes, *lockers)) {
-            highest = highest.max(one.median);
+            (lowest, highest) = (lowest.min(one.median), highest.max(one.median));
             if !subjects.contains(&one.subject.as_str()) {
                 subjects.push(&one.subject);
             }
         }
     }
-    let end = axis_end(highest);
+    // Whole decades.
+    let from = 10_f64.powf(lowest.max(1.0).log10().floor());
+    let to = 10_f64.powf(highest.max(10.0).log10().ceil());
 
     let columns = WIDTH / LEGEND_COLUMN;
     let legend = LEGEND_ROW * (subjects.len() as u32).div_ceil(columns) + 6;
@@ -42,7 +45,7 @@ pub(super) fn growth(report: &Report) -> Result<Option<String>, Failure> {
             let x = 16 + (index as u32 % columns * LEGEND_COLUMN) as i32;
             let y = 8 + (index as u32 / columns * LEGEND_ROW) as i32;
             let line = vec![(x, y), (x + 22, y)];
-            head.draw(&PathElement::new(line, colour(subject, index).stroke_width(3)))?;
+            head.draw(&PathElement::new(line, colour(report, subject).stroke_width(3)))?;
             head.draw(&Text::new((*subject).to_owned(), (x + 28, y), text(13, HPos::Left)))?;
         }
         for (panel, nodes) in body.split_evenly((2, 2)).iter().zip(NODES) {
@@ -54,7 +57,7 @@ pub(super) fn growth(report: &Report) -> Result<Option<String>, Failure> {
                 .margin_right(20)
                 .x_label_area_size(44)
                 .y_label_area_size(72)
-                .build_cartesian_2d(-0.1..last + 0.1, 0.0..end)?;
+                .build_cartesian_2d(-0.1..last + 0.1, (from..to).log_scale())?;
             chart
                 .configure_mesh()
                 .disable_x_mesh()
@@ -63,21 +66,19 @@ pub(super) fn growth(report: &Report) -> Result<Option<String>, Failure> {
                 .x_labels(LOCKERS.len())
                 .x_label_formatter(&|at| lockers_at(*at))
                 .y_labels(6)
-                .y_label_formatter(&|value| {
-                    if *value == 0.0 { "0".to_owned() } else { number(*value) }
-                })
+                .y_label_formatter(&|value| number(*value))
                 .x_desc("lockers")
-                .y_desc("pairs per second")
+                .y_desc("pairs/s, logarithmic")
                 .label_style((FONT, 12))
                 .draw()?;
-            for (index, subject) in subjects.iter().enumerate() {
+            for subject in &subjects {
                 let mut points = Vec::new();
                 for (at, lockers) in LOCKERS.iter().enumerate() {
                     let found = values(nodes, *lockers);
                     let one = found.iter().find(|one| one.subject == *subject);
                     points.extend(one.map(|one| (at as f64, one.median)));
                 }
-                let colour = colour(subject, index);
+                let colour = colour(report, subject);
                 for point in &points {
                     chart.draw_series([Circle::new(*point, 3, colour.filled())])?;
                 }

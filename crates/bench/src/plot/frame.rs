@@ -61,22 +61,33 @@ pub(super) fn text(size: u32, side: HPos) -> TextStyle<'static> {
     (FONT, size).into_font().color(&BLACK).pos(Pos::new(side, VPos::Center))
 }
 
-/// quorlock stands out, raw sockets are the measure, all others keep their colour in one report.
-pub(super) fn colour(subject: &str, index: usize) -> RGBColor {
-    // Told apart also by those who do not see all colours (Okabe and Ito), after the first two.
-    const OTHERS: [RGBColor; 6] = [
-        RGBColor(230, 159, 0),
-        RGBColor(86, 180, 233),
+/// A subject's colour, the same in all plots of a report: quorlock stands out, raw sockets are the
+/// measure, the others follow in the order in which they come.
+pub(super) fn colour(report: &Report, subject: &str) -> RGBColor {
+    // Told apart also by those who do not see all colours (Okabe and Ito).
+    const OTHERS: [RGBColor; 7] = [
         RGBColor(213, 94, 0),
+        RGBColor(86, 180, 233),
+        RGBColor(230, 159, 0),
         RGBColor(204, 121, 167),
         RGBColor(0, 114, 178),
         RGBColor(189, 177, 38),
+        RGBColor(100, 60, 30),
     ];
-    match subject {
-        "quorlock" => RGBColor(0, 128, 96),
-        "raw" => RGBColor(120, 120, 120),
-        _ => OTHERS[index % OTHERS.len()],
+    const FIXED: [(&str, RGBColor); 2] =
+        [("quorlock", RGBColor(0, 128, 96)), ("raw", RGBColor(120, 120, 120))];
+    if let Some((_, colour)) = FIXED.iter().find(|(name, _)| *name == subject) {
+        return *colour;
     }
+    let mut others: Vec<&str> = Vec::new();
+    for row in &report.results {
+        let name = row.subject.as_str();
+        if !others.contains(&name) && !FIXED.iter().any(|(fixed, _)| *fixed == name) {
+            others.push(name);
+        }
+    }
+    let index = others.iter().position(|name| *name == subject).unwrap_or(0);
+    OTHERS[index % OTHERS.len()]
 }
 
 /// A round number not below `value` that an axis can end at.

@@ -15,13 +15,13 @@ const HEADING: u32 = 26;
 /// A line of the plot: a heading, or a subject with its two percentiles.
 enum Row<'a> {
     Heading(String),
-    Range { p50: &'a Figure, p99: &'a Figure, index: usize },
+    Range { p50: &'a Figure, p99: &'a Figure },
 }
 
 pub(super) fn handover(report: &Report) -> Result<Option<String>, Failure> {
     let rows = rows(report);
     let ends = rows.iter().filter_map(|row| match row {
-        Row::Range { p50, p99, .. } => Some((p50.min, p99.max)),
+        Row::Range { p50, p99 } => Some((p50.min, p99.max)),
         Row::Heading(_) => None,
     });
     let Some((low, high)) = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))) else {
@@ -64,9 +64,9 @@ pub(super) fn handover(report: &Report) -> Result<Option<String>, Failure> {
                     plane.draw(&(EmptyElement::at((from, y)) + words))?;
                     top += f64::from(HEADING);
                 }
-                Row::Range { p50, p99, index } => {
+                Row::Range { p50, p99 } => {
                     let y = top + f64::from(ROW) / 2.0;
-                    let colour = colour(&p50.subject, *index);
+                    let colour = colour(report, &p50.subject);
                     let name = Text::new(p50.subject.clone(), (-10, 0), text(14, HPos::Right));
                     plane.draw(&(EmptyElement::at((from, y)) + name))?;
                     let line = vec![(p50.median, y), (p99.median, y)];
@@ -89,26 +89,16 @@ pub(super) fn handover(report: &Report) -> Result<Option<String>, Failure> {
 /// Grouped by nodes and processes, both ascending; subjects in the order of the report.
 fn rows(report: &Report) -> Vec<Row<'_>> {
     let all = report.results.iter().filter(|one| one.workload == "handover");
-    let mut groups: Vec<_> = all.clone().map(|one| (one.nodes, one.concurrency)).collect();
+    let mut groups: Vec<_> = all.map(|one| (one.nodes, one.concurrency)).collect();
     groups.sort_unstable();
     groups.dedup();
-    // A subject has one colour in all groups.
-    let mut subjects: Vec<&str> = Vec::new();
-    for one in all {
-        if !subjects.contains(&one.subject.as_str()) {
-            subjects.push(&one.subject);
-        }
-    }
     let mut rows = Vec::new();
     for (nodes, processes) in groups {
         let p99s = report.values("handover", "p99_us", nodes, processes);
         let mut ranges = Vec::new();
         for p50 in report.values("handover", "p50_us", nodes, processes) {
             let p99 = p99s.iter().find(|one| one.subject == p50.subject);
-            let index = subjects.iter().position(|subject| *subject == p50.subject);
-            if let (Some(p99), Some(index)) = (p99, index) {
-                ranges.push(Row::Range { p50, p99, index });
-            }
+            ranges.extend(p99.map(|p99| Row::Range { p50, p99 }));
         }
         if !ranges.is_empty() {
             let plural = if nodes == 1 { "" } else { "s" };
