@@ -14,6 +14,8 @@ use crate::crew::WORKER;
 use crate::plan::{self, Plan, Scope, WORKLOADS};
 use crate::report::Report;
 use crate::subjects::Flavor;
+#[cfg(feature = "plots")]
+use crate::{page, plot};
 use crate::{table, worker};
 
 /// Measures quorlock beside raw sockets and other lock libraries, on real servers of its own
@@ -35,6 +37,36 @@ enum Command {
     /// The most important figures, in less than a minute; the last line of --json is one object
     Quick(Common),
 
+    /// Draws the plots of a report that was written before
+    #[cfg(feature = "plots")]
+    Plot {
+        /// The JSON of the report
+        report: PathBuf,
+
+        /// The folder to write the SVG files into
+        #[arg(long, value_name = "FOLDER", default_value = "docs/plots")]
+        out: PathBuf,
+    },
+
+    /// Writes the figures of a report into the documents, between their bench:begin and bench:end
+    #[cfg(feature = "plots")]
+    Page {
+        /// The JSON of the report
+        report: PathBuf,
+
+        /// The document that gets all of them
+        #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
+        page: PathBuf,
+
+        /// The document that gets the small table
+        #[arg(long, value_name = "FILE", default_value = "README.md")]
+        readme: PathBuf,
+
+        /// Also of a checkout with changes, to see how it looks
+        #[arg(long)]
+        any_commit: bool,
+    },
+
     /// A process that contends for a lock, or holds many
     #[command(name = WORKER, hide = true)]
     Worker {
@@ -48,6 +80,11 @@ struct All {
     /// Also N = 1, 3, 5, 7 and c = 1, 8, 64, 512; takes as long as it takes
     #[arg(long)]
     full: bool,
+
+    /// Leave out the lock libraries of Python and Node.js, which pip and npm put into
+    /// target/bench-rivals if there is a python3 and a node
+    #[arg(long)]
+    no_rivals: bool,
 
     /// Only this workload and its targets, repeatable
     #[arg(long, value_name = "WORKLOAD", value_parser = PossibleValuesParser::new(WORKLOADS))]
@@ -106,9 +143,15 @@ pub fn main() -> ExitCode {
     let result = match command {
         None => {
             let scope = if all.full { Scope::Full } else { Scope::Targets };
-            measure(scope, &all.common, all.only)
+            measure(scope, &all.common, all.only, !all.no_rivals)
         }
-        Some(Command::Quick(common)) => measure(Scope::Quick, &common, Vec::new()),
+        Some(Command::Quick(common)) => measure(Scope::Quick, &common, Vec::new(), false),
+        #[cfg(feature = "plots")]
+        Some(Command::Plot { report, out }) => plot::run(&report, &out).map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "plots")]
+        Some(Command::Page { report, page, readme, any_commit }) => {
+            page::run(&report, &page, &readme, any_commit).map(|()| ExitCode::SUCCESS)
+        }
         Some(Command::Worker { job }) => worker::main(&job).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|why| {
@@ -117,7 +160,12 @@ pub fn main() -> ExitCode {
     })
 }
 
-fn measure(scope: Scope, common: &Common, only: Vec<String>) -> Result<ExitCode, String> {
+fn measure(
+    scope: Scope,
+    common: &Common,
+    only: Vec<String>,
+    rivals: bool,
+) -> Result<ExitCode, String> {
     let quick = scope == Scope::Quick;
     let usual = Duration::from_millis(if quick { 500 } else { 800 });
     let plan = Plan {
@@ -127,6 +175,7 @@ fn measure(scope: Scope, common: &Common, only: Vec<String>) -> Result<ExitCode,
         slice: common.slice.unwrap_or(usual),
         flavor: common.runtime,
         only,
+        rivals,
     };
     let file = match &common.out {
         Some(file) => file.clone(),

@@ -27,7 +27,18 @@ impl Crew {
     /// # Errors
     /// If one of them is not.
     pub(crate) fn start(job: &Job, count: usize) -> Result<Self, String> {
-        let started: Result<Vec<_>, _> = (0..count).map(|_| Process::start(job)).collect();
+        Self::of(|| this_program(job), count)
+    }
+
+    /// Starts workers that are not this program.
+    ///
+    /// # Errors
+    /// If one of them is not ready.
+    pub(crate) fn of(
+        worker: impl Fn() -> Result<Command, String>,
+        count: usize,
+    ) -> Result<Self, String> {
+        let started: Result<Vec<_>, _> = (0..count).map(|_| Process::start(worker()?)).collect();
         let mut crew = Self(started?);
         for process in &mut crew.0 {
             let line = process.output.next();
@@ -56,13 +67,19 @@ impl Crew {
     }
 }
 
+fn this_program(job: &Job) -> Result<Command, String> {
+    let failed = |what: &dyn std::fmt::Display| format!("a worker process: {what}");
+    let program = std::env::current_exe().map_err(|error| failed(&error))?;
+    let job = serde_json::to_string(job).map_err(|error| failed(&error))?;
+    let mut command = Command::new(program);
+    command.args([WORKER, &job]);
+    Ok(command)
+}
+
 impl Process {
-    fn start(job: &Job) -> Result<Self, String> {
+    fn start(mut command: Command) -> Result<Self, String> {
         let failed = |what: &dyn std::fmt::Display| format!("a worker process: {what}");
-        let program = std::env::current_exe().map_err(|error| failed(&error))?;
-        let job = serde_json::to_string(job).map_err(|error| failed(&error))?;
-        let mut child = Command::new(program)
-            .args([WORKER, &job])
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

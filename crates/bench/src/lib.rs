@@ -11,8 +11,16 @@ mod held;
 mod lab;
 mod machine;
 pub mod own;
+#[cfg(feature = "plots")]
+mod page;
 mod plan;
+#[cfg(feature = "plots")]
+mod plot;
 mod report;
+#[cfg(feature = "rivals")]
+mod rivals;
+#[cfg(feature = "plots")]
+mod saved;
 mod slice;
 mod story;
 mod subjects;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::lab::{self, Lab};
 use crate::machine;
 use crate::report::{Cell, Figures, Report, Servers};
-use crate::subjects::{ALL, Flavor};
+use crate::subjects::{self, ALL, Flavor};
 use crate::targets;
 use crate::workloads::handover::Contention;
 use crate::workloads::{Bench, contended, frozen, handover, held, open_loop, pairs, ping};
@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) flavor: Flavor,
     /// Only these workloads; all if there are none.
     pub(crate) only: Vec<String>,
+    /// Lock libraries of other languages as well.
+    pub(crate) rivals: bool,
 }
 
 impl Plan {
@@ -84,6 +86,8 @@ fn quick(bench: &mut Bench, plan: &Plan) {
 fn all(bench: &mut Bench, plan: &Plan) {
     let wanted = |name: &str| plan.wants(name);
     let every: Vec<&str> = ALL.iter().map(|(name, _)| *name).collect();
+    let ours: Vec<&str> =
+        every.iter().filter(|name| !subjects::EXTERNAL.contains(name)).copied().collect();
     if wanted(ping::NAME) && !wanted(handover::NAME) {
         ping::run(bench);
     }
@@ -94,7 +98,9 @@ fn all(bench: &mut Bench, plan: &Plan) {
         };
         for &nodes in nodes {
             for &lockers in lockers {
-                pairs::run(bench, &every, nodes, lockers);
+                // Starting programs takes its time: where that is short, they run where it is crowded.
+                let others = plan.rivals && (plan.scope == Scope::Full || lockers == 64);
+                pairs::run(bench, if others { &every } else { &ours }, nodes, lockers);
             }
         }
     }
@@ -136,6 +142,13 @@ fn contention(bench: &mut Bench, plan: &Plan) {
             of("quorlock", 5, 2, 3 * slice),
             of("rslock", 5, 2, 3 * slice),
         ]);
+        if plan.rivals && plan.scope == Scope::Full {
+            // On one node all of them can run, on five all but one.
+            let both = [1, 5].map(|nodes| {
+                subjects::EXTERNAL.iter().map(move |name| of(name, nodes, 2, 3 * slice))
+            });
+            each_round.extend(both.into_iter().flatten());
+        }
     }
     if wanted(handover::NAME) || wanted(handover::FAIRNESS) {
         // Twenty seconds, unless told otherwise: of so many waits, the thousandth can be seen.
@@ -161,6 +174,10 @@ fn report(bench: Bench, plan: &Plan, count: usize) -> Report {
         version: bench.binary.version.to_string(),
         count,
     };
+    let mut versions = machine::versions();
+    if plan.rivals {
+        versions.extend(subjects::external_versions());
+    }
     Report {
         quorlock: env!("CARGO_PKG_VERSION").to_owned(),
         commit,
@@ -169,7 +186,7 @@ fn report(bench: Bench, plan: &Plan, count: usize) -> Report {
         command: machine::command(),
         machine: machine::machine(),
         servers: vec![servers],
-        versions: machine::versions(),
+        versions,
         rounds: plan.rounds,
         results: bench.figures.rows,
         not_run: bench.figures.not_run,

@@ -13,6 +13,8 @@ use std::time::Duration;
 use quorlock_servers::Server;
 
 pub(crate) use self::closed_loop::Flavor;
+#[cfg(feature = "rivals")]
+use crate::rivals;
 use crate::slice::Slice;
 
 /// The ttl of every lock here, unless a workload says otherwise.
@@ -22,6 +24,11 @@ pub(crate) const TTL: Duration = Duration::from_secs(10);
 pub(crate) trait Subject {
     /// As it is called in the report.
     fn name(&self) -> &'static str;
+
+    /// A program of its own. It warms up by itself, so what the servers count is not all measured.
+    fn is_external(&self) -> bool {
+        false
+    }
 
     /// So many lockers acquire and release, each its own key, one pair after the other, until the
     /// time is over.
@@ -60,7 +67,31 @@ pub(crate) const ALL: &[(&str, Make)] = &[
     ("raw", |servers, _| Ok(Box::new(raw::Raw::new(servers)?))),
     #[cfg(feature = "rivals")]
     ("rslock", |servers, flavor| Ok(Box::new(rslock::new(servers, flavor)?))),
+    #[cfg(feature = "rivals")]
+    ("redis-py", |servers, _| external("redis-py", servers)),
+    #[cfg(feature = "rivals")]
+    ("pottery", |servers, _| external("pottery", servers)),
+    #[cfg(feature = "rivals")]
+    ("node-redlock 4", |servers, _| external("node-redlock 4", servers)),
+    #[cfg(feature = "rivals")]
+    ("node-redlock 5", |servers, _| external("node-redlock 5", servers)),
 ];
+
+/// Those of [`ALL`] that are programs of other languages.
+pub(crate) const EXTERNAL: &[&str] = &["redis-py", "pottery", "node-redlock 4", "node-redlock 5"];
+
+#[cfg(feature = "rivals")]
+fn external(name: &str, servers: &[Server]) -> Result<Box<dyn Subject>, String> {
+    Ok(Box::new(rivals::find(name)?.on(servers)?))
+}
+
+/// Which libraries they use.
+pub(crate) fn external_versions() -> impl Iterator<Item = (String, String)> {
+    #[cfg(feature = "rivals")]
+    return rivals::RIVALS.iter().map(|rival| (rival.name.to_owned(), rival.version.to_owned()));
+    #[cfg(not(feature = "rivals"))]
+    return std::iter::empty();
+}
 
 /// The key of a locker.
 pub(crate) fn key(subject: &str, locker: usize) -> String {

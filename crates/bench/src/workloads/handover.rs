@@ -4,13 +4,18 @@
 use std::time::Duration;
 
 use clap::ValueEnum as _;
+use quorlock_servers::Server;
 
 use super::{Bench, ping, progress};
 use crate::clock::{self, micros};
 use crate::crew::Crew;
 use crate::lab::{self, Commands};
 use crate::report::Cell;
+#[cfg(feature = "rivals")]
+use crate::rivals;
 use crate::story::{Story, Turn, jain};
+#[cfg(feature = "rivals")]
+use crate::subjects::EXTERNAL;
 use crate::worker::{Job, Task};
 
 pub(crate) const NAME: &str = "handover";
@@ -58,7 +63,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
             hold_us: u64::try_from(HOLD.as_micros()).unwrap_or(u64::MAX),
         },
     };
-    let crew = Crew::start(&job, processes)?;
+    let crew = crew(&job, servers, processes)?;
     let before = Commands::read(servers)?;
     let turns: Vec<Vec<Turn>> = crew.work(time)?;
     let sent = Commands::read(servers)?.since(&before).sent();
@@ -91,4 +96,16 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
     figures.add(fair, "commands_per_acquisition_and_node", per_node);
     figures.add(fair, "wakeups_per_acquisition", story.wakeups as f64 / acquisitions);
     Ok(())
+}
+
+/// The processes: this program, or the subject's own.
+fn crew(job: &Job, servers: &[Server], processes: usize) -> Result<Crew, String> {
+    #[cfg(feature = "rivals")]
+    if let (true, Task::Contend { key, .. }) = (EXTERNAL.contains(&&*job.subject), &job.task) {
+        let rival = rivals::find(&job.subject)?.on(servers)?;
+        return Crew::of(|| rival.worker(key, HOLD), processes);
+    }
+    #[cfg(not(feature = "rivals"))]
+    let _ = servers;
+    Crew::start(job, processes)
 }
