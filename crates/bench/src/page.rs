@@ -1,0 +1,274 @@
+//! The numbers in documents: written between two comments, from a saved report and nothing else.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use crate::report::{Report, Row, Target};
+use crate::saved::{self, number};
+
+const BEGIN: &str = "<!-- bench:begin -->";
+const END: &str = "<!-- bench:end -->";
+
+/// Writes the tables into `page`, and the small table into `readme`. The page links the plots of
+/// the folder `plots` beside it.
+///
+/// # Errors
+/// A file cannot be read or written, lacks the comments, or the report is not of one
+/// commit, unless `any_commit` is given. If so, nothing was written.
+pub(crate) fn run(
+    report: &Path,
+    page: &Path,
+    readme: &Path,
+    any_commit: bool,
+) -> Result<(), String> {
+    let report = saved::read(report)?;
+    if !any_commit && (report.dirty || report.commit.is_none()) {
+        return Err(format!(
+            "the report is of {}, but numbers in documents are of one commit: commit, measure \
+             again, then write the page (or give --any-commit to see how it would look)",
+            report.commit_in_words()
+        ));
+    }
+    let files = [(page, whole(&report)?), (readme, small(&report))];
+    let mut changed = Vec::new();
+    for (path, content) in &files {
+        let old = fs::read_to_string(path)
+            .map_err(|why| format!("{} cannot be read: {why}", path.display()))?;
+        let new = between(&old, content).map_err(|why| format!("{}: {why}", path.display()))?;
+        changed.push((path, new));
+    }
+    for (path, text) in changed {
+        fs::write(path, text)
+            .map_err(|why| format!("{} cannot be written: {why}", path.display()))?;
+        println!("{}: written", path.display());
+    }
+    Ok(())
+}
+
+/// `text` with `content` in place of what was between the two comments.
+fn between(text: &str, content: &str) -> Result<String, String> {
+    let once = |comment: &str| {
+        let mut found = text.match_indices(comment);
+        match (found.next(), found.next()) {
+            (Some((at, _)), None) => Ok(at),
+            (None, _) => Err(format!("it has no line {comment}")),
+            (Some(_), Some(_)) => Err(format!("it has {comment} more than once")),
+        }
+    };
+    let (begin, end) = (once(BEGIN)? + BEGIN.len(), once(END)?);
+    if end < begin {
+        return Err(format!("it has {END} before {BEGIN}"));
+    }
+    Ok(format!("{}\n\n{}\n\n{}", &text[..begin], content.trim(), &text[end..]))
+}
+
+/// What docs/benchmarks.md shows.
+fn whole(report: &Report) -> Result<String, String> {
+    let mut text = facts(report);
+    text += "\n### Targets\n\n";
+    text += &targets(&report.targets);
+    text += "\n### Results\n\n";
+    let _ = writeln!(
+        text,
+        "Medians of {} rounds; in parentheses the lowest and the highest round.\n",
+        report.rounds
+    );
+    text += &plots(report)?;
+    for workload in in_order(report.results.iter().map(|row| row.workload.as_str())) {
+        let _ = writeln!(text, "#### `{workload}`\n\n{}", results(report, workload));
+    }
+    if !report.not_run.is_empty() {
+        text += "#### Not run\n\n| subject | workload | why |\n|---|---|---|\n";
+        for absent in &report.not_run {
+            let (subject, workload) = (cell(&absent.subject), cell(&absent.workload));
+            let _ = writeln!(text, "| {subject} | {workload} | {} |", cell(&absent.why));
+        }
+    }
+    Ok(text)
+}
+
+fn facts(report: &Report) -> String {
+    let machine = &report.machine;
+    let versions: Vec<_> =
+        report.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    let rows = [
+        (
+            "machine",
+            format!("{}, {} cores, {} GiB", machine.cpu, machine.cores, machine.memory_gib),
+        ),
+        ("system", format!("{}, kernel {}", machine.os, machine.kernel)),
+        ("servers", report.servers_in_words()),
+        ("quorlock", format!("{}, {}", report.quorlock, report.commit_in_words())),
+        ("beside it", versions.join(", ")),
+        ("date", report.date.clone()),
+        ("command", format!("`{}`", report.command)),
+    ];
+    let mut text = "| | |\n|---|---|\n".to_owned();
+    for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = writeln!(text, "| {name} | {} |", cell(value));
+    }
+    text
+}
+
+fn targets(targets: &[Target]) -> String {
+    let mut text = "| target | goal | measured | |\n|---|---|---|---|\n".to_owned();
+    for target in targets {
+        let value = target.value.map_or_else(|| "not measured".to_owned(), number);
+        let (name, goal) = (cell(&target.name), cell(&target.goal));
+        let _ = writeln!(text, "| {name} | {goal} | {value} | {} |", verdict(target));
+    }
+    text
+}
+
+/// `met`, or `MISSED` and by how much of the goal.
+fn verdict(target: &Target) -> String {
+    if target.met {
+        return "met".to_owned();
+    }
+    let goal = target.goal.trim_start_matches(['≥', '≤', ' ']);
+    let goal = goal.split_whitespace().next().and_then(|goal| goal.parse::<f64>().ok());
+    match (target.value, goal) {
+        // Of a goal of zero there is no share.
+        (Some(value), Some(goal)) if goal != 0.0 => {
+            let percent = ((value - goal) / goal * 100.0).abs();
+            format!("**MISSED** by {} %", number(percent))
+        }
+        _ => "**MISSED**".to_owned(),
+    }
+}
+
+/// One workload: a row per subject, nodes and concurrency, a column per metric.
+fn results(report: &Report, workload: &str) -> String {
+    let rows: Vec<&Row> = report.results.iter().filter(|row| row.workload == workload).collect();
+    let metrics = in_order(rows.iter().map(|row| row.metric.as_str()));
+    let subjects = in_order(rows.iter().map(|row| row.subject.as_str()));
+    let cases: BTreeSet<_> = rows.iter().map(|row| (row.nodes, row.concurrency)).collect();
+
+    let mut text = format!("| nodes | {} | subject |", unit(workload));
+    for metric in &metrics {
+        let _ = write!(text, " {} |", words(metric));
+    }
+    text += "\n|---|---|---|";
+    text += &"---|".repeat(metrics.len());
+    text.push('\n');
+    for (nodes, concurrency) in cases {
+        for subject in &subjects {
+            let of = |metric: &str| {
+                let values = report.values(workload, metric, nodes, concurrency);
+                values.into_iter().find(|row| row.subject == *subject)
+            };
+            if !metrics.iter().any(|metric| of(metric).is_some()) {
+                continue;
+            }
+            let _ = write!(text, "| {nodes} | {concurrency} | {} |", cell(subject));
+            for metric in &metrics {
+                let value = of(metric).map_or_else(|| "–".to_owned(), with_range);
+                let _ = write!(text, " {value} |");
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn with_range(row: &Row) -> String {
+    let (median, low, high) = (number(row.median), number(row.min), number(row.max));
+    if low == high { median } else { format!("{median} ({low}–{high})") }
+}
+
+/// What the concurrency of a workload counts.
+fn unit(workload: &str) -> &'static str {
+    match workload {
+        "handover" | "fairness" => "processes",
+        "open_loop" => "pairs/s offered",
+        "held" => "locks",
+        "contended_in_process" => "contenders",
+        _ => "lockers",
+    }
+}
+
+/// `p50_us` as `p50 µs`, others without their underscores.
+fn words(metric: &str) -> String {
+    match metric {
+        "pairs_per_s" => "pairs/s".to_owned(),
+        "cpu_us_per_pair" => "CPU µs per pair".to_owned(),
+        "p999_us" => "p99.9 µs".to_owned(),
+        "p999_over_mean_wait" => "p99.9 of waits / mean".to_owned(),
+        "jain" => "Jain index".to_owned(),
+        _ => match metric.strip_suffix("_us") {
+            Some(metric) => format!("{} µs", metric.replace('_', " ")),
+            None => metric.replace('_', " "),
+        },
+    }
+}
+
+/// The small table of the README: those that ran over five nodes, the fastest first.
+fn small(report: &Report) -> String {
+    let mut rates = report.values("pairs", "pairs_per_s", 5, 64);
+    rates.sort_by(|a, b| b.median.total_cmp(&a.median));
+    let mut text = "| 5 nodes | pairs/s, 64 lockers | client CPU per pair | p50, 1 locker |\n\
+                    |---|---|---|---|\n"
+        .to_owned();
+    for rate in rates {
+        let of = |metric, lockers| {
+            let values = report.values("pairs", metric, 5, lockers);
+            let row = values.into_iter().find(|row| row.subject == rate.subject);
+            row.map_or_else(|| "–".to_owned(), |row| format!("{} µs", number(row.median)))
+        };
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} |",
+            cell(&rate.subject),
+            number(rate.median),
+            of("cpu_us_per_pair", 64),
+            of("p50_us", 1)
+        );
+    }
+    let missed = report.targets.iter().filter(|target| !target.met).count();
+    let _ = write!(
+        text,
+        "\n{}, {} cores shared by servers and clients, {}, {}, {}. ",
+        report.machine.cpu,
+        report.machine.cores,
+        report.servers_in_words(),
+        report.date,
+        report.commit_in_words()
+    );
+    let _ = match missed {
+        0 => write!(text, "All {} targets are met.", report.targets.len()),
+        _ => write!(text, "{missed} of {} targets are missed.", report.targets.len()),
+    };
+    text
+}
+
+/// Links to the plots that can be drawn from the report.
+fn plots(report: &Report) -> Result<String, String> {
+    let mut text = String::new();
+    for plot in &crate::plot::PLOTS {
+        if plot.draw(report)?.is_some() {
+            let _ = writeln!(text, "![{}](plots/{})\n", plot.shows, plot.file);
+        }
+    }
+    Ok(text)
+}
+
+/// Every word once, in the order of the report.
+fn in_order<'a>(words: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut once = Vec::new();
+    for word in words {
+        if !once.contains(&word) {
+            once.push(word);
+        }
+    }
+    once
+}
+
+/// Text that does not end a table's cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests;

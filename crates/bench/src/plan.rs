@@ -1,0 +1,217 @@
+//! Which workloads run, how long and in which order.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::lab::{self, Lab};
+use crate::machine;
+use crate::report::{Cell, Figures, Report, Servers};
+use crate::subjects::{self, ALL, Flavor};
+use crate::targets;
+use crate::workloads::handover::Contention;
+use crate::workloads::{Bench, contended, frozen, handover, held, open_loop, pairs, ping};
+
+/// How much is to be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// The most important figures, in less than a minute.
+    Quick,
+    /// All that the targets speak of, in less than ten minutes.
+    Targets,
+    /// Also how cost grows; no limit.
+    Full,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) scope: Scope,
+    pub(crate) server: Option<String>,
+    pub(crate) rounds: usize,
+    pub(crate) slice: Duration,
+    pub(crate) flavor: Flavor,
+    /// Only these workloads; all if there are none.
+    pub(crate) only: Vec<String>,
+    /// Lock libraries of other languages as well.
+    pub(crate) rivals: bool,
+}
+
+impl Plan {
+    fn wants(&self, workload: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == workload)
+    }
+}
+
+/// The names that `only` may have.
+pub(crate) const WORKLOADS: [&str; 8] = [
+    pairs::NAME,
+    ping::NAME,
+    open_loop::NAME,
+    handover::NAME,
+    handover::FAIRNESS,
+    contended::NAME,
+    frozen::NAME,
+    held::NAME,
+];
+
+/// The subjects that everything is compared with.
+const MAIN: [&str; 3] = ["quorlock", "raw", "rslock"];
+
+/// Runs all of it.
+///
+/// # Errors
+/// If there are no servers. What else goes wrong is part of the report.
+pub(crate) fn run(plan: &Plan) -> Result<Report, String> {
+    let binary = lab::server(plan.server.as_deref())?;
+    let count = if plan.scope == Scope::Full { 7 } else { 5 };
+    let lab = Lab::start(&binary, count)?;
+    let Plan { rounds, slice, flavor, .. } = *plan;
+    let mut bench = Bench { binary, lab, rounds, slice, flavor, figures: Figures::default() };
+    match plan.scope {
+        Scope::Quick => quick(&mut bench, plan),
+        Scope::Targets | Scope::Full => all(&mut bench, plan),
+    }
+    Ok(report(bench, plan, count))
+}
+
+fn quick(bench: &mut Bench, plan: &Plan) {
+    pairs::run(bench, &MAIN, 5, 64);
+    pairs::run(bench, &MAIN, 5, 1);
+    let time = 2 * plan.slice;
+    let contention = Contention { subject: "quorlock", nodes: 5, processes: 2, time };
+    handover::run(bench, &[contention]);
+}
+
+fn all(bench: &mut Bench, plan: &Plan) {
+    let wanted = |name: &str| plan.wants(name);
+    let every: Vec<&str> = ALL.iter().map(|(name, _)| *name).collect();
+    let ours: Vec<&str> =
+        every.iter().filter(|name| !subjects::EXTERNAL.contains(name)).copied().collect();
+    if wanted(ping::NAME) && !wanted(handover::NAME) {
+        ping::run(bench);
+    }
+    if wanted(pairs::NAME) {
+        let (nodes, lockers): (&[usize], &[usize]) = match plan.scope {
+            Scope::Full => (&[1, 3, 5, 7], &[1, 8, 64, 512]),
+            _ => (&[1, 5], &[1, 64]),
+        };
+        for &nodes in nodes {
+            for &lockers in lockers {
+                // Starting programs takes its time: where that is short, they run where it is crowded.
+                let others = plan.rivals && (plan.scope == Scope::Full || lockers == 64);
+                pairs::run(bench, if others { &every } else { &ours }, nodes, lockers);
+            }
+        }
+    }
+    if wanted(open_loop::NAME) {
+        // Rates that depend on the machine alone, so that subjects can be compared.
+        let raw = Cell { workload: pairs::NAME, subject: "raw", nodes: 5, concurrency: 64 };
+        if bench.figures.median(raw, "pairs_per_s").is_none() {
+            pairs::run(bench, &["raw"], 5, 64);
+        }
+        if let Some(most) = bench.figures.median(raw, "pairs_per_s") {
+            for percent in [10.0, 50.0] {
+                let rate = (most * percent / 10_000.0).round().max(1.0) as u64 * 100;
+                open_loop::run(bench, &MAIN, 5, rate);
+            }
+        }
+    }
+    contention(bench, plan);
+    if wanted(contended::NAME) {
+        contended::run(bench, 5, 64);
+    }
+    if wanted(frozen::NAME) {
+        frozen::run(bench, &["quorlock", "rslock"]);
+    }
+    if wanted(held::NAME) {
+        // Four extensions each. It is compared with nothing, so two rounds do.
+        held::run(bench, 5, 10_000, 15 * plan.slice, plan.rounds.min(2));
+    }
+}
+
+fn contention(bench: &mut Bench, plan: &Plan) {
+    let slice = plan.slice;
+    let wanted = |name: &str| plan.wants(name);
+    let of = |subject, nodes, processes, time| Contention { subject, nodes, processes, time };
+    let mut each_round = Vec::new();
+    if wanted(handover::NAME) {
+        each_round.extend([
+            of("quorlock", 1, 2, 3 * slice),
+            of("quorlock", 1, 8, 3 * slice),
+            of("quorlock", 5, 2, 3 * slice),
+            of("rslock", 5, 2, 3 * slice),
+        ]);
+        if plan.rivals && plan.scope == Scope::Full {
+            // On one node all of them can run, on five all but one.
+            let both = [1, 5].map(|nodes| {
+                subjects::EXTERNAL.iter().map(move |name| of(name, nodes, 2, 3 * slice))
+            });
+            each_round.extend(both.into_iter().flatten());
+        }
+    }
+    if wanted(handover::NAME) || wanted(handover::FAIRNESS) {
+        // Twenty seconds, unless told otherwise: of so many waits, the thousandth can be seen.
+        each_round.push(of("quorlock", 5, 8, 25 * slice));
+    }
+    if !each_round.is_empty() {
+        handover::run(bench, &each_round);
+    }
+    if wanted(handover::FAIRNESS) {
+        crate::workloads::progress("fairness, 64 processes");
+        handover::once(bench, of("quorlock", 5, 64, 25 * slice));
+    }
+}
+
+fn report(bench: Bench, plan: &Plan, count: usize) -> Report {
+    let (commit, dirty) = machine::commit();
+    let targets = match plan.scope {
+        Scope::Quick => Vec::new(),
+        _ => targets::judge(&bench.figures, |workload| plan.wants(workload)),
+    };
+    let servers = Servers {
+        product: bench.binary.flavor.to_string().to_lowercase(),
+        version: bench.binary.version.to_string(),
+        count,
+    };
+    let mut versions = machine::versions();
+    if plan.rivals {
+        versions.extend(subjects::external_versions());
+    }
+    Report {
+        quorlock: env!("CARGO_PKG_VERSION").to_owned(),
+        commit,
+        dirty,
+        date: machine::date(),
+        command: machine::command(),
+        machine: machine::machine(),
+        servers: vec![servers],
+        versions,
+        rounds: plan.rounds,
+        results: bench.figures.rows,
+        not_run: bench.figures.not_run,
+        targets,
+    }
+}
+
+/// The figures that a quick run is made for, as one flat object.
+pub(crate) fn summary(report: &Report) -> Value {
+    let figures = Figures { rows: report.results.clone(), not_run: Vec::new() };
+    let of = |subjects: &[&str], concurrency, metric| {
+        let mut object = Map::new();
+        for subject in subjects {
+            let cell = Cell { workload: pairs::NAME, subject, nodes: 5, concurrency };
+            object.insert((*subject).to_owned(), json!(figures.median(cell, metric)));
+        }
+        Value::Object(object)
+    };
+    let handover = Cell { workload: handover::NAME, subject: "quorlock", nodes: 5, concurrency: 2 };
+    json!({
+        "throughput_n5_c64": of(&MAIN, 64, "pairs_per_s"),
+        "p50_us_n5_c1": of(&MAIN, 1, "p50_us"),
+        "cpu_us_per_pair_n5_c64": of(&["quorlock", "raw", "rslock"], 64, "cpu_us_per_pair"),
+        "handover_p50_us_n5": figures.median(handover, "p50_us"),
+        "ping_p50_us": figures.median(ping::CELL, "p50_us"),
+        "ping_paused_p50_us": figures.median(ping::PAUSED, "p50_us"),
+    })
+}

@@ -1,0 +1,181 @@
+//! The report: what was measured, where, with what. As JSON it is what plots are drawn from and what
+//! numbers in documents are taken from.
+
+use serde::{Deserialize, Serialize};
+
+/// One run of the benchmark.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// quorlock's version.
+    pub(crate) quorlock: String,
+    /// The commit it was built from, if it was a checkout.
+    pub(crate) commit: Option<String>,
+    /// The checkout had changes.
+    pub(crate) dirty: bool,
+    /// The day, in UTC.
+    pub(crate) date: String,
+    /// What was typed.
+    pub(crate) command: String,
+    pub(crate) machine: Machine,
+    pub(crate) servers: Vec<Servers>,
+    /// Of everything that was measured, or took part.
+    pub(crate) versions: std::collections::BTreeMap<String, String>,
+    pub(crate) rounds: usize,
+    pub(crate) results: Vec<Row>,
+    pub(crate) not_run: Vec<NotRun>,
+    pub(crate) targets: Vec<Target>,
+}
+
+/// What it ran on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_gib: u64,
+    pub(crate) os: String,
+    pub(crate) kernel: String,
+}
+
+/// The servers, which are all alike.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Servers {
+    pub(crate) product: String,
+    pub(crate) version: String,
+    pub(crate) count: usize,
+}
+
+/// One figure, with its value in every round.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) workload: String,
+    pub(crate) subject: String,
+    pub(crate) nodes: usize,
+    /// Lockers, processes, or pairs per second, as the workload goes.
+    pub(crate) concurrency: u64,
+    pub(crate) metric: String,
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) values: Vec<f64>,
+}
+
+/// What was to be measured and was not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NotRun {
+    pub(crate) subject: String,
+    pub(crate) workload: String,
+    pub(crate) why: String,
+}
+
+/// What is to be reached, and whether it was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) goal: String,
+    /// None if what it is computed from was not measured.
+    pub(crate) value: Option<f64>,
+    pub(crate) met: bool,
+}
+
+/// Who did what where: what tells one row from another, apart from its metric.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell<'a> {
+    pub(crate) workload: &'a str,
+    pub(crate) subject: &'a str,
+    pub(crate) nodes: usize,
+    pub(crate) concurrency: u64,
+}
+
+/// Figures while they are being gathered.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) not_run: Vec<NotRun>,
+}
+
+impl Figures {
+    /// One more round's value.
+    pub(crate) fn add(&mut self, cell: Cell<'_>, metric: &str, value: f64) {
+        let row = match self.rows.iter_mut().find(|row| row.is(cell, metric)) {
+            Some(row) => row,
+            None => {
+                self.rows.push(Row::new(cell, metric));
+                self.rows.last_mut().expect("pushed just now")
+            }
+        };
+        row.values.push(value);
+        let mut sorted = row.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        row.median = median(&sorted);
+        (row.min, row.max) = (sorted[0], sorted[sorted.len() - 1]);
+    }
+
+    /// Something cannot be measured; said once.
+    pub(crate) fn not_run(&mut self, subject: &str, workload: &str, why: impl Into<String>) {
+        let (subject, workload) = (subject.to_owned(), workload.to_owned());
+        let entry = NotRun { subject, workload, why: why.into() };
+        if !self.not_run.contains(&entry) {
+            self.not_run.push(entry);
+        }
+    }
+
+    /// The median of what was measured.
+    pub(crate) fn median(&self, cell: Cell<'_>, metric: &str) -> Option<f64> {
+        self.rows.iter().find(|row| row.is(cell, metric)).map(|row| row.median)
+    }
+}
+
+impl Row {
+    fn new(cell: Cell<'_>, metric: &str) -> Self {
+        Self {
+            workload: cell.workload.to_owned(),
+            subject: cell.subject.to_owned(),
+            nodes: cell.nodes,
+            concurrency: cell.concurrency,
+            metric: metric.to_owned(),
+            median: 0.0,
+            min: 0.0,
+            max: 0.0,
+            values: Vec::new(),
+        }
+    }
+
+    fn is(&self, cell: Cell<'_>, metric: &str) -> bool {
+        self.workload == cell.workload
+            && self.subject == cell.subject
+            && self.nodes == cell.nodes
+            && self.concurrency == cell.concurrency
+            && self.metric == metric
+    }
+}
+
+/// Of at least one value, in order.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 {
+        sorted[middle]
+    } else {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_become_a_median_and_a_spread() {
+        let mut figures = Figures::default();
+        let cell = Cell { workload: "pairs", subject: "raw", nodes: 5, concurrency: 64 };
+        for value in [3.0, 1.0, 2.0] {
+            figures.add(cell, "p50_us", value);
+        }
+        figures.add(cell, "p99_us", 9.0);
+        let row = &figures.rows[0];
+        assert_eq!((row.median, row.min, row.max), (2.0, 1.0, 3.0));
+        assert_eq!(row.values, [3.0, 1.0, 2.0]);
+        figures.add(cell, "p50_us", 4.0);
+        assert_eq!(figures.median(cell, "p50_us"), Some(2.5));
+        assert_eq!(figures.median(Cell { nodes: 3, ..cell }, "p50_us"), None);
+    }
+}

@@ -1,0 +1,297 @@
+//! Lock libraries of other languages, as programs of their own beside us.
+//!
+//! `rivals/` has a program for each library. All take the arguments
+//!
+//! ```text
+//! --nodes host:port,host:port --workload pairs --concurrency C --seconds S [--key K]
+//! --nodes host:port,host:port --workload handover --key K --hold-ms H
+//! ```
+//!
+//! and use a ttl of ten seconds.
+//!
+//! - `pairs`: C lockers, each with a key of its own, acquire and release for S seconds after a short
+//!   warm-up. It prints one line,
+//!   `{"pairs":…,"seconds":…,"cpu_seconds":…,"p50_us":…,"p99_us":…,"p999_us":…}`, where
+//!   `cpu_seconds` is the program's own.
+//! - `handover`: a worker process as in `worker.rs`. It says `ready`, waits for `go END`, takes the
+//!   lock on K, holds it and gives it back until then, and prints each turn as
+//!   `[asked,acquired,released]`, in nanoseconds of `CLOCK_MONOTONIC`, which is one clock for all
+//!   processes of a machine.
+//!
+//! pip and npm put the libraries, at pinned versions, into `target/bench-rivals`. What cannot be had
+//! or run is a row `not run: why` in the report; the benchmark goes on without it.
+
+mod install;
+mod process;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use quorlock_servers::Server;
+use serde::Deserialize;
+
+use crate::lab;
+use crate::rivals::install::Language;
+use crate::slice::Slice;
+use crate::subjects::Subject;
+
+/// How long a program may take beyond the seconds it was asked for: to start, warm up and report.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// A lock library of another language.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rival {
+    /// What tables and plots call it.
+    pub(crate) name: &'static str,
+    /// The library's version, and that of the Redis client it runs on.
+    pub(crate) version: &'static str,
+    language: Language,
+    program: &'static str,
+    args: &'static [&'static str],
+    single_node_only: bool,
+}
+
+/// Every rival there is, whether or not it can run here.
+pub(crate) const RIVALS: [Rival; 4] = [
+    Rival {
+        name: "redis-py",
+        version: "8.1.0 (hiredis 3.5.0)",
+        language: Language::Python,
+        program: "redis_py.py",
+        args: &[],
+        single_node_only: true,
+    },
+    Rival {
+        name: "pottery",
+        version: "3.0.1 (redis-py 8.1.0, hiredis 3.5.0)",
+        language: Language::Python,
+        program: "pottery.py",
+        args: &[],
+        single_node_only: false,
+    },
+    Rival {
+        name: "node-redlock 4",
+        version: "4.2.0 (redis 3.1.2)",
+        language: Language::Node,
+        program: "redlock.mjs",
+        args: &["--library", "redlock4"],
+        single_node_only: false,
+    },
+    Rival {
+        name: "node-redlock 5",
+        version: "5.0.0-beta.2 (ioredis 5.11.1)",
+        language: Language::Node,
+        program: "redlock.mjs",
+        args: &["--library", "redlock5"],
+        single_node_only: false,
+    },
+];
+
+/// The rival of that name.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn find(name: &str) -> Result<Rival, String> {
+    let found = RIVALS.into_iter().find(|rival| rival.name == name);
+    found.ok_or_else(|| format!("there is no program for {name}"))
+}
+
+/// A rival with the nodes it is to use.
+#[derive(Debug)]
+pub(crate) struct External {
+    rival: Rival,
+    nodes: Vec<String>,
+}
+
+/// What a rival reports of `pairs`.
+#[derive(Debug, Deserialize)]
+struct Pairs {
+    pairs: u64,
+    seconds: f64,
+    cpu_seconds: f64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+}
+
+impl Rival {
+    /// Installs what it needs, if that is not there yet.
+    ///
+    /// # Errors
+    /// If the interpreter or the packages cannot be had, or it cannot lock on so many nodes.
+    pub(crate) fn on(self, servers: &[Server]) -> Result<External, String> {
+        self.at(&lab::urls(servers))
+    }
+
+    fn at(self, urls: &[String]) -> Result<External, String> {
+        if self.single_node_only && urls.len() != 1 {
+            return Err("it locks on one server only".to_owned());
+        }
+        let nodes = urls.iter().map(|url| address(url)).collect::<Result<_, _>>()?;
+        self.language.environment()?;
+        Ok(External { rival: self, nodes })
+    }
+}
+
+impl External {
+    /// A worker process that contends for `key`.
+    ///
+    /// # Errors
+    /// If the packages are gone.
+    pub(crate) fn worker(&self, key: &str, hold: Duration) -> Result<Command, String> {
+        let mut command = self.command("handover")?;
+        command.args(["--key", key, "--hold-ms", &(hold.as_secs_f64() * 1e3).to_string()]);
+        Ok(command)
+    }
+
+    fn command(&self, workload: &str) -> Result<Command, String> {
+        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("rivals");
+        let mut command = self.rival.language.environment()?.command();
+        command
+            .arg(programs.join(self.rival.program))
+            .args(self.rival.args)
+            .args(["--nodes", &self.nodes.join(",")])
+            .args(["--workload", workload]);
+        Ok(command)
+    }
+}
+
+impl Subject for External {
+    fn name(&self) -> &'static str {
+        self.rival.name
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Slice, String> {
+        let mut command = self.command("pairs")?;
+        command
+            .args(["--concurrency", &lockers.to_string()])
+            .args(["--seconds", &time.as_secs_f64().to_string()]);
+        let output = process::run(command, time + GRACE)?;
+        let report: Pairs = serde_json::from_str(&output)
+            .map_err(|why| format!("its report cannot be read: {why}: {output}"))?;
+        let seconds = |value: f64| {
+            Duration::try_from_secs_f64(value).map_err(|why| format!("its report: {why}"))
+        };
+        Ok(Slice {
+            pairs: report.pairs,
+            elapsed: seconds(report.seconds)?,
+            cpu: seconds(report.cpu_seconds)?,
+            p50_us: report.p50_us,
+            p99_us: report.p99_us,
+            p999_us: report.p999_us,
+        })
+    }
+}
+
+/// `host:port` of a node, which is all that the rivals' programs are told.
+fn address(url: &str) -> Result<String, String> {
+    let address = ["redis://", "valkey://"].iter().find_map(|scheme| url.strip_prefix(scheme));
+    let address = address.unwrap_or(url).trim_end_matches('/');
+    let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>().is_ok());
+    if port == Some(true) && !address.contains(['/', '@', ',']) {
+        Ok(address.to_owned())
+    } else {
+        // Not repeated in the message: there may be a password in it.
+        Err("programs of other languages are given plain TCP nodes without a password".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorlock_servers::{Listen, Nodes, ServerOptions, find_or_skip};
+
+    use super::*;
+    use crate::crew::Crew;
+    use crate::story::Turn;
+
+    #[test]
+    fn nodes_are_plain_tcp_addresses() {
+        assert_eq!(address("redis://127.0.0.1:7001").unwrap(), "127.0.0.1:7001");
+        assert_eq!(address("127.0.0.1:7001").unwrap(), "127.0.0.1:7001");
+        for refused in ["redis+unix:///tmp/s", "redis://:pw@h:1", "rediss://h:1", "h", "h:70000"] {
+            let why = address(refused).unwrap_err();
+            assert!(!why.contains("pw"), "{why}");
+        }
+    }
+
+    /// What tables say must be what is installed.
+    #[test]
+    fn versions_are_the_pinned_ones() {
+        let python = include_str!("../rivals/requirements.txt");
+        let node: serde_json::Value =
+            serde_json::from_str(include_str!("../rivals/package.json")).unwrap();
+        let pip = |name: &str| {
+            let line = python.lines().find_map(|line| line.strip_prefix(&format!("{name}==")));
+            line.unwrap_or_else(|| panic!("{name} is not pinned")).to_owned()
+        };
+        let npm = |name: &str| {
+            let version = node["dependencies"][name].as_str().expect("pinned");
+            version.rsplit_once('@').map_or(version, |(_, version)| version).to_owned()
+        };
+        let (client, parser) = (pip("redis"), pip("hiredis"));
+        let expected = [
+            format!("{client} (hiredis {parser})"),
+            format!("{} (redis-py {client}, hiredis {parser})", pip("pottery")),
+            format!("{} (redis {})", npm("redlock4"), npm("redis")),
+            format!("{} (ioredis {})", npm("redlock5"), npm("ioredis")),
+        ];
+        let versions: Vec<_> = RIVALS.iter().map(|rival| rival.version).collect();
+        assert_eq!(versions, expected);
+    }
+
+    #[test]
+    fn the_lock_file_names_no_addresses() {
+        let lock = include_str!("../rivals/package-lock.json");
+        assert!(!lock.contains("://"), "strip the addresses from package-lock.json");
+    }
+
+    #[test]
+    fn every_rival_is_a_subject() {
+        assert_eq!(RIVALS.map(|rival| rival.name), crate::subjects::EXTERNAL);
+    }
+
+    #[test]
+    fn one_server_is_all_that_redis_py_can_do() {
+        let nodes = ["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
+        let why = find("redis-py").unwrap().at(&nodes).unwrap_err();
+        assert_eq!(why, "it locks on one server only");
+    }
+
+    /// On demand: `cargo test -p quorlock-bench every_rival -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "fetches packages with pip and npm"]
+    fn every_rival_does_its_work() {
+        let Some(binary) = find_or_skip("the rivals' programs") else { return };
+        let options = ServerOptions { listen: Listen::Tcp, ..Default::default() };
+        let servers = Nodes::start(&binary, 5, options).unwrap();
+        for rival in RIVALS {
+            println!("{} {}", rival.name, rival.version);
+            for count in if rival.single_node_only { vec![1] } else { vec![1, 5] } {
+                let mut external = rival.on(&servers[..count]).unwrap();
+                for lockers in [1, 64] {
+                    let slice = external.pairs(lockers, Duration::from_secs(1)).unwrap();
+                    println!("  N={count} c={lockers}: {:.0} pairs/s, {slice:?}", slice.rate());
+                    assert!(slice.pairs > 0 && !slice.cpu.is_zero());
+                    assert!(slice.p50_us <= slice.p99_us && slice.p99_us <= slice.p999_us);
+                }
+                let worker = || external.worker("bench:test", Duration::from_millis(5));
+                let crew = Crew::of(worker, 2).unwrap();
+                let turns: Vec<Vec<Turn>> = crew.work(Duration::from_secs(1)).unwrap();
+                println!(
+                    "  N={count}, 2 processes: {:?} turns",
+                    turns.iter().map(Vec::len).collect::<Vec<_>>()
+                );
+                let mut held: Vec<_> =
+                    turns.iter().flatten().filter_map(|turn| turn.1.zip(turn.2)).collect();
+                assert!(!held.is_empty());
+                held.sort_unstable();
+                assert!(held.windows(2).all(|pair| pair[0].1 <= pair[1].0), "two holders at once");
+            }
+        }
+    }
+}

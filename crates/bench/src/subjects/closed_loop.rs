@@ -1,0 +1,160 @@
+//! How async subjects are driven: the same tasks on the same kind of runtime for all of them.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
+
+use super::{Subject, key};
+use crate::clock;
+use crate::slice::{Latencies, Slice, Started};
+
+/// More than so many pairs under way are no load but a pile: whoever gets there cannot keep up.
+const PILE: usize = 50_000;
+
+/// The tokio runtime that async subjects run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Flavor {
+    /// One thread per core: what `#[tokio::main]` gives.
+    #[default]
+    MultiThread,
+    /// Everything on one thread.
+    CurrentThread,
+}
+
+impl Flavor {
+    pub(crate) fn runtime(self) -> Result<Runtime, String> {
+        let mut builder = match self {
+            Self::MultiThread => Builder::new_multi_thread(),
+            Self::CurrentThread => Builder::new_current_thread(),
+        };
+        builder.enable_all().build().map_err(|error| format!("no tokio runtime: {error}"))
+    }
+}
+
+/// An async client, as far as it matters here.
+pub(crate) trait Locker: Clone + Send + Sync + 'static {
+    /// Acquires and releases.
+    fn pair(&self, key: &str) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// An async subject: its client and the runtime it lives on.
+pub(crate) struct AsyncSubject<L> {
+    pub(crate) name: &'static str,
+    pub(crate) locker: L,
+    pub(crate) runtime: Runtime,
+}
+
+impl<L: Locker> AsyncSubject<L> {
+    /// One task for each key, until the time is over.
+    fn on_keys(&self, keys: impl Iterator<Item = String>, time: Duration) -> Result<Slice, String> {
+        let started = Started::now();
+        let until = clock::now() + time;
+        let latencies = self.runtime.block_on(async {
+            // Tasks, as the requests of a server are: what block_on itself runs would hop between
+            // threads at every step.
+            let tasks: Vec<_> = keys
+                .map(|key| tokio::spawn(closed_loop(self.locker.clone(), key, until)))
+                .collect();
+            let mut all = Latencies::default();
+            for task in tasks {
+                all.add(task.await.map_err(|panic| panic.to_string())??);
+            }
+            Ok::<_, String>(all)
+        })?;
+        started.end(&latencies)
+    }
+}
+
+impl<L: Locker> Subject for AsyncSubject<L> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Slice, String> {
+        self.on_keys((0..lockers).map(|locker| key(self.name, locker)), time)
+    }
+
+    fn contended(&mut self, contenders: usize, time: Duration) -> Result<Slice, String> {
+        self.on_keys((0..contenders).map(|_| key(self.name, 0)), time)
+    }
+
+    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Slice, String> {
+        let (due, mut schedule) = mpsc::unbounded_channel();
+        let clock =
+            thread::spawn(move || keep_time(rate, time, |nth, at| due.send((nth, at)).is_ok()));
+        let started = Started::now();
+        let latencies = self.runtime.block_on(async {
+            let (done, mut latencies) = mpsc::unbounded_channel();
+            let under_way = Arc::new(());
+            let locker = self.locker.clone();
+            let name = self.name;
+            let pump = tokio::spawn(async move {
+                while let Some((nth, due)) = schedule.recv().await {
+                    if Arc::strong_count(&under_way) > PILE {
+                        return Err(format!("it cannot keep up with {rate} pairs/s"));
+                    }
+                    let (locker, done) = (locker.clone(), done.clone());
+                    let place = under_way.clone();
+                    tokio::spawn(async move {
+                        let result = locker.pair(&key(name, nth)).await;
+                        // Nobody listens any more once one of them has failed.
+                        let _ = done.send(result.map(|()| clock::now().saturating_sub(due)));
+                        drop(place);
+                    });
+                }
+                Ok(())
+            });
+            let mut all = Latencies::default();
+            while let Some(latency) = latencies.recv().await {
+                all.record(latency?);
+            }
+            pump.await.map_err(|panic| panic.to_string())??;
+            Ok::<_, String>(all)
+        });
+        // It ends by itself, at the latest when its listener is gone.
+        let _ = clock.join();
+        started.end(&latencies?)
+    }
+}
+
+async fn closed_loop<L: Locker>(
+    locker: L,
+    key: String,
+    until: Duration,
+) -> Result<Latencies, String> {
+    let mut latencies = Latencies::default();
+    let mut now = clock::now();
+    while now < until {
+        locker.pair(&key).await?;
+        let done = clock::now();
+        latencies.record(done - now);
+        now = done;
+    }
+    Ok(latencies)
+}
+
+/// Calls `due` for every pair when it is time for it, or as soon after as the system wakes us. The
+/// schedule never waits for anybody.
+pub(crate) fn keep_time(rate: u64, time: Duration, mut due: impl FnMut(usize, Duration) -> bool) {
+    let start = clock::now();
+    let mut nth = 0;
+    loop {
+        let at = start + Duration::from_nanos(nth as u64 * 1_000_000_000 / rate);
+        if at >= start + time {
+            return;
+        }
+        let now = clock::now();
+        if at > now {
+            thread::sleep(at - now);
+        }
+        if !due(nth, at) {
+            return;
+        }
+        nth += 1;
+    }
+}

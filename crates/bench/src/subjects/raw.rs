@@ -1,0 +1,285 @@
+//! The yardstick: what synchronous sockets can do without being a lock.
+//!
+//! One thread, one blocking connection per node with Nagle's algorithm off. Per round one write of
+//! all lockers' SETs to every node, then all replies are read from all; then the same with the
+//! compare-and-delete that quorlock uses. No timers, no retries, no votes; what is sent is put
+//! together once.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use ::quorlock::blocking::Client;
+use quorlock_servers::Server;
+
+use super::closed_loop::keep_time;
+use super::{Subject, TTL, key};
+use crate::clock;
+use crate::lab::Commands;
+use crate::slice::{Latencies, Slice, Started};
+
+const NAME: &str = "raw";
+
+/// What quorlock stores is a token of 20 bytes in hex.
+const TOKEN: &str = "53cf4a701e433f4bc54ca620611a9b92f2809553";
+
+const RELEASE: &str = include_str!("../../../quorlock/src/node/scripts/release.lua");
+
+/// The most pairs of one round in an open loop.
+const ROUND: usize = 512;
+
+/// How a key is deleted if it holds our token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// quorlock's script.
+    Script,
+    /// `DELIFEQ` of Valkey 9.
+    DelIfEq,
+    /// `DELEX … IFEQ` of Redis 8.4.
+    DelEx,
+}
+
+impl Release {
+    /// Whichever quorlock uses on this server: it is watched doing it.
+    ///
+    /// # Errors
+    /// If quorlock cannot, or does something else.
+    pub(crate) fn observed(server: &Server) -> Result<Self, String> {
+        let client = Client::build(Client::builder().nodes([server.url()]))
+            .map_err(|error| error.to_string())?;
+        let before = Commands::read(std::slice::from_ref(server))?;
+        let guard = client.acquire("bench:observed").call().map_err(|error| error.to_string())?;
+        let _ = guard.release();
+        let did = Commands::read(std::slice::from_ref(server))?.since(&before);
+        let uses = |name| did.calls(name) > 0;
+        match (uses("delifeq"), uses("delex"), uses("evalsha") || uses("eval")) {
+            (true, _, false) => Ok(Self::DelIfEq),
+            (_, true, false) => Ok(Self::DelEx),
+            (false, false, true) => Ok(Self::Script),
+            _ => Err(format!("quorlock released a lock in a way that raw does not know: {did:?}")),
+        }
+    }
+}
+
+/// Blocking connections to some servers.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    streams: Vec<TcpStream>,
+    release: Release,
+    sha: String,
+    reply: Vec<u8>,
+    batch: Batch,
+}
+
+/// What is sent for a number of lockers. The first of them can do without the rest.
+#[derive(Debug, Default)]
+struct Batch {
+    acquire: Vec<u8>,
+    release: Vec<u8>,
+    /// Where in both the commands of each locker end.
+    ends: Vec<(usize, usize)>,
+}
+
+/// What is answered to an acquire and to a release if all goes well.
+const GRANTED: &[u8] = b"+OK\r\n";
+const RELEASED: &[u8] = b":1\r\n";
+
+impl Raw {
+    /// Connects, and loads the script where quorlock uses it.
+    ///
+    /// # Errors
+    /// If that does not work.
+    pub(crate) fn new(servers: &[Server]) -> Result<Self, String> {
+        let first = servers.first().ok_or("raw needs a server")?;
+        let release = Release::observed(first)?;
+        let mut sha = String::new();
+        let mut streams = Vec::new();
+        for server in servers {
+            let failed = |error: std::io::Error| format!("raw, {}: {error}", server.address());
+            let stream = TcpStream::connect(server.address()).map_err(failed)?;
+            stream.set_nodelay(true).map_err(failed)?;
+            if release == Release::Script {
+                sha = load(server)?;
+            }
+            streams.push(stream);
+        }
+        Ok(Self { streams, release, sha, reply: Vec::new(), batch: Batch::default() })
+    }
+
+    fn prepare(&mut self, lockers: usize) {
+        let ttl = TTL.as_millis().to_string();
+        let mut batch = Batch::default();
+        for locker in 0..lockers {
+            let key = key(NAME, locker);
+            command(&mut batch.acquire, &["SET", &key, TOKEN, "NX", "PX", &ttl]);
+            let release = &mut batch.release;
+            match self.release {
+                Release::Script => command(release, &["EVALSHA", &self.sha, "1", &key, TOKEN]),
+                Release::DelIfEq => command(release, &["DELIFEQ", &key, TOKEN]),
+                Release::DelEx => command(release, &["DELEX", &key, "IFEQ", TOKEN]),
+            }
+            batch.ends.push((batch.acquire.len(), batch.release.len()));
+        }
+        self.batch = batch;
+    }
+
+    /// Acquires and releases once for each of the first `lockers` that were prepared.
+    fn round(&mut self, lockers: usize) -> Result<(), String> {
+        let Self { streams, reply, batch, .. } = self;
+        let (acquire, release) = batch.ends[lockers - 1];
+        exchange(streams, &batch.acquire[..acquire], (GRANTED, lockers), reply)?;
+        exchange(streams, &batch.release[..release], (RELEASED, lockers), reply)
+    }
+}
+
+/// Writes to all, then reads from all.
+fn exchange(
+    streams: &mut [TcpStream],
+    request: &[u8],
+    (expected, times): (&[u8], usize),
+    reply: &mut Vec<u8>,
+) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("raw: {error}");
+    for stream in &mut *streams {
+        stream.write_all(request).map_err(failed)?;
+    }
+    reply.resize(expected.len() * times, 0);
+    for stream in &mut *streams {
+        stream.read_exact(reply).map_err(failed)?;
+        if reply.chunks(expected.len()).any(|one| one != expected) {
+            let start = String::from_utf8_lossy(&reply[..reply.len().min(200)]);
+            return Err(format!("raw: not what was expected: {start:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn command(to: &mut Vec<u8>, args: &[&str]) {
+    to.extend(format!("*{}\r\n", args.len()).bytes());
+    for arg in args {
+        to.extend(format!("${}\r\n{arg}\r\n", arg.len()).bytes());
+    }
+}
+
+fn load(server: &Server) -> Result<String, String> {
+    match server.command(&["SCRIPT", "LOAD", RELEASE]) {
+        Ok(quorlock_servers::Reply::Bulk(Some(sha))) => Ok(String::from_utf8_lossy(&sha).into()),
+        other => Err(format!("raw: SCRIPT LOAD: {other:?}")),
+    }
+}
+
+impl Subject for Raw {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Slice, String> {
+        self.prepare(lockers);
+        let mut latencies = Latencies::default();
+        let started = Started::now();
+        let mut now = clock::now();
+        let until = now + time;
+        while now < until {
+            self.round(lockers)?;
+            let done = clock::now();
+            latencies.record_n(done - now, lockers as u64);
+            now = done;
+        }
+        started.end(&latencies)
+    }
+
+    /// Whatever is due makes a round; what becomes due meanwhile, the next.
+    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Slice, String> {
+        self.prepare(ROUND);
+        let (due, schedule) = std::sync::mpsc::channel();
+        let clock = std::thread::spawn(move || keep_time(rate, time, |_, at| due.send(at).is_ok()));
+        let mut latencies = Latencies::default();
+        let started = Started::now();
+        while let Ok(first) = schedule.recv() {
+            let mut round = vec![first];
+            round.extend(schedule.try_iter().take(ROUND - 1));
+            self.round(round.len())?;
+            let done = clock::now();
+            round.iter().for_each(|&at| latencies.record(done.saturating_sub(at)));
+        }
+        // It has ended: that is why there is nothing more to come.
+        let _ = clock.join();
+        started.end(&latencies)
+    }
+}
+
+/// The time of a `PING` to the first of these servers: the floor under everything here.
+pub(crate) struct Ping {
+    stream: TcpStream,
+}
+
+impl Ping {
+    pub(crate) fn new(server: &Server) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("ping, {}: {error}", server.address());
+        let stream = TcpStream::connect(server.address()).map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        Ok(Self { stream })
+    }
+
+    /// One after the other, with a pause in between.
+    pub(crate) fn measure(&mut self, time: Duration, pause: Duration) -> Result<Slice, String> {
+        let mut latencies = Latencies::default();
+        let mut reply = Vec::new();
+        let streams = std::slice::from_mut(&mut self.stream);
+        let started = Started::now();
+        let until = clock::now() + time;
+        loop {
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+            let now = clock::now();
+            if now >= until {
+                return started.end(&latencies);
+            }
+            exchange(streams, b"*1\r\n$4\r\nPING\r\n", (b"+PONG\r\n", 1), &mut reply)?;
+            latencies.record(clock::now() - now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorlock_servers::find_or_skip;
+
+    use super::*;
+    use crate::lab::Lab;
+    use crate::subjects::closed_loop::Locker as _;
+    use crate::subjects::{Flavor, quorlock};
+
+    #[test]
+    fn raw_executes_what_quorlock_executes() {
+        let Some(binary) = find_or_skip("raw_executes_what_quorlock_executes") else { return };
+        let lab = Lab::start(&binary, 1).unwrap();
+        let servers = lab.first(1);
+        let mut raw = Raw::new(servers).unwrap();
+        raw.prepare(10);
+        let quorlock = quorlock::new(servers, Flavor::CurrentThread).unwrap();
+        let pairs = |count| {
+            quorlock.runtime.block_on(async {
+                for _ in 0..count {
+                    quorlock.locker.pair("bench:counted").await.unwrap();
+                }
+            });
+        };
+        // The first one makes the connection.
+        pairs(1);
+
+        let start = Commands::read(servers).unwrap();
+        for _ in 0..10 {
+            raw.round(10).unwrap();
+        }
+        let between = Commands::read(servers).unwrap();
+        pairs(100);
+        let end = Commands::read(servers).unwrap();
+
+        let (by_raw, by_quorlock) = (between.since(&start), end.since(&between));
+        assert_eq!(by_raw.calls("set"), 100, "{by_raw:?}");
+        assert_eq!(by_raw.sent(), 200, "{by_raw:?}");
+        assert_eq!(by_raw, by_quorlock);
+    }
+}

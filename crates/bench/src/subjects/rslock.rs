@@ -1,0 +1,26 @@
+//! rslock with its defaults.
+
+use ::rslock::LockManager;
+use quorlock_servers::Server;
+
+use super::closed_loop::{AsyncSubject, Locker};
+use super::{Flavor, TTL};
+use crate::lab;
+
+impl Locker for LockManager {
+    async fn pair(&self, key: &str) -> Result<(), String> {
+        let guard = self.acquire(key, TTL).await.map_err(|error| error.to_string())?;
+        guard.release().await;
+        Ok(())
+    }
+}
+
+/// A lock manager of these servers.
+///
+/// # Errors
+/// If there is no runtime for it.
+pub(crate) fn new(servers: &[Server], flavor: Flavor) -> Result<AsyncSubject<LockManager>, String> {
+    let runtime = flavor.runtime()?;
+    let manager = LockManager::new(lab::urls(servers));
+    Ok(AsyncSubject { name: "rslock", locker: manager, runtime })
+}

@@ -1,0 +1,174 @@
+//! What is to be reached, as ratios of one run: absolute times move with the machine.
+
+use crate::report::{Cell, Figures, Target};
+use crate::workloads::{contended, frozen, handover, held, pairs, ping};
+
+/// The targets of the workloads that were wanted, judged by the medians of a run.
+pub(crate) fn judge(figures: &Figures, wanted: impl Fn(&str) -> bool) -> Vec<Target> {
+    let judge = Judge(figures);
+    let groups = [
+        (pairs::NAME, judge.throughput()),
+        (handover::NAME, judge.handover()),
+        (handover::FAIRNESS, judge.fairness()),
+        (frozen::NAME, judge.frozen()),
+        (contended::NAME, judge.contended()),
+        (held::NAME, judge.held()),
+    ];
+    groups.into_iter().filter(|(workload, _)| wanted(workload)).flat_map(|group| group.1).collect()
+}
+
+struct Judge<'a>(&'a Figures);
+
+#[derive(Clone, Copy)]
+enum Goal {
+    AtLeast(f64),
+    AtMost(f64),
+}
+use Goal::{AtLeast, AtMost};
+
+impl Goal {
+    /// `of` is what the value is a multiple of.
+    fn target(self, name: &str, of: &str, value: Option<f64>) -> Target {
+        let (sign, bound) = match self {
+            AtLeast(bound) => ("≥", bound),
+            AtMost(bound) => ("≤", bound),
+        };
+        let times = if of.is_empty() { String::new() } else { format!(" × {of}") };
+        let met = value.is_some_and(|value| match self {
+            AtLeast(bound) => value >= bound,
+            AtMost(bound) => value <= bound,
+        });
+        Target { name: name.to_owned(), goal: format!("{sign} {bound}{times}"), value, met }
+    }
+}
+
+impl Judge<'_> {
+    fn throughput(&self) -> Vec<Target> {
+        let ratio = |nodes, concurrency, metric, other| {
+            let of = |subject| {
+                self.0.median(Cell { workload: pairs::NAME, subject, nodes, concurrency }, metric)
+            };
+            Some(of("quorlock")? / of(other)?)
+        };
+        let rate = "pairs_per_s";
+        let all = [
+            (AtLeast(1.0), "throughput, N=5, 64 lockers", 5, 64, rate, "raw"),
+            (AtLeast(4.0), "throughput, N=5, 64 lockers", 5, 64, rate, "rslock"),
+            (AtMost(0.75), "p50, N=5, 1 locker", 5, 1, "p50_us", "rslock"),
+            (AtMost(0.8), "p50, N=5, 1 locker", 5, 1, "p50_us", "raw"),
+            (AtLeast(0.85), "throughput, N=1, 64 lockers", 1, 64, rate, "raw"),
+            (AtLeast(1.2), "throughput, N=1, 64 lockers", 1, 64, rate, "rslock"),
+            (AtMost(0.15), "CPU per pair, N=5, 64 lockers", 5, 64, "cpu_us_per_pair", "rslock"),
+        ];
+        let target = |(goal, name, nodes, lockers, metric, other): (Goal, &str, _, _, _, _)| {
+            goal.target(name, other, ratio(nodes, lockers, metric, other))
+        };
+        all.into_iter().map(target).collect()
+    }
+
+    fn handover(&self) -> Vec<Target> {
+        let ping = self.0.median(ping::CELL, "p50_us");
+        let of = |nodes, processes, metric| {
+            let workload = handover::NAME;
+            let cell = Cell { workload, subject: "quorlock", nodes, concurrency: processes };
+            Some(self.0.median(cell, metric)? / ping?)
+        };
+        let mut targets = Vec::new();
+        for (nodes, bound) in [(1, 4.0), (5, 6.0)] {
+            for processes in [2, 8] {
+                let name = format!("hand-over p50, N={nodes}, {processes} processes");
+                let value = of(nodes, processes, "p50_us");
+                targets.push(AtMost(bound).target(&name, "PING", value));
+            }
+        }
+        for processes in [2, 8] {
+            // Of the 2 ms and 0.5 ms that were measured, the same ratio.
+            let name = format!("hand-over p99, N=5, {processes} processes");
+            targets.push(AtMost(24.0).target(&name, "PING", of(5, processes, "p99_us")));
+        }
+        targets
+    }
+
+    fn fairness(&self) -> Vec<Target> {
+        let of = |processes, metric| self.quorlock(handover::FAIRNESS, processes, metric);
+        let allowed = of(8, "wakeups_per_acquisition").map(|wakeups| 4.0 + 2.0 * wakeups);
+        let commands = of(8, "commands_per_acquisition_and_node").zip(allowed);
+        let commands = commands.map(|(sent, allowed)| sent / allowed);
+        vec![
+            AtLeast(0.95).target("fairness, N=5, 8 processes: Jain", "", of(8, "jain")),
+            AtMost(10.0).target(
+                "fairness, N=5, 8 processes: p99.9 of waits",
+                "the mean",
+                of(8, "p999_over_mean_wait"),
+            ),
+            AtLeast(0.3).target(
+                "fairness, N=5, 64 processes: least share",
+                "its fair share",
+                of(64, "least_share"),
+            ),
+            AtMost(1.0).target(
+                "commands per acquisition and node, N=5, 8 processes",
+                "(4 + 2 × wake-ups)",
+                commands,
+            ),
+        ]
+    }
+
+    fn frozen(&self) -> Vec<Target> {
+        let p99 = |metric| self.quorlock(frozen::NAME, frozen::LOCKERS as u64, metric);
+        let ratio = p99("frozen_p99_us").zip(p99("healthy_p99_us"));
+        let ratio = ratio.map(|(frozen, healthy)| frozen / healthy);
+        vec![AtMost(1.5).target("p99 with one of five nodes frozen", "healthy", ratio)]
+    }
+
+    fn contended(&self) -> Vec<Target> {
+        let rate = |contenders| self.quorlock(contended::NAME, contenders, "pairs_per_s");
+        let ratio = rate(64).zip(rate(1)).map(|(many, one)| many / one);
+        vec![AtLeast(5.0).target("64 contenders in one process, N=5", "one uncontended", ratio)]
+    }
+
+    fn held(&self) -> Vec<Target> {
+        let of = |metric| self.quorlock(held::NAME, 10_000, metric);
+        let cpu = of("cpu_fraction_of_a_core");
+        vec![
+            AtMost(0.15).target("CPU, 10 000 held, extended every 3 s", "one core", cpu),
+            AtMost(0.0).target("missed extensions, 10 000 held", "", of("missed_extensions")),
+            AtMost(1024.0).target("bytes per held lock", "", of("bytes_per_lock")),
+        ]
+    }
+
+    /// A figure of quorlock's on five nodes.
+    fn quorlock(&self, workload: &str, concurrency: u64, metric: &str) -> Option<f64> {
+        self.0.median(Cell { workload, subject: "quorlock", nodes: 5, concurrency }, metric)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(quorlock: f64) -> Figures {
+        let mut figures = Figures::default();
+        for (subject, value) in [("quorlock", quorlock), ("raw", 100.0), ("rslock", 20.0)] {
+            let cell = Cell { workload: pairs::NAME, subject, nodes: 5, concurrency: 64 };
+            figures.add(cell, "pairs_per_s", value);
+        }
+        figures
+    }
+
+    #[test]
+    fn a_target_is_met_or_missed_by_the_medians() {
+        let first = |quorlock| judge(&figures(quorlock), |_| true).swap_remove(0);
+        let met = first(110.0);
+        assert_eq!((met.goal.as_str(), met.met), ("≥ 1 × raw", true));
+        assert!((met.value.unwrap() - 1.1).abs() < 1e-9);
+        assert!(!first(90.0).met);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_missed() {
+        let last = judge(&figures(1.0), |_| true).pop().unwrap();
+        assert_eq!((last.value, last.met), (None, false));
+        assert_eq!(judge(&figures(1.0), |workload| workload == pairs::NAME).len(), 7);
+    }
+}

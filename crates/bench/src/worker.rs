@@ -1,0 +1,180 @@
+//! A process of its own that contends for a lock, or holds many: this program, started by itself.
+//!
+//! It gets its job as an argument, says `ready`, waits for `go END` on its input, works until then
+//! (monotonic clock, nanoseconds), and only then tells what happened, one line of JSON each. When
+//! its input closes without a word, the benchmark is gone, and so is it.
+
+use std::future::Future;
+use std::io::{self, BufRead as _, Write as _};
+use std::time::Duration;
+
+use quorlock::Client;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+
+use crate::clock::{self, nanos};
+use crate::held;
+use crate::story::Turn;
+use crate::subjects::{Flavor, TTL};
+
+/// What a worker process is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) subject: String,
+    pub(crate) urls: Vec<String>,
+    pub(crate) flavor: String,
+    pub(crate) task: Task,
+}
+
+/// See [`Job`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// Takes the lock on `key` again and again, each time for `hold_us`.
+    Contend { key: String, hold_us: u64 },
+    /// Takes `locks` locks and keeps them until the end.
+    Hold { locks: usize, ttl_ms: u64 },
+}
+
+/// Works as the argument says.
+///
+/// # Errors
+/// What kept it from that.
+pub(crate) fn main(job: &str) -> Result<(), String> {
+    let job: Job = serde_json::from_str(job)
+        .map_err(|_| "a worker is started by the benchmark itself, not by hand".to_owned())?;
+    let flavor = <Flavor as clap::ValueEnum>::from_str(&job.flavor, true)?;
+    let runtime = flavor.runtime()?;
+    match (&job.task, job.subject.as_str()) {
+        (Task::Contend { key, hold_us }, "quorlock") => {
+            let locker = client(&runtime, &job.urls, TTL)?;
+            contend(&runtime, locker, key, Duration::from_micros(*hold_us))
+        }
+        #[cfg(feature = "rivals")]
+        (Task::Contend { key, hold_us }, "rslock") => {
+            let locker = rslock::LockManager::new(job.urls.clone());
+            contend(&runtime, locker, key, Duration::from_micros(*hold_us))
+        }
+        (Task::Hold { locks, ttl_ms }, "quorlock") => {
+            let ttl = Duration::from_millis(*ttl_ms);
+            let client = client(&runtime, &job.urls, ttl)?;
+            let figures = runtime.block_on(async {
+                let task = held::measure(client, *locks, ttl, await_go);
+                tokio::spawn(task).await.map_err(|panic| panic.to_string())?
+            })?;
+            tell(&[figures])
+        }
+        (_, other) => Err(format!("no worker for {other:?}")),
+    }
+}
+
+fn client(runtime: &Runtime, urls: &[String], ttl: Duration) -> Result<Client, String> {
+    let _inside = runtime.enter();
+    Client::builder().nodes(urls).ttl(ttl).build().map_err(|error| error.to_string())
+}
+
+/// What contends for a lock.
+trait Contender: Send + Sync + 'static {
+    type Guard: Send;
+    fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Guard, String>> + Send;
+    fn release(guard: Self::Guard) -> impl Future<Output = ()> + Send;
+}
+
+impl Contender for Client {
+    type Guard = quorlock::Guard;
+
+    async fn acquire(&self, key: &str) -> Result<Self::Guard, String> {
+        self.acquire(key).wait_forever().await.map_err(|error| error.to_string())
+    }
+
+    async fn release(guard: Self::Guard) {
+        // If it was lost meanwhile, the times that are compared will show it.
+        let _ = guard.release().await;
+    }
+}
+
+#[cfg(feature = "rivals")]
+impl Contender for rslock::LockManager {
+    type Guard = rslock::LockGuard;
+
+    async fn acquire(&self, key: &str) -> Result<Self::Guard, String> {
+        self.acquire(key, TTL).await.map_err(|error| error.to_string())
+    }
+
+    async fn release(guard: Self::Guard) {
+        guard.release().await;
+    }
+}
+
+fn contend<C: Contender>(
+    runtime: &Runtime,
+    locker: C,
+    key: &str,
+    hold: Duration,
+) -> Result<(), String> {
+    let (key, own_key) = (key.to_owned(), format!("{key}:{}", std::process::id()));
+    let turns = runtime.block_on(async move {
+        let work = async move {
+            // Connects.
+            C::release(locker.acquire(&own_key).await?).await;
+            let end = await_go()?;
+            let mut turns = Vec::new();
+            while clock::now() < end {
+                turns.push(turn(&locker, &key, hold, end).await?);
+            }
+            Ok::<_, String>(turns)
+        };
+        tokio::spawn(work).await.map_err(|panic| panic.to_string())?
+    })?;
+    tell(&turns)
+}
+
+async fn turn<C: Contender>(
+    locker: &C,
+    key: &str,
+    hold: Duration,
+    end: Duration,
+) -> Result<Turn, String> {
+    let asked = clock::now();
+    let left = end.saturating_sub(asked);
+    let Ok(guard) = tokio::time::timeout(left, locker.acquire(key)).await else {
+        return Ok(Turn(nanos(asked), None, None));
+    };
+    let guard = guard?;
+    let acquired = clock::now();
+    tokio::time::sleep(hold).await;
+    let released = clock::now();
+    C::release(guard).await;
+    Ok(Turn(nanos(asked), Some(nanos(acquired)), Some(nanos(released))))
+}
+
+/// Says that all is prepared, and waits for the word. Returns the end of the work.
+///
+/// # Errors
+/// If it never comes.
+fn await_go() -> Result<Duration, String> {
+    let mut out = io::stdout().lock();
+    let gone = |error: io::Error| format!("the benchmark is gone: {error}");
+    writeln!(out, "ready").and_then(|()| out.flush()).map_err(gone)?;
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line).map_err(gone)?;
+    let end = line.trim().strip_prefix("go ").and_then(|end| end.parse().ok());
+    let end = end.ok_or_else(|| "the benchmark is gone".to_owned())?;
+    // From here on it says nothing more; its end, however, must end us too.
+    std::thread::spawn(|| {
+        let rest = io::stdin().lock().read_line(&mut String::new());
+        if !matches!(rest, Ok(read) if read > 0) {
+            std::process::exit(1);
+        }
+    });
+    Ok(Duration::from_nanos(end))
+}
+
+fn tell<T: Serialize>(lines: &[T]) -> Result<(), String> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let write = |line: &T| {
+        let line = serde_json::to_string(line).map_err(io::Error::from)?;
+        writeln!(out, "{line}")
+    };
+    let result = lines.iter().try_for_each(write);
+    result.and_then(|()| out.flush()).map_err(|error| format!("cannot tell: {error}"))
+}

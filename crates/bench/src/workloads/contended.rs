@@ -1,0 +1,22 @@
+//! Many callers of one process that want the same key, and beside them one that has a key to itself.
+
+use super::{Bench, progress};
+use crate::report::Cell;
+
+pub(crate) const NAME: &str = "contended_in_process";
+
+/// So many contenders on so many nodes, and one alone.
+pub(crate) fn run(bench: &mut Bench, nodes: usize, contenders: usize) {
+    progress(&format!("{NAME}, N={nodes}: 1 and {contenders}"));
+    let subjects = bench.subjects(NAME, &["quorlock"], nodes);
+    bench.interleave(NAME, subjects, |bench, subject| {
+        for lockers in [1, contenders] {
+            subject.contended(lockers, bench.warm_up())?;
+            let slice = subject.contended(lockers, bench.slice)?;
+            let concurrency = lockers as u64;
+            let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency };
+            bench.figures.add(cell, "pairs_per_s", slice.rate());
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,66 @@
+//! One of five nodes is stopped with SIGSTOP: it takes what is sent and says nothing.
+
+use std::thread;
+use std::time::Duration;
+
+use super::{Bench, progress};
+use crate::lab::Lab;
+use crate::report::Cell;
+use crate::subjects::Subject;
+
+pub(crate) const NAME: &str = "frozen";
+
+/// How many lockers there are.
+pub(crate) const LOCKERS: usize = 8;
+
+const NODES: usize = 5;
+
+/// The latency while all is well, and with one node frozen: from its first second on, in which
+/// clients learn that it is silent.
+pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
+    // Servers of its own, so that nothing of it is left for the next workload.
+    let lab = match Lab::start(&bench.binary, NODES) {
+        Ok(lab) => std::mem::replace(&mut bench.lab, lab),
+        Err(why) => return bench.figures.not_run("quorlock", NAME, why),
+    };
+    let mut subjects = bench.subjects(NAME, names, NODES);
+    for round in 1..=bench.rounds {
+        progress(&format!("{NAME}, round {round}: {}", names.join(", ")));
+        each(bench, &mut subjects, "healthy_p99_us");
+        if let Err(error) = bench.lab.first(NODES)[0].pause() {
+            bench.figures.not_run("quorlock", NAME, error.to_string());
+            break;
+        }
+        each(bench, &mut subjects, "frozen_p99_us");
+        if let Err(error) = bench.lab.first(NODES)[0].resume() {
+            bench.figures.not_run("quorlock", NAME, error.to_string());
+            break;
+        }
+        // Until it is trusted again; the warm-up then tells that it is.
+        thread::sleep(Duration::from_secs(1));
+    }
+    drop(subjects);
+    bench.lab = lab;
+}
+
+fn each(bench: &mut Bench, subjects: &mut Vec<Box<dyn Subject>>, metric: &str) {
+    subjects.retain_mut(|subject| {
+        let result = (|| {
+            subject.pairs(LOCKERS, Duration::from_secs(1))?;
+            subject.pairs(LOCKERS, 2 * bench.slice)
+        })();
+        match result {
+            Ok(slice) => {
+                let concurrency = LOCKERS as u64;
+                let subject = subject.name();
+                let cell = Cell { workload: NAME, subject, nodes: NODES, concurrency };
+                bench.figures.add(cell, metric, slice.p99_us);
+                true
+            }
+            Err(why) => {
+                bench.figures.not_run(subject.name(), NAME, why);
+                false
+            }
+        }
+    });
+}

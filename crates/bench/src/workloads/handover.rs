@@ -1,0 +1,111 @@
+//! Processes that want the same lock: how long it takes from the call that gives it back to the next
+//! one's having it, and whether all get their share.
+
+use std::time::Duration;
+
+use clap::ValueEnum as _;
+use quorlock_servers::Server;
+
+use super::{Bench, ping, progress};
+use crate::clock::{self, micros};
+use crate::crew::Crew;
+use crate::lab::{self, Commands};
+use crate::report::Cell;
+#[cfg(feature = "rivals")]
+use crate::rivals;
+use crate::story::{Story, Turn, jain};
+#[cfg(feature = "rivals")]
+use crate::subjects::EXTERNAL;
+use crate::worker::{Job, Task};
+
+pub(crate) const NAME: &str = "handover";
+pub(crate) const FAIRNESS: &str = "fairness";
+
+/// For how long each has the lock.
+pub(crate) const HOLD: Duration = Duration::from_millis(5);
+
+/// So many processes on so many nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contention<'a> {
+    pub(crate) subject: &'a str,
+    pub(crate) nodes: usize,
+    pub(crate) processes: usize,
+    pub(crate) time: Duration,
+}
+
+/// Runs each of these once in every round, and a ping beside them.
+pub(crate) fn run(bench: &mut Bench, contentions: &[Contention<'_>]) {
+    for round in 1..=bench.rounds {
+        progress(&format!("{NAME}, round {round}"));
+        ping::round(bench);
+        contentions.iter().for_each(|contention| once(bench, *contention));
+    }
+}
+
+/// Runs one of them once.
+pub(crate) fn once(bench: &mut Bench, contention: Contention<'_>) {
+    if let Err(why) = measure(bench, contention) {
+        bench.figures.not_run(contention.subject, NAME, why);
+    }
+}
+
+fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> {
+    let Contention { subject, nodes, processes, time } = contention;
+    let servers = bench.lab.first(nodes);
+    let flavor = bench.flavor.to_possible_value();
+    let job = Job {
+        subject: subject.to_owned(),
+        urls: lab::urls(servers),
+        flavor: flavor.map_or_else(String::new, |value| value.get_name().to_owned()),
+        task: Task::Contend {
+            // Not the last round's: what a process that was cut off has left there would be found.
+            key: format!("bench:{NAME}:{}", clock::nanos(clock::now())),
+            hold_us: u64::try_from(HOLD.as_micros()).unwrap_or(u64::MAX),
+        },
+    };
+    let crew = crew(&job, servers, processes)?;
+    let before = Commands::read(servers)?;
+    let turns: Vec<Vec<Turn>> = crew.work(time)?;
+    let sent = Commands::read(servers)?.since(&before).sent();
+    let story = Story::new(&turns)?;
+
+    let concurrency = processes as u64;
+    let cell = Cell { workload: NAME, subject, nodes, concurrency };
+    let fair = Cell { workload: FAIRNESS, ..cell };
+    let figures = &mut bench.figures;
+    if story.handovers.is_empty() {
+        // It was starvation: all acquisitions were one process's. Its share tells.
+        figures.not_run(
+            subject,
+            NAME,
+            "in a round the lock never went from one process to another: starvation",
+        );
+    } else {
+        let at = |quantile| micros(story.handovers.value_at_quantile(quantile));
+        figures.add(cell, "p50_us", at(0.5));
+        figures.add(cell, "p99_us", at(0.99));
+    }
+    let acquisitions = story.acquisitions as f64;
+    figures.add(cell, "acquisitions_per_s", acquisitions / time.as_secs_f64());
+    figures.add(fair, "jain", jain(&story.shares));
+    let least = story.shares.iter().min().copied().unwrap_or(0) as f64;
+    figures.add(fair, "least_share", least * processes as f64 / acquisitions);
+    let worst = micros(story.waits.value_at_quantile(0.999));
+    figures.add(fair, "p999_over_mean_wait", worst / micros(1).max(story.waits.mean() / 1000.0));
+    let per_node = sent as f64 / acquisitions / nodes as f64;
+    figures.add(fair, "commands_per_acquisition_and_node", per_node);
+    figures.add(fair, "wakeups_per_acquisition", story.wakeups as f64 / acquisitions);
+    Ok(())
+}
+
+/// The processes: this program, or the subject's own.
+fn crew(job: &Job, servers: &[Server], processes: usize) -> Result<Crew, String> {
+    #[cfg(feature = "rivals")]
+    if let (true, Task::Contend { key, .. }) = (EXTERNAL.contains(&&*job.subject), &job.task) {
+        let rival = rivals::find(&job.subject)?.on(servers)?;
+        return Crew::of(|| rival.worker(key, HOLD), processes);
+    }
+    #[cfg(not(feature = "rivals"))]
+    let _ = servers;
+    Crew::start(job, processes)
+}

@@ -1,0 +1,51 @@
+//! Ten thousand locks held by one process, each extended every three seconds.
+
+use std::time::Duration;
+
+use clap::ValueEnum as _;
+
+use super::{Bench, progress};
+use crate::crew::Crew;
+use crate::held::HeldFigures;
+use crate::lab;
+use crate::report::Cell;
+use crate::worker::{Job, Task};
+
+pub(crate) const NAME: &str = "held";
+
+/// An extension is due after a third of it.
+const TTL_MS: u64 = 9_000;
+
+/// The process that holds them does nothing else, so that what it costs is theirs.
+pub(crate) fn run(bench: &mut Bench, nodes: usize, locks: usize, time: Duration, rounds: usize) {
+    for round in 1..=rounds {
+        progress(&format!("{NAME}, N={nodes}, {locks} locks, round {round}"));
+        match measure(bench, nodes, locks, time) {
+            Ok(figures) => {
+                let concurrency = locks as u64;
+                let cell = Cell { workload: NAME, subject: "quorlock", nodes, concurrency };
+                bench.figures.add(cell, "cpu_fraction_of_a_core", figures.cpu_fraction);
+                bench.figures.add(cell, "missed_extensions", figures.missed as f64);
+                bench.figures.add(cell, "bytes_per_lock", figures.bytes_per_lock);
+            }
+            Err(why) => return bench.figures.not_run("quorlock", NAME, why),
+        }
+    }
+}
+
+fn measure(
+    bench: &Bench,
+    nodes: usize,
+    locks: usize,
+    time: Duration,
+) -> Result<HeldFigures, String> {
+    let flavor = bench.flavor.to_possible_value();
+    let job = Job {
+        subject: "quorlock".to_owned(),
+        urls: lab::urls(bench.lab.first(nodes)),
+        flavor: flavor.map_or_else(String::new, |value| value.get_name().to_owned()),
+        task: Task::Hold { locks, ttl_ms: TTL_MS },
+    };
+    let told: Vec<Vec<HeldFigures>> = Crew::start(&job, 1)?.work(time)?;
+    told.into_iter().flatten().next().ok_or_else(|| "it told nothing".to_owned())
+}

@@ -1,0 +1,88 @@
+//! What is done to the subjects. Each workload runs in rounds, and in every round each subject has
+//! its turn, so that whatever disturbs the machine disturbs all of them alike.
+
+pub(crate) mod contended;
+pub(crate) mod frozen;
+pub(crate) mod handover;
+pub(crate) mod held;
+pub(crate) mod open_loop;
+pub(crate) mod pairs;
+pub(crate) mod ping;
+
+use std::thread;
+use std::time::Duration;
+
+use quorlock_servers::ServerBinary;
+
+use crate::lab::Lab;
+use crate::report::Figures;
+use crate::subjects::{ALL, Flavor, Subject};
+
+/// What is the same for all workloads of a run.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) binary: ServerBinary,
+    pub(crate) lab: Lab,
+    pub(crate) rounds: usize,
+    /// How long one subject has its turn.
+    pub(crate) slice: Duration,
+    pub(crate) flavor: Flavor,
+    pub(crate) figures: Figures,
+}
+
+impl Bench {
+    /// Those of the named subjects that can be made for so many nodes; the others are reported.
+    pub(crate) fn subjects(
+        &mut self,
+        workload: &str,
+        names: &[&str],
+        nodes: usize,
+    ) -> Vec<Box<dyn Subject>> {
+        let mut subjects = Vec::new();
+        for name in names {
+            let Some((_, make)) = ALL.iter().find(|(known, _)| known == name) else {
+                self.figures.not_run(name, workload, "this program was built without it");
+                continue;
+            };
+            match make(self.lab.first(nodes), self.flavor) {
+                Ok(subject) => subjects.push(subject),
+                Err(why) => self.figures.not_run(name, workload, why),
+            }
+        }
+        subjects
+    }
+
+    /// Gives each subject its turn in every round; one that fails has no further turns.
+    pub(crate) fn interleave(
+        &mut self,
+        workload: &str,
+        mut subjects: Vec<Box<dyn Subject>>,
+        mut turn: impl FnMut(&mut Self, &mut dyn Subject) -> Result<(), String>,
+    ) {
+        for _ in 0..self.rounds {
+            subjects.retain_mut(|subject| {
+                let result = turn(self, &mut **subject);
+                if let Err(why) = &result {
+                    self.figures.not_run(subject.name(), workload, why);
+                }
+                // Whatever it still has under way is not to fall into the next one's turn.
+                thread::sleep(Duration::from_millis(20));
+                result.is_ok()
+            });
+            // Nobody is always the first, or always behind the same other one.
+            if !subjects.is_empty() {
+                subjects.rotate_left(1);
+            }
+        }
+    }
+
+    /// Before a turn, so that connections are up and caches warm.
+    pub(crate) fn warm_up(&self) -> Duration {
+        (self.slice / 5).max(Duration::from_millis(20))
+    }
+}
+
+/// What is being done, on standard error.
+pub(crate) fn progress(what: &str) {
+    eprintln!("quorlock-bench: {what}");
+}

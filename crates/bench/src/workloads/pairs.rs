@@ -1,0 +1,41 @@
+//! Lockers that acquire and release, each its own key, as fast as they can.
+
+use super::{Bench, progress};
+use crate::lab::Commands;
+use crate::report::Cell;
+use crate::subjects::Subject;
+
+pub(crate) const NAME: &str = "pairs";
+
+/// So many lockers on so many nodes.
+pub(crate) fn run(bench: &mut Bench, names: &[&str], nodes: usize, lockers: usize) {
+    progress(&format!("{NAME}, N={nodes}, c={lockers}: {}", names.join(", ")));
+    let subjects = bench.subjects(NAME, names, nodes);
+    bench.interleave(NAME, subjects, |bench, subject| turn(bench, subject, nodes, lockers));
+}
+
+fn turn(
+    bench: &mut Bench,
+    subject: &mut dyn Subject,
+    nodes: usize,
+    lockers: usize,
+) -> Result<(), String> {
+    if !subject.is_external() {
+        subject.pairs(lockers, bench.warm_up())?;
+    }
+    let before = Commands::read(bench.lab.first(nodes))?;
+    let slice = subject.pairs(lockers, bench.slice)?;
+    let sent = Commands::read(bench.lab.first(nodes))?.since(&before).sent();
+
+    let concurrency = lockers as u64;
+    let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency };
+    let mut add = |metric, value| bench.figures.add(cell, metric, value);
+    add("pairs_per_s", slice.rate());
+    add("p50_us", slice.p50_us);
+    add("p99_us", slice.p99_us);
+    add("cpu_us_per_pair", slice.cpu_us_per_pair());
+    if !subject.is_external() {
+        add("commands_per_pair", sent as f64 / slice.pairs as f64);
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! The round trip of a `PING`, without which no other time means anything.
+//!
+//! Twice: one after the other, and with the pause that a hand-over has before it, the lock being held
+//! for so long. After a pause everybody has gone to sleep, and waking up costs more than the rest.
+
+use std::time::Duration;
+
+use super::handover::HOLD;
+use super::{Bench, progress};
+use crate::report::Cell;
+use crate::subjects::raw::Ping;
+
+pub(crate) const NAME: &str = "ping";
+
+/// A ping after the other.
+pub(crate) const CELL: Cell<'_> = Cell { workload: NAME, subject: "raw", nodes: 1, concurrency: 1 };
+
+/// With the pause.
+pub(crate) const PAUSED: Cell<'_> = Cell { subject: "raw-paused", ..CELL };
+
+/// One round of both.
+pub(crate) fn round(bench: &mut Bench) {
+    if let Err(why) = measure(bench) {
+        bench.figures.not_run("raw", NAME, why);
+    }
+}
+
+fn measure(bench: &mut Bench) -> Result<(), String> {
+    let mut ping = Ping::new(&bench.lab.first(1)[0])?;
+    ping.measure(bench.warm_up(), Duration::ZERO)?;
+    let slice = ping.measure(bench.slice / 2, Duration::ZERO)?;
+    bench.figures.add(CELL, "p50_us", slice.p50_us);
+    let slice = ping.measure(bench.slice.max(10 * HOLD), HOLD)?;
+    bench.figures.add(PAUSED, "p50_us", slice.p50_us);
+    Ok(())
+}
+
+/// All rounds, where nothing else is measured beside.
+pub(crate) fn run(bench: &mut Bench) {
+    progress(NAME);
+    for _ in 0..bench.rounds {
+        round(bench);
+    }
+}
