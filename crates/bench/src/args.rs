@@ -86,7 +86,7 @@ struct All {
     #[arg(long)]
     rivals: bool,
 
-    /// Only this workload, repeatable; targets that need others count as missed
+    /// Only this workload and its targets, repeatable
     #[arg(long, value_name = "WORKLOAD", value_parser = PossibleValuesParser::new(WORKLOADS))]
     only: Vec<String>,
 
@@ -113,7 +113,7 @@ struct Common {
     #[arg(long, default_value_t = 5, value_parser = rounds)]
     rounds: usize,
 
-    /// How long a turn lasts, 10ms to 60s [default: 1s, quick: 500ms]
+    /// How long a turn lasts, 10ms to 60s [default: 800ms, quick: 500ms]
     #[arg(long, value_name = "TIME", value_parser = slice)]
     slice: Option<Duration>,
 
@@ -171,7 +171,7 @@ fn measure(
     rivals: bool,
 ) -> Result<ExitCode, String> {
     let quick = scope == Scope::Quick;
-    let usual = Duration::from_millis(if quick { 500 } else { 1000 });
+    let usual = Duration::from_millis(if quick { 500 } else { 800 });
     let plan = Plan {
         scope,
         server: common.server.clone(),

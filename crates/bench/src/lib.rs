@@ -10,6 +10,7 @@ mod crew;
 mod held;
 mod lab;
 mod machine;
+pub mod own;
 #[cfg(feature = "plots")]
 mod page;
 mod plan;
@@ -21,6 +22,7 @@ mod rivals;
 #[cfg(feature = "plots")]
 mod saved;
 mod slice;
+mod story;
 mod subjects;
 mod table;
 mod targets;

@@ -37,6 +37,12 @@ pub(crate) struct Plan {
     pub(crate) rivals: bool,
 }
 
+impl Plan {
+    fn wants(&self, workload: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == workload)
+    }
+}
+
 /// The names that `only` may have.
 pub(crate) const WORKLOADS: [&str; 8] = [
     pairs::NAME,
@@ -78,7 +84,7 @@ fn quick(bench: &mut Bench, plan: &Plan) {
 }
 
 fn all(bench: &mut Bench, plan: &Plan) {
-    let wanted = |name: &str| plan.only.is_empty() || plan.only.iter().any(|only| only == name);
+    let wanted = |name: &str| plan.wants(name);
     let every = ALL.iter().map(|(name, _)| *name);
     let every: Vec<&str> =
         every.filter(|name| plan.rivals || !subjects::EXTERNAL.contains(name)).collect();
@@ -104,11 +110,12 @@ fn all(bench: &mut Bench, plan: &Plan) {
         }
         if let Some(most) = bench.figures.median(raw, "pairs_per_s") {
             for percent in [10.0, 50.0] {
-                open_loop::run(bench, &MAIN, 5, (most * percent / 100.0).max(1.0) as u64);
+                let rate = (most * percent / 10_000.0).round().max(1.0) as u64 * 100;
+                open_loop::run(bench, &MAIN, 5, rate);
             }
         }
     }
-    contention(bench, plan, &wanted);
+    contention(bench, plan);
     if wanted(contended::NAME) {
         contended::run(bench, 5, 64);
     }
@@ -116,12 +123,14 @@ fn all(bench: &mut Bench, plan: &Plan) {
         frozen::run(bench, &["quorlock", "rslock"]);
     }
     if wanted(held::NAME) {
-        held::run(bench, 5, 10_000, 12 * plan.slice, plan.rounds.min(3));
+        // Four extensions each. It is compared with nothing, so two rounds do.
+        held::run(bench, 5, 10_000, 15 * plan.slice, plan.rounds.min(2));
     }
 }
 
-fn contention(bench: &mut Bench, plan: &Plan, wanted: &dyn Fn(&str) -> bool) {
+fn contention(bench: &mut Bench, plan: &Plan) {
     let slice = plan.slice;
+    let wanted = |name: &str| plan.wants(name);
     let of = |subject, nodes, processes, time| Contention { subject, nodes, processes, time };
     let mut each_round = Vec::new();
     if wanted(handover::NAME) {
@@ -140,21 +149,24 @@ fn contention(bench: &mut Bench, plan: &Plan, wanted: &dyn Fn(&str) -> bool) {
         }
     }
     if wanted(handover::NAME) || wanted(handover::FAIRNESS) {
-        each_round.push(of("quorlock", 5, 8, 20 * slice));
+        // Twenty seconds, unless told otherwise: of so many waits, the thousandth can be seen.
+        each_round.push(of("quorlock", 5, 8, 25 * slice));
     }
     if !each_round.is_empty() {
         handover::run(bench, &each_round);
     }
     if wanted(handover::FAIRNESS) {
         crate::workloads::progress("fairness, 64 processes");
-        handover::once(bench, of("quorlock", 5, 64, 20 * slice));
+        handover::once(bench, of("quorlock", 5, 64, 25 * slice));
     }
 }
 
 fn report(bench: Bench, plan: &Plan, count: usize) -> Report {
     let (commit, dirty) = machine::commit();
-    let targets =
-        if plan.scope == Scope::Quick { Vec::new() } else { targets::judge(&bench.figures) };
+    let targets = match plan.scope {
+        Scope::Quick => Vec::new(),
+        _ => targets::judge(&bench.figures, |workload| plan.wants(workload)),
+    };
     let servers = Servers {
         product: bench.binary.flavor.to_string().to_lowercase(),
         version: bench.binary.version.to_string(),

@@ -22,8 +22,8 @@ pub(crate) struct Slice {
     pub(crate) p50_us: f64,
     /// As `p50_us`.
     pub(crate) p99_us: f64,
-    /// As `p50_us`.
-    pub(crate) p999_us: f64,
+    /// As `p50_us`; not all subjects tell it.
+    pub(crate) p999_us: Option<f64>,
 }
 
 impl Slice {
@@ -61,7 +61,14 @@ impl Started {
         }
         let histogram = latencies.histogram();
         let at = |percent| micros(histogram.value_at_quantile(percent / 100.0));
-        Ok(Slice { pairs, elapsed, cpu, p50_us: at(50.0), p99_us: at(99.0), p999_us: at(99.9) })
+        Ok(Slice {
+            pairs,
+            elapsed,
+            cpu,
+            p50_us: at(50.0),
+            p99_us: at(99.0),
+            p999_us: Some(at(99.9)),
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 
 use crate::clock::{self, nanos};
 use crate::held;
+use crate::story::Turn;
 use crate::subjects::{Flavor, TTL};
 
 /// What a worker process is to do.
@@ -33,11 +34,6 @@ pub(crate) enum Task {
     /// Takes `locks` locks and keeps them until the end.
     Hold { locks: usize, ttl_ms: u64 },
 }
-
-/// One wait for the lock: when it was asked for, when it was granted, and when the call to give it
-/// back began. The last one is cut off by the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Turn(pub(crate) u64, pub(crate) Option<u64>, pub(crate) Option<u64>);
 
 /// Works as the argument says.
 ///

@@ -22,6 +22,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(Run),
     Status(Status),
+    Bench(Bench),
     Demo(Demo),
 }
 
@@ -110,6 +111,28 @@ pub(crate) struct Status {
     /// Look again every second, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
+
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Measure your own nodes. This loads them: with up to 64 locks at a time, as fast as they go
+///
+/// Says how long it will load them, waits for nothing, and begins. Measures each node's round trip,
+/// acquire and release by 1, 8 and 64 lockers on keys of their own, and how long a lock takes from
+/// one client to another that waits for it. Every key begins with "quorlock-bench:", behind
+/// --key-prefix, and is given back; if interrupted, the last ones expire with their TTL of 10s.
+/// Nothing else on the nodes is read or changed.
+///
+/// `cargo xtask bench`, in the source, compares quorlock with others on servers of its own.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// How long to load the nodes, 1s to 10m
+    #[arg(long, default_value = "10s", value_parser = load_time, value_name = "TIME")]
+    pub(crate) time: Duration,
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
@@ -239,6 +262,14 @@ impl std::str::FromStr for WaitArg {
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|error| format!("{error}; write a time as 250ms, 10s, 5m or 24h"))
+}
+
+fn load_time(text: &str) -> Result<Duration, String> {
+    const MAX: Duration = Duration::from_secs(600);
+    let time = duration(text)?;
+    let min = quorlock_bench::own::TIME_MIN;
+    let fits = (min..=MAX).contains(&time);
+    if fits { Ok(time) } else { Err(format!("must be {min:?} to {MAX:?}")) }
 }
 
 #[cfg(test)]

@@ -126,7 +126,7 @@ pub(crate) fn check_key(key: &str) -> Result<(), Refused> {
 
 /// Makes the builder that the arguments, the environment and the file describe.
 pub(crate) fn builder(args: &NodeArgs, file: &File) -> Result<ClientBuilder, Refused> {
-    let mut builder = Client::builder().own_thread();
+    let mut builder = Client::builder();
     for node in nodes(args, file)? {
         builder = builder.node(node);
     }
@@ -158,8 +158,13 @@ pub(crate) fn builder(args: &NodeArgs, file: &File) -> Result<ClientBuilder, Ref
     Ok(builder)
 }
 
-/// Builds the client; blames what does not fit on where it came from.
+/// Builds the client, on a thread of its own; blames what does not fit on where it came from.
 pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
+    build_here(builder.own_thread(), args)
+}
+
+/// Builds the client as a task on the runtime that this is called on.
+pub(crate) fn build_here(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
     builder.build().map_err(|error| match error {
         BuildError::Node(_) | BuildError::Duplicate { .. } if args.node.is_empty() => {
             Refused::config(error.to_string())

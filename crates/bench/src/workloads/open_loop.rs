@@ -28,6 +28,8 @@ fn turn(
     let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency: rate };
     bench.figures.add(cell, "p50_us", slice.p50_us);
     bench.figures.add(cell, "p99_us", slice.p99_us);
-    bench.figures.add(cell, "p999_us", slice.p999_us);
+    if let Some(p999_us) = slice.p999_us {
+        bench.figures.add(cell, "p999_us", p999_us);
+    }
     Ok(())
 }

@@ -1,0 +1,101 @@
+//! `quorlock bench`: what one's own nodes can do.
+
+use std::io::{self, Write};
+
+use quorlock_bench::own::{self, OwnNodes, OwnNodesError};
+use serde_json::json;
+
+use crate::args::Bench;
+use crate::exit_code::ExitCode;
+use crate::options::{self, File, Refused};
+use crate::output::{Output, time};
+
+pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
+    let file = File::read(&args.nodes)?;
+    let build = || options::build_here(options::builder(&args.nodes, &file)?, &args.nodes);
+    let mut output =
+        Output::new(args.output, None).map_err(|error| Refused::usage(error.to_string()))?;
+    let for_so_long = time(args.time);
+    let most = own::LOCKERS.into_iter().max().unwrap_or(1);
+    output.event(
+        json!({ "event": "loading", "seconds": args.time.as_secs_f64(), "lockers": most }),
+        Some(&format!(
+            "loads the nodes for {for_so_long}, with up to {most} lockers; all keys begin with \
+             \"quorlock-bench:\" and are given back"
+        )),
+    );
+    match own::own_nodes(build, args.time) {
+        Ok(measured) => {
+            let text = if args.output.json { as_json(&measured)? } else { as_table(&measured) };
+            // A reader that has gone away has seen enough.
+            let _ = io::stdout().write_all(text.as_bytes());
+            Ok(ExitCode::Success)
+        }
+        Err(OwnNodesError::Build(refused)) => Err(refused),
+        Err(OwnNodesError::Nodes(error)) => {
+            not_measured(&mut output, &error.to_string());
+            Ok(if error.lacks_rights() { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
+        }
+        Err(OwnNodesError::Internal(why)) => {
+            not_measured(&mut output, &why);
+            Ok(ExitCode::Internal)
+        }
+    }
+}
+
+fn not_measured(output: &mut Output, message: &str) {
+    output.error(json!({ "event": "not_measured", "message": message }), message);
+}
+
+fn as_json(measured: &OwnNodes) -> Result<String, Refused> {
+    let json = serde_json::to_string(measured)
+        .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
+    Ok(format!("{json}\n"))
+}
+
+fn as_table(measured: &OwnNodes) -> String {
+    let nodes = measured.nodes.iter().map(|node| {
+        let [p50, p99] = [node.p50_us, node.p99_us].map(micros);
+        [node.node.clone(), p50, p99, count(node.failed)]
+    });
+    let mut text = columns(["ROUND TRIP", "P50", "P99", "FAILED"], nodes.collect());
+    let pairs = measured.pairs.iter().map(|pairs| {
+        let [p50, p99] = [pairs.p50_us, pairs.p99_us].map(micros);
+        let rate = format!("{:.0}", pairs.pairs_per_s);
+        [pairs.lockers.to_string(), rate, p50, p99, count(pairs.failed)]
+    });
+    text.push('\n');
+    text += &columns(["LOCKERS", "PAIRS/S", "P50", "P99", "FAILED"], pairs.collect());
+    let handover = &measured.handover;
+    let [p50, p99] = [handover.p50_us, handover.p99_us].map(micros);
+    let row = [handover.count.to_string(), p50, p99];
+    text.push('\n');
+    text + &columns(["HAND-OVERS", "P50", "P99"], vec![row])
+}
+
+fn count(count: u64) -> String {
+    if count == 0 { String::new() } else { count.to_string() }
+}
+
+/// Microseconds for people, in milliseconds.
+fn micros(micros: Option<f64>) -> String {
+    micros.map_or_else(|| "-".to_owned(), |micros| format!("{:.2}ms", micros / 1000.0))
+}
+
+/// Lines of columns; all but the first end at the right.
+fn columns<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
+    let mut table = vec![head.map(str::to_owned)];
+    table.extend(rows);
+    let width = |column: usize| table.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in &table {
+        let mut line = format!("{:width$}", row[0], width = widths[0]);
+        for (cell, &width) in row.iter().zip(&widths).skip(1) {
+            line.push_str(&format!("  {cell:>width$}"));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
