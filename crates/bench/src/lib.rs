@@ -1,6 +1,6 @@
 //! The benchmark of quorlock: `cargo xtask bench`.
 //!
-//! Subjects take turns on the same real servers ([`Subject`](subjects::Subject)); what they do is a
+//! Subjects take turns on the same real servers (`subjects/`); what they do is a
 //! workload (`workloads/`), what comes out of it a report (`report.rs`), and whether it is good
 //! enough is decided in `targets.rs`. No number is asserted in tests.
 

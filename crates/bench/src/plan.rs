@@ -211,7 +211,8 @@ pub(crate) fn summary(report: &Report) -> Value {
         "p50_us_n5_c1": of(&MAIN, 1, "p50_us"),
         "cpu_us_per_pair_n5_c64": of(&["quorlock", "raw", "rslock"], 64, "cpu_us_per_pair"),
         "handover_p50_us_n5": figures.median(handover, "p50_us"),
-        "ping_p50_us": figures.median(ping::CELL, "p50_us"),
-        "ping_paused_p50_us": figures.median(ping::PAUSED, "p50_us"),
+        // That which the targets are multiples of; see there.
+        "ping_p50_us": figures.median(ping::PAUSED, "p50_us"),
+        "ping_without_pause_p50_us": figures.median(ping::CELL, "p50_us"),
     })
 }

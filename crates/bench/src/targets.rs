@@ -67,7 +67,9 @@ impl Judge<'_> {
     }
 
     fn handover(&self) -> Vec<Target> {
-        let ping = self.0.median(ping::CELL, "p50_us");
+        // With the pause: at a hand-over, too, everybody has been asleep. Without, the system may put
+        // client and server on one core, or not, and a ping takes a third of the time, or not.
+        let ping = self.0.median(ping::PAUSED, "p50_us");
         let of = |nodes, processes, metric| {
             let workload = handover::NAME;
             let cell = Cell { workload, subject: "quorlock", nodes, concurrency: processes };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ::quorlock::blocking::Client;
 use quorlock_servers::Server;
 
+use super::quorlock::went_well;
 use super::{Subject, TTL, key};
 use crate::slice::{Latencies, Slice, Started};
 use crate::{clock, lab};
@@ -33,10 +34,7 @@ impl Blocking {
         let mut now = clock::now();
         while now < until {
             let guard = self.client.acquire(key).call().map_err(|error| error.to_string())?;
-            let released = guard.release();
-            if !released.is_released() {
-                return Err(format!("{key}: {:?}", released.outcome));
-            }
+            went_well(key, guard.release().outcome)?;
             let done = clock::now();
             latencies.record(done - now);
             now = done;

@@ -1,7 +1,9 @@
 //! The round trip of a `PING`, without which no other time means anything.
 //!
 //! Twice: one after the other, and with the pause that a hand-over has before it, the lock being held
-//! for so long. After a pause everybody has gone to sleep, and waking up costs more than the rest.
+//! for so long. After a pause everybody has gone to sleep. Without, the system sometimes puts client
+//! and server on one core and sometimes not, and the figure jumps between two values; so the targets
+//! are multiples of the other.
 
 use std::time::Duration;
 
