@@ -5,8 +5,11 @@
 //! after it came in, and the commands that come out go to the nodes' tasks, one message per node.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quorlock_core::engine::Request;
@@ -21,10 +24,11 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::alarm::Alarm;
 use crate::client::Names;
 use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held, Limit};
-use crate::node::task::{NodeTask, Order};
+use crate::node::line::{Line, Order};
 use crate::node::{Key, News, Node};
 
 /// What callers and guards ask of the driver.
@@ -162,7 +166,8 @@ pub(crate) struct Driver {
     events: UnboundedReceiver<Event>,
     /// Keeps the channel open: without a node's task left there is silence, not an end.
     _event_sender: UnboundedSender<Event>,
-    lines: Vec<UnboundedSender<Vec<Order>>>,
+    /// The ways to the nodes; `None` for one whose node has panicked.
+    lines: Vec<Option<Line>>,
     outbox: Vec<Vec<Order>>,
     tasks: JoinSet<()>,
     figures: Arc<Figures>,
@@ -174,6 +179,15 @@ pub(crate) struct Driver {
     inspections: HashMap<LockId, oneshot::Sender<Vec<NodeStory>>>,
     closing: Vec<oneshot::Sender<()>>,
     drained: bool,
+    /// No handle is left that could ask for anything.
+    abandoned: bool,
+}
+
+/// What [`Driver::gather`] has found.
+#[derive(PartialEq, Eq)]
+enum Gathered {
+    Something,
+    NobodyIsLeft,
 }
 
 struct PendingCall {
@@ -197,11 +211,8 @@ impl Driver {
         let mut tasks = JoinSet::new();
         let mut lines = Vec::new();
         for (id, node) in quorum.node_ids().zip(nodes) {
-            let (line, orders) = unbounded_channel();
-            lines.push(line);
             tasks.spawn(node.background(News::new(id, event_sender.clone())));
-            let (node, events) = (node.clone(), event_sender.clone());
-            tasks.spawn(NodeTask { id, node, clock, orders, events }.run());
+            lines.push(Some(Line::new(id, node.clone(), clock, event_sender.clone())));
         }
         Self {
             engine: Engine::new(quorum),
@@ -224,6 +235,7 @@ impl Driver {
             inspections: HashMap::new(),
             closing: Vec::new(),
             drained: false,
+            abandoned: false,
         }
     }
 
@@ -231,30 +243,19 @@ impl Driver {
     pub(crate) async fn run(mut self) {
         let mut asked = Vec::new();
         let mut answered = Vec::new();
-        let timer = tokio::time::sleep(Duration::ZERO);
-        tokio::pin!(timer);
-        let mut timer_at = None;
+        let mut alarm = Alarm::new(self.clock);
         let mut drain_until = None;
         while !self.drained && drain_until.is_none_or(|until| Instant::now() < until) {
-            let alarm = self.arm(drain_until);
-            if let Some(at) = alarm
-                && timer_at.is_none_or(|armed| at < armed)
-            {
-                timer.as_mut().reset(at);
-                timer_at = Some(at);
+            if let Some(delay) = self.due_in(drain_until) {
+                alarm.set(delay);
             }
             let abandoned = drain_until.is_some();
-            tokio::select! {
-                biased;
-                count = self.asks.recv_many(&mut asked, ASKS_MAX), if !abandoned => {
-                    if count == 0 {
-                        drain_until = Some(Instant::now() + self.drain_for);
-                    }
-                }
-                _ = self.events.recv_many(&mut answered, EVENTS_MAX) => {}
-                () = &mut timer, if timer_at.is_some() => timer_at = None,
+            // What comes in by other ways than through tokio's own channels must not be held up by
+            // tokio's budget for them.
+            let gathered = poll_fn(|cx| self.gather(&mut asked, &mut answered, &mut alarm, cx));
+            if tokio::task::unconstrained(gathered).await == Gathered::NobodyIsLeft && !abandoned {
+                drain_until = Some(Instant::now() + self.drain_for);
             }
-            self.gather(&mut asked, &mut answered);
             // Read after all of this came in: the reading that invariant S5 asks for.
             let now = self.clock.now();
             for event in answered.drain(..) {
@@ -277,27 +278,47 @@ impl Driver {
         while self.asks.recv().await.is_some() {}
     }
 
-    /// What else has come in already goes through in the same turn.
-    fn gather(&mut self, asked: &mut Vec<Ask>, answered: &mut Vec<Event>) {
-        while answered.len() < EVENTS_MAX
-            && let Ok(event) = self.events.try_recv()
-        {
-            answered.push(event);
+    /// Waits until something has come in, be it only the time, and takes in all of it.
+    fn gather(
+        &mut self,
+        asked: &mut Vec<Ask>,
+        answered: &mut Vec<Event>,
+        alarm: &mut Alarm,
+        cx: &mut Context<'_>,
+    ) -> Poll<Gathered> {
+        for line in &mut self.lines {
+            if let Some(working) = line {
+                // A node that panics takes no other down with it, and no client: its votes are out,
+                // and the engine's time-outs see to the rest.
+                let poll = AssertUnwindSafe(|| working.poll(cx, answered));
+                if catch_unwind(poll).is_err() {
+                    tracing::error!("a node panicked; it is not used any more");
+                    *line = None;
+                }
+            }
         }
-        while asked.len() < ASKS_MAX
-            && let Ok(ask) = self.asks.try_recv()
-        {
-            asked.push(ask);
+        // The sender is our own, so the channel never ends.
+        let _ = self.events.poll_recv_many(cx, answered, EVENTS_MAX);
+        let nobody_is_left =
+            matches!(self.asks.poll_recv_many(cx, asked, ASKS_MAX), Poll::Ready(0));
+        let rings = alarm.poll(cx).is_ready();
+        if nobody_is_left && !self.abandoned {
+            self.abandoned = true;
+            return Poll::Ready(Gathered::NobodyIsLeft);
         }
+        if rings || !answered.is_empty() || !asked.is_empty() {
+            return Poll::Ready(Gathered::Something);
+        }
+        Poll::Pending
     }
 
-    fn arm(&self, drain_until: Option<Instant>) -> Option<Instant> {
-        let due = self.engine.deadline().map(|at| {
-            let remaining = at.remaining(self.clock.now());
-            // A deadline of centuries hence need not be waited for exactly.
-            Instant::now() + remaining.min(Duration::from_secs(3600))
-        });
-        [due, drain_until].into_iter().flatten().min()
+    /// How long until there is something to do without being asked.
+    fn due_in(&self, drain_until: Option<Instant>) -> Option<Duration> {
+        // A deadline of centuries hence need not be waited for exactly.
+        const LONG: Duration = Duration::from_secs(3600);
+        let due = self.engine.deadline().map(|at| at.remaining(self.clock.now()).min(LONG));
+        let drained = drain_until.map(|at| at.saturating_duration_since(Instant::now()));
+        [due, drained].into_iter().flatten().min()
     }
 
     fn take(&mut self, ask: Ask, now: Reading) {
@@ -454,9 +475,10 @@ impl Driver {
             if !orders.is_empty() {
                 let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
                 self.figures.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
-                // A failed send means that the node's task has panicked: its votes stay out, and
-                // the engine's time-outs see to the rest.
-                let _ = self.lines[place].send(std::mem::take(orders));
+                match &mut self.lines[place] {
+                    Some(line) => line.take(orders),
+                    None => orders.clear(),
+                }
             }
         }
         self.figures.locks_held.store(self.held.len(), Ordering::Relaxed);

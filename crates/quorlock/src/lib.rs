@@ -25,6 +25,7 @@
 
 mod acquire;
 pub mod blocking;
+mod alarm;
 mod builder;
 mod client;
 mod clock;

@@ -9,7 +9,7 @@ mod config;
 pub mod conformance;
 mod memory;
 mod redis;
-pub(crate) mod task;
+pub(crate) mod line;
 
 use std::fmt;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! One task per node: takes all commands that wait and sends them as one pipeline.
+//! The line to a node: takes all commands that wait and sends them as one pipeline.
 //!
 //! Nothing to batch with: sent at once. While a batch is on its way, what comes in gathers and goes
 //! with the next one (group commit). A few batches are in flight at a time; their answers are handed
@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesOrdered, Stream};
 use quorlock_core::{Answer, Command, Event, Failure, FailureKind, NodeId, Ticket};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Batch, BoxFuture, Node, NodeState, Stamp};
 use crate::clock::Clock;
@@ -36,33 +36,8 @@ struct Done {
     answers: Vec<Answer>,
 }
 
-pub(crate) struct NodeTask {
-    pub(crate) id: NodeId,
-    pub(crate) node: Arc<dyn Node>,
-    pub(crate) clock: Clock,
-    pub(crate) orders: UnboundedReceiver<Vec<Order>>,
-    pub(crate) events: UnboundedSender<Event>,
-}
-
-impl NodeTask {
-    /// Runs until the driver is gone.
-    pub(crate) async fn run(self) {
-        let Self { id, node, clock, mut orders, events } = self;
-        let mut line = Line {
-            id,
-            node,
-            clock,
-            events,
-            waiting: VecDeque::new(),
-            sifted: false,
-            in_flight: FuturesOrdered::new(),
-            stamps: VecDeque::new(),
-        };
-        std::future::poll_fn(|cx| line.poll(&mut orders, cx)).await;
-    }
-}
-
-struct Line {
+/// The way to one node.
+pub(crate) struct Line {
     id: NodeId,
     node: Arc<dyn Node>,
     clock: Clock,
@@ -73,35 +48,52 @@ struct Line {
     sifted: bool,
     in_flight: FuturesOrdered<BoxFuture<Done>>,
     stamps: VecDeque<Arc<Stamp>>,
+    /// What the engine is to be told, and has not been yet.
+    told: Vec<Event>,
 }
 
 impl Line {
-    fn poll(
-        &mut self,
-        orders: &mut UnboundedReceiver<Vec<Order>>,
-        cx: &mut Context<'_>,
-    ) -> Poll<()> {
+    pub(crate) fn new(
+        id: NodeId,
+        node: Arc<dyn Node>,
+        clock: Clock,
+        events: UnboundedSender<Event>,
+    ) -> Self {
+        Self {
+            id,
+            node,
+            clock,
+            events,
+            waiting: VecDeque::new(),
+            sifted: false,
+            in_flight: FuturesOrdered::new(),
+            stamps: VecDeque::new(),
+            told: Vec::new(),
+        }
+    }
+
+    /// Sends what waits and takes in what has been answered. Adds to `events` what the engine is to
+    /// be told; wakes the task when there is more.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
         loop {
             while let Poll::Ready(Some(done)) = Pin::new(&mut self.in_flight).poll_next(cx) {
                 self.stamps.pop_front();
                 self.hand_on(done);
             }
-            match orders.poll_recv(cx) {
-                Poll::Ready(Some(more)) => self.take(more),
-                Poll::Ready(None) => return Poll::Ready(()),
-                Poll::Pending if self.start() => {}
-                Poll::Pending => break,
+            if !self.start() {
+                break;
             }
         }
         for stamp in &self.stamps {
             stamp.announce_waiting();
         }
-        Poll::Pending
+        events.append(&mut self.told);
     }
 
-    fn take(&mut self, orders: Vec<Order>) {
+    /// Takes commands for the node; they are sent when the line is polled.
+    pub(crate) fn take(&mut self, orders: &mut Vec<Order>) {
         let orders = match self.node.state() {
-            NodeState::Suspended(failure) => self.sift(orders, &failure),
+            NodeState::Suspended(failure) => &mut self.sift(std::mem::take(orders), &failure),
             _ => {
                 self.sifted = false;
                 orders
@@ -109,9 +101,9 @@ impl Line {
         };
         let room = QUEUE_MAX.saturating_sub(self.waiting.len());
         if orders.len() <= room {
-            self.waiting.extend(orders);
+            self.waiting.extend(orders.drain(..));
         } else {
-            self.fail(orders, &Failure::unsent(FailureKind::QueueFull));
+            self.fail(std::mem::take(orders), &Failure::unsent(FailureKind::QueueFull));
         }
     }
 
@@ -153,13 +145,13 @@ impl Line {
 
     /// Of what is meant for a suspended node, releases go behind what is in its silent connection;
     /// all else fails at once.
-    fn sift(&self, orders: Vec<Order>, failure: &Failure) -> Vec<Order> {
+    fn sift(&mut self, orders: Vec<Order>, failure: &Failure) -> Vec<Order> {
         let (releases, rest) = orders.into_iter().partition(|(_, command)| command.is_release());
         self.fail(rest, failure);
         releases
     }
 
-    fn fail(&self, orders: Vec<Order>, failure: &Failure) {
+    fn fail(&mut self, orders: Vec<Order>, failure: &Failure) {
         if orders.is_empty() {
             return;
         }
@@ -167,10 +159,10 @@ impl Line {
             .into_iter()
             .map(|(ticket, _)| (ticket, Answer::Failed(failure.clone())))
             .collect();
-        self.tell(Event::Answered { node: self.id, sent: self.clock.now(), answers });
+        self.told.push(Event::Answered { node: self.id, sent: self.clock.now(), answers });
     }
 
-    fn hand_on(&self, done: Done) {
+    fn hand_on(&mut self, done: Done) {
         let Done { stamp, tickets, mut answers } = done;
         // An answer to what was never sent is no vote (S4), whenever it is said to have been sent.
         let (sent, was_sent) = match stamp.sent() {
@@ -187,12 +179,7 @@ impl Line {
             _ => Answer::Failed(Failure::new(FailureKind::Protocol)),
         });
         let answers = tickets.into_iter().zip(judged).collect();
-        self.tell(Event::Answered { node: self.id, sent, answers });
-    }
-
-    fn tell(&self, event: Event) {
-        // A failed send means that the driver is gone, and with it who would care.
-        let _ = self.events.send(event);
+        self.told.push(Event::Answered { node: self.id, sent, answers });
     }
 }
 
@@ -202,7 +189,7 @@ mod tests {
     use std::sync::{Mutex, MutexGuard};
 
     use quorlock_core::{LockId, Token, Value, Verb};
-    use tokio::sync::mpsc::unbounded_channel;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -288,6 +275,27 @@ mod tests {
         (Ticket { verb: Verb::Release, ..ticket }, Command::Release { key, value, tell: true })
     }
 
+    /// What the driver does with a line.
+    async fn run(
+        mut line: Line,
+        mut orders: UnboundedReceiver<Vec<Order>>,
+        events: UnboundedSender<Event>,
+    ) {
+        let mut told = Vec::new();
+        std::future::poll_fn(|cx| {
+            loop {
+                line.poll(cx, &mut told);
+                told.drain(..).for_each(|event| events.send(event).unwrap());
+                match orders.poll_recv(cx) {
+                    Poll::Ready(Some(mut more)) => line.take(&mut more),
+                    Poll::Ready(None) => return Poll::Ready(()),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await;
+    }
+
     struct Setting {
         node: Told,
         line: UnboundedSender<Vec<Order>>,
@@ -298,9 +306,9 @@ mod tests {
         fn new() -> Self {
             let node = Told::default();
             let ((line, orders), (sender, events)) = (unbounded_channel(), unbounded_channel());
-            let (id, clock) = (NodeId::new(0), Clock::Tokio);
-            let task = NodeTask { id, node: Arc::new(node.clone()), clock, orders, events: sender };
-            tokio::spawn(task.run());
+            let (id, to) = (NodeId::new(0), Arc::new(node.clone()));
+            let way = Line::new(id, to, Clock::Tokio, sender.clone());
+            tokio::spawn(run(way, orders, sender));
             Self { node, line, events }
         }
 

@@ -1,0 +1,172 @@
+//! The driver's alarm clock.
+//!
+//! tokio's timers count in milliseconds and fire up to one late. That is nothing to a ttl, and a lot
+//! to a waiter that steps aside for two round trips of fifty microseconds. So what is due soon is
+//! left to a timer of the kernel's, where there is one.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep};
+
+use crate::clock::Clock;
+
+/// What is due sooner than this is not left to tokio's timer.
+const SOON: Duration = Duration::from_millis(3);
+
+pub(crate) struct Alarm {
+    coarse: Pin<Box<Sleep>>,
+    coarse_at: Option<Instant>,
+    fine: Option<fine::Timer>,
+    fine_at: Option<Instant>,
+}
+
+impl Alarm {
+    /// Must be called inside the runtime that is to run it.
+    pub(crate) fn new(clock: Clock) -> Self {
+        let fine = match clock {
+            Clock::System => fine::Timer::new(),
+            // Time may stand still there, and the kernel's does not.
+            Clock::Tokio => None,
+        };
+        let coarse = Box::pin(tokio::time::sleep(Duration::ZERO));
+        Self { coarse, coarse_at: None, fine, fine_at: None }
+    }
+
+    /// Rings after `delay` at the latest. An earlier time that was set before stays: to ring for
+    /// nothing is cheaper than to set a timer anew at every turn.
+    pub(crate) fn set(&mut self, delay: Duration) {
+        let at = Instant::now() + delay;
+        let is_set = |set: Option<Instant>| set.is_some_and(|set| set <= at);
+        if is_set(self.coarse_at) || is_set(self.fine_at) {
+            return;
+        }
+        if delay < SOON
+            && let Some(fine) = &self.fine
+            && fine.set(delay)
+        {
+            self.fine_at = Some(at);
+        } else {
+            self.coarse.as_mut().reset(at);
+            self.coarse_at = Some(at);
+        }
+    }
+
+    /// Ready when it rings; then it is no longer set.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let coarse = self.coarse_at.is_some() && self.coarse.as_mut().poll(cx).is_ready();
+        let fine = match &self.fine {
+            Some(fine) if self.fine_at.is_some() => fine.poll(cx).is_ready(),
+            _ => false,
+        };
+        if coarse {
+            self.coarse_at = None;
+        }
+        if fine {
+            self.fine_at = None;
+        }
+        if coarse || fine { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod fine {
+    use std::io::ErrorKind;
+    use std::task::{Context, Poll, ready};
+    use std::time::Duration;
+
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+    use tokio::net::unix::pipe::Receiver;
+
+    /// A timer of the kernel's, as a file to wait for. To tokio it is a pipe, which is to say, a
+    /// file that becomes readable: eight bytes each time it rings.
+    pub(super) struct Timer(Receiver);
+
+    impl Timer {
+        /// `None`: there is none to be had, and the coarse one must do.
+        pub(super) fn new() -> Option<Self> {
+            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+            let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok()?;
+            Some(Self(Receiver::from_owned_fd_unchecked(timer).ok()?))
+        }
+
+        pub(super) fn set(&self, delay: Duration) -> bool {
+            // Zero would switch it off.
+            let nanos = i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX).max(1);
+            let it_value =
+                Timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 };
+            let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let when = Itimerspec { it_interval, it_value };
+            timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &when).is_ok()
+        }
+
+        pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+            while ready!(self.0.poll_read_ready(cx)).is_ok() {
+                let mut expirations = [0; 8];
+                match self.0.try_read(&mut expirations) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    _ => return Poll::Ready(()),
+                }
+            }
+            // The runtime is shutting down, and takes the driver with it.
+            Poll::Ready(())
+        }
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod fine {
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    /// There is none.
+    pub(super) enum Timer {}
+
+    impl Timer {
+        pub(super) fn new() -> Option<Self> {
+            None
+        }
+
+        pub(super) fn set(&self, _delay: Duration) -> bool {
+            match *self {}
+        }
+
+        pub(super) fn poll(&self, _cx: &mut Context<'_>) -> Poll<()> {
+            match *self {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_rings_not_before_its_time_and_then_is_no_longer_set() {
+        let mut alarm = Alarm::new(Clock::System);
+        for delay in [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(5)] {
+            let started = Instant::now();
+            alarm.set(delay);
+            // A later time changes nothing.
+            alarm.set(delay + Duration::from_secs(3600));
+            poll_fn(|cx| alarm.poll(cx)).await;
+            assert!(started.elapsed() >= delay);
+            assert!(alarm.coarse_at.is_none() && alarm.fine_at.is_none());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn on_tokios_clock_it_follows_that_clock() {
+        let mut alarm = Alarm::new(Clock::Tokio);
+        let started = Instant::now();
+        alarm.set(Duration::from_millis(1));
+        poll_fn(|cx| alarm.poll(cx)).await;
+        assert_eq!(started.elapsed(), Duration::from_millis(1));
+    }
+}
