@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use quorlock::{AcquireError, Client, NodeSaid};
 use serde::Serialize;
+use tokio::sync::watch;
 
 use crate::clock::{self, micros, nanos};
 use crate::slice::Latencies;
@@ -225,9 +226,12 @@ async fn crowd(
 async fn handover(clients: [&Client; 2], keys: &str, time: Duration) -> Result<Handover, Failed> {
     let until = clock::now() + time;
     let key: Arc<str> = format!("{keys}shared").into();
-    let take_turns = |client: &Client| {
-        let (client, key) = (client.clone(), key.clone());
+    // Who has it, or had it last: nobody asks again before the other one has had it.
+    let last = Arc::new(watch::Sender::new(usize::MAX));
+    let take_turns = |(me, client): (usize, &Client)| {
+        let (client, key, last) = (client.clone(), key.clone(), last.clone());
         async move {
+            let mut had_it = last.subscribe();
             let mut turns = Vec::new();
             while clock::now() < until {
                 let asked = nanos(clock::now());
@@ -235,6 +239,7 @@ async fn handover(clients: [&Client; 2], keys: &str, time: Duration) -> Result<H
                 let guard = client.acquire(&*key).wait_forever();
                 let Ok(Ok(guard)) = tokio::time::timeout(left, guard).await else { continue };
                 let acquired = nanos(clock::now());
+                last.send_replace(me);
                 tokio::time::sleep(HOLD).await;
                 let valid = guard.is_valid();
                 let released = nanos(clock::now());
@@ -242,11 +247,14 @@ async fn handover(clients: [&Client; 2], keys: &str, time: Duration) -> Result<H
                 if valid {
                     turns.push(Turn(asked, Some(acquired), Some(released)));
                 }
+                let left = until.saturating_sub(clock::now());
+                // If the other one does not get it in time, that was all.
+                let _ = tokio::time::timeout(left, had_it.wait_for(|&last| last != me)).await;
             }
             turns
         }
     };
-    let turns = side_by_side(clients.into_iter().map(take_turns)).await?;
+    let turns = side_by_side(clients.into_iter().enumerate().map(take_turns)).await?;
     if turns.iter().all(Vec::is_empty) {
         return Ok(Handover { count: 0, p50_us: None, p99_us: None });
     }
