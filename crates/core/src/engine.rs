@@ -528,6 +528,7 @@ impl Engine {
             && at.remaining(now).is_zero()
         {
             self.deadlines.pop_first();
+            self.note_taken_out(owner);
             match owner {
                 Owner::Call(lock) => self.call_is_due(lock, now, out),
                 Owner::Lease(lock) => self.lease_is_due(lock, now, out),
@@ -535,6 +536,22 @@ impl Engine {
                 Owner::Inspection(lock) => self.inspection_is_due(lock, now, out),
                 Owner::Node(node) => self.resend_owed(node, now, out),
             }
+        }
+    }
+
+    /// A record's deadline is no longer in the set.
+    fn note_taken_out(&mut self, owner: Owner) {
+        let wake = match owner {
+            Owner::Call(lock) => self.calls.get_mut(&lock).map(|timed| &mut timed.wake),
+            Owner::Lease(lock) => self.leases.get_mut(&lock).map(|timed| &mut timed.wake),
+            Owner::Release(lock, round) => {
+                self.releases.get_mut(&(lock, round)).map(|timed| &mut timed.wake)
+            }
+            Owner::Inspection(lock) => self.inspections.get_mut(&lock).map(|timed| &mut timed.wake),
+            Owner::Node(_) => None,
+        };
+        if let Some(wake) = wake {
+            *wake = None;
         }
     }
 
@@ -646,10 +663,6 @@ impl Engine {
         deadline: Option<BootTime>,
     ) {
         if *wake == deadline {
-            // It may have been taken out because it came due; then it must go back in.
-            if let Some(at) = deadline {
-                deadlines.insert((at, owner));
-            }
             return;
         }
         if let Some(old) = wake.take() {

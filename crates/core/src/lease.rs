@@ -37,7 +37,7 @@ pub struct Lease {
     /// A command with our token may have reached the node.
     reached: Vec<bool>,
     /// When the command was sent that proved the node's vote gone: a yes to an older one is
-    /// outdated, however late it comes or comes again.
+    /// outdated, however late it comes or comes again. Empty while there is none.
     gone: Vec<Option<Reading>>,
     acquire_round: u32,
     round: u32,
@@ -93,7 +93,7 @@ impl Lease {
             node_timeout,
             validity,
             reached: attempt.reached(),
-            gone: alloc::vec![None; quorum.nodes()],
+            gone: Vec::new(),
             acquire_round: round,
             round,
             automatic,
@@ -227,6 +227,7 @@ impl Lease {
             Answer::Absent | Answer::Other => {
                 let had = self.validity.has_vote_of(node);
                 self.validity.drop_vote(node);
+                self.gone.resize(self.quorum.nodes(), None);
                 let gone = &mut self.gone[node.index()];
                 *gone = (*gone).max(Some(sent));
                 had
@@ -243,7 +244,8 @@ impl Lease {
     }
 
     fn is_outdated(&self, node: NodeId, sent: Reading) -> bool {
-        self.gone[node.index()].is_some_and(|gone| sent.boot() < gone.boot())
+        let gone = self.gone.get(node.index()).copied().flatten();
+        gone.is_some_and(|gone| sent.boot() < gone.boot())
     }
 
     /// Why the lease must be given up now, if it must.

@@ -169,6 +169,9 @@ pub(crate) struct Driver {
     /// The ways to the nodes; `None` for one whose node has panicked.
     lines: Vec<Option<Line>>,
     outbox: Vec<Vec<Order>>,
+    /// Empty but while an event is handled; kept for its memory.
+    effects: Vec<Effect>,
+    entropy: Entropy,
     tasks: JoinSet<()>,
     figures: Arc<Figures>,
     drain_for: Duration,
@@ -224,6 +227,8 @@ impl Driver {
             events,
             _event_sender: event_sender,
             outbox: lines.iter().map(|_| Vec::new()).collect(),
+            effects: Vec::new(),
+            entropy: Entropy::default(),
             lines,
             tasks,
             figures,
@@ -258,6 +263,7 @@ impl Driver {
             }
             // Read after all of this came in: the reading that invariant S5 asks for.
             let now = self.clock.now();
+            self.entropy.expect(asked.len());
             for event in answered.drain(..) {
                 self.observe(&event, now);
                 self.handle(event, now);
@@ -270,6 +276,7 @@ impl Driver {
                 self.handle(Event::Close, now);
             }
             self.flush();
+            self.entropy.forget();
         }
         self.tasks.shutdown().await;
         // Who asks from now on is told at once, and so is who asked just now: dropping the channel
@@ -359,11 +366,12 @@ impl Driver {
 
     /// Hands an event to the engine and carries out what comes of it, in order.
     fn handle(&mut self, event: Event, now: Reading) {
-        let mut effects = Vec::new();
+        let mut effects = std::mem::take(&mut self.effects);
         self.engine.handle(event, now, &mut effects);
-        for effect in effects {
+        for effect in effects.drain(..) {
             self.carry_out(effect, now);
         }
+        self.effects = effects;
     }
 
     fn carry_out(&mut self, effect: Effect, now: Reading) {
@@ -443,7 +451,7 @@ impl Driver {
     }
 
     fn begin(&mut self, lock: LockId) -> Event {
-        let (token, jitter) = draw();
+        let (token, jitter) = self.entropy.draw();
         Event::Begin { lock, token, jitter, round_trip: self.round_trip() }
     }
 
@@ -501,16 +509,46 @@ impl Drop for Driver {
 const ASKS_MAX: usize = 1024;
 const EVENTS_MAX: usize = 256;
 
-/// A token never used before, and a random word, from the operating system.
+/// Random bytes from the operating system.
 ///
-/// Fetched for each attempt, never ahead of it: of a process or a virtual machine that is copied
-/// while it runs, each copy must draw bytes of its own, or two would share a token.
-fn draw() -> (Token, u64) {
-    let mut bytes = [0; Token::BYTES + size_of::<u64>()];
-    #[expect(clippy::expect_used, reason = "without entropy no token is unique, and no lock safe")]
-    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
-    let (mut token, mut word) = ([0; Token::BYTES], [0; size_of::<u64>()]);
-    token.copy_from_slice(&bytes[..Token::BYTES]);
-    word.copy_from_slice(&bytes[Token::BYTES..]);
-    (Token::new(token), u64::from_le_bytes(word))
+/// Fetched in the turn that uses them, for all of its attempts at a time, and never kept for a later
+/// one: of a process or a virtual machine that is copied while it waits, each copy must draw bytes of
+/// its own, or two would share a token.
+#[derive(Debug, Default)]
+struct Entropy {
+    bytes: Vec<u8>,
+    expected: usize,
+}
+
+/// What one attempt needs: a token and a random word.
+const DRAW: usize = Token::BYTES + size_of::<u64>();
+
+/// No more than this is fetched at a time.
+const DRAWS_MAX: usize = 64;
+
+impl Entropy {
+    /// This turn may draw so often.
+    fn expect(&mut self, draws: usize) {
+        self.expected = draws.clamp(1, DRAWS_MAX);
+    }
+
+    /// A token never used before, and a random word.
+    fn draw(&mut self) -> (Token, u64) {
+        if self.bytes.is_empty() {
+            self.bytes.resize(self.expected.max(1) * DRAW, 0);
+            #[expect(clippy::expect_used, reason = "without entropy no token is unique or safe")]
+            getrandom::fill(&mut self.bytes).expect("the operating system gives random bytes");
+        }
+        let (mut token, mut word) = ([0; Token::BYTES], [0; size_of::<u64>()]);
+        let rest = self.bytes.len() - DRAW;
+        token.copy_from_slice(&self.bytes[rest..rest + Token::BYTES]);
+        word.copy_from_slice(&self.bytes[rest + Token::BYTES..]);
+        self.bytes.truncate(rest);
+        (Token::new(token), u64::from_le_bytes(word))
+    }
+
+    /// The turn is over.
+    fn forget(&mut self) {
+        self.bytes.clear();
+    }
 }

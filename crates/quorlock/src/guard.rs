@@ -98,6 +98,8 @@ pub(crate) struct Limit {
 struct State {
     validity: Validity,
     ended: Option<Ended>,
+    /// How many threads wait for a change: to wake none would cost a system call all the same.
+    blocked: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -300,13 +302,15 @@ impl Guard {
             if let Some(cause) = self.held.loss() {
                 return cause;
             }
-            let state = self.held.state();
+            let mut state = self.held.state();
             if state.ended.is_some() {
                 continue;
             }
             let remaining = state.validity.remaining(self.held.clock.now());
+            state.blocked += 1;
             let waited = self.held.changed_blocking.wait_timeout(state, remaining);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            state.blocked -= 1;
         }
     }
 }
@@ -348,7 +352,7 @@ impl Held {
             asks,
             names,
             limit,
-            state: Mutex::new(State { validity, ended: None }),
+            state: Mutex::new(State { validity, ended: None, blocked: 0 }),
             changed: Notify::new(),
             changed_blocking: Condvar::new(),
             span,
@@ -366,12 +370,12 @@ impl Held {
         } else if state.ended.is_none() {
             state.validity = validity;
         }
+        self.wake(&state);
         drop(state);
         if ran_out {
             // The driver believes the lock held, and would go on extending it for nobody.
             self.tell_run_out(self.why_run_out(now));
         }
-        self.wake();
     }
 
     fn tell_run_out(&self, cause: LossCause) {
@@ -398,14 +402,15 @@ impl Held {
         if before.is_none() || how == Ended::Released {
             state.ended = Some(how);
         }
-        drop(state);
-        self.wake();
+        self.wake(&state);
         before
     }
 
-    fn wake(&self) {
+    fn wake(&self, state: &State) {
         self.changed.notify_waiters();
-        self.changed_blocking.notify_all();
+        if state.blocked > 0 {
+            self.changed_blocking.notify_all();
+        }
     }
 
     fn loss(&self) -> Option<LossCause> {
@@ -436,9 +441,9 @@ impl Held {
         }
         let cause = self.why_run_out(now);
         state.ended = Some(Ended::Lost(cause));
+        self.wake(&state);
         drop(state);
         self.tell_run_out(cause);
-        self.wake();
         None
     }
 

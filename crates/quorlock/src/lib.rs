@@ -24,8 +24,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
-pub mod blocking;
 mod alarm;
+pub mod blocking;
 mod builder;
 mod client;
 mod clock;

@@ -7,9 +7,9 @@
 mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+pub(crate) mod line;
 mod memory;
 mod redis;
-pub(crate) mod line;
 
 use std::fmt;
 use std::future::Future;

@@ -27,12 +27,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Failure, FailureKind, Holding};
+use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Value as LockValue};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
-    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, Script, ServerError, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
+    IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, Script,
+    ServerError, Value,
 };
 #[cfg(feature = "tls")]
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -656,29 +657,32 @@ impl Scripts {
     fn add(&self, pipeline: &mut Pipeline, command: &Command, way: Way, watches: bool) -> usize {
         match command {
             Command::Acquire { key, value, ttl_ms } => {
-                let set = pipeline.cmd("SET").arg(&**key).arg(value.as_bytes());
-                set.arg("NX").arg("PX").arg(*ttl_ms);
+                let mut set = sized("SET", 6, key.len() + value.as_bytes().len() + 32);
+                set.arg(&**key).arg(value.as_bytes()).arg("NX").arg("PX").arg(*ttl_ms);
+                pipeline.add_command(set);
                 1
             }
             Command::Extend { key, value, ttl_ms } => {
-                let call = Self::call(pipeline, &self.extend, EXTEND, way);
-                call.arg(&**key).arg(value.as_bytes()).arg(*ttl_ms);
+                let mut call = Self::call(&self.extend, EXTEND, way, key, value);
+                call.arg(*ttl_ms);
+                pipeline.add_command(call);
                 1
             }
             Command::Release { key, value, .. } => {
-                match way {
+                let size = key.len() + value.as_bytes().len() + 16;
+                pipeline.add_command(match way {
                     Way::Native(Delete::IfEq) => {
-                        pipeline.cmd("DELIFEQ").arg(&**key).arg(value.as_bytes());
+                        let mut delete = sized("DELIFEQ", 3, size);
+                        delete.arg(&**key).arg(value.as_bytes());
+                        delete
                     }
                     Way::Native(Delete::Ex) => {
-                        let delete = pipeline.cmd("DELEX").arg(&**key);
-                        delete.arg("IFEQ").arg(value.as_bytes());
+                        let mut delete = sized("DELEX", 4, size);
+                        delete.arg(&**key).arg("IFEQ").arg(value.as_bytes());
+                        delete
                     }
-                    Way::Sha | Way::Text => {
-                        let call = Self::call(pipeline, &self.release, RELEASE, way);
-                        call.arg(&**key).arg(value.as_bytes());
-                    }
-                }
+                    Way::Sha | Way::Text => Self::call(&self.release, RELEASE, way, key, value),
+                });
                 1
             }
             // CACHING is about the one command that follows it, so nothing may come in between: the
@@ -699,17 +703,24 @@ impl Scripts {
         }
     }
 
-    fn call<'a>(
-        pipeline: &'a mut Pipeline,
-        script: &Script,
-        text: &'static str,
-        way: Way,
-    ) -> &'a mut Pipeline {
-        match way {
-            Way::Native(_) | Way::Sha => pipeline.cmd("EVALSHA").arg(script.get_hash()).arg(1),
-            Way::Text => pipeline.cmd("EVAL").arg(text).arg(1),
-        }
+    fn call(script: &Script, text: &'static str, way: Way, key: &Key, value: &LockValue) -> Cmd {
+        let (name, program) = match way {
+            Way::Native(_) | Way::Sha => ("EVALSHA", script.get_hash()),
+            Way::Text => ("EVAL", text),
+        };
+        let size = program.len() + key.len() + value.as_bytes().len() + 32;
+        let mut call = sized(name, 6, size);
+        call.arg(program).arg(1).arg(&**key).arg(value.as_bytes());
+        call
     }
+}
+
+/// A command with room for so many arguments and bytes in it: to grow step by step costs more than
+/// all else that is done for it.
+fn sized(name: &str, arguments: usize, bytes: usize) -> Cmd {
+    let mut command = Cmd::with_capacity(arguments, bytes);
+    command.arg(name);
+    command
 }
 
 /// Reads one command's replies. An error says in which way to ask instead.
