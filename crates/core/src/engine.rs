@@ -19,6 +19,7 @@ mod leases;
 mod rebase;
 mod releases;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -359,13 +360,14 @@ pub struct Engine {
 /// A record and where it stands in the set of deadlines.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Timed<T> {
-    record: T,
+    /// Boxed, for the maps move what they hold whenever a neighbour comes or goes.
+    record: Box<T>,
     wake: Option<BootTime>,
 }
 
 impl<T> Timed<T> {
-    const fn new(record: T) -> Self {
-        Self { record, wake: None }
+    fn new(record: T) -> Self {
+        Self { record: Box::new(record), wake: None }
     }
 }
 

@@ -60,12 +60,13 @@ pub struct Value(Arc<[u8]>);
 impl Value {
     /// The value that stores `token` and, if it is not empty, the owner's description.
     pub fn new(token: &Token, owner: &str) -> Self {
+        if owner.is_empty() {
+            return Self(Arc::new(token.digits()));
+        }
         let mut bytes = Vec::with_capacity(Token::DIGITS + 1 + owner.len());
         bytes.extend_from_slice(&token.digits());
-        if !owner.is_empty() {
-            bytes.push(b' ');
-            bytes.extend_from_slice(owner.as_bytes());
-        }
+        bytes.push(b' ');
+        bytes.extend_from_slice(owner.as_bytes());
         Self(bytes.into())
     }
 

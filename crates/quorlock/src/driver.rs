@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::CatchUnwind;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use quorlock_core::engine::Request;
 use quorlock_core::{
     Effect, Engine, Event, Extended, LockId, LossCause, NodeStory, Quorum, Reading, Refusal,
@@ -21,7 +24,6 @@ use tokio::sync::mpsc::{
     UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel,
 };
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
@@ -29,7 +31,7 @@ use crate::client::Names;
 use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held, Limit};
 use crate::node::line::{Line, Order};
-use crate::node::{Key, News, Node};
+use crate::node::{BoxFuture, Key, News, Node};
 
 /// What callers and guards ask of the driver.
 #[derive(Debug)]
@@ -172,7 +174,8 @@ pub(crate) struct Driver {
     /// Empty but while an event is handled; kept for its memory.
     effects: Vec<Effect>,
     entropy: Entropy,
-    tasks: JoinSet<()>,
+    /// What the nodes do besides: their connections.
+    backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
     figures: Arc<Figures>,
     drain_for: Duration,
     calls: HashMap<LockId, PendingCall>,
@@ -211,10 +214,11 @@ impl Driver {
         ttl_max: Duration,
     ) -> Self {
         let (event_sender, events) = unbounded_channel();
-        let mut tasks = JoinSet::new();
+        let backgrounds = FuturesUnordered::new();
         let mut lines = Vec::new();
         for (id, node) in quorum.node_ids().zip(nodes) {
-            tasks.spawn(node.background(News::new(id, event_sender.clone())));
+            let background = node.background(News::new(id, event_sender.clone()));
+            backgrounds.push(AssertUnwindSafe(background).catch_unwind());
             lines.push(Some(Line::new(id, node.clone(), clock, event_sender.clone())));
         }
         Self {
@@ -230,7 +234,7 @@ impl Driver {
             effects: Vec::new(),
             entropy: Entropy::default(),
             lines,
-            tasks,
+            backgrounds,
             figures,
             drain_for: ttl_max + DRAIN_GRACE,
             calls: HashMap::new(),
@@ -278,7 +282,7 @@ impl Driver {
             self.flush();
             self.entropy.forget();
         }
-        self.tasks.shutdown().await;
+        self.backgrounds.clear();
         // Who asks from now on is told at once, and so is who asked just now: dropping the channel
         // alone would leave an ask behind that is being pushed at this very moment.
         self.asks.close();
@@ -293,6 +297,8 @@ impl Driver {
         alarm: &mut Alarm,
         cx: &mut Context<'_>,
     ) -> Poll<Gathered> {
+        // What has arrived goes up, what is to be sent goes down, in one turn.
+        self.poll_backgrounds(cx);
         for line in &mut self.lines {
             if let Some(working) = line {
                 // A node that panics takes no other down with it, and no client: its votes are out,
@@ -304,6 +310,7 @@ impl Driver {
                 }
             }
         }
+        self.poll_backgrounds(cx);
         // The sender is our own, so the channel never ends.
         let _ = self.events.poll_recv_many(cx, answered, EVENTS_MAX);
         let nobody_is_left =
@@ -317,6 +324,14 @@ impl Driver {
             return Poll::Ready(Gathered::Something);
         }
         Poll::Pending
+    }
+
+    fn poll_backgrounds(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(Some(ended)) = self.backgrounds.poll_next_unpin(cx) {
+            if ended.is_err() {
+                tracing::error!("what a node does in the background panicked; it goes without");
+            }
+        }
     }
 
     /// How long until there is something to do without being asked.

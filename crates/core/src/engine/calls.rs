@@ -624,7 +624,7 @@ impl Engine {
         if let Some(at) = timed.wake {
             self.deadlines.remove(&(at, Owner::Call(lock)));
         }
-        Some(timed.record)
+        Some(*timed.record)
     }
 
     fn index_call(&mut self, lock: LockId) {

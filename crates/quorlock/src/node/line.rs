@@ -24,7 +24,7 @@ pub(crate) type Order = (Ticket, Command);
 const BATCH_MAX: usize = 512;
 
 /// At most so many batches are in flight to one node.
-const IN_FLIGHT_MAX: usize = 2;
+const IN_FLIGHT_MAX: usize = 4;
 
 /// At most so many commands wait for one node; further ones fail.
 const QUEUE_MAX: usize = 65_536;

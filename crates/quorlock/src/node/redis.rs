@@ -29,7 +29,8 @@ use std::time::Duration;
 
 use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Value as LockValue};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
     IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError, Script,
@@ -37,6 +38,9 @@ use redis::{
 };
 #[cfg(feature = "tls")]
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -298,18 +302,18 @@ impl Shared {
     }
 
     /// Connects, logs in, and makes the scripts known.
-    async fn connect(&self, news: &News) -> Result<Arc<Connection>, Failure> {
+    async fn connect(&self, news: &News) -> Result<(Arc<Connection>, Pump), Failure> {
         let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
         let closed = CancellationToken::new();
         let started = Instant::now();
         let made = timeout(self.connect_timeout, self.open(closed.clone(), news)).await;
-        let (handle, skills) = made.unwrap_or_else(|_| {
+        let (handle, skills, pump) = made.unwrap_or_else(|_| {
             let bound = format!("nothing within {:?}", self.connect_timeout);
             Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
         })?;
         // Whoever is far away is not silent yet when others would be.
         let silence = self.silence.max(2 * started.elapsed());
-        Ok(Arc::new(Connection {
+        let connection = Arc::new(Connection {
             epoch,
             handle,
             skills,
@@ -320,14 +324,15 @@ impl Shared {
             watched: AtomicBool::new(false),
             wake: Notify::new(),
             silence,
-        }))
+        });
+        Ok((connection, pump))
     }
 
     async fn open(
         &self,
         closed: CancellationToken,
         news: &News,
-    ) -> Result<(MultiplexedConnection, Skills), Failure> {
+    ) -> Result<(MultiplexedConnection, Skills, Pump), Failure> {
         let resp2 = self.resp2.load(Ordering::Relaxed);
         let logs_in = self.client.get_connection_info().redis_settings().password().is_some();
         match self.open_with(resp2, closed.clone(), news).await {
@@ -345,7 +350,7 @@ impl Shared {
         resp2: bool,
         closed: CancellationToken,
         news: &News,
-    ) -> Result<(MultiplexedConnection, Skills), RedisError> {
+    ) -> Result<(MultiplexedConnection, Skills, Pump), RedisError> {
         let mut config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_connection_timeout(None)
@@ -365,12 +370,12 @@ impl Shared {
                 Ok::<(), std::convert::Infallible>(())
             });
         }
-        let client = Client::open(info)?;
-        let mut handle = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let (mut handle, mut pump) = dial(info, config).await?;
         let pipeline = self.scripts.greet();
         // All but the first is a convenience: a user without the right to load scripts may still
         // have the right to run them. But who is not logged in is not connected.
-        let values = handle.req_packed_commands(&pipeline, 0, GREETINGS).await?;
+        let greeted = handle.req_packed_commands(&pipeline, 0, GREETINGS);
+        let values = pump.beside(greeted).await?;
         let skills = Skills::learn(&values, resp2);
         let not_logged_in = values.into_iter().find_map(|value| match value {
             Value::ServerError(error) if error.code() == "NOAUTH" => Some(error),
@@ -378,9 +383,84 @@ impl Shared {
         });
         match not_logged_in {
             Some(error) => Err(error.into()),
-            None => Ok((handle, skills)),
+            None => Ok((handle, skills, pump)),
         }
     }
+}
+
+/// What moves bytes between the crate's queue and the socket. Polled in the client's own task, so that
+/// a command need not change tasks, or threads, on its way to the socket and back.
+struct Pump {
+    /// `None`: the crate runs it in a task of its own, or it has ended, and the connection with it.
+    future: Option<BoxFuture<()>>,
+    ended: bool,
+}
+
+impl Pump {
+    /// Until the connection ends. Does not return for one that the crate looks after.
+    async fn run(&mut self) {
+        if let Some(future) = &mut self.future {
+            future.await;
+            self.future = None;
+            self.ended = true;
+        }
+        if !self.ended {
+            std::future::pending().await
+        }
+    }
+
+    /// Goes on while something else is waited for.
+    async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        tokio::pin!(other);
+        tokio::select! {
+            biased;
+            result = &mut other => return result,
+            () = self.run() => {}
+        }
+        other.await
+    }
+}
+
+/// Makes the connection itself; the crate logs in. With TLS, all is the crate's.
+async fn dial(
+    info: ConnectionInfo,
+    config: AsyncConnectionConfig,
+) -> Result<(MultiplexedConnection, Pump), RedisError> {
+    let settings = info.redis_settings().clone();
+    let future: BoxFuture<()>;
+    let handle;
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            set_up(&stream, &info)?;
+            let made = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+            (handle, future) = (made.0, Box::pin(made.1));
+        }
+        #[cfg(unix)]
+        ConnectionAddr::Unix(path) => {
+            let stream = UnixStream::connect(path).await?;
+            let made = MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+            (handle, future) = (made.0, Box::pin(made.1));
+        }
+        _ => {
+            let client = Client::open(info)?;
+            let handle = client.get_multiplexed_async_connection_with_config(&config).await?;
+            return Ok((handle, Pump { future: None, ended: false }));
+        }
+    }
+    Ok((handle, Pump { future: Some(future), ended: false }))
+}
+
+/// The socket's settings that [`Target::client`] asks for.
+fn set_up(stream: &TcpStream, info: &ConnectionInfo) -> Result<(), RedisError> {
+    let (socket, settings) = (SockRef::from(stream), info.tcp_settings());
+    socket.set_tcp_nodelay(settings.nodelay())?;
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(())
 }
 
 /// What a server can do, as it has said on this connection.
@@ -448,9 +528,9 @@ async fn supervise(shared: Arc<Shared>, news: News) {
     let mut failures: u32 = 0;
     loop {
         match shared.connect(&news).await {
-            Ok(connection) => {
+            Ok((connection, pump)) => {
                 let made_at = connection.made_at;
-                watch_over(&shared, connection, &news).await;
+                watch_over(&shared, connection, pump, &news).await;
                 // It broke just now: perhaps only the connection did, so the first attempt to
                 // make a new one has the benefit of the doubt, and commands wait for it.
                 shared.link.send_replace(Link::Connecting);
@@ -474,7 +554,12 @@ async fn supervise(shared: Arc<Shared>, news: News) {
 }
 
 /// Watches over one connection, and those that replace it, until one breaks.
-async fn watch_over(shared: &Shared, mut connection: Arc<Connection>, news: &News) {
+async fn watch_over(
+    shared: &Shared,
+    mut connection: Arc<Connection>,
+    mut pump: Pump,
+    news: &News,
+) {
     tracing::debug!(node = shared.name, epoch = connection.epoch, "connected");
     shared.link.send_replace(Link::Up(connection.clone()));
     news.all_changed();
@@ -486,6 +571,10 @@ async fn watch_over(shared: &Shared, mut connection: Arc<Connection>, news: &New
             () = connection.closed.cancelled() => {
                 tracing::debug!(node = shared.name, epoch = connection.epoch, "disconnected");
                 return;
+            }
+            () = pump.run() => {
+                connection.closed.cancel();
+                continue;
             }
             () = connection.silence_or_pause() => {}
         }
@@ -502,23 +591,27 @@ async fn watch_over(shared: &Shared, mut connection: Arc<Connection>, news: &New
         if silent_for >= connection.silence + REPLACE_AFTER {
             // The old connection is kept until the new one has answered its handshake: if the
             // server only slept, what it was sent is executed in order.
-            let replacement = shared.connect(news).await;
+            let replacement = pump.beside(shared.connect(news)).await;
             let still_silent = matches!(&*shared.link.borrow(), Link::Suspended(..));
             match replacement {
-                Ok(new) if still_silent => {
+                Ok((new, its_pump)) if still_silent => {
                     shared.link.send_replace(Link::Up(new.clone()));
                     news.all_changed();
                     _closes = new.closed.clone().drop_guard();
                     connection = new;
+                    pump = its_pump;
                     failures = 0;
                 }
                 // It answers again; the new one is not needed.
                 Ok(_) => {}
                 Err(_) => {
-                    tokio::select! {
-                        () = connection.closed.cancelled() => {}
-                        () = sleep(backoff(failures)) => {}
-                    }
+                    let pause = async {
+                        tokio::select! {
+                            () = connection.closed.cancelled() => {}
+                            () = sleep(backoff(failures)) => {}
+                        }
+                    };
+                    pump.beside(pause).await;
                     failures = failures.saturating_add(1);
                 }
             }
