@@ -396,7 +396,7 @@ mod tests {
         setting.node.set(NodeState::Suspended(failure.clone()));
         // What waits is looked through, and what comes.
         setting.order([release(3), acquire(4), release(4)]).await;
-        assert_eq!(setting.told(), [fails(&[4]), fails(&[2, 3])]);
+        assert_eq!(setting.told(), [fails(&[2, 3]), fails(&[4])]);
         setting.order([acquire(5), release(5)]).await;
         assert_eq!(setting.told(), [fails(&[5])]);
         setting.node.send(0);
