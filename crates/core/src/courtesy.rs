@@ -3,11 +3,12 @@
 //! Redlock has no queue across processes. Whoever gives a lock back and wants it again is nearer to
 //! it than everybody else: the next `SET` can stand right behind the `DEL`, while others hear of the
 //! release half a round trip later. Left alone, one process takes the lock a hundred times in a row.
-//! So a process that knows of rivals stays away for two round trips after each release, and one that
-//! knows of none does so every now and then, for it cannot see who is waiting.
+//! So a process that knows of rivals stays away for a few round trips after each release, and one
+//! that knows of none does so every now and then, for it cannot see who is waiting.
 //!
 //! And when a lock that many wait for comes free, they must not all rush for it. Each draws a slot;
-//! those in the first one try at once, the others look a little later whether it is still there.
+//! those in the first one try at once, the others look a little later whether it is still there. Who
+//! has missed it often draws among fewer slots, so that nobody waits for ever.
 //!
 //! All of this is manners, not safety: forgetting it changes who is next, never how many hold.
 
@@ -15,8 +16,15 @@ use core::time::Duration;
 
 use crate::time::{BootTime, Reading};
 
-/// In a row, one process takes a lock at most so many times before it lets others try.
+/// Under one token, a lock is handed over within a process at most so many times.
 pub(crate) const TURNS_MAX: u32 = 64;
+
+/// In a row, a process that knows of no rivals takes a lock at most so many times before it lets
+/// others try.
+const TAKES_MAX: u32 = 128;
+
+/// And for no longer than this.
+const TAKES_FOR: Duration = Duration::from_millis(100);
 
 /// Rivals that were seen are reckoned with for this long.
 const RIVALS_FOR: Duration = Duration::from_secs(10);
@@ -24,16 +32,23 @@ const RIVALS_FOR: Duration = Duration::from_secs(10);
 /// The round trip below which the observed one is not believed: waking a process takes as long.
 const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
 
+/// And for another process to be told, to wake and to come takes at least four times this.
+const WAY_MIN: Duration = Duration::from_micros(100);
+
 /// Slots are doubled up to 2 to this.
 const CROWD_MAX: u8 = 6;
 
-/// With this many doublings a crowd begins: eight slots.
-const CROWD_MIN: u8 = 3;
+/// With so many doublings a crowd begins.
+const CROWD_MIN: u8 = 2;
+
+/// Not beyond this for those who were only late: it takes split votes to show that more came at once
+/// than can be served.
+const CROWD_LATE: u8 = 3;
 
 /// What one process remembers of a key that it has not forgotten yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Courtesy {
-    /// Releases in a row, each followed by the next acquire before others could have come.
+    /// Releases to the nodes in a row, each followed by the next acquire before others could have come.
     turns: u32,
     first_turn: Option<BootTime>,
     rivals_until: Option<BootTime>,
@@ -50,8 +65,8 @@ impl Courtesy {
 
     /// The lock was free, and others were faster: the herd is to spread.
     pub(crate) fn see_crowd(&mut self, split: bool) {
-        let wider = if split { self.crowd + 1 } else { self.crowd };
-        self.crowd = wider.clamp(CROWD_MIN, CROWD_MAX);
+        let most = if split { CROWD_MAX } else { CROWD_LATE.max(self.crowd) };
+        self.crowd = (self.crowd + 1).clamp(CROWD_MIN, most);
     }
 
     /// The lock was still free when one's slot came: the herd is smaller than thought.
@@ -59,16 +74,17 @@ impl Courtesy {
         self.crowd = self.crowd.saturating_sub(1);
     }
 
-    /// How many slots from now to look again; zero is to try at once.
-    pub(crate) fn slot(&self, word: u64) -> u32 {
-        u32::try_from((u128::from(word) << self.crowd) >> 64).unwrap_or(0)
+    /// How many slots from now to look again; zero is to try at once. Half as many slots for each
+    /// round in which everybody else could have had the lock once.
+    pub(crate) fn slot(&self, word: u64, missed: u32) -> u32 {
+        let crowd = u32::from(self.crowd).saturating_sub(missed >> self.crowd);
+        u32::try_from((u128::from(word) << crowd) >> 64).unwrap_or(0)
     }
 
     /// The lock is given back to the nodes; `had_since` is when this process got it.
     pub(crate) fn give_back(
         &mut self,
         had_since: BootTime,
-        turn_max: Duration,
         (round_trip, jitter): (Duration, u64),
         now: Reading,
     ) {
@@ -80,8 +96,8 @@ impl Courtesy {
         self.turns += 1;
         let first_turn = *self.first_turn.get_or_insert(had_since);
         let knows_rivals = self.rivals_until.is_some_and(|at| !at.remaining(now).is_zero());
-        let long = first_turn.after(turn_max).remaining(now).is_zero();
-        if knows_rivals || long || self.turns >= TURNS_MAX {
+        let long = first_turn.after(TAKES_FOR).remaining(now).is_zero();
+        if knows_rivals || long || self.turns >= TAKES_MAX {
             (self.turns, self.first_turn) = (0, None);
             self.resume_at = Some(now.after(stay_away));
         } else {
@@ -110,10 +126,10 @@ impl Courtesy {
     }
 }
 
-/// Two round trips and up to another: long enough for others to hear of a release and to come.
+/// Four round trips and up to two more: long enough for others to hear of a release and to come.
 fn stay_away(round_trip: Duration, jitter: u64) -> Duration {
-    let step = at_least(round_trip);
-    2 * step + crate::retry::fraction(step, jitter)
+    let step = round_trip.max(WAY_MIN);
+    4 * step + crate::retry::fraction(2 * step, jitter)
 }
 
 /// The observed round trip, or as much as it takes to be woken.
@@ -135,14 +151,13 @@ mod tests {
 
     const MS: i64 = 1_000_000;
     const ROUND_TRIP: (Duration, u64) = (Duration::from_millis(1), 0);
-    const TURN_MAX: Duration = Duration::from_secs(1);
 
     fn at(ms: i64) -> Reading {
         Reading::new(ms * MS, ms * MS)
     }
 
     fn give_back(courtesy: &mut Courtesy, had: i64, now: i64) -> bool {
-        courtesy.give_back(at(had).boot(), TURN_MAX, ROUND_TRIP, at(now));
+        courtesy.give_back(at(had).boot(), ROUND_TRIP, at(now));
         courtesy.resume_at(at(now)).is_some()
     }
 
@@ -152,44 +167,61 @@ mod tests {
         assert!(!give_back(&mut courtesy, 0, 1));
         courtesy.see_rivals(at(1));
         assert!(give_back(&mut courtesy, 1, 2));
-        assert_eq!(courtesy.resume_at(at(2)), Some(at(4).boot()), "two round trips");
-        assert_eq!(courtesy.resume_at(at(4)), None);
+        assert_eq!(courtesy.resume_at(at(2)), Some(at(6).boot()), "four round trips");
+        assert_eq!(courtesy.resume_at(at(6)), None);
         assert!(!give_back(&mut courtesy, 20_000, 20_001), "seen long ago");
     }
 
     #[test]
     fn who_knows_none_stays_away_after_so_many_turns_in_a_row() {
         let mut courtesy = Courtesy::default();
-        let away: std::vec::Vec<i64> =
-            (0..200).filter(|turn| give_back(&mut courtesy, *turn, turn + 1)).collect();
-        assert_eq!(away, [63, 127, 191]);
+        let mut away = std::vec::Vec::new();
+        for turn in 0..300 {
+            let us = |us: i64| Reading::new(us * 1000, us * 1000);
+            let (had, now) = (us(100 * turn), us(100 * turn + 50));
+            courtesy.give_back(had.boot(), ROUND_TRIP, now);
+            away.extend(courtesy.resume_at(now).map(|_| turn));
+        }
+        assert_eq!(away, [127, 255]);
     }
 
     #[test]
     fn who_leaves_room_between_turns_need_not_stay_away() {
         let mut courtesy = Courtesy::default();
-        assert!((0..200).all(|turn| !give_back(&mut courtesy, 10 * turn, 10 * turn + 1)));
+        assert!((0..200).all(|turn| !give_back(&mut courtesy, 20 * turn, 20 * turn + 1)));
     }
 
     #[test]
     fn long_turns_in_a_row_count_by_their_time() {
         let mut courtesy = Courtesy::default();
-        assert!(!give_back(&mut courtesy, 0, 600));
-        assert!(give_back(&mut courtesy, 600, 1200));
+        assert!(!give_back(&mut courtesy, 0, 60));
+        assert!(give_back(&mut courtesy, 60, 120));
     }
 
     #[test]
     fn a_crowd_spreads_and_gathers_again() {
         let mut courtesy = Courtesy::default();
-        assert_eq!(courtesy.slot(u64::MAX), 0, "alone: at once");
+        assert_eq!(courtesy.slot(u64::MAX, 0), 0, "alone: at once");
         courtesy.see_crowd(false);
-        assert_eq!((courtesy.slot(0), courtesy.slot(u64::MAX)), (0, 7));
+        assert_eq!((courtesy.slot(0, 0), courtesy.slot(u64::MAX, 0)), (0, 3));
+        (0..9).for_each(|_| courtesy.see_crowd(false));
+        assert_eq!(courtesy.slot(u64::MAX, 0), 7);
         courtesy.see_crowd(true);
-        assert_eq!(courtesy.slot(u64::MAX), 15);
+        assert_eq!(courtesy.slot(u64::MAX, 0), 15);
         (0..9).for_each(|_| courtesy.see_crowd(true));
-        assert_eq!(courtesy.slot(u64::MAX), 63, "bounded");
+        assert_eq!(courtesy.slot(u64::MAX, 0), 63, "bounded");
+        courtesy.see_crowd(false);
+        assert_eq!(courtesy.slot(u64::MAX, 0), 63);
         (0..9).for_each(|_| courtesy.see_room());
-        assert_eq!(courtesy.slot(u64::MAX), 0);
+        assert_eq!(courtesy.slot(u64::MAX, 0), 0);
+    }
+
+    #[test]
+    fn who_has_missed_the_lock_often_comes_first() {
+        let mut courtesy = Courtesy::default();
+        (0..9).for_each(|_| courtesy.see_crowd(false));
+        let slots = [0, 7, 8, 16, 24, 1000].map(|missed| courtesy.slot(u64::MAX, missed));
+        assert_eq!(slots, [7, 7, 3, 1, 0, 0]);
     }
 
     #[test]

@@ -416,6 +416,8 @@ struct Call {
     split: bool,
     /// The attempt under way was made because the lock seemed to have come free.
     woken: bool,
+    /// How often the lock came free, and another got it.
+    missed: u32,
     /// Random words drawn from `jitter`.
     draws: u32,
 }

@@ -64,6 +64,7 @@ impl Engine {
             opens: 0,
             split: false,
             woken: false,
+            missed: 0,
             draws: 0,
         };
         let refused = match self.queues.get_mut(&key) {
@@ -213,6 +214,7 @@ impl Engine {
         call.waiting = Some(Waiting::after(&attempt, self.quorum));
         call.split = why == WhyNot::Contended && attempt.granting().next().is_some();
         let outrun = core::mem::take(&mut call.woken) || call.split;
+        call.missed += u32::from(outrun);
         if why == WhyNot::Contended {
             let (key, split) = (call.request.key.clone(), call.split);
             let manners = self.manners_of(&key, now);
@@ -307,6 +309,7 @@ impl Engine {
         call.note_holders();
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
+            call.missed += u32::from(again);
             return self.rest(lock, now, out);
         }
         let (key, open) = (call.request.key.clone(), call.is_open());
@@ -402,9 +405,9 @@ impl Engine {
             }
             Phase::Pausing { again: false, .. } if open => {
                 out.push(Effect::Woken { lock });
-                let (word, key) = (call.draw(), call.request.key.clone());
+                let (word, missed, key) = (call.draw(), call.missed, call.request.key.clone());
                 let manners = self.known_manners_of(&key, now);
-                let slot = manners.map_or(0, |manners| manners.slot(word));
+                let slot = manners.map_or(0, |manners| manners.slot(word, missed));
                 if slot == 0 {
                     return self.try_now(lock, out);
                 }

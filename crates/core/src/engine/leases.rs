@@ -139,9 +139,8 @@ impl Engine {
             self.start_release((lock, round), lease.end(report, now), out);
         }
         if lease.lost().is_none() {
-            let (had_since, turn_max) = (lease.began().boot(), lease.turn_max());
             let manners = self.manners_of(lease.key(), now);
-            manners.give_back(had_since, turn_max, lease.pace(), now);
+            manners.give_back(lease.began().boot(), lease.pace(), now);
             self.leave_queue(lease.key(), holder, now, out);
         }
     }
