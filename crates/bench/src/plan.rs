@@ -79,7 +79,7 @@ fn quick(bench: &mut Bench, plan: &Plan) {
     pairs::run(bench, &MAIN, 5, 64);
     pairs::run(bench, &MAIN, 5, 1);
     let time = 2 * plan.slice;
-    let contention = Contention { subject: "quorlock", nodes: 5, processes: 2, time };
+    let contention = Contention { subject: "quorlock", nodes: 5, processes: 2, time, frozen: 0 };
     handover::run(bench, &[contention]);
 }
 
@@ -133,7 +133,8 @@ fn all(bench: &mut Bench, plan: &Plan) {
 fn contention(bench: &mut Bench, plan: &Plan) {
     let slice = plan.slice;
     let wanted = |name: &str| plan.wants(name);
-    let of = |subject, nodes, processes, time| Contention { subject, nodes, processes, time };
+    let of =
+        |subject, nodes, processes, time| Contention { subject, nodes, processes, time, frozen: 0 };
     let mut each_round = Vec::new();
     if wanted(handover::NAME) {
         each_round.extend([
@@ -158,8 +159,8 @@ fn contention(bench: &mut Bench, plan: &Plan) {
         handover::run(bench, &each_round);
     }
     if wanted(handover::FAIRNESS) {
-        crate::workloads::progress("fairness, 64 processes");
-        handover::once(bench, of("quorlock", 5, 64, 25 * slice));
+        crate::workloads::progress("fairness, 64 processes, two of five nodes frozen half-way");
+        handover::once(bench, Contention { frozen: 2, ..of("quorlock", 5, 64, 25 * slice) });
     }
 }
 

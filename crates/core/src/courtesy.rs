@@ -35,15 +35,37 @@ const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
 /// And for another process to be told, to wake and to come takes at least four times this.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
-/// Slots are doubled up to 2 to this.
+/// Where there was a crowd lately, those who wait draw among so many slots, as a power of two.
+const CROWD: u8 = 3;
+
+/// Each time they find that votes were split they draw among twice as many, up to this.
 const CROWD_MAX: u8 = 6;
 
-/// With so many doublings a crowd begins.
-const CROWD_MIN: u8 = 2;
+/// How many slots one waiting call draws among, as a power of two.
+///
+/// A matter of the call and not of the process: whoever has had the lock begins anew, like everybody
+/// else. If it kept what it has learnt, those who learnt to be bold would win for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Crowd(u8);
 
-/// Not beyond this for those who were only late: it takes split votes to show that more came at once
-/// than can be served.
-const CROWD_LATE: u8 = 3;
+impl Crowd {
+    /// The lock was free, and others were faster.
+    pub(crate) fn widen(&mut self, split: bool) {
+        self.0 = (self.0 + u8::from(split)).clamp(CROWD, CROWD_MAX);
+    }
+
+    /// The lock was still free when one's slot came.
+    pub(crate) fn narrow(&mut self) {
+        self.0 = self.0.saturating_sub(1);
+    }
+
+    /// How many slots from now to look again; zero is to try at once. Half as many slots each time
+    /// that all those who are thought to wait could have had the lock.
+    pub(crate) fn slot(self, word: u64, missed: u32) -> u32 {
+        let crowd = u32::from(self.0).saturating_sub(missed >> self.0);
+        u32::try_from((u128::from(word) << crowd) >> 64).unwrap_or(0)
+    }
+}
 
 /// What one process remembers of a key that it has not forgotten yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -53,8 +75,8 @@ pub(crate) struct Courtesy {
     first_turn: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
-    /// As a power of two: how many slots those who wait are to be spread over.
-    crowd: u8,
+    /// More than one waited, as far as it was seen.
+    crowded_until: Option<BootTime>,
 }
 
 impl Courtesy {
@@ -63,22 +85,15 @@ impl Courtesy {
         self.rivals_until = Some(now.after(RIVALS_FOR));
     }
 
-    /// The lock was free, and others were faster: the herd is to spread.
-    pub(crate) fn see_crowd(&mut self, split: bool) {
-        let most = if split { CROWD_MAX } else { CROWD_LATE.max(self.crowd) };
-        self.crowd = (self.crowd + 1).clamp(CROWD_MIN, most);
+    /// The lock was free, and others were faster.
+    pub(crate) fn see_crowd(&mut self, now: Reading) {
+        self.crowded_until = Some(now.after(RIVALS_FOR));
     }
 
-    /// The lock was still free when one's slot came: the herd is smaller than thought.
-    pub(crate) fn see_room(&mut self) {
-        self.crowd = self.crowd.saturating_sub(1);
-    }
-
-    /// How many slots from now to look again; zero is to try at once. Half as many slots for each
-    /// round in which everybody else could have had the lock once.
-    pub(crate) fn slot(&self, word: u64, missed: u32) -> u32 {
-        let crowd = u32::from(self.crowd).saturating_sub(missed >> self.crowd);
-        u32::try_from((u128::from(word) << crowd) >> 64).unwrap_or(0)
+    /// Where a call begins that has to wait.
+    pub(crate) fn crowd(&self, now: Reading) -> Crowd {
+        let crowded = self.crowded_until.is_some_and(|at| !at.remaining(now).is_zero());
+        if crowded { Crowd(CROWD) } else { Crowd::default() }
     }
 
     /// The lock is given back to the nodes; `had_since` is when this process got it.
@@ -88,7 +103,7 @@ impl Courtesy {
         (round_trip, jitter): (Duration, u64),
         now: Reading,
     ) {
-        let stay_away = stay_away(round_trip, jitter);
+        let stay_away = self.stay_away(round_trip, jitter, now);
         let in_a_row = self.resume_at.is_none_or(|at| had_since <= at.after(2 * stay_away));
         if !in_a_row {
             (self.turns, self.first_turn) = (0, None);
@@ -106,6 +121,15 @@ impl Courtesy {
         }
     }
 
+    /// Four round trips and up to two more: long enough for others to hear of a release and to come;
+    /// and longer by the slots that they spread over, and come back to, or it would come before them.
+    fn stay_away(&self, round_trip: Duration, jitter: u64, now: Reading) -> Duration {
+        let step = round_trip.max(WAY_MIN);
+        let Crowd(crowd) = self.crowd(now);
+        let slots = if crowd == 0 { 0 } else { 4 << crowd };
+        (4 + slots) * step + crate::retry::fraction(2 * step, jitter)
+    }
+
     /// When this process may try again; `None`: now.
     pub(crate) fn resume_at(&self, now: Reading) -> Option<BootTime> {
         self.resume_at.filter(|at| !at.remaining(now).is_zero())
@@ -116,20 +140,17 @@ impl Courtesy {
         let over = |at: Option<BootTime>, grace: Duration| {
             at.is_none_or(|at| at.after(grace).remaining(now).is_zero())
         };
-        over(self.rivals_until, Duration::ZERO) && over(self.resume_at, RIVALS_FOR)
+        over(self.rivals_until, Duration::ZERO)
+            && over(self.crowded_until, Duration::ZERO)
+            && over(self.resume_at, RIVALS_FOR)
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
         self.first_turn = self.first_turn.map(|at| at.shifted(base));
         self.rivals_until = self.rivals_until.map(|at| at.shifted(base));
+        self.crowded_until = self.crowded_until.map(|at| at.shifted(base));
         self.resume_at = self.resume_at.map(|at| at.shifted(base));
     }
-}
-
-/// Four round trips and up to two more: long enough for others to hear of a release and to come.
-fn stay_away(round_trip: Duration, jitter: u64) -> Duration {
-    let step = round_trip.max(WAY_MIN);
-    4 * step + crate::retry::fraction(2 * step, jitter)
 }
 
 /// The observed round trip, or as much as it takes to be woken.
@@ -200,28 +221,31 @@ mod tests {
 
     #[test]
     fn a_crowd_spreads_and_gathers_again() {
-        let mut courtesy = Courtesy::default();
-        assert_eq!(courtesy.slot(u64::MAX, 0), 0, "alone: at once");
-        courtesy.see_crowd(false);
-        assert_eq!((courtesy.slot(0, 0), courtesy.slot(u64::MAX, 0)), (0, 3));
-        (0..9).for_each(|_| courtesy.see_crowd(false));
-        assert_eq!(courtesy.slot(u64::MAX, 0), 7);
-        courtesy.see_crowd(true);
-        assert_eq!(courtesy.slot(u64::MAX, 0), 15);
-        (0..9).for_each(|_| courtesy.see_crowd(true));
-        assert_eq!(courtesy.slot(u64::MAX, 0), 63, "bounded");
-        courtesy.see_crowd(false);
-        assert_eq!(courtesy.slot(u64::MAX, 0), 63);
-        (0..9).for_each(|_| courtesy.see_room());
-        assert_eq!(courtesy.slot(u64::MAX, 0), 0);
+        let mut crowd = Crowd::default();
+        assert_eq!(crowd.slot(u64::MAX, 0), 0, "alone: at once");
+        (0..9).for_each(|_| crowd.widen(false));
+        assert_eq!((crowd.slot(0, 0), crowd.slot(u64::MAX, 0)), (0, 7));
+        crowd.widen(true);
+        assert_eq!(crowd.slot(u64::MAX, 0), 15);
+        (0..9).for_each(|_| crowd.widen(true));
+        assert_eq!(crowd.slot(u64::MAX, 0), 63, "bounded");
+        (0..9).for_each(|_| crowd.narrow());
+        assert_eq!(crowd.slot(u64::MAX, 0), 0);
     }
 
     #[test]
     fn who_has_missed_the_lock_often_comes_first() {
-        let mut courtesy = Courtesy::default();
-        (0..9).for_each(|_| courtesy.see_crowd(false));
-        let slots = [0, 7, 8, 16, 24, 1000].map(|missed| courtesy.slot(u64::MAX, missed));
+        let slots = [0, 7, 8, 16, 24, 1000].map(|missed| Crowd(3).slot(u64::MAX, missed));
         assert_eq!(slots, [7, 7, 3, 1, 0, 0]);
+    }
+
+    #[test]
+    fn every_call_begins_alike() {
+        let mut courtesy = Courtesy::default();
+        assert_eq!(courtesy.crowd(at(0)), Crowd::default());
+        courtesy.see_crowd(at(0));
+        assert_eq!(courtesy.crowd(at(1)), Crowd(CROWD));
+        assert_eq!(courtesy.crowd(at(10_000)), Crowd::default());
     }
 
     #[test]

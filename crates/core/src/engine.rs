@@ -27,7 +27,7 @@ use core::time::Duration;
 
 use crate::acquire::{Attempt, NodeStory, WhyNot};
 use crate::command::{Answer, Command};
-use crate::courtesy::Courtesy;
+use crate::courtesy::{Courtesy, Crowd};
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
 use crate::queue::LocalQueue;
@@ -418,6 +418,8 @@ struct Call {
     woken: bool,
     /// How often the lock came free, and another got it.
     missed: u32,
+    /// How many others seem to wait.
+    crowd: Crowd,
     /// Random words drawn from `jitter`.
     draws: u32,
 }

@@ -1,6 +1,7 @@
 //! Processes that want the same lock: how long it takes from the call that gives it back to the next
 //! one's having it, and whether all get their share.
 
+use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum as _;
@@ -31,6 +32,8 @@ pub(crate) struct Contention<'a> {
     pub(crate) nodes: usize,
     pub(crate) processes: usize,
     pub(crate) time: Duration,
+    /// So many of the nodes are stopped (SIGSTOP) half-way.
+    pub(crate) frozen: usize,
 }
 
 /// Runs each of these once in every round, and a ping beside them.
@@ -50,7 +53,7 @@ pub(crate) fn once(bench: &mut Bench, contention: Contention<'_>) {
 }
 
 fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> {
-    let Contention { subject, nodes, processes, time } = contention;
+    let Contention { subject, nodes, processes, time, frozen } = contention;
     let servers = bench.lab.first(nodes);
     let flavor = bench.flavor.to_possible_value();
     let job = Job {
@@ -65,7 +68,20 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
     };
     let crew = crew(&job, servers, processes)?;
     let before = Commands::read(servers)?;
-    let turns: Vec<Vec<Turn>> = crew.work(time)?;
+    let turns: Vec<Vec<Turn>> = thread::scope(|scope| {
+        let freeze = scope.spawn(|| {
+            if frozen == 0 {
+                return Ok(());
+            }
+            thread::sleep(time / 2);
+            servers[..frozen].iter().try_for_each(Server::pause)
+        });
+        let turns = crew.work(time);
+        let froze = freeze.join().map_err(|_| "the freezer panicked".to_owned())?;
+        servers[..frozen].iter().try_for_each(Server::resume).map_err(|error| error.to_string())?;
+        froze.map_err(|error| error.to_string())?;
+        turns
+    })?;
     let sent = Commands::read(servers)?.since(&before).sent();
     let story = Story::new(&turns)?;
 

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::acquire::{Attempt, Decision, NodeSaid, WhyNot};
 use crate::command::{Answer, Command};
-use crate::courtesy::{at_least, mix};
+use crate::courtesy::{Crowd, at_least, mix};
 use crate::inspect::Inspection;
 use crate::lease::Lease;
 use crate::queue::LocalQueue;
@@ -65,6 +65,7 @@ impl Engine {
             split: false,
             woken: false,
             missed: 0,
+            crowd: Crowd::default(),
             draws: 0,
         };
         let refused = match self.queues.get_mut(&key) {
@@ -216,11 +217,20 @@ impl Engine {
         let outrun = core::mem::take(&mut call.woken) || call.split;
         call.missed += u32::from(outrun);
         if why == WhyNot::Contended {
-            let (key, split) = (call.request.key.clone(), call.split);
+            let (key, split, first) = (call.request.key.clone(), call.split, call.attempts == 1);
             let manners = self.manners_of(&key, now);
+            let crowd = manners.crowd(now);
             manners.see_rivals(now);
             if outrun {
-                manners.see_crowd(split);
+                manners.see_crowd(now);
+            }
+            if let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) {
+                if first {
+                    call.crowd = crowd;
+                }
+                if outrun {
+                    call.crowd.widen(split);
+                }
             }
         }
         let release = attempt.give_up(now).of_attempt(round);
@@ -312,9 +322,8 @@ impl Engine {
             call.missed += u32::from(again);
             return self.rest(lock, now, out);
         }
-        let (key, open) = (call.request.key.clone(), call.is_open());
-        if open {
-            self.manners_of(&key, now).see_room();
+        if call.is_open() {
+            call.crowd.narrow();
         }
         self.try_now(lock, out);
     }
@@ -405,14 +414,11 @@ impl Engine {
             }
             Phase::Pausing { again: false, .. } if open => {
                 out.push(Effect::Woken { lock });
-                let (word, missed, key) = (call.draw(), call.missed, call.request.key.clone());
-                let manners = self.known_manners_of(&key, now);
-                let slot = manners.map_or(0, |manners| manners.slot(word, missed));
+                let slot = call.crowd.slot(call.draw(), call.missed);
                 if slot == 0 {
                     return self.try_now(lock, out);
                 }
-                let phase = Phase::Pausing { until: now.after(slot * step), again: true };
-                self.calls.entry(lock).and_modify(|timed| timed.record.phase = phase);
+                call.phase = Phase::Pausing { until: now.after(slot * step), again: true };
                 self.index_call(lock);
             }
             // The others may not have seen the release yet; but they need not ever tell of it.
