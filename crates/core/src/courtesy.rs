@@ -96,10 +96,11 @@ impl Courtesy {
         if crowded { Crowd(CROWD) } else { Crowd::default() }
     }
 
-    /// The lock is given back to the nodes; `had_since` is when this process got it.
+    /// The lock is given back to the nodes; `had_since` is when this process got it, `was_long`
+    /// that it has had it for as long as it may in one go.
     pub(crate) fn give_back(
         &mut self,
-        had_since: BootTime,
+        (had_since, was_long): (BootTime, bool),
         (round_trip, jitter): (Duration, u64),
         now: Reading,
     ) {
@@ -112,7 +113,7 @@ impl Courtesy {
         let first_turn = *self.first_turn.get_or_insert(had_since);
         let knows_rivals = self.rivals_until.is_some_and(|at| !at.remaining(now).is_zero());
         let long = first_turn.after(TAKES_FOR).remaining(now).is_zero();
-        if knows_rivals || long || self.turns >= TAKES_MAX {
+        if was_long || knows_rivals || long || self.turns >= TAKES_MAX {
             (self.turns, self.first_turn) = (0, None);
             self.resume_at = Some(now.after(stay_away));
         } else {
@@ -178,7 +179,7 @@ mod tests {
     }
 
     fn give_back(courtesy: &mut Courtesy, had: i64, now: i64) -> bool {
-        courtesy.give_back(at(had).boot(), ROUND_TRIP, at(now));
+        courtesy.give_back((at(had).boot(), false), ROUND_TRIP, at(now));
         courtesy.resume_at(at(now)).is_some()
     }
 
@@ -200,7 +201,7 @@ mod tests {
         for turn in 0..300 {
             let us = |us: i64| Reading::new(us * 1000, us * 1000);
             let (had, now) = (us(100 * turn), us(100 * turn + 50));
-            courtesy.give_back(had.boot(), ROUND_TRIP, now);
+            courtesy.give_back((had.boot(), false), ROUND_TRIP, now);
             away.extend(courtesy.resume_at(now).map(|_| turn));
         }
         assert_eq!(away, [127, 255]);

@@ -134,9 +134,10 @@ impl Lease {
         (self.round_trip, self.jitter)
     }
 
-    /// How long this process may keep the lock by handing it over.
-    pub(crate) fn turn_max(&self) -> Duration {
-        self.timing.ttl() / 10
+    /// This process has had the lock so often, or for so long, that others are to have their turn:
+    /// 64 hand-overs, or a tenth of the ttl.
+    pub(crate) fn is_exhausted(&self, now: Reading) -> bool {
+        self.turn >= TURNS_MAX || now.elapsed_since(self.began) > self.timing.ttl() / 10
     }
 
     /// Whether the next caller of this process may have the lease as it is: it wants the very same
@@ -145,8 +146,7 @@ impl Lease {
         self.lost.is_none()
             && next.timing == self.timing
             && next.owner == self.owner
-            && self.turn < TURNS_MAX
-            && now.elapsed_since(self.began) <= self.turn_max()
+            && !self.is_exhausted(now)
             && now.after(self.timing.ttl()) <= self.token_until
             && !self.validity.remaining(now).is_zero()
             && self.validity.valid_for(now) >= next.timing.min_validity()

@@ -139,8 +139,8 @@ impl Engine {
             self.start_release((lock, round), lease.end(report, now), out);
         }
         if lease.lost().is_none() {
-            let manners = self.manners_of(lease.key(), now);
-            manners.give_back(lease.began().boot(), lease.pace(), now);
+            let had = (lease.began().boot(), lease.is_exhausted(now));
+            self.manners_of(lease.key(), now).give_back(had, lease.pace(), now);
             self.leave_queue(lease.key(), holder, now, out);
         }
     }
