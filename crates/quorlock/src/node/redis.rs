@@ -554,12 +554,7 @@ async fn supervise(shared: Arc<Shared>, news: News) {
 }
 
 /// Watches over one connection, and those that replace it, until one breaks.
-async fn watch_over(
-    shared: &Shared,
-    mut connection: Arc<Connection>,
-    mut pump: Pump,
-    news: &News,
-) {
+async fn watch_over(shared: &Shared, mut connection: Arc<Connection>, mut pump: Pump, news: &News) {
     tracing::debug!(node = shared.name, epoch = connection.epoch, "connected");
     shared.link.send_replace(Link::Up(connection.clone()));
     news.all_changed();
