@@ -79,9 +79,10 @@ impl Moment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delivery {
     AsItComes,
-    /// The push overtakes the replies to the command that asked for it and to all later ones.
+    /// The push overtakes the replies to the command that asked for it and to all later ones, and
+    /// is read before them.
     PushFirst,
-    /// The push comes between the replies to `GET` and to `PTTL`.
+    /// The push comes between the replies to `GET` and to `PTTL`, and is read together with them.
     PushBetween,
     /// The push comes when the client has had all replies and gone to sleep.
     PushLast,
@@ -120,6 +121,7 @@ fn rule(
             Delivery::PushFirst if is_pushed && *message == reply("CLIENT|CACHING") => {
                 hold_until(&told)
             }
+            Delivery::PushFirst if *message == push => Fate::PassAlone,
             Delivery::PushBetween if *message == push => hold_until(&answered),
             Delivery::PushBetween if is_pushed && *message == reply("PTTL") => hold_until(&told),
             Delivery::PushLast if *message == push => hold_until(&Seen::Noted(WAITING)),

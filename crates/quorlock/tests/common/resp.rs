@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use quorlock_servers::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::PATIENCE;
 
@@ -46,10 +47,17 @@ pub(crate) enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Pass,
+    /// And the client has the time to read it before anything else comes: what arrives together may
+    /// be read in one go.
+    PassAlone,
     /// Until something else happens, and then it is asked again.
     Hold,
     Drop,
 }
+
+/// The client reads what is there within this time. If it does not, the test is as good, for all
+/// that differs is which of two orders it sees.
+const READING: Duration = Duration::from_millis(1);
 
 /// What becomes of the first message of a lane, after all that has been seen. Looked up anew
 /// whenever more is seen.
@@ -167,13 +175,16 @@ impl Connection {
         let (mut from_client, mut from_server) = (Vec::new(), Vec::new());
         loop {
             changes.mark_unchanged();
-            while let Some((to_client, bytes)) = self.next() {
-                let written = match to_client {
-                    true => client.write_all(&bytes).await,
-                    false => server.write_all(&bytes).await,
+            while let Some((message, fate, bytes)) = self.next() {
+                let written = match message {
+                    Message::Command(_) => server.write_all(&bytes).await,
+                    Message::Reply(_) | Message::Push(_) => client.write_all(&bytes).await,
                 };
                 if written.is_err() {
                     return;
+                }
+                if fate == Fate::PassAlone {
+                    sleep(READING).await;
                 }
             }
             tokio::select! {
@@ -209,8 +220,8 @@ impl Connection {
         }
     }
 
-    /// The next message to pass on, and whether to the client.
-    fn next(&mut self) -> Option<(bool, Vec<u8>)> {
+    /// The next message to pass on.
+    fn next(&mut self) -> Option<(Message, Fate, Vec<u8>)> {
         for lane in [&mut self.commands, &mut self.replies, &mut self.pushes] {
             while let Some((message, _)) = lane.front() {
                 let fate = self.shared.fate(message);
@@ -221,16 +232,12 @@ impl Connection {
                 if fate == Fate::Drop {
                     continue;
                 }
-                let to_client = match message {
-                    Message::Command(name) => {
-                        self.unanswered.push_back(name);
-                        return Some((false, bytes));
-                    }
-                    Message::Reply(name) => Seen::Answered(name),
-                    Message::Push(key) => Seen::Told(key),
-                };
-                self.shared.saw(to_client);
-                return Some((true, bytes));
+                match &message {
+                    Message::Command(name) => self.unanswered.push_back(name.clone()),
+                    Message::Reply(name) => self.shared.saw(Seen::Answered(name.clone())),
+                    Message::Push(key) => self.shared.saw(Seen::Told(key.clone())),
+                }
+                return Some((message, fate, bytes));
             }
         }
         None
