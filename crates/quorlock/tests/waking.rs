@@ -16,7 +16,7 @@ use quorlock::{AcquireError, Client, Delay, Guard, Retry, Waiting};
 use quorlock_servers::{Nodes, ServerBinary, ServerOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// The holder's keys live for so long.
 const TTL_MS: &str = "20000";
@@ -276,6 +276,12 @@ impl Setting {
     async fn give_back(&self, guard: Guard, key: &str) {
         self.proxies.iter().for_each(|proxy| proxy.rule(|_, _| Fate::Pass));
         assert!(guard.release().await.is_released());
+        // Behind the last release nothing is on its way that the next rules could be applied to.
+        let started = Instant::now();
+        while self.waiter.stats().releases_owed > 0 {
+            assert!(started.elapsed() < PATIENCE, "something was not released");
+            sleep(Duration::from_millis(1)).await;
+        }
         // Where the other library has it still, because the waiter did not need that node.
         for node in self.nodes.iter() {
             run(node, &["DEL", key]);
