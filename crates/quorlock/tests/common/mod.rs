@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
+pub(crate) mod resp;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,0 +1,478 @@
+//! No wake-up is lost: whenever the holder gives the lock back, and in whatever order pushes and
+//! replies arrive, who waits gets it long before the holder's ttl ends.
+//!
+//! The keys live for longer than the call waits, and the ceiling for polling is higher still. So a
+//! lost wake-up is an acquire that fails.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::resp::{Fate, Message, RespProxy, Seen};
+use common::{PATIENCE, all_servers, all_up, client, eventually, get, run};
+use quorlock::{AcquireError, Client, Delay, Guard, Retry, Waiting};
+use quorlock_servers::{Nodes, ServerBinary, ServerOptions};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+/// The holder's keys live for so long.
+const TTL_MS: &str = "20000";
+
+/// The call waits for so long.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Attempts that events explain, per node: the first one, one for each node's push that comes alone,
+/// one for having been looked at while the lock came free. Polling makes many more within the wait.
+const ATTEMPTS_MAX: usize = 5;
+
+/// After which of the waiter's commands a node's key is deleted, and before the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    BeforeSet,
+    AfterSet,
+    AfterCaching,
+    AfterGet,
+    AfterPttl,
+}
+
+const MOMENTS: [Moment; 5] = [
+    Moment::BeforeSet,
+    Moment::AfterSet,
+    Moment::AfterCaching,
+    Moment::AfterGet,
+    Moment::AfterPttl,
+];
+
+impl Moment {
+    /// It has come when this has been seen.
+    fn sign(self) -> Seen {
+        match self {
+            Self::BeforeSet => Seen::Sent("SET".to_owned()),
+            Self::AfterSet => Seen::Executed("SET".to_owned()),
+            Self::AfterCaching => Seen::Executed("CLIENT|CACHING".to_owned()),
+            Self::AfterGet => Seen::Executed("GET".to_owned()),
+            Self::AfterPttl => Seen::Executed("PTTL".to_owned()),
+        }
+    }
+
+    /// The command that must not be executed before the key is gone.
+    fn next(self) -> &'static str {
+        match self {
+            Self::BeforeSet => "SET",
+            Self::AfterSet => "CLIENT|CACHING",
+            Self::AfterCaching => "GET",
+            Self::AfterGet => "PTTL",
+            Self::AfterPttl => "",
+        }
+    }
+
+    /// The server was asked for the key, and to tell when it changes.
+    fn is_watched(self) -> bool {
+        matches!(self, Self::AfterGet | Self::AfterPttl)
+    }
+}
+
+/// How what a node says reaches the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delivery {
+    AsItComes,
+    /// The push overtakes the replies to the command that asked for it and to all later ones, and
+    /// is read before them.
+    PushFirst,
+    /// The push comes between the replies to `GET` and to `PTTL`, and is read together with them.
+    PushBetween,
+    /// The push comes when the client has had all replies and gone to sleep.
+    PushLast,
+    /// No push comes.
+    NoPush,
+    /// The reply to `SET` comes when the attempt has long failed by the other nodes'.
+    LateVote,
+}
+
+const ORDERS: [Delivery; 4] =
+    [Delivery::AsItComes, Delivery::PushFirst, Delivery::PushBetween, Delivery::PushLast];
+
+const RELEASED: &str = "released";
+const WAITING: &str = "waiting";
+
+fn reply(name: &str) -> Message {
+    Message::Reply(name.to_owned())
+}
+
+/// What becomes of the messages of a node on which the key is deleted at that moment.
+fn rule(
+    key: &str,
+    moment: Moment,
+    delivery: Delivery,
+) -> impl Fn(&Message, &[Seen]) -> Fate + Send + 'static {
+    let (push, told) = (Message::Push(key.to_owned()), Seen::Told(key.to_owned()));
+    let answered = Seen::Answered("GET".to_owned());
+    let held = Message::Command(moment.next().to_owned());
+    let is_pushed = moment.is_watched();
+    move |message, seen| {
+        let hold_until = |what: &Seen| if seen.contains(what) { Fate::Pass } else { Fate::Hold };
+        if *message == held {
+            return hold_until(&Seen::Noted(RELEASED));
+        }
+        match delivery {
+            Delivery::PushFirst if is_pushed && *message == reply("CLIENT|CACHING") => {
+                hold_until(&told)
+            }
+            Delivery::PushFirst if *message == push => Fate::PassAlone,
+            Delivery::PushBetween if *message == push => hold_until(&answered),
+            Delivery::PushBetween if is_pushed && *message == reply("PTTL") => hold_until(&told),
+            Delivery::PushLast if *message == push => hold_until(&Seen::Noted(WAITING)),
+            Delivery::LateVote if *message == reply("SET") => hold_until(&Seen::Noted(WAITING)),
+            Delivery::NoPush if *message == push => Fate::Drop,
+            _ => Fate::Pass,
+        }
+    }
+}
+
+/// Tells each time the waiter goes to sleep.
+type Sleep = watch::Receiver<Option<Waiting>>;
+
+/// A call under way.
+type Acquiring = JoinHandle<Result<Guard, AcquireError>>;
+
+/// A client behind proxies. It does not poll within a test's time as long as it is told of changes.
+struct Setting {
+    nodes: Nodes,
+    proxies: Vec<RespProxy>,
+    waiter: Client,
+    scenarios: usize,
+}
+
+impl Setting {
+    async fn start(nodes: Nodes) -> Self {
+        let mut proxies = Vec::new();
+        for node in &nodes {
+            proxies.push(RespProxy::start(node).await);
+        }
+        let never = Delay::Adaptive { ceiling: Duration::from_secs(60) };
+        let waiter = Client::builder()
+            .nodes(proxies.iter().map(RespProxy::url))
+            .ttl(Duration::from_secs(20))
+            .node_timeout(Duration::from_secs(4))
+            .connect_timeout(Duration::from_secs(10))
+            .retry(Retry { delay: never, attempts_max: None })
+            .wait(WAIT)
+            .build()
+            .unwrap();
+        all_up(&waiter).await;
+        Self { nodes, proxies, waiter, scenarios: 0 }
+    }
+
+    /// A lock that nobody has had anything to do with.
+    fn fresh_key(&mut self) -> String {
+        self.scenarios += 1;
+        format!("orders:{}", self.scenarios)
+    }
+
+    /// Another library takes the lock.
+    fn is_taken(&self, key: &str, ttl_ms: &str) {
+        for node in self.nodes.iter() {
+            run(node, &["SET", key, "uuid-of-another-library", "NX", "PX", ttl_ms]);
+        }
+    }
+
+    /// The client begins to wait. Once it has gone to sleep, the proxies know.
+    fn wait_for(&self, key: &str) -> (Acquiring, Sleep) {
+        let (told, asleep) = watch::channel(None);
+        let acquire = self.waiter.acquire(key).progress(told);
+        (tokio::spawn(acquire.into_future()), asleep)
+    }
+
+    /// On every node the key is deleted at the node's moment, and what the node says is delivered in
+    /// its way. The waiter must get the lock.
+    async fn deleted(&mut self, moments: &[Moment], deliveries: &[Delivery]) {
+        let key = self.fresh_key();
+        let scenario = format!("{key}: {moments:?} {deliveries:?}");
+        self.is_taken(&key, TTL_MS);
+        let ways = moments.iter().zip(deliveries);
+        for (proxy, (moment, delivery)) in self.proxies.iter().zip(ways) {
+            proxy.rule(rule(&key, *moment, *delivery));
+        }
+        let (acquiring, asleep) = self.wait_for(&key);
+        let releasing = self.delete_at(&key, moments.iter().copied());
+        let guard = self.got(acquiring, asleep, releasing, &scenario).await;
+        self.give_back(guard, &key).await;
+    }
+
+    /// Deletes the key on the first nodes, each at its moment. Does not return: it may be that a
+    /// moment never comes, because the waiter does without that node.
+    async fn delete_at(&self, key: &str, moments: impl IntoIterator<Item = Moment>) {
+        let at_each = self.proxies.iter().zip(self.nodes.iter()).zip(moments);
+        let deletions = at_each.map(async |((proxy, node), moment)| {
+            proxy.until(&moment.sign()).await;
+            run(node, &["DEL", key]);
+            proxy.note(Seen::Noted(RELEASED));
+        });
+        futures_util::future::join_all(deletions).await;
+        std::future::pending::<()>().await
+    }
+
+    /// The same, but the lock is given back on all nodes at once, by `release`, when a quorum has
+    /// come to the moment.
+    async fn released(
+        &mut self,
+        key: &str,
+        (moment, delivery): (Moment, Delivery),
+        release: impl Future<Output = ()>,
+    ) {
+        let scenario = format!("{key}: {moment:?} {delivery:?}");
+        self.proxies.iter().for_each(|proxy| proxy.rule(rule(key, moment, delivery)));
+        let (acquiring, asleep) = self.wait_for(key);
+        let releasing = async {
+            let sign = moment.sign();
+            let quorum = self.proxies.len() / 2 + 1;
+            let is_at = |proxy: &&RespProxy| proxy.count(&sign) > 0;
+            eventually("a quorum has come so far", || {
+                self.proxies.iter().filter(is_at).count() >= quorum
+            })
+            .await;
+            release.await;
+            self.proxies.iter().for_each(|proxy| proxy.note(Seen::Noted(RELEASED)));
+            std::future::pending::<()>().await
+        };
+        let guard = self.got(acquiring, asleep, releasing, &scenario).await;
+        self.give_back(guard, key).await;
+    }
+
+    /// Lets things happen until the waiter has the lock.
+    async fn got(
+        &self,
+        mut acquiring: Acquiring,
+        mut asleep: Sleep,
+        happening: impl Future<Output = ()>,
+        scenario: &str,
+    ) -> Guard {
+        let noting = async {
+            let _ = asleep.changed().await;
+            self.proxies.iter().for_each(|proxy| proxy.note(Seen::Noted(WAITING)));
+            std::future::pending::<()>().await
+        };
+        let got = tokio::select! {
+            got = &mut acquiring => got.unwrap(),
+            () = happening => unreachable!("it goes on for as long as it is polled"),
+            () = noting => unreachable!("it goes on for as long as it is polled"),
+        };
+        let story = || self.proxies.iter().map(|proxy| format!("\n{:?}", proxy.seen()));
+        let guard = got.unwrap_or_else(|error| {
+            panic!("{scenario}: {error}{}", story().collect::<String>());
+        });
+        for proxy in &self.proxies {
+            let attempts = proxy.count(&Seen::Sent("SET".to_owned()));
+            let story = || story().collect::<String>();
+            assert!(attempts <= ATTEMPTS_MAX, "{scenario}: {attempts} attempts{}", story());
+        }
+        guard
+    }
+
+    /// Lets everything pass, and leaves nothing behind.
+    async fn give_back(&self, guard: Guard, key: &str) {
+        self.proxies.iter().for_each(|proxy| proxy.rule(|_, _| Fate::Pass));
+        assert!(guard.release().await.is_released());
+        // Behind the last release nothing is on its way that the next rules could be applied to.
+        let started = Instant::now();
+        while self.waiter.stats().releases_owed > 0 {
+            assert!(started.elapsed() < PATIENCE, "something was not released");
+            sleep(Duration::from_millis(1)).await;
+        }
+        // Where the other library has it still, because the waiter did not need that node.
+        for node in self.nodes.iter() {
+            run(node, &["DEL", key]);
+        }
+    }
+}
+
+fn start(binary: &ServerBinary, count: usize) -> Nodes {
+    Nodes::start(binary, count, ServerOptions::default()).unwrap()
+}
+
+#[tokio::test]
+async fn one_node_wakes_whenever_its_key_is_deleted() {
+    for binary in all_servers("one_node_wakes_whenever_its_key_is_deleted") {
+        let mut setting = Setting::start(start(&binary, 1)).await;
+        for moment in MOMENTS {
+            for order in ORDERS {
+                setting.deleted(&[moment], &[order]).await;
+            }
+        }
+    }
+}
+
+/// Every moment on each node, the nodes' order apart.
+#[tokio::test]
+async fn three_nodes_wake_whenever_their_keys_are_deleted() {
+    for binary in all_servers("three_nodes_wake_whenever_their_keys_are_deleted") {
+        let mut setting = Setting::start(start(&binary, 3)).await;
+        for (place, first) in MOMENTS.into_iter().enumerate() {
+            for (next, second) in MOMENTS.into_iter().enumerate().skip(place) {
+                for third in MOMENTS.into_iter().skip(next) {
+                    let moments = [first, second, third];
+                    for order in ORDERS {
+                        setting.deleted(&moments, &[order; 3]).await;
+                    }
+                    for place in 0..3 {
+                        let mut deliveries = [Delivery::AsItComes; 3];
+                        deliveries[place] = Delivery::NoPush;
+                        setting.deleted(&moments, &deliveries).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Every order of pushes and replies on each node, while the keys are deleted after they were looked
+/// at: it is then that the push counts.
+#[tokio::test]
+async fn pushes_and_replies_may_overtake_each_other_on_every_node_differently() {
+    const TEST: &str = "pushes_and_replies_may_overtake_each_other_on_every_node_differently";
+    for binary in all_servers(TEST) {
+        let mut setting = Setting::start(start(&binary, 3)).await;
+        for moment in [Moment::AfterGet, Moment::AfterPttl] {
+            for first in ORDERS {
+                for second in ORDERS {
+                    for third in [&ORDERS[..], &[Delivery::NoPush, Delivery::LateVote]].concat() {
+                        // Who votes late is not asked who holds the lock.
+                        let late = third == Delivery::LateVote;
+                        let last = if late { Moment::AfterSet } else { moment };
+                        setting.deleted(&[moment, moment, last], &[first, second, third]).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_second_clients_release_wakes_at_every_moment() {
+    for binary in all_servers("a_second_clients_release_wakes_at_every_moment") {
+        for count in [1, 3] {
+            let nodes = start(&binary, count);
+            let holder = client(&nodes);
+            let mut setting = Setting::start(nodes).await;
+            for moment in MOMENTS {
+                for order in ORDERS {
+                    let key = setting.fresh_key();
+                    let guard = holder.acquire(&key).ttl(Duration::from_secs(20)).await.unwrap();
+                    eventually("all nodes have given their votes", || guard.votes() == count).await;
+                    let release = async { assert!(guard.release().await.is_released()) };
+                    setting.released(&key, (moment, order), release).await;
+                }
+            }
+        }
+    }
+}
+
+/// Who was woken and finds that another was faster is woken again, also if that one gives the lock
+/// back in between.
+#[tokio::test]
+async fn who_was_outrun_is_woken_again_at_every_moment() {
+    for binary in all_servers("who_was_outrun_is_woken_again_at_every_moment") {
+        let mut setting = Setting::start(start(&binary, 3)).await;
+        for moment in MOMENTS {
+            for order in ORDERS {
+                let key = setting.fresh_key();
+                setting.is_taken(&key, TTL_MS);
+                // Until the waiter sleeps, all passes; its next attempt is held up until another
+                // has taken the lock.
+                for proxy in &setting.proxies {
+                    proxy.rule(|message, seen| {
+                        let set = *message == Message::Command("SET".to_owned());
+                        let first = !seen.contains(&Seen::Executed("SET".to_owned()));
+                        if set && !first { Fate::Hold } else { Fate::Pass }
+                    });
+                }
+                let (acquiring, mut asleep) = setting.wait_for(&key);
+                asleep.wait_for(Option::is_some).await.unwrap();
+                for node in setting.nodes.iter() {
+                    run(node, &["DEL", &key]);
+                    run(node, &["SET", &key, "faster", "NX", "PX", TTL_MS]);
+                }
+                let sets = |proxy: &RespProxy| proxy.count(&Seen::Sent("SET".to_owned()));
+                eventually("it tries again", || setting.proxies.iter().all(|p| sets(p) > 1)).await;
+                // The moments are now those of the second attempt.
+                for proxy in &setting.proxies {
+                    proxy.rule(rule(&key, moment, order));
+                    proxy.note(Seen::Sent("SET".to_owned()));
+                }
+                let scenario = format!("{key}: outrun, {moment:?} {order:?}");
+                let releasing = setting.delete_at(&key, [moment; 3]);
+                let guard = setting.got(acquiring, asleep, releasing, &scenario).await;
+                setting.give_back(guard, &key).await;
+            }
+        }
+    }
+}
+
+/// Two of five stand still: the other three wake the waiter all the same.
+#[tokio::test]
+async fn with_a_frozen_minority_no_wake_up_is_lost() {
+    for binary in all_servers("with_a_frozen_minority_no_wake_up_is_lost") {
+        let mut setting = Setting::start(start(&binary, 5)).await;
+        setting.nodes[3..].iter().for_each(|node| node.pause().unwrap());
+        for moment in MOMENTS {
+            for order in ORDERS {
+                setting.deleted_on_three(moment, order).await;
+            }
+        }
+        setting.nodes[3..].iter().for_each(|node| node.resume().unwrap());
+    }
+}
+
+impl Setting {
+    async fn deleted_on_three(&mut self, moment: Moment, delivery: Delivery) {
+        let key = self.fresh_key();
+        let scenario = format!("{key}: two frozen, {moment:?} {delivery:?}");
+        for node in &self.nodes[..3] {
+            run(node, &["SET", &key, "uuid-of-another-library", "NX", "PX", TTL_MS]);
+        }
+        self.proxies.iter().for_each(|proxy| proxy.rule(rule(&key, moment, delivery)));
+        let (acquiring, asleep) = self.wait_for(&key);
+        let releasing = self.delete_at(&key, [moment; 3]);
+        let guard = self.got(acquiring, asleep, releasing, &scenario).await;
+        assert_eq!(guard.votes(), 3);
+        self.proxies.iter().for_each(|proxy| proxy.rule(|_, _| Fate::Pass));
+        assert!(guard.release().await.is_released());
+    }
+}
+
+/// The proof that the other tests would notice: without any push the waiter sleeps until the keys
+/// expire.
+#[tokio::test]
+async fn without_pushes_a_release_is_noticed_only_when_the_keys_would_expire() {
+    const TEST: &str = "without_pushes_a_release_is_noticed_only_when_the_keys_would_expire";
+    const HELD: Duration = Duration::from_millis(700);
+    for binary in all_servers(TEST) {
+        for count in [1, 3] {
+            let mut setting = Setting::start(start(&binary, count)).await;
+            let key = setting.fresh_key();
+            let moment = Moment::AfterPttl;
+            let rules = setting.proxies.iter();
+            rules.for_each(|proxy| proxy.rule(rule(&key, moment, Delivery::NoPush)));
+            let taken_at = Instant::now();
+            setting.is_taken(&key, &HELD.as_millis().to_string());
+            let (acquiring, mut asleep) = setting.wait_for(&key);
+            asleep.wait_for(Option::is_some).await.unwrap();
+            assert!(taken_at.elapsed() < HELD, "this machine is too slow to test anything");
+            for node in setting.nodes.iter() {
+                run(node, &["DEL", &key]);
+            }
+            let guard = acquiring.await.unwrap().unwrap();
+            let after = taken_at.elapsed();
+            // Servers and clients reckon in whole milliseconds.
+            assert!(after + Duration::from_millis(5) >= HELD && after < PATIENCE, "{after:?}");
+            let pushed = |proxy: &&RespProxy| proxy.count(&Seen::Pushed(key.clone())) == 1;
+            let quorum = count / 2 + 1;
+            assert!(setting.proxies.iter().filter(pushed).count() >= quorum, "a push was dropped");
+            assert_eq!(get(&setting.nodes[0], &key), Some(guard.token().to_string()));
+            setting.give_back(guard, &key).await;
+        }
+    }
+}
