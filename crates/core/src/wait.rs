@@ -154,3 +154,90 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::{Failure, FailureKind, Holding};
+
+    const MS: i64 = 1_000_000;
+
+    fn at(ms: i64) -> Reading {
+        Reading::new(ms * MS, ms * MS)
+    }
+
+    fn held(ttl_ms: u64) -> Holding {
+        let ttl = Some(Duration::from_millis(ttl_ms));
+        Holding::Held { value: b"another's".to_vec(), ttl }
+    }
+
+    /// A wait in which all of these nodes have been asked.
+    fn asked(nodes: usize) -> Waiting {
+        let quorum = Quorum::majority(nodes).unwrap();
+        let mut waiting = Waiting { quorum, slots: alloc::vec![Slot::Unknown; nodes] };
+        quorum.node_ids().for_each(|node| waiting.ask(node));
+        waiting
+    }
+
+    #[test]
+    fn a_push_that_overtakes_the_answer_is_not_undone_by_it() {
+        let mut waiting = asked(3);
+        for node in [0, 1].map(NodeId::new) {
+            assert!(waiting.handle_push(node));
+            waiting.handle_answer(node, &Answer::Watched(held(1000)), at(0));
+            assert!(!waiting.handle_push(node), "told once");
+        }
+        assert!(waiting.is_open());
+    }
+
+    #[test]
+    fn a_push_about_what_was_not_asked_is_no_news() {
+        let quorum = Quorum::majority(1).unwrap();
+        for slot in [Slot::Unknown, Slot::Free, Slot::Changed] {
+            let mut waiting = Waiting { quorum, slots: alloc::vec![slot] };
+            assert!(!waiting.handle_push(NodeId::new(0)), "{slot:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_connection_is_news_wherever_others_may_hold_the_lock() {
+        let quorum = Quorum::majority(1).unwrap();
+        for (slot, news) in [(Slot::Unknown, true), (Slot::Asked, true), (Slot::Free, false)] {
+            let mut waiting = Waiting { quorum, slots: alloc::vec![slot] };
+            assert_eq!(waiting.handle_new_epoch(NodeId::new(0)), news, "{slot:?}");
+            assert!(slot == Slot::Free || waiting.is_open());
+        }
+    }
+
+    #[test]
+    fn a_quorum_is_free_when_its_last_node_is() {
+        let mut waiting = asked(5);
+        let failed = Answer::Failed(Failure::new(FailureKind::Silent));
+        let said = [
+            Answer::Watched(held(4)),
+            failed,
+            Answer::Watched(held(2)),
+            Answer::Watched(Holding::Free),
+            Answer::Watched(held(9)),
+        ];
+        for (node, answer) in waiting.quorum.node_ids().zip(said) {
+            waiting.handle_answer(node, &answer, at(10));
+        }
+        assert_eq!(waiting.free_at(), Some(at(14).boot()), "counted from the answer");
+        assert!(!waiting.is_open() && waiting.is_closed() && waiting.is_watched());
+        waiting.handle_push(NodeId::new(4));
+        assert_eq!(waiting.free_at(), Some(at(12).boot()));
+        waiting.handle_push(NodeId::new(0));
+        assert!(waiting.is_open());
+    }
+
+    #[test]
+    fn who_cannot_tell_is_not_relied_on() {
+        let mut waiting = asked(3);
+        waiting.handle_answer(NodeId::new(0), &Answer::Watched(held(9)), at(0));
+        waiting.handle_answer(NodeId::new(1), &Answer::Seen(held(9)), at(0));
+        waiting.handle_silence();
+        assert!(waiting.is_closed() && !waiting.is_watched(), "two of three it takes");
+        assert_eq!(waiting.free_at(), Some(at(9).boot()));
+    }
+}
