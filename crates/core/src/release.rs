@@ -228,11 +228,11 @@ impl Release {
 
     fn outcome(&self, was_valid: bool, time_is_up: bool) -> Option<Outcome> {
         let count = |is: fn(&Slot) -> bool| self.slots.iter().filter(|slot| is(slot)).count();
-        let deleted = count(|slot| slot.state == SlotState::Deleted);
+        let deleted = count(|slot| matches!(slot.state, SlotState::Deleted));
         if was_valid && self.quorum.is_reached(deleted) {
             return Some(Outcome::Released);
         }
-        let awaited = count(|slot| slot.state == SlotState::Sent);
+        let awaited = count(|slot| matches!(slot.state, SlotState::Sent));
         if awaited > 0 && !time_is_up {
             return None;
         }
