@@ -181,7 +181,10 @@ impl Line {
             let votes = answers.iter_mut().filter(|answer| !matches!(answer, Answer::Failed(_)));
             votes.for_each(|answer| *answer = Answer::Failed(Failure::new(FailureKind::Protocol)));
         }
-        let answers = tickets.into_iter().zip(answers).collect();
+        // With room for all from the start: collecting would make some of the tickets' first.
+        let mut both = Vec::with_capacity(tickets.len());
+        both.extend(tickets.into_iter().zip(answers));
+        let answers = both;
         self.told.push(Event::Answered { node: self.id, sent, answers });
     }
 }
