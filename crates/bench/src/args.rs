@@ -14,9 +14,9 @@ use crate::crew::WORKER;
 use crate::plan::{self, Plan, Scope, WORKLOADS};
 use crate::report::Report;
 use crate::subjects::Flavor;
+use crate::{count, table, worker};
 #[cfg(feature = "plots")]
 use crate::{page, plot};
-use crate::{table, worker};
 
 /// Measures quorlock beside raw sockets and other lock libraries, on real servers of its own
 ///
@@ -65,6 +65,18 @@ enum Command {
         /// Also of a checkout with changes, to see how it looks
         #[arg(long)]
         any_commit: bool,
+    },
+
+    /// So many pairs and nothing else, for `cargo xtask instructions`
+    #[command(hide = true)]
+    CountPairs {
+        /// How many acquire and release, each its own key
+        #[arg(long, default_value_t = 64)]
+        lockers: usize,
+
+        /// How often, all together
+        #[arg(long)]
+        pairs: usize,
     },
 
     /// A process that contends for a lock, or holds many
@@ -151,6 +163,9 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "plots")]
         Some(Command::Page { report, page, readme, any_commit }) => {
             page::run(&report, &page, &readme, any_commit).map(|()| ExitCode::SUCCESS)
+        }
+        Some(Command::CountPairs { lockers, pairs }) => {
+            count::run(lockers, pairs).map(|()| ExitCode::SUCCESS)
         }
         Some(Command::Worker { job }) => worker::main(&job).map(|()| ExitCode::SUCCESS),
     };

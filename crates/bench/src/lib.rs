@@ -6,6 +6,7 @@
 
 mod args;
 mod clock;
+mod count;
 mod crew;
 mod held;
 mod lab;

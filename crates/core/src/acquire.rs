@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::command::{Answer, Command, Failure, FailureKind, Holding};
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
@@ -174,8 +174,9 @@ impl Attempt {
             let validity = self.validity();
             // The clock was read after the deciding answer (S5): a process that slept with all
             // its answers in the socket's buffer holds nothing.
-            let enough = validity.valid_for(now) >= self.timing.min_validity();
-            if enough && !validity.remaining(now).is_zero() {
+            let valid_for = validity.valid_for(now);
+            let enough = valid_for >= self.timing.min_validity();
+            if enough && valid_for > self.timing.margin() {
                 return Decision::Acquired(validity);
             }
             return Decision::GiveUp(WhyNot::TooSlow);
@@ -205,12 +206,12 @@ impl Attempt {
     }
 
     /// Which nodes a command of this attempt may have reached.
-    pub(crate) fn reached(&self) -> Vec<bool> {
-        let reached = self.slots.iter().map(|slot| match slot {
+    pub(crate) fn reached(&self) -> NodeSet {
+        let reached = |slot: &Slot| match slot {
             Slot::Failed { failure, .. } => failure.may_have_been_executed(),
             _ => true,
-        });
-        reached.collect()
+        };
+        self.quorum.node_ids().filter(|node| reached(&self.slots[node.index()])).collect()
     }
 
     /// Why there is no quorum, when the caller's patience ends before the attempt is decided: who

@@ -14,7 +14,7 @@ use crate::command::{Answer, Command};
 use crate::courtesy::TURNS_MAX;
 use crate::engine::{LockId, Request};
 use crate::extend::Extension;
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
@@ -35,7 +35,7 @@ pub struct Lease {
     node_timeout: Duration,
     validity: Validity,
     /// A command with our token may have reached the node.
-    reached: Vec<bool>,
+    reached: NodeSet,
     /// When the command was sent that proved the node's vote gone: a yes to an older one is
     /// outdated, however late it comes or comes again. Empty while there is none.
     gone: Vec<Option<Reading>>,
@@ -200,7 +200,7 @@ impl Lease {
         if self.lost.is_some() || *answer != Answer::Granted || self.is_outdated(node, sent) {
             return false;
         }
-        self.reached[node.index()] = true;
+        self.reached.insert(node);
         self.validity.raise(node, Vote::new(sent, self.timing.term()), now);
         true
     }
@@ -239,7 +239,7 @@ impl Lease {
     /// The acquire turns out never to have reached the node: no release is owed there.
     pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
         if attempt == self.acquire_round {
-            self.reached[node.index()] = false;
+            self.reached.remove(node);
         }
     }
 
@@ -310,7 +310,7 @@ impl Lease {
 
     /// The command that puts our key back on a node that has lost it.
     pub fn heal_command(&mut self, node: NodeId) -> Command {
-        self.reached[node.index()] = true;
+        self.reached.insert(node);
         Command::Acquire {
             key: self.key.clone(),
             value: self.value.clone(),
@@ -323,7 +323,7 @@ impl Lease {
         let mut release = Release::of_lease(
             (self.key.clone(), self.value.clone()),
             &self.timing,
-            self.reached.clone(),
+            self.reached,
             &self.validity,
             report.then_some((self.holder, self.node_timeout)),
             (self.quorum, now),

@@ -25,6 +25,32 @@ impl NodeId {
     }
 }
 
+/// Some of the nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct NodeSet(u32);
+
+impl NodeSet {
+    pub(crate) const fn contains(self, node: NodeId) -> bool {
+        self.0 & (1 << node.0) != 0
+    }
+
+    pub(crate) const fn insert(&mut self, node: NodeId) {
+        self.0 |= 1 << node.0;
+    }
+
+    pub(crate) const fn remove(&mut self, node: NodeId) {
+        self.0 &= !(1 << node.0);
+    }
+}
+
+impl FromIterator<NodeId> for NodeSet {
+    fn from_iter<T: IntoIterator<Item = NodeId>>(nodes: T) -> Self {
+        let mut set = Self::default();
+        nodes.into_iter().for_each(|node| set.insert(node));
+        set
+    }
+}
+
 /// The number of nodes and how many of them must agree.
 ///
 /// The quorum counts configured nodes, never connected ones, and is at least a majority: two

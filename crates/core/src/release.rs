@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
 use crate::engine::LockId;
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::{Key, Value};
@@ -81,14 +81,17 @@ impl Release {
         value: Value,
         quorum: Quorum,
         timing: &Timing,
-        reached: Vec<bool>,
+        reached: NodeSet,
         now: Reading,
     ) -> Self {
         let until = now.after(timing.ttl().saturating_add(GIVE_UP_AFTER));
-        let slots = reached
-            .into_iter()
-            .map(|reached| Slot { reached, held: false, until, state: SlotState::Sent })
-            .collect();
+        let slot = |node| Slot {
+            reached: reached.contains(node),
+            held: false,
+            until,
+            state: SlotState::Sent,
+        };
+        let slots = quorum.node_ids().map(slot).collect();
         Self { key, value, quorum, ttl: timing.ttl(), attempt: 0, slots, report: None }
     }
 
@@ -102,7 +105,7 @@ impl Release {
     pub(crate) fn of_lease(
         (key, value): (Key, Value),
         timing: &Timing,
-        reached: Vec<bool>,
+        reached: NodeSet,
         validity: &Validity,
         report: Option<(LockId, Duration)>,
         (quorum, now): (Quorum, Reading),
@@ -228,11 +231,11 @@ impl Release {
 
     fn outcome(&self, was_valid: bool, time_is_up: bool) -> Option<Outcome> {
         let count = |is: fn(&Slot) -> bool| self.slots.iter().filter(|slot| is(slot)).count();
-        let deleted = count(|slot| slot.state == SlotState::Deleted);
+        let deleted = count(|slot| matches!(slot.state, SlotState::Deleted));
         if was_valid && self.quorum.is_reached(deleted) {
             return Some(Outcome::Released);
         }
-        let awaited = count(|slot| slot.state == SlotState::Sent);
+        let awaited = count(|slot| matches!(slot.state, SlotState::Sent));
         if awaited > 0 && !time_is_up {
             return None;
         }

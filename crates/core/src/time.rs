@@ -68,9 +68,14 @@ impl Reading {
     ///
     /// Never negative: a clock that ran backwards has, for a lease, stood still.
     pub fn elapsed_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.nanos_since(earlier))
+    }
+
+    /// The same in nanoseconds.
+    pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
         let boot = self.boot_ns.saturating_sub(earlier.boot_ns);
         let real = self.real_ns.saturating_sub(earlier.real_ns);
-        duration(boot.max(real))
+        u64::try_from(boot.max(real)).unwrap_or(0)
     }
 
     /// The point on the boot clock `delay` from now.

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
 use crate::time::Reading;
 
 /// One node's vote: it counts from the moment *before* it was asked for, for its term.
@@ -13,18 +13,25 @@ use crate::time::Reading;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Vote {
     sent: Reading,
-    term: Duration,
+    term_ns: u64,
 }
 
 impl Vote {
     /// A vote asked for at `sent` (read before the first byte could leave, S4) for `term`.
     pub const fn new(sent: Reading, term: Duration) -> Self {
-        Self { sent, term }
+        let nanos = term.as_nanos();
+        let term_ns = if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 };
+        Self { sent, term_ns }
     }
 
     /// How long the vote still counts.
     pub fn remaining(&self, now: Reading) -> Duration {
-        self.term.saturating_sub(now.elapsed_since(self.sent))
+        Duration::from_nanos(self.nanos_left(now))
+    }
+
+    /// The same in nanoseconds.
+    fn nanos_left(&self, now: Reading) -> u64 {
+        self.term_ns.saturating_sub(now.nanos_since(self.sent))
     }
 
     pub(crate) fn shifted(self, base: Reading) -> Self {
@@ -55,20 +62,17 @@ impl Validity {
 
     /// How long the lock is valid under the protocol's assumptions: the Q-th largest remaining.
     pub fn valid_for(&self, now: Reading) -> Duration {
-        // Asked so often that it matters how much there is to clear.
-        let (mut few, mut many);
-        let remaining = if self.votes.len() <= 7 {
-            few = [Duration::ZERO; 7];
-            &mut few[..self.votes.len()]
-        } else {
-            many = [Duration::ZERO; crate::quorum::NODE_COUNT_MAX];
-            &mut many[..self.votes.len()]
-        };
-        for (slot, vote) in remaining.iter_mut().zip(&self.votes) {
-            *slot = vote.map_or(Duration::ZERO, |vote| vote.remaining(now));
+        // Asked several times in the life of every lock, so it neither sorts nor divides: the
+        // largest so far, in falling order, through which each vote sinks to its place.
+        let mut largest = [0; NODE_COUNT_MAX];
+        let largest = &mut largest[..self.quorum.needed()];
+        for vote in self.votes.iter().flatten() {
+            let mut left = vote.nanos_left(now);
+            for place in &mut *largest {
+                (*place, left) = (left.max(*place), left.min(*place));
+            }
         }
-        remaining.sort_unstable_by(|a, b| b.cmp(a));
-        remaining[self.quorum.needed() - 1]
+        Duration::from_nanos(largest[largest.len() - 1])
     }
 
     /// How long the holder may rely on the lock: until `margin` before the end of its validity.
@@ -78,7 +82,7 @@ impl Validity {
 
     /// How many votes still count.
     pub fn votes(&self, now: Reading) -> usize {
-        self.votes.iter().flatten().filter(|vote| !vote.remaining(now).is_zero()).count()
+        self.votes.iter().flatten().filter(|vote| vote.nanos_left(now) > 0).count()
     }
 
     /// This node's vote is held, or was until it ran out.
@@ -89,7 +93,7 @@ impl Validity {
     /// Puts in a vote if it counts for longer than the one that is there (S11).
     pub(crate) fn raise(&mut self, node: NodeId, vote: Vote, now: Reading) {
         let slot = &mut self.votes[node.index()];
-        if slot.is_none_or(|old| old.remaining(now) < vote.remaining(now)) {
+        if slot.is_none_or(|old| old.nanos_left(now) < vote.nanos_left(now)) {
             *slot = Some(vote);
         }
     }

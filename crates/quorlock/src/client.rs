@@ -79,7 +79,10 @@ impl Shared {
     /// The key under which a resource is stored.
     pub(crate) fn key(&self, resource: &str) -> Result<Arc<str>, InvalidRequest> {
         check_resource(resource)?;
-        Ok(format!("{}{resource}", self.prefix).into())
+        Ok(match &*self.prefix {
+            "" => resource.into(),
+            prefix => format!("{prefix}{resource}").into(),
+        })
     }
 }
 

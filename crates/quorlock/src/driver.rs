@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -178,15 +179,39 @@ pub(crate) struct Driver {
     backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
     figures: Arc<Figures>,
     drain_for: Duration,
-    calls: HashMap<LockId, PendingCall>,
-    held: HashMap<LockId, Arc<Held>>,
-    extends: HashMap<LockId, Vec<oneshot::Sender<Extended>>>,
-    releases: HashMap<LockId, oneshot::Sender<ReleaseReport>>,
-    inspections: HashMap<LockId, oneshot::Sender<Vec<NodeStory>>>,
+    calls: ByLock<PendingCall>,
+    held: ByLock<Arc<Held>>,
+    extends: ByLock<Vec<oneshot::Sender<Extended>>>,
+    releases: ByLock<oneshot::Sender<ReleaseReport>>,
+    inspections: ByLock<oneshot::Sender<Vec<NodeStory>>>,
     closing: Vec<oneshot::Sender<()>>,
     drained: bool,
     /// No handle is left that could ask for anything.
     abandoned: bool,
+}
+
+/// By the lock's number. This process counts them itself, so nobody can choose them to collide, and
+/// hashing need not defend against that.
+type ByLock<T> = HashMap<LockId, T, BuildHasherDefault<NumberHasher>>;
+
+/// Spreads a number over all bits.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The golden ratio's bits: neighbours end up far apart, in the upper bits as in the lower.
+        let product = u128::from(self.0 ^ number) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product ^ (product >> 64)) as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// What [`Driver::gather`] has found.
@@ -237,11 +262,11 @@ impl Driver {
             backgrounds,
             figures,
             drain_for: ttl_max + DRAIN_GRACE,
-            calls: HashMap::new(),
-            held: HashMap::new(),
-            extends: HashMap::new(),
-            releases: HashMap::new(),
-            inspections: HashMap::new(),
+            calls: HashMap::default(),
+            held: HashMap::default(),
+            extends: HashMap::default(),
+            releases: HashMap::default(),
+            inspections: HashMap::default(),
             closing: Vec::new(),
             drained: false,
             abandoned: false,

@@ -33,6 +33,8 @@ use crate::error::{ExtendError, NodeAnswer, describe};
 #[must_use = "a guard that is dropped gives its lock back at once"]
 pub struct Guard {
     held: Arc<Held>,
+    /// [`Guard::release`] has seen to it: nothing is left for the drop.
+    given_back: bool,
 }
 
 /// What makes a guard unlike any other: the token that the nodes store, and, if the lock was handed
@@ -110,7 +112,7 @@ enum Ended {
 
 impl Guard {
     pub(crate) fn new(held: Arc<Held>) -> Self {
-        Self { held }
+        Self { held, given_back: false }
     }
 
     /// The resource that is locked.
@@ -287,11 +289,12 @@ impl Guard {
     }
 
     /// Marks the guard invalid first, then queues the release (S14).
-    pub(crate) fn ask_release(self) -> (oneshot::Receiver<ReleaseReport>, Releasing) {
+    pub(crate) fn ask_release(mut self) -> (oneshot::Receiver<ReleaseReport>, Releasing) {
         let span = tracing::debug_span!(parent: &self.held.span, "release");
         let releasing = Releasing { names: self.held.names.clone(), span };
         let (reply, report) = oneshot::channel();
         self.held.end(Ended::Released);
+        self.given_back = true;
         self.held.asks.send(Ask::Release { lock: self.held.lock, reply: Some(reply) });
         (report, releasing)
     }
@@ -319,7 +322,10 @@ impl Drop for Guard {
     /// Gives the lock back: pushes the release into the client's queue. Never blocks, never panics,
     /// needs no runtime; in a forked child it does nothing, for the lock is the parent's.
     fn drop(&mut self) {
-        if !self.held.is_own_process() || self.held.end(Ended::Released) == Some(Ended::Released) {
+        if self.given_back
+            || !self.held.is_own_process()
+            || self.held.end(Ended::Released) == Some(Ended::Released)
+        {
             return;
         }
         tracing::debug!(parent: &self.held.span, "dropped");

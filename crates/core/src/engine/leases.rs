@@ -21,10 +21,13 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        self.latch_loss(ticket.lock, now, out);
         let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
             return;
         };
+        // Latched before anything may raise the validity (S13).
+        if let Some(cause) = lease.due_loss(now) {
+            return self.lose(ticket.lock, cause, now, out);
+        }
         if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
             return;
         }
@@ -43,10 +46,12 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        self.latch_loss(ticket.lock, now, out);
         let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
             return;
         };
+        if let Some(cause) = lease.due_loss(now) {
+            return self.lose(ticket.lock, cause, now, out);
+        }
         let changed = lease.handle_extended(node, sent, &answer, now);
         if let Some(extension) = lease.extension_mut()
             && extension.round() == ticket.round
@@ -237,7 +242,7 @@ impl Engine {
 
     /// Looks at a lease after anything has changed: is it lost, is a round over, is one due?
     fn review_lease(&mut self, lock: LockId, changed: bool, now: Reading, out: &mut Vec<Effect>) {
-        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+        let Some(Timed { record: lease, wake }) = self.leases.get_mut(&lock) else {
             return;
         };
         if let Some(cause) = lease.due_loss(now) {
@@ -249,10 +254,7 @@ impl Engine {
         if changed {
             out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
         }
-        self.review_extension(lock, now, out);
-        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
-            return;
-        };
+        Self::review_extension(lock, lease, now, out);
         if lease.extension_is_due(now) {
             if lease.may_extend(now) {
                 Self::start_extension(self.quorum.node_ids(), lock, lease, now, out);
@@ -260,13 +262,11 @@ impl Engine {
                 lease.stop_extending();
             }
         }
-        self.index_lease(lock, now);
+        let deadline = lease.deadline(now);
+        Self::index(&mut self.deadlines, Owner::Lease(lock), wake, deadline);
     }
 
-    fn review_extension(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
-        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
-            return;
-        };
+    fn review_extension(lock: LockId, lease: &mut Lease, now: Reading, out: &mut Vec<Effect>) {
         let Some(extension) = lease.extension_mut() else {
             return;
         };

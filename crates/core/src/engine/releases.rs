@@ -1,12 +1,13 @@
 //! Releases: sent once behind the acquire, and again where they are owed.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::{Effect, Engine, LockId, Owner, Ticket, Timed, Verb, send};
 use crate::command::Answer;
 use crate::quorum::NodeId;
 use crate::release::Release;
-use crate::time::Reading;
+use crate::time::{BootTime, Reading};
 
 /// More tokens than this are not kept in mind; the oldest are left to their ttl.
 const RELEASES_MAX: usize = 65_536;
@@ -51,9 +52,10 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let id = (ticket.lock, ticket.round);
-        let Some(Timed { record, .. }) = self.releases.get_mut(&id) else {
+        let Some(timed) = self.releases.get_mut(&id) else {
             return;
         };
+        let record = &mut timed.record;
         let failed = matches!(answer, Answer::Failed(_));
         record.handle_answer(node, answer, now);
         let link = &mut self.nodes[node.index()];
@@ -65,7 +67,9 @@ impl Engine {
             link.retry_at = Some(at);
             self.deadlines.insert((at, Owner::Node(node)));
         }
-        self.review_release(id, out);
+        if Self::review(&mut self.deadlines, id, timed, out) {
+            self.forget_release(id, out);
+        }
     }
 
     /// An acquire has failed, and certainly never reached its node: no release is owed there,
@@ -139,18 +143,31 @@ impl Engine {
 
     /// Tells the outcome if it is clear; forgets the release if nothing is awaited or owed.
     fn review_release(&mut self, id: (LockId, u32), out: &mut Vec<Effect>) {
-        let Some(Timed { record, wake }) = self.releases.get_mut(&id) else {
-            return;
-        };
+        if let Some(timed) = self.releases.get_mut(&id)
+            && Self::review(&mut self.deadlines, id, timed, out)
+        {
+            self.forget_release(id, out);
+        }
+    }
+
+    /// Tells the outcome if it is clear; returns whether the release can be forgotten.
+    fn review(
+        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        id: (LockId, u32),
+        Timed { record, wake }: &mut Timed<Release>,
+        out: &mut Vec<Effect>,
+    ) -> bool {
         if let Some((lock, report)) = record.poll_report() {
             out.push(Effect::Released { lock, report });
         }
         let over = record.is_over();
         let deadline = if over { None } else { record.deadline() };
-        Self::index(&mut self.deadlines, Owner::Release(id.0, id.1), wake, deadline);
-        if over {
-            self.releases.remove(&id);
-            self.review_drained(out);
-        }
+        Self::index(deadlines, Owner::Release(id.0, id.1), wake, deadline);
+        over
+    }
+
+    fn forget_release(&mut self, id: (LockId, u32), out: &mut Vec<Effect>) {
+        self.releases.remove(&id);
+        self.review_drained(out);
     }
 }

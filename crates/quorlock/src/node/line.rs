@@ -133,7 +133,11 @@ impl Line {
             return false;
         }
         let count = self.waiting.len().min(BATCH_MAX);
-        let (tickets, commands) = self.waiting.drain(..count).unzip();
+        let (mut tickets, mut commands) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for (ticket, command) in self.waiting.drain(..count) {
+            tickets.push(ticket);
+            commands.push(command);
+        }
         let stamp = Arc::new(Stamp::new(self.id, self.clock, self.events.clone()));
         let batch = Batch { commands, stamp: stamp.clone() };
         let answers = self.node.execute(batch);
@@ -173,12 +177,14 @@ impl Line {
             // Which answer belongs to which command cannot be told: none counts.
             answers = vec![Answer::Failed(Failure::new(FailureKind::Protocol)); tickets.len()];
         }
-        let judged = answers.into_iter().map(|answer| match answer {
-            Answer::Failed(_) => answer,
-            _ if was_sent => answer,
-            _ => Answer::Failed(Failure::new(FailureKind::Protocol)),
-        });
-        let answers = tickets.into_iter().zip(judged).collect();
+        if !was_sent {
+            let votes = answers.iter_mut().filter(|answer| !matches!(answer, Answer::Failed(_)));
+            votes.for_each(|answer| *answer = Answer::Failed(Failure::new(FailureKind::Protocol)));
+        }
+        // With room for all from the start: collecting would make some of the tickets' first.
+        let mut both = Vec::with_capacity(tickets.len());
+        both.extend(tickets.into_iter().zip(answers));
+        let answers = both;
         self.told.push(Event::Answered { node: self.id, sent, answers });
     }
 }

@@ -224,29 +224,32 @@ impl Shared {
     /// server did not know the script (a definite no: it has not run, so this is no repetition), or
     /// did not say what was there instead of our key.
     async fn run(&self, connection: &Connection, commands: Vec<Command>) -> Vec<Answer> {
-        let mut said = self.pipeline(connection, &commands, connection.skills.way()).await;
+        let way = connection.skills.way();
+        let (mut answers, mut unclear) = self.pipeline(connection, &commands, way).await;
         for way in [Way::Sha, Way::Text] {
-            let places: Vec<usize> = (0..said.len()).filter(|&i| said[i] == Err(way)).collect();
+            let asked = unclear.iter().filter(|(_, other)| *other == way);
+            let places: Vec<usize> = asked.map(|(place, _)| *place).collect();
             if !places.is_empty() {
                 let again: Vec<Command> = places.iter().map(|&i| commands[i].clone()).collect();
-                let given = self.pipeline(connection, &again, way).await;
-                for (place, given) in places.into_iter().zip(given) {
-                    said[place] = given;
+                let (given, still) = self.pipeline(connection, &again, way).await;
+                for (&place, given) in places.iter().zip(given) {
+                    answers[place] = given;
                 }
+                unclear.extend(still.into_iter().map(|(i, way)| (places[i], way)));
             }
         }
-        let protocol = |_| Answer::Failed(Failure::new(FailureKind::Protocol));
-        said.into_iter().map(|said| said.unwrap_or_else(protocol)).collect()
+        answers
     }
 
-    /// One round trip. An error says in which way to ask instead.
+    /// One round trip. What it leaves unclear counts as failed until it has been asked again; in
+    /// which way to do so is told beside.
     async fn pipeline(
         &self,
         connection: &Connection,
         commands: &[Command],
         way: Way,
-    ) -> Vec<Result<Answer, Way>> {
-        let mut pipeline = Pipeline::with_capacity(3 * commands.len());
+    ) -> (Vec<Answer>, Vec<(usize, Way)>) {
+        let mut pipeline = Pipeline::with_capacity(commands.len());
         let mut replies = 0;
         let watches = connection.skills.watches;
         for command in commands {
@@ -260,7 +263,7 @@ impl Shared {
             () = connection.closed.cancelled() => Err(closed()),
         };
         connection.end_flight();
-        let failed = |failure: Failure| vec![Ok(Answer::Failed(failure)); commands.len()];
+        let failed = |failure: Failure| (vec![Answer::Failed(failure); commands.len()], Vec::new());
         let values = match result {
             Ok(values) if values.len() == replies => values,
             // Replies that do not fit: the stream is out of step, and so would be all that
@@ -276,15 +279,27 @@ impl Shared {
         };
         self.resume(connection);
         let mut values = values.into_iter();
-        let answers = commands.iter().map(|command| translate(command, way, watches, &mut values));
-        let answers: Vec<Result<Answer, Way>> = answers.collect();
-        if answers.iter().flatten().any(is_out_of_protocol) {
+        let (mut answers, mut unclear) = (Vec::with_capacity(commands.len()), Vec::new());
+        let mut in_step = true;
+        for command in commands {
+            answers.push(match translate(command, way, watches, &mut values) {
+                Ok(answer) => {
+                    in_step &= !is_out_of_protocol(&answer);
+                    answer
+                }
+                Err(way) => {
+                    unclear.push((answers.len(), way));
+                    Answer::Failed(Failure::new(FailureKind::Protocol))
+                }
+            });
+        }
+        if !in_step {
             // Out of step somewhere: which of the other replies fit their commands cannot be told
             // either, so none of them counts (S22).
             connection.closed.cancel();
             return failed(Failure::new(FailureKind::Protocol));
         }
-        answers
+        (answers, unclear)
     }
 
     /// The server gave a sign of life: a suspended connection is as good as before.

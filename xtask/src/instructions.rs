@@ -1,0 +1,86 @@
+//! `cargo xtask instructions`: what a pair costs, on a machine that is too noisy to time it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use quorlock_servers::SERVER_VARIABLE;
+
+use crate::cargo;
+use crate::install::ensure_server;
+
+/// Lockers, and two numbers of pairs. The difference of their instructions is that of the pairs.
+const RUNS: [(u64, u64, u64); 2] = [(64, 2_048, 10_240), (1, 400, 2_000)];
+
+/// A folder of its own: the program that is counted is built with other features than the benchmark.
+const TARGET: &str = "target/instructions";
+
+const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, for example with \
+     `apt-get install valgrind`, `dnf install valgrind` or `pacman -S valgrind`";
+
+/// Builds, runs and prints.
+pub(crate) fn run(workspace: &Path) -> ExitCode {
+    match count(workspace) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn count(workspace: &Path) -> Result<(), String> {
+    let valgrind = Command::new("valgrind").arg("--version").stdin(Stdio::null()).output();
+    if !valgrind.is_ok_and(|output| output.status.success()) {
+        return Err(HOW_TO_INSTALL.to_owned());
+    }
+    let server = ensure_server(workspace).map_err(|help| help.to_string())?;
+    let target = workspace.join(TARGET);
+    let built = cargo(workspace)
+        .args(["build", "--release", "--package", "quorlock-bench"])
+        .args(["--no-default-features", "--features", "valgrind"])
+        .args(["--config", "profile.release.debug=1", "--target-dir"])
+        .arg(&target)
+        .status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err("the program to count in could not be built".to_owned());
+    }
+    let program = target.join("release/quorlock-bench");
+    for (lockers, few, many) in RUNS {
+        let count = |pairs| instructions(&program, &server.path, lockers, pairs);
+        let (less, more) = (count(few)?, count(many)?);
+        let each = more.saturating_sub(less) / (many - few);
+        println!("N = 5, c = {lockers}: {each} instructions per pair");
+    }
+    println!("profiles: callgrind_annotate --inclusive=yes {TARGET}/*.callgrind");
+    Ok(())
+}
+
+/// How many instructions the client executes for so many pairs, its start included.
+fn instructions(program: &Path, server: &Path, lockers: u64, pairs: u64) -> Result<u64, String> {
+    let file = program.ancestors().nth(2).unwrap_or(Path::new("."));
+    let file: PathBuf = file.join(format!("c{lockers}-{pairs}.callgrind"));
+    let mut out = std::ffi::OsString::from("--callgrind-out-file=");
+    out.push(&file);
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--quiet"])
+        .arg(out)
+        .arg(program)
+        .args(["count-pairs", "--lockers", &lockers.to_string(), "--pairs", &pairs.to_string()])
+        .env(SERVER_VARIABLE, server)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("valgrind: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("the run under valgrind failed: {}\n{said}", output.status));
+    }
+    let profile = fs::read_to_string(&file);
+    let total = profile.and_then(|profile| {
+        let total = profile.lines().find_map(|line| line.strip_prefix("summary: "));
+        let total = total.and_then(|total| total.trim().parse().ok());
+        total.ok_or_else(|| io::Error::other("no line `summary:`"))
+    });
+    total.map_err(|error| format!("{}: {error}", file.display()))
+}
