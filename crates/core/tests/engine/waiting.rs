@@ -380,7 +380,7 @@ fn a_waiting_caller_is_told_after_each_failed_attempt_if_it_wants_to_be() {
 
 /// Two clients and `nodes` nodes; the first holds the lock.
 fn held_by_another(nodes: usize) -> (World, LockId) {
-    let mut world = World::with(2, Quorum::majority(nodes).unwrap());
+    let mut world = World::with(2, Quorum::majority(nodes).expect("there are nodes"));
     let holder = world.acquire(request("k"));
     world.run_for(10);
     (world, holder)
