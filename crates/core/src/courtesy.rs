@@ -90,6 +90,11 @@ impl Courtesy {
         self.crowded_until = Some(now.after(RIVALS_FOR));
     }
 
+    /// The lock was still free when one's slot came: so many others there were not.
+    pub(crate) fn see_room(&mut self) {
+        self.crowded_until = None;
+    }
+
     /// Where a call begins that has to wait.
     pub(crate) fn crowd(&self, now: Reading) -> Crowd {
         let crowded = self.crowded_until.is_some_and(|at| !at.remaining(now).is_zero());
@@ -247,6 +252,9 @@ mod tests {
         courtesy.see_crowd(at(0));
         assert_eq!(courtesy.crowd(at(1)), Crowd(CROWD));
         assert_eq!(courtesy.crowd(at(10_000)), Crowd::default());
+        courtesy.see_crowd(at(10_000));
+        courtesy.see_room();
+        assert_eq!(courtesy.crowd(at(10_001)), Crowd::default());
     }
 
     #[test]

@@ -324,6 +324,8 @@ impl Engine {
         }
         if call.is_open() {
             call.crowd.narrow();
+            let key = call.request.key.clone();
+            self.manners_of(&key, now).see_room();
         }
         self.try_now(lock, out);
     }
