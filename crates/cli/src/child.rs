@@ -22,8 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use nix::unistd::getpgrp;
 use rustix::net::{Shutdown, shutdown};
-use rustix::process::{Signal, getpgrp};
+use rustix::process::Signal;
 use tokio::sync::mpsc;
 
 pub(crate) use self::signals::Signals;
@@ -113,7 +114,7 @@ impl Child {
         let mut guardian = start_guardian(command, env_set, env_remove, theirs)?;
         let mut listener = Channel::new(ours.try_clone()?);
         let channel = Channel::new(ours);
-        let keeper_group = getpgrp().as_raw_nonzero().get();
+        let keeper_group = getpgrp().as_raw();
         let started = channel
             .send_with_stdin(Message::Start { keeper_group, deadlines })
             .map_err(SpawnError::from)

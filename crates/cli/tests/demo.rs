@@ -71,11 +71,10 @@ fn assert_clean_verdict(output: &Output) {
     assert!(!said.contains("WRONG"), "{said}");
     let in_one_line: Vec<&str> = said.split_whitespace().filter(|word| *word != "|").collect();
     let in_one_line = in_one_line.join(" ");
-    let mut refusal = vec!["no quorum, 3 of 5 nodes must grant".to_owned()];
-    refusal.extend(["c", "d", "e"].map(|node| format!("node {node} failed: unreachable")));
-    for part in refusal {
-        assert!(in_one_line.contains(&part), "{part} is missing: {said}");
-    }
+    assert!(in_one_line.contains("no quorum, 3 of 5 nodes must grant"), "{said}");
+    let failed = |node: &&&str| in_one_line.contains(&format!("node {node} failed: unreachable"));
+    // With a vote of another worker against it, an attempt has failed before the third is heard.
+    assert!(["c", "d", "e"].iter().filter(failed).count() >= 2, "{said}");
     // Before the story begins there are paths, as long as they are.
     let mut story = said.lines().skip_while(|line| !line.starts_with(" 0.0s"));
     assert!(story.all(|line| line.chars().count() <= 80), "{said}");

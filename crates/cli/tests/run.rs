@@ -6,9 +6,10 @@ mod common;
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 use std::time::Duration;
 
-use common::{Lab, Running, boot, eventually, group_gone_at_ms, stderr, stdout};
+use common::{Lab, Running, boot, eventually, group_gone_at_ms, stderr, stdout, unix_ms};
 use quorlock_servers::{Reply, ServerOptions};
 use rustix::process::Signal;
 
@@ -149,12 +150,20 @@ fn command_ends_before_the_lock(lab: &Lab, script: &str) {
     for node in &lab.nodes[..3] {
         node.pause().unwrap();
     }
-    let (group, valid_until_ms) = parse(&told);
-    let gone_at_ms = group_gone_at_ms(group);
-    assert!(gone_at_ms <= valid_until_ms, "{} ms late", gone_at_ms - valid_until_ms);
+    assert_gone_in_time(&told, unix_ms());
     let output = run.end();
     assert_eq!(output.status.code(), Some(79), "{}", stderr(&output));
     assert!(stderr(&output).contains("lost the lock \"k\""), "{}", stderr(&output));
+}
+
+/// Checks that the group is gone before the end of the validity of a lock of three seconds, if
+/// nothing was extended after `silent_ms`. On a slow machine an extension may have come before.
+fn assert_gone_in_time(told: &str, silent_ms: u64) {
+    let (group, valid_until_ms) = parse(told);
+    let before_the_first_extension = silent_ms + 2000 < valid_until_ms;
+    let end_ms = if before_the_first_extension { valid_until_ms } else { silent_ms + 3000 };
+    let gone_at_ms = group_gone_at_ms(group);
+    assert!(gone_at_ms <= end_ms, "{} ms late", gone_at_ms - end_ms);
 }
 
 fn parse(told: &str) -> (i32, u64) {
@@ -184,10 +193,39 @@ fn a_command_is_gone_before_its_lock_is_if_quorlock_is_stopped() {
     let run = Running::start(&mut lab.quorlock(&args));
     let told = lab.await_file("up");
     run.signal(Signal::STOP);
-    let (group, valid_until_ms) = parse(&told);
-    assert!(group_gone_at_ms(group) <= valid_until_ms);
+    assert_gone_in_time(&told, unix_ms());
     run.signal(Signal::CONT);
     assert_eq!(run.end().status.code(), Some(79));
+}
+
+/// In a container session and process group can be those of a process outside, whose number is 0.
+#[test]
+fn in_a_container_the_command_ends_with_its_lock_too() {
+    let name = "in_a_container_the_command_ends_with_its_lock_too";
+    let Some(lab) = Lab::new(name) else { return };
+    let contained = |args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]).args(args);
+        let ours = lab.quorlock(&[]);
+        command.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(lab.folder.path());
+        command
+    };
+    if !contained(&["true"]).status().is_ok_and(|status| status.success()) {
+        println!("{name}: skipped, for a container cannot be made here");
+        return;
+    }
+    let quorlock = env!("CARGO_BIN_EXE_quorlock");
+    let stubborn = "trap '' TERM; echo up > up; sleep 60 & while :; do sleep 1; done";
+    let args = [quorlock, "run", "k", "--ttl", "1s", "--", "sh", "-c", stubborn];
+    let run = Running::start(&mut contained(&args));
+    lab.await_file("up");
+    for node in &lab.nodes[..3] {
+        node.pause().unwrap();
+    }
+    let output = run.end();
+    assert_eq!(output.status.code(), Some(79), "{}", stderr(&output));
+    assert!(stderr(&output).contains("lost the lock \"k\""), "{}", stderr(&output));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Quorlock as a job of somebody's shell.
 
-use rustix::process::{Pid, Signal, getpgid, getpgrp, getppid, getsid, kill_current_process_group};
+use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid};
+use rustix::process::{Signal, kill_current_process_group};
 
 use super::super::guardian::procfs;
 use super::super::guardian::terminal::controlling;
@@ -17,15 +18,16 @@ pub(super) fn has_shell() -> bool {
     let group = getpgrp();
     let session = getsid(None);
     let mut ancestor = getppid();
-    while let Some(pid) = ancestor {
-        if getsid(Some(pid)) != session {
+    // A parent outside of this container has the number 0, for which these calls would mean us.
+    while ancestor.as_raw() > 0 {
+        if getsid(Some(ancestor)) != session {
             return false;
         }
-        if getpgid(Some(pid)) != Ok(group) {
+        if getpgid(Some(ancestor)) != Ok(group) {
             return true;
         }
-        let parent = procfs::process(pid.as_raw_nonzero().get()).map(|process| process.parent);
-        ancestor = parent.and_then(Pid::from_raw);
+        let Some(process) = procfs::process(ancestor.as_raw()) else { return false };
+        ancestor = Pid::from_raw(process.parent);
     }
     false
 }

@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use nix::unistd::getpgrp;
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpgrp, kill_process_group, test_kill_process_group, waitpgid,
+    Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid,
 };
 use tokio::sync::mpsc;
 
@@ -104,7 +105,9 @@ impl Watch {
             thread::sleep(LOOK_AGAIN);
         }
         // The guardian would have done that, too.
-        Terminal::reclaim(getpgrp(), self.group);
+        if let Some(keeper) = Pid::from_raw(getpgrp().as_raw()) {
+            Terminal::reclaim(keeper, self.group);
+        }
         ChildEvent::Unguarded { gone_at_boot_ns: boot_ns() }
     }
 

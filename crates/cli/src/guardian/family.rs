@@ -18,8 +18,8 @@ use std::process;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, getsid, kill_process, kill_process_group,
-    test_kill_process_group, wait,
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, test_kill_process_group,
+    wait,
 };
 
 use super::course::Ending;
@@ -124,16 +124,19 @@ impl Family {
             Err(_) => return false,
             Ok(()) => {}
         }
-        // A dead member that its own parent does not bury is dead all the same.
         self.members().map_or(self.group_empty, |members| members.is_empty())
     }
 
-    /// The living members as the process table shows them.
+    /// The members as the process table shows them. A dead one that its own parent does not bury
+    /// is dead all the same; one that is ours to bury counts until [`reap`](Self::reap) has done
+    /// it: nobody else will, and its other threads may outlive its first.
     fn members(&self) -> Option<Vec<procfs::Process>> {
-        let session = getsid(None).ok()?.as_raw_nonzero().get();
-        let mut members =
-            procfs::descendants(&procfs::processes()?, getpid().as_raw_nonzero().get());
-        members.retain(|process| process.alive && process.session == session);
+        let (processes, me) = (procfs::processes()?, getpid().as_raw_nonzero().get());
+        let session = processes.iter().find(|process| process.pid == me)?.session;
+        let mut members = procfs::descendants(&processes, me);
+        members.retain(|process| {
+            (process.alive || process.parent == me) && process.session == session
+        });
         Some(members)
     }
 }

@@ -5,13 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::process::id;
 
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     /// Its number.
     pub(crate) pid: i32,
-    /// Who waits for it.
+    /// Who waits for it. This number and the next two are 0 if they are those of a process
+    /// outside of our container.
     pub(crate) parent: i32,
     /// Its process group.
     pub(crate) group: i32,
@@ -23,19 +25,28 @@ pub(crate) struct Process {
 
 /// One process, if it exists.
 pub(crate) fn process(pid: i32) -> Option<Process> {
-    // The name may hold any bytes, so this is no UTF-8.
-    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+    if counts_as_we_do() { look_up(pid) } else { None }
 }
 
 /// Every process that was there during the whole of this call.
 pub(crate) fn processes() -> Option<Vec<Process>> {
+    if !counts_as_we_do() {
+        return None;
+    }
     let numbers = fs::read_dir("/proc")
         .ok()?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let processes: Vec<_> = numbers.filter_map(process).collect();
-    // A /proc without even ourselves in it is not the one meant.
-    let me = i32::try_from(std::process::id()).ok()?;
-    processes.iter().any(|process| process.pid == me).then_some(processes)
+    Some(numbers.filter_map(look_up).collect())
+}
+
+fn look_up(pid: i32) -> Option<Process> {
+    // The name may hold any bytes, so this is no UTF-8.
+    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// In a new container /proc may still be that of the machine, where our numbers mean others.
+fn counts_as_we_do() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|me| me.as_os_str() == &*id().to_string())
 }
 
 /// Those of `processes` that have `ancestor` above them.
