@@ -115,6 +115,7 @@ impl Attempt {
         if awaited {
             *slot = match answer {
                 Answer::Granted => {
+                    let sent = if mutant!(ValidityFromReply) { now } else { sent };
                     let vote = Vote::new(sent, self.timing.term());
                     Slot::Granted { vote, took }
                 }
@@ -170,13 +171,13 @@ impl Attempt {
     fn decide(&self, now: Reading) -> Decision {
         let granted = self.count(|slot| matches!(slot, Slot::Granted { .. }));
         let outstanding = self.count(|slot| matches!(slot, Slot::Outstanding { .. }));
-        if self.quorum.is_reached(granted) {
+        if self.quorum.is_reached(granted + usize::from(mutant!(QuorumLessOne))) {
             let validity = self.validity();
             // The clock was read after the deciding answer (S5): a process that slept with all
             // its answers in the socket's buffer holds nothing.
             let valid_for = validity.valid_for(now);
             let enough = valid_for >= self.timing.min_validity();
-            if enough && valid_for > self.timing.margin() {
+            if enough && valid_for > self.timing.margin() || mutant!(NoClockCheck) {
                 return Decision::Acquired(validity);
             }
             return Decision::GiveUp(WhyNot::TooSlow);
@@ -208,6 +209,9 @@ impl Attempt {
     /// Which nodes a command of this attempt may have reached.
     pub(crate) fn reached(&self) -> NodeSet {
         let reached = |slot: &Slot| match slot {
+            Slot::Failed { failure, .. } if mutant!(NoReleaseToTimedOut) => {
+                failure.kind() != FailureKind::Silent
+            }
             Slot::Failed { failure, .. } => failure.may_have_been_executed(),
             _ => true,
         };

@@ -220,12 +220,16 @@ impl Lease {
         }
         match answer {
             Answer::Extended if self.is_outdated(node, sent) => false,
-            Answer::Extended => {
+            Answer::Failed(_) if !mutant!(ExtensionCountsUnknown) => false,
+            Answer::Extended | Answer::Failed(_) => {
                 self.validity.raise(node, Vote::new(sent, self.timing.term()), now);
                 true
             }
             Answer::Absent | Answer::Other => {
                 let had = self.validity.has_vote_of(node);
+                if mutant!(AbsentKeepsVote) {
+                    return false;
+                }
                 self.validity.drop_vote(node);
                 self.gone.resize(self.quorum.nodes(), None);
                 let gone = &mut self.gone[node.index()];
@@ -335,6 +339,11 @@ impl Lease {
         release
     }
 
+    #[cfg(quorlock_mutants)]
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        self.quorum.node_ids()
+    }
+
     /// The number for the next commands of this lock.
     pub fn next_round(&mut self) -> u32 {
         self.round += 1;
@@ -375,7 +384,7 @@ impl Lease {
         Command::Extend {
             key: self.key.clone(),
             value: self.value.clone(),
-            ttl_ms: self.timing.ttl_ms(),
+            ttl_ms: self.timing.ttl_ms() >> usize::from(mutant!(ExtensionShortens)),
         }
     }
 }

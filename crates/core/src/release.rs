@@ -143,6 +143,11 @@ impl Release {
         Command::Release { key: self.key.clone(), value: self.value.clone(), tell }
     }
 
+    #[cfg(quorlock_mutants)]
+    pub(crate) fn has_reached(&self, node: NodeId) -> bool {
+        self.slots[node.index()].reached
+    }
+
     /// Takes a node's answer.
     pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
         let slot = &mut self.slots[node.index()];

@@ -99,7 +99,7 @@ impl Timing {
         if reserved >= ttl {
             return Err(TimingError::NothingLeft { drift, margin, min_validity, ttl });
         }
-        let term = ttl - drift;
+        let term = if mutant!(NoDrift) { ttl } else { ttl - drift };
         Ok(Self { ttl_ms, term, margin, min_validity, node_timeout, connect_timeout })
     }
 
