@@ -339,7 +339,7 @@ impl Lease {
         release
     }
 
-    #[cfg(quorlock_mutants)]
+    /// All nodes, whether or not they have granted it.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         self.quorum.node_ids()
     }

@@ -143,7 +143,7 @@ impl Release {
         Command::Release { key: self.key.clone(), value: self.value.clone(), tell }
     }
 
-    #[cfg(quorlock_mutants)]
+    /// A command with this token may have reached the node.
     pub(crate) fn has_reached(&self, node: NodeId) -> bool {
         self.slots[node.index()].reached
     }

@@ -283,7 +283,6 @@ impl Engine {
                 Progress::Failed => Some(Extended::Unconfirmed(extension.story(now))),
             };
             if let Some(outcome) = outcome {
-                #[cfg(quorlock_mutants)]
                 if mutant!(FailedExtensionReleases) && progress == Progress::Failed {
                     let ticket = Ticket { lock, round: lease.next_round(), verb: Verb::Release };
                     let command = lease.end(false, now).command();

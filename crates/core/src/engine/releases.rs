@@ -25,7 +25,6 @@ impl Engine {
     ) {
         let ticket = Ticket { lock, round, verb: Verb::Release };
         for node in self.quorum.node_ids() {
-            #[cfg(quorlock_mutants)]
             if mutant!(NoReleaseToTimedOut) && !release.has_reached(node) {
                 continue;
             }
