@@ -2,7 +2,7 @@
 //!
 //! One task (or thread) per client. Callers push [`Ask`]s, nodes push events, the clock moves; each
 //! time round, all that has come in goes through the engine under one reading of the clock taken
-//! after it came in, and the commands that come out go to the nodes' tasks, one message per node.
+//! after it came in, and the commands that come out go to the nodes' lines, which send them.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -167,7 +167,7 @@ pub(crate) struct Driver {
     /// To give to guards; weak, so that the driver does not keep itself alive.
     asks_weak: WeakAsks,
     events: UnboundedReceiver<Event>,
-    /// Keeps the channel open: without a node's task left there is silence, not an end.
+    /// Keeps the channel open: when no node is left there is silence, not an end.
     _event_sender: UnboundedSender<Event>,
     /// The ways to the nodes; `None` for one whose node has panicked.
     lines: Vec<Option<Line>>,
@@ -186,8 +186,8 @@ pub(crate) struct Driver {
     inspections: ByLock<oneshot::Sender<Vec<NodeStory>>>,
     closing: Vec<oneshot::Sender<()>>,
     drained: bool,
-    /// No handle is left that could ask for anything.
-    abandoned: bool,
+    /// No handle is left that could ask for anything: what is owed is drained until then.
+    drain_until: Option<Instant>,
 }
 
 /// By the lock's number. This process counts them itself, so nobody can choose them to collide, and
@@ -214,13 +214,6 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// What [`Driver::gather`] has found.
-#[derive(PartialEq, Eq)]
-enum Gathered {
-    Something,
-    NobodyIsLeft,
-}
-
 struct PendingCall {
     resource: Arc<str>,
     /// If the lock is extended automatically: by how much, and for how long.
@@ -230,7 +223,7 @@ struct PendingCall {
 }
 
 impl Driver {
-    /// Starts the nodes' tasks; must be called inside the runtime that is to run them.
+    /// Must be called inside the runtime that is to run it.
     pub(crate) fn start(
         quorum: Quorum,
         nodes: &[Arc<dyn Node>],
@@ -269,7 +262,7 @@ impl Driver {
             inspections: HashMap::default(),
             closing: Vec::new(),
             drained: false,
-            abandoned: false,
+            drain_until: None,
         }
     }
 
@@ -278,18 +271,15 @@ impl Driver {
         let mut asked = Vec::new();
         let mut answered = Vec::new();
         let mut alarm = Alarm::new(self.clock);
-        let mut drain_until = None;
-        while !self.drained && drain_until.is_none_or(|until| Instant::now() < until) {
-            if let Some(delay) = self.due_in(drain_until) {
+        while !self.drained && self.drain_until.is_none_or(|until| Instant::now() < until) {
+            if let Some(delay) = self.due_in() {
                 alarm.set(delay);
             }
-            let abandoned = drain_until.is_some();
+            let was_abandoned = self.drain_until.is_some();
             // What comes in by other ways than through tokio's own channels must not be held up by
             // tokio's budget for them.
             let gathered = poll_fn(|cx| self.gather(&mut asked, &mut answered, &mut alarm, cx));
-            if tokio::task::unconstrained(gathered).await == Gathered::NobodyIsLeft && !abandoned {
-                drain_until = Some(Instant::now() + self.drain_for);
-            }
+            tokio::task::unconstrained(gathered).await;
             // Read after all of this came in: the reading that invariant S5 asks for.
             let now = self.clock.now();
             self.entropy.expect(asked.len());
@@ -301,7 +291,7 @@ impl Driver {
                 self.take(ask, now);
             }
             self.handle(Event::Wake, now);
-            if drain_until.is_some() && !abandoned {
+            if self.drain_until.is_some() && !was_abandoned {
                 self.handle(Event::Close, now);
             }
             self.flush();
@@ -321,7 +311,7 @@ impl Driver {
         answered: &mut Vec<Event>,
         alarm: &mut Alarm,
         cx: &mut Context<'_>,
-    ) -> Poll<Gathered> {
+    ) -> Poll<()> {
         // What has arrived goes up, what is to be sent goes down, in one turn.
         self.poll_backgrounds(cx);
         for line in &mut self.lines {
@@ -341,12 +331,12 @@ impl Driver {
         let nobody_is_left =
             matches!(self.asks.poll_recv_many(cx, asked, ASKS_MAX), Poll::Ready(0));
         let rings = alarm.poll(cx).is_ready();
-        if nobody_is_left && !self.abandoned {
-            self.abandoned = true;
-            return Poll::Ready(Gathered::NobodyIsLeft);
+        let has_been_abandoned = nobody_is_left && self.drain_until.is_none();
+        if has_been_abandoned {
+            self.drain_until = Some(Instant::now() + self.drain_for);
         }
-        if rings || !answered.is_empty() || !asked.is_empty() {
-            return Poll::Ready(Gathered::Something);
+        if has_been_abandoned || rings || !answered.is_empty() || !asked.is_empty() {
+            return Poll::Ready(());
         }
         Poll::Pending
     }
@@ -360,11 +350,11 @@ impl Driver {
     }
 
     /// How long until there is something to do without being asked.
-    fn due_in(&self, drain_until: Option<Instant>) -> Option<Duration> {
+    fn due_in(&self) -> Option<Duration> {
         // A deadline of centuries hence need not be waited for exactly.
         const LONG: Duration = Duration::from_secs(3600);
         let due = self.engine.deadline().map(|at| at.remaining(self.clock.now()).min(LONG));
-        let drained = drain_until.map(|at| at.saturating_duration_since(Instant::now()));
+        let drained = self.drain_until.map(|at| at.saturating_duration_since(Instant::now()));
         [due, drained].into_iter().flatten().min()
     }
 
@@ -517,7 +507,7 @@ impl Driver {
         }
     }
 
-    /// Gives each node's task what it is to send.
+    /// Gives each node's line what it is to send.
     fn flush(&mut self) {
         for (place, orders) in self.outbox.iter_mut().enumerate() {
             if !orders.is_empty() {
