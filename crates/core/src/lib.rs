@@ -66,4 +66,4 @@ pub use crate::retry::{Delay, POLL_CEILING, Retry};
 pub use crate::time::{BootTime, Reading};
 pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
 pub use crate::token::{Key, Token, Value};
-pub use crate::vote::{Validity, Vote};
+pub use crate::vote::Validity;

@@ -28,6 +28,10 @@ pub struct Release {
     ttl: Duration,
     /// The round of the attempt whose token this is.
     attempt: u32,
+    /// A command with this token may have reached the node.
+    reached: NodeSet,
+    /// The node's vote was held when the release began.
+    held: NodeSet,
     slots: Vec<Slot>,
     report: Option<Report>,
 }
@@ -35,10 +39,6 @@ pub struct Release {
 /// What is known of one node in this release.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Slot {
-    /// A command with this token may have reached the node.
-    reached: bool,
-    /// The node's vote was held when the release began.
-    held: bool,
     /// When it is let go of, whatever is known by then: the key has expired by itself.
     until: BootTime,
     state: SlotState,
@@ -61,6 +61,23 @@ impl SlotState {
     /// The node said that our key is not there.
     const fn is_gone(&self) -> bool {
         matches!(self, Self::Absent | Self::Other | Self::NotOurs)
+    }
+
+    /// An answer is awaited, or the release is owed.
+    const fn is_open(&self) -> bool {
+        matches!(self, Self::Sent | Self::Owed(_))
+    }
+
+    /// For people; `held`: the node's vote was held.
+    fn tell(&self, held: bool) -> NodeReleased {
+        match self {
+            Self::Deleted => NodeReleased::Deleted,
+            Self::Absent | Self::NotOurs if held => NodeReleased::LostEarly,
+            Self::Absent | Self::NotOurs => NodeReleased::NeverGranted,
+            Self::Other => NodeReleased::Other,
+            Self::Sent => NodeReleased::Unanswered,
+            Self::Owed(failure) | Self::Over(failure) => NodeReleased::Failed(failure.clone()),
+        }
     }
 }
 
@@ -85,14 +102,10 @@ impl Release {
         now: Reading,
     ) -> Self {
         let until = now.after(timing.ttl().saturating_add(GIVE_UP_AFTER));
-        let slot = |node| Slot {
-            reached: reached.contains(node),
-            held: false,
-            until,
-            state: SlotState::Sent,
-        };
+        let slot = |_| Slot { until, state: SlotState::Sent };
         let slots = quorum.node_ids().map(slot).collect();
-        Self { key, value, quorum, ttl: timing.ttl(), attempt: 0, slots, report: None }
+        let (ttl, held) = (timing.ttl(), NodeSet::default());
+        Self { key, value, quorum, ttl, attempt: 0, reached, held, slots, report: None }
     }
 
     /// Notes which attempt's token this is, for [`Release::handle_unreached`].
@@ -111,12 +124,10 @@ impl Release {
         (quorum, now): (Quorum, Reading),
     ) -> Self {
         let mut release = Self::after_attempt(key, value, quorum, timing, reached, now);
-        for (node, slot) in quorum.node_ids().zip(&mut release.slots) {
-            slot.held = validity.has_vote_of(node);
-        }
+        release.held = validity.held();
         release.report = report.map(|(holder, timeout)| Report {
             holder,
-            was_valid: !validity.remaining(now).is_zero(),
+            was_valid: validity.lasts(Duration::ZERO, now),
             due: now.after(timeout),
             time_is_up: false,
         });
@@ -149,13 +160,19 @@ impl Release {
         if slot.state != SlotState::Sent {
             return;
         }
+        // A release that failed is owed, unless there is nothing to release.
+        let owed = self.reached.contains(node);
+        let failed = |failure| match owed {
+            true => SlotState::Owed(failure),
+            false => SlotState::Over(failure),
+        };
         slot.state = match answer {
             Answer::Deleted => SlotState::Deleted,
             Answer::Absent => SlotState::Absent,
             Answer::Other => SlotState::Other,
             Answer::NotOurs => SlotState::NotOurs,
-            Answer::Failed(failure) => slot.failed(failure),
-            _ => slot.failed(Failure::new(FailureKind::Protocol)),
+            Answer::Failed(failure) => failed(failure),
+            _ => failed(Failure::new(FailureKind::Protocol)),
         };
         // Everything that could have made the key was sent before the first failure, so a ttl
         // after that one the key is gone. A failure to send again does not put that off.
@@ -169,7 +186,7 @@ impl Release {
     pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
         let slot = &mut self.slots[node.index()];
         if attempt == self.attempt {
-            slot.reached = false;
+            self.reached.remove(node);
             if let SlotState::Owed(failure) = &slot.state {
                 slot.state = SlotState::Over(failure.clone());
             }
@@ -205,7 +222,7 @@ impl Release {
 
     /// When time next changes something.
     pub fn deadline(&self) -> Option<BootTime> {
-        let open = self.slots.iter().filter(|slot| slot.is_open()).map(|slot| slot.until);
+        let open = self.slots.iter().filter(|slot| slot.state.is_open()).map(|slot| slot.until);
         open.chain(self.report.as_ref().map(|report| report.due)).min()
     }
 
@@ -216,7 +233,7 @@ impl Release {
 
     /// Nothing is awaited, nothing owed, nobody waits for the outcome.
     pub fn is_over(&self) -> bool {
-        self.report.is_none() && !self.slots.iter().any(Slot::is_open)
+        self.report.is_none() && !self.slots.iter().any(|slot| slot.state.is_open())
     }
 
     /// The outcome and whom to tell, once, as soon as it is clear or its time is up.
@@ -225,30 +242,35 @@ impl Release {
         let holder = report.holder;
         let outcome = self.outcome(report.was_valid, report.time_is_up)?;
         self.report = None;
-        let nodes = self.slots.iter().map(Slot::tell).collect();
+        let slots = self.quorum.node_ids().zip(&self.slots);
+        let nodes = slots.map(|(node, slot)| slot.state.tell(self.held.contains(node))).collect();
         Some((holder, ReleaseReport { outcome, handed_over: false, nodes }))
     }
 
     fn outcome(&self, was_valid: bool, time_is_up: bool) -> Option<Outcome> {
-        let count = |is: fn(&Slot) -> bool| self.slots.iter().filter(|slot| is(slot)).count();
-        let deleted = count(|slot| matches!(slot.state, SlotState::Deleted));
+        let count =
+            |is: fn(&SlotState) -> bool| self.slots.iter().filter(|slot| is(&slot.state)).count();
+        let deleted = count(|state| matches!(state, SlotState::Deleted));
         if was_valid && self.quorum.is_reached(deleted) {
             return Some(Outcome::Released);
         }
-        let awaited = count(|slot| matches!(slot.state, SlotState::Sent));
-        if awaited > 0 && !time_is_up {
+        if !time_is_up && count(|state| matches!(state, SlotState::Sent)) > 0 {
             return None;
         }
         // Definitely gone, although held: if without these there is no quorum, the lock had been
         // lost before we gave it back.
-        let gone = count(|slot| slot.held && slot.state.is_gone());
-        let never = count(|slot| !slot.held && slot.state != SlotState::Deleted);
+        let (mut gone, mut never) = (0, 0);
+        for (node, slot) in self.quorum.node_ids().zip(&self.slots) {
+            let held = self.held.contains(node);
+            gone += usize::from(held && slot.state.is_gone());
+            never += usize::from(!held && slot.state != SlotState::Deleted);
+        }
         let proved_lost =
             gone > 0 && self.quorum.is_out_of_reach(self.quorum.nodes() - gone - never, 0);
         if was_valid && !proved_lost {
             return Some(Outcome::Unknown);
         }
-        let taken = count(|slot| slot.state == SlotState::Other) > 0;
+        let taken = count(|state| *state == SlotState::Other) > 0;
         Some(if taken { Outcome::TakenByOther } else { Outcome::Expired })
     }
 
@@ -269,31 +291,6 @@ impl Release {
         }
         if let Some(report) = &mut self.report {
             report.due = report.due.shifted(base);
-        }
-    }
-}
-
-impl Slot {
-    /// A release that failed is owed, unless there is nothing to release.
-    fn failed(&self, failure: Failure) -> SlotState {
-        if self.reached { SlotState::Owed(failure) } else { SlotState::Over(failure) }
-    }
-
-    /// An answer is awaited, or the release is owed.
-    fn is_open(&self) -> bool {
-        matches!(self.state, SlotState::Sent | SlotState::Owed(_))
-    }
-
-    fn tell(&self) -> NodeReleased {
-        match (&self.state, self.held) {
-            (SlotState::Deleted, _) => NodeReleased::Deleted,
-            (SlotState::Absent | SlotState::NotOurs, false) => NodeReleased::NeverGranted,
-            (SlotState::Absent | SlotState::NotOurs, true) => NodeReleased::LostEarly,
-            (SlotState::Other, _) => NodeReleased::Other,
-            (SlotState::Sent, _) => NodeReleased::Unanswered,
-            (SlotState::Owed(failure) | SlotState::Over(failure), _) => {
-                NodeReleased::Failed(failure.clone())
-            }
         }
     }
 }

@@ -514,7 +514,7 @@ impl Released {
 
 #[cfg(test)]
 mod tests {
-    use quorlock_core::{Quorum, Vote};
+    use quorlock_core::Quorum;
     use tokio::sync::mpsc::UnboundedReceiver;
     use tokio::time::{advance, timeout};
 
@@ -523,8 +523,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn validity(term: Duration) -> Validity {
-        let votes = vec![Some(Vote::new(Clock::Tokio.now(), term))];
-        Validity::new(votes, Quorum::majority(1).unwrap(), Duration::ZERO)
+        let votes = [Some(Clock::Tokio.now())];
+        Validity::new(votes, Quorum::majority(1).unwrap(), term, Duration::ZERO)
     }
 
     /// A guard that is valid for a second, and what it asks of its driver.

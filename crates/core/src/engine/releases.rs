@@ -38,8 +38,10 @@ impl Engine {
                 self.deadlines.remove(&(at, Owner::Release(oldest, its_round)));
             }
         }
-        self.releases.insert((lock, round), Timed::new(release));
-        self.review_release((lock, round), out);
+        let mut timed = Timed::new(release);
+        let deadline = timed.record.deadline();
+        Self::index(&mut self.deadlines, Owner::Release(lock, round), &mut timed.wake, deadline);
+        self.releases.insert((lock, round), timed);
     }
 
     /// A node's answer to a release.
