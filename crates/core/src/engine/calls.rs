@@ -712,10 +712,9 @@ impl Call {
         }
     }
 
-    /// Notes when a quorum may be free by expiry alone, as far as is known.
+    /// Notes in what time a quorum may be free by expiry alone, as far as is known.
     fn note_free_in(&mut self, now: Reading) {
-        let free_at = self.waiting.as_ref().and_then(Waiting::free_at);
-        self.free_in = free_at.map(|at| at.remaining(now));
+        self.free_in = self.waiting.as_ref().and_then(|waiting| waiting.free_in(now));
     }
 
     /// For how long to wait, with what is known by now.
