@@ -31,7 +31,7 @@ use crate::courtesy::{Crowd, Manners};
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
 use crate::queue::LocalQueue;
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::{Release, ReleaseReport};
 use crate::retry::Retry;
 use crate::time::{BootTime, Reading};
@@ -192,11 +192,11 @@ pub enum Event {
 /// What the driver is to do, in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Give this command to a node, behind all earlier ones. Never twice (S8).
+    /// Give this command to each of these nodes, behind all earlier ones. Never twice (S8).
     Send {
-        /// Which node.
-        node: NodeId,
-        /// To come back with the answer.
+        /// Which nodes.
+        nodes: NodeSet,
+        /// To come back with each answer.
         ticket: Ticket,
         /// What to ask.
         command: Command,
@@ -652,9 +652,4 @@ impl Engine {
         }
         *wake = deadline;
     }
-}
-
-/// Gives `command` to `node`.
-fn send(out: &mut Vec<Effect>, node: NodeId, ticket: Ticket, command: Command) {
-    out.push(Effect::Send { node, ticket, command });
 }

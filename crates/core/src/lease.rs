@@ -310,9 +310,9 @@ impl Lease {
         self.extend_at = None;
     }
 
-    /// The command that puts our key back on a node that has lost it.
-    pub fn heal_command(&mut self, node: NodeId) -> Command {
-        self.reached.insert(node);
+    /// The command that puts our key back on nodes that have lost it.
+    pub fn heal_command(&mut self, nodes: NodeSet) -> Command {
+        nodes.iter().for_each(|node| self.reached.insert(node));
         Command::Acquire {
             key: self.key.clone(),
             value: self.value.clone(),

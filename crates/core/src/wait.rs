@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use crate::acquire::Attempt;
 use crate::command::Answer;
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
 /// What a waiting call knows of the lock on every node.
@@ -127,7 +127,7 @@ impl Waiting {
     }
 
     /// As many of the nodes that can be reached as it takes to tell whether the lock is held.
-    pub(crate) fn to_ask(&self) -> Vec<NodeId> {
+    pub(crate) fn to_ask(&self) -> NodeSet {
         let (nodes, needed) = (self.quorum.nodes(), self.quorum.needed());
         let known = |node: &NodeId| self.slots[node.index()] != Slot::Unknown;
         self.quorum.node_ids().filter(known).take(needed.max(nodes - needed + 1)).collect()

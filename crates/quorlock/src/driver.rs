@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -410,8 +411,10 @@ impl Driver {
     fn carry_out(&mut self, effect: Effect, now: Reading) {
         // A reply that nobody waits for any more is no error: whoever asked has gone.
         match effect {
-            Effect::Send { node, ticket, command } => {
-                self.outbox[node.index()].push((ticket, command));
+            Effect::Send { nodes, ticket, command } => {
+                for (node, command) in nodes.iter().zip(repeat_n(command, nodes.len())) {
+                    self.outbox[node.index()].push((ticket, command));
+                }
             }
             Effect::Acquired { lock, token, turn, validity, .. } => {
                 self.grant(lock, GuardToken::new(token, turn), validity, now);

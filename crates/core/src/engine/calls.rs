@@ -19,7 +19,7 @@ use core::time::Duration;
 
 use super::{
     Call, Effect, Engine, Link, LockId, Owner, Phase, Refusal, RefusalKind, Request, Story, Ticket,
-    Timed, Verb, Wait, send,
+    Timed, Verb, Wait,
 };
 use crate::acquire::{Attempt, Decision, NodeSaid, WhyNot};
 use crate::command::{Answer, Command};
@@ -27,7 +27,7 @@ use crate::courtesy::{Crowd, Manners, at_least, mix};
 use crate::inspect::Inspection;
 use crate::lease::Lease;
 use crate::queue::LocalQueue;
-use crate::quorum::NodeId;
+use crate::quorum::{NodeId, NodeSet};
 use crate::retry::{Delay, after_expiry};
 use crate::time::{BootTime, Reading};
 use crate::token::{Key, Token, Value};
@@ -138,9 +138,7 @@ impl Engine {
         let timeout = timing.node_timeout(round_trip);
         let attempt = Attempt::start(name, self.quorum, timing, timeout, connecting, now);
         let ticket = Ticket { lock, round: call.round, verb: Verb::Acquire };
-        for node in self.quorum.node_ids() {
-            send(out, node, ticket, attempt.command());
-        }
+        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command: attempt.command() });
         call.phase = Phase::Attempting(attempt);
         Self::index_call(&mut self.deadlines, lock, timed);
     }
@@ -236,13 +234,13 @@ impl Engine {
         }
         let release = attempt.give_up(now).of_attempt(round);
         self.start_release((lock, round), release, out);
-        let refusing: Vec<NodeId> = attempt.refusing().collect();
+        let refusing: NodeSet = attempt.refusing().collect();
         if attempt.lacks_rights() {
             self.refuse(lock, RefusalKind::NoQuorum, now, out);
         } else if refusing.is_empty() {
             self.rest(lock, now, out);
         } else {
-            self.look(lock, &refusing, false, now, out);
+            self.look(lock, refusing, false, now, out);
         }
     }
 
@@ -252,7 +250,7 @@ impl Engine {
     fn look(
         &mut self,
         lock: LockId,
-        nodes: &[NodeId],
+        nodes: NodeSet,
         again: bool,
         now: Reading,
         out: &mut Vec<Effect>,
@@ -264,17 +262,15 @@ impl Engine {
         // An answer to an earlier look is not one to this.
         call.round += u32::from(again);
         let due = now.after(call.request.timing.node_timeout(call.round_trip));
-        let inspection = Inspection::start(self.quorum, |node| nodes.contains(&node), due, now);
-        let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
-        let (watches, key) = (call.is_to_watch(), call.request.key.clone());
-        for &node in nodes {
-            if let Some(waiting) = &mut call.waiting {
-                waiting.ask(node);
-            }
-            let key = key.clone();
-            let command = if watches { Command::Watch { key } } else { Command::Inspect { key } };
-            send(out, node, ticket, command);
+        let inspection = Inspection::start(self.quorum, nodes, due, now);
+        if let Some(waiting) = &mut call.waiting {
+            nodes.iter().for_each(|node| waiting.ask(node));
         }
+        let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
+        let key = call.request.key.clone();
+        let command =
+            if call.is_to_watch() { Command::Watch { key } } else { Command::Inspect { key } };
+        out.push(Effect::Send { nodes, ticket, command });
         call.phase = Phase::Looking { inspection, again };
         Self::index_call(&mut self.deadlines, lock, timed);
     }
@@ -440,7 +436,7 @@ impl Engine {
         };
         let nodes = waiting.to_ask();
         waiting.forget();
-        self.look(lock, &nodes, true, now, out);
+        self.look(lock, nodes, true, now, out);
     }
 
     /// Time has passed for a call.
@@ -586,11 +582,10 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let inspection = Inspection::start(self.quorum, |_| true, now.after(timeout), now);
+        let nodes = self.quorum.all();
+        let inspection = Inspection::start(self.quorum, nodes, now.after(timeout), now);
         let ticket = Ticket { lock, round: 0, verb: Verb::Inspect };
-        for node in self.quorum.node_ids() {
-            send(out, node, ticket, Command::Inspect { key: key.clone() });
-        }
+        out.push(Effect::Send { nodes, ticket, command: Command::Inspect { key } });
         self.inspections.insert(lock, Timed::new(inspection));
         self.review_inspection(lock, now, out);
     }

@@ -3,11 +3,11 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::{Effect, Engine, Extended, LockId, Owner, Ticket, Timed, Verb, send};
+use super::{Effect, Engine, Extended, LockId, Owner, Ticket, Timed, Verb};
 use crate::command::Answer;
 use crate::extend::Progress;
 use crate::lease::{Lease, LossCause};
-use crate::quorum::NodeId;
+use crate::quorum::{NodeId, NodeSet};
 use crate::release::{NodeReleased, Outcome, ReleaseReport};
 use crate::time::{BootTime, Reading};
 
@@ -97,7 +97,7 @@ impl Engine {
             return;
         };
         if lease.extension().is_none_or(|extension| extension.is_told()) {
-            Self::start_extension(self.quorum.node_ids(), lock, lease, now, out);
+            Self::start_extension(self.quorum.all(), lock, lease, now, out);
         }
         if let Some(extension) = lease.extension_mut() {
             extension.want();
@@ -264,7 +264,7 @@ impl Engine {
         Self::review_extension(lock, lease, now, out);
         if lease.extension_is_due(now) {
             if lease.may_extend(now) {
-                Self::start_extension(self.quorum.node_ids(), lock, lease, now, out);
+                Self::start_extension(self.quorum.all(), lock, lease, now, out);
             } else {
                 lease.stop_extending();
             }
@@ -295,9 +295,9 @@ impl Engine {
         let healable = extension.take_healable();
         let (over, round) = (extension.is_told() && extension.is_over(), extension.round());
         let ticket = Ticket { lock, round, verb: Verb::Heal };
-        for node in healable {
-            let command = lease.heal_command(node);
-            send(out, node, ticket, command);
+        if !healable.is_empty() {
+            let command = lease.heal_command(healable);
+            out.push(Effect::Send { nodes: healable, ticket, command });
         }
         if over {
             lease.finish_extension();
@@ -305,7 +305,7 @@ impl Engine {
     }
 
     fn start_extension(
-        nodes: impl Iterator<Item = NodeId>,
+        nodes: NodeSet,
         lock: LockId,
         lease: &mut Lease,
         now: Reading,
@@ -313,9 +313,7 @@ impl Engine {
     ) {
         let (round, command) = lease.start_extension(now);
         let ticket = Ticket { lock, round, verb: Verb::Extend };
-        for node in nodes {
-            send(out, node, ticket, command.clone());
-        }
+        out.push(Effect::Send { nodes, ticket, command });
     }
 
     /// Tells the outcome of the round under way, if somebody waits for it; once.
