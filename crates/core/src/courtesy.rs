@@ -12,9 +12,14 @@
 //!
 //! All of this is manners, not safety: forgetting it changes who is next, never how many hold.
 
+use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use crate::time::{BootTime, Reading};
+use crate::token::Key;
+
+/// Of more keys than this no manners are kept in mind.
+const MANNERS_MAX: usize = 1024;
 
 /// Under one token, a lock is handed over within a process at most so many times.
 pub(crate) const TURNS_MAX: u32 = 64;
@@ -137,12 +142,12 @@ impl Courtesy {
     }
 
     /// When this process may try again; `None`: now.
-    pub(crate) fn resume_at(&self, now: Reading) -> Option<BootTime> {
+    fn resume_at(&self, now: Reading) -> Option<BootTime> {
         self.resume_at.filter(|at| !at.remaining(now).is_zero())
     }
 
     /// It makes no difference any more.
-    pub(crate) fn is_stale(&self, now: Reading) -> bool {
+    fn is_stale(&self, now: Reading) -> bool {
         let over = |at: Option<BootTime>, grace: Duration| {
             at.is_none_or(|at| at.after(grace).remaining(now).is_zero())
         };
@@ -151,11 +156,42 @@ impl Courtesy {
             && over(self.resume_at, RIVALS_FOR)
     }
 
-    pub(crate) fn shift(&mut self, base: Reading) {
+    fn shift(&mut self, base: Reading) {
         self.first_turn = self.first_turn.map(|at| at.shifted(base));
         self.rivals_until = self.rivals_until.map(|at| at.shifted(base));
         self.crowded_until = self.crowded_until.map(|at| at.shifted(base));
         self.resume_at = self.resume_at.map(|at| at.shifted(base));
+    }
+}
+
+/// What one process remembers of all keys; bounded, for to forget it does no harm.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Manners(BTreeMap<Key, Courtesy>);
+
+impl Manners {
+    /// What is remembered of a key, to be added to.
+    pub(crate) fn of(&mut self, key: &Key, now: Reading) -> &mut Courtesy {
+        if self.0.len() >= MANNERS_MAX && !self.0.contains_key(key) {
+            self.0.retain(|_, courtesy| !courtesy.is_stale(now));
+            if self.0.len() >= MANNERS_MAX {
+                self.0.clear();
+            }
+        }
+        let courtesy = self.0.entry(key.clone()).or_default();
+        if courtesy.is_stale(now) {
+            *courtesy = Courtesy::default();
+        }
+        courtesy
+    }
+
+    /// When this process may try for a key again; `None`: now.
+    pub(crate) fn resume_at(&self, key: &Key, now: Reading) -> Option<BootTime> {
+        self.0.get(key)?.resume_at(now)
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.0.retain(|_, courtesy| !courtesy.is_stale(base));
+        self.0.values_mut().for_each(|courtesy| courtesy.shift(base));
     }
 }
 

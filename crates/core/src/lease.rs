@@ -5,6 +5,7 @@
 //! way, the loss comes at its time; if anything proves too many votes gone, it comes at once.
 //! Once lost, a lease stays lost (S13): no answer can raise it any more.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -19,7 +20,7 @@ use crate::release::Release;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::{Key, Token, Value};
-use crate::vote::{Validity, Vote};
+use crate::vote::Validity;
 
 /// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -32,7 +33,6 @@ pub struct Lease {
     value: Value,
     quorum: Quorum,
     timing: Timing,
-    node_timeout: Duration,
     validity: Validity,
     /// A command with our token may have reached the node.
     reached: NodeSet,
@@ -51,7 +51,8 @@ pub struct Lease {
     round_trip: Duration,
     jitter: u64,
     extend_at: Option<BootTime>,
-    extension: Option<Extension>,
+    /// Boxed, because most of the time there is none.
+    extension: Option<Box<Extension>>,
     lost: Option<LossCause>,
 }
 
@@ -72,27 +73,27 @@ pub enum LossCause {
 impl Lease {
     /// The lease that a successful attempt begins.
     pub(crate) fn begin(
-        attempt: &Attempt,
+        attempt: Attempt,
+        request: Request,
         validity: Validity,
-        (quorum, node_timeout): (Quorum, Duration),
         (holder, token, round): (LockId, Token, u32),
         (round_trip, jitter): (Duration, u64),
-        request: &Request,
         now: Reading,
     ) -> Self {
-        let Request { timing, automatic, max_hold, .. } = *request;
+        let Request { owner, timing, automatic, max_hold, .. } = request;
         let hold_until = now.after(max_hold);
+        let reached = attempt.reached();
+        let (quorum, key, value) = attempt.into_parts();
         Self {
             holder,
             token,
-            owner: request.owner.clone(),
-            key: attempt.key().clone(),
-            value: attempt.value().clone(),
+            owner,
+            key,
+            value,
             quorum,
             timing,
-            node_timeout,
             validity,
-            reached: attempt.reached(),
+            reached,
             gone: Vec::new(),
             acquire_round: round,
             round,
@@ -148,7 +149,7 @@ impl Lease {
             && next.owner == self.owner
             && !self.is_exhausted(now)
             && now.after(self.timing.ttl()) <= self.token_until
-            && !self.validity.remaining(now).is_zero()
+            && self.validity.lasts(Duration::ZERO, now)
             && self.validity.valid_for(now) >= next.timing.min_validity()
     }
 
@@ -180,12 +181,12 @@ impl Lease {
     }
 
     /// The extension under way, until every node has answered or its time is up.
-    pub const fn extension(&self) -> Option<&Extension> {
-        self.extension.as_ref()
+    pub fn extension(&self) -> Option<&Extension> {
+        self.extension.as_deref()
     }
 
     pub(crate) fn extension_mut(&mut self) -> Option<&mut Extension> {
-        self.extension.as_mut()
+        self.extension.as_deref_mut()
     }
 
     /// Takes a vote that was granted after the decision, or a heal: it counts from its own time of
@@ -197,11 +198,12 @@ impl Lease {
         answer: &Answer,
         now: Reading,
     ) -> bool {
-        if self.lost.is_some() || *answer != Answer::Granted || self.is_outdated(node, sent) {
+        if self.lost.is_some() || !matches!(answer, Answer::Granted) || self.is_outdated(node, sent)
+        {
             return false;
         }
         self.reached.insert(node);
-        self.validity.raise(node, Vote::new(sent, self.timing.term()), now);
+        self.validity.raise(node, sent, now);
         true
     }
 
@@ -221,7 +223,7 @@ impl Lease {
         match answer {
             Answer::Extended if self.is_outdated(node, sent) => false,
             Answer::Extended => {
-                self.validity.raise(node, Vote::new(sent, self.timing.term()), now);
+                self.validity.raise(node, sent, now);
                 true
             }
             Answer::Absent | Answer::Other => {
@@ -250,7 +252,7 @@ impl Lease {
 
     /// Why the lease must be given up now, if it must.
     pub fn due_loss(&self, now: Reading) -> Option<LossCause> {
-        if self.lost.is_some() || !self.validity.remaining(now).is_zero() {
+        if self.lost.is_some() || self.validity.lasts(Duration::ZERO, now) {
             return None;
         }
         let held = self.quorum.node_ids().filter(|node| self.validity.has_vote_of(*node)).count();
@@ -281,8 +283,8 @@ impl Lease {
     pub fn start_extension(&mut self, now: Reading) -> (u32, Command) {
         self.round += 1;
         self.extend_at = None;
-        let extension = Extension::start(self.round, self.quorum, self.node_timeout, now);
-        self.extension = Some(extension);
+        let extension = Extension::start(self.round, self.quorum, self.node_timeout(), now);
+        self.extension = Some(Box::new(extension));
         (self.round, self.extend_command())
     }
 
@@ -308,9 +310,9 @@ impl Lease {
         self.extend_at = None;
     }
 
-    /// The command that puts our key back on a node that has lost it.
-    pub fn heal_command(&mut self, node: NodeId) -> Command {
-        self.reached.insert(node);
+    /// The command that puts our key back on nodes that have lost it.
+    pub fn heal_command(&mut self, nodes: NodeSet) -> Command {
+        nodes.iter().for_each(|node| self.reached.insert(node));
         Command::Acquire {
             key: self.key.clone(),
             value: self.value.clone(),
@@ -325,7 +327,7 @@ impl Lease {
             &self.timing,
             self.reached,
             &self.validity,
-            report.then_some((self.holder, self.node_timeout)),
+            report.then(|| (self.holder, self.node_timeout())),
             (self.quorum, now),
         )
         .of_attempt(self.acquire_round);
@@ -346,9 +348,11 @@ impl Lease {
         if self.lost.is_some() {
             return None;
         }
-        let loss = now.after(self.validity.remaining(now));
-        let round = self.extension.as_ref().map(Extension::deadline);
-        [Some(loss), self.extend_at, round].into_iter().flatten().min()
+        let round = self.extension().map(Extension::deadline);
+        match [self.extend_at, round].into_iter().flatten().min() {
+            Some(at) if self.validity.lasts(at.remaining(now), now) => Some(at),
+            _ => Some(now.after(self.validity.remaining(now))),
+        }
     }
 
     pub(crate) fn finish_extension(&mut self) {
@@ -369,6 +373,10 @@ impl Lease {
         if let Some(extension) = &mut self.extension {
             extension.shift(base);
         }
+    }
+
+    fn node_timeout(&self) -> Duration {
+        self.timing.node_timeout(self.round_trip)
     }
 
     fn extend_command(&self) -> Command {

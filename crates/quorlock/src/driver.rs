@@ -7,9 +7,10 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,14 +22,12 @@ use quorlock_core::{
     Effect, Engine, Event, Extended, LockId, LossCause, NodeStory, Quorum, Reading, Refusal,
     ReleaseReport, Story, Token, Validity,
 };
-use tokio::sync::mpsc::{
-    UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel,
-};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::client::Names;
+use crate::client::Common;
 use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held, Limit};
 use crate::node::line::{Line, Order};
@@ -82,27 +81,10 @@ impl Asks {
         std::process::id() == self.process
     }
 
-    pub(crate) fn downgrade(&self) -> WeakAsks {
-        WeakAsks { sender: self.sender.downgrade(), process: self.process }
-    }
-
     /// The way as a process sees it that was forked from the driver's.
     #[cfg(test)]
     pub(crate) fn in_fork(self) -> Self {
         Self { process: self.process.wrapping_add(1), ..self }
-    }
-}
-
-/// For the driver to hand out; it does not keep the driver alive.
-#[derive(Debug)]
-pub(crate) struct WeakAsks {
-    sender: WeakUnboundedSender<Ask>,
-    process: u32,
-}
-
-impl WeakAsks {
-    fn upgrade(&self) -> Option<Asks> {
-        Some(Asks { sender: self.sender.upgrade()?, process: self.process })
     }
 }
 
@@ -134,6 +116,17 @@ impl Figures {
             nodes: (0..nodes).map(|_| NodeFigures::default()).collect(),
         }
     }
+
+    /// The round trip to a quorum: the Q-th smallest of the nodes', of those that have ever
+    /// answered. One that has not says nothing of how far the others are.
+    fn round_trip(&self, quorum: Quorum) -> Duration {
+        let nanos = self.nodes.iter().map(|node| node.round_trip_ns.load(Ordering::Relaxed));
+        let mut known: Vec<u64> = nanos.filter(|nanos| *nanos > 0).collect();
+        known.sort_unstable();
+        let place = quorum.needed().min(known.len());
+        let nanos = place.checked_sub(1).map_or(0, |place| known[place]);
+        Duration::from_nanos(nanos)
+    }
 }
 
 impl NodeFigures {
@@ -162,10 +155,9 @@ pub(crate) struct Driver {
     engine: Engine,
     quorum: Quorum,
     clock: Clock,
-    names: Names,
     asks: UnboundedReceiver<Ask>,
     /// To give to guards; weak, so that the driver does not keep itself alive.
-    asks_weak: WeakAsks,
+    common: Weak<Common>,
     events: UnboundedReceiver<Event>,
     /// Keeps the channel open: when no node is left there is silence, not an end.
     _event_sender: UnboundedSender<Event>,
@@ -178,6 +170,8 @@ pub(crate) struct Driver {
     /// What the nodes do besides: their connections.
     backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
     figures: Arc<Figures>,
+    /// To a quorum, as of the last answer.
+    round_trip: Duration,
     drain_for: Duration,
     calls: ByLock<PendingCall>,
     held: ByLock<Arc<Held>>,
@@ -227,8 +221,8 @@ impl Driver {
     pub(crate) fn start(
         quorum: Quorum,
         nodes: &[Arc<dyn Node>],
-        (clock, names, figures): (Clock, Names, Arc<Figures>),
-        (asks_weak, asks): (WeakAsks, UnboundedReceiver<Ask>),
+        (clock, figures): (Clock, Arc<Figures>),
+        (common, asks): (Weak<Common>, UnboundedReceiver<Ask>),
         ttl_max: Duration,
     ) -> Self {
         let (event_sender, events) = unbounded_channel();
@@ -243,9 +237,8 @@ impl Driver {
             engine: Engine::new(quorum),
             quorum,
             clock,
-            names,
             asks,
-            asks_weak,
+            common,
             events,
             _event_sender: event_sender,
             outbox: lines.iter().map(|_| Vec::new()).collect(),
@@ -254,6 +247,7 @@ impl Driver {
             lines,
             backgrounds,
             figures,
+            round_trip: Duration::ZERO,
             drain_for: ttl_max + DRAIN_GRACE,
             calls: HashMap::default(),
             held: HashMap::default(),
@@ -407,8 +401,10 @@ impl Driver {
     fn carry_out(&mut self, effect: Effect, now: Reading) {
         // A reply that nobody waits for any more is no error: whoever asked has gone.
         match effect {
-            Effect::Send { node, ticket, command } => {
-                self.outbox[node.index()].push((ticket, command));
+            Effect::Send { nodes, ticket, command } => {
+                for (node, command) in nodes.iter().zip(repeat_n(command, nodes.len())) {
+                    self.outbox[node.index()].push((ticket, command));
+                }
             }
             Effect::Acquired { lock, token, turn, validity, .. } => {
                 self.grant(lock, GuardToken::new(token, turn), validity, now);
@@ -471,10 +467,9 @@ impl Driver {
     fn grant(&mut self, lock: LockId, token: GuardToken, validity: Validity, now: Reading) {
         let Some(call) = self.calls.remove(&lock) else { return };
         // No handle is left, and so no caller: what is held is given back in a moment.
-        let Some(asks) = self.asks_weak.upgrade() else { return };
-        let context = (self.clock, asks, self.names.clone());
+        let Some(common) = self.common.upgrade() else { return };
         let limit = call.extended.map(|(ttl, max_hold)| Limit { ttl, until: now.after(max_hold) });
-        let held = Arc::new(Held::new((lock, call.resource, token), (validity, limit), context));
+        let held = Arc::new(Held::new((lock, call.resource, token), (validity, limit), common));
         self.held.insert(lock, held.clone());
         // If the caller has gone, the guard comes back and is dropped, which releases the lock.
         let _ = call.reply.send(Ok(Guard::new(held)));
@@ -482,27 +477,15 @@ impl Driver {
 
     fn begin(&mut self, lock: LockId) -> Event {
         let (token, jitter) = self.entropy.draw();
-        Event::Begin { lock, token, jitter, round_trip: self.round_trip() }
+        Event::Begin { lock, token, jitter, round_trip: self.round_trip }
     }
 
-    /// The round trip to a quorum: the Q-th smallest of the nodes', of those that have ever
-    /// answered. One that has not says nothing of how far the others are.
-    fn round_trip(&self) -> Duration {
-        let nanos =
-            self.figures.nodes.iter().map(|node| node.round_trip_ns.load(Ordering::Relaxed));
-        let mut known: Vec<u64> = nanos.filter(|nanos| *nanos > 0).collect();
-        known.sort_unstable();
-        let place = self.quorum.needed().min(known.len());
-        let nanos = place.checked_sub(1).map_or(0, |place| known[place]);
-        Duration::from_nanos(nanos)
-    }
-
-    fn observe(&self, event: &Event, now: Reading) {
+    fn observe(&mut self, event: &Event, now: Reading) {
         if let Event::Answered { node, sent, answers } = event {
-            let figures = &self.figures.nodes[node.index()];
             let failed = |answer| matches!(answer, &quorlock_core::Answer::Failed(_));
             if !answers.iter().all(|(_, answer)| failed(answer)) {
-                figures.observe(now.elapsed_since(*sent));
+                self.figures.nodes[node.index()].observe(now.elapsed_since(*sent));
+                self.round_trip = self.figures.round_trip(self.quorum);
             }
         }
     }

@@ -3,9 +3,9 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::{Effect, Engine, LockId, Owner, Ticket, Timed, Verb, send};
+use super::{Effect, Engine, LockId, Owner, Ticket, Timed, Verb};
 use crate::command::Answer;
-use crate::quorum::NodeId;
+use crate::quorum::{NodeId, NodeSet};
 use crate::release::Release;
 use crate::time::{BootTime, Reading};
 
@@ -24,9 +24,7 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let ticket = Ticket { lock, round, verb: Verb::Release };
-        for node in self.quorum.node_ids() {
-            send(out, node, ticket, release.command());
-        }
+        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command: release.command() });
         if self.releases.len() >= RELEASES_MAX
             && let Some(((oldest, its_round), mut timed)) = self.releases.pop_first()
         {
@@ -38,8 +36,10 @@ impl Engine {
                 self.deadlines.remove(&(at, Owner::Release(oldest, its_round)));
             }
         }
-        self.releases.insert((lock, round), Timed::new(release));
-        self.review_release((lock, round), out);
+        let mut timed = Timed::new(release);
+        let deadline = timed.record.deadline();
+        Self::index(&mut self.deadlines, Owner::Release(lock, round), &mut timed.wake, deadline);
+        self.releases.insert((lock, round), timed);
     }
 
     /// A node's answer to a release.
@@ -127,7 +127,8 @@ impl Engine {
         let mut sent = Vec::new();
         for (&(lock, round), timed) in owing.take(RESEND_MAX) {
             if let Some(command) = timed.record.resend(node) {
-                send(out, node, Ticket { lock, round, verb: Verb::Release }, command);
+                let ticket = Ticket { lock, round, verb: Verb::Release };
+                out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command });
                 sent.push((lock, round));
             }
         }
