@@ -37,6 +37,10 @@ const RIVALS_FOR: Duration = Duration::from_secs(10);
 /// The round trip below which the observed one is not believed: waking a process takes as long.
 const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
 
+/// And above which it is not believed: a node stood still, and what it answered afterwards says
+/// nothing of how far it is. Manners must not make a process wait for a free lock for half a minute.
+const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
+
 /// And for another process to be told, to wake and to come takes at least four times this.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
@@ -135,7 +139,7 @@ impl Courtesy {
     /// Four round trips and up to two more: long enough for others to hear of a release and to come;
     /// and longer by the slots that they spread over, and come back to, or it would come before them.
     fn stay_away(&self, round_trip: Duration, jitter: u64, now: Reading) -> Duration {
-        let step = round_trip.max(WAY_MIN);
+        let step = round_trip.clamp(WAY_MIN, ROUND_TRIP_MAX);
         let Crowd(crowd) = self.crowd(now);
         let slots = if crowd == 0 { 0 } else { 4 << crowd };
         (4 + slots) * step + crate::retry::fraction(2 * step, jitter)
@@ -195,9 +199,9 @@ impl Manners {
     }
 }
 
-/// The observed round trip, or as much as it takes to be woken.
+/// The observed round trip, as far as it is believed; at least as much as it takes to be woken.
 pub(crate) fn at_least(round_trip: Duration) -> Duration {
-    round_trip.max(ROUND_TRIP_MIN)
+    round_trip.clamp(ROUND_TRIP_MIN, ROUND_TRIP_MAX)
 }
 
 /// Another random word out of one.
@@ -233,6 +237,18 @@ mod tests {
         assert_eq!(courtesy.resume_at(at(2)), Some(at(6).boot()), "four round trips");
         assert_eq!(courtesy.resume_at(at(6)), None);
         assert!(!give_back(&mut courtesy, 20_000, 20_001), "seen long ago");
+    }
+
+    /// Found by the simulator (seed 487 of its first version): nodes had stood still, the round trip
+    /// seemed to be 0.7 s, and a process stayed away for 26 s from a lock that nobody else wanted.
+    #[test]
+    fn nobody_stays_away_for_long_because_nodes_stood_still() {
+        let mut courtesy = Courtesy::default();
+        courtesy.see_rivals(at(0));
+        courtesy.see_crowd(at(0));
+        let pace = (Duration::from_millis(700), u64::MAX);
+        courtesy.give_back((at(0).boot(), false), pace, at(1));
+        assert_eq!(courtesy.resume_at(at(4_000)), None);
     }
 
     #[test]

@@ -1,0 +1,333 @@
+//! Facts: what happens in a run, as the invariants and the reader of a trace see it.
+
+use std::fmt;
+use std::time::Duration;
+
+use quorlock_core::{
+    Answer, Command, Extended, Holding, LockId, LossCause, Reading, Refusal, ReleaseReport,
+    Request, Ticket, Token, Validity, Value,
+};
+
+use crate::guard::GuardId;
+use crate::time::{MS, Time};
+
+/// A client's number; one that comes back after a crash has another.
+pub(crate) type ClientId = usize;
+
+/// A node's place in the list.
+pub(crate) type NodeIndex = usize;
+
+/// Something that has happened.
+#[derive(Debug)]
+pub(crate) enum Fact<'a> {
+    /// A caller wants a lock.
+    Wanted { client: ClientId, lock: LockId, request: &'a Request },
+    /// A caller does not want it any more.
+    Cancelled { client: ClientId, lock: LockId },
+    /// A holder wants an extension.
+    ExtendAsked { guard: GuardId },
+    /// A holder has seen the end.
+    EndSeen { guard: GuardId },
+    /// A holder gives the lock back, or has dropped the guard.
+    ReleaseAsked { guard: GuardId, report: bool },
+    /// The driver's turn begins: all that has come in is handed to the engine under this reading.
+    Turn { client: ClientId },
+    /// The engine begins an attempt.
+    Begun { client: ClientId, lock: LockId, token: Token },
+    /// The engine gives a command to a node.
+    Ordered { client: ClientId, node: NodeIndex, ticket: Ticket, command: &'a Command },
+    /// A command leaves the client.
+    Sent { client: ClientId, node: NodeIndex, ticket: Ticket, command: &'a Command },
+    /// A node has carried out a command, or not.
+    Executed {
+        node: NodeIndex,
+        client: ClientId,
+        ticket: Ticket,
+        command: &'a Command,
+        answer: &'a Answer,
+        /// The client had given up on the connection before.
+        zombie: bool,
+        /// It came a second time.
+        duplicate: bool,
+    },
+    /// The engine is told an answer.
+    Told { client: ClientId, node: NodeIndex, sent: Reading, ticket: Ticket, answer: &'a Answer },
+    /// The engine is told that a key has changed.
+    Pushed { client: ClientId, node: NodeIndex, everything: bool },
+    /// The engine hands out a lock.
+    Granted { guard: GuardId, attempts: u32 },
+    /// The engine tells of new votes.
+    Changed { guard: GuardId, validity: &'a Validity },
+    /// The engine says that a lock is lost.
+    Lost { guard: GuardId, cause: LossCause },
+    /// The engine says that a lock is not to be had.
+    NotAcquired { client: ClientId, lock: LockId, refusal: &'a Refusal },
+    /// The engine says how an extension went.
+    Extension { guard: GuardId, outcome: &'a Extended },
+    /// The engine says how a release went.
+    Released { guard: GuardId, report: &'a ReleaseReport },
+    /// The engine says that an attempt has failed and that it will try again.
+    Waiting { client: ClientId, lock: LockId },
+    /// A push has ended a wait.
+    Woken { client: ClientId, lock: LockId },
+    /// A node did not answer in time.
+    TimedOut { client: ClientId, node: NodeIndex },
+    /// The engine owes nothing any more.
+    Drained { client: ClientId },
+    /// The driver has carried out all that came of a turn.
+    TurnOver { client: ClientId },
+    /// A client's connection to a node is there.
+    Connected { client: ClientId, node: NodeIndex, replaces: bool },
+    /// A client's way to a node is out of order.
+    Disconnected { client: ClientId, node: NodeIndex, why: &'static str },
+    /// A client begins its life.
+    Started { client: ClientId },
+    /// A fault, or its end.
+    Mishap(Mishap),
+}
+
+/// What goes wrong, or is mended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mishap {
+    /// A process stands still.
+    Paused { client: ClientId, span: Time },
+    /// A whole machine stands still; its clocks may as well.
+    Suspended { client: ClientId, span: Time, boot_stops: bool, wall_stops: bool },
+    /// It goes on.
+    Resumed { client: ClientId },
+    /// A client's wall clock is set.
+    WallStepped { client: ClientId, by: Time },
+    /// A client's process is killed.
+    ClientCrashed { client: ClientId },
+    /// A client is shut down in good order.
+    ClientShutDown { client: ClientId },
+    /// A node's clock is set.
+    NodeStepped { node: NodeIndex, by: Time },
+    /// A node's process is killed.
+    NodeCrashed { node: NodeIndex, keeps_data: bool, silent: bool },
+    /// A node starts.
+    NodeStarted { node: NodeIndex },
+    /// A node's process stands still.
+    NodeFrozen { node: NodeIndex },
+    /// It goes on.
+    NodeThawed { node: NodeIndex },
+    /// A node refuses, or does not any more.
+    NodeHealth { node: NodeIndex, health: crate::node::Health },
+    /// A node loses all its keys.
+    NodeFlushed { node: NodeIndex },
+    /// Somebody deletes a key by hand.
+    KeyDeleted { node: NodeIndex },
+    /// Somebody puts a key of his own where a lock would be.
+    KeyOccupied { node: NodeIndex },
+    /// He takes it away.
+    KeyVacated { node: NodeIndex },
+    /// Nothing gets through for a while, to the node or back.
+    Blocked { client: ClientId, node: NodeIndex, requests: bool, replies: bool, span: Time },
+    /// A connection breaks.
+    Reset { client: ClientId, node: NodeIndex },
+    /// The time of faults is over.
+    Healing,
+}
+
+impl fmt::Display for Fact<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Wanted { client, lock, request } => write!(
+                f,
+                "client {client}: wants {} as {} (ttl {}, wait {:?}{})",
+                request.key,
+                Id(lock),
+                span(request.timing.ttl().as_nanos() as i64),
+                request.wait,
+                if request.automatic { ", extended automatically" } else { "" }
+            ),
+            Self::Cancelled { client, lock } => {
+                write!(f, "client {client}: does not want {} any more", Id(lock))
+            }
+            Self::ExtendAsked { guard } => write!(f, "{guard}: to be extended"),
+            Self::EndSeen { guard } => write!(f, "{guard}: its holder sees the end"),
+            Self::ReleaseAsked { guard, report } => {
+                write!(f, "{guard}: {}", if *report { "given back" } else { "dropped" })
+            }
+            Self::Turn { client } => write!(f, "client {client}: turn"),
+            Self::TurnOver { client } => write!(f, "client {client}: turn over"),
+            Self::Begun { client, lock, token } => {
+                write!(f, "client {client}: attempt for {} with {token:?}", Id(lock))
+            }
+            Self::Ordered { client, node, ticket, command } => {
+                write!(f, "client {client} → node {node}: {} queued ({})", Said(command), T(ticket))
+            }
+            Self::Sent { client, node, ticket, command } => {
+                write!(f, "client {client} → node {node}: {} sent ({})", Said(command), T(ticket))
+            }
+            Self::Executed { node, client, ticket, command, answer, zombie, duplicate } => write!(
+                f,
+                "node {node}: {} of client {client} ({}): {}{}{}",
+                Said(command),
+                T(ticket),
+                Heard(answer),
+                if *zombie { ", its connection is dead" } else { "" },
+                if *duplicate { ", a second time" } else { "" },
+            ),
+            Self::Told { client, node, ticket, answer, .. } => {
+                write!(f, "client {client} ← node {node}: {} ({})", Heard(answer), T(ticket))
+            }
+            Self::Pushed { client, node, everything } => {
+                let what = if *everything { "everything" } else { "a key" };
+                write!(f, "client {client} ← node {node}: {what} has changed")
+            }
+            Self::Granted { guard, attempts } => write!(f, "{guard}: GRANTED, attempt {attempts}"),
+            Self::Changed { guard, .. } => write!(f, "{guard}: its votes have changed"),
+            Self::Lost { guard, cause } => write!(f, "{guard}: LOST, {cause:?}"),
+            Self::NotAcquired { client, lock, refusal } => {
+                write!(f, "client {client}: no {}: {:?}", Id(lock), refusal.kind)
+            }
+            Self::Extension { guard, outcome } => match outcome {
+                Extended::Unconfirmed(_) => write!(f, "{guard}: extension not confirmed"),
+                outcome => write!(f, "{guard}: extension {outcome:?}"),
+            },
+            Self::Released { guard, report } => {
+                let how = if report.handed_over { " (handed over)" } else { "" };
+                write!(f, "{guard}: release reported {:?}{how}", report.outcome)
+            }
+            Self::Waiting { client, lock } => {
+                write!(f, "client {client}: {} has to wait", Id(lock))
+            }
+            Self::Woken { client, lock } => {
+                write!(f, "client {client}: {} is woken by a push", Id(lock))
+            }
+            Self::TimedOut { client, node } => {
+                write!(f, "client {client}: node {node} has not answered in time")
+            }
+            Self::Drained { client } => write!(f, "client {client}: owes nothing"),
+            Self::Connected { client, node, replaces } => write!(
+                f,
+                "client {client}: connected to node {node}{}",
+                if *replaces { ", in place of a silent connection" } else { "" }
+            ),
+            Self::Disconnected { client, node, why } => {
+                write!(f, "client {client}: node {node}: {why}")
+            }
+            Self::Started { client } => write!(f, "client {client}: starts"),
+            Self::Mishap(mishap) => write!(f, "*** {mishap}"),
+        }
+    }
+}
+
+impl fmt::Display for Mishap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paused { client, span: time } => {
+                write!(f, "client {client} stands still for {}", span(*time))
+            }
+            Self::Suspended { client, span: time, boot_stops, wall_stops } => write!(
+                f,
+                "the machine of client {client} stands still for {}{}{}",
+                span(*time),
+                if *boot_stops { ", its boot clock too" } else { "" },
+                if *wall_stops { ", its wall clock too" } else { "" },
+            ),
+            Self::Resumed { client } => write!(f, "client {client} goes on"),
+            Self::WallStepped { client, by } => {
+                write!(f, "the wall clock of client {client} is set by {}", span(*by))
+            }
+            Self::ClientCrashed { client } => write!(f, "client {client} is killed"),
+            Self::ClientShutDown { client } => write!(f, "client {client} is shut down"),
+            Self::NodeStepped { node, by } => {
+                write!(f, "the clock of node {node} is set by {}", span(*by))
+            }
+            Self::NodeCrashed { node, keeps_data, silent } => write!(
+                f,
+                "node {node} is killed, {}{}",
+                if *keeps_data { "and has kept its data" } else { "its data is gone" },
+                if *silent { "; nobody is told" } else { "" }
+            ),
+            Self::NodeStarted { node } => write!(f, "node {node} starts"),
+            Self::NodeFrozen { node } => write!(f, "node {node} stands still"),
+            Self::NodeThawed { node } => write!(f, "node {node} goes on"),
+            Self::NodeHealth { node, health } => write!(f, "node {node}: {health:?}"),
+            Self::NodeFlushed { node } => write!(f, "node {node} loses all keys"),
+            Self::KeyDeleted { node } => write!(f, "somebody deletes a key on node {node}"),
+            Self::KeyOccupied { node } => write!(f, "somebody occupies a key on node {node}"),
+            Self::KeyVacated { node } => write!(f, "the key on node {node} is vacated"),
+            Self::Blocked { client, node, requests, replies, span: time } => write!(
+                f,
+                "between client {client} and node {node} nothing gets through for {}{}{}",
+                span(*time),
+                if *requests { ", there" } else { "" },
+                if *replies { ", back" } else { "" }
+            ),
+            Self::Reset { client, node } => {
+                write!(f, "the connection between client {client} and node {node} breaks")
+            }
+            Self::Healing => write!(f, "the time of faults is over"),
+        }
+    }
+}
+
+/// A span of time for people.
+pub(crate) fn span(time: Time) -> String {
+    let sign = if time < 0 { "-" } else { "" };
+    format!("{sign}{:?}", Duration::from_nanos(time.unsigned_abs() / 1000 * 1000))
+}
+
+/// A point of time for people: milliseconds since the start.
+pub(crate) fn point(time: Time) -> String {
+    format!("{:>6}.{:03}", time / MS, time % MS / 1000)
+}
+
+struct Id<'a>(&'a LockId);
+
+impl fmt::Display for Id<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {}", self.0.0)
+    }
+}
+
+struct T<'a>(&'a Ticket);
+
+impl fmt::Display for T<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {}, round {}", self.0.lock.0, self.0.round)
+    }
+}
+
+struct Said<'a>(&'a Command);
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = |value: &Value| String::from_utf8_lossy(&value.as_bytes()[..6]).into_owned();
+        match self.0 {
+            Command::Acquire { key, value, ttl_ms } => {
+                write!(f, "SET {key} {} NX PX {ttl_ms}", short(value))
+            }
+            Command::Extend { key, value, ttl_ms } => {
+                write!(f, "extend {key} {} PX {ttl_ms}", short(value))
+            }
+            Command::Release { key, value, .. } => write!(f, "release {key} {}", short(value)),
+            Command::Inspect { key } => write!(f, "look at {key}"),
+            Command::Watch { key } => write!(f, "watch {key}"),
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+struct Heard<'a>(&'a Answer);
+
+impl fmt::Display for Heard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Answer::Seen(holding) | Answer::Watched(holding) => {
+                let how = if matches!(self.0, Answer::Watched(_)) { "Watched" } else { "Seen" };
+                match holding {
+                    Holding::Held { value, ttl } => {
+                        let start = String::from_utf8_lossy(&value[..value.len().min(6)]);
+                        write!(f, "{how}: {start}, {ttl:?}")
+                    }
+                    other => write!(f, "{how}: {other:?}"),
+                }
+            }
+            answer => write!(f, "{answer:?}"),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The invariants: one file each, with the sentence that it checks. Each looks at the facts as they
+//! happen and at the ledger that is kept from them; none asks the engine.
+
+use std::fmt;
+
+use crate::count::Counts;
+use crate::fact::{Fact, point};
+use crate::plan::Plan;
+use crate::time::Time;
+use crate::world::View;
+
+pub(crate) mod clock_check;
+pub(crate) mod deadlock_free;
+pub(crate) mod extension;
+pub(crate) mod fault_tolerance;
+pub(crate) mod invalid_first;
+pub(crate) mod latched;
+pub(crate) mod mutual_exclusion;
+pub(crate) mod nothing_left;
+pub(crate) mod nothing_resent;
+pub(crate) mod outcomes;
+pub(crate) mod patience;
+pub(crate) mod released_everywhere;
+pub(crate) mod tally;
+pub(crate) mod token_ownership;
+pub(crate) mod unique_guards;
+pub(crate) mod validity;
+pub(crate) mod votes;
+
+/// An invariant that did not hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// Which one.
+    pub invariant: &'static str,
+    /// What was seen instead.
+    pub what: String,
+    /// When.
+    pub at: Time,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} does not hold at {} ms: {}", self.invariant, point(self.at).trim(), self.what)
+    }
+}
+
+/// Every invariant and its sentence.
+pub const SENTENCES: &[(&str, &str)] = &[
+    (mutual_exclusion::NAME, mutual_exclusion::SENTENCE),
+    (deadlock_free::NAME, deadlock_free::SENTENCE),
+    (fault_tolerance::NAME, fault_tolerance::SENTENCE),
+    (token_ownership::NAME, token_ownership::SENTENCE),
+    (votes::NAME, votes::SENTENCE),
+    (validity::NAME, validity::SENTENCE),
+    (clock_check::NAME, clock_check::SENTENCE),
+    (nothing_resent::NAME, nothing_resent::SENTENCE),
+    (extension::NAME, extension::SENTENCE),
+    (latched::NAME, latched::SENTENCE),
+    (invalid_first::NAME, invalid_first::SENTENCE),
+    (released_everywhere::NAME, released_everywhere::SENTENCE),
+    (unique_guards::NAME, unique_guards::SENTENCE),
+    (outcomes::NAME, outcomes::SENTENCE),
+    (patience::NAME, patience::SENTENCE),
+    (nothing_left::NAME, nothing_left::SENTENCE),
+];
+
+/// What an invariant says to a fact: nothing, or what is wrong.
+type Verdict = Result<(), String>;
+
+/// All invariants of a run, with what they remember.
+#[derive(Debug)]
+pub(crate) struct Invariants {
+    mutual_exclusion: mutual_exclusion::MutualExclusion,
+    token_ownership: token_ownership::TokenOwnership,
+    nothing_resent: nothing_resent::NothingResent,
+    latched: latched::Latched,
+    unique_guards: unique_guards::UniqueGuards,
+    patience: patience::Patience,
+    tally: tally::Tally,
+}
+
+impl Invariants {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        Self {
+            mutual_exclusion: mutual_exclusion::MutualExclusion::default(),
+            token_ownership: token_ownership::TokenOwnership::new(plan.quorum.nodes()),
+            nothing_resent: nothing_resent::NothingResent::default(),
+            latched: latched::Latched::default(),
+            unique_guards: unique_guards::UniqueGuards::default(),
+            patience: patience::Patience::default(),
+            tally: tally::Tally::default(),
+        }
+    }
+
+    /// Shows a fact to all of them.
+    pub(crate) fn check(
+        &mut self,
+        fact: &Fact<'_>,
+        view: &View<'_>,
+        counts: &mut Counts,
+    ) -> Result<(), Violation> {
+        self.tally.note(fact, view, counts);
+        let verdicts = [
+            (mutual_exclusion::NAME, self.mutual_exclusion.check(fact, view, counts)),
+            (token_ownership::NAME, self.token_ownership.check(fact, view)),
+            (votes::NAME, votes::check(fact, view)),
+            (validity::NAME, validity::check(fact, view)),
+            (clock_check::NAME, clock_check::check(fact, view)),
+            (nothing_resent::NAME, self.nothing_resent.check(fact)),
+            (extension::NAME, extension::check(fact, view)),
+            (latched::NAME, self.latched.check(fact, view)),
+            (invalid_first::NAME, invalid_first::check(fact, view)),
+            (released_everywhere::NAME, released_everywhere::check(fact, view)),
+            (unique_guards::NAME, self.unique_guards.check(fact, view)),
+            (outcomes::NAME, outcomes::check(fact, view)),
+            (patience::NAME, self.patience.check(fact, view)),
+        ];
+        for (invariant, verdict) in verdicts {
+            verdict.map_err(|what| Violation { invariant, what, at: view.now })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+//! A lock that is handed out is valid by the clock as read after the deciding answer.
+
+use super::Verdict;
+use crate::fact::Fact;
+use crate::world::View;
+
+pub(crate) const NAME: &str = "clock check";
+
+pub(crate) const SENTENCE: &str = "If and only if the client was able to acquire the lock in the \
+     majority of the instances, and the total time elapsed to acquire the lock is less than lock \
+     validity time, the lock is considered to be acquired. (paper) — S5: clock re-read after the \
+     deciding reply. (protocol, 9)";
+
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    let Fact::Granted { guard: id, .. } = fact else { return Ok(()) };
+    let Some(guard) = view.guards.of(*id) else { return Ok(()) };
+    let then = view.turn_reading(id.client);
+    let (valid_for, timing) = (guard.validity.valid_for(then), guard.request.timing);
+    if guard.validity.remaining(then).is_zero() || valid_for < timing.min_validity() {
+        let needed = timing.min_validity();
+        return Err(format!("{id} is handed out with {valid_for:?} left, of {needed:?}"));
+    }
+    Ok(())
+}

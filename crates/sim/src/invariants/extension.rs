@@ -1,0 +1,46 @@
+//! What is held after each turn is what the answers so far make of it: no yes is forgotten, no vote
+//! that is proved gone is kept, no unknown reply changes anything.
+
+use quorlock_core::{Answer, Extended, Verb};
+
+use super::Verdict;
+use crate::fact::{Fact, span};
+use crate::world::View;
+
+pub(crate) const NAME: &str = "extension";
+
+pub(crate) const SENTENCE: &str = "S11: E_i grows, or is dropped on proof of loss; nothing else. S12: \
+     unknown replies change no E_i; a failed extension deletes nothing. (protocol, 9)";
+
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    match fact {
+        Fact::TurnOver { client } => {
+            let now = view.reading(*client);
+            for (id, guard) in view.guards.iter() {
+                let live = id.client == *client && guard.is_valid(now) && !guard.run_out;
+                let Some(token) = view.ledger.of_guard(guard).filter(|_| live) else { continue };
+                let claimed = guard.validity.valid_for(now).as_nanos() as i64;
+                let backed = view.ledger.valid_for(token, now);
+                if claimed != backed {
+                    let (claimed, backed) = (span(claimed), span(backed));
+                    return Err(format!("{id} claims {claimed}, and has votes for {backed}"));
+                }
+            }
+            Ok(())
+        }
+        Fact::Extension { guard: id, outcome: Extended::Confirmed } => {
+            let token = view.guards.of(*id).and_then(|guard| view.ledger.of_guard(guard));
+            match token {
+                Some(token) if !view.plan.quorum.is_reached(token.extending.1) => {
+                    let count = token.extending.1;
+                    Err(format!("{id} is said to be extended, and {count} nodes have confirmed"))
+                }
+                _ => Ok(()),
+            }
+        }
+        Fact::Told { ticket, answer: Answer::Failed(_), .. } if ticket.verb == Verb::Extend => {
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,26 @@
+//! No release is on its way while anybody believes the lock held.
+
+use quorlock_core::Command;
+
+use super::Verdict;
+use crate::fact::Fact;
+use crate::world::View;
+
+pub(crate) const NAME: &str = "invalid first";
+
+pub(crate) const SENTENCE: &str = "S14: invalid locally before the first release byte. S12: a failed \
+     extension deletes nothing. (protocol, 9)";
+
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    let (Fact::Ordered { client, command, .. } | Fact::Sent { client, command, .. }) = fact else {
+        return Ok(());
+    };
+    let Command::Release { value, .. } = command else { return Ok(()) };
+    let now = view.reading(*client);
+    for (id, guard) in view.guards.iter() {
+        if id.client == *client && guard.is_valid(now) && guard.value() == *value {
+            return Err(format!("{id} is valid, and is being released"));
+        }
+    }
+    Ok(())
+}

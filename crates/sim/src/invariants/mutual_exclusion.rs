@@ -1,0 +1,64 @@
+//! Only one holds a lock at a time. Checked where the protocol promises it; elsewhere counted.
+
+use std::collections::BTreeSet;
+
+use super::Verdict;
+use crate::count::{Count, Counts};
+use crate::fact::{Fact, Mishap};
+use crate::guard::GuardId;
+use crate::plan::Outside;
+use crate::world::View;
+
+pub(crate) const NAME: &str = "mutual exclusion";
+
+pub(crate) const SENTENCE: &str = "Safety property: Mutual exclusion. At any given moment, only one \
+     client can hold a lock. (paper) — promised while, per lock and ttl, fewer than 2Q−N votes of a \
+     holder with exactly Q vanish early, clock rates stay within ε, steps within δ. (protocol, 9)";
+
+#[derive(Debug, Default)]
+pub(crate) struct MutualExclusion {
+    counted: BTreeSet<(GuardId, GuardId)>,
+    in_run: bool,
+}
+
+impl MutualExclusion {
+    /// A hold can begin, or begin again to be visible, only by these facts; else it only ends.
+    pub(crate) fn check(
+        &mut self,
+        fact: &Fact<'_>,
+        view: &View<'_>,
+        counts: &mut Counts,
+    ) -> Verdict {
+        match fact {
+            Fact::Granted { .. }
+            | Fact::Changed { .. }
+            | Fact::Mishap(Mishap::Resumed { .. } | Mishap::WallStepped { .. }) => {}
+            _ => return Ok(()),
+        }
+        let holds = |(id, guard): &(GuardId, &crate::guard::Guard)| {
+            view.can_look(id.client) && guard.is_valid(view.reading(id.client))
+        };
+        let holders: Vec<_> = view.guards.iter().filter(holds).collect();
+        for (place, (one, guard)) in holders.iter().enumerate() {
+            for (other, held) in &holders[place + 1..] {
+                if guard.request.key != held.request.key {
+                    continue;
+                }
+                if view.plan.excludes() {
+                    let key = &guard.request.key;
+                    return Err(format!("{key} is held by {one} and by {other}"));
+                }
+                if self.counted.insert((*one, *other)) && !std::mem::replace(&mut self.in_run, true)
+                {
+                    counts.add(Count::Overlaps);
+                    counts.add(match view.plan.outside {
+                        Some(Outside::Amnesia) => Count::AmnesiaOverlaps,
+                        Some(Outside::Losses) => Count::LossOverlaps,
+                        Some(Outside::Clocks) | None => Count::ClockOverlaps,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! Callers are told the truth about why there is no lock, and how a release went.
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{NodeReleased, NodeSaid, Outcome, Refusal, RefusalKind, ReleaseReport};
+
+use super::Verdict;
+use crate::fact::Fact;
+use crate::guard::GuardId;
+use crate::world::View;
+
+pub(crate) const NAME: &str = "outcomes";
+
+pub(crate) const SENTENCE: &str = "S26: outcomes are distinct; contention is never inferred from an \
+     I/O error. (protocol, 9)";
+
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    match fact {
+        Fact::NotAcquired { client, lock, refusal } => {
+            let Some(request) = view.ledger.request(*client, *lock) else { return Ok(()) };
+            let most = match request.wait {
+                Wait::Once => Some(1),
+                _ => request.retry.attempts_max,
+            };
+            if most.is_some_and(|most| refusal.attempts > most) {
+                let attempts = refusal.attempts;
+                return Err(format!("{attempts} attempts were made, more than the caller allows"));
+            }
+            check_kind(refusal, view)
+        }
+        Fact::Released { guard, report } => check_release(*guard, report, view),
+        _ => Ok(()),
+    }
+}
+
+fn check_kind(refusal: &Refusal, view: &View<'_>) -> Verdict {
+    let quorum = view.plan.quorum;
+    let count =
+        |is: fn(&NodeSaid) -> bool| refusal.nodes.iter().filter(|story| is(&story.said)).count();
+    let granted = count(|said| matches!(said, NodeSaid::Granted));
+    let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
+    let open = count(|said| matches!(said, NodeSaid::Nothing));
+    let wrong = match refusal.kind {
+        // Without the refusals there might have been a quorum.
+        RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused + open),
+        RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
+        RefusalKind::TooSlow => !quorum.is_reached(granted),
+        RefusalKind::BusyHere | RefusalKind::Closed => false,
+        _ => false,
+    };
+    if wrong {
+        let kind = refusal.kind;
+        return Err(format!(
+            "{kind:?}, when {granted} nodes granted, {refused} refused and {open} were silent"
+        ));
+    }
+    Ok(())
+}
+
+fn check_release(id: GuardId, report: &ReleaseReport, view: &View<'_>) -> Verdict {
+    if report.handed_over || report.outcome != Outcome::Released {
+        return Ok(());
+    }
+    let Some(token) = view.guards.of(id).and_then(|guard| view.ledger.of_guard(guard)) else {
+        return Ok(());
+    };
+    let said = report.nodes.iter().filter(|node| **node == NodeReleased::Deleted).count();
+    if !view.plan.quorum.is_reached(said) || token.deleted < said {
+        let deleted = token.deleted;
+        return Err(format!("{id} is said to be released: {said} nodes, of which {deleted} have"));
+    }
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! A call ends when its caller's patience does, whatever is under way.
+
+use std::collections::BTreeMap;
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{LockId, Reading};
+
+use super::Verdict;
+use crate::fact::{ClientId, Fact};
+use crate::world::View;
+
+pub(crate) const NAME: &str = "patience";
+
+pub(crate) const SENTENCE: &str = "V11: cancel returns within the deadline. `wait` bounds everything, \
+     connecting included. (protocol, 3 and 9)";
+
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    /// For how long a call may wait, and since when it has.
+    calls: BTreeMap<(ClientId, LockId), (i64, Option<Reading>)>,
+}
+
+impl Patience {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+        match fact {
+            Fact::Wanted { client, lock, request } => {
+                if let Wait::For(wait) = request.wait {
+                    let wait = i64::try_from(wait.as_nanos()).unwrap_or(i64::MAX);
+                    self.calls.insert((*client, *lock), (wait, None));
+                }
+                Ok(())
+            }
+            Fact::Granted { guard, .. } => {
+                self.calls.remove(&(guard.client, guard.lock));
+                Ok(())
+            }
+            Fact::Cancelled { client, lock } | Fact::NotAcquired { client, lock, .. } => {
+                self.calls.remove(&(*client, *lock));
+                Ok(())
+            }
+            Fact::Turn { client } => {
+                let now = view.turn_reading(*client);
+                let of_client = (*client, LockId(0))..=(*client, LockId(u64::MAX));
+                for (_, (_, since)) in self.calls.range_mut(of_client) {
+                    since.get_or_insert(now);
+                }
+                Ok(())
+            }
+            Fact::TurnOver { client } => {
+                let now = view.turn_reading(*client);
+                let of_client = (*client, LockId(0))..=(*client, LockId(u64::MAX));
+                for ((_, lock), (wait, since)) in self.calls.range(of_client) {
+                    let Some(since) = since else { continue };
+                    let waited = now.boot().as_nanos() - since.boot().as_nanos();
+                    if waited >= *wait {
+                        let lock = lock.0;
+                        return Err(format!("lock {lock} of client {client} still waits"));
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

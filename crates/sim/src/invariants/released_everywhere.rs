@@ -1,0 +1,50 @@
+//! Whatever was asked for is given back on every node, unless it became a lock that is still held.
+
+use quorlock_core::LockId;
+
+use super::Verdict;
+use crate::fact::{ClientId, Fact};
+use crate::ledger::TokenRecord;
+use crate::world::View;
+
+pub(crate) const NAME: &str = "released everywhere";
+
+pub(crate) const SENTENCE: &str = "If the client failed to acquire the lock for some reason, it will \
+     try to unlock all the instances (even the instances it believed it was not able to lock). (paper) \
+     — S15: every attempt that ends other than by success releases on all nodes. (protocol, 9)";
+
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    match fact {
+        Fact::Begun { client, lock, .. } | Fact::NotAcquired { client, lock, .. } => {
+            of_call(*client, *lock, view)
+        }
+        // All that this client has ever asked for.
+        Fact::Drained { client } => {
+            let mut tokens = view.ledger.tokens().filter(|token| token.client == *client);
+            tokens.try_for_each(check_token)
+        }
+        Fact::TurnOver { client } => {
+            for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == *client) {
+                if let Some(token) = view.ledger.of_guard(guard).filter(|_| guard.told_lost) {
+                    check_token(token).map_err(|what| format!("{id} is lost: {what}"))?;
+                }
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn of_call(client: ClientId, lock: LockId, view: &View<'_>) -> Verdict {
+    view.ledger.of_call(client, lock).try_for_each(check_token)
+}
+
+fn check_token(token: &TokenRecord) -> Verdict {
+    match token.nodes.iter().position(|node| !node.released) {
+        None => Ok(()),
+        Some(node) => Err(format!(
+            "client {} has not released {} (of its lock {}) on node {node}",
+            token.client, token.key, token.lock.0
+        )),
+    }
+}

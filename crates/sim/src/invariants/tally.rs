@@ -1,0 +1,141 @@
+//! Counts what happens. No invariant: what tells whether the invariants were put to the test.
+
+use std::collections::BTreeSet;
+
+use quorlock_core::{Answer, Extended, LossCause, NodeSaid, Outcome, RefusalKind, Ticket, Verb};
+
+use crate::count::{Count, Counts};
+use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
+use crate::guard::GuardId;
+use crate::world::View;
+
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    releases: BTreeSet<(ClientId, NodeIndex, Ticket)>,
+}
+
+impl Tally {
+    pub(crate) fn note(&mut self, fact: &Fact<'_>, view: &View<'_>, counts: &mut Counts) {
+        match fact {
+            Fact::Granted { guard, attempts } => granted(*guard, *attempts, view, counts),
+            Fact::NotAcquired { refusal, .. } => {
+                match refusal.kind {
+                    RefusalKind::Contended => counts.add(Count::Contended),
+                    RefusalKind::NoQuorum => counts.add(Count::NoQuorum),
+                    RefusalKind::TooSlow => counts.add(Count::TooSlow),
+                    RefusalKind::BusyHere => counts.add(Count::BusyHere),
+                    _ => {}
+                }
+                if refusal.nodes.iter().any(|node| node.said == NodeSaid::Granted) {
+                    counts.add(Count::SplitVotes);
+                }
+            }
+            Fact::Waiting { client, lock } => {
+                let last = view.ledger.of_call(*client, *lock).last();
+                if last.is_some_and(|token| token.nodes.iter().any(|node| node.yes.is_some())) {
+                    counts.add(Count::SplitVotes);
+                }
+            }
+            Fact::Lost { cause, .. } => counts.add(match cause {
+                LossCause::VotesGone => Count::VotesGone,
+                LossCause::HoldLimit => Count::HoldLimit,
+                LossCause::Shutdown => Count::Shutdown,
+                _ => Count::Expired,
+            }),
+            Fact::Told { client, node, ticket, answer, .. } => {
+                told(*client, *node, *ticket, answer, view, counts);
+            }
+            Fact::Extension { guard, outcome } => match outcome {
+                Extended::Confirmed => counts.add(Count::Extensions),
+                Extended::Unconfirmed(_) => {
+                    counts.add(Count::Unconfirmed);
+                    let token = view.guards.of(*guard).and_then(|held| view.ledger.of_guard(held));
+                    if token.is_some_and(|token| token.extending.1 > 0) {
+                        counts.add(Count::PartialExtensions);
+                    }
+                }
+                _ => {}
+            },
+            Fact::Released { report, .. } => counts.add(match report.outcome {
+                Outcome::Released => Count::Released,
+                Outcome::TakenByOther => Count::TakenByOther,
+                Outcome::Unknown => Count::Unknown,
+                _ => Count::ReleasedLate,
+            }),
+            Fact::Ordered { client, node, ticket, .. }
+                if ticket.verb == Verb::Release
+                    && !self.releases.insert((*client, *node, *ticket)) =>
+            {
+                counts.add(Count::Owed);
+            }
+            Fact::Executed { answer, zombie, duplicate, .. } => {
+                let granted = **answer == Answer::Granted;
+                for (is, what, vote) in [
+                    (*zombie, Count::Zombies, Count::ZombieVotes),
+                    (*duplicate, Count::Duplicates, Count::DuplicateVotes),
+                ] {
+                    if is {
+                        counts.add(what);
+                    }
+                    if is && granted {
+                        counts.add(vote);
+                    }
+                }
+            }
+            Fact::Woken { .. } => counts.add(Count::Woken),
+            Fact::TimedOut { .. } => counts.add(Count::Timeouts),
+            Fact::Mishap(
+                Mishap::Paused { client, span } | Mishap::Suspended { client, span, .. },
+            ) => {
+                let now = view.reading(*client);
+                let outlives = view.guards.iter().any(|(id, guard)| {
+                    id.client == *client
+                        && guard.is_valid(now)
+                        && (guard.validity.remaining(now).as_nanos() as i64) < *span
+                });
+                if outlives {
+                    counts.add(Count::HolderPauses);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn granted(id: GuardId, attempts: u32, view: &View<'_>, counts: &mut Counts) {
+    counts.add(Count::Grants);
+    if attempts > 1 {
+        counts.add(Count::GrantsAfterRetry);
+    }
+    let Some(guard) = view.guards.of(id) else { return };
+    if guard.turn > 0 {
+        counts.add(Count::HandOvers);
+    }
+    if view.plan.quorum.node_ids().all(|node| guard.validity.has_vote_of(node)) {
+        counts.add(Count::GrantsByAll);
+    }
+}
+
+fn told(
+    client: ClientId,
+    node: NodeIndex,
+    ticket: Ticket,
+    answer: &Answer,
+    view: &View<'_>,
+    counts: &mut Counts,
+) {
+    let Some(token) = view.ledger.of_ticket(client, ticket) else { return };
+    let held = view.guards.iter().any(|(id, guard)| {
+        id.client == client
+            && guard.ended.is_none()
+            && view.ledger.of_guard(guard).is_some_and(|of_guard| std::ptr::eq(of_guard, token))
+    });
+    let released = token.nodes[node].released;
+    match (answer, ticket.verb) {
+        (Answer::Granted, Verb::Acquire) if released => counts.add(Count::VoidGrants),
+        (Answer::Granted, Verb::Acquire) if held => counts.add(Count::LateGrants),
+        (Answer::Granted, Verb::Heal) if held => counts.add(Count::Heals),
+        (Answer::Absent | Answer::Other, Verb::Extend) if held => counts.add(Count::ProofsOfLoss),
+        _ => {}
+    }
+}

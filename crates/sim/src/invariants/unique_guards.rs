@@ -1,0 +1,34 @@
+//! No two guards look alike, and no two hold one lease.
+
+use std::collections::BTreeSet;
+
+use quorlock_core::Token;
+
+use super::Verdict;
+use crate::fact::Fact;
+use crate::world::View;
+
+pub(crate) const NAME: &str = "unique guards";
+
+pub(crate) const SENTENCE: &str = "S24: two live guards never share a lease; no two guards ever show \
+     the same token. (protocol, 9)";
+
+#[derive(Debug, Default)]
+pub(crate) struct UniqueGuards(BTreeSet<(Token, u32)>);
+
+impl UniqueGuards {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+        let Fact::Granted { guard: id, .. } = fact else { return Ok(()) };
+        let Some(guard) = view.guards.of(*id) else { return Ok(()) };
+        if !self.0.insert((guard.token, guard.turn)) {
+            return Err(format!("{id} looks like an earlier guard"));
+        }
+        let shares = |other: &crate::guard::Guard| {
+            other.token == guard.token && other.turn != guard.turn && other.ended.is_none()
+        };
+        match view.guards.iter().find(|(_, other)| shares(other)) {
+            Some((other, _)) => Err(format!("{id} and {other} hold one lease")),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The ledger: what went over the wire, per token. Kept from the facts alone, without asking the
+//! engine, so that what the engine claims can be held against it.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use quorlock_core::{Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Verb};
+
+use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::guard::Guard;
+use crate::time::elapsed;
+
+/// What is known of every token.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    quorum: Quorum,
+    requests: BTreeMap<(ClientId, LockId), Request>,
+    tokens: BTreeMap<Rc<[u8]>, TokenRecord>,
+    commands: BTreeMap<(ClientId, Ticket), Rc<[u8]>>,
+    /// The tokens of a call, in the order of its attempts.
+    of_call: BTreeMap<(ClientId, LockId), Vec<Rc<[u8]>>>,
+}
+
+/// What is known of one token.
+#[derive(Debug)]
+pub(crate) struct TokenRecord {
+    /// Whose.
+    pub(crate) client: ClientId,
+    /// Which call's.
+    pub(crate) lock: LockId,
+    /// Which key.
+    pub(crate) key: Key,
+    /// How long a vote counts: T − (ε·T + δ), in nanoseconds.
+    pub(crate) term: i64,
+    /// Node by node.
+    pub(crate) nodes: Vec<NodeRecord>,
+    /// The latest round of extending, and how many nodes have confirmed in it.
+    pub(crate) extending: (u32, usize),
+    /// How many nodes have said that they have deleted it.
+    pub(crate) deleted: usize,
+}
+
+/// What is known of one token on one node.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct NodeRecord {
+    /// A release has been given to the node: whatever was granted is void for ever (S1).
+    pub(crate) released: bool,
+    /// When the command was sent that the node's latest yes answers.
+    pub(crate) yes: Option<Reading>,
+    /// When the command was sent that proved the vote gone.
+    pub(crate) gone: Option<Reading>,
+}
+
+impl Ledger {
+    pub(crate) fn new(quorum: Quorum) -> Self {
+        Self {
+            quorum,
+            requests: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            of_call: BTreeMap::new(),
+        }
+    }
+
+    /// What was asked for.
+    pub(crate) fn request(&self, client: ClientId, lock: LockId) -> Option<&Request> {
+        self.requests.get(&(client, lock))
+    }
+
+    /// Whether this value is one of ours.
+    pub(crate) fn knows(&self, value: &[u8]) -> bool {
+        self.tokens.contains_key(value)
+    }
+
+    /// What is known of a guard's token.
+    pub(crate) fn of_guard(&self, guard: &Guard) -> Option<&TokenRecord> {
+        self.tokens.get(guard.value().as_bytes())
+    }
+
+    /// The tokens of a call, in the order of its attempts.
+    pub(crate) fn of_call(
+        &self,
+        client: ClientId,
+        lock: LockId,
+    ) -> impl Iterator<Item = &TokenRecord> {
+        let values = self.of_call.get(&(client, lock)).into_iter().flatten();
+        values.filter_map(|value| self.tokens.get(value))
+    }
+
+    /// What is known of the token that a command was about.
+    pub(crate) fn of_ticket(&self, client: ClientId, ticket: Ticket) -> Option<&TokenRecord> {
+        self.tokens.get(self.commands.get(&(client, ticket))?)
+    }
+
+    /// All tokens.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = &TokenRecord> {
+        self.tokens.values()
+    }
+
+    /// For how long a token's votes make a lock, by section 1 of the protocol: the Q-th largest
+    /// remaining time.
+    pub(crate) fn valid_for(&self, token: &TokenRecord, now: Reading) -> i64 {
+        let left =
+            |node: &NodeRecord| node.yes.map_or(0, |sent| (token.term - elapsed(sent, now)).max(0));
+        let mut left: Vec<i64> = token.nodes.iter().map(left).collect();
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        left[self.quorum.needed() - 1]
+    }
+
+    /// Notes a fact; `now` is what the client's clocks show.
+    pub(crate) fn note(&mut self, fact: &Fact<'_>, now: Option<Reading>) {
+        match fact {
+            Fact::Wanted { client, lock, request } => {
+                self.requests.insert((*client, *lock), (*request).clone());
+            }
+            Fact::Ordered { client, node, ticket, command } => {
+                self.ordered(*client, *node, *ticket, command);
+            }
+            Fact::Told { client, node, sent, ticket, answer } => {
+                if let Some(now) = now {
+                    self.told(*client, *node, *sent, *ticket, answer, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ordered(&mut self, client: ClientId, node: NodeIndex, ticket: Ticket, command: &Command) {
+        let (Command::Acquire { key, value, .. }
+        | Command::Extend { key, value, .. }
+        | Command::Release { key, value, .. }) = command
+        else {
+            return;
+        };
+        let value = match self.tokens.get_key_value(value.as_bytes()) {
+            Some((known, _)) => known.clone(),
+            None => self.open(client, ticket.lock, key, value.as_bytes().into()),
+        };
+        if let Some(token) = self.tokens.get_mut(&value) {
+            match ticket.verb {
+                Verb::Release => token.nodes[node].released = true,
+                Verb::Extend if token.extending.0 != ticket.round => {
+                    token.extending = (ticket.round, 0);
+                }
+                _ => {}
+            }
+        }
+        self.commands.entry((client, ticket)).or_insert(value);
+    }
+
+    fn open(&mut self, client: ClientId, lock: LockId, key: &Key, value: Rc<[u8]>) -> Rc<[u8]> {
+        // By the paper's and the protocol's formula, not by what the engine reckons: 1 % and 2 ms.
+        let ttl = self.requests.get(&(client, lock)).map_or(0, |it| it.timing.ttl_ms() as i64);
+        let term = ttl * 1_000_000 - ttl * 10_000 - 2_000_000;
+        let nodes = vec![NodeRecord::default(); self.quorum.nodes()];
+        let (extending, deleted, key) = ((0, 0), 0, key.clone());
+        let record = TokenRecord { client, lock, key, term, nodes, extending, deleted };
+        self.tokens.insert(value.clone(), record);
+        self.of_call.entry((client, lock)).or_default().push(value.clone());
+        value
+    }
+
+    fn told(
+        &mut self,
+        client: ClientId,
+        node: NodeIndex,
+        sent: Reading,
+        ticket: Ticket,
+        answer: &Answer,
+        now: Reading,
+    ) {
+        let Some(value) = self.commands.get(&(client, ticket)) else { return };
+        let Some(token) = self.tokens.get_mut(value) else { return };
+        if ticket.verb == Verb::Extend
+            && *answer == Answer::Extended
+            && token.extending.0 == ticket.round
+        {
+            token.extending.1 += 1;
+        }
+        token.deleted += usize::from(*answer == Answer::Deleted);
+        let record = &mut token.nodes[node];
+        match answer {
+            Answer::Granted | Answer::Extended if !record.released => {
+                let outdated = record.gone.is_some_and(|gone| sent.boot() < gone.boot());
+                let later = |old: Reading| elapsed(sent, now) < elapsed(old, now);
+                if !outdated && record.yes.is_none_or(later) {
+                    record.yes = Some(sent);
+                }
+            }
+            Answer::Absent | Answer::Other if ticket.verb == Verb::Extend => {
+                record.yes = None;
+                let later = |old: Reading| old.boot() < sent.boot();
+                if record.gone.is_none_or(later) {
+                    record.gone = Some(sent);
+                }
+            }
+            _ => {}
+        }
+    }
+}

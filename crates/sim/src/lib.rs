@@ -1,0 +1,44 @@
+//! The simulator: quorlock's production engine in virtual time, against model nodes and a network in
+//! which everything goes wrong.
+//!
+//! ```text
+//!   caller ──► guard, driver ──► Engine ──► line ──► network ──► model node
+//!   (random)   (as the library's) (the product)      (delays,     (own clock, crashes,
+//!                                                     breaks …)    flushes, refusals …)
+//! ```
+//!
+//! A run is a seed: the [`Plan`] follows from it, and all that happens follows from the plan, to the
+//! nanosecond. It has two parts: faults, then healing, in which everything must come to a good end
+//! within a bound. All the while [`SENTENCES`] are checked, each in a file of its own; mutual
+//! exclusion only where the protocol promises it. A third of the runs lie outside of that, and some
+//! of those must overlap, or the faults are not real.
+//!
+//! What is under test is `quorlock_core::Engine`, as it is shipped. What stands for the rest of the
+//! library (driver, line, guard) is written anew here, small enough to be compared by reading; the
+//! nodes are compared with real servers.
+
+mod client;
+mod count;
+mod fact;
+mod guard;
+mod invariants;
+mod ledger;
+pub mod mutants;
+mod network;
+pub mod node;
+mod plan;
+mod random;
+mod shrink;
+pub mod time;
+mod world;
+
+pub use count::{Count, Counts};
+pub use invariants::{SENTENCES, Violation};
+pub use plan::{Fault, Outside, Plan};
+pub use shrink::shrink;
+pub use world::Outcome;
+
+/// Runs one plan. With `traced`, the outcome tells line by line what happened.
+pub fn run(plan: &Plan, traced: bool) -> Outcome {
+    world::World::run(plan, traced)
+}

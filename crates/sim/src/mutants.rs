@@ -1,0 +1,69 @@
+//! Mistakes that can be switched on, to see that they are caught.
+//!
+//! The engine has most of them (`quorlock_core::mutants`); those in here belong to what the simulator
+//! stands for: the driver, the guard, the node's scripts. They exist only in a build with
+//! `--cfg quorlock_mutants`, which nobody makes but `cargo xtask mutants`; in any other build
+//! [`is_active`] is the constant `false`.
+
+/// A mistake in what the simulator stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutant {
+    /// The node's script deletes the key whoever's it is.
+    ReleaseWithoutCompare,
+    /// The driver reads the clock before it waits for events, not after they have come in.
+    CachedNow,
+    /// The driver reads a clock that stops while the machine is suspended.
+    ClockStopsInSuspend,
+    /// The guard is marked invalid when the nodes have answered the release, not before it is sent.
+    ReleaseBeforeInvalid,
+    /// A guard that has seen its end takes votes that are told later.
+    GuardValidAgain,
+}
+
+#[cfg(not(quorlock_mutants))]
+/// Whether a mistake is made.
+pub const fn is_active(_: Mutant) -> bool {
+    false
+}
+
+#[cfg(quorlock_mutants)]
+pub use self::switches::{all, is_active, switch_on};
+
+#[cfg(quorlock_mutants)]
+mod switches {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::Mutant;
+
+    static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);
+
+    /// Name, layer, switch.
+    const OWN: &[(&str, &str, Mutant)] = &[
+        ("release without compare", "node's script", Mutant::ReleaseWithoutCompare),
+        ("a cached now across an await", "driver", Mutant::CachedNow),
+        ("clock that stops in suspend", "driver", Mutant::ClockStopsInSuspend),
+        ("release sent before marking invalid", "guard", Mutant::ReleaseBeforeInvalid),
+        ("guard valid again after loss", "guard", Mutant::GuardValidAgain),
+    ];
+
+    /// Whether a mistake is made.
+    pub fn is_active(mutant: Mutant) -> bool {
+        ACTIVE.load(Ordering::Relaxed) == mutant as u8
+    }
+
+    /// All names, and the layer of each.
+    pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let engines = quorlock_core::mutants::ALL.iter().map(|(name, _)| (*name, "engine"));
+        engines.chain(OWN.iter().map(|(name, layer, _)| (*name, *layer)))
+    }
+
+    /// From now on the mistake of this name is made, in the whole process. Returns whether there is
+    /// one.
+    pub fn switch_on(name: &str) -> bool {
+        let own = OWN.iter().find(|(known, ..)| *known == name);
+        if let Some((_, _, mutant)) = own {
+            ACTIVE.store(*mutant as u8, Ordering::Relaxed);
+        }
+        own.is_some() || quorlock_core::mutants::switch_on(name)
+    }
+}

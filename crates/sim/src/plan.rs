@@ -1,0 +1,283 @@
+//! The plan of a run: which faults there are, how many nodes and clients, how long the times.
+//!
+//! Swarm testing: every seed draws a subset of the faults. A run in which everything goes wrong at
+//! once never gets to where only one thing does.
+
+use std::time::Duration;
+
+use quorlock_core::{Quorum, Timing, TimingOptions};
+
+use crate::random::Random;
+use crate::time::{MS, SECOND, Time, US};
+
+/// The plan of one run; all of it follows from the seed.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// How many nodes, and how many of them must agree.
+    pub quorum: Quorum,
+    /// How many clients at the start.
+    pub clients: usize,
+    /// How many callers each of them has.
+    pub callers: usize,
+    /// How many resources they contend for.
+    pub resources: usize,
+    /// The times of the locks; every call takes one of these.
+    pub timings: Vec<Timing>,
+    /// The longest ttl.
+    pub ttl_max: Time,
+    /// How long the faults last.
+    pub faults_for: Time,
+    /// Where things stand outside of what mutual exclusion assumes, if they do.
+    pub outside: Option<Outside>,
+    /// The faults of this run.
+    pub faults: Vec<Fault>,
+    /// How long it is, on average, between two faults of a kind.
+    pub fault_every: Time,
+    /// One way through the network, usually.
+    pub one_way: Time,
+    /// How much longer it is now and then, and how many times in a hundred.
+    pub spikes: (Time, u64),
+    /// How long a dead connection's commands may still be under way.
+    pub zombie_for: Time,
+    /// Until a silent node is suspended, and from then until its connection is replaced.
+    pub silence: Time,
+    /// See there.
+    pub replace_after: Time,
+    /// How many commands travel together at most.
+    pub batch_max: usize,
+    /// How fast clients' clocks run, in parts per million, by the order of their coming.
+    pub client_ppm: Vec<i64>,
+    /// How fast nodes' clocks run.
+    pub node_ppm: Vec<i64>,
+    /// Nodes that may lose votes early. Within the assumptions: at most 2Q − N − 1.
+    pub lossy: Vec<usize>,
+    /// Nodes that stay out of order until the end: a minority.
+    pub down_to_the_end: Vec<usize>,
+}
+
+/// A kind of fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Connections break; what was under way is lost, or comes later.
+    Resets,
+    /// Nothing gets through for a while, there or back.
+    Partitions,
+    /// A node's process stands still, and goes on with what it was sent.
+    Freezes,
+    /// A node is killed and started again, with its data, or after the longest ttl without it.
+    Crashes,
+    /// A node refuses: read-only, loading, out of memory, busy; a proxy garbles its answers.
+    Refusals,
+    /// A client's process stands still.
+    Pauses,
+    /// It does so between reading the clock and acting on it.
+    Stalls,
+    /// A client's machine is suspended, or its virtual machine paused.
+    Suspends,
+    /// A client's wall clock is set.
+    WallSteps,
+    /// A client is killed, and comes back as another.
+    ClientCrashes,
+    /// Commands arrive twice.
+    Duplicates,
+    /// Something foreign sits on the key.
+    Occupants,
+    /// The lossy nodes lose keys: flushed, deleted by hand, or by a restart without data.
+    Losses,
+    /// Node clocks are set back, or ahead by less than what is allowed for.
+    NodeSteps,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Resets,
+        Self::Partitions,
+        Self::Freezes,
+        Self::Crashes,
+        Self::Refusals,
+        Self::Pauses,
+        Self::Stalls,
+        Self::Suspends,
+        Self::WallSteps,
+        Self::ClientCrashes,
+        Self::Duplicates,
+        Self::Occupants,
+        Self::Losses,
+        Self::NodeSteps,
+    ];
+}
+
+/// In which way a run is outside of the assumptions of mutual exclusion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outside {
+    /// Nodes are killed without their data and started again at once.
+    Amnesia,
+    /// More nodes lose votes than may.
+    Losses,
+    /// Clocks run faster or slower than assumed, or are set ahead by more.
+    Clocks,
+}
+
+/// The clock rate error that is assumed, half for the nodes and half for the clients.
+const HALF_DRIFT_PPM: i64 = 5_000;
+
+impl Plan {
+    /// Draws the plan of a seed.
+    pub fn draw(seed: u64) -> Self {
+        let mut random = Random::new(seed, 0);
+        let outside = random
+            .percent(35)
+            .then(|| random.pick(&[Outside::Amnesia, Outside::Losses, Outside::Clocks]));
+        Self::draw_with(seed, outside, &mut random)
+    }
+
+    /// The plan of a seed in which nodes forget what they granted: two must come to hold one lock.
+    pub fn draw_amnesia(seed: u64) -> Self {
+        Self::draw_with(seed, Some(Outside::Amnesia), &mut Random::new(seed, 0))
+    }
+
+    fn draw_with(seed: u64, outside: Option<Outside>, random: &mut Random) -> Self {
+        let nodes = random.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 5, 6, 7]);
+        let majority = nodes / 2 + 1;
+        let needed = if random.percent(80) {
+            majority
+        } else {
+            majority + random.index(nodes - majority + 1)
+        };
+        let quorum = quorum(nodes, needed);
+        let ttl = random.pick(&[100, 150, 300, 500, 1000, 2000]) * MS;
+        let one_way = random.pick(&[50 * US, 200 * US, MS, 3 * MS, 10 * MS]).min(ttl / 40);
+        let mut timings = vec![timing(ttl, one_way, random)];
+        if random.percent(25) {
+            timings.push(timing((ttl / 2).max(100 * MS), one_way, random));
+        }
+        let chance = random.pick(&[10, 30, 50, 70]);
+        let mut faults: Vec<Fault> =
+            Fault::ALL.into_iter().filter(|_| random.percent(chance)).collect();
+        // What is within the assumptions, and may be lost all the same.
+        let spare = 2 * needed - nodes - 1;
+        let lossy_count = match outside {
+            Some(Outside::Amnesia | Outside::Losses) => {
+                if !faults.contains(&Fault::Losses) {
+                    faults.push(Fault::Losses);
+                }
+                nodes
+            }
+            _ => spare,
+        };
+        let mut order: Vec<usize> = (0..nodes).collect();
+        shuffle(&mut order, random);
+        let lossy = order[..lossy_count].to_vec();
+        shuffle(&mut order, random);
+        let minority = random.index(nodes - needed + 1);
+        let down_to_the_end =
+            if random.percent(40) { order[..minority].to_vec() } else { Vec::new() };
+        let clients = 1 + random.index(4);
+        let wild = outside == Some(Outside::Clocks);
+        let client_ppm = (0..32)
+            .map(|_| match random.below(3) {
+                0 => 0,
+                1 if wild => -random.pick(&[30_000, 100_000, 500_000]),
+                _ => random.pick(&[-HALF_DRIFT_PPM, HALF_DRIFT_PPM, -100, 0]),
+            })
+            .collect();
+        let node_ppm = (0..nodes)
+            .map(|_| match random.below(3) {
+                0 => 0,
+                1 if wild => random.pick(&[30_000, 83_333, 500_000]),
+                _ => random.pick(&[-HALF_DRIFT_PPM, HALF_DRIFT_PPM, 100, 0]),
+            })
+            .collect();
+        Self {
+            seed,
+            quorum,
+            clients,
+            callers: 1 + random.index(3),
+            resources: random.pick(&[1, 1, 1, 2]),
+            timings,
+            ttl_max: ttl,
+            faults_for: ttl * random.between(6, 14),
+            outside,
+            faults,
+            fault_every: ttl * random.between(1, 6),
+            one_way,
+            spikes: (random.pick(&[ttl / 20, ttl / 4, ttl, 3 * ttl]), random.pick(&[0, 1, 5, 20])),
+            zombie_for: random.pick(&[0, ttl / 4, 2 * ttl]),
+            silence: random.pick(&[ttl / 8, ttl / 4, ttl]),
+            replace_after: random.pick(&[ttl / 4, ttl, 2 * SECOND]),
+            batch_max: random.pick(&[1, 3, 512]),
+            client_ppm,
+            node_ppm,
+            lossy,
+            down_to_the_end,
+        }
+    }
+
+    /// Whether there are faults of this kind.
+    pub fn has(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+
+    /// Whether no two may ever hold one lock.
+    pub const fn excludes(&self) -> bool {
+        self.outside.is_none()
+    }
+
+    /// How long it may take, from the end of the faults, until a waiting call has its lock: crashed
+    /// holders' keys, and those that come late, expire; connections are made again; then those who
+    /// wait have their turns.
+    pub fn bound(&self) -> Time {
+        let expiry = self.zombie_for + 3 * self.ttl_max + self.back_steps();
+        let connect = 2 * SECOND + self.silence + self.replace_after + 2 * CONNECT_TIMEOUT;
+        expiry + connect + 3 * SECOND
+    }
+
+    /// By how much node clocks may be set back in all, at most.
+    pub fn back_steps(&self) -> Time {
+        if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {
+            4 * self.ttl_max
+        } else {
+            0
+        }
+    }
+}
+
+/// How long a connection may take to be made.
+pub(crate) const CONNECT_TIMEOUT: Time = 300 * MS;
+
+fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
+    let duration = |time: Time| Duration::from_nanos(time.unsigned_abs());
+    let options = TimingOptions {
+        ttl: duration(ttl),
+        ttl_max: duration(ttl),
+        // Without a margin a mistake of the drift's size shows.
+        margin: random.pick(&[None, Some(Duration::ZERO), Some(duration(ttl / 10))]),
+        min_validity: duration(random.pick(&[0, 0, ttl / 4])),
+        // Who sets it to less than a round trip gets no lock, and no promise.
+        node_timeout: random
+            .pick(&[None, Some(ttl / 20), Some(ttl / 4)])
+            .map(|time| duration(time.max(8 * one_way).min(ttl / 4))),
+        connect_timeout: duration(CONNECT_TIMEOUT),
+        ..TimingOptions::default()
+    };
+    match Timing::new(options) {
+        Ok(timing) => timing,
+        Err(error) => unreachable!("all of these go together: {error}"),
+    }
+}
+
+fn quorum(nodes: usize, needed: usize) -> Quorum {
+    match Quorum::new(nodes, needed) {
+        Ok(quorum) => quorum,
+        Err(error) => unreachable!("at least a majority, at most all: {error}"),
+    }
+}
+
+fn shuffle(order: &mut [usize], random: &mut Random) {
+    for place in (1..order.len()).rev() {
+        order.swap(place, random.index(place + 1));
+    }
+}

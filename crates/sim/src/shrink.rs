@@ -1,0 +1,29 @@
+//! A failing run made simpler: kind by kind, faults that it does not take are left out.
+
+use crate::plan::Plan;
+use crate::run;
+
+/// The plan with as few faults and clients as still break the same invariant.
+pub fn shrink(plan: &Plan) -> Plan {
+    let Some(violation) = run(plan, false).violation else {
+        return plan.clone();
+    };
+    let still_fails = |plan: &Plan| {
+        run(plan, false).violation.is_some_and(|other| other.invariant == violation.invariant)
+    };
+    let mut smallest = plan.clone();
+    for fault in plan.faults.clone() {
+        let mut smaller = smallest.clone();
+        smaller.faults.retain(|other| *other != fault);
+        if still_fails(&smaller) {
+            smallest = smaller;
+        }
+    }
+    for clients in 1..smallest.clients {
+        let smaller = Plan { clients, ..smallest.clone() };
+        if still_fails(&smaller) {
+            return smaller;
+        }
+    }
+    smallest
+}

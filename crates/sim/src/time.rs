@@ -1,0 +1,119 @@
+//! Time: the true one, which nobody in the world can read, and the clocks that run by it.
+//!
+//! Everything happens at a point of true time. Each client's machine has a boot clock and a wall
+//! clock, each node has a wall clock; they run a little fast or slow, are stepped, or stand still.
+
+use quorlock_core::Reading;
+
+/// A point of true time, or a span of it, in nanoseconds.
+pub type Time = i64;
+
+/// A microsecond.
+pub const US: Time = 1_000;
+
+/// A millisecond.
+pub const MS: Time = 1_000_000;
+
+/// A second.
+pub const SECOND: Time = 1_000 * MS;
+
+/// A clock: a straight line over true time, bent whenever its rate or its hands are changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    since: Time,
+    shown: i64,
+    ppm: i64,
+}
+
+impl Clock {
+    /// A clock that shows `shown` at the start of time and runs `ppm` parts per million fast.
+    pub const fn new(shown: i64, ppm: i64) -> Self {
+        Self { since: 0, shown, ppm }
+    }
+
+    /// What the clock shows, in nanoseconds.
+    pub const fn at(&self, now: Time) -> i64 {
+        let passed = now - self.since;
+        self.shown
+            + passed
+            + passed / 1_000_000 * self.ppm
+            + passed % 1_000_000 * self.ppm / 1_000_000
+    }
+
+    /// When the clock will show `shown`, if it goes on as it does.
+    pub fn when(&self, shown: i64) -> Time {
+        let rate = i128::from(1_000_000 + self.ppm.max(-999_999));
+        let ahead = i128::from(shown.saturating_sub(self.shown)) * 1_000_000 / rate;
+        let mut when = self.since.saturating_add(i64::try_from(ahead).unwrap_or(i64::MAX / 2));
+        // Rounded down twice, so it may be a little early.
+        while when < i64::MAX / 4 && self.at(when) < shown {
+            when += 1;
+        }
+        when
+    }
+
+    /// Somebody moves the hands.
+    pub fn step(&mut self, by: i64, now: Time) {
+        *self = Self { since: now, shown: self.at(now) + by, ..*self };
+    }
+
+    /// From now on it runs `ppm` parts per million fast; a million slow is to stand still.
+    pub fn run(&mut self, ppm: i64, now: Time) {
+        *self = Self { since: now, shown: self.at(now), ppm };
+    }
+
+    /// How many parts per million it runs fast.
+    pub const fn ppm(&self) -> i64 {
+        self.ppm
+    }
+}
+
+/// The clocks of the machine that a client runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// Counts suspend; what quorlock's timers go by.
+    pub boot: Clock,
+    /// May be stepped; shows the pause of a virtual machine once it has been set right.
+    pub wall: Clock,
+}
+
+impl Machine {
+    /// A look at both clocks.
+    pub const fn read(&self, now: Time) -> Reading {
+        Reading::new(self.boot.at(now), self.wall.at(now))
+    }
+}
+
+/// What has passed between two readings: the larger of both clocks' (protocol, section 8). The
+/// simulator's own reckoning, for the engine's is under test.
+pub fn elapsed(earlier: Reading, later: Reading) -> i64 {
+    let boot = later.boot().as_nanos() - earlier.boot().as_nanos();
+    boot.max(later.real_ns() - earlier.real_ns()).max(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_found_at_the_point_where_it_shows_a_time() {
+        for ppm in [-20_000, -1, 0, 1, 5_000, 100_000] {
+            let mut clock = Clock::new(77, ppm);
+            clock.step(-3 * SECOND, 5 * MS);
+            for ahead in [1, 999_999, SECOND, 40 * SECOND + 17] {
+                let shown = clock.at(5 * MS) + ahead;
+                let when = clock.when(shown);
+                assert!(clock.at(when) >= shown && clock.at(when - 1) <= shown, "{ppm} {ahead}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_goes_on_from_there() {
+        let mut clock = Clock::new(0, 0);
+        clock.run(-1_000_000, 10);
+        assert_eq!(clock.at(1_000), 10);
+        clock.run(0, 1_000);
+        assert_eq!(clock.at(1_005), 15);
+    }
+}

@@ -1,0 +1,438 @@
+//! The world: what happens next, and to whom.
+//!
+//! One queue of happenings in true time. Two runs of one plan are the same run, to the nanosecond.
+
+mod callers;
+mod clients;
+mod faults;
+mod healing;
+mod lines;
+mod nodes;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use quorlock_core::{Answer, Key, Reading};
+
+use crate::client::{Client, Order};
+use crate::count::{Count, Counts};
+use crate::fact::{ClientId, Fact, Mishap, NodeIndex, point};
+use crate::guard::Guards;
+use crate::invariants::{Invariants, Violation};
+use crate::ledger::Ledger;
+use crate::network::{ConnectionId, Network};
+use crate::node::ModelNode;
+use crate::plan::{Fault, Plan};
+use crate::random::Random;
+use crate::time::Time;
+
+/// Something that is going to happen.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    /// The driver takes in what has come.
+    Turn(ClientId),
+    /// It goes on after having stood still within a turn.
+    Carry(ClientId),
+    /// The engine's deadline, unless it has another by now.
+    Alarm(ClientId, u64),
+    /// A batch reaches its node.
+    Request(Box<Parcel>),
+    /// Answers reach the client.
+    Reply { wire: ConnectionId, batch: u64, answers: Vec<Answer> },
+    /// News reach the client; `None`: everything has changed.
+    Push { wire: ConnectionId, key: Option<Key> },
+    /// The client learns that a connection is gone.
+    Broken(ConnectionId),
+    /// An attempt to connect is over.
+    Dialled { client: ClientId, node: NodeIndex, dial: u64, in_time: bool },
+    /// The next attempt to connect.
+    Redial { client: ClientId, node: NodeIndex },
+    /// Has the node been silent for too long?
+    Watch { client: ClientId, node: NodeIndex },
+    /// A caller does something.
+    Caller { client: ClientId, caller: usize, generation: u32 },
+    /// Something goes wrong.
+    Fault(Fault),
+    /// Something is mended.
+    Mend(Mend),
+}
+
+/// What is mended.
+#[derive(Clone, Debug)]
+pub(crate) enum Mend {
+    Resume(ClientId),
+    SetWallRight(ClientId, Time),
+    StartClient,
+    EndClient(ClientId),
+    StartNode(NodeIndex),
+    Thaw(NodeIndex),
+    Cure(NodeIndex),
+    Vacate(NodeIndex, Key),
+}
+
+/// A batch under way to its node.
+#[derive(Clone, Debug)]
+pub(crate) struct Parcel {
+    pub(crate) wire: ConnectionId,
+    pub(crate) batch: u64,
+    pub(crate) orders: Vec<Order>,
+    pub(crate) duplicate: bool,
+}
+
+/// A node and its process.
+pub(crate) struct Server {
+    pub(crate) node: ModelNode,
+    pub(crate) process: Process,
+    /// What a process that stands still has been sent.
+    pub(crate) stuck: Vec<Parcel>,
+    /// Nobody says that it is down: what is sent to it gets lost.
+    pub(crate) silent: bool,
+    /// By how much its clock has been set ahead in all.
+    pub(crate) ahead: Time,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Process {
+    Runs,
+    Frozen,
+    Down,
+}
+
+/// Streams of random words, one for each part of the world.
+pub(crate) struct Streams {
+    pub(crate) callers: Random,
+    pub(crate) clients: Random,
+    pub(crate) lines: Random,
+    pub(crate) tokens: Random,
+    pub(crate) healing: Random,
+    pub(crate) faults: Vec<Random>,
+}
+
+/// What invariants may look at, beside the fact itself.
+pub(crate) struct View<'a> {
+    /// The true time.
+    pub(crate) now: Time,
+    /// The plan.
+    pub(crate) plan: &'a Plan,
+    /// The guards.
+    pub(crate) guards: &'a Guards,
+    /// What went over the wire.
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) clients: &'a [Client],
+    pub(crate) servers: &'a [Server],
+}
+
+impl View<'_> {
+    /// What a client's clocks show now.
+    pub(crate) fn reading(&self, client: ClientId) -> Reading {
+        self.clients[client].machine.read(self.now)
+    }
+
+    /// The reading that the client's present turn ought to be judged by: made when all that it deals
+    /// with had come in.
+    pub(crate) fn turn_reading(&self, client: ClientId) -> Reading {
+        match &self.clients[client].stalled {
+            Some(turn) => turn.honest,
+            None => self.reading(client),
+        }
+    }
+
+    /// Whether anybody on this client's machine could look at a guard now.
+    pub(crate) fn can_look(&self, client: ClientId) -> bool {
+        self.clients[client].alive
+            && !self.clients[client].still.is_some_and(|still| still.clocks_stop)
+    }
+
+    /// A node.
+    pub(crate) fn node(&self, node: NodeIndex) -> &ModelNode {
+        &self.servers[node].node
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) now: Time,
+    queue: BinaryHeap<Reverse<Entry>>,
+    serial: u64,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) network: Network,
+    pub(crate) guards: Guards,
+    pub(crate) ledger: Ledger,
+    pub(crate) random: Streams,
+    pub(crate) counts: Counts,
+    pub(crate) healing: bool,
+    /// Everybody is to end.
+    pub(crate) closing: bool,
+    keys: Vec<Key>,
+    batches: u64,
+    invariants: Invariants,
+    violation: Option<Violation>,
+    trace: Option<Vec<String>>,
+}
+
+struct Entry {
+    at: Time,
+    serial: u64,
+    what: Happening,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.serial) == (other.at, other.serial)
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.serial).cmp(&(other.at, other.serial))
+    }
+}
+
+/// How a run went.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What happened in it.
+    pub counts: Counts,
+    /// The invariant that did not hold, if one did not.
+    pub violation: Option<Violation>,
+    /// What happened, line by line, if that was asked for.
+    pub trace: Vec<String>,
+}
+
+impl World {
+    /// Carries out a plan.
+    pub(crate) fn run(plan: &Plan, traced: bool) -> Outcome {
+        let mut world = Self::new(plan.clone(), traced);
+        world.live();
+        Outcome {
+            counts: world.counts,
+            violation: world.violation,
+            trace: world.trace.unwrap_or_default(),
+        }
+    }
+
+    fn new(plan: Plan, traced: bool) -> Self {
+        let seed = plan.seed;
+        let mut world = Self {
+            now: 0,
+            queue: BinaryHeap::new(),
+            serial: 0,
+            clients: Vec::new(),
+            servers: Vec::new(),
+            network: Network::new(&plan),
+            guards: Guards::default(),
+            ledger: Ledger::new(plan.quorum),
+            random: Streams {
+                callers: Random::new(seed, 2),
+                clients: Random::new(seed, 3),
+                lines: Random::new(seed, 4),
+                tokens: Random::new(seed, 5),
+                healing: Random::new(seed, 6),
+                faults: (0..Fault::ALL.len()).map(|i| Random::new(seed, 16 + i as u64)).collect(),
+            },
+            counts: Counts::default(),
+            healing: false,
+            closing: false,
+            keys: (0..plan.resources).map(|place| Key::from(["orders", "jobs"][place])).collect(),
+            batches: 0,
+            invariants: Invariants::new(&plan),
+            violation: None,
+            trace: traced.then(Vec::new),
+            plan,
+        };
+        world.set_up();
+        world
+    }
+
+    fn set_up(&mut self) {
+        self.start_servers();
+        for _ in 0..self.plan.clients {
+            self.start_client();
+        }
+        for fault in self.plan.faults.clone() {
+            self.plan_fault(fault);
+        }
+        if self.plan.outside.is_some() {
+            self.counts.add(Count::Outside);
+        }
+        if !self.plan.down_to_the_end.is_empty() {
+            self.counts.add(Count::MinorityDown);
+        }
+    }
+
+    /// First the faults, then the healing, then the end.
+    fn live(&mut self) {
+        let faults_until = self.plan.faults_for;
+        self.run_until(faults_until, |_| false);
+        if self.violation.is_none() {
+            self.heal();
+        }
+        if self.violation.is_none() {
+            self.end();
+        }
+    }
+
+    /// Lets happen what is to happen by `until`, unless it is `over` earlier.
+    pub(crate) fn run_until(&mut self, until: Time, over: impl Fn(&Self) -> bool) {
+        while self.violation.is_none() && !over(self) {
+            match self.queue.pop() {
+                Some(Reverse(Entry { at, what, .. })) if at <= until => {
+                    self.now = at;
+                    self.happen(what);
+                }
+                Some(later) => {
+                    self.queue.push(later);
+                    break;
+                }
+                None => break,
+            }
+        }
+        if self.violation.is_none() && !over(self) {
+            self.now = until;
+        }
+    }
+
+    pub(crate) fn plan_at(&mut self, at: Time, what: Happening) {
+        self.serial += 1;
+        let at = at.max(self.now);
+        self.queue.push(Reverse(Entry { at, serial: self.serial, what }));
+    }
+
+    pub(crate) fn plan_in(&mut self, span: Time, what: Happening) {
+        self.plan_at(self.now.saturating_add(span), what);
+    }
+
+    /// What is under way comes now, in the order in which it would have come.
+    pub(crate) fn hurry(&mut self) {
+        let mut entries: Vec<Entry> =
+            std::mem::take(&mut self.queue).into_iter().map(|Reverse(entry)| entry).collect();
+        entries.sort_unstable();
+        let mut soon = self.now;
+        for Entry { at, what, .. } in entries {
+            let under_way = matches!(
+                what,
+                Happening::Request(_) | Happening::Reply { .. } | Happening::Push { .. }
+            );
+            let at = if under_way && at > self.now {
+                soon += 1;
+                soon
+            } else {
+                at
+            };
+            self.plan_at(at, what);
+        }
+    }
+
+    fn happen(&mut self, what: Happening) {
+        if let Some(client) = self.concerns(&what) {
+            if !self.clients[client].alive {
+                return;
+            }
+            if self.clients[client].still.is_some() {
+                self.clients[client].deferred.push(what);
+                return;
+            }
+        }
+        match what {
+            Happening::Turn(client) => self.turn(client),
+            Happening::Carry(client) => self.carry_on(client),
+            Happening::Alarm(client, number) => {
+                if self.clients[client].alarm == number {
+                    self.wake(client);
+                }
+            }
+            Happening::Request(parcel) => self.receive(parcel),
+            Happening::Reply { wire, batch, answers } => self.reply(wire, batch, answers),
+            Happening::Push { wire, key } => self.push(wire, key),
+            Happening::Broken(wire) => self.broken(wire),
+            Happening::Dialled { client, node, dial, in_time } => {
+                self.dialled(client, node, dial, in_time);
+            }
+            Happening::Redial { client, node } => self.dial(client, node),
+            Happening::Watch { client, node } => self.watch(client, node),
+            Happening::Caller { client, caller, generation } => {
+                let it = self.clients[client].callers.get(caller);
+                if it.is_some_and(|it| it.generation == generation) {
+                    self.act(client, caller);
+                }
+            }
+            Happening::Fault(fault) => self.strike(fault),
+            Happening::Mend(mend) => self.mend(mend),
+        }
+    }
+
+    /// Whose process has to run for this to happen.
+    fn concerns(&self, what: &Happening) -> Option<ClientId> {
+        match what {
+            Happening::Turn(client)
+            | Happening::Carry(client)
+            | Happening::Alarm(client, _)
+            | Happening::Dialled { client, .. }
+            | Happening::Redial { client, .. }
+            | Happening::Watch { client, .. }
+            | Happening::Caller { client, .. } => Some(*client),
+            Happening::Reply { wire, .. }
+            | Happening::Push { wire, .. }
+            | Happening::Broken(wire) => Some(self.network.wires[*wire].client),
+            Happening::Request(_) | Happening::Fault(_) | Happening::Mend(_) => None,
+        }
+    }
+
+    /// Notes what has happened: for the trace, for the ledger, for the invariants.
+    pub(crate) fn note(&mut self, fact: &Fact<'_>) {
+        if self.violation.is_some() {
+            return;
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{}  {fact}", point(self.now)));
+        }
+        let client = match fact {
+            Fact::Told { client, .. } => Some(*client),
+            _ => None,
+        };
+        let reading = client.map(|client| self.clients[client].machine.read(self.now));
+        self.ledger.note(fact, reading);
+        let view = View {
+            now: self.now,
+            plan: &self.plan,
+            guards: &self.guards,
+            ledger: &self.ledger,
+            clients: &self.clients,
+            servers: &self.servers,
+        };
+        if let Err(violation) = self.invariants.check(fact, &view, &mut self.counts) {
+            if let Some(trace) = &mut self.trace {
+                trace.push(format!("{}  !!! {violation}", point(self.now)));
+            }
+            self.violation = Some(violation);
+        }
+    }
+
+    pub(crate) fn note_mishap(&mut self, mishap: Mishap) {
+        self.note(&Fact::Mishap(mishap));
+    }
+
+    /// A run that cannot go on as it must.
+    pub(crate) fn violated(&mut self, invariant: &'static str, what: String) {
+        if self.violation.is_none() {
+            let violation = Violation { invariant, what, at: self.now };
+            if let Some(trace) = &mut self.trace {
+                trace.push(format!("{}  !!! {violation}", point(self.now)));
+            }
+            self.violation = Some(violation);
+        }
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.violation.is_some()
+    }
+}

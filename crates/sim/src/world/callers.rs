@@ -1,0 +1,213 @@
+//! Callers: what those who use the library do with it.
+
+use std::time::Duration;
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{Delay, Event, LockId, Request, Retry};
+
+use super::{Happening, World};
+use crate::client::CallerState;
+use crate::count::Count;
+use crate::fact::{ClientId, Fact};
+use crate::guard::{Ended, GuardId};
+use crate::mutants::{Mutant, is_active};
+use crate::time::{MS, Time};
+
+impl World {
+    /// A caller is idle for a while.
+    pub(crate) fn plan_next_wish(&mut self, client: ClientId, caller: usize) {
+        let mean = self.plan.ttl_max / 6;
+        let span = self.random.callers.span(mean);
+        self.plan_caller(client, caller, span);
+    }
+
+    fn plan_caller(&mut self, client: ClientId, caller: usize, span: Time) {
+        let it = &mut self.clients[client].callers[caller];
+        it.generation += 1;
+        let generation = it.generation;
+        self.plan_in(span, Happening::Caller { client, caller, generation });
+    }
+
+    /// A caller does what it does next.
+    pub(crate) fn act(&mut self, client: ClientId, caller: usize) {
+        match self.clients[client].callers[caller].state {
+            CallerState::Idle if self.healing => self.set(client, caller, CallerState::Over),
+            CallerState::Idle => self.want(client, caller),
+            CallerState::Waiting { lock, .. } => self.cancel(client, caller, lock),
+            CallerState::Holding { lock, until, careless } => {
+                self.hold(client, caller, lock, until, careless);
+            }
+            CallerState::Over => {}
+        }
+    }
+
+    fn set(&mut self, client: ClientId, caller: usize, state: CallerState) {
+        self.clients[client].callers[caller].state = state;
+    }
+
+    fn want(&mut self, client: ClientId, caller: usize) {
+        let random = &mut self.random.callers;
+        let ttl = self.plan.ttl_max;
+        let key = random.index(self.keys.len());
+        let timing = self.plan.timings[random.index(self.plan.timings.len())];
+        let wait = match random.below(4) {
+            0 => Wait::Once,
+            1 => Wait::For(Duration::from_nanos(random.span(ttl).unsigned_abs())),
+            _ => Wait::Forever,
+        };
+        let (min, max) = (Duration::from_millis(1), Duration::from_nanos(ttl.unsigned_abs() / 5));
+        let delay = if random.percent(20) {
+            Delay::Between { min, max: max.max(min) }
+        } else {
+            Retry::default().delay
+        };
+        let attempts_max = random.percent(10).then(|| 1 + random.below(4) as u32);
+        let automatic = random.coin();
+        let request = Request {
+            key: self.keys[key].clone(),
+            owner: if random.coin() { "".into() } else { "sim".into() },
+            timing,
+            wait,
+            retry: Retry { delay, attempts_max },
+            automatic,
+            max_hold: Duration::from_nanos((ttl * random.between(2, 8)).unsigned_abs()),
+            progress: true,
+        };
+        self.ask_for(client, caller, key, request);
+        if self.random.callers.percent(15) {
+            let span = self.random.callers.span(self.plan.ttl_max / 4);
+            self.plan_caller(client, caller, span);
+        }
+    }
+
+    /// Asks the driver for a lock.
+    pub(crate) fn ask_for(
+        &mut self,
+        client: ClientId,
+        caller: usize,
+        key: usize,
+        request: Request,
+    ) {
+        let lock = self.new_lock(client);
+        self.note(&Fact::Wanted { client, lock, request: &request });
+        let it = &mut self.clients[client];
+        it.callers[caller].state = CallerState::Waiting { lock, key };
+        it.callers[caller].generation += 1;
+        it.asked.push(Event::Acquire { lock, request });
+        self.wake(client);
+    }
+
+    /// The caller drops its future.
+    fn cancel(&mut self, client: ClientId, caller: usize, lock: LockId) {
+        self.counts.add(Count::Cancelled);
+        self.note(&Fact::Cancelled { client, lock });
+        self.clients[client].asked.push(Event::Cancel { lock });
+        self.wake(client);
+        self.next(client, caller);
+    }
+
+    fn next(&mut self, client: ClientId, caller: usize) {
+        self.set(client, caller, CallerState::Idle);
+        self.plan_next_wish(client, caller);
+    }
+
+    /// The lock was handed out. If nobody waits for it any more the guard inside the reply is dropped.
+    pub(crate) fn granted(&mut self, guard: GuardId) {
+        let GuardId { client, lock } = guard;
+        let Some(caller) = self.clients[client].caller_of(lock) else {
+            self.counts.add(Count::CancelledInVain);
+            return self.give_back(guard, false);
+        };
+        let random = &mut self.random.callers;
+        let ttl = self.plan.ttl_max;
+        let span = match random.below(4) {
+            0 => random.span(MS),
+            1 => random.span(ttl / 8),
+            2 => random.span(ttl),
+            _ => random.between(ttl, 4 * ttl),
+        };
+        let span = if self.healing { random.span(MS) } else { span };
+        let careless = random.percent(15) && !self.healing;
+        let until = self.now + span;
+        self.set(client, caller, CallerState::Holding { lock, until, careless });
+        self.plan_step(client, caller, until);
+    }
+
+    fn plan_step(&mut self, client: ClientId, caller: usize, until: Time) {
+        let left = (until - self.now).max(1);
+        let step = self.random.callers.span(self.plan.ttl_max / 4);
+        self.plan_caller(client, caller, step.min(left));
+    }
+
+    /// A holder looks, extends, or gives back.
+    fn hold(&mut self, client: ClientId, caller: usize, lock: LockId, until: Time, careless: bool) {
+        let guard = GuardId { client, lock };
+        let reading = self.clients[client].machine.read(self.now);
+        let is_over = self.now >= until;
+        let Some(held) = self.guards.of_mut(guard) else {
+            return self.next(client, caller);
+        };
+        // Who does not look does not see the end; the driver does.
+        if !careless && held.look(reading) {
+            self.tell_end(guard);
+        }
+        let lost = self.guards.of(guard).is_some_and(|held| held.ended.is_some());
+        if is_over || lost && !careless {
+            let report = self.random.callers.coin();
+            self.give_back(guard, report);
+            return self.next(client, caller);
+        }
+        if !careless && self.random.callers.percent(40) {
+            self.note(&Fact::ExtendAsked { guard });
+            self.clients[client].asked.push(Event::Extend { lock });
+            self.wake(client);
+        }
+        self.plan_step(client, caller, until);
+    }
+
+    /// A guard has seen its end, and tells the driver.
+    pub(crate) fn tell_end(&mut self, guard: GuardId) {
+        self.note(&Fact::EndSeen { guard });
+        if let Some(held) = self.guards.of_mut(guard) {
+            held.run_out = true;
+        }
+        self.clients[guard.client].asked.push(Event::RunOut { lock: guard.lock });
+        self.wake(guard.client);
+    }
+
+    /// Releases or drops: the guard is invalid first, then the driver is asked (S14).
+    pub(crate) fn give_back(&mut self, guard: GuardId, report: bool) {
+        let late = is_active(Mutant::ReleaseBeforeInvalid);
+        let Some(held) = self.guards.of_mut(guard) else { return };
+        held.given_back = true;
+        if !late {
+            held.end(Ended::Released);
+        }
+        let report = report || late;
+        self.note(&Fact::ReleaseAsked { guard, report });
+        if !report {
+            self.guards.remove(guard);
+        }
+        self.clients[guard.client].asked.push(Event::Release { lock: guard.lock, report });
+        self.wake(guard.client);
+    }
+
+    /// The lock is not to be had.
+    pub(crate) fn refused(&mut self, client: ClientId, lock: LockId) {
+        if let Some(caller) = self.clients[client].caller_of(lock) {
+            self.next(client, caller);
+        }
+    }
+
+    /// The lock is lost: who waits for that gives back what is left of it, if not at once.
+    pub(crate) fn lost(&mut self, guard: GuardId) {
+        let GuardId { client, lock } = guard;
+        let Some(caller) = self.clients[client].caller_of(lock) else { return };
+        if let CallerState::Holding { careless: false, .. } =
+            self.clients[client].callers[caller].state
+        {
+            let span = self.random.callers.span(MS);
+            self.plan_caller(client, caller, span);
+        }
+    }
+}

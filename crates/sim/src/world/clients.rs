@@ -1,0 +1,251 @@
+//! Clients: the turns of the driver.
+
+use quorlock_core::{Effect, Event, LockId, Reading, Token};
+
+use super::{Happening, World};
+use crate::client::{Client, Turn};
+use crate::count::Count;
+use crate::fact::{ClientId, Fact};
+use crate::guard::{Ended, Guard, GuardId};
+use crate::mutants::{Mutant, is_active};
+use crate::plan::Fault;
+use crate::time::{Clock, MS, Machine, SECOND, US};
+
+impl World {
+    /// A new process on a machine of its own.
+    pub(crate) fn start_client(&mut self) -> ClientId {
+        let id = self.clients.len();
+        let ppm = self.plan.client_ppm[id % self.plan.client_ppm.len()];
+        let random = &mut self.random.clients;
+        let boot = Clock::new(random.between(SECOND, 1_000_000 * SECOND), ppm);
+        let wall = Clock::new(random.between(1_000_000 * SECOND, 2_000_000 * SECOND), ppm);
+        let mut machine = Machine { boot, wall };
+        machine.boot.step(0, self.now);
+        machine.wall.step(0, self.now);
+        self.clients.push(Client::new(self.plan.quorum, machine, self.plan.callers));
+        self.note(&Fact::Started { client: id });
+        for node in 0..self.servers.len() {
+            self.dial(id, node);
+        }
+        for caller in 0..self.plan.callers {
+            self.plan_next_wish(id, caller);
+        }
+        id
+    }
+
+    /// There is something for the driver to do.
+    pub(crate) fn wake(&mut self, client: ClientId) {
+        let (it, random) = (&mut self.clients[client], &mut self.random.clients);
+        if it.turn_is_due || it.stalled.is_some() || !it.alive {
+            return;
+        }
+        it.turn_is_due = true;
+        let late = if random.percent(5) { random.span(MS) } else { random.between(US, 30 * US) };
+        self.plan_in(late, Happening::Turn(client));
+    }
+
+    /// Takes in all that has come, and reads the clock.
+    pub(crate) fn turn(&mut self, client: ClientId) {
+        let stalls = self.plan.has(Fault::Stalls)
+            && !self.healing
+            && self.random.faults[Fault::Stalls as usize].percent(2);
+        let it = &mut self.clients[client];
+        it.turn_is_due = false;
+        let honest = it.machine.read(self.now);
+        let now = if is_active(Mutant::CachedNow) { it.last_reading } else { honest };
+        let answered = std::mem::take(&mut it.answered);
+        let asked = std::mem::take(&mut it.asked);
+        it.stalled = Some(Turn { now, honest, answered, asked });
+        self.note(&Fact::Turn { client });
+        if stalls {
+            let mean = self.plan.ttl_max / 2;
+            let span = self.random.faults[Fault::Stalls as usize].span(mean);
+            self.counts.add(Count::Stalls);
+            self.plan_in(span, Happening::Carry(client));
+        } else {
+            self.carry_on(client);
+        }
+    }
+
+    /// Hands everything to the engine and carries out what comes of it.
+    pub(crate) fn carry_on(&mut self, client: ClientId) {
+        let Some(turn) = &mut self.clients[client].stalled else { return };
+        let now = turn.now;
+        let (answered, asked) =
+            (std::mem::take(&mut turn.answered), std::mem::take(&mut turn.asked));
+        for event in answered {
+            self.clients[client].observe(&event, now);
+            self.tell(client, event, now);
+        }
+        for event in asked {
+            self.tell(client, event, now);
+        }
+        self.tell(client, Event::Wake, now);
+        if !self.clients[client].alive {
+            return;
+        }
+        self.note(&Fact::TurnOver { client });
+        self.clients[client].stalled = None;
+        for node in 0..self.servers.len() {
+            self.send_waiting(client, node);
+        }
+        let it = &mut self.clients[client];
+        it.last_reading = it.machine.read(self.now);
+        if !it.answered.is_empty() || !it.asked.is_empty() {
+            self.wake(client);
+        }
+        self.set_alarm(client);
+    }
+
+    /// Wakes the driver when the engine's deadline has come by its boot clock.
+    pub(crate) fn set_alarm(&mut self, client: ClientId) {
+        let it = &mut self.clients[client];
+        it.alarm += 1;
+        let number = it.alarm;
+        if let Some(at) = it.engine.deadline() {
+            let when = it.machine.boot.when(at.as_nanos());
+            if when < i64::MAX / 4 {
+                self.plan_at(when, Happening::Alarm(client, number));
+            }
+        }
+    }
+
+    fn tell(&mut self, client: ClientId, event: Event, now: Reading) {
+        match &event {
+            Event::Answered { node, sent, answers } => {
+                for (ticket, answer) in answers {
+                    let (node, sent) = (node.index(), *sent);
+                    let ticket = *ticket;
+                    self.note(&Fact::Told { client, node, sent, ticket, answer });
+                }
+            }
+            Event::Pushed { node, keys } => {
+                let everything = keys.is_none();
+                self.note(&Fact::Pushed { client, node: node.index(), everything });
+            }
+            _ => {}
+        }
+        let mut effects = Vec::new();
+        self.clients[client].engine.handle(event, now, &mut effects);
+        for effect in effects {
+            self.carry_out(client, effect, now);
+        }
+    }
+
+    fn carry_out(&mut self, client: ClientId, effect: Effect, now: Reading) {
+        match effect {
+            Effect::Send { node, ticket, command } => {
+                let node = node.index();
+                self.note(&Fact::Ordered { client, node, ticket, command: &command });
+                self.order(client, node, (ticket, command));
+            }
+            Effect::Begin { lock } => {
+                let token = Token::new(self.random.tokens.bytes());
+                let jitter = self.random.tokens.word();
+                let round_trip = self.clients[client].round_trip(self.plan.quorum);
+                let slowest = &mut self.clients[client].slowest;
+                *slowest = round_trip.max(*slowest);
+                self.note(&Fact::Begun { client, lock, token });
+                self.tell(client, Event::Begin { lock, token, jitter, round_trip }, now);
+            }
+            Effect::Acquired { lock, token, validity, attempts, turn } => {
+                self.grant(GuardId { client, lock }, (token, turn), validity, attempts);
+            }
+            Effect::NotAcquired { lock, refusal } => {
+                self.note(&Fact::NotAcquired { client, lock, refusal: &refusal });
+                self.refused(client, lock);
+            }
+            Effect::Changed { lock, validity } => {
+                let guard = GuardId { client, lock };
+                let reading = self.clients[client].machine.read(self.now);
+                let ran_out = match self.guards.of_mut(guard) {
+                    Some(held) => held.update(validity.clone(), reading),
+                    None => false,
+                };
+                if ran_out {
+                    self.tell_end(guard);
+                }
+                self.note(&Fact::Changed { guard, validity: &validity });
+            }
+            Effect::Lost { lock, cause } => {
+                let guard = GuardId { client, lock };
+                self.note(&Fact::Lost { guard, cause });
+                if let Some(held) = self.guards.of_mut(guard) {
+                    held.told_lost = true;
+                    held.end(Ended::Lost(cause));
+                }
+                self.lost(guard);
+            }
+            Effect::Extended { lock, outcome } => {
+                let guard = GuardId { client, lock };
+                self.note(&Fact::Extension { guard, outcome: &outcome });
+            }
+            Effect::Released { lock, report } => {
+                let guard = GuardId { client, lock };
+                self.note(&Fact::Released { guard, report: &report });
+                if let Some(held) = self.guards.of_mut(guard) {
+                    held.end(Ended::Released);
+                }
+                self.guards.remove(guard);
+            }
+            Effect::Waiting { lock, .. } => self.note(&Fact::Waiting { client, lock }),
+            Effect::Woken { lock } => self.note(&Fact::Woken { client, lock }),
+            Effect::TimedOut { node } => {
+                self.note(&Fact::TimedOut { client, node: node.index() });
+            }
+            Effect::Drained => {
+                self.clients[client].drained = true;
+                self.note(&Fact::Drained { client });
+            }
+            Effect::Inspected { .. } => {}
+        }
+    }
+
+    fn grant(
+        &mut self,
+        id: GuardId,
+        (token, turn): (Token, u32),
+        validity: quorlock_core::Validity,
+        attempts: u32,
+    ) {
+        let Some(request) = self.ledger.request(id.client, id.lock).cloned() else {
+            return self.violated(
+                crate::invariants::unique_guards::NAME,
+                format!("{id}: nobody has asked for it"),
+            );
+        };
+        let guard = Guard {
+            request,
+            token,
+            turn,
+            validity,
+            ended: None,
+            told_lost: false,
+            run_out: false,
+            given_back: false,
+        };
+        self.guards.insert(id, guard);
+        self.note(&Fact::Granted { guard: id, attempts });
+        self.granted(id);
+    }
+
+    /// Kills a process. What it held nobody gives back.
+    pub(crate) fn kill_client(&mut self, client: ClientId) {
+        let it = &mut self.clients[client];
+        it.alive = false;
+        it.deferred.clear();
+        it.stalled = None;
+        let wires: Vec<usize> = it.lines.iter().filter_map(|line| line.wire).collect();
+        for wire in wires {
+            self.give_up_wire(wire);
+        }
+        self.guards.remove_all_of(client);
+    }
+
+    /// The lock's number for a new call.
+    pub(crate) fn new_lock(&mut self, client: ClientId) -> LockId {
+        let it = &mut self.clients[client];
+        it.locks += 1;
+        LockId(it.locks)
+    }
+}

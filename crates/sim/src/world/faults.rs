@@ -1,0 +1,345 @@
+//! Faults: each kind strikes now and then, at random, for as long as the faults last.
+
+use quorlock_core::{Event, FailureKind};
+
+use super::{Happening, Mend, Process, World};
+use crate::client::Still;
+use crate::count::Count;
+use crate::fact::{ClientId, Mishap, NodeIndex};
+use crate::network::Direction;
+use crate::node::Health;
+use crate::plan::{Fault, Outside};
+use crate::random::Random;
+use crate::time::{MS, Time};
+
+impl World {
+    pub(crate) fn plan_fault(&mut self, fault: Fault) {
+        let mean = self.mean_of(fault);
+        let span = self.chance(fault).span(mean);
+        self.plan_in(span, Happening::Fault(fault));
+    }
+
+    fn mean_of(&self, fault: Fault) -> Time {
+        match fault {
+            // Where nodes lose votes, this is what the run is about.
+            Fault::Losses if self.plan.outside.is_some() => self.plan.ttl_max / 2,
+            _ => self.plan.fault_every,
+        }
+    }
+
+    fn chance(&mut self, fault: Fault) -> &mut Random {
+        &mut self.random.faults[fault as usize]
+    }
+
+    /// A fault strikes.
+    pub(crate) fn strike(&mut self, fault: Fault) {
+        if self.healing {
+            return;
+        }
+        self.plan_fault(fault);
+        let ttl = self.plan.ttl_max;
+        let nodes = self.servers.len();
+        let node = self.chance(fault).index(nodes);
+        let alive: Vec<ClientId> =
+            (0..self.clients.len()).filter(|client| self.clients[*client].alive).collect();
+        let client = match alive.len() {
+            0 => return,
+            count => alive[self.chance(fault).index(count)],
+        };
+        let span = self.chance(fault).span(ttl);
+        match fault {
+            Fault::Resets => self.cut(client, node),
+            Fault::Partitions => self.partition(client, node, span),
+            Fault::Freezes => {
+                self.counts.add(Count::NodeFreezes);
+                self.freeze_node(node);
+                self.plan_in(span, Happening::Mend(Mend::Thaw(node)));
+            }
+            Fault::Crashes => self.crash(node, span),
+            Fault::Refusals => self.sicken(node, span),
+            Fault::Pauses => self.pause(client, span),
+            Fault::Suspends => self.suspend(client, span),
+            Fault::WallSteps => {
+                let by = self.chance(fault).between(-2 * ttl, 2 * ttl);
+                self.step_wall(client, by);
+            }
+            Fault::ClientCrashes => self.crash_client(client, span),
+            Fault::Occupants => self.occupy(node, span),
+            Fault::Losses => self.lose_votes(),
+            Fault::NodeSteps => self.set_node_clock(node),
+            // These strike where they do.
+            Fault::Stalls | Fault::Duplicates => {}
+        }
+    }
+
+    /// A connection breaks; or all of a node's.
+    fn cut(&mut self, client: ClientId, node: NodeIndex) {
+        let of_all = self.chance(Fault::Resets).percent(20);
+        let here_first = self.chance(Fault::Resets).coin();
+        for client in 0..self.clients.len() {
+            let wire = self.clients[client].lines[node].wire;
+            if let Some(wire) = wire.filter(|_| self.clients[client].alive && of_all) {
+                self.reset_by(wire, here_first);
+            }
+        }
+        if let Some(wire) = self.clients[client].lines[node].wire {
+            self.note_mishap(Mishap::Reset { client, node });
+            self.reset_by(wire, here_first);
+        }
+    }
+
+    /// It breaks at the client's end, and what was sent may still be carried out; or at the node's.
+    fn reset_by(&mut self, wire: usize, here_first: bool) {
+        if here_first {
+            self.plan_in(0, Happening::Broken(wire));
+        } else {
+            self.reset(wire);
+        }
+    }
+
+    fn partition(&mut self, client: ClientId, node: NodeIndex, span: Time) {
+        self.counts.add(Count::Partitions);
+        let chance = self.chance(Fault::Partitions);
+        let ways: &[Direction] = match chance.below(3) {
+            0 => &[Direction::There],
+            1 => &[Direction::Back],
+            _ => &[Direction::There, Direction::Back],
+        };
+        // Of one client from one node, from most nodes; or of all clients from one node.
+        let shape = chance.below(3);
+        let nodes = self.servers.len();
+        let pairs: Vec<(ClientId, NodeIndex)> = match shape {
+            0 => vec![(client, node)],
+            1 => (0..nodes).filter(|other| *other != node).map(|node| (client, node)).collect(),
+            _ => (0..self.clients.len()).map(|client| (client, node)).collect(),
+        };
+        for (client, node) in pairs {
+            self.network.block(client, node, ways, self.now + span);
+            let requests = ways.contains(&Direction::There);
+            let replies = ways.contains(&Direction::Back);
+            self.note_mishap(Mishap::Blocked { client, node, requests, replies, span });
+        }
+    }
+
+    /// A node is killed. Without its data it stays down for the longest ttl.
+    fn crash(&mut self, node: NodeIndex, span: Time) {
+        if self.servers[node].process == Process::Down {
+            return;
+        }
+        let keeps_data = self.chance(Fault::Crashes).coin();
+        let silent = self.chance(Fault::Crashes).percent(30);
+        self.kill_node(node, keeps_data, silent);
+        let down = if keeps_data {
+            self.counts.add(Count::NodeCrashes);
+            span
+        } else {
+            self.counts.add(Count::NodeLosses);
+            self.quarantine() + span
+        };
+        self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
+    }
+
+    fn sicken(&mut self, node: NodeIndex, span: Time) {
+        let health = self.chance(Fault::Refusals).pick(&[
+            Health::Refusing(FailureKind::Loading),
+            Health::Refusing(FailureKind::Busy),
+            Health::Refusing(FailureKind::Forbidden),
+            Health::ReadOnly(FailureKind::ReadOnly),
+            Health::ReadOnly(FailureKind::CannotPersist),
+            Health::OutOfMemory,
+            Health::Garbled,
+        ]);
+        self.counts.add(Count::NodeRefusals);
+        self.servers[node].node.health = health;
+        self.note_mishap(Mishap::NodeHealth { node, health });
+        self.plan_in(span, Happening::Mend(Mend::Cure(node)));
+    }
+
+    /// A client's process stands still: a collection of garbage, a SIGSTOP.
+    fn pause(&mut self, client: ClientId, span: Time) {
+        if self.clients[client].still.is_none() {
+            self.counts.add(Count::Pauses);
+            self.clients[client].still = Some(Still { clocks_stop: false, catch_up: 0 });
+            self.note_mishap(Mishap::Paused { client, span });
+            self.plan_in(span, Happening::Mend(Mend::Resume(client)));
+        }
+    }
+
+    /// The whole machine stands still. Suspended, both clocks count on; of a virtual machine that its
+    /// host has paused, the boot clock may not, and the wall clock is set right when it goes on.
+    fn suspend(&mut self, client: ClientId, span: Time) {
+        if self.clients[client].still.is_some() {
+            return;
+        }
+        // Set back in the same time, the wall clock would hide a pause that only it can show.
+        let may_stop =
+            !self.plan.has(Fault::WallSteps) || self.plan.outside == Some(Outside::Clocks);
+        let stops = may_stop && self.chance(Fault::Suspends).coin();
+        let wall_stops = stops && self.chance(Fault::Suspends).coin();
+        self.counts.add(Count::Suspends);
+        let mut catch_up = 0;
+        let machine = &mut self.clients[client].machine;
+        if stops {
+            self.counts.add(Count::BootStops);
+            machine.boot.run(-1_000_000, self.now);
+        }
+        if wall_stops {
+            let ppm = machine.wall.ppm();
+            machine.wall.run(-1_000_000, self.now);
+            catch_up = span + span / 1_000_000 * ppm;
+            if self.plan.outside == Some(Outside::Clocks) && self.random.clients.coin() {
+                // Nobody sets it right before it is too late.
+                let mend = Mend::SetWallRight(client, catch_up);
+                self.plan_in(2 * span, Happening::Mend(mend));
+                catch_up = 0;
+            }
+        }
+        self.clients[client].still = Some(Still { clocks_stop: true, catch_up });
+        let boot_stops = stops;
+        self.note_mishap(Mishap::Suspended { client, span, boot_stops, wall_stops });
+        self.plan_in(span, Happening::Mend(Mend::Resume(client)));
+    }
+
+    /// A client goes on: what has happened meanwhile happens now, in order.
+    pub(crate) fn resume(&mut self, client: ClientId) {
+        let ppm = self.plan.client_ppm[client % self.plan.client_ppm.len()];
+        let it = &mut self.clients[client];
+        let Some(still) = it.still.take() else { return };
+        if !it.alive {
+            return;
+        }
+        for clock in [&mut it.machine.boot, &mut it.machine.wall] {
+            clock.run(ppm, self.now);
+        }
+        it.machine.wall.step(still.catch_up, self.now);
+        let deferred = std::mem::take(&mut it.deferred);
+        for what in deferred {
+            self.plan_in(0, what);
+        }
+        if self.clients[client].stalled.is_none() {
+            self.set_alarm(client);
+        }
+        self.note_mishap(Mishap::Resumed { client });
+    }
+
+    pub(crate) fn step_wall(&mut self, client: ClientId, by: Time) {
+        if self.clients[client].alive {
+            self.counts.add(Count::WallSteps);
+            self.clients[client].machine.wall.step(by, self.now);
+            self.note_mishap(Mishap::WallStepped { client, by });
+        }
+    }
+
+    /// A client's process ends: killed, or shut down first.
+    fn crash_client(&mut self, client: ClientId, span: Time) {
+        if self.chance(Fault::ClientCrashes).percent(25) && self.clients[client].still.is_none() {
+            self.note_mishap(Mishap::ClientShutDown { client });
+            self.clients[client].asked.push(Event::Close);
+            self.wake(client);
+            return self.plan_in(span, Happening::Mend(Mend::EndClient(client)));
+        }
+        self.counts.add(Count::ClientCrashes);
+        let reading = self.clients[client].machine.read(self.now);
+        let holds =
+            self.guards.iter().any(|(id, guard)| id.client == client && guard.is_valid(reading));
+        if holds {
+            self.counts.add(Count::HolderCrashes);
+        }
+        self.end_client(client);
+        self.plan_in(span / 4, Happening::Mend(Mend::StartClient));
+    }
+
+    pub(crate) fn end_client(&mut self, client: ClientId) {
+        if self.clients[client].alive {
+            self.note_mishap(Mishap::ClientCrashed { client });
+            self.kill_client(client);
+        }
+    }
+
+    /// Somebody's own key sits where a lock would be, for a while.
+    fn occupy(&mut self, node: NodeIndex, span: Time) {
+        let key =
+            self.keys[self.random.faults[Fault::Occupants as usize].index(self.keys.len())].clone();
+        if self.servers[node].node.stored(&key, self.now).is_some() {
+            return;
+        }
+        let chance = self.chance(Fault::Occupants);
+        let value = chance.coin().then(|| b"another library's".to_vec());
+        let ttl_ms = chance.coin().then_some(span / MS + 1);
+        self.counts.add(Count::Occupied);
+        self.servers[node].node.set(&key, value, ttl_ms, self.now);
+        self.note_mishap(Mishap::KeyOccupied { node });
+        self.deliver_pushes(node);
+        self.plan_in(span, Happening::Mend(Mend::Vacate(node, key)));
+    }
+
+    /// One of the nodes that may lose votes does.
+    fn lose_votes(&mut self) {
+        let lossy = self.plan.lossy.len();
+        if lossy == 0 {
+            return;
+        }
+        let node = self.plan.lossy[self.random.faults[Fault::Losses as usize].index(lossy)];
+        if self.servers[node].process != Process::Runs {
+            return;
+        }
+        let what = match self.plan.outside {
+            Some(Outside::Amnesia) => 2,
+            _ => self.chance(Fault::Losses).below(3),
+        };
+        match what {
+            0 => {
+                self.counts.add(Count::Flushes);
+                self.servers[node].node.flush();
+                self.note_mishap(Mishap::NodeFlushed { node });
+                self.push_everything(node);
+            }
+            1 => {
+                let place = self.random.faults[Fault::Losses as usize].index(self.keys.len());
+                let key = self.keys[place].clone();
+                if self.servers[node].node.delete(&key, self.now) {
+                    self.counts.add(Count::Deletions);
+                    self.note_mishap(Mishap::KeyDeleted { node });
+                    self.deliver_pushes(node);
+                }
+            }
+            _ => {
+                self.counts.add(Count::NodeAmnesia);
+                self.kill_node(node, false, false);
+                let down = self.chance(Fault::Losses).between(0, 5 * MS);
+                self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
+            }
+        }
+    }
+
+    /// Node clocks are set back as anybody likes, and ahead by what is allowed for, in all: a
+    /// millisecond, for the rounding of the times to live takes the other.
+    fn set_node_clock(&mut self, node: NodeIndex) {
+        let ttl = self.plan.ttl_max;
+        let wild = self.plan.outside == Some(Outside::Clocks);
+        let chance = self.chance(Fault::NodeSteps);
+        let by = if wild {
+            chance.between(-ttl / 2, ttl)
+        } else if chance.coin() {
+            chance.between(0, MS)
+        } else {
+            -chance.between(0, ttl / 2)
+        };
+        self.step_node(node, by);
+    }
+
+    fn step_node(&mut self, node: NodeIndex, by: Time) {
+        let wild = self.plan.outside == Some(Outside::Clocks);
+        let server = &mut self.servers[node];
+        let allowed = if wild { Time::MAX } else { MS - server.ahead };
+        let limit = self.plan.back_steps();
+        let by = by.min(allowed).max(-limit / 8);
+        if by == 0 {
+            return;
+        }
+        server.ahead += by.max(0);
+        server.node.clock.step(by, self.now);
+        self.counts.add(Count::NodeSteps);
+        self.note_mishap(Mishap::NodeStepped { node, by });
+    }
+}

@@ -1,0 +1,212 @@
+//! Healing: the faults end, and from then on everything must come to a good end within a bound.
+
+use std::time::Duration;
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{Event, FailureKind, Request, Retry};
+
+use super::{Process, World};
+use crate::client::CallerState;
+use crate::fact::{ClientId, Mishap, span};
+use crate::guard::GuardId;
+use crate::invariants::{deadlock_free, fault_tolerance, nothing_left};
+use crate::node::Health;
+use crate::time::{MS, SECOND, Time};
+
+impl World {
+    /// Mends everything but, in some runs, a minority of nodes; kills some of those who hold locks;
+    /// then everybody who waits must have a lock in time, and a newcomer one on each resource.
+    pub(crate) fn heal(&mut self) {
+        self.healing = true;
+        self.note_mishap(Mishap::Healing);
+        self.network.heal(self.now);
+        self.hurry();
+        self.mend_all();
+        let waiting = self.settle_callers();
+        let newcomer = self.start_newcomer();
+        let bound = self.plan.bound() + self.manners();
+        let until = self.now + bound;
+        self.run_until(until, |world| world.all_is_well(newcomer, &waiting));
+        if self.has_failed() || self.all_is_well(newcomer, &waiting) {
+            return;
+        }
+        let who = self.who_still_waits(newcomer, &waiting);
+        let what = format!("{who} has no lock {} after the faults have ended", span(bound));
+        let minority = !self.plan.down_to_the_end.is_empty();
+        self.violated(if minority { fault_tolerance::NAME } else { deadlock_free::NAME }, what);
+    }
+
+    /// For how long those who have just had a lock, and those who wait for it, leave it to others: 38
+    /// and 64 observed round trips at most, of at most 100 ms (`courtesy.rs` in the core).
+    fn manners(&self) -> Time {
+        let alive = self.clients.iter().filter(|it| it.alive);
+        let longest = alive.map(|it| it.slowest.as_nanos() as Time).max().unwrap_or(0);
+        longest.min(100 * MS) * (38 * (self.plan.callers as Time + 1) + 2 * 64)
+    }
+
+    fn mend_all(&mut self) {
+        let down = self.plan.down_to_the_end.clone();
+        for node in 0..self.servers.len() {
+            if down.contains(&node) {
+                match self.random.healing.below(3) {
+                    0 => self.freeze_node(node),
+                    1 if self.servers[node].process == Process::Runs => {
+                        let silent = self.random.healing.coin();
+                        self.kill_node(node, true, silent);
+                    }
+                    _ => {
+                        let health = Health::Refusing(FailureKind::Loading);
+                        self.servers[node].node.health = health;
+                        self.note_mishap(Mishap::NodeHealth { node, health });
+                    }
+                }
+                continue;
+            }
+            if self.servers[node].process == Process::Down {
+                // What has lost its data stays down for as long as it must.
+                let down = super::Happening::Mend(super::Mend::StartNode(node));
+                self.plan_in(self.quarantine(), down);
+            }
+            self.thaw_node(node);
+            self.cure_node(node);
+            for key in self.keys.clone() {
+                self.vacate(node, &key);
+            }
+        }
+        for client in 0..self.clients.len() {
+            self.resume(client);
+        }
+    }
+
+    /// Some who hold locks are killed, others give them back; of those who wait, some go on.
+    fn settle_callers(&mut self) -> Vec<ClientId> {
+        for client in 0..self.clients.len() {
+            if !self.clients[client].alive {
+                continue;
+            }
+            if self.random.healing.percent(30) {
+                self.note_mishap(Mishap::ClientCrashed { client });
+                self.kill_client(client);
+                continue;
+            }
+            for caller in 0..self.clients[client].callers.len() {
+                match self.clients[client].callers[caller].state {
+                    CallerState::Idle => {
+                        self.clients[client].callers[caller].state = CallerState::Over
+                    }
+                    CallerState::Holding { lock, .. } => {
+                        let report = self.random.healing.coin();
+                        self.give_back(GuardId { client, lock }, report);
+                        self.clients[client].callers[caller].state = CallerState::Over;
+                    }
+                    CallerState::Waiting { .. } | CallerState::Over => {}
+                }
+            }
+        }
+        (0..self.clients.len()).filter(|client| self.clients[*client].alive).collect()
+    }
+
+    fn start_newcomer(&mut self) -> ClientId {
+        let newcomer = self.start_client();
+        let callers = self.keys.len();
+        let idle = crate::client::Caller { state: CallerState::Over, generation: u32::MAX / 2 };
+        self.clients[newcomer].callers = vec![idle; callers];
+        for caller in 0..callers {
+            let request = Request {
+                key: self.keys[caller].clone(),
+                owner: "".into(),
+                timing: self.plan.timings[0],
+                wait: Wait::Forever,
+                retry: Retry::default(),
+                automatic: false,
+                max_hold: Duration::from_nanos((2 * self.plan.ttl_max).unsigned_abs()),
+                progress: false,
+            };
+            self.ask_for(newcomer, caller, caller, request);
+        }
+        newcomer
+    }
+
+    fn all_is_well(&self, newcomer: ClientId, waiting: &[ClientId]) -> bool {
+        !waiting.iter().chain([&newcomer]).any(|client| self.waits(*client))
+    }
+
+    fn waits(&self, client: ClientId) -> bool {
+        let waits = |state: CallerState| {
+            matches!(state, CallerState::Waiting { .. } | CallerState::Holding { .. })
+        };
+        let it = &self.clients[client];
+        it.alive && it.callers.iter().any(|caller| waits(caller.state))
+    }
+
+    fn who_still_waits(&self, newcomer: ClientId, waiting: &[ClientId]) -> String {
+        let mut who = waiting.iter().chain([&newcomer]).filter(|client| self.waits(**client));
+        let Some(&client) = who.next() else { return String::new() };
+        let it = &self.clients[client];
+        let boot = it.machine.boot.at(self.now);
+        let due = it.engine.deadline().map(|at| span(at.as_nanos() - boot));
+        let round_trip = it.round_trip(self.plan.quorum);
+        format!("client {client} (due in {due:?}, round trip {round_trip:?})")
+    }
+
+    /// Everything is mended, every client shut down: all that is owed must be delivered, and nothing
+    /// of ours be left on any node.
+    pub(crate) fn end(&mut self) {
+        self.closing = true;
+        self.plan.down_to_the_end.clear();
+        for node in 0..self.servers.len() {
+            self.thaw_node(node);
+            self.cure_node(node);
+            self.start_node(node);
+        }
+        for client in 0..self.clients.len() {
+            if self.clients[client].alive {
+                self.clients[client].asked.push(Event::Close);
+                self.wake(client);
+            }
+        }
+        // A release that was sent and never answered is kept in mind for a minute and a ttl.
+        let until = self.now + self.plan.bound() + 70 * SECOND;
+        self.run_until(until, |world| world.clients.iter().all(|it| !it.alive || it.drained));
+        if self.has_failed() {
+            return;
+        }
+        let stuck = (0..self.clients.len())
+            .find(|client| self.clients[*client].alive && !self.clients[*client].drained);
+        if let Some(client) = stuck {
+            let owed = self.clients[client].engine.releases_owed();
+            let what = format!("client {client} is shut down and still owes {owed} releases");
+            return self.violated(nothing_left::NAME, what);
+        }
+        self.check_nothing_left();
+    }
+
+    /// What crashed clients left behind, and what came late, expires; all else is gone already.
+    fn check_nothing_left(&mut self) {
+        let expired: Time =
+            self.now + self.plan.zombie_for + self.plan.ttl_max * 2 + self.plan.back_steps();
+        self.run_until(expired, |_| false);
+        if self.has_failed() {
+            return;
+        }
+        for node in 0..self.servers.len() {
+            let left = self.servers[node]
+                .node
+                .all(self.now)
+                .find(|(_, stored)| {
+                    stored.value.as_ref().is_some_and(|value| self.ledger.knows(value))
+                })
+                .map(|(key, _)| key.clone());
+            if let Some(key) = left {
+                return self.violated(nothing_left::NAME, format!("node {node} still has {key}"));
+            }
+        }
+        for client in 0..self.clients.len() {
+            let engine = &self.clients[client].engine;
+            if self.clients[client].alive && !engine.is_idle() {
+                let what = format!("the engine of client {client} is not idle");
+                return self.violated(nothing_left::NAME, what);
+            }
+        }
+    }
+}

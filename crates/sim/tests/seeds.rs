@@ -1,0 +1,83 @@
+//! Some thousand seeds: every invariant holds, and everything that is to happen does.
+//!
+//! `SEEDS=… cargo test -p quorlock-sim` runs so many; the program runs more, and faster.
+
+use quorlock_sim::{Count, Counts, Outside, Plan, SENTENCES, run, shrink};
+
+/// Runs these seeds on two threads.
+fn run_all(seeds: std::ops::Range<u64>, draw: fn(u64) -> Plan) -> Counts {
+    let run_some = |offset: u64| {
+        let mut counts = Counts::default();
+        for seed in seeds.clone().skip(offset as usize).step_by(2) {
+            let outcome = run(&draw(seed), false);
+            if let Some(violation) = outcome.violation {
+                let smallest = shrink(&draw(seed));
+                panic!(
+                    "{violation}\nwith faults {:?}\ncargo run --release -p quorlock-sim -- --seed \
+                     {seed}",
+                    smallest.faults
+                );
+            }
+            counts.merge(&outcome.counts);
+        }
+        counts
+    };
+    std::thread::scope(|scope| {
+        let [even, odd] = [0, 1].map(|offset| scope.spawn(move || run_some(offset)));
+        let mut counts = even.join().expect("see above");
+        counts.merge(&odd.join().expect("see above"));
+        counts
+    })
+}
+
+#[test]
+fn every_invariant_holds_in_every_seed() {
+    let seeds = std::env::var("SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3_000);
+    println!("seeds 0 to {}", seeds - 1);
+    let counts = run_all(0..seeds, Plan::draw);
+    println!("{counts}");
+    let never: Vec<&str> = counts.never().collect();
+    assert!(never.is_empty(), "this never happened: {never:?}");
+    assert!(counts.of(Count::Outside) * 10 > seeds * 3, "three runs in ten are beyond the promise");
+}
+
+/// The negative scenario: nodes that forget what they granted, and vote again at once. If nobody
+/// ever holds a lock that another holds, the simulator does not see what it is there to see.
+#[test]
+fn nodes_that_start_at_once_without_their_data_make_two_hold_one_lock() {
+    let counts = run_all(0..200, Plan::draw_amnesia);
+    let overlaps = counts.of(Count::AmnesiaOverlaps);
+    println!("in {overlaps} of 200 runs two held one lock");
+    assert!(overlaps > 10, "{overlaps}");
+}
+
+#[test]
+fn a_run_is_the_same_run_every_time() {
+    for seed in [3, 14, 159] {
+        let plan = Plan::draw(seed);
+        let (first, second) = (run(&plan, true), run(&plan, true));
+        assert!(first.trace.len() > 100, "something happens");
+        assert!(first.trace == second.trace && first.counts == second.counts, "seed {seed}");
+        assert_eq!(run(&plan, false).counts, first.counts, "looking on changes nothing");
+    }
+}
+
+#[test]
+fn a_third_of_the_plans_lies_outside_of_the_assumptions_in_each_way() {
+    let plans: Vec<Plan> = (0..1000).map(Plan::draw).collect();
+    for outside in [Outside::Amnesia, Outside::Losses, Outside::Clocks] {
+        let count = plans.iter().filter(|plan| plan.outside == Some(outside)).count();
+        assert!(count > 80, "{outside:?}: {count}");
+    }
+    for plan in plans.iter().filter(|plan| plan.excludes()) {
+        let (nodes, needed) = (plan.quorum.nodes(), plan.quorum.needed());
+        assert!(plan.lossy.len() < 2 * needed - nodes, "fewer than 2Q − N");
+    }
+}
+
+#[test]
+fn every_invariant_says_what_it_checks() {
+    for (name, sentence) in SENTENCES {
+        assert!(sentence.contains("(paper)") || sentence.contains("(protocol"), "{name}");
+    }
+}
