@@ -98,7 +98,7 @@ struct State {
     validity: Validity,
     ended: Option<Ended>,
     /// How many threads wait for a change: to wake none would cost a system call all the same.
-    blocked: usize,
+    blocked: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -365,7 +365,7 @@ impl Held {
     pub(crate) fn update(&self, validity: Validity) {
         let now = self.common.clock.now();
         let mut state = self.state();
-        let ran_out = state.ended.is_none() && state.validity.remaining(now).is_zero();
+        let ran_out = state.ended.is_none() && !state.validity.lasts(Duration::ZERO, now);
         if ran_out {
             state.ended = Some(Ended::Lost(self.why_run_out(now)));
         } else if state.ended.is_none() {

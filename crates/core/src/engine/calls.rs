@@ -196,7 +196,7 @@ impl Engine {
             Effect::Acquired { lock, token, validity: validity.clone(), attempts, turn: 0 };
         let lease = Lease::begin(
             attempt,
-            request,
+            &request,
             validity,
             (lock, token, round),
             (round_trip, jitter),

@@ -163,7 +163,11 @@ impl Engine {
         }
         let over = record.is_over();
         let deadline = if over { None } else { record.deadline() };
-        Self::index(deadlines, Owner::Release(id.0, id.1), wake, deadline);
+        // Told in time, it has its next deadline in a minute, and is over long before that: where it
+        // stands it is looked at once for nothing, which is less than to move it each time.
+        if over || wake.is_none_or(|wake| deadline.is_some_and(|at| at < wake)) {
+            Self::index(deadlines, Owner::Release(id.0, id.1), wake, deadline);
+        }
         over
     }
 
