@@ -163,8 +163,8 @@ impl Engine {
         }
         let over = record.is_over();
         let deadline = if over { None } else { record.deadline() };
-        // Told in time, it has its next deadline in a minute, and is over long before that: where it
-        // stands it is looked at once for nothing, which is less than to move it each time.
+        // Once it is told, the next deadline is a minute away, and it is over long before that: to be
+        // looked at once for nothing costs less than to be moved each time.
         if over || wake.is_none_or(|wake| deadline.is_some_and(|at| at < wake)) {
             Self::index(deadlines, Owner::Release(id.0, id.1), wake, deadline);
         }
