@@ -12,7 +12,11 @@ use crate::engine::LockId;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LocalQueue {
     active: LockId,
-    /// Boxed, and only while somebody waits: most locks that are held are wanted by nobody else.
+    /// There only while somebody waits.
+    #[expect(
+        clippy::box_collection,
+        reason = "most locks that are held are wanted by nobody else"
+    )]
     waiting: Option<Box<VecDeque<LockId>>>,
 }
 
