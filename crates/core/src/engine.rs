@@ -357,7 +357,9 @@ pub struct Engine {
     closing: bool,
 }
 
-/// A record and where it stands in the set of deadlines.
+/// A record and where it stands in the set of deadlines: at its own, or before it. Whatever can only
+/// put a deadline off may leave the record where it stands; it is then looked at once for nothing,
+/// and moved on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Timed<T> {
     /// Boxed, for the maps move what they hold whenever a neighbour comes or goes.
@@ -493,7 +495,8 @@ impl Engine {
         }
     }
 
-    /// When to call again with [`Event::Wake`] at the latest. Too late is safe, only slow.
+    /// When to call again with [`Event::Wake`] at the latest. Too late is safe, only slow; and it may
+    /// be found that there is nothing to do yet.
     pub fn deadline(&self) -> Option<BootTime> {
         self.deadlines.first().map(|(at, _)| *at)
     }

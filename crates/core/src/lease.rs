@@ -6,8 +6,7 @@
 //! Once lost, a lease stays lost (S13): no answer can raise it any more.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
-use alloc::vec::Vec;
+use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use crate::acquire::Attempt;
@@ -17,7 +16,7 @@ use crate::engine::{LockId, Request};
 use crate::extend::Extension;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
-use crate::time::{BootTime, Reading};
+use crate::time::{BootTime, Reading, nanos};
 use crate::timing::Timing;
 use crate::token::{Key, Token, Value};
 use crate::vote::Validity;
@@ -29,7 +28,6 @@ pub struct Lease {
     holder: LockId,
     key: Key,
     token: Token,
-    owner: Arc<str>,
     value: Value,
     quorum: Quorum,
     timing: Timing,
@@ -37,8 +35,8 @@ pub struct Lease {
     /// A command with our token may have reached the node.
     reached: NodeSet,
     /// When the command was sent that proved the node's vote gone: a yes to an older one is
-    /// outdated, however late it comes or comes again. Empty while there is none.
-    gone: Vec<Option<Reading>>,
+    /// outdated, however late it comes or comes again.
+    gone: BTreeMap<NodeId, Reading>,
     acquire_round: u32,
     round: u32,
     automatic: bool,
@@ -48,7 +46,7 @@ pub struct Lease {
     began: Reading,
     turn: u32,
     /// As of the attempt: the round trip, and a random word that it has not used.
-    round_trip: Duration,
+    round_trip_ns: u64,
     jitter: u64,
     extend_at: Option<BootTime>,
     /// Boxed, because most of the time there is none.
@@ -74,27 +72,26 @@ impl Lease {
     /// The lease that a successful attempt begins.
     pub(crate) fn begin(
         attempt: Attempt,
-        request: Request,
+        request: &Request,
         validity: Validity,
         (holder, token, round): (LockId, Token, u32),
         (round_trip, jitter): (Duration, u64),
         now: Reading,
     ) -> Self {
-        let Request { owner, timing, automatic, max_hold, .. } = request;
+        let Request { timing, automatic, max_hold, .. } = *request;
         let hold_until = now.after(max_hold);
         let reached = attempt.reached();
         let (quorum, key, value) = attempt.into_parts();
         Self {
             holder,
             token,
-            owner,
             key,
             value,
             quorum,
             timing,
             validity,
             reached,
-            gone: Vec::new(),
+            gone: BTreeMap::new(),
             acquire_round: round,
             round,
             automatic,
@@ -102,7 +99,7 @@ impl Lease {
             token_until: hold_until,
             began: now,
             turn: 0,
-            round_trip,
+            round_trip_ns: nanos(round_trip),
             jitter,
             extend_at: automatic.then(|| now.after(timing.extend_every())),
             extension: None,
@@ -132,7 +129,11 @@ impl Lease {
 
     /// The round trip as of the attempt, and a random word that it has not used.
     pub(crate) const fn pace(&self) -> (Duration, u64) {
-        (self.round_trip, self.jitter)
+        (self.round_trip(), self.jitter)
+    }
+
+    const fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip_ns)
     }
 
     /// This process has had the lock so often, or for so long, that others are to have their turn:
@@ -146,7 +147,7 @@ impl Lease {
     pub(crate) fn may_be_handed_to(&self, next: &Request, now: Reading) -> bool {
         self.lost.is_none()
             && next.timing == self.timing
-            && next.owner == self.owner
+            && Value::owner_of(self.value.as_bytes()) == Some(&next.owner)
             && !self.is_exhausted(now)
             && now.after(self.timing.ttl()) <= self.token_until
             && self.validity.lasts(Duration::ZERO, now)
@@ -229,9 +230,8 @@ impl Lease {
             Answer::Absent | Answer::Other => {
                 let had = self.validity.has_vote_of(node);
                 self.validity.drop_vote(node);
-                self.gone.resize(self.quorum.nodes(), None);
-                let gone = &mut self.gone[node.index()];
-                *gone = (*gone).max(Some(sent));
+                let gone = self.gone.entry(node).or_insert(sent);
+                *gone = (*gone).max(sent);
                 had
             }
             _ => false,
@@ -246,8 +246,7 @@ impl Lease {
     }
 
     fn is_outdated(&self, node: NodeId, sent: Reading) -> bool {
-        let gone = self.gone.get(node.index()).copied().flatten();
-        gone.is_some_and(|gone| sent.boot() < gone.boot())
+        self.gone.get(&node).is_some_and(|gone| sent.boot() < gone.boot())
     }
 
     /// Why the lease must be given up now, if it must.
@@ -365,7 +364,7 @@ impl Lease {
 
     pub(crate) fn shift(&mut self, base: Reading) {
         self.validity.shift(base);
-        self.gone.iter_mut().flatten().for_each(|gone| *gone = gone.shifted(base));
+        self.gone.values_mut().for_each(|gone| *gone = gone.shifted(base));
         self.hold_until = self.hold_until.shifted(base);
         self.token_until = self.token_until.shifted(base);
         self.began = self.began.shifted(base);
@@ -376,7 +375,7 @@ impl Lease {
     }
 
     fn node_timeout(&self) -> Duration {
-        self.timing.node_timeout(self.round_trip)
+        self.timing.node_timeout(self.round_trip())
     }
 
     fn extend_command(&self) -> Command {

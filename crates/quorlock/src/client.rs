@@ -140,8 +140,8 @@ impl Client {
     /// # Cancel safety
     /// Safe at every point: dropping the future gives back what it got, and one's place in the
     /// local queue. No key is left on any node that answers.
-    pub fn acquire(&self, resource: impl Into<String>) -> Acquire {
-        Acquire::new(self.shared.clone(), resource.into().into())
+    pub fn acquire(&self, resource: impl AsRef<str>) -> Acquire {
+        Acquire::new(self.shared.clone(), resource.as_ref().into())
     }
 
     /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
@@ -170,7 +170,7 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn try_acquire(&self, resource: impl Into<String>) -> Acquire {
+    pub fn try_acquire(&self, resource: impl AsRef<str>) -> Acquire {
         self.acquire(resource).once()
     }
 
@@ -201,7 +201,7 @@ impl Client {
     /// Safe as far as the lock is concerned: it is given back. The work is dropped where it stands.
     pub async fn hold<T>(
         &self,
-        resource: impl Into<String>,
+        resource: impl AsRef<str>,
         work: impl AsyncFnOnce(&Guard) -> T,
     ) -> Result<T, HoldError> {
         let guard = self.acquire(resource).await?;

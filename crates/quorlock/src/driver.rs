@@ -170,8 +170,8 @@ pub(crate) struct Driver {
     /// What the nodes do besides: their connections.
     backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
     figures: Arc<Figures>,
-    /// To a quorum, as of the last answer.
-    round_trip: Duration,
+    /// To a quorum; reckoned when it is wanted for the first time since the last answer.
+    round_trip: Option<Duration>,
     drain_for: Duration,
     calls: ByLock<PendingCall>,
     held: ByLock<Arc<Held>>,
@@ -247,7 +247,7 @@ impl Driver {
             lines,
             backgrounds,
             figures,
-            round_trip: Duration::ZERO,
+            round_trip: None,
             drain_for: ttl_max + DRAIN_GRACE,
             calls: HashMap::default(),
             held: HashMap::default(),
@@ -477,7 +477,9 @@ impl Driver {
 
     fn begin(&mut self, lock: LockId) -> Event {
         let (token, jitter) = self.entropy.draw();
-        Event::Begin { lock, token, jitter, round_trip: self.round_trip }
+        let reckon = || self.figures.round_trip(self.quorum);
+        let round_trip = *self.round_trip.get_or_insert_with(reckon);
+        Event::Begin { lock, token, jitter, round_trip }
     }
 
     fn observe(&mut self, event: &Event, now: Reading) {
@@ -485,7 +487,7 @@ impl Driver {
             let failed = |answer| matches!(answer, &quorlock_core::Answer::Failed(_));
             if !answers.iter().all(|(_, answer)| failed(answer)) {
                 self.figures.nodes[node.index()].observe(now.elapsed_since(*sent));
-                self.round_trip = self.figures.round_trip(self.quorum);
+                self.round_trip = None;
             }
         }
     }

@@ -98,7 +98,7 @@ struct State {
     validity: Validity,
     ended: Option<Ended>,
     /// How many threads wait for a change: to wake none would cost a system call all the same.
-    blocked: usize,
+    blocked: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -365,7 +365,7 @@ impl Held {
     pub(crate) fn update(&self, validity: Validity) {
         let now = self.common.clock.now();
         let mut state = self.state();
-        let ran_out = state.ended.is_none() && state.validity.remaining(now).is_zero();
+        let ran_out = state.ended.is_none() && !state.validity.lasts(Duration::ZERO, now);
         if ran_out {
             state.ended = Some(Ended::Lost(self.why_run_out(now)));
         } else if state.ended.is_none() {
@@ -479,9 +479,9 @@ impl Releasing {
         let unknown =
             || ReleaseReport { outcome: Outcome::Unknown, handed_over: false, nodes: Vec::new() };
         let ReleaseReport { outcome, handed_over, nodes } = report.unwrap_or_else(unknown);
-        let nodes = self.names.iter().cloned().zip(nodes).collect();
+        let names = self.names;
         self.span.in_scope(|| tracing::debug!(?outcome, handed_over, "released"));
-        Released { outcome, handed_over, nodes }
+        Released { outcome, handed_over, names, nodes }
     }
 }
 
@@ -495,12 +495,17 @@ pub struct Released {
     /// The lock was passed on to the next caller of this client that waited for it, without a word
     /// to the nodes: for others it is still held.
     pub handed_over: bool,
-    /// What each node said, with its name; in the order of the client's list. Empty if the client
-    /// was shut down, or its runtime gone.
-    pub nodes: Vec<(Arc<str>, NodeReleased)>,
+    names: Names,
+    nodes: Vec<NodeReleased>,
 }
 
 impl Released {
+    /// What each node said, with its name; in the order of the client's list. Empty if the client
+    /// was shut down, or its runtime gone.
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, &NodeReleased)> {
+        self.names.iter().map(|name| &**name).zip(&self.nodes)
+    }
+
     /// The lock was valid until it was given back, and is free now, or the next caller's.
     pub fn is_released(&self) -> bool {
         self.outcome == Outcome::Released

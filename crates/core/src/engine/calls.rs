@@ -163,10 +163,9 @@ impl Engine {
         let Phase::Attempting(attempt) = &mut timed.record.phase else {
             return;
         };
-        match attempt.handle_answer(node, sent, answer, now) {
-            Decision::Wait => Self::index_call(&mut self.deadlines, ticket.lock, timed),
-            decision => self.follow(ticket.lock, decision, now, out),
-        }
+        // While it waits for others, its deadline is where it was, or later.
+        let decision = attempt.handle_answer(node, sent, answer, now);
+        self.follow(ticket.lock, decision, now, out);
     }
 
     /// Does what an attempt's decision demands.
@@ -196,7 +195,7 @@ impl Engine {
             Effect::Acquired { lock, token, validity: validity.clone(), attempts, turn: 0 };
         let lease = Lease::begin(
             attempt,
-            request,
+            &request,
             validity,
             (lock, token, round),
             (round_trip, jitter),

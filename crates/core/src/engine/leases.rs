@@ -22,10 +22,9 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let Some(timed) = self.leases.get_mut(&ticket.lock) else {
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
             return;
         };
-        let lease = &mut timed.record;
         // Latched before anything may raise the validity (S13).
         if let Some(cause) = lease.due_loss(now) {
             return self.lose(ticket.lock, cause, now, out);
@@ -33,10 +32,9 @@ impl Engine {
         if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
             return;
         }
-        // A vote only puts the loss off (S11): nothing else can have become due by it.
+        // A vote only puts the loss off (S11): nothing has become due by it, nor will be any sooner.
         if lease.handle_vote(node, sent, answer, now) {
             out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
-            Self::index_lease(&mut self.deadlines, ticket.lock, timed, now);
         }
     }
 
