@@ -227,8 +227,8 @@ impl Engine {
             }
             manners.see_rivals(now);
             if outrun {
-                manners.see_crowd(now);
                 call.crowd.widen(call.split);
+                manners.see_crowd(call.crowd, now);
             }
         }
         let release = attempt.give_up(now).of_attempt(round);
