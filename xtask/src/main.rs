@@ -4,6 +4,7 @@ mod bench;
 mod demo;
 mod install;
 mod instructions;
+mod mutants;
 mod redis_py;
 mod test;
 mod wheels;
@@ -19,6 +20,7 @@ cargo xtask COMMAND
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped
   instructions  count the client's instructions per pair with valgrind
+  mutants       switch on every known mistake, and see that the simulator catches it
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Some("demo") => demo::run(workspace, args),
         Some("test") => test::run(workspace, args),
         Some("instructions") => instructions::run(workspace),
+        Some("mutants") => mutants::run(workspace),
         Some("servers") => wheels::run(workspace),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -114,7 +114,10 @@ impl Attempt {
         };
         if awaited {
             *slot = match answer {
-                Answer::Granted => Slot::Granted { sent, took },
+                Answer::Granted => {
+                    let sent = if mutant!(ValidityFromReply) { now } else { sent };
+                    Slot::Granted { sent, took }
+                }
                 Answer::Refused => Slot::Refused { took },
                 Answer::Failed(failure) => Slot::Failed { failure, took },
                 _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
@@ -173,13 +176,13 @@ impl Attempt {
                 Slot::Refused { .. } | Slot::Failed { .. } => {}
             }
         }
-        if self.quorum.is_reached(granted) {
+        if self.quorum.is_reached(granted + usize::from(mutant!(QuorumLessOne))) {
             let validity = self.validity();
             // The clock was read after the deciding answer (S5): a process that slept with all
             // its answers in the socket's buffer holds nothing.
             let valid_for = validity.valid_for(now);
             let enough = valid_for >= self.timing.min_validity();
-            if enough && valid_for > self.timing.margin() {
+            if enough && valid_for > self.timing.margin() || mutant!(NoClockCheck) {
                 return Decision::Acquired(validity);
             }
             return Decision::GiveUp(WhyNot::TooSlow);
@@ -211,6 +214,9 @@ impl Attempt {
     /// Which nodes a command of this attempt may have reached.
     pub(crate) fn reached(&self) -> NodeSet {
         let reached = |slot: &Slot| match slot {
+            Slot::Failed { failure, .. } if mutant!(NoReleaseToTimedOut) => {
+                failure.kind() != FailureKind::Silent
+            }
             Slot::Failed { failure, .. } => failure.may_have_been_executed(),
             _ => true,
         };

@@ -223,12 +223,16 @@ impl Lease {
         }
         match answer {
             Answer::Extended if self.is_outdated(node, sent) => false,
-            Answer::Extended => {
+            Answer::Failed(_) if !mutant!(ExtensionCountsUnknown) => false,
+            Answer::Extended | Answer::Failed(_) => {
                 self.validity.raise(node, sent, now);
                 true
             }
             Answer::Absent | Answer::Other => {
                 let had = self.validity.has_vote_of(node);
+                if mutant!(AbsentKeepsVote) {
+                    return false;
+                }
                 self.validity.drop_vote(node);
                 let gone = self.gone.entry(node).or_insert(sent);
                 *gone = (*gone).max(sent);
@@ -336,6 +340,11 @@ impl Lease {
         release
     }
 
+    /// All nodes, whether or not they have granted it.
+    pub(crate) fn nodes(&self) -> NodeSet {
+        self.quorum.all()
+    }
+
     /// The number for the next commands of this lock.
     pub fn next_round(&mut self) -> u32 {
         self.round += 1;
@@ -382,7 +391,7 @@ impl Lease {
         Command::Extend {
             key: self.key.clone(),
             value: self.value.clone(),
-            ttl_ms: self.timing.ttl_ms(),
+            ttl_ms: self.timing.ttl_ms() >> usize::from(mutant!(ExtensionShortens)),
         }
     }
 }

@@ -37,6 +37,22 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+/// Whether a mistake is made that was switched on; see `mutants.rs`.
+#[cfg(quorlock_mutants)]
+macro_rules! mutant {
+    ($name:ident) => {
+        $crate::mutants::is_active($crate::mutants::Mutant::$name)
+    };
+}
+
+/// No mistake is ever made.
+#[cfg(not(quorlock_mutants))]
+macro_rules! mutant {
+    ($name:ident) => {
+        false
+    };
+}
+
 pub mod acquire;
 pub mod command;
 mod courtesy;
@@ -44,6 +60,8 @@ pub mod engine;
 pub mod extend;
 pub mod inspect;
 pub mod lease;
+#[cfg(quorlock_mutants)]
+pub mod mutants;
 pub mod queue;
 pub mod quorum;
 pub mod release;

@@ -142,6 +142,11 @@ impl Release {
         Command::Release { key: self.key.clone(), value: self.value.clone(), tell }
     }
 
+    /// The nodes that a command with this token may have reached.
+    pub(crate) fn reached(&self) -> NodeSet {
+        self.reached
+    }
+
     /// Takes a node's answer.
     pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
         if !self.awaited.contains(node) {

@@ -104,9 +104,10 @@ impl Timing {
         if reserved >= ttl {
             return Err(TimingError::NothingLeft { drift, margin, min_validity, ttl });
         }
+        let term = if mutant!(NoDrift) { ttl } else { ttl - drift };
         Ok(Self {
             ttl_ms,
-            term_ns: nanos(ttl - drift),
+            term_ns: nanos(term),
             margin_ns: nanos(margin),
             min_validity_ns: nanos(min_validity),
             node_timeout_ns: node_timeout.map(nanos).and_then(NonZeroU64::new),

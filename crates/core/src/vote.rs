@@ -65,7 +65,8 @@ impl Validity {
     pub fn lasts(&self, time: Duration, now: Reading) -> bool {
         let reserved = self.margin_ns.saturating_add(nanos(time));
         let lasting = |age: &u64| self.term_ns.saturating_sub(*age) > reserved;
-        self.quorum.is_reached(self.ages(now).filter(lasting).count())
+        let votes = self.ages(now).filter(lasting).count();
+        self.quorum.is_reached(votes + usize::from(mutant!(QuorumLessOne)))
     }
 
     /// How many votes still count.
@@ -104,7 +105,8 @@ impl Validity {
         // Asked several times in the life of every lock, so it neither sorts nor divides: the
         // youngest so far, in order, through which each vote sinks to its place.
         let mut youngest = [u64::MAX; NODE_COUNT_MAX];
-        let youngest = &mut youngest[..self.quorum.needed()];
+        let less = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
+        let youngest = &mut youngest[..self.quorum.needed() - less];
         for mut age in self.ages(now) {
             for place in &mut *youngest {
                 (*place, age) = (age.min(*place), age.max(*place));

@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::Parser;
+use clap::builder::PossibleValuesParser;
 
 /// Runs quorlock's engine in virtual time against model nodes and a faulty network.
 #[derive(Debug, Parser)]
@@ -22,6 +23,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<u64>,
 
+    /// Check this invariant alone
+    #[arg(long, value_name = "NAME", value_parser = invariant())]
+    pub(crate) only: Option<String>,
+
+    /// Say in one line what came of it
+    #[arg(long, conflicts_with = "seed")]
+    pub(crate) brief: bool,
+
     /// Make this mistake in every run
     #[cfg(quorlock_mutants)]
     #[arg(long, value_name = "NAME")]
@@ -31,6 +40,18 @@ pub(crate) struct Args {
     #[cfg(quorlock_mutants)]
     #[arg(long)]
     pub(crate) list_mutants: bool,
+}
+
+/// One of those there are.
+fn invariant() -> PossibleValuesParser {
+    quorlock_sim::SENTENCES.iter().map(|(name, _)| *name).into()
+}
+
+impl Args {
+    /// The plan of a seed, with what is to be checked.
+    pub(crate) fn plan(&self, seed: u64) -> quorlock_sim::Plan {
+        quorlock_sim::Plan { only: self.only.clone(), ..quorlock_sim::Plan::draw(seed) }
+    }
 }
 
 #[cfg(quorlock_mutants)]

@@ -49,6 +49,8 @@ counts! {
     Duplicates "commands carried out twice",
     DuplicateVotes "… that set a key",
     Woken "waits ended by pushes",
+    AfterPush "attempts after a push",
+    Hasty "… before other nodes could have told as well",
     Timeouts "node timeouts",
     Suspensions "nodes suspended for being silent",
     Replacements "connections replaced",

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Extended, Holding, LockId, LossCause, Reading, Refusal, ReleaseReport,
+    Answer, Command, Extended, Holding, Key, LockId, LossCause, Reading, Refusal, ReleaseReport,
     Request, Ticket, Token, Validity, Value,
 };
 
@@ -33,7 +33,7 @@ pub(crate) enum Fact<'a> {
     /// The driver's turn begins: all that has come in is handed to the engine under this reading.
     Turn { client: ClientId },
     /// The engine begins an attempt.
-    Begun { client: ClientId, lock: LockId, token: Token },
+    Begun { client: ClientId, lock: LockId, token: Token, round_trip: Duration },
     /// The engine gives a command to a node.
     Ordered { client: ClientId, node: NodeIndex, ticket: Ticket, command: &'a Command },
     /// A command leaves the client.
@@ -53,7 +53,7 @@ pub(crate) enum Fact<'a> {
     /// The engine is told an answer.
     Told { client: ClientId, node: NodeIndex, sent: Reading, ticket: Ticket, answer: &'a Answer },
     /// The engine is told that a key has changed.
-    Pushed { client: ClientId, node: NodeIndex, everything: bool },
+    Pushed { client: ClientId, node: NodeIndex, key: Option<&'a Key> },
     /// The engine hands out a lock.
     Granted { guard: GuardId, attempts: u32 },
     /// The engine tells of new votes.
@@ -151,7 +151,7 @@ impl fmt::Display for Fact<'_> {
             }
             Self::Turn { client } => write!(f, "client {client}: turn"),
             Self::TurnOver { client } => write!(f, "client {client}: turn over"),
-            Self::Begun { client, lock, token } => {
+            Self::Begun { client, lock, token, .. } => {
                 write!(f, "client {client}: attempt for {} with {token:?}", Id(lock))
             }
             Self::Ordered { client, node, ticket, command } => {
@@ -172,8 +172,8 @@ impl fmt::Display for Fact<'_> {
             Self::Told { client, node, ticket, answer, .. } => {
                 write!(f, "client {client} ← node {node}: {} ({})", Heard(answer), T(ticket))
             }
-            Self::Pushed { client, node, everything } => {
-                let what = if *everything { "everything" } else { "a key" };
+            Self::Pushed { client, node, key } => {
+                let what = key.map_or("everything", |key| key);
                 write!(f, "client {client} ← node {node}: {what} has changed")
             }
             Self::Granted { guard, attempts } => write!(f, "{guard}: GRANTED, attempt {attempts}"),

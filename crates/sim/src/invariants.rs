@@ -77,6 +77,7 @@ pub(crate) struct Invariants {
     unique_guards: unique_guards::UniqueGuards,
     patience: patience::Patience,
     tally: tally::Tally,
+    only: Option<String>,
 }
 
 impl Invariants {
@@ -89,6 +90,7 @@ impl Invariants {
             unique_guards: unique_guards::UniqueGuards::default(),
             patience: patience::Patience::default(),
             tally: tally::Tally::default(),
+            only: plan.only.clone(),
         }
     }
 
@@ -116,6 +118,9 @@ impl Invariants {
             (patience::NAME, self.patience.check(fact, view)),
         ];
         for (invariant, verdict) in verdicts {
+            if self.only.as_ref().is_some_and(|only| only != invariant) {
+                continue;
+            }
             verdict.map_err(|what| Violation { invariant, what, at: view.now })?;
         }
         Ok(())

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         return code;
     }
     match args.seed {
-        Some(seed) => runs::replay(seed),
+        Some(seed) => runs::replay(&args, seed),
         None => runs::many(&args),
     }
 }

@@ -99,7 +99,7 @@ impl ModelNode {
                 if let Some(kind) = self.write_error(true) {
                     return failed(command, kind);
                 }
-                self.expire(key, now_ms);
+                self.expire(key, Some(by), now_ms);
                 if self.keys.contains_key(key) {
                     return Answer::Refused;
                 }
@@ -110,7 +110,7 @@ impl ModelNode {
                 Answer::Granted
             }
             Command::Extend { key, value, ttl_ms } => {
-                self.expire(key, now_ms);
+                self.expire(key, Some(by), now_ms);
                 let write_error = self.write_error(false);
                 match self.keys.get_mut(key) {
                     None => Answer::Absent,
@@ -130,7 +130,7 @@ impl ModelNode {
                 }
             }
             Command::Release { key, value, tell } => {
-                self.expire(key, now_ms);
+                self.expire(key, Some(by), now_ms);
                 let write_error = self.write_error(false);
                 if let Some(kind) = write_error.filter(|_| self.kind.deletes_natively) {
                     return failed(command, kind);
@@ -157,11 +157,11 @@ impl ModelNode {
                 }
             }
             Command::Inspect { key } => {
-                self.expire(key, now_ms);
+                self.expire(key, Some(by), now_ms);
                 Answer::Seen(self.look(key, now_ms))
             }
             Command::Watch { key } => {
-                self.expire(key, now_ms);
+                self.expire(key, Some(by), now_ms);
                 let holding = self.look(key, now_ms);
                 if !self.kind.pushes {
                     return Answer::Seen(holding);
@@ -205,7 +205,7 @@ impl ModelNode {
     /// Deletes a key as somebody else's client would. Returns whether there was one.
     pub fn delete(&mut self, key: &str, now: Time) -> bool {
         let now_ms = self.now_ms(now);
-        self.expire(key, now_ms);
+        self.expire(key, None, now_ms);
         let deleted = self.keys.remove(key).is_some();
         if deleted {
             self.changed(key, None);
@@ -249,11 +249,11 @@ impl ModelNode {
     }
 
     /// A key whose time is over is found to be gone by whoever touches it, and only then are those
-    /// told who wait for it.
-    fn expire(&mut self, key: &str, now_ms: i64) {
+    /// told who wait for it; but not who found it out.
+    fn expire(&mut self, key: &str, by: Option<Connection>, now_ms: i64) {
         if self.keys.get(key).is_some_and(|stored| self.is_over(stored, now_ms)) {
             self.keys.remove(key);
-            self.changed(key, None);
+            self.changed(key, by);
         }
     }
 

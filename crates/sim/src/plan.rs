@@ -55,6 +55,8 @@ pub struct Plan {
     pub lossy: Vec<usize>,
     /// Nodes that stay out of order until the end: a minority.
     pub down_to_the_end: Vec<usize>,
+    /// Check this invariant alone; `None`: all.
+    pub only: Option<String>,
 }
 
 /// A kind of fault.
@@ -213,6 +215,7 @@ impl Plan {
             node_ppm,
             lossy,
             down_to_the_end,
+            only: None,
         }
     }
 

@@ -423,7 +423,8 @@ impl World {
 
     /// A run that cannot go on as it must.
     pub(crate) fn violated(&mut self, invariant: &'static str, what: String) {
-        if self.violation.is_none() {
+        let is_checked = self.plan.only.as_ref().is_none_or(|only| only == invariant);
+        if self.violation.is_none() && is_checked {
             let violation = Violation { invariant, what, at: self.now };
             if let Some(trace) = &mut self.trace {
                 trace.push(format!("{}  !!! {violation}", point(self.now)));

@@ -128,6 +128,7 @@ impl Engine {
         }
         call.attempts += 1;
         call.round += 1;
+        let token = call.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
         call.token = Some(token);
         call.jitter = jitter;
         call.round_trip = round_trip;
@@ -157,7 +158,7 @@ impl Engine {
             return self.vote_for_lease(node, sent, ticket, &answer, now, out);
         };
         // An answer to an earlier attempt: its release is queued, the vote is void for ever (S1).
-        if timed.record.round != ticket.round {
+        if timed.record.round != ticket.round && !mutant!(LateGrantBehindRelease) {
             return;
         }
         let Phase::Attempting(attempt) = &mut timed.record.phase else {
@@ -418,6 +419,7 @@ impl Engine {
             }
             // The others may not have seen the release yet; but they need not ever tell of it.
             Phase::Pausing { until, .. } => {
+                let step = if mutant!(WakeAtFirstPush) { Duration::ZERO } else { step };
                 *until = (*until).min(now.after(step));
                 Self::index_call(&mut self.deadlines, lock, timed);
             }
@@ -731,6 +733,7 @@ impl Call {
         }
         self.opens = 0;
         match (self.free_in, retry.delay) {
+            (Some(_), _) if watched && mutant!(WaitersTrustPush) => Duration::from_secs(3600),
             (Some(free_in), _) if watched => {
                 self.polls = 0;
                 free_in + after_expiry(word)

@@ -26,7 +26,9 @@ impl Engine {
             return;
         };
         // Latched before anything may raise the validity (S13).
-        if let Some(cause) = lease.due_loss(now) {
+        if let Some(cause) = lease.due_loss(now)
+            && !mutant!(LossNotLatched)
+        {
             return self.lose(ticket.lock, cause, now, out);
         }
         if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
@@ -51,7 +53,9 @@ impl Engine {
         let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
             return;
         };
-        if let Some(cause) = lease.due_loss(now) {
+        if let Some(cause) = lease.due_loss(now)
+            && !mutant!(LossNotLatched)
+        {
             return self.lose(ticket.lock, cause, now, out);
         }
         let changed = lease.handle_extended(node, sent, &answer, now);
@@ -283,6 +287,11 @@ impl Engine {
                 Progress::Failed => Some(Extended::Unconfirmed(extension.story(now))),
             };
             if let Some(outcome) = outcome {
+                if mutant!(FailedExtensionReleases) && progress == Progress::Failed {
+                    let ticket = Ticket { lock, round: lease.next_round(), verb: Verb::Release };
+                    let command = lease.end(false, now).command();
+                    out.push(Effect::Send { nodes: lease.nodes(), ticket, command });
+                }
                 Self::tell_extension(lease, outcome, out);
                 lease.schedule_extension(progress == Progress::Confirmed, started, now);
             }

@@ -24,7 +24,9 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let ticket = Ticket { lock, round, verb: Verb::Release };
-        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command: release.command() });
+        let nodes =
+            if mutant!(NoReleaseToTimedOut) { release.reached() } else { self.quorum.all() };
+        out.push(Effect::Send { nodes, ticket, command: release.command() });
         if self.releases.len() >= RELEASES_MAX
             && let Some(((oldest, its_round), mut timed)) = self.releases.pop_first()
         {

@@ -1,8 +1,11 @@
 //! Counts what happens. No invariant: what tells whether the invariants were put to the test.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use quorlock_core::{Answer, Extended, LossCause, NodeSaid, Outcome, RefusalKind, Ticket, Verb};
+use quorlock_core::{
+    Answer, Command, Extended, Key, LockId, LossCause, NodeSaid, Outcome, RefusalKind, Ticket, Verb,
+};
 
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
@@ -12,6 +15,10 @@ use crate::world::View;
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     releases: BTreeSet<(ClientId, NodeIndex, Ticket)>,
+    /// Since a call looked at the lock: when the first node told of a change, and which did.
+    pushes: BTreeMap<(ClientId, Key), (i64, BTreeSet<NodeIndex>)>,
+    /// As of the last attempt.
+    round_trips: BTreeMap<(ClientId, LockId), Duration>,
 }
 
 impl Tally {
@@ -82,6 +89,17 @@ impl Tally {
                     }
                 }
             }
+            Fact::Ordered { client, command: Command::Watch { key }, .. } => {
+                self.pushes.remove(&(*client, key.clone()));
+            }
+            Fact::Pushed { client, node, key: Some(key) } => {
+                let now = view.turn_reading(*client).boot().as_nanos();
+                let pushes = self.pushes.entry((*client, (*key).clone()));
+                pushes.or_insert_with(|| (now, BTreeSet::new())).1.insert(*node);
+            }
+            Fact::Begun { client, lock, round_trip, .. } => {
+                self.begun(*client, *lock, *round_trip, view, counts);
+            }
             Fact::Woken { .. } => counts.add(Count::Woken),
             Fact::TimedOut { .. } => counts.add(Count::Timeouts),
             Fact::Mishap(
@@ -98,6 +116,30 @@ impl Tally {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+impl Tally {
+    /// An attempt begins. If it does so because a node has told of a change, then not before the
+    /// others can have told as well (protocol, 3); or there would be an attempt for each node.
+    fn begun(
+        &mut self,
+        client: ClientId,
+        lock: LockId,
+        round_trip: Duration,
+        view: &View<'_>,
+        counts: &mut Counts,
+    ) {
+        let before = self.round_trips.insert((client, lock), round_trip).unwrap_or_default();
+        let Some(request) = view.ledger.request(client, lock) else { return };
+        let Some((first, nodes)) = self.pushes.remove(&(client, request.key.clone())) else {
+            return;
+        };
+        counts.add(Count::AfterPush);
+        let passed = view.turn_reading(client).boot().as_nanos() - first;
+        if nodes.len() < view.plan.quorum.needed() && passed < before.as_nanos() as i64 {
+            counts.add(Count::Hasty);
         }
     }
 }

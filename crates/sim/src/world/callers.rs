@@ -152,12 +152,13 @@ impl World {
             self.tell_end(guard);
         }
         let lost = self.guards.of(guard).is_some_and(|held| held.ended.is_some());
-        if is_over || lost && !careless {
+        // Who has seen the end may still be busy with putting things in order.
+        if is_over || lost && !careless && self.random.callers.percent(60) {
             let report = self.random.callers.coin();
             self.give_back(guard, report);
             return self.next(client, caller);
         }
-        if !careless && self.random.callers.percent(40) {
+        if !careless && !lost && self.random.callers.percent(40) {
             self.note(&Fact::ExtendAsked { guard });
             self.clients[client].asked.push(Event::Extend { lock });
             self.wake(client);

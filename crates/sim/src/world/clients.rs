@@ -1,6 +1,8 @@
 //! Clients: the turns of the driver.
 
-use quorlock_core::{Effect, Event, LockId, Reading, Token};
+use std::collections::VecDeque;
+
+use quorlock_core::{Effect, Event, LockId, NodeId, Reading, Token};
 
 use super::{Happening, World};
 use crate::client::{Client, Turn};
@@ -120,24 +122,30 @@ impl World {
                 }
             }
             Event::Pushed { node, keys } => {
-                let everything = keys.is_none();
-                self.note(&Fact::Pushed { client, node: node.index(), everything });
+                let key = keys.as_ref().and_then(|keys| keys.first());
+                self.note(&Fact::Pushed { client, node: node.index(), key });
             }
             _ => {}
         }
-        let mut effects = Vec::new();
-        self.clients[client].engine.handle(event, now, &mut effects);
-        for effect in effects {
-            self.carry_out(client, effect, now);
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let mut effects = Vec::new();
+            self.clients[client].engine.handle(event, now, &mut effects);
+            for effect in effects {
+                events.extend(self.carry_out(client, effect));
+            }
         }
     }
 
-    fn carry_out(&mut self, client: ClientId, effect: Effect, now: Reading) {
+    /// Does what the engine says. The answer to [`Effect::Begin`] is handed in when all that came
+    /// with it has been done: a release must not come to stand behind the next attempt.
+    fn carry_out(&mut self, client: ClientId, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::Send { node, ticket, command } => {
-                let node = node.index();
-                self.note(&Fact::Ordered { client, node, ticket, command: &command });
-                self.order(client, node, (ticket, command));
+            Effect::Send { nodes, ticket, command } => {
+                for node in nodes.iter().map(NodeId::index) {
+                    self.note(&Fact::Ordered { client, node, ticket, command: &command });
+                    self.order(client, node, (ticket, command.clone()));
+                }
             }
             Effect::Begin { lock } => {
                 let token = Token::new(self.random.tokens.bytes());
@@ -145,8 +153,8 @@ impl World {
                 let round_trip = self.clients[client].round_trip(self.plan.quorum);
                 let slowest = &mut self.clients[client].slowest;
                 *slowest = round_trip.max(*slowest);
-                self.note(&Fact::Begun { client, lock, token });
-                self.tell(client, Event::Begin { lock, token, jitter, round_trip }, now);
+                self.note(&Fact::Begun { client, lock, token, round_trip });
+                return Some(Event::Begin { lock, token, jitter, round_trip });
             }
             Effect::Acquired { lock, token, validity, attempts, turn } => {
                 self.grant(GuardId { client, lock }, (token, turn), validity, attempts);
@@ -199,6 +207,7 @@ impl World {
             }
             Effect::Inspected { .. } => {}
         }
+        None
     }
 
     fn grant(

@@ -6,6 +6,7 @@ use super::{Happening, Mend, Process, World};
 use crate::client::Still;
 use crate::count::Count;
 use crate::fact::{ClientId, Mishap, NodeIndex};
+use crate::mutants::{Mutant, is_active};
 use crate::network::Direction;
 use crate::node::Health;
 use crate::plan::{Fault, Outside};
@@ -174,10 +175,13 @@ impl World {
         // Set back in the same time, the wall clock would hide a pause that only it can show.
         let may_stop =
             !self.plan.has(Fault::WallSteps) || self.plan.outside == Some(Outside::Clocks);
-        let stops = may_stop && self.chance(Fault::Suspends).coin();
-        let wall_stops = stops && self.chance(Fault::Suspends).coin();
+        let mut stops = may_stop && self.chance(Fault::Suspends).coin();
+        let mut wall_stops = stops && self.chance(Fault::Suspends).coin();
         self.counts.add(Count::Suspends);
         let mut catch_up = 0;
+        if is_active(Mutant::ClockStopsInSuspend) {
+            (stops, wall_stops) = (true, true);
+        }
         let machine = &mut self.clients[client].machine;
         if stops {
             self.counts.add(Count::BootStops);
@@ -186,7 +190,9 @@ impl World {
         if wall_stops {
             let ppm = machine.wall.ppm();
             machine.wall.run(-1_000_000, self.now);
-            catch_up = span + span / 1_000_000 * ppm;
+            if !is_active(Mutant::ClockStopsInSuspend) {
+                catch_up = span + span / 1_000_000 * ppm;
+            }
             if self.plan.outside == Some(Outside::Clocks) && self.random.clients.coin() {
                 // Nobody sets it right before it is too late.
                 let mend = Mend::SetWallRight(client, catch_up);
