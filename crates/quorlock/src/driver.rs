@@ -4,7 +4,7 @@
 //! time round, all that has come in goes through the engine under one reading of the clock taken
 //! after it came in, and the commands that come out go to the nodes' lines, which send them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::iter::repeat_n;
@@ -166,6 +166,8 @@ pub(crate) struct Driver {
     outbox: Vec<Vec<Order>>,
     /// Empty but while an event is handled; kept for its memory.
     effects: Vec<Effect>,
+    /// Attempts that are due. Empty but while an event is handled.
+    begins: VecDeque<LockId>,
     entropy: Entropy,
     /// What the nodes do besides: their connections.
     backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
@@ -243,6 +245,7 @@ impl Driver {
             _event_sender: event_sender,
             outbox: lines.iter().map(|_| Vec::new()).collect(),
             effects: Vec::new(),
+            begins: VecDeque::new(),
             entropy: Entropy::default(),
             lines,
             backgrounds,
@@ -388,14 +391,20 @@ impl Driver {
         }
     }
 
-    /// Hands an event to the engine and carries out what comes of it, in order.
+    /// Hands an event to the engine and carries out what comes of it, in order. Attempts that are due
+    /// begin when all of that is done: the commands of one must not come before a release that the
+    /// engine gave first.
     fn handle(&mut self, event: Event, now: Reading) {
-        let mut effects = std::mem::take(&mut self.effects);
-        self.engine.handle(event, now, &mut effects);
-        for effect in effects.drain(..) {
-            self.carry_out(effect, now);
+        let mut next = Some(event);
+        while let Some(event) = next {
+            let mut effects = std::mem::take(&mut self.effects);
+            self.engine.handle(event, now, &mut effects);
+            for effect in effects.drain(..) {
+                self.carry_out(effect, now);
+            }
+            self.effects = effects;
+            next = self.begins.pop_front().map(|lock| self.begin(lock));
         }
-        self.effects = effects;
     }
 
     fn carry_out(&mut self, effect: Effect, now: Reading) {
@@ -456,11 +465,7 @@ impl Driver {
                     let _ = reply.send(());
                 }
             }
-            // An attempt sends commands and begins no other, so this goes no deeper.
-            Effect::Begin { lock } => {
-                let begin = self.begin(lock);
-                self.handle(begin, now);
-            }
+            Effect::Begin { lock } => self.begins.push_back(lock),
         }
     }
 
