@@ -18,7 +18,8 @@ cargo xtask COMMAND
 
   bench [ARGS]  build and run the benchmark: prints the targets, exits 1 if one is missed
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
-  test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped
+  test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
+                Without ARGS also 20 000 runs of the simulator
   instructions  count the client's instructions per pair with valgrind
   mutants       switch on every known mistake, and see that the simulator catches it
   servers       fetch older and newer servers into target/servers and list what is there

@@ -13,9 +13,14 @@ use crate::cargo;
 use crate::install::ensure_server;
 use crate::redis_py;
 
-/// Runs every test of the workspace with a real server. A test that skips itself, because the
-/// server cannot do what it needs, fails the run: what did not run was not shown to work.
+/// How many seeds of the simulator belong to the tests.
+const SEEDS: &str = "20000";
+
+/// Runs every test of the workspace with a real server, and if all tests were asked for, the
+/// simulator. A test that skips itself, because the server cannot do what it needs, fails the run:
+/// what did not run was not shown to work.
 pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.collect();
     let server = match ensure_server(workspace) {
         Ok(server) => server,
         Err(help) => {
@@ -24,8 +29,24 @@ pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> Exi
         }
     };
     eprintln!("xtask: testing with {server}");
-    match run_with(workspace, &server, args) {
+    let simulates = args.is_empty();
+    match run_with(workspace, &server, args.into_iter()) {
+        Ok(ExitCode::SUCCESS) if simulates => simulate(workspace),
         Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn simulate(workspace: &Path) -> ExitCode {
+    eprintln!("xtask: {SEEDS} runs of the simulator");
+    let arguments =
+        ["run", "--release", "-p", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS];
+    match cargo(workspace).args(arguments).status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: {error}");
             ExitCode::FAILURE

@@ -10,7 +10,7 @@ use crate::report::{Cell, Figures, Report, Servers};
 use crate::subjects::{self, ALL, Flavor};
 use crate::targets;
 use crate::workloads::handover::Contention;
-use crate::workloads::{Bench, contended, frozen, handover, held, open_loop, pairs, ping};
+use crate::workloads::{Bench, contended, frozen, handover, held, open_loop, pairs, ping, woken};
 
 /// How much is to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +44,11 @@ impl Plan {
 }
 
 /// The names that `only` may have.
-pub(crate) const WORKLOADS: [&str; 8] = [
+pub(crate) const WORKLOADS: [&str; 9] = [
     pairs::NAME,
     ping::NAME,
     open_loop::NAME,
+    woken::NAME,
     handover::NAME,
     handover::FAIRNESS,
     contended::NAME,
@@ -116,6 +117,9 @@ fn all(bench: &mut Bench, plan: &Plan) {
                 open_loop::run(bench, &MAIN, 5, rate);
             }
         }
+    }
+    if wanted(woken::NAME) {
+        woken::run(bench, &[1, 5]);
     }
     contention(bench, plan);
     if wanted(contended::NAME) {

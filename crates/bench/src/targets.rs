@@ -1,13 +1,14 @@
 //! What is to be reached, as ratios of one run: absolute times move with the machine.
 
 use crate::report::{Cell, Figures, Target};
-use crate::workloads::{contended, frozen, handover, held, pairs, ping};
+use crate::workloads::{contended, frozen, handover, held, pairs, ping, woken};
 
 /// The targets of the workloads that were wanted, judged by the medians of a run.
 pub(crate) fn judge(figures: &Figures, wanted: impl Fn(&str) -> bool) -> Vec<Target> {
     let judge = Judge(figures);
     let groups = [
         (pairs::NAME, judge.throughput()),
+        (woken::NAME, judge.woken()),
         (handover::NAME, judge.handover()),
         (handover::FAIRNESS, judge.fairness()),
         (frozen::NAME, judge.frozen()),
@@ -64,6 +65,20 @@ impl Judge<'_> {
             goal.target(name, other, ratio(nodes, lockers, metric, other))
         };
         all.into_iter().map(target).collect()
+    }
+
+    fn woken(&self) -> Vec<Target> {
+        let of = |nodes, subject| {
+            let cell = Cell { workload: woken::NAME, subject, nodes, concurrency: 1 };
+            self.0.median(cell, "p50_us")
+        };
+        let target = |nodes| {
+            let name = format!("another library's lock given back, p50, N={nodes}, 1 waiter");
+            let value = of(nodes, "quorlock").zip(of(nodes, woken::PING));
+            // Five, and one round trip.
+            AtMost(6.0).target(&name, "PING", value.map(|(woken, ping)| woken / ping))
+        };
+        [1, 5].map(target).into()
     }
 
     fn handover(&self) -> Vec<Target> {

@@ -16,7 +16,7 @@ use crate::release::Release;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::{Key, Value};
-use crate::vote::{Validity, Vote};
+use crate::vote::Validity;
 
 /// One attempt: the same key and value asked of every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -34,7 +34,7 @@ pub struct Attempt {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Slot {
     Outstanding { due: BootTime },
-    Granted { vote: Vote, took: Duration },
+    Granted { sent: Reading, took: Duration },
     Refused { took: Duration },
     Failed { failure: Failure, took: Duration },
 }
@@ -116,8 +116,7 @@ impl Attempt {
             *slot = match answer {
                 Answer::Granted => {
                     let sent = if mutant!(ValidityFromReply) { now } else { sent };
-                    let vote = Vote::new(sent, self.timing.term());
-                    Slot::Granted { vote, took }
+                    Slot::Granted { sent, took }
                 }
                 Answer::Refused => Slot::Refused { took },
                 Answer::Failed(failure) => Slot::Failed { failure, took },
@@ -169,8 +168,14 @@ impl Attempt {
     /// Step 3: acquired if and only if a majority granted, and what is left of the validity is
     /// enough. Decided as early as possible, both ways (V2).
     fn decide(&self, now: Reading) -> Decision {
-        let granted = self.count(|slot| matches!(slot, Slot::Granted { .. }));
-        let outstanding = self.count(|slot| matches!(slot, Slot::Outstanding { .. }));
+        let (mut granted, mut outstanding) = (0, 0);
+        for slot in &self.slots {
+            match slot {
+                Slot::Granted { .. } => granted += 1,
+                Slot::Outstanding { .. } => outstanding += 1,
+                Slot::Refused { .. } | Slot::Failed { .. } => {}
+            }
+        }
         if self.quorum.is_reached(granted + usize::from(mutant!(QuorumLessOne))) {
             let validity = self.validity();
             // The clock was read after the deciding answer (S5): a process that slept with all
@@ -192,10 +197,10 @@ impl Attempt {
     /// drift; per node, so that the lock is valid until the Q-th largest end.
     fn validity(&self) -> Validity {
         let votes = self.slots.iter().map(|slot| match slot {
-            Slot::Granted { vote, .. } => Some(*vote),
+            Slot::Granted { sent, .. } => Some(*sent),
             _ => None,
         });
-        Validity::new(votes.collect(), self.quorum, self.timing.margin())
+        Validity::new(votes, self.quorum, self.timing.term(), self.timing.margin())
     }
 
     /// Step 5: on failure, release on *every* node, also those that seemed not to grant: each
@@ -272,12 +277,9 @@ impl Attempt {
         self.slots.iter().map(tell).collect()
     }
 
-    pub(crate) fn key(&self) -> &Key {
-        &self.key
-    }
-
-    pub(crate) fn value(&self) -> &Value {
-        &self.value
+    /// What of it lives on in the lease.
+    pub(crate) fn into_parts(self) -> (Quorum, Key, Value) {
+        (self.quorum, self.key, self.value)
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
@@ -285,7 +287,7 @@ impl Attempt {
         for slot in &mut self.slots {
             match slot {
                 Slot::Outstanding { due } => *due = due.shifted(base),
-                Slot::Granted { vote, .. } => *vote = vote.shifted(base),
+                Slot::Granted { sent, .. } => *sent = sent.shifted(base),
                 Slot::Refused { .. } | Slot::Failed { .. } => {}
             }
         }

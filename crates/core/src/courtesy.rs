@@ -12,9 +12,14 @@
 //!
 //! All of this is manners, not safety: forgetting it changes who is next, never how many hold.
 
+use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use crate::time::{BootTime, Reading};
+use crate::token::Key;
+
+/// Of more keys than this no manners are kept in mind.
+const MANNERS_MAX: usize = 1024;
 
 /// Under one token, a lock is handed over within a process at most so many times.
 pub(crate) const TURNS_MAX: u32 = 64;
@@ -47,9 +52,9 @@ const CROWD_MAX: u8 = 6;
 
 /// How many slots one waiting call draws among, as a power of two.
 ///
-/// A matter of the call and not of the process: whoever has had the lock begins anew, like everybody
-/// else. If it kept what it has learnt, those who learnt to be bold would win for ever.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+/// The process keeps how many there seem to be, for the next call to begin with; not how bold a call
+/// has become by waiting: if it kept that, those who learnt to be bold would win for ever.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct Crowd(u8);
 
 impl Crowd {
@@ -64,9 +69,9 @@ impl Crowd {
     }
 
     /// How many slots from now to look again; zero is to try at once. Half as many slots each time
-    /// that all those who are thought to wait could have had the lock.
+    /// that half of those who are thought to wait could have had the lock.
     pub(crate) fn slot(self, word: u64, missed: u32) -> u32 {
-        let crowd = u32::from(self.0).saturating_sub(missed >> self.0);
+        let crowd = u32::from(self.0).saturating_sub(missed >> self.0.saturating_sub(1));
         u32::try_from((u128::from(word) << crowd) >> 64).unwrap_or(0)
     }
 }
@@ -79,7 +84,8 @@ pub(crate) struct Courtesy {
     first_turn: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
-    /// More than one waited, as far as it was seen.
+    /// How many waited, as far as it was seen.
+    crowd: Crowd,
     crowded_until: Option<BootTime>,
 }
 
@@ -89,20 +95,21 @@ impl Courtesy {
         self.rivals_until = Some(now.after(RIVALS_FOR));
     }
 
-    /// The lock was free, and others were faster.
-    pub(crate) fn see_crowd(&mut self, now: Reading) {
+    /// The lock was free, and others were faster, by so many that one draws among so many slots.
+    pub(crate) fn see_crowd(&mut self, crowd: Crowd, now: Reading) {
+        self.crowd = self.crowd(now).max(crowd);
         self.crowded_until = Some(now.after(RIVALS_FOR));
     }
 
     /// The lock was still free when one's slot came: so many others there were not.
     pub(crate) fn see_room(&mut self) {
-        self.crowded_until = None;
+        self.crowd.narrow();
     }
 
-    /// Where a call begins that has to wait.
+    /// Where a call begins that has to wait: among as many as have been seen.
     pub(crate) fn crowd(&self, now: Reading) -> Crowd {
         let crowded = self.crowded_until.is_some_and(|at| !at.remaining(now).is_zero());
-        if crowded { Crowd(CROWD) } else { Crowd::default() }
+        if crowded { self.crowd } else { Crowd::default() }
     }
 
     /// The lock is given back to the nodes; `had_since` is when this process got it, `was_long`
@@ -136,17 +143,17 @@ impl Courtesy {
     fn stay_away(&self, round_trip: Duration, jitter: u64, now: Reading) -> Duration {
         let step = round_trip.clamp(WAY_MIN, ROUND_TRIP_MAX);
         let Crowd(crowd) = self.crowd(now);
-        let slots = if crowd == 0 { 0 } else { 4 << crowd };
+        let slots = if crowd == 0 { 0 } else { 4 << crowd.min(CROWD) };
         (4 + slots) * step + crate::retry::fraction(2 * step, jitter)
     }
 
     /// When this process may try again; `None`: now.
-    pub(crate) fn resume_at(&self, now: Reading) -> Option<BootTime> {
+    fn resume_at(&self, now: Reading) -> Option<BootTime> {
         self.resume_at.filter(|at| !at.remaining(now).is_zero())
     }
 
     /// It makes no difference any more.
-    pub(crate) fn is_stale(&self, now: Reading) -> bool {
+    fn is_stale(&self, now: Reading) -> bool {
         let over = |at: Option<BootTime>, grace: Duration| {
             at.is_none_or(|at| at.after(grace).remaining(now).is_zero())
         };
@@ -155,11 +162,42 @@ impl Courtesy {
             && over(self.resume_at, RIVALS_FOR)
     }
 
-    pub(crate) fn shift(&mut self, base: Reading) {
+    fn shift(&mut self, base: Reading) {
         self.first_turn = self.first_turn.map(|at| at.shifted(base));
         self.rivals_until = self.rivals_until.map(|at| at.shifted(base));
         self.crowded_until = self.crowded_until.map(|at| at.shifted(base));
         self.resume_at = self.resume_at.map(|at| at.shifted(base));
+    }
+}
+
+/// What one process remembers of all keys; bounded, for to forget it does no harm.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Manners(BTreeMap<Key, Courtesy>);
+
+impl Manners {
+    /// What is remembered of a key, to be added to.
+    pub(crate) fn of(&mut self, key: &Key, now: Reading) -> &mut Courtesy {
+        if self.0.len() >= MANNERS_MAX && !self.0.contains_key(key) {
+            self.0.retain(|_, courtesy| !courtesy.is_stale(now));
+            if self.0.len() >= MANNERS_MAX {
+                self.0.clear();
+            }
+        }
+        let courtesy = self.0.entry(key.clone()).or_default();
+        if courtesy.is_stale(now) {
+            *courtesy = Courtesy::default();
+        }
+        courtesy
+    }
+
+    /// When this process may try for a key again; `None`: now.
+    pub(crate) fn resume_at(&self, key: &Key, now: Reading) -> Option<BootTime> {
+        self.0.get(key)?.resume_at(now)
+    }
+
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.0.retain(|_, courtesy| !courtesy.is_stale(base));
+        self.0.values_mut().for_each(|courtesy| courtesy.shift(base));
     }
 }
 
@@ -209,7 +247,7 @@ mod tests {
     fn nobody_stays_away_for_long_because_nodes_stood_still() {
         let mut courtesy = Courtesy::default();
         courtesy.see_rivals(at(0));
-        courtesy.see_crowd(at(0));
+        courtesy.see_crowd(Crowd(CROWD), at(0));
         let pace = (Duration::from_millis(700), u64::MAX);
         courtesy.give_back((at(0).boot(), false), pace, at(1));
         assert_eq!(courtesy.resume_at(at(4_000)), None);
@@ -257,20 +295,22 @@ mod tests {
 
     #[test]
     fn who_has_missed_the_lock_often_comes_first() {
-        let slots = [0, 7, 8, 16, 24, 1000].map(|missed| Crowd(3).slot(u64::MAX, missed));
+        let slots = [0, 3, 4, 8, 12, 1000].map(|missed| Crowd(3).slot(u64::MAX, missed));
         assert_eq!(slots, [7, 7, 3, 1, 0, 0]);
     }
 
     #[test]
-    fn every_call_begins_alike() {
+    fn a_call_begins_among_as_many_as_were_seen_lately() {
         let mut courtesy = Courtesy::default();
         assert_eq!(courtesy.crowd(at(0)), Crowd::default());
-        courtesy.see_crowd(at(0));
-        assert_eq!(courtesy.crowd(at(1)), Crowd(CROWD));
-        assert_eq!(courtesy.crowd(at(10_000)), Crowd::default());
-        courtesy.see_crowd(at(10_000));
-        courtesy.see_room();
+        courtesy.see_crowd(Crowd(CROWD_MAX), at(0));
+        courtesy.see_crowd(Crowd(CROWD), at(1));
+        assert_eq!(courtesy.crowd(at(2)), Crowd(CROWD_MAX));
         assert_eq!(courtesy.crowd(at(10_001)), Crowd::default());
+        courtesy.see_crowd(Crowd(CROWD), at(10_001));
+        assert_eq!(courtesy.crowd(at(10_001)), Crowd(CROWD), "what is forgotten stays so");
+        courtesy.see_room();
+        assert_eq!(courtesy.crowd(at(10_002)), Crowd(CROWD - 1));
     }
 
     #[test]

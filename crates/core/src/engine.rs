@@ -27,11 +27,11 @@ use core::time::Duration;
 
 use crate::acquire::{Attempt, NodeStory, WhyNot};
 use crate::command::{Answer, Command};
-use crate::courtesy::{Courtesy, Crowd};
+use crate::courtesy::{Crowd, Manners};
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
 use crate::queue::LocalQueue;
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::{Release, ReleaseReport};
 use crate::retry::Retry;
 use crate::time::{BootTime, Reading};
@@ -192,11 +192,11 @@ pub enum Event {
 /// What the driver is to do, in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Give this command to a node, behind all earlier ones. Never twice (S8).
+    /// Give this command to each of these nodes, behind all earlier ones. Never twice (S8).
     Send {
-        /// Which node.
-        node: NodeId,
-        /// To come back with the answer.
+        /// Which nodes.
+        nodes: NodeSet,
+        /// To come back with each answer.
         ticket: Ticket,
         /// What to ask.
         command: Command,
@@ -351,13 +351,15 @@ pub struct Engine {
     queues: BTreeMap<Key, LocalQueue>,
     /// Of leases that were handed over: under whose id they are kept, by who holds them now.
     handed: BTreeMap<LockId, LockId>,
-    manners: BTreeMap<Key, Courtesy>,
+    manners: Manners,
     nodes: Vec<Link>,
     deadlines: BTreeSet<(BootTime, Owner)>,
     closing: bool,
 }
 
-/// A record and where it stands in the set of deadlines.
+/// A record and where it stands in the set of deadlines: at its own, or before it. Whatever can only
+/// put a deadline off may leave the record where it stands; it is then looked at once for nothing,
+/// and moved on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Timed<T> {
     /// Boxed, for the maps move what they hold whenever a neighbour comes or goes.
@@ -439,9 +441,6 @@ enum Phase {
     Pausing { until: BootTime, again: bool },
 }
 
-/// Of more keys than this no manners are kept in mind.
-const MANNERS_MAX: usize = 1024;
-
 impl Engine {
     /// A client of as many nodes as `quorum` says, with nothing in it.
     pub fn new(quorum: Quorum) -> Self {
@@ -453,7 +452,7 @@ impl Engine {
             inspections: BTreeMap::new(),
             queues: BTreeMap::new(),
             handed: BTreeMap::new(),
-            manners: BTreeMap::new(),
+            manners: Manners::default(),
             nodes: alloc::vec![Link::default(); quorum.nodes()],
             deadlines: BTreeSet::new(),
             closing: false,
@@ -496,7 +495,8 @@ impl Engine {
         }
     }
 
-    /// When to call again with [`Event::Wake`] at the latest. Too late is safe, only slow.
+    /// When to call again with [`Event::Wake`] at the latest. Too late is safe, only slow; and it may
+    /// be found that there is nothing to do yet.
     pub fn deadline(&self) -> Option<BootTime> {
         self.deadlines.first().map(|(at, _)| *at)
     }
@@ -585,7 +585,7 @@ impl Engine {
         }
     }
 
-    /// A vote: for the attempt under way, or for the lease that it has become.
+    /// A vote, or the want of one: for the attempt under way, or for the lease that it has become.
     fn handle_vote(
         &mut self,
         node: NodeId,
@@ -601,11 +601,7 @@ impl Engine {
         {
             self.note_unreached(node, ticket, out);
         }
-        if self.calls.contains_key(&ticket.lock) {
-            self.vote_for_attempt(node, sent, ticket, answer, now, out);
-        } else {
-            self.vote_for_lease(node, sent, ticket, &answer, now, out);
-        }
+        self.vote_for_attempt(node, sent, ticket, answer, now, out);
     }
 
     fn handle_connecting(&mut self, node: NodeId, now: Reading) {
@@ -641,26 +637,6 @@ impl Engine {
         }
     }
 
-    /// What this process remembers of a key; bounded, for to forget it does no harm.
-    fn manners_of(&mut self, key: &Key, now: Reading) -> &mut Courtesy {
-        if self.manners.len() >= MANNERS_MAX && !self.manners.contains_key(key) {
-            self.manners.retain(|_, courtesy| !courtesy.is_stale(now));
-            if self.manners.len() >= MANNERS_MAX {
-                self.manners.clear();
-            }
-        }
-        let courtesy = self.manners.entry(key.clone()).or_default();
-        if courtesy.is_stale(now) {
-            *courtesy = Courtesy::default();
-        }
-        courtesy
-    }
-
-    /// The same, if there is anything that still matters.
-    fn known_manners_of(&self, key: &Key, now: Reading) -> Option<&Courtesy> {
-        self.manners.get(key).filter(|courtesy| !courtesy.is_stale(now))
-    }
-
     /// Puts a record's deadline where it belongs in the set.
     fn index(
         deadlines: &mut BTreeSet<(BootTime, Owner)>,
@@ -679,9 +655,4 @@ impl Engine {
         }
         *wake = deadline;
     }
-}
-
-/// Gives `command` to `node`.
-fn send(out: &mut Vec<Effect>, node: NodeId, ticket: Ticket, command: Command) {
-    out.push(Effect::Send { node, ticket, command });
 }

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use crate::acquire::{NodeSaid, NodeStory};
 use crate::command::{Answer, Failure, FailureKind};
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
 /// One round of extending.
@@ -135,15 +135,14 @@ impl Extension {
 
     /// The absent nodes that may be healed now, each of them once: those that answered so in this
     /// round, after a quorum has confirmed in this round.
-    pub fn take_healable(&mut self) -> Vec<NodeId> {
-        if !self.quorum.is_reached(self.count(&SlotState::Extended)) {
-            return Vec::new();
-        }
-        let mut healable = Vec::new();
-        for (node, slot) in self.quorum.node_ids().zip(&mut self.slots) {
-            if slot.state == SlotState::Absent {
-                slot.state = SlotState::Healing;
-                healable.push(node);
+    pub fn take_healable(&mut self) -> NodeSet {
+        let mut healable = NodeSet::default();
+        if self.quorum.is_reached(self.count(&SlotState::Extended)) {
+            for (node, slot) in self.quorum.node_ids().zip(&mut self.slots) {
+                if slot.state == SlotState::Absent {
+                    slot.state = SlotState::Healing;
+                    healable.insert(node);
+                }
             }
         }
         healable

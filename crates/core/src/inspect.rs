@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use crate::acquire::{NodeSaid, NodeStory};
 use crate::command::{Answer, Failure, FailureKind, Holding};
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
 /// One look at a lock.
@@ -36,15 +36,10 @@ enum Slot {
 }
 
 impl Inspection {
-    /// Starts a look at the nodes for which `asked` is true; it ends at `due` at the latest.
-    pub fn start(
-        quorum: Quorum,
-        asked: impl Fn(NodeId) -> bool,
-        due: BootTime,
-        now: Reading,
-    ) -> Self {
+    /// Starts a look at some of the nodes; it ends at `due` at the latest.
+    pub fn start(quorum: Quorum, asked: NodeSet, due: BootTime, now: Reading) -> Self {
         let slot = |node| {
-            if asked(node) { Slot::Outstanding } else { Slot::NotAsked }
+            if asked.contains(node) { Slot::Outstanding } else { Slot::NotAsked }
         };
         Self { quorum, started: now, due, slots: quorum.node_ids().map(slot).collect() }
     }

@@ -5,8 +5,8 @@
 //! way, the loss comes at its time; if anything proves too many votes gone, it comes at once.
 //! Once lost, a lease stays lost (S13): no answer can raise it any more.
 
-use alloc::sync::Arc;
-use alloc::vec::Vec;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use crate::acquire::Attempt;
@@ -16,10 +16,10 @@ use crate::engine::{LockId, Request};
 use crate::extend::Extension;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
-use crate::time::{BootTime, Reading};
+use crate::time::{BootTime, Reading, nanos};
 use crate::timing::Timing;
 use crate::token::{Key, Token, Value};
-use crate::vote::{Validity, Vote};
+use crate::vote::Validity;
 
 /// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -28,17 +28,15 @@ pub struct Lease {
     holder: LockId,
     key: Key,
     token: Token,
-    owner: Arc<str>,
     value: Value,
     quorum: Quorum,
     timing: Timing,
-    node_timeout: Duration,
     validity: Validity,
     /// A command with our token may have reached the node.
     reached: NodeSet,
     /// When the command was sent that proved the node's vote gone: a yes to an older one is
-    /// outdated, however late it comes or comes again. Empty while there is none.
-    gone: Vec<Option<Reading>>,
+    /// outdated, however late it comes or comes again.
+    gone: BTreeMap<NodeId, Reading>,
     acquire_round: u32,
     round: u32,
     automatic: bool,
@@ -48,10 +46,11 @@ pub struct Lease {
     began: Reading,
     turn: u32,
     /// As of the attempt: the round trip, and a random word that it has not used.
-    round_trip: Duration,
+    round_trip_ns: u64,
     jitter: u64,
     extend_at: Option<BootTime>,
-    extension: Option<Extension>,
+    /// Boxed, because most of the time there is none.
+    extension: Option<Box<Extension>>,
     lost: Option<LossCause>,
 }
 
@@ -72,28 +71,27 @@ pub enum LossCause {
 impl Lease {
     /// The lease that a successful attempt begins.
     pub(crate) fn begin(
-        attempt: &Attempt,
+        attempt: Attempt,
+        request: &Request,
         validity: Validity,
-        (quorum, node_timeout): (Quorum, Duration),
         (holder, token, round): (LockId, Token, u32),
         (round_trip, jitter): (Duration, u64),
-        request: &Request,
         now: Reading,
     ) -> Self {
         let Request { timing, automatic, max_hold, .. } = *request;
         let hold_until = now.after(max_hold);
+        let reached = attempt.reached();
+        let (quorum, key, value) = attempt.into_parts();
         Self {
             holder,
             token,
-            owner: request.owner.clone(),
-            key: attempt.key().clone(),
-            value: attempt.value().clone(),
+            key,
+            value,
             quorum,
             timing,
-            node_timeout,
             validity,
-            reached: attempt.reached(),
-            gone: Vec::new(),
+            reached,
+            gone: BTreeMap::new(),
             acquire_round: round,
             round,
             automatic,
@@ -101,7 +99,7 @@ impl Lease {
             token_until: hold_until,
             began: now,
             turn: 0,
-            round_trip,
+            round_trip_ns: nanos(round_trip),
             jitter,
             extend_at: automatic.then(|| now.after(timing.extend_every())),
             extension: None,
@@ -131,7 +129,11 @@ impl Lease {
 
     /// The round trip as of the attempt, and a random word that it has not used.
     pub(crate) const fn pace(&self) -> (Duration, u64) {
-        (self.round_trip, self.jitter)
+        (self.round_trip(), self.jitter)
+    }
+
+    const fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip_ns)
     }
 
     /// This process has had the lock so often, or for so long, that others are to have their turn:
@@ -145,10 +147,10 @@ impl Lease {
     pub(crate) fn may_be_handed_to(&self, next: &Request, now: Reading) -> bool {
         self.lost.is_none()
             && next.timing == self.timing
-            && next.owner == self.owner
+            && Value::owner_of(self.value.as_bytes()) == Some(&next.owner)
             && !self.is_exhausted(now)
             && now.after(self.timing.ttl()) <= self.token_until
-            && !self.validity.remaining(now).is_zero()
+            && self.validity.lasts(Duration::ZERO, now)
             && self.validity.valid_for(now) >= next.timing.min_validity()
     }
 
@@ -180,12 +182,12 @@ impl Lease {
     }
 
     /// The extension under way, until every node has answered or its time is up.
-    pub const fn extension(&self) -> Option<&Extension> {
-        self.extension.as_ref()
+    pub fn extension(&self) -> Option<&Extension> {
+        self.extension.as_deref()
     }
 
     pub(crate) fn extension_mut(&mut self) -> Option<&mut Extension> {
-        self.extension.as_mut()
+        self.extension.as_deref_mut()
     }
 
     /// Takes a vote that was granted after the decision, or a heal: it counts from its own time of
@@ -197,11 +199,12 @@ impl Lease {
         answer: &Answer,
         now: Reading,
     ) -> bool {
-        if self.lost.is_some() || *answer != Answer::Granted || self.is_outdated(node, sent) {
+        if self.lost.is_some() || !matches!(answer, Answer::Granted) || self.is_outdated(node, sent)
+        {
             return false;
         }
         self.reached.insert(node);
-        self.validity.raise(node, Vote::new(sent, self.timing.term()), now);
+        self.validity.raise(node, sent, now);
         true
     }
 
@@ -222,7 +225,7 @@ impl Lease {
             Answer::Extended if self.is_outdated(node, sent) => false,
             Answer::Failed(_) if !mutant!(ExtensionCountsUnknown) => false,
             Answer::Extended | Answer::Failed(_) => {
-                self.validity.raise(node, Vote::new(sent, self.timing.term()), now);
+                self.validity.raise(node, sent, now);
                 true
             }
             Answer::Absent | Answer::Other => {
@@ -231,9 +234,8 @@ impl Lease {
                     return false;
                 }
                 self.validity.drop_vote(node);
-                self.gone.resize(self.quorum.nodes(), None);
-                let gone = &mut self.gone[node.index()];
-                *gone = (*gone).max(Some(sent));
+                let gone = self.gone.entry(node).or_insert(sent);
+                *gone = (*gone).max(sent);
                 had
             }
             _ => false,
@@ -248,13 +250,12 @@ impl Lease {
     }
 
     fn is_outdated(&self, node: NodeId, sent: Reading) -> bool {
-        let gone = self.gone.get(node.index()).copied().flatten();
-        gone.is_some_and(|gone| sent.boot() < gone.boot())
+        self.gone.get(&node).is_some_and(|gone| sent.boot() < gone.boot())
     }
 
     /// Why the lease must be given up now, if it must.
     pub fn due_loss(&self, now: Reading) -> Option<LossCause> {
-        if self.lost.is_some() || !self.validity.remaining(now).is_zero() {
+        if self.lost.is_some() || self.validity.lasts(Duration::ZERO, now) {
             return None;
         }
         let held = self.quorum.node_ids().filter(|node| self.validity.has_vote_of(*node)).count();
@@ -285,8 +286,8 @@ impl Lease {
     pub fn start_extension(&mut self, now: Reading) -> (u32, Command) {
         self.round += 1;
         self.extend_at = None;
-        let extension = Extension::start(self.round, self.quorum, self.node_timeout, now);
-        self.extension = Some(extension);
+        let extension = Extension::start(self.round, self.quorum, self.node_timeout(), now);
+        self.extension = Some(Box::new(extension));
         (self.round, self.extend_command())
     }
 
@@ -312,9 +313,9 @@ impl Lease {
         self.extend_at = None;
     }
 
-    /// The command that puts our key back on a node that has lost it.
-    pub fn heal_command(&mut self, node: NodeId) -> Command {
-        self.reached.insert(node);
+    /// The command that puts our key back on nodes that have lost it.
+    pub fn heal_command(&mut self, nodes: NodeSet) -> Command {
+        nodes.iter().for_each(|node| self.reached.insert(node));
         Command::Acquire {
             key: self.key.clone(),
             value: self.value.clone(),
@@ -329,7 +330,7 @@ impl Lease {
             &self.timing,
             self.reached,
             &self.validity,
-            report.then_some((self.holder, self.node_timeout)),
+            report.then(|| (self.holder, self.node_timeout())),
             (self.quorum, now),
         )
         .of_attempt(self.acquire_round);
@@ -340,8 +341,8 @@ impl Lease {
     }
 
     /// All nodes, whether or not they have granted it.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
-        self.quorum.node_ids()
+    pub(crate) fn nodes(&self) -> NodeSet {
+        self.quorum.all()
     }
 
     /// The number for the next commands of this lock.
@@ -355,9 +356,11 @@ impl Lease {
         if self.lost.is_some() {
             return None;
         }
-        let loss = now.after(self.validity.remaining(now));
-        let round = self.extension.as_ref().map(Extension::deadline);
-        [Some(loss), self.extend_at, round].into_iter().flatten().min()
+        let round = self.extension().map(Extension::deadline);
+        match [self.extend_at, round].into_iter().flatten().min() {
+            Some(at) if self.validity.lasts(at.remaining(now), now) => Some(at),
+            _ => Some(now.after(self.validity.remaining(now))),
+        }
     }
 
     pub(crate) fn finish_extension(&mut self) {
@@ -370,7 +373,7 @@ impl Lease {
 
     pub(crate) fn shift(&mut self, base: Reading) {
         self.validity.shift(base);
-        self.gone.iter_mut().flatten().for_each(|gone| *gone = gone.shifted(base));
+        self.gone.values_mut().for_each(|gone| *gone = gone.shifted(base));
         self.hold_until = self.hold_until.shifted(base);
         self.token_until = self.token_until.shifted(base);
         self.began = self.began.shifted(base);
@@ -378,6 +381,10 @@ impl Lease {
         if let Some(extension) = &mut self.extension {
             extension.shift(base);
         }
+    }
+
+    fn node_timeout(&self) -> Duration {
+        self.timing.node_timeout(self.round_trip())
     }
 
     fn extend_command(&self) -> Command {

@@ -78,10 +78,10 @@ pub use crate::engine::{
     Effect, Engine, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket, Verb,
 };
 pub use crate::lease::LossCause;
-pub use crate::quorum::{NODE_COUNT_MAX, NodeId, Quorum, QuorumError};
+pub use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
 pub use crate::release::{NodeReleased, Outcome, ReleaseReport};
 pub use crate::retry::{Delay, POLL_CEILING, Retry};
 pub use crate::time::{BootTime, Reading};
 pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
 pub use crate::token::{Key, Token, Value};
-pub use crate::vote::{Validity, Vote};
+pub use crate::vote::Validity;

@@ -3,6 +3,7 @@
 //! What a mutex can do, the nodes are not burdened with: of all callers in this process that want
 //! the same key, one talks to the nodes, or holds the lock; the others wait here, in order.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use crate::engine::LockId;
@@ -11,13 +12,18 @@ use crate::engine::LockId;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LocalQueue {
     active: LockId,
-    waiting: VecDeque<LockId>,
+    /// There only while somebody waits.
+    #[expect(
+        clippy::box_collection,
+        reason = "most locks that are held are wanted by nobody else"
+    )]
+    waiting: Option<Box<VecDeque<LockId>>>,
 }
 
 impl LocalQueue {
     /// The queue of a key that `first` is the first to want: it may go ahead.
     pub const fn new(first: LockId) -> Self {
-        Self { active: first, waiting: VecDeque::new() }
+        Self { active: first, waiting: None }
     }
 
     /// The one that contends for the key or holds it.
@@ -27,29 +33,32 @@ impl LocalQueue {
 
     /// Whose turn is next.
     pub fn next(&self) -> Option<LockId> {
-        self.waiting.front().copied()
+        self.waiting.as_ref()?.front().copied()
     }
 
     /// Joins the end of the queue.
     pub fn join(&mut self, lock: LockId) {
-        self.waiting.push_back(lock);
+        self.waiting.get_or_insert_default().push_back(lock);
     }
 
     /// Leaves the queue before one's turn has come.
     pub fn leave(&mut self, lock: LockId) {
-        self.waiting.retain(|waiting| *waiting != lock);
+        if let Some(waiting) = &mut self.waiting {
+            waiting.retain(|waiting| *waiting != lock);
+        }
+        self.waiting.take_if(|waiting| waiting.is_empty());
     }
 
     /// The active one is done: the next one's turn has come. `None`: nobody wants the key.
     pub fn advance(&mut self) -> Option<LockId> {
-        let next = self.waiting.pop_front()?;
-        self.active = next;
-        Some(next)
+        self.active = self.waiting.as_mut()?.pop_front()?;
+        self.waiting.take_if(|waiting| waiting.is_empty());
+        Some(self.active)
     }
 
     pub(crate) fn renumber(&mut self, to: impl Fn(LockId) -> LockId) {
         self.active = to(self.active);
-        for lock in &mut self.waiting {
+        for lock in self.waiting.iter_mut().flat_map(|waiting| waiting.iter_mut()) {
             *lock = to(*lock);
         }
     }

@@ -27,11 +27,37 @@ impl NodeId {
 
 /// Some of the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct NodeSet(u32);
+pub struct NodeSet(u32);
 
 impl NodeSet {
-    pub(crate) const fn contains(self, node: NodeId) -> bool {
+    /// This node alone.
+    pub const fn only(node: NodeId) -> Self {
+        Self(1 << node.0)
+    }
+
+    /// There is none in it.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many there are.
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// This node is one of them.
+    pub const fn contains(self, node: NodeId) -> bool {
         self.0 & (1 << node.0) != 0
+    }
+
+    /// The nodes, in order.
+    pub fn iter(self) -> impl Iterator<Item = NodeId> {
+        let mut rest = self.0;
+        core::iter::from_fn(move || {
+            let first = rest.trailing_zeros();
+            rest &= rest.wrapping_sub(1);
+            (first < u32::BITS).then_some(NodeId(first as u8))
+        })
     }
 
     pub(crate) const fn insert(&mut self, node: NodeId) {
@@ -98,6 +124,11 @@ impl Quorum {
         self.needed as usize
     }
 
+    /// Every node.
+    pub const fn all(self) -> NodeSet {
+        NodeSet((1 << self.nodes) - 1)
+    }
+
     /// Every node, in order.
     pub fn node_ids(self) -> impl Iterator<Item = NodeId> {
         (0..self.nodes).map(NodeId)
@@ -160,6 +191,17 @@ impl core::error::Error for QuorumError {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_of_nodes_gives_them_in_order() {
+        let indices = |set: NodeSet| set.iter().map(NodeId::index).collect::<std::vec::Vec<_>>();
+        let set: NodeSet = [30, 0, 7].map(NodeId::new).into_iter().collect();
+        assert_eq!((indices(set), set.len()), (std::vec![0, 7, 30], 3));
+        assert_eq!(indices(NodeSet::only(NodeId::new(30))), [30]);
+        let all = Quorum::majority(NODE_COUNT_MAX).unwrap().all();
+        assert_eq!((all.len(), indices(all).len()), (31, 31));
+        assert!(NodeSet::default().is_empty() && indices(NodeSet::default()).is_empty());
+    }
 
     #[test]
     fn two_quorums_always_share_a_node() {

@@ -5,6 +5,7 @@
 //! release is owed: it is sent again, because to compare and delete twice does no harm, until the
 //! key must have expired anyway.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -28,40 +29,31 @@ pub struct Release {
     ttl: Duration,
     /// The round of the attempt whose token this is.
     attempt: u32,
-    slots: Vec<Slot>,
+    /// Nodes that a command with this token may have reached.
+    reached: NodeSet,
+    /// Nodes whose vote was held when the release began.
+    held: NodeSet,
+    /// When it is let go of, whatever is known by then: the key has expired by itself.
+    until: BootTime,
+    /// Nodes whose answer is awaited, and what the others have said.
+    awaited: NodeSet,
+    deleted: NodeSet,
+    absent: NodeSet,
+    other: NodeSet,
+    not_ours: NodeSet,
+    /// What has failed, and has not been answered since: most of the time, nothing.
+    failed: BTreeMap<NodeId, Failed>,
     report: Option<Report>,
 }
 
-/// What is known of one node in this release.
+/// A node to which the release has failed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Slot {
-    /// A command with this token may have reached the node.
-    reached: bool,
-    /// The node's vote was held when the release began.
-    held: bool,
-    /// When it is let go of, whatever is known by then: the key has expired by itself.
+struct Failed {
+    failure: Failure,
+    /// It is to be sent again. If not, it has been; or there is nothing to release: no command with
+    /// this token ever reached the node, or the key has expired since.
+    owed: bool,
     until: BootTime,
-    state: SlotState,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum SlotState {
-    Sent,
-    Owed(Failure),
-    Deleted,
-    Absent,
-    Other,
-    NotOurs,
-    /// Failed, and nothing is owed: no command with this token ever reached the node, or the key
-    /// has expired since.
-    Over(Failure),
-}
-
-impl SlotState {
-    /// The node said that our key is not there.
-    const fn is_gone(&self) -> bool {
-        matches!(self, Self::Absent | Self::Other | Self::NotOurs)
-    }
 }
 
 /// The part that a waiting caller is interested in.
@@ -85,14 +77,23 @@ impl Release {
         now: Reading,
     ) -> Self {
         let until = now.after(timing.ttl().saturating_add(GIVE_UP_AFTER));
-        let slot = |node| Slot {
-            reached: reached.contains(node),
-            held: false,
+        Self {
+            key,
+            value,
+            quorum,
+            ttl: timing.ttl(),
+            attempt: 0,
+            reached,
+            held: NodeSet::default(),
             until,
-            state: SlotState::Sent,
-        };
-        let slots = quorum.node_ids().map(slot).collect();
-        Self { key, value, quorum, ttl: timing.ttl(), attempt: 0, slots, report: None }
+            awaited: quorum.all(),
+            deleted: NodeSet::default(),
+            absent: NodeSet::default(),
+            other: NodeSet::default(),
+            not_ours: NodeSet::default(),
+            failed: BTreeMap::new(),
+            report: None,
+        }
     }
 
     /// Notes which attempt's token this is, for [`Release::handle_unreached`].
@@ -111,12 +112,10 @@ impl Release {
         (quorum, now): (Quorum, Reading),
     ) -> Self {
         let mut release = Self::after_attempt(key, value, quorum, timing, reached, now);
-        for (node, slot) in quorum.node_ids().zip(&mut release.slots) {
-            slot.held = validity.has_vote_of(node);
-        }
+        release.held = validity.held();
         release.report = report.map(|(holder, timeout)| Report {
             holder,
-            was_valid: !validity.remaining(now).is_zero(),
+            was_valid: validity.lasts(Duration::ZERO, now),
             due: now.after(timeout),
             time_is_up: false,
         });
@@ -143,51 +142,57 @@ impl Release {
         Command::Release { key: self.key.clone(), value: self.value.clone(), tell }
     }
 
-    /// A command with this token may have reached the node.
-    pub(crate) fn has_reached(&self, node: NodeId) -> bool {
-        self.slots[node.index()].reached
+    /// The nodes that a command with this token may have reached.
+    pub(crate) fn reached(&self) -> NodeSet {
+        self.reached
     }
 
     /// Takes a node's answer.
     pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
-        let slot = &mut self.slots[node.index()];
-        if slot.state != SlotState::Sent {
+        if !self.awaited.contains(node) {
             return;
         }
-        slot.state = match answer {
-            Answer::Deleted => SlotState::Deleted,
-            Answer::Absent => SlotState::Absent,
-            Answer::Other => SlotState::Other,
-            Answer::NotOurs => SlotState::NotOurs,
-            Answer::Failed(failure) => slot.failed(failure),
-            _ => slot.failed(Failure::new(FailureKind::Protocol)),
+        self.awaited.remove(node);
+        let said = match answer {
+            Answer::Deleted => &mut self.deleted,
+            Answer::Absent => &mut self.absent,
+            Answer::Other => &mut self.other,
+            Answer::NotOurs => &mut self.not_ours,
+            Answer::Failed(failure) => return self.fail(node, failure, now),
+            _ => return self.fail(node, Failure::new(FailureKind::Protocol), now),
         };
-        // Everything that could have made the key was sent before the first failure, so a ttl
-        // after that one the key is gone. A failure to send again does not put that off.
-        if matches!(slot.state, SlotState::Owed(_)) {
-            slot.until = slot.until.min(now.after(self.ttl));
+        said.insert(node);
+        self.failed.remove(&node);
+    }
+
+    /// A release that failed is owed, unless there is nothing to release.
+    fn fail(&mut self, node: NodeId, failure: Failure, now: Reading) {
+        let owed = self.reached.contains(node);
+        let mut until = self.until_of(node);
+        if owed {
+            // Everything that could have made the key was sent before the first failure, so a ttl
+            // after that one the key is gone. A failure to send again does not put that off.
+            until = until.min(now.after(self.ttl));
         }
+        self.failed.insert(node, Failed { failure, owed, until });
     }
 
     /// The acquire of this attempt turns out never to have reached the node: nothing is owed
     /// there, and nobody who waits for what is owed has to wait for it.
     pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
-        let slot = &mut self.slots[node.index()];
         if attempt == self.attempt {
-            slot.reached = false;
-            if let SlotState::Owed(failure) = &slot.state {
-                slot.state = SlotState::Over(failure.clone());
+            self.reached.remove(node);
+            if let Some(failed) = self.failed.get_mut(&node) {
+                failed.owed = false;
             }
         }
     }
 
     /// Sends the release again if it is owed to this node.
     pub fn resend(&mut self, node: NodeId) -> Option<Command> {
-        let slot = &mut self.slots[node.index()];
-        if !matches!(slot.state, SlotState::Owed(_)) {
-            return None;
-        }
-        slot.state = SlotState::Sent;
+        let failed = self.failed.get_mut(&node).filter(|failed| failed.owed)?;
+        failed.owed = false;
+        self.awaited.insert(node);
         Some(self.command())
     }
 
@@ -197,31 +202,41 @@ impl Release {
         if let Some(report) = &mut self.report {
             report.time_is_up |= report.due.remaining(now).is_zero();
         }
-        for slot in &mut self.slots {
-            if slot.until.remaining(now).is_zero() {
-                slot.state = match &slot.state {
-                    SlotState::Owed(failure) => SlotState::Over(failure.clone()),
-                    SlotState::Sent => SlotState::Over(Failure::new(FailureKind::Silent)),
-                    _ => continue,
-                };
+        for node in self.awaited.iter() {
+            let until = self.until_of(node);
+            if until.remaining(now).is_zero() {
+                self.awaited.remove(node);
+                let failure = Failure::new(FailureKind::Silent);
+                self.failed.insert(node, Failed { failure, owed: false, until });
             }
+        }
+        for failed in self.failed.values_mut() {
+            failed.owed &= !failed.until.remaining(now).is_zero();
         }
     }
 
     /// When time next changes something.
     pub fn deadline(&self) -> Option<BootTime> {
-        let open = self.slots.iter().filter(|slot| slot.is_open()).map(|slot| slot.until);
-        open.chain(self.report.as_ref().map(|report| report.due)).min()
+        let awaited = self.awaited.iter().map(|node| self.until_of(node));
+        let owed = self.failed.values().filter(|failed| failed.owed).map(|failed| failed.until);
+        awaited.chain(owed).chain(self.report.as_ref().map(|report| report.due)).min()
+    }
+
+    /// When this node's key has expired for certain.
+    fn until_of(&self, node: NodeId) -> BootTime {
+        self.failed.get(&node).map_or(self.until, |failed| failed.until)
     }
 
     /// The release is owed to this node.
     pub fn is_owed_to(&self, node: NodeId) -> bool {
-        matches!(self.slots[node.index()].state, SlotState::Owed(_))
+        self.failed.get(&node).is_some_and(|failed| failed.owed)
     }
 
     /// Nothing is awaited, nothing owed, nobody waits for the outcome.
     pub fn is_over(&self) -> bool {
-        self.report.is_none() && !self.slots.iter().any(Slot::is_open)
+        self.report.is_none()
+            && self.awaited.is_empty()
+            && !self.failed.values().any(|failed| failed.owed)
     }
 
     /// The outcome and whom to tell, once, as soon as it is clear or its time is up.
@@ -230,31 +245,52 @@ impl Release {
         let holder = report.holder;
         let outcome = self.outcome(report.was_valid, report.time_is_up)?;
         self.report = None;
-        let nodes = self.slots.iter().map(Slot::tell).collect();
+        let nodes = self.quorum.node_ids().map(|node| self.tell(node)).collect();
         Some((holder, ReleaseReport { outcome, handed_over: false, nodes }))
     }
 
     fn outcome(&self, was_valid: bool, time_is_up: bool) -> Option<Outcome> {
-        let count = |is: fn(&Slot) -> bool| self.slots.iter().filter(|slot| is(slot)).count();
-        let deleted = count(|slot| matches!(slot.state, SlotState::Deleted));
-        if was_valid && self.quorum.is_reached(deleted) {
+        if was_valid && self.quorum.is_reached(self.deleted.len()) {
             return Some(Outcome::Released);
         }
-        let awaited = count(|slot| matches!(slot.state, SlotState::Sent));
-        if awaited > 0 && !time_is_up {
+        if !self.awaited.is_empty() && !time_is_up {
             return None;
         }
         // Definitely gone, although held: if without these there is no quorum, the lock had been
         // lost before we gave it back.
-        let gone = count(|slot| slot.held && slot.state.is_gone());
-        let never = count(|slot| !slot.held && slot.state != SlotState::Deleted);
+        let gone = self.held.iter().filter(|node| self.is_gone(*node)).count();
+        let never = |node: &NodeId| !self.held.contains(*node) && !self.deleted.contains(*node);
+        let never = self.quorum.node_ids().filter(never).count();
         let proved_lost =
             gone > 0 && self.quorum.is_out_of_reach(self.quorum.nodes() - gone - never, 0);
         if was_valid && !proved_lost {
             return Some(Outcome::Unknown);
         }
-        let taken = count(|slot| slot.state == SlotState::Other) > 0;
+        let taken = !self.other.is_empty();
         Some(if taken { Outcome::TakenByOther } else { Outcome::Expired })
+    }
+
+    /// The node said that our key is not there.
+    fn is_gone(&self, node: NodeId) -> bool {
+        [self.absent, self.other, self.not_ours].iter().any(|said| said.contains(node))
+    }
+
+    /// What the node said, for people.
+    fn tell(&self, node: NodeId) -> NodeReleased {
+        if self.deleted.contains(node) {
+            return NodeReleased::Deleted;
+        }
+        if self.other.contains(node) {
+            return NodeReleased::Other;
+        }
+        match self.failed.get(&node) {
+            _ if self.is_gone(node) && self.held.contains(node) => NodeReleased::LostEarly,
+            _ if self.is_gone(node) => NodeReleased::NeverGranted,
+            Some(failed) if !self.awaited.contains(node) => {
+                NodeReleased::Failed(failed.failure.clone())
+            }
+            _ => NodeReleased::Unanswered,
+        }
     }
 
     /// Who waits for the outcome.
@@ -269,36 +305,12 @@ impl Release {
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        for slot in &mut self.slots {
-            slot.until = slot.until.shifted(base);
+        self.until = self.until.shifted(base);
+        for failed in self.failed.values_mut() {
+            failed.until = failed.until.shifted(base);
         }
         if let Some(report) = &mut self.report {
             report.due = report.due.shifted(base);
-        }
-    }
-}
-
-impl Slot {
-    /// A release that failed is owed, unless there is nothing to release.
-    fn failed(&self, failure: Failure) -> SlotState {
-        if self.reached { SlotState::Owed(failure) } else { SlotState::Over(failure) }
-    }
-
-    /// An answer is awaited, or the release is owed.
-    fn is_open(&self) -> bool {
-        matches!(self.state, SlotState::Sent | SlotState::Owed(_))
-    }
-
-    fn tell(&self) -> NodeReleased {
-        match (&self.state, self.held) {
-            (SlotState::Deleted, _) => NodeReleased::Deleted,
-            (SlotState::Absent | SlotState::NotOurs, false) => NodeReleased::NeverGranted,
-            (SlotState::Absent | SlotState::NotOurs, true) => NodeReleased::LostEarly,
-            (SlotState::Other, _) => NodeReleased::Other,
-            (SlotState::Sent, _) => NodeReleased::Unanswered,
-            (SlotState::Owed(failure) | SlotState::Over(failure), _) => {
-                NodeReleased::Failed(failure.clone())
-            }
         }
     }
 }

@@ -51,7 +51,7 @@ impl Retry {
     /// be expected.
     ///
     /// `jitter` is a random word, `round_trip` the observed one, `free_in` the time after which a
-    /// quorum may be had by expiry alone ([`Waiting::free_at`](crate::wait::Waiting::free_at)).
+    /// quorum may be had by expiry alone ([`Waiting::free_in`](crate::wait::Waiting::free_in)).
     pub fn delay(
         &self,
         attempts: u32,

@@ -28,7 +28,7 @@ impl BootTime {
 
     /// The point `delay` later.
     pub fn after(self, delay: Duration) -> Self {
-        Self(self.0.saturating_add(nanos(delay)))
+        Self(self.0.saturating_add_unsigned(nanos(delay)))
     }
 
     /// How long until this point, zero once it has come.
@@ -92,8 +92,10 @@ impl Reading {
     }
 }
 
-fn nanos(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+/// In nanoseconds; what does not fit is centuries, and cut off.
+pub(crate) const fn nanos(duration: Duration) -> u64 {
+    let nanos = duration.as_nanos();
+    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
 }
 
 fn duration(nanos: i64) -> Duration {

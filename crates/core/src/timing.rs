@@ -1,7 +1,10 @@
 //! The times of one lock and the relations between them, checked once, here.
 
 use core::fmt;
+use core::num::NonZeroU64;
 use core::time::Duration;
+
+use crate::time::nanos;
 
 /// The shortest ttl there is (invariant S16): below it drift, margin and a round trip eat it up.
 pub const TTL_MIN: Duration = Duration::from_millis(100);
@@ -47,14 +50,16 @@ impl Default for TimingOptions {
 }
 
 /// The times of one lock. Every value of this type keeps the relations of the protocol.
+///
+/// Each lock that is held keeps them, so they are plain numbers, half as large as a [`Duration`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Timing {
     ttl_ms: u64,
-    term: Duration,
-    margin: Duration,
-    min_validity: Duration,
-    node_timeout: Option<Duration>,
-    connect_timeout: Duration,
+    term_ns: u64,
+    margin_ns: u64,
+    min_validity_ns: u64,
+    node_timeout_ns: Option<NonZeroU64>,
+    connect_timeout_ns: u64,
 }
 
 impl Timing {
@@ -100,7 +105,14 @@ impl Timing {
             return Err(TimingError::NothingLeft { drift, margin, min_validity, ttl });
         }
         let term = if mutant!(NoDrift) { ttl } else { ttl - drift };
-        Ok(Self { ttl_ms, term, margin, min_validity, node_timeout, connect_timeout })
+        Ok(Self {
+            ttl_ms,
+            term_ns: nanos(term),
+            margin_ns: nanos(margin),
+            min_validity_ns: nanos(min_validity),
+            node_timeout_ns: node_timeout.map(nanos).and_then(NonZeroU64::new),
+            connect_timeout_ns: nanos(connect_timeout),
+        })
     }
 
     /// The ttl in whole milliseconds, as it is sent.
@@ -115,22 +127,22 @@ impl Timing {
 
     /// How long a vote counts from the moment before it was asked for: T − (ε·T + δ).
     pub const fn term(&self) -> Duration {
-        self.term
+        Duration::from_nanos(self.term_ns)
     }
 
     /// How long before the end of its validity a lock is given up as lost.
     pub const fn margin(&self) -> Duration {
-        self.margin
+        Duration::from_nanos(self.margin_ns)
     }
 
     /// A lock with less validity left than this is not handed out.
     pub const fn min_validity(&self) -> Duration {
-        self.min_validity
+        Duration::from_nanos(self.min_validity_ns)
     }
 
     /// How long a connection may take to be made.
     pub const fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
+        Duration::from_nanos(self.connect_timeout_ns)
     }
 
     /// How long to wait for a node's answer, given the round trip observed so far.
@@ -138,12 +150,13 @@ impl Timing {
     /// As configured; otherwise min(5 % of ttl, 50 ms), but at least four round trips (a node far
     /// away is not a dead node) and at most a quarter of the ttl.
     pub fn node_timeout(&self, round_trip: Duration) -> Duration {
-        self.node_timeout.unwrap_or_else(|| {
-            (self.ttl() / 20)
+        match self.node_timeout_ns {
+            Some(configured) => Duration::from_nanos(configured.get()),
+            None => (self.ttl() / 20)
                 .min(Duration::from_millis(50))
                 .max(round_trip.saturating_mul(4))
-                .min(self.ttl() / 4)
-        })
+                .min(self.ttl() / 4),
+        }
     }
 
     /// Time between two automatic extensions: a third of the ttl, so that one may fail.

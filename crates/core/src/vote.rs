@@ -1,112 +1,132 @@
 //! Votes: small leases of their own, and the validity that a quorum of them makes.
 
-use alloc::vec::Vec;
+use alloc::sync::Arc;
 use core::time::Duration;
 
-use crate::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
-use crate::time::Reading;
-
-/// One node's vote: it counts from the moment *before* it was asked for, for its term.
-///
-/// Its end, E = t_send + T − (ε·T + δ), is invariant S2. The reading pair is kept instead of the
-/// end, so that each vote's elapsed time is the larger of both clocks' (section 8).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Vote {
-    sent: Reading,
-    term_ns: u64,
-}
-
-impl Vote {
-    /// A vote asked for at `sent` (read before the first byte could leave, S4) for `term`.
-    pub const fn new(sent: Reading, term: Duration) -> Self {
-        let nanos = term.as_nanos();
-        let term_ns = if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 };
-        Self { sent, term_ns }
-    }
-
-    /// How long the vote still counts.
-    pub fn remaining(&self, now: Reading) -> Duration {
-        Duration::from_nanos(self.nanos_left(now))
-    }
-
-    /// The same in nanoseconds.
-    fn nanos_left(&self, now: Reading) -> u64 {
-        self.term_ns.saturating_sub(now.nanos_since(self.sent))
-    }
-
-    pub(crate) fn shifted(self, base: Reading) -> Self {
-        Self { sent: self.sent.shifted(base), ..self }
-    }
-}
+use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum};
+use crate::time::{Reading, nanos};
 
 /// The votes of one held lock and how long they make it valid.
+///
+/// A vote counts from the moment *before* it was asked for, for a term that is the same for all
+/// votes of a lock: its end, E = t_send + T − (ε·T + δ), is invariant S2. The reading pair is kept
+/// instead of the end, so that each vote's elapsed time is the larger of both clocks' (section 8).
 ///
 /// The lock is valid until the **Q-th largest** end of its votes; it is given up `margin` earlier.
 /// Read, never remembered: every question takes the time it is asked at.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Validity {
-    votes: Vec<Option<Vote>>,
+    /// Whose votes are held.
+    held: NodeSet,
+    /// When each was asked for (S4); zero where none is held. Shared, because lease and guard have
+    /// the same votes most of the time.
+    sent: Arc<[Reading]>,
     quorum: Quorum,
-    margin: Duration,
+    term_ns: u64,
+    margin_ns: u64,
 }
 
 impl Validity {
-    /// The validity of these votes, one place per node.
+    /// The validity of votes that count for `term`: per node, when it was asked for the vote that
+    /// it has given (read before the first byte could leave, S4).
     ///
     /// # Panics
     /// If there is not one place per node.
-    pub fn new(votes: Vec<Option<Vote>>, quorum: Quorum, margin: Duration) -> Self {
-        assert_eq!(votes.len(), quorum.nodes(), "one place per node");
-        Self { votes, quorum, margin }
+    pub fn new(
+        votes: impl IntoIterator<Item = Option<Reading>>,
+        quorum: Quorum,
+        term: Duration,
+        margin: Duration,
+    ) -> Self {
+        let mut held = NodeSet::default();
+        let mut nodes = quorum.node_ids();
+        let place = |vote: Option<Reading>| {
+            let node = nodes.next();
+            vote.inspect(|_| node.into_iter().for_each(|node| held.insert(node)))
+                .unwrap_or_default()
+        };
+        let sent: Arc<[Reading]> = votes.into_iter().map(place).collect();
+        assert_eq!(sent.len(), quorum.nodes(), "one place per node");
+        Self { held, sent, quorum, term_ns: nanos(term), margin_ns: nanos(margin) }
     }
 
     /// How long the lock is valid under the protocol's assumptions: the Q-th largest remaining.
     pub fn valid_for(&self, now: Reading) -> Duration {
-        // Asked several times in the life of every lock, so it neither sorts nor divides: the
-        // largest so far, in falling order, through which each vote sinks to its place.
-        let mut largest = [0; NODE_COUNT_MAX];
-        let less = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
-        let largest = &mut largest[..self.quorum.needed() - less];
-        for vote in self.votes.iter().flatten() {
-            let mut left = vote.nanos_left(now);
-            for place in &mut *largest {
-                (*place, left) = (left.max(*place), left.min(*place));
-            }
-        }
-        Duration::from_nanos(largest[largest.len() - 1])
+        Duration::from_nanos(self.nanos_left(now))
     }
 
     /// How long the holder may rely on the lock: until `margin` before the end of its validity.
     pub fn remaining(&self, now: Reading) -> Duration {
-        self.valid_for(now).saturating_sub(self.margin)
+        Duration::from_nanos(self.nanos_left(now).saturating_sub(self.margin_ns))
+    }
+
+    /// Whether the holder may rely on the lock for longer than `time`. The same as to ask for
+    /// [`Validity::remaining`] and compare, but quick to answer: votes are counted, not ordered.
+    pub fn lasts(&self, time: Duration, now: Reading) -> bool {
+        let reserved = self.margin_ns.saturating_add(nanos(time));
+        let lasting = |age: &u64| self.term_ns.saturating_sub(*age) > reserved;
+        let votes = self.ages(now).filter(lasting).count();
+        self.quorum.is_reached(votes + usize::from(mutant!(QuorumLessOne)))
     }
 
     /// How many votes still count.
     pub fn votes(&self, now: Reading) -> usize {
-        self.votes.iter().flatten().filter(|vote| vote.nanos_left(now) > 0).count()
+        self.ages(now).filter(|age| *age < self.term_ns).count()
     }
 
     /// This node's vote is held, or was until it ran out.
     pub fn has_vote_of(&self, node: NodeId) -> bool {
-        self.votes[node.index()].is_some()
+        self.held.contains(node)
+    }
+
+    /// Whose votes are held, or were until they ran out.
+    pub(crate) const fn held(&self) -> NodeSet {
+        self.held
     }
 
     /// Puts in a vote if it counts for longer than the one that is there (S11).
-    pub(crate) fn raise(&mut self, node: NodeId, vote: Vote, now: Reading) {
-        let slot = &mut self.votes[node.index()];
-        if slot.is_none_or(|old| old.nanos_left(now) < vote.nanos_left(now)) {
-            *slot = Some(vote);
+    pub(crate) fn raise(&mut self, node: NodeId, sent: Reading, now: Reading) {
+        let old = self.sent[node.index()];
+        let left = |sent: Reading| self.term_ns.saturating_sub(now.nanos_since(sent));
+        if !self.held.contains(node) || left(old) < left(sent) {
+            self.held.insert(node);
+            Arc::make_mut(&mut self.sent)[node.index()] = sent;
         }
     }
 
     /// Takes out a vote that is proved to be gone (S11).
     pub(crate) fn drop_vote(&mut self, node: NodeId) {
-        self.votes[node.index()] = None;
+        self.held.remove(node);
+        Arc::make_mut(&mut self.sent)[node.index()] = Reading::default();
+    }
+
+    /// What is left of the Q-th largest end, which is that of the Q-th youngest vote.
+    fn nanos_left(&self, now: Reading) -> u64 {
+        // Asked several times in the life of every lock, so it neither sorts nor divides: the
+        // youngest so far, in order, through which each vote sinks to its place.
+        let mut youngest = [u64::MAX; NODE_COUNT_MAX];
+        let less = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
+        let youngest = &mut youngest[..self.quorum.needed() - less];
+        for mut age in self.ages(now) {
+            for place in &mut *youngest {
+                (*place, age) = (age.min(*place), age.max(*place));
+            }
+        }
+        self.term_ns.saturating_sub(youngest[youngest.len() - 1])
+    }
+
+    /// How long ago each vote that is held was asked for, in nanoseconds.
+    fn ages(&self, now: Reading) -> impl Iterator<Item = u64> {
+        let held = self.quorum.node_ids().zip(&*self.sent);
+        held.filter(|(node, _)| self.held.contains(*node))
+            .map(move |(_, sent)| now.nanos_since(*sent))
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        for vote in self.votes.iter_mut().flatten() {
-            *vote = vote.shifted(base);
+        for (node, sent) in self.quorum.node_ids().zip(Arc::make_mut(&mut self.sent)) {
+            if self.held.contains(node) {
+                *sent = sent.shifted(base);
+            }
         }
     }
 }
@@ -114,19 +134,18 @@ impl Validity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
 
     const MS: i64 = 1_000_000;
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn at(ms: i64) -> Reading {
         Reading::new(ms * MS, ms * MS)
     }
 
     fn validity(sent_ms: &[Option<i64>]) -> Validity {
-        let term = Duration::from_millis(1000);
-        let votes = sent_ms.iter().map(|sent| sent.map(|ms| Vote::new(at(ms), term))).collect();
+        let votes = sent_ms.iter().map(|sent| sent.map(at));
         let quorum = Quorum::majority(sent_ms.len()).unwrap();
-        Validity::new(votes, quorum, Duration::from_millis(20))
+        Validity::new(votes, quorum, SECOND, Duration::from_millis(20))
     }
 
     #[test]
@@ -134,6 +153,8 @@ mod tests {
         let validity = validity(&[Some(0), Some(10), Some(20), None, Some(30)]);
         assert_eq!(validity.valid_for(at(30)), Duration::from_millis(980));
         assert_eq!(validity.remaining(at(30)), Duration::from_millis(960));
+        assert!(validity.lasts(Duration::from_nanos(959_999_999), at(30)));
+        assert!(!validity.lasts(Duration::from_millis(960), at(30)));
         assert_eq!(validity.votes(at(30)), 4);
         assert_eq!(validity.votes(at(1005)), 3);
         assert_eq!(validity.valid_for(at(2000)), Duration::ZERO);
@@ -150,9 +171,9 @@ mod tests {
     #[test]
     fn an_end_grows_or_is_dropped_and_nothing_else() {
         let mut validity = validity(&[Some(100)]);
-        validity.raise(NodeId::new(0), Vote::new(at(50), Duration::from_millis(1000)), at(200));
+        validity.raise(NodeId::new(0), at(50), at(200));
         assert_eq!(validity.valid_for(at(200)), Duration::from_millis(900));
-        validity.raise(NodeId::new(0), Vote::new(at(150), Duration::from_millis(1000)), at(200));
+        validity.raise(NodeId::new(0), at(150), at(200));
         assert_eq!(validity.valid_for(at(200)), Duration::from_millis(950));
         validity.drop_vote(NodeId::new(0));
         assert_eq!(validity.valid_for(at(200)), Duration::ZERO);
@@ -160,16 +181,19 @@ mod tests {
 
     #[test]
     fn a_wall_clock_that_jumps_ahead_ends_only_the_votes_sent_before() {
-        let term = Duration::from_millis(1000);
-        let before = Vote::new(Reading::new(0, 0), term);
-        let after = Vote::new(Reading::new(10 * MS, 5000 * MS), term);
-        let validity = Validity::new(
-            vec![Some(before), Some(after)],
-            Quorum::new(2, 2).unwrap(),
-            Duration::ZERO,
-        );
+        let before = Reading::new(0, 0);
+        let after = Reading::new(10 * MS, 5000 * MS);
+        let quorum = Quorum::new(2, 2).unwrap();
+        let validity = Validity::new([Some(before), Some(after)], quorum, SECOND, Duration::ZERO);
         let now = Reading::new(20 * MS, 5010 * MS);
         assert_eq!(validity.votes(now), 1);
         assert_eq!(validity.valid_for(now), Duration::ZERO);
+    }
+
+    #[test]
+    fn without_one_vote_that_was_dropped_validities_are_alike() {
+        let mut dropped = validity(&[Some(100), Some(50), None]);
+        dropped.drop_vote(NodeId::new(0));
+        assert_eq!(dropped, validity(&[None, Some(50), None]));
     }
 }

@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use crate::acquire::Attempt;
 use crate::command::Answer;
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
 /// What a waiting call knows of the lock on every node.
@@ -118,15 +118,16 @@ impl Waiting {
         self.quorum.is_out_of_reach(self.quorum.nodes() - watched, 0)
     }
 
-    /// When a quorum is free by expiry alone: the Q-th smallest of the nodes' times.
-    pub fn free_at(&self) -> Option<BootTime> {
-        let mut times: Vec<BootTime> = self.slots.iter().filter_map(Slot::free_at).collect();
+    /// In what time a quorum is free by expiry alone: the Q-th smallest of the nodes' times.
+    pub fn free_in(&self, now: Reading) -> Option<Duration> {
+        let mut times: Vec<Duration> =
+            self.slots.iter().filter_map(|slot| slot.free_in(now)).collect();
         times.sort_unstable();
         times.get(self.quorum.needed() - 1).copied()
     }
 
     /// As many of the nodes that can be reached as it takes to tell whether the lock is held.
-    pub(crate) fn to_ask(&self) -> Vec<NodeId> {
+    pub(crate) fn to_ask(&self) -> NodeSet {
         let (nodes, needed) = (self.quorum.nodes(), self.quorum.needed());
         let known = |node: &NodeId| self.slots[node.index()] != Slot::Unknown;
         self.quorum.node_ids().filter(known).take(needed.max(nodes - needed + 1)).collect()
@@ -146,10 +147,10 @@ impl Waiting {
 }
 
 impl Slot {
-    fn free_at(&self) -> Option<BootTime> {
+    fn free_in(&self, now: Reading) -> Option<Duration> {
         match self {
-            Self::Free | Self::Changed => Some(BootTime::from_nanos(i64::MIN)),
-            Self::Held { until, .. } => *until,
+            Self::Free | Self::Changed => Some(Duration::ZERO),
+            Self::Held { until, .. } => until.map(|until| until.remaining(now)),
             Self::Unknown | Self::Asked => None,
         }
     }
@@ -223,10 +224,14 @@ mod tests {
         for (node, answer) in waiting.quorum.node_ids().zip(said) {
             waiting.handle_answer(node, &answer, at(10));
         }
-        assert_eq!(waiting.free_at(), Some(at(14).boot()), "counted from the answer");
+        assert_eq!(
+            waiting.free_in(at(11)),
+            Some(Duration::from_millis(3)),
+            "counted from the answer"
+        );
         assert!(!waiting.is_open() && waiting.is_closed() && waiting.is_watched());
         waiting.handle_push(NodeId::new(4));
-        assert_eq!(waiting.free_at(), Some(at(12).boot()));
+        assert_eq!(waiting.free_in(at(11)), Some(Duration::from_millis(1)));
         waiting.handle_push(NodeId::new(0));
         assert!(waiting.is_open());
     }
@@ -238,6 +243,6 @@ mod tests {
         waiting.handle_answer(NodeId::new(1), &Answer::Seen(held(9)), at(0));
         waiting.handle_silence();
         assert!(waiting.is_closed() && !waiting.is_watched(), "two of three it takes");
-        assert_eq!(waiting.free_at(), Some(at(9).boot()));
+        assert_eq!(waiting.free_in(at(0)), Some(Duration::from_millis(9)));
     }
 }

@@ -164,8 +164,11 @@ impl World {
         for effect in effects {
             let client = &mut self.clients[at];
             match effect {
-                Effect::Send { node, ticket, command } => {
-                    self.links[at][node.index()].commands.push_back((now, ticket, command));
+                Effect::Send { nodes, ticket, command } => {
+                    for node in nodes.iter() {
+                        let link = &mut self.links[at][node.index()];
+                        link.commands.push_back((now, ticket, command.clone()));
+                    }
                 }
                 Effect::Begin { lock } => {
                     client.attempts += 1;

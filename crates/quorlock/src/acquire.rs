@@ -40,14 +40,14 @@ use crate::guard::Guard;
 #[must_use = "a call does nothing unless it is awaited"]
 pub struct Acquire {
     shared: Arc<Shared>,
-    resource: String,
+    resource: Arc<str>,
     options: crate::builder::CallDefaults,
     once: bool,
     progress: Option<watch::Sender<Option<Waiting>>>,
 }
 
 impl Acquire {
-    pub(crate) fn new(shared: Arc<Shared>, resource: String) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, resource: Arc<str>) -> Self {
         let options = shared.defaults.clone();
         Self { shared, resource, options, once: false, progress: None }
     }
@@ -154,15 +154,18 @@ impl IntoFuture for Acquire {
     type IntoFuture = Acquiring;
 
     fn into_future(self) -> Acquiring {
-        let request = self.request();
-        let span = tracing::debug_span!("acquire", resource = self.resource);
-        let resource: Arc<str> = self.resource.into();
+        let span = tracing::debug_span!("acquire", resource = &*self.resource);
+        let (reply_sender, reply) = oneshot::channel();
+        let call = self.request().map(|request| {
+            let resource = self.resource.clone();
+            Box::new(AcquireCall { request, resource, progress: None, reply: reply_sender })
+        });
         Acquiring {
             shared: self.shared,
-            resource,
+            resource: self.resource,
             span,
             progress: self.progress,
-            state: State::Ready(Box::new(request)),
+            state: State::Ready { call, reply },
         }
     }
 }
@@ -190,14 +193,16 @@ pub struct Acquiring {
 }
 
 enum State {
-    Ready(Box<Result<Request, InvalidRequest>>),
+    Ready { call: Result<Box<AcquireCall>, InvalidRequest>, reply: Reply },
     Asked(Asked),
     Done,
 }
 
+type Reply = oneshot::Receiver<Result<Guard, Refusal>>;
+
 struct Asked {
     lock: LockId,
-    reply: oneshot::Receiver<Result<Guard, Refusal>>,
+    reply: Reply,
     stories: Option<Stories>,
 }
 
@@ -207,22 +212,17 @@ struct Stories(Pin<Box<dyn Future<Output = ()> + Send>>);
 impl Acquiring {
     /// Asks the driver. The call has begun.
     pub(crate) fn start(&mut self) -> Result<(), AcquireError> {
-        let State::Ready(request) = std::mem::replace(&mut self.state, State::Done) else {
+        let State::Ready { call, reply } = std::mem::replace(&mut self.state, State::Done) else {
             return Ok(());
         };
-        let request = (*request)?;
-        let (reply_sender, reply) = oneshot::channel();
+        let mut call = call?;
         let lock = self.shared.new_lock();
-        let (told, stories) = match self.progress.take() {
-            None => (None, None),
-            Some(progress) => {
-                let (told, seen) = watch::channel(None);
-                (Some(told), Some(Stories::new(seen, progress, self.shared.names.clone())))
-            }
-        };
-        let resource = self.resource.clone();
-        let call = AcquireCall { request, resource, progress: told, reply: reply_sender };
-        self.shared.asks.send(Ask::Acquire { lock, call: Box::new(call) });
+        let stories = self.progress.take().map(|progress| {
+            let (told, seen) = watch::channel(None);
+            call.progress = Some(told);
+            Stories::new(seen, progress, self.shared.common.names.clone())
+        });
+        self.shared.common.asks.send(Ask::Acquire { lock, call });
         self.state = State::Asked(Asked { lock, reply, stories });
         Ok(())
     }
@@ -242,7 +242,7 @@ impl Acquiring {
             Ok(Err(refusal)) => {
                 let attempts = refusal.attempts;
                 let needed = self.shared.quorum.needed();
-                let error = AcquireError::new(resource, needed, &self.shared.names, refusal);
+                let error = AcquireError::new(resource, needed, &self.shared.common.names, refusal);
                 // Not the error itself: it quotes what other libraries have stored.
                 tracing::debug!(attempts, contended = error.is_contended(), "not acquired");
                 Err(error)
@@ -270,7 +270,7 @@ impl Future for Acquiring {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let State::Ready(_) = this.state {
+        if let State::Ready { .. } = this.state {
             this.start()?;
         }
         let State::Asked(asked) = &mut this.state else {
@@ -291,7 +291,7 @@ impl Future for Acquiring {
 impl Drop for Acquiring {
     fn drop(&mut self) {
         if let State::Asked(asked) = &self.state {
-            self.shared.asks.send(Ask::Cancel { lock: asked.lock });
+            self.shared.common.asks.send(Ask::Cancel { lock: asked.lock });
         }
     }
 }

@@ -54,13 +54,13 @@ impl Client {
     }
 
     /// A call for the lock on `resource`: set options, then [`Acquire::call`].
-    pub fn acquire(&self, resource: impl Into<String>) -> Acquire {
+    pub fn acquire(&self, resource: impl AsRef<str>) -> Acquire {
         Acquire(self.0.acquire(resource))
     }
 
     /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
     /// callers of this process.
-    pub fn try_acquire(&self, resource: impl Into<String>) -> Acquire {
+    pub fn try_acquire(&self, resource: impl AsRef<str>) -> Acquire {
         Acquire(self.0.try_acquire(resource))
     }
 
@@ -77,7 +77,7 @@ impl Client {
     /// Inside an async runtime.
     pub fn hold<T>(
         &self,
-        resource: impl Into<String>,
+        resource: impl AsRef<str>,
         work: impl FnOnce(&Guard) -> T,
     ) -> Result<T, HoldError> {
         let guard = self.acquire(resource).call()?;

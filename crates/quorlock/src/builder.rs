@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorlock_core::{Delay, Quorum, Retry, Timing, TimingError, TimingOptions};
 
-use crate::client::{Client, Names, Shared};
+use crate::client::{Client, Common, Names, Shared};
 use crate::clock::Clock;
 use crate::driver::{Asks, Driver, Figures};
 use crate::error::{BuildError, InvalidRequest};
@@ -286,12 +286,12 @@ impl ClientBuilder {
         let figures = Arc::new(Figures::new(nodes.len()));
         let (asks, receiver) = Asks::channel();
         let (clock, ttl_max) = (self.clock, self.defaults.timing.ttl_max);
+        let common = Arc::new(Common { asks, names, clock });
         let driver = {
-            let (nodes, names) = (nodes.clone(), names.clone());
-            let (asks, figures) = (asks.downgrade(), figures.clone());
+            let nodes = nodes.clone();
+            let (common, figures) = (Arc::downgrade(&common), figures.clone());
             move || {
-                Driver::start(quorum, &nodes, (clock, names, figures), (asks, receiver), ttl_max)
-                    .run()
+                Driver::start(quorum, &nodes, (clock, figures), (common, receiver), ttl_max).run()
             }
         };
         if self.own_thread {
@@ -302,7 +302,7 @@ impl ClientBuilder {
             runtime.spawn(async move { driver().await });
         }
         let settings = (self.prefix.into(), self.defaults);
-        Ok(Client::new(Shared::new((asks, names), quorum, settings, nodes, figures)))
+        Ok(Client::new(Shared::new(common, quorum, settings, nodes, figures)))
     }
 
     fn make_nodes(&self, timing: &Timing) -> Result<Vec<Arc<dyn Node>>, BuildError> {

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::acquire::Acquire;
 use crate::builder::{CallDefaults, ClientBuilder};
+use crate::clock::Clock;
 use crate::driver::{Ask, Asks, Figures};
 use crate::error::{HoldError, InvalidRequest, NodeAnswer, ShutdownError};
 use crate::guard::Guard;
@@ -49,9 +50,17 @@ pub struct Client {
     shared: Arc<Shared>,
 }
 
-pub(crate) struct Shared {
+/// What callers, guards and the driver have in common; one per client, so that a guard need keep
+/// but one pointer to it.
+#[derive(Debug)]
+pub(crate) struct Common {
     pub(crate) asks: Asks,
     pub(crate) names: Names,
+    pub(crate) clock: Clock,
+}
+
+pub(crate) struct Shared {
+    pub(crate) common: Arc<Common>,
     pub(crate) quorum: Quorum,
     pub(crate) prefix: Box<str>,
     pub(crate) defaults: CallDefaults,
@@ -62,25 +71,25 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        (asks, names): (Asks, Names),
+        common: Arc<Common>,
         quorum: Quorum,
         (prefix, defaults): (Box<str>, CallDefaults),
         nodes: Vec<Arc<dyn Node>>,
         figures: Arc<Figures>,
     ) -> Self {
         let next_lock = AtomicU64::new(1);
-        Self { asks, names, quorum, prefix, defaults, nodes, figures, next_lock }
+        Self { common, quorum, prefix, defaults, nodes, figures, next_lock }
     }
 
     pub(crate) fn new_lock(&self) -> LockId {
         LockId(self.next_lock.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The key under which a resource is stored.
-    pub(crate) fn key(&self, resource: &str) -> Result<Arc<str>, InvalidRequest> {
+    /// The key under which a resource is stored; without a prefix, the very same text.
+    pub(crate) fn key(&self, resource: &Arc<str>) -> Result<Arc<str>, InvalidRequest> {
         check_resource(resource)?;
         Ok(match &*self.prefix {
-            "" => resource.into(),
+            "" => resource.clone(),
             prefix => format!("{prefix}{resource}").into(),
         })
     }
@@ -131,8 +140,8 @@ impl Client {
     /// # Cancel safety
     /// Safe at every point: dropping the future gives back what it got, and one's place in the
     /// local queue. No key is left on any node that answers.
-    pub fn acquire(&self, resource: impl Into<String>) -> Acquire {
-        Acquire::new(self.shared.clone(), resource.into())
+    pub fn acquire(&self, resource: impl AsRef<str>) -> Acquire {
+        Acquire::new(self.shared.clone(), resource.as_ref().into())
     }
 
     /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
@@ -161,7 +170,7 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn try_acquire(&self, resource: impl Into<String>) -> Acquire {
+    pub fn try_acquire(&self, resource: impl AsRef<str>) -> Acquire {
         self.acquire(resource).once()
     }
 
@@ -192,7 +201,7 @@ impl Client {
     /// Safe as far as the lock is concerned: it is given back. The work is dropped where it stands.
     pub async fn hold<T>(
         &self,
-        resource: impl Into<String>,
+        resource: impl AsRef<str>,
         work: impl AsyncFnOnce(&Guard) -> T,
     ) -> Result<T, HoldError> {
         let guard = self.acquire(resource).await?;
@@ -244,15 +253,15 @@ impl Client {
         &self,
         resource: &str,
     ) -> Result<oneshot::Receiver<Vec<quorlock_core::NodeStory>>, InvalidRequest> {
-        let key = self.shared.key(resource)?;
+        let key = self.shared.key(&resource.into())?;
         let (reply, nodes) = oneshot::channel();
         let lock = self.shared.new_lock();
-        self.shared.asks.send(Ask::Inspect { lock, key, timeout: INSPECT_TIMEOUT, reply });
+        self.shared.common.asks.send(Ask::Inspect { lock, key, timeout: INSPECT_TIMEOUT, reply });
         Ok(nodes)
     }
 
     pub(crate) fn inspected(&self, stories: Vec<quorlock_core::NodeStory>) -> Inspection {
-        Inspection::new(NodeAnswer::all(&self.shared.names, stories), self.shared.quorum)
+        Inspection::new(NodeAnswer::all(&self.shared.common.names, stories), self.shared.quorum)
     }
 
     /// Figures of this client, as of now.
@@ -269,7 +278,7 @@ impl Client {
                 commands: figures.commands.load(Ordering::Relaxed),
             }
         };
-        let nodes = self.shared.names.iter().zip(&self.shared.nodes).zip(&figures.nodes);
+        let nodes = self.shared.common.names.iter().zip(&self.shared.nodes).zip(&figures.nodes);
         Stats {
             nodes: nodes.map(node).collect(),
             locks_held: figures.locks_held.load(Ordering::Relaxed),
@@ -302,7 +311,7 @@ impl Client {
 
     pub(crate) fn ask_close(&self) -> oneshot::Receiver<()> {
         let (reply, closed) = oneshot::channel();
-        self.shared.asks.send(Ask::Close { reply });
+        self.shared.common.asks.send(Ask::Close { reply });
         closed
     }
 }

@@ -2,14 +2,15 @@
 //!
 //! One task (or thread) per client. Callers push [`Ask`]s, nodes push events, the clock moves; each
 //! time round, all that has come in goes through the engine under one reading of the clock taken
-//! after it came in, and the commands that come out go to the nodes' tasks, one message per node.
+//! after it came in, and the commands that come out go to the nodes' lines, which send them.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,14 +22,12 @@ use quorlock_core::{
     Effect, Engine, Event, Extended, LockId, LossCause, NodeStory, Quorum, Reading, Refusal,
     ReleaseReport, Story, Token, Validity,
 };
-use tokio::sync::mpsc::{
-    UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel,
-};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::client::Names;
+use crate::client::Common;
 use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held, Limit};
 use crate::node::line::{Line, Order};
@@ -82,27 +81,10 @@ impl Asks {
         std::process::id() == self.process
     }
 
-    pub(crate) fn downgrade(&self) -> WeakAsks {
-        WeakAsks { sender: self.sender.downgrade(), process: self.process }
-    }
-
     /// The way as a process sees it that was forked from the driver's.
     #[cfg(test)]
     pub(crate) fn in_fork(self) -> Self {
         Self { process: self.process.wrapping_add(1), ..self }
-    }
-}
-
-/// For the driver to hand out; it does not keep the driver alive.
-#[derive(Debug)]
-pub(crate) struct WeakAsks {
-    sender: WeakUnboundedSender<Ask>,
-    process: u32,
-}
-
-impl WeakAsks {
-    fn upgrade(&self) -> Option<Asks> {
-        Some(Asks { sender: self.sender.upgrade()?, process: self.process })
     }
 }
 
@@ -134,6 +116,17 @@ impl Figures {
             nodes: (0..nodes).map(|_| NodeFigures::default()).collect(),
         }
     }
+
+    /// The round trip to a quorum: the Q-th smallest of the nodes', of those that have ever
+    /// answered. One that has not says nothing of how far the others are.
+    fn round_trip(&self, quorum: Quorum) -> Duration {
+        let nanos = self.nodes.iter().map(|node| node.round_trip_ns.load(Ordering::Relaxed));
+        let mut known: Vec<u64> = nanos.filter(|nanos| *nanos > 0).collect();
+        known.sort_unstable();
+        let place = quorum.needed().min(known.len());
+        let nanos = place.checked_sub(1).map_or(0, |place| known[place]);
+        Duration::from_nanos(nanos)
+    }
 }
 
 impl NodeFigures {
@@ -162,12 +155,11 @@ pub(crate) struct Driver {
     engine: Engine,
     quorum: Quorum,
     clock: Clock,
-    names: Names,
     asks: UnboundedReceiver<Ask>,
     /// To give to guards; weak, so that the driver does not keep itself alive.
-    asks_weak: WeakAsks,
+    common: Weak<Common>,
     events: UnboundedReceiver<Event>,
-    /// Keeps the channel open: without a node's task left there is silence, not an end.
+    /// Keeps the channel open: when no node is left there is silence, not an end.
     _event_sender: UnboundedSender<Event>,
     /// The ways to the nodes; `None` for one whose node has panicked.
     lines: Vec<Option<Line>>,
@@ -180,6 +172,8 @@ pub(crate) struct Driver {
     /// What the nodes do besides: their connections.
     backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
     figures: Arc<Figures>,
+    /// To a quorum; reckoned when it is wanted for the first time since the last answer.
+    round_trip: Option<Duration>,
     drain_for: Duration,
     calls: ByLock<PendingCall>,
     held: ByLock<Arc<Held>>,
@@ -188,8 +182,8 @@ pub(crate) struct Driver {
     inspections: ByLock<oneshot::Sender<Vec<NodeStory>>>,
     closing: Vec<oneshot::Sender<()>>,
     drained: bool,
-    /// No handle is left that could ask for anything.
-    abandoned: bool,
+    /// No handle is left that could ask for anything: what is owed is drained until then.
+    drain_until: Option<Instant>,
 }
 
 /// By the lock's number. This process counts them itself, so nobody can choose them to collide, and
@@ -216,13 +210,6 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// What [`Driver::gather`] has found.
-#[derive(PartialEq, Eq)]
-enum Gathered {
-    Something,
-    NobodyIsLeft,
-}
-
 struct PendingCall {
     resource: Arc<str>,
     /// If the lock is extended automatically: by how much, and for how long.
@@ -232,12 +219,12 @@ struct PendingCall {
 }
 
 impl Driver {
-    /// Starts the nodes' tasks; must be called inside the runtime that is to run them.
+    /// Must be called inside the runtime that is to run it.
     pub(crate) fn start(
         quorum: Quorum,
         nodes: &[Arc<dyn Node>],
-        (clock, names, figures): (Clock, Names, Arc<Figures>),
-        (asks_weak, asks): (WeakAsks, UnboundedReceiver<Ask>),
+        (clock, figures): (Clock, Arc<Figures>),
+        (common, asks): (Weak<Common>, UnboundedReceiver<Ask>),
         ttl_max: Duration,
     ) -> Self {
         let (event_sender, events) = unbounded_channel();
@@ -252,9 +239,8 @@ impl Driver {
             engine: Engine::new(quorum),
             quorum,
             clock,
-            names,
             asks,
-            asks_weak,
+            common,
             events,
             _event_sender: event_sender,
             outbox: lines.iter().map(|_| Vec::new()).collect(),
@@ -264,6 +250,7 @@ impl Driver {
             lines,
             backgrounds,
             figures,
+            round_trip: None,
             drain_for: ttl_max + DRAIN_GRACE,
             calls: HashMap::default(),
             held: HashMap::default(),
@@ -272,7 +259,7 @@ impl Driver {
             inspections: HashMap::default(),
             closing: Vec::new(),
             drained: false,
-            abandoned: false,
+            drain_until: None,
         }
     }
 
@@ -281,18 +268,15 @@ impl Driver {
         let mut asked = Vec::new();
         let mut answered = Vec::new();
         let mut alarm = Alarm::new(self.clock);
-        let mut drain_until = None;
-        while !self.drained && drain_until.is_none_or(|until| Instant::now() < until) {
-            if let Some(delay) = self.due_in(drain_until) {
+        while !self.drained && self.drain_until.is_none_or(|until| Instant::now() < until) {
+            if let Some(delay) = self.due_in() {
                 alarm.set(delay);
             }
-            let abandoned = drain_until.is_some();
+            let was_abandoned = self.drain_until.is_some();
             // What comes in by other ways than through tokio's own channels must not be held up by
             // tokio's budget for them.
             let gathered = poll_fn(|cx| self.gather(&mut asked, &mut answered, &mut alarm, cx));
-            if tokio::task::unconstrained(gathered).await == Gathered::NobodyIsLeft && !abandoned {
-                drain_until = Some(Instant::now() + self.drain_for);
-            }
+            tokio::task::unconstrained(gathered).await;
             // Read after all of this came in: the reading that invariant S5 asks for.
             let now = self.clock.now();
             self.entropy.expect(asked.len());
@@ -304,7 +288,7 @@ impl Driver {
                 self.take(ask, now);
             }
             self.handle(Event::Wake, now);
-            if drain_until.is_some() && !abandoned {
+            if self.drain_until.is_some() && !was_abandoned {
                 self.handle(Event::Close, now);
             }
             self.flush();
@@ -324,7 +308,7 @@ impl Driver {
         answered: &mut Vec<Event>,
         alarm: &mut Alarm,
         cx: &mut Context<'_>,
-    ) -> Poll<Gathered> {
+    ) -> Poll<()> {
         // What has arrived goes up, what is to be sent goes down, in one turn.
         self.poll_backgrounds(cx);
         for line in &mut self.lines {
@@ -344,12 +328,12 @@ impl Driver {
         let nobody_is_left =
             matches!(self.asks.poll_recv_many(cx, asked, ASKS_MAX), Poll::Ready(0));
         let rings = alarm.poll(cx).is_ready();
-        if nobody_is_left && !self.abandoned {
-            self.abandoned = true;
-            return Poll::Ready(Gathered::NobodyIsLeft);
+        let has_been_abandoned = nobody_is_left && self.drain_until.is_none();
+        if has_been_abandoned {
+            self.drain_until = Some(Instant::now() + self.drain_for);
         }
-        if rings || !answered.is_empty() || !asked.is_empty() {
-            return Poll::Ready(Gathered::Something);
+        if has_been_abandoned || rings || !answered.is_empty() || !asked.is_empty() {
+            return Poll::Ready(());
         }
         Poll::Pending
     }
@@ -363,11 +347,11 @@ impl Driver {
     }
 
     /// How long until there is something to do without being asked.
-    fn due_in(&self, drain_until: Option<Instant>) -> Option<Duration> {
+    fn due_in(&self) -> Option<Duration> {
         // A deadline of centuries hence need not be waited for exactly.
         const LONG: Duration = Duration::from_secs(3600);
         let due = self.engine.deadline().map(|at| at.remaining(self.clock.now()).min(LONG));
-        let drained = drain_until.map(|at| at.saturating_duration_since(Instant::now()));
+        let drained = self.drain_until.map(|at| at.saturating_duration_since(Instant::now()));
         [due, drained].into_iter().flatten().min()
     }
 
@@ -426,8 +410,10 @@ impl Driver {
     fn carry_out(&mut self, effect: Effect, now: Reading) {
         // A reply that nobody waits for any more is no error: whoever asked has gone.
         match effect {
-            Effect::Send { node, ticket, command } => {
-                self.outbox[node.index()].push((ticket, command));
+            Effect::Send { nodes, ticket, command } => {
+                for (node, command) in nodes.iter().zip(repeat_n(command, nodes.len())) {
+                    self.outbox[node.index()].push((ticket, command));
+                }
             }
             Effect::Acquired { lock, token, turn, validity, .. } => {
                 self.grant(lock, GuardToken::new(token, turn), validity, now);
@@ -486,10 +472,9 @@ impl Driver {
     fn grant(&mut self, lock: LockId, token: GuardToken, validity: Validity, now: Reading) {
         let Some(call) = self.calls.remove(&lock) else { return };
         // No handle is left, and so no caller: what is held is given back in a moment.
-        let Some(asks) = self.asks_weak.upgrade() else { return };
-        let context = (self.clock, asks, self.names.clone());
+        let Some(common) = self.common.upgrade() else { return };
         let limit = call.extended.map(|(ttl, max_hold)| Limit { ttl, until: now.after(max_hold) });
-        let held = Arc::new(Held::new((lock, call.resource, token), (validity, limit), context));
+        let held = Arc::new(Held::new((lock, call.resource, token), (validity, limit), common));
         self.held.insert(lock, held.clone());
         // If the caller has gone, the guard comes back and is dropped, which releases the lock.
         let _ = call.reply.send(Ok(Guard::new(held)));
@@ -497,32 +482,22 @@ impl Driver {
 
     fn begin(&mut self, lock: LockId) -> Event {
         let (token, jitter) = self.entropy.draw();
-        Event::Begin { lock, token, jitter, round_trip: self.round_trip() }
+        let reckon = || self.figures.round_trip(self.quorum);
+        let round_trip = *self.round_trip.get_or_insert_with(reckon);
+        Event::Begin { lock, token, jitter, round_trip }
     }
 
-    /// The round trip to a quorum: the Q-th smallest of the nodes', of those that have ever
-    /// answered. One that has not says nothing of how far the others are.
-    fn round_trip(&self) -> Duration {
-        let nanos =
-            self.figures.nodes.iter().map(|node| node.round_trip_ns.load(Ordering::Relaxed));
-        let mut known: Vec<u64> = nanos.filter(|nanos| *nanos > 0).collect();
-        known.sort_unstable();
-        let place = self.quorum.needed().min(known.len());
-        let nanos = place.checked_sub(1).map_or(0, |place| known[place]);
-        Duration::from_nanos(nanos)
-    }
-
-    fn observe(&self, event: &Event, now: Reading) {
+    fn observe(&mut self, event: &Event, now: Reading) {
         if let Event::Answered { node, sent, answers } = event {
-            let figures = &self.figures.nodes[node.index()];
             let failed = |answer| matches!(answer, &quorlock_core::Answer::Failed(_));
             if !answers.iter().all(|(_, answer)| failed(answer)) {
-                figures.observe(now.elapsed_since(*sent));
+                self.figures.nodes[node.index()].observe(now.elapsed_since(*sent));
+                self.round_trip = None;
             }
         }
     }
 
-    /// Gives each node's task what it is to send.
+    /// Gives each node's line what it is to send.
     fn flush(&mut self) {
         for (place, orders) in self.outbox.iter_mut().enumerate() {
             if !orders.is_empty() {

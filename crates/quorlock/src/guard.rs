@@ -10,9 +10,8 @@ use quorlock_core::{
 };
 use tokio::sync::{Notify, oneshot};
 
-use crate::client::Names;
-use crate::clock::Clock;
-use crate::driver::{Ask, Asks};
+use crate::client::{Common, Names};
+use crate::driver::Ask;
 use crate::error::{ExtendError, NodeAnswer, describe};
 
 /// A held lock. Before the runtime it was built on ends, call
@@ -78,9 +77,7 @@ pub(crate) struct Held {
     lock: LockId,
     resource: Arc<str>,
     token: GuardToken,
-    clock: Clock,
-    asks: Asks,
-    names: Names,
+    common: Arc<Common>,
     limit: Option<Limit>,
     state: Mutex<State>,
     /// Wakes tasks that wait for a change.
@@ -101,7 +98,7 @@ struct State {
     validity: Validity,
     ended: Option<Ended>,
     /// How many threads wait for a change: to wake none would cost a system call all the same.
-    blocked: usize,
+    blocked: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -145,7 +142,7 @@ impl Guard {
     /// the early loss of Q−1 of them; one of exactly Q survives 2Q−N−1.
     pub fn votes(&self) -> usize {
         match self.held.remaining() {
-            Some(_) => self.held.state().validity.votes(self.held.clock.now()),
+            Some(_) => self.held.state().validity.votes(self.held.common.clock.now()),
             None => 0,
         }
     }
@@ -233,7 +230,7 @@ impl Guard {
         let span = tracing::debug_span!(parent: &self.held.span, "extend");
         let (reply, outcome) = oneshot::channel();
         if self.is_valid() {
-            self.held.asks.send(Ask::Extend { lock: self.held.lock, reply });
+            self.held.common.asks.send(Ask::Extend { lock: self.held.lock, reply });
         } else {
             let cause = self.held.loss().unwrap_or(LossCause::Expired);
             // The receiver is right here.
@@ -259,7 +256,7 @@ impl Guard {
             Extended::Lost(cause) => Err(self.lost_as(cause)),
             Extended::HoldLimit => Err(ExtendError::HoldLimit { resource }),
             Extended::Unconfirmed(stories) => {
-                let nodes = NodeAnswer::all(&self.held.names, stories);
+                let nodes = NodeAnswer::all(&self.held.common.names, stories);
                 Err(ExtendError::Unconfirmed { resource, nodes })
             }
         }
@@ -291,11 +288,11 @@ impl Guard {
     /// Marks the guard invalid first, then queues the release (S14).
     pub(crate) fn ask_release(mut self) -> (oneshot::Receiver<ReleaseReport>, Releasing) {
         let span = tracing::debug_span!(parent: &self.held.span, "release");
-        let releasing = Releasing { names: self.held.names.clone(), span };
+        let releasing = Releasing { names: self.held.common.names.clone(), span };
         let (reply, report) = oneshot::channel();
         self.held.end(Ended::Released);
         self.given_back = true;
-        self.held.asks.send(Ask::Release { lock: self.held.lock, reply: Some(reply) });
+        self.held.common.asks.send(Ask::Release { lock: self.held.lock, reply: Some(reply) });
         (report, releasing)
     }
 
@@ -309,7 +306,7 @@ impl Guard {
             if state.ended.is_some() {
                 continue;
             }
-            let remaining = state.validity.remaining(self.held.clock.now());
+            let remaining = state.validity.remaining(self.held.common.clock.now());
             state.blocked += 1;
             let waited = self.held.changed_blocking.wait_timeout(state, remaining);
             let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -329,7 +326,7 @@ impl Drop for Guard {
             return;
         }
         tracing::debug!(parent: &self.held.span, "dropped");
-        self.held.asks.send(Ask::Release { lock: self.held.lock, reply: None });
+        self.held.common.asks.send(Ask::Release { lock: self.held.lock, reply: None });
     }
 }
 
@@ -347,16 +344,14 @@ impl Held {
     pub(crate) fn new(
         (lock, resource, token): (LockId, Arc<str>, GuardToken),
         (validity, limit): (Validity, Option<Limit>),
-        (clock, asks, names): (Clock, Asks, Names),
+        common: Arc<Common>,
     ) -> Self {
         let span = tracing::debug_span!("hold", resource = &*resource);
         Self {
             lock,
             resource,
             token,
-            clock,
-            asks,
-            names,
+            common,
             limit,
             state: Mutex::new(State { validity, ended: None, blocked: 0 }),
             changed: Notify::new(),
@@ -368,9 +363,9 @@ impl Held {
     /// The driver has new votes. Taken only while the lock is held by the clock as it is now: a
     /// lock that was seen to have run out is never valid again (S13).
     pub(crate) fn update(&self, validity: Validity) {
-        let now = self.clock.now();
+        let now = self.common.clock.now();
         let mut state = self.state();
-        let ran_out = state.ended.is_none() && state.validity.remaining(now).is_zero();
+        let ran_out = state.ended.is_none() && !state.validity.lasts(Duration::ZERO, now);
         if ran_out {
             state.ended = Some(Ended::Lost(self.why_run_out(now)));
         } else if state.ended.is_none() {
@@ -385,7 +380,7 @@ impl Held {
     }
 
     fn tell_run_out(&self, cause: LossCause) {
-        self.asks.send(Ask::RunOut { lock: self.lock });
+        self.common.asks.send(Ask::RunOut { lock: self.lock });
         self.warn(cause);
     }
 
@@ -436,7 +431,7 @@ impl Held {
         if !self.is_own_process() {
             return None;
         }
-        let now: Reading = self.clock.now();
+        let now: Reading = self.common.clock.now();
         let mut state = self.state();
         if state.ended.is_some() {
             return None;
@@ -464,7 +459,7 @@ impl Held {
 
     /// Invalid in a forked child: the lock is the parent's (S24).
     fn is_own_process(&self) -> bool {
-        self.asks.is_own_process()
+        self.common.asks.is_own_process()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -484,9 +479,9 @@ impl Releasing {
         let unknown =
             || ReleaseReport { outcome: Outcome::Unknown, handed_over: false, nodes: Vec::new() };
         let ReleaseReport { outcome, handed_over, nodes } = report.unwrap_or_else(unknown);
-        let nodes = self.names.iter().cloned().zip(nodes).collect();
+        let names = self.names;
         self.span.in_scope(|| tracing::debug!(?outcome, handed_over, "released"));
-        Released { outcome, handed_over, nodes }
+        Released { outcome, handed_over, names, nodes }
     }
 }
 
@@ -500,12 +495,17 @@ pub struct Released {
     /// The lock was passed on to the next caller of this client that waited for it, without a word
     /// to the nodes: for others it is still held.
     pub handed_over: bool,
-    /// What each node said, with its name; in the order of the client's list. Empty if the client
-    /// was shut down, or its runtime gone.
-    pub nodes: Vec<(Arc<str>, NodeReleased)>,
+    names: Names,
+    nodes: Vec<NodeReleased>,
 }
 
 impl Released {
+    /// What each node said, with its name; in the order of the client's list. Empty if the client
+    /// was shut down, or its runtime gone.
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, &NodeReleased)> {
+        self.names.iter().map(|name| &**name).zip(&self.nodes)
+    }
+
     /// The lock was valid until it was given back, and is free now, or the next caller's.
     pub fn is_released(&self) -> bool {
         self.outcome == Outcome::Released
@@ -514,17 +514,19 @@ impl Released {
 
 #[cfg(test)]
 mod tests {
-    use quorlock_core::{Quorum, Vote};
+    use quorlock_core::Quorum;
     use tokio::sync::mpsc::UnboundedReceiver;
     use tokio::time::{advance, timeout};
 
     use super::*;
+    use crate::clock::Clock;
+    use crate::driver::Asks;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn validity(term: Duration) -> Validity {
-        let votes = vec![Some(Vote::new(Clock::Tokio.now(), term))];
-        Validity::new(votes, Quorum::majority(1).unwrap(), Duration::ZERO)
+        let votes = [Some(Clock::Tokio.now())];
+        Validity::new(votes, Quorum::majority(1).unwrap(), term, Duration::ZERO)
     }
 
     /// A guard that is valid for a second, and what it asks of its driver.
@@ -533,9 +535,10 @@ mod tests {
         asks: impl FnOnce(Asks) -> Asks,
     ) -> (Guard, UnboundedReceiver<Ask>) {
         let (channel, asked) = Asks::channel();
-        let context = (Clock::Tokio, asks(channel), ["a".into()].into_iter().collect());
+        let (asks, names) = (asks(channel), ["a".into()].into_iter().collect());
+        let common = Arc::new(Common { asks, names, clock: Clock::Tokio });
         let lock = (LockId(7), "orders".into(), GuardToken::new(Token::new([7; 20]), 0));
-        (Guard::new(Arc::new(Held::new(lock, (validity(SECOND), limit), context))), asked)
+        (Guard::new(Arc::new(Held::new(lock, (validity(SECOND), limit), common))), asked)
     }
 
     fn is_silent(asked: &mut UnboundedReceiver<Ask>) -> bool {

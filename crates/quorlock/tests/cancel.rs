@@ -242,7 +242,7 @@ fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
         let error = asked.extend().await.unwrap_err();
         assert_eq!(error.to_string(), "lock \"lock 1\" is lost: the client was shut down");
         let unknown = released.release().await;
-        assert_eq!((unknown.outcome, unknown.nodes.len()), (Outcome::Unknown, 0));
+        assert_eq!((unknown.outcome, unknown.nodes().count()), (Outcome::Unknown, 0));
         assert!(is_closed(&waiting.await), "no call hangs");
         assert!(is_closed(&client.acquire("orders").await));
         assert!(is_closed(&client.try_acquire("orders").await));

@@ -205,13 +205,13 @@ async fn urls_that_cannot_be_used_are_refused_without_their_secrets() {
             "redis-cluster://a",
             &format!("unknown scheme \"redis-cluster\"; {schemes}"),
         ),
-        ("redis://", "redis://", "missing hostname"),
-        ("redis:///0", "redis:///0", "missing hostname"),
-        ("redis://:6379", "redis://***", "malformed"),
-        ("redis://u@", "redis://***@", "malformed"),
-        ("redis://:hunter2@", "redis://***@", "malformed"),
-        ("redis://u:hunter2@a:99999", "redis://***@a:99999", "malformed"),
-        ("redis://u:hunter2@a/x", "redis://***@a/x", "invalid database number"),
+        ("redis://", "redis://", "a host is missing"),
+        ("redis:///0", "redis:///0", "a host is missing"),
+        ("redis://:6379", "redis://***", "malformed: empty host"),
+        ("redis://u@", "redis://***@", "malformed: empty host"),
+        ("redis://:hunter2@", "redis://***@", "malformed: empty host"),
+        ("redis://u:hunter2@a:99999", "redis://***@a:99999", "malformed: invalid port number"),
+        ("redis://u:hunter2@a/x", "redis://***@a/x", "a database has a number, such as 3"),
         (
             "rediss://u:hunter2@a/#insecure",
             "rediss://***@a/",
@@ -225,8 +225,12 @@ async fn urls_that_cannot_be_used_are_refused_without_their_secrets() {
         ("unix:", "unix:", "malformed: a URL starts with a scheme, such as redis://"),
         ("redis+unix://", "redis+unix://", "a socket has an absolute path: redis+unix:///path"),
         ("unix:///", "unix:///", "a socket has an absolute path: unix:///path"),
-        ("redis+unix:///a?db=x&pass=hunter2", "redis+unix:///a", "invalid database number"),
-        ("redis://a\x1b[31m", "redis://***", "malformed"),
+        (
+            "redis+unix:///a?db=x&pass=hunter2",
+            "redis+unix:///a",
+            "a database has a number, such as 3",
+        ),
+        ("redis://a\x1b[31m", "redis://***", "malformed: invalid domain character"),
     ] {
         let error = refused(Client::builder().nodes([url]));
         assert_eq!(error, format!("node URL \"{shown}\": {reason}"));

@@ -102,7 +102,7 @@ async fn a_release_of_what_another_holds_says_so_on_every_server() {
             }
             let late = guard.release().await;
             assert_eq!(late.outcome, Outcome::TakenByOther, "{:?} {late:?}", binary.version);
-            assert!(late.nodes.iter().any(|(_, said)| *said == NodeReleased::Other), "{late:?}");
+            assert!(late.nodes().any(|(_, said)| *said == NodeReleased::Other), "{late:?}");
             for node in &nodes {
                 assert_eq!(get(node, "orders").as_deref(), Some("uuid-of-another-library"));
                 run(node, &["DEL", "orders"]);
@@ -126,7 +126,7 @@ async fn within_a_process_a_lock_is_handed_over_without_a_word_to_the_servers() 
         let token = first.token();
         let released = first.release().await;
         assert!(released.is_released() && released.handed_over, "{released:?}");
-        assert!(released.nodes.iter().all(|(_, said)| *said == NodeReleased::HandedOver));
+        assert!(released.nodes().all(|(_, said)| *said == NodeReleased::HandedOver));
         let second = second.await.unwrap().unwrap();
         assert!(second.is_valid());
         assert_eq!((token.turn(), second.token().turn()), (0, 1));

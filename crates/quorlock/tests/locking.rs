@@ -52,9 +52,9 @@ async fn a_lock_is_acquired_extended_and_released_on_all_nodes() {
     let released = guard.release().await;
     assert_eq!(released.outcome, Outcome::Released);
     assert!(released.is_released());
-    let deleted = released.nodes.iter().filter(|(_, said)| *said == NodeReleased::Deleted);
+    let deleted = released.nodes().filter(|(_, said)| **said == NodeReleased::Deleted);
     assert!(deleted.count() >= 3);
-    let names: Vec<&str> = released.nodes.iter().map(|(name, _)| &**name).collect();
+    let names: Vec<&str> = released.nodes().map(|(name, _)| name).collect();
     let addresses: Vec<String> = nodes.iter().map(Server::address).collect();
     assert_eq!(names, addresses);
     no_key_is_left(&nodes).await;
@@ -398,7 +398,7 @@ async fn a_release_after_expiry_says_so_and_touches_nothing() {
     assert!(!guard.is_valid());
     let late = guard.release().await;
     assert_eq!(late.outcome, Outcome::TakenByOther, "{late:?}");
-    assert!(late.nodes.iter().any(|(_, said)| *said == NodeReleased::Other));
+    assert!(late.nodes().any(|(_, said)| *said == NodeReleased::Other));
     for node in &nodes {
         assert_eq!(get(node, "orders"), Some(theirs.token().to_string()));
     }

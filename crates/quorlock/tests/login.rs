@@ -217,7 +217,7 @@ async fn a_user_who_may_set_and_not_release_leaves_it_to_the_ttl() {
     let guard = client.acquire("orders").await.unwrap();
     let released = guard.release().await;
     assert_eq!(released.outcome, quorlock::Outcome::Unknown, "{released:?}");
-    assert!(released.nodes.iter().any(|(_, said)| matches!(
+    assert!(released.nodes().any(|(_, said)| matches!(
         said,
         quorlock::NodeReleased::Failed(failure) if failure.kind() == FailureKind::Forbidden
     )));

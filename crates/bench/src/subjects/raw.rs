@@ -93,15 +93,11 @@ impl Raw {
         let first = servers.first().ok_or("raw needs a server")?;
         let release = Release::observed(first)?;
         let mut sha = String::new();
-        let mut streams = Vec::new();
-        for server in servers {
-            let failed = |error: std::io::Error| format!("raw, {}: {error}", server.address());
-            let stream = TcpStream::connect(server.address()).map_err(failed)?;
-            stream.set_nodelay(true).map_err(failed)?;
-            if release == Release::Script {
+        let streams = connect(servers)?;
+        if release == Release::Script {
+            for server in servers {
                 sha = load(server)?;
             }
-            streams.push(stream);
         }
         Ok(Self { streams, release, sha, reply: Vec::new(), batch: Batch::default() })
     }
@@ -130,6 +126,19 @@ impl Raw {
         exchange(streams, &batch.acquire[..acquire], (GRANTED, lockers), reply)?;
         exchange(streams, &batch.release[..release], (RELEASED, lockers), reply)
     }
+}
+
+fn connect(servers: &[Server]) -> Result<Vec<TcpStream>, String> {
+    let connect = |server: &Server| {
+        let stream = TcpStream::connect(server.address())?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    };
+    let named = |server: &Server| {
+        let failed = |error: std::io::Error| format!("raw, {}: {error}", server.address());
+        connect(server).map_err(failed)
+    };
+    servers.iter().map(named).collect()
 }
 
 /// Writes to all, then reads from all.
@@ -208,6 +217,36 @@ impl Subject for Raw {
     }
 }
 
+/// Somebody who locks in the plainest way, and knows nothing of us.
+pub(crate) struct Stranger {
+    streams: Vec<TcpStream>,
+    reply: Vec<u8>,
+}
+
+impl Stranger {
+    pub(crate) const KEY: &'static str = "bench:stranger";
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// If that does not work.
+    pub(crate) fn new(servers: &[Server]) -> Result<Self, String> {
+        Ok(Self { streams: connect(servers)?, reply: Vec::new() })
+    }
+
+    pub(crate) fn acquire(&mut self) -> Result<(), String> {
+        let mut set = Vec::new();
+        command(&mut set, &["SET", Self::KEY, TOKEN, "NX", "PX", "60000"]);
+        exchange(&mut self.streams, &set, (GRANTED, 1), &mut self.reply)
+    }
+
+    pub(crate) fn release(&mut self) -> Result<(), String> {
+        let mut delete = Vec::new();
+        command(&mut delete, &["DEL", Self::KEY]);
+        exchange(&mut self.streams, &delete, (RELEASED, 1), &mut self.reply)
+    }
+}
+
 /// The time of a `PING` to the first of these servers: the floor under everything here.
 pub(crate) struct Ping {
     stream: TcpStream,
@@ -215,10 +254,8 @@ pub(crate) struct Ping {
 
 impl Ping {
     pub(crate) fn new(server: &Server) -> Result<Self, String> {
-        let failed = |error: std::io::Error| format!("ping, {}: {error}", server.address());
-        let stream = TcpStream::connect(server.address()).map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
-        Ok(Self { stream })
+        let mut streams = connect(std::slice::from_ref(server))?;
+        Ok(Self { stream: streams.remove(0) })
     }
 
     /// One after the other, with a pause in between.

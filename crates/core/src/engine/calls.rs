@@ -11,22 +11,25 @@
 //! nothing until they do, or until the keys expire. What decides when it goes on is in
 //! [`crate::wait`]; how those who wait keep out of each other's way, in `courtesy.rs`.
 
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{
     Call, Effect, Engine, Link, LockId, Owner, Phase, Refusal, RefusalKind, Request, Story, Ticket,
-    Timed, Verb, Wait, send,
+    Timed, Verb, Wait,
 };
 use crate::acquire::{Attempt, Decision, NodeSaid, WhyNot};
 use crate::command::{Answer, Command};
-use crate::courtesy::{Crowd, at_least, mix};
+use crate::courtesy::{Crowd, Manners, at_least, mix};
 use crate::inspect::Inspection;
 use crate::lease::Lease;
 use crate::queue::LocalQueue;
-use crate::quorum::NodeId;
+use crate::quorum::{NodeId, NodeSet};
 use crate::retry::{Delay, after_expiry};
-use crate::time::Reading;
+use crate::time::{BootTime, Reading};
 use crate::token::{Key, Token, Value};
 use crate::vote::Validity;
 use crate::wait::Waiting;
@@ -40,13 +43,11 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        assert!(!self.calls.contains_key(&lock), "a lock id is used once");
-        let key = request.key.clone();
         let deadline = match request.wait {
             Wait::For(wait) => Some(now.after(wait)),
             Wait::Once | Wait::Forever => None,
         };
-        let once = request.wait == Wait::Once;
+        let (key, once) = (request.key.clone(), request.wait == Wait::Once);
         let mut call = Call {
             request,
             started: now,
@@ -68,24 +69,26 @@ impl Engine {
             crowd: Crowd::default(),
             draws: 0,
         };
-        let refused = match self.queues.get_mut(&key) {
+        let refused = match self.queues.entry(key) {
             _ if self.closing => Some(RefusalKind::Closed),
-            Some(_) if once => Some(RefusalKind::BusyHere),
-            Some(queue) => {
-                queue.join(lock);
+            Entry::Occupied(_) if once => Some(RefusalKind::BusyHere),
+            Entry::Occupied(mut queue) => {
+                queue.get_mut().join(lock);
                 None
             }
-            None => {
-                self.queues.insert(key, LocalQueue::new(lock));
-                call.phase = self.turn_comes(lock, &call.request, now, out);
+            Entry::Vacant(place) => {
+                place.insert(LocalQueue::new(lock));
+                call.phase = Self::turn_comes(&self.manners, lock, &call.request, now, out);
                 None
             }
         };
         match refused {
             Some(kind) => out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) }),
             None => {
-                self.calls.insert(lock, Timed::new(call));
-                self.index_call(lock);
+                let mut timed = Timed::new(call);
+                Self::index_call(&mut self.deadlines, lock, &mut timed);
+                let known = self.calls.insert(lock, timed);
+                assert!(known.is_none(), "a lock id is used once");
             }
         }
     }
@@ -93,15 +96,13 @@ impl Engine {
     /// A call's turn in this process has come. If this process has just had the lock, others have
     /// theirs first; but who only tries does not wait.
     fn turn_comes(
-        &self,
+        manners: &Manners,
         lock: LockId,
         request: &Request,
         now: Reading,
         out: &mut Vec<Effect>,
     ) -> Phase {
-        let manners = self.known_manners_of(&request.key, now);
-        let resume_at = manners.and_then(|manners| manners.resume_at(now));
-        match resume_at {
+        match manners.resume_at(&request.key, now) {
             Some(until) if request.wait != Wait::Once => Phase::Pausing { until, again: false },
             _ => {
                 out.push(Effect::Begin { lock });
@@ -118,9 +119,10 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
+        let call = &mut timed.record;
         if call.phase != Phase::Starting {
             return;
         }
@@ -137,14 +139,12 @@ impl Engine {
         let timeout = timing.node_timeout(round_trip);
         let attempt = Attempt::start(name, self.quorum, timing, timeout, connecting, now);
         let ticket = Ticket { lock, round: call.round, verb: Verb::Acquire };
-        for node in self.quorum.node_ids() {
-            send(out, node, ticket, attempt.command());
-        }
+        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command: attempt.command() });
         call.phase = Phase::Attempting(attempt);
-        self.index_call(lock);
+        Self::index_call(&mut self.deadlines, lock, timed);
     }
 
-    /// A vote, or the want of one, for an attempt.
+    /// A vote, or the want of one, for an attempt, or for the lease that it has become.
     pub(super) fn vote_for_attempt(
         &mut self,
         node: NodeId,
@@ -154,16 +154,17 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&ticket.lock) else {
-            return;
+        let Some(timed) = self.calls.get_mut(&ticket.lock) else {
+            return self.vote_for_lease(node, sent, ticket, &answer, now, out);
         };
         // An answer to an earlier attempt: its release is queued, the vote is void for ever (S1).
-        if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
+        if timed.record.round != ticket.round && !mutant!(LateGrantBehindRelease) {
             return;
         }
-        let Phase::Attempting(attempt) = &mut call.phase else {
+        let Phase::Attempting(attempt) = &mut timed.record.phase else {
             return;
         };
+        // While it waits for others, its deadline is where it was, or later.
         let decision = attempt.handle_answer(node, sent, answer, now);
         self.follow(ticket.lock, decision, now, out);
     }
@@ -171,7 +172,7 @@ impl Engine {
     /// Does what an attempt's decision demands.
     fn follow(&mut self, lock: LockId, decision: Decision, now: Reading, out: &mut Vec<Effect>) {
         match decision {
-            Decision::Wait => self.index_call(lock),
+            Decision::Wait => {}
             Decision::Acquired(validity) => self.begin_lease(lock, validity, now, out),
             Decision::GiveUp(why) => self.attempt_failed(lock, why, now, out),
         }
@@ -187,21 +188,24 @@ impl Engine {
         let Some(call) = self.take_call(lock) else {
             return;
         };
-        let (Phase::Attempting(attempt), Some(token)) = (&call.phase, call.token) else {
+        let Call { request, phase, token, round, round_trip, jitter, attempts, .. } = *call;
+        let (Phase::Attempting(attempt), Some(token)) = (phase, token) else {
             unreachable!("only an attempt is decided, and it has a token");
         };
+        let granted =
+            Effect::Acquired { lock, token, validity: validity.clone(), attempts, turn: 0 };
         let lease = Lease::begin(
             attempt,
-            validity.clone(),
-            (self.quorum, call.request.timing.node_timeout(call.round_trip)),
-            (lock, token, call.round),
-            (call.round_trip, call.jitter),
-            &call.request,
+            &request,
+            validity,
+            (lock, token, round),
+            (round_trip, jitter),
             now,
         );
-        self.leases.insert(lock, Timed::new(lease));
-        self.index_lease(lock, now);
-        out.push(Effect::Acquired { lock, token, validity, attempts: call.attempts, turn: 0 });
+        let mut timed = Timed::new(lease);
+        Self::index_lease(&mut self.deadlines, lock, &mut timed, now);
+        self.leases.insert(lock, timed);
+        out.push(granted);
     }
 
     /// Step 5, and what comes after it: a look at who holds the lock, a pause, or the end.
@@ -218,31 +222,25 @@ impl Engine {
         let outrun = core::mem::take(&mut call.woken) || call.split;
         call.missed += u32::from(outrun);
         if why == WhyNot::Contended {
-            let (key, split, first) = (call.request.key.clone(), call.split, call.attempts == 1);
-            let manners = self.manners_of(&key, now);
-            let crowd = manners.crowd(now);
+            let manners = self.manners.of(&call.request.key, now);
+            if call.attempts == 1 {
+                call.crowd = manners.crowd(now);
+            }
             manners.see_rivals(now);
             if outrun {
-                manners.see_crowd(now);
-            }
-            if let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) {
-                if first {
-                    call.crowd = crowd;
-                }
-                if outrun {
-                    call.crowd.widen(split);
-                }
+                call.crowd.widen(call.split);
+                manners.see_crowd(call.crowd, now);
             }
         }
         let release = attempt.give_up(now).of_attempt(round);
         self.start_release((lock, round), release, out);
-        let refusing: Vec<NodeId> = attempt.refusing().collect();
+        let refusing: NodeSet = attempt.refusing().collect();
         if attempt.lacks_rights() {
             self.refuse(lock, RefusalKind::NoQuorum, now, out);
         } else if refusing.is_empty() {
             self.rest(lock, now, out);
         } else {
-            self.look(lock, &refusing, false, now, out);
+            self.look(lock, refusing, false, now, out);
         }
     }
 
@@ -252,30 +250,29 @@ impl Engine {
     fn look(
         &mut self,
         lock: LockId,
-        nodes: &[NodeId],
+        nodes: NodeSet,
         again: bool,
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
+        let call = &mut timed.record;
         // An answer to an earlier look is not one to this.
         call.round += u32::from(again);
         let due = now.after(call.request.timing.node_timeout(call.round_trip));
-        let inspection = Inspection::start(self.quorum, |node| nodes.contains(&node), due, now);
-        let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
-        let (watches, key) = (call.is_to_watch(), call.request.key.clone());
-        for &node in nodes {
-            if let Some(waiting) = &mut call.waiting {
-                waiting.ask(node);
-            }
-            let key = key.clone();
-            let command = if watches { Command::Watch { key } } else { Command::Inspect { key } };
-            send(out, node, ticket, command);
+        let inspection = Inspection::start(self.quorum, nodes, due, now);
+        if let Some(waiting) = &mut call.waiting {
+            nodes.iter().for_each(|node| waiting.ask(node));
         }
+        let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
+        let key = call.request.key.clone();
+        let command =
+            if call.is_to_watch() { Command::Watch { key } } else { Command::Inspect { key } };
+        out.push(Effect::Send { nodes, ticket, command });
         call.phase = Phase::Looking { inspection, again };
-        self.index_call(lock);
+        Self::index_call(&mut self.deadlines, lock, timed);
     }
 
     /// What a node holds, for a call or for an inspection of its own.
@@ -325,34 +322,29 @@ impl Engine {
         }
         if call.is_open() {
             call.crowd.narrow();
-            let key = call.request.key.clone();
-            self.manners_of(&key, now).see_room();
+            self.manners.of(&call.request.key, now).see_room();
         }
         self.try_now(lock, out);
     }
 
     /// The lock seems to have come free.
     fn try_now(&mut self, lock: LockId, out: &mut Vec<Effect>) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
-        call.woken = true;
-        call.phase = Phase::Starting;
-        out.push(Effect::Begin { lock });
-        self.index_call(lock);
+        timed.record.woken = true;
+        Self::start(&mut self.deadlines, lock, timed, out);
     }
 
     /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
     /// or ends.
     fn rest(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
-        let free_at = call.waiting.as_ref().and_then(Waiting::free_at);
-        call.free_in = free_at.map(|at| at.remaining(now));
-        let spent = call.is_spent();
-        let timed_out = call.deadline.is_some_and(|at| at.remaining(now).is_zero());
-        if call.request.wait == Wait::Once || spent || timed_out {
+        let call = &mut timed.record;
+        call.note_free_in(now);
+        if call.request.wait == Wait::Once || call.is_spent() || call.is_out_of_time(now) {
             let why = call.last.as_ref().map_or(WhyNot::NoQuorum, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
@@ -365,7 +357,7 @@ impl Engine {
         {
             out.push(Effect::Waiting { lock, story });
         }
-        self.index_call(lock);
+        Self::index_call(&mut self.deadlines, lock, timed);
     }
 
     /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
@@ -405,9 +397,10 @@ impl Engine {
 
     /// The lock has changed on one node more, and was held as far as was known.
     fn changed(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
+        let call = &mut timed.record;
         let open = call.is_open();
         let step = at_least(call.round_trip);
         match &mut call.phase {
@@ -422,13 +415,13 @@ impl Engine {
                     return self.try_now(lock, out);
                 }
                 call.phase = Phase::Pausing { until: now.after(slot * step), again: true };
-                self.index_call(lock);
+                Self::index_call(&mut self.deadlines, lock, timed);
             }
             // The others may not have seen the release yet; but they need not ever tell of it.
             Phase::Pausing { until, .. } => {
                 let step = if mutant!(WakeAtFirstPush) { Duration::ZERO } else { step };
                 *until = (*until).min(now.after(step));
-                self.index_call(lock);
+                Self::index_call(&mut self.deadlines, lock, timed);
             }
             _ => {}
         }
@@ -444,22 +437,25 @@ impl Engine {
         };
         let nodes = waiting.to_ask();
         waiting.forget();
-        self.look(lock, &nodes, true, now, out);
+        self.look(lock, nodes, true, now, out);
     }
 
     /// Time has passed for a call.
     pub(super) fn call_is_due(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
-        if call.deadline.is_some_and(|at| at.remaining(now).is_zero()) {
+        let call = &mut timed.record;
+        if call.is_out_of_time(now) {
             return self.wait_is_over(lock, now, out);
         }
         match &mut call.phase {
             Phase::Attempting(attempt) => {
                 let timed_out = |node| out.push(Effect::TimedOut { node });
-                let decision = attempt.handle_time(now, timed_out);
-                self.follow(lock, decision, now, out);
+                match attempt.handle_time(now, timed_out) {
+                    Decision::Wait => Self::index_call(&mut self.deadlines, lock, timed),
+                    decision => self.follow(lock, decision, now, out),
+                }
             }
             Phase::Looking { inspection, .. } => {
                 inspection.handle_time(now);
@@ -469,18 +465,16 @@ impl Engine {
                     }
                     self.looked(lock, now, out);
                 } else {
-                    self.index_call(lock);
+                    Self::index_call(&mut self.deadlines, lock, timed);
                 }
             }
             Phase::Pausing { until, again } if until.remaining(now).is_zero() => {
                 if *again {
                     return self.look_again(lock, now, out);
                 }
-                call.phase = Phase::Starting;
-                out.push(Effect::Begin { lock });
-                self.index_call(lock);
+                Self::start(&mut self.deadlines, lock, timed, out);
             }
-            _ => self.index_call(lock),
+            _ => Self::index_call(&mut self.deadlines, lock, timed),
         }
     }
 
@@ -497,8 +491,7 @@ impl Engine {
             // A look cut short has perhaps seen the holder already.
             Phase::Looking { .. } => {
                 call.note_holders();
-                let free_at = call.waiting.as_ref().and_then(Waiting::free_at);
-                call.free_in = free_at.map(|at| at.remaining(now));
+                call.note_free_in(now);
             }
             _ => {}
         }
@@ -518,7 +511,7 @@ impl Engine {
             .map(|at| self.deadlines.remove(&(at, Owner::Inspection(lock))));
         self.release_attempt(lock, now, out);
         if let Some(call) = self.take_call(lock) {
-            self.leave_queue(&call.request.key, lock, now, out);
+            self.leave_queue(call.request.key, lock, now, out);
         }
     }
 
@@ -550,33 +543,33 @@ impl Engine {
             return;
         };
         out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
-        self.leave_queue(&call.request.key, lock, now, out);
+        self.leave_queue(call.request.key, lock, now, out);
     }
 
     /// Leaves the local queue; if it was this one's turn, the next one's has come.
     pub(super) fn leave_queue(
         &mut self,
-        key: &Key,
+        key: Key,
         lock: LockId,
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let Some(queue) = self.queues.get_mut(key) else {
+        let Entry::Occupied(mut queue) = self.queues.entry(key) else {
             return;
         };
-        if queue.active() != lock {
-            return queue.leave(lock);
+        if queue.get().active() != lock {
+            return queue.get_mut().leave(lock);
         }
-        match queue.advance() {
+        match queue.get_mut().advance() {
             Some(next) => {
-                if let Some(Timed { record: call, .. }) = self.calls.get(&next) {
-                    let phase = self.turn_comes(next, &call.request, now, out);
-                    self.calls.entry(next).and_modify(|timed| timed.record.phase = phase);
-                    self.index_call(next);
+                if let Some(timed) = self.calls.get_mut(&next) {
+                    let call = &mut timed.record;
+                    call.phase = Self::turn_comes(&self.manners, next, &call.request, now, out);
+                    Self::index_call(&mut self.deadlines, next, timed);
                 }
             }
             None => {
-                self.queues.remove(key);
+                queue.remove();
             }
         }
     }
@@ -590,11 +583,10 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let inspection = Inspection::start(self.quorum, |_| true, now.after(timeout), now);
+        let nodes = self.quorum.all();
+        let inspection = Inspection::start(self.quorum, nodes, now.after(timeout), now);
         let ticket = Ticket { lock, round: 0, verb: Verb::Inspect };
-        for node in self.quorum.node_ids() {
-            send(out, node, ticket, Command::Inspect { key: key.clone() });
-        }
+        out.push(Effect::Send { nodes, ticket, command: Command::Inspect { key } });
         self.inspections.insert(lock, Timed::new(inspection));
         self.review_inspection(lock, now, out);
     }
@@ -621,41 +613,60 @@ impl Engine {
     }
 
     pub(super) fn for_each_attempt(&mut self, act: impl Fn(&mut Attempt)) {
-        let locks: Vec<LockId> = self.calls.keys().copied().collect();
-        for lock in locks {
-            if let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock)
-                && let Phase::Attempting(attempt) = &mut call.phase
-            {
+        for (lock, timed) in &mut self.calls {
+            if let Phase::Attempting(attempt) = &mut timed.record.phase {
                 act(attempt);
-                self.index_call(lock);
+                Self::index_call(&mut self.deadlines, *lock, timed);
             }
         }
     }
 
-    pub(super) fn take_call(&mut self, lock: LockId) -> Option<Call> {
+    pub(super) fn take_call(&mut self, lock: LockId) -> Option<Box<Call>> {
         let timed = self.calls.remove(&lock)?;
         if let Some(at) = timed.wake {
             self.deadlines.remove(&(at, Owner::Call(lock)));
         }
-        Some(*timed.record)
+        Some(timed.record)
     }
 
-    fn index_call(&mut self, lock: LockId) {
-        let Some(Timed { record: call, wake }) = self.calls.get_mut(&lock) else {
-            return;
-        };
-        let phase = match &call.phase {
+    /// The next attempt is due: the driver is asked for what it needs.
+    fn start(
+        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        lock: LockId,
+        timed: &mut Timed<Call>,
+        out: &mut Vec<Effect>,
+    ) {
+        timed.record.phase = Phase::Starting;
+        out.push(Effect::Begin { lock });
+        Self::index_call(deadlines, lock, timed);
+    }
+
+    fn index_call(
+        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        lock: LockId,
+        Timed { record: call, wake }: &mut Timed<Call>,
+    ) {
+        Self::index(deadlines, Owner::Call(lock), wake, call.due());
+    }
+}
+
+impl Call {
+    /// When time next changes something.
+    fn due(&self) -> Option<BootTime> {
+        let phase = match &self.phase {
             Phase::Queued | Phase::Starting => None,
             Phase::Attempting(attempt) => attempt.deadline(),
             Phase::Looking { inspection, .. } => Some(inspection.deadline()),
             Phase::Pausing { until, .. } => Some(*until),
         };
-        let deadline = [phase, call.deadline].into_iter().flatten().min();
-        Self::index(&mut self.deadlines, Owner::Call(lock), wake, deadline);
+        [phase, self.deadline].into_iter().flatten().min()
     }
-}
 
-impl Call {
+    /// The caller's patience is at its end.
+    fn is_out_of_time(&self, now: Reading) -> bool {
+        self.deadline.is_some_and(|at| at.remaining(now).is_zero())
+    }
+
     /// Whether the nodes are to tell when the lock changes.
     fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
@@ -695,6 +706,11 @@ impl Call {
                 *holding = Some(seen.clone());
             }
         }
+    }
+
+    /// Notes in what time a quorum may be free by expiry alone, as far as is known.
+    fn note_free_in(&mut self, now: Reading) {
+        self.free_in = self.waiting.as_ref().and_then(|waiting| waiting.free_in(now));
     }
 
     /// For how long to wait, with what is known by now.

@@ -1,14 +1,15 @@
 //! Leases: extending, healing, losing, giving back.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::{Effect, Engine, Extended, LockId, Owner, Ticket, Timed, Verb, send};
+use super::{Effect, Engine, Extended, LockId, Owner, Ticket, Timed, Verb};
 use crate::command::Answer;
 use crate::extend::Progress;
 use crate::lease::{Lease, LossCause};
-use crate::quorum::NodeId;
+use crate::quorum::{NodeId, NodeSet};
 use crate::release::{NodeReleased, Outcome, ReleaseReport};
-use crate::time::Reading;
+use crate::time::{BootTime, Reading};
 
 impl Engine {
     /// A vote granted after the decision, or a heal.
@@ -33,8 +34,9 @@ impl Engine {
         if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
             return;
         }
+        // A vote only puts the loss off (S11): nothing has become due by it, nor will be any sooner.
         if lease.handle_vote(node, sent, answer, now) {
-            self.review_lease(ticket.lock, true, now, out);
+            out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
         }
     }
 
@@ -97,7 +99,7 @@ impl Engine {
             return;
         };
         if lease.extension().is_none_or(|extension| extension.is_told()) {
-            Self::start_extension(self.quorum.node_ids(), lock, lease, now, out);
+            Self::start_extension(self.quorum.all(), lock, lease, now, out);
         }
         if let Some(extension) = lease.extension_mut() {
             extension.want();
@@ -149,8 +151,8 @@ impl Engine {
         }
         if lease.lost().is_none() {
             let had = (lease.began().boot(), lease.is_exhausted(now));
-            self.manners_of(lease.key(), now).give_back(had, lease.pace(), now);
-            self.leave_queue(lease.key(), holder, now, out);
+            self.manners.of(lease.key(), now).give_back(had, lease.pace(), now);
+            self.leave_queue(lease.key().clone(), holder, now, out);
         }
     }
 
@@ -165,9 +167,10 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) -> bool {
-        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+        let Some(timed) = self.leases.get_mut(&lock) else {
             return false;
         };
+        let lease = &mut timed.record;
         let Some(queue) = self.queues.get_mut(lease.key()) else {
             return false;
         };
@@ -195,8 +198,8 @@ impl Engine {
         }
         self.handed.remove(&old);
         self.handed.insert(next, lock);
+        Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.take_call(next);
-        self.index_lease(lock, now);
         out.push(Effect::Acquired { lock: next, token, validity, attempts, turn });
         true
     }
@@ -218,9 +221,10 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
+        let Some(timed) = self.leases.get_mut(&lock) else {
             return;
         };
+        let lease = &mut timed.record;
         if lease.lost().is_some() {
             return;
         }
@@ -230,9 +234,9 @@ impl Engine {
         out.push(Effect::Lost { lock: holder, cause });
         let (round, key) = (lease.next_round(), lease.key().clone());
         let release = lease.end(false, now);
-        self.index_lease(lock, now);
+        Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.start_release((lock, round), release, out);
-        self.leave_queue(&key, holder, now, out);
+        self.leave_queue(key, holder, now, out);
     }
 
     /// Latches the loss if its time has come, before anything may raise the validity (S13). The
@@ -246,9 +250,10 @@ impl Engine {
 
     /// Looks at a lease after anything has changed: is it lost, is a round over, is one due?
     fn review_lease(&mut self, lock: LockId, changed: bool, now: Reading, out: &mut Vec<Effect>) {
-        let Some(Timed { record: lease, wake }) = self.leases.get_mut(&lock) else {
+        let Some(timed) = self.leases.get_mut(&lock) else {
             return;
         };
+        let lease = &mut timed.record;
         if let Some(cause) = lease.due_loss(now) {
             return self.lose(lock, cause, now, out);
         }
@@ -261,13 +266,12 @@ impl Engine {
         Self::review_extension(lock, lease, now, out);
         if lease.extension_is_due(now) {
             if lease.may_extend(now) {
-                Self::start_extension(self.quorum.node_ids(), lock, lease, now, out);
+                Self::start_extension(self.quorum.all(), lock, lease, now, out);
             } else {
                 lease.stop_extending();
             }
         }
-        let deadline = lease.deadline(now);
-        Self::index(&mut self.deadlines, Owner::Lease(lock), wake, deadline);
+        Self::index_lease(&mut self.deadlines, lock, timed, now);
     }
 
     fn review_extension(lock: LockId, lease: &mut Lease, now: Reading, out: &mut Vec<Effect>) {
@@ -286,7 +290,7 @@ impl Engine {
                 if mutant!(FailedExtensionReleases) && progress == Progress::Failed {
                     let ticket = Ticket { lock, round: lease.next_round(), verb: Verb::Release };
                     let command = lease.end(false, now).command();
-                    lease.nodes().for_each(|node| send(out, node, ticket, command.clone()));
+                    out.push(Effect::Send { nodes: lease.nodes(), ticket, command });
                 }
                 Self::tell_extension(lease, outcome, out);
                 lease.schedule_extension(progress == Progress::Confirmed, started, now);
@@ -298,9 +302,9 @@ impl Engine {
         let healable = extension.take_healable();
         let (over, round) = (extension.is_told() && extension.is_over(), extension.round());
         let ticket = Ticket { lock, round, verb: Verb::Heal };
-        for node in healable {
-            let command = lease.heal_command(node);
-            send(out, node, ticket, command);
+        if !healable.is_empty() {
+            let command = lease.heal_command(healable);
+            out.push(Effect::Send { nodes: healable, ticket, command });
         }
         if over {
             lease.finish_extension();
@@ -308,7 +312,7 @@ impl Engine {
     }
 
     fn start_extension(
-        nodes: impl Iterator<Item = NodeId>,
+        nodes: NodeSet,
         lock: LockId,
         lease: &mut Lease,
         now: Reading,
@@ -316,9 +320,7 @@ impl Engine {
     ) {
         let (round, command) = lease.start_extension(now);
         let ticket = Ticket { lock, round, verb: Verb::Extend };
-        for node in nodes {
-            send(out, node, ticket, command.clone());
-        }
+        out.push(Effect::Send { nodes, ticket, command });
     }
 
     /// Tells the outcome of the round under way, if somebody waits for it; once.
@@ -334,12 +336,13 @@ impl Engine {
         }
     }
 
-    pub(super) fn index_lease(&mut self, lock: LockId, now: Reading) {
-        let Some(Timed { record: lease, wake }) = self.leases.get_mut(&lock) else {
-            return;
-        };
-        let deadline = lease.deadline(now);
-        Self::index(&mut self.deadlines, Owner::Lease(lock), wake, deadline);
+    pub(super) fn index_lease(
+        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        lock: LockId,
+        Timed { record: lease, wake }: &mut Timed<Lease>,
+        now: Reading,
+    ) {
+        Self::index(deadlines, Owner::Lease(lock), wake, lease.deadline(now));
     }
 
     /// What is told of a lock that this engine does not hold.

@@ -52,8 +52,7 @@ impl Engine {
         for link in &mut self.nodes {
             link.retry_at = link.retry_at.map(|at| at.shifted(base));
         }
-        self.manners.retain(|_, courtesy| !courtesy.is_stale(base));
-        self.manners.values_mut().for_each(|courtesy| courtesy.shift(base));
+        self.manners.shift(base);
         let deadlines = core::mem::take(&mut self.deadlines);
         self.deadlines =
             deadlines.into_iter().map(|(at, owner)| (at.shifted(base), owner)).collect();

@@ -3,9 +3,9 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use super::{Effect, Engine, LockId, Owner, Ticket, Timed, Verb, send};
+use super::{Effect, Engine, LockId, Owner, Ticket, Timed, Verb};
 use crate::command::Answer;
-use crate::quorum::NodeId;
+use crate::quorum::{NodeId, NodeSet};
 use crate::release::Release;
 use crate::time::{BootTime, Reading};
 
@@ -24,12 +24,9 @@ impl Engine {
         out: &mut Vec<Effect>,
     ) {
         let ticket = Ticket { lock, round, verb: Verb::Release };
-        for node in self.quorum.node_ids() {
-            if mutant!(NoReleaseToTimedOut) && !release.has_reached(node) {
-                continue;
-            }
-            send(out, node, ticket, release.command());
-        }
+        let nodes =
+            if mutant!(NoReleaseToTimedOut) { release.reached() } else { self.quorum.all() };
+        out.push(Effect::Send { nodes, ticket, command: release.command() });
         if self.releases.len() >= RELEASES_MAX
             && let Some(((oldest, its_round), mut timed)) = self.releases.pop_first()
         {
@@ -41,8 +38,9 @@ impl Engine {
                 self.deadlines.remove(&(at, Owner::Release(oldest, its_round)));
             }
         }
-        self.releases.insert((lock, round), Timed::new(release));
-        self.review_release((lock, round), out);
+        let mut timed = Timed::new(release);
+        Self::index_release(&mut self.deadlines, (lock, round), &mut timed);
+        self.releases.insert((lock, round), timed);
     }
 
     /// A node's answer to a release.
@@ -65,13 +63,18 @@ impl Engine {
         if !failed {
             link.failures = 0;
         }
-        if record.is_owed_to(node) && link.retry_at.is_none() {
+        let owed = record.is_owed_to(node);
+        if owed && link.retry_at.is_none() {
             let at = now.after(link.next_delay());
             link.retry_at = Some(at);
             self.deadlines.insert((at, Owner::Node(node)));
         }
-        if Self::review(&mut self.deadlines, id, timed, out) {
+        Self::tell_release(record, out);
+        if record.is_over() {
             self.forget_release(id, out);
+        } else if owed {
+            // Every other answer can only put the deadline off.
+            Self::index_release(&mut self.deadlines, id, timed);
         }
     }
 
@@ -130,7 +133,8 @@ impl Engine {
         let mut sent = Vec::new();
         for (&(lock, round), timed) in owing.take(RESEND_MAX) {
             if let Some(command) = timed.record.resend(node) {
-                send(out, node, Ticket { lock, round, verb: Verb::Release }, command);
+                let ticket = Ticket { lock, round, verb: Verb::Release };
+                out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command });
                 sent.push((lock, round));
             }
         }
@@ -146,31 +150,35 @@ impl Engine {
 
     /// Tells the outcome if it is clear; forgets the release if nothing is awaited or owed.
     fn review_release(&mut self, id: (LockId, u32), out: &mut Vec<Effect>) {
-        if let Some(timed) = self.releases.get_mut(&id)
-            && Self::review(&mut self.deadlines, id, timed, out)
-        {
+        let Some(timed) = self.releases.get_mut(&id) else {
+            return;
+        };
+        Self::tell_release(&mut timed.record, out);
+        if timed.record.is_over() {
             self.forget_release(id, out);
+        } else {
+            Self::index_release(&mut self.deadlines, id, timed);
         }
     }
 
-    /// Tells the outcome if it is clear; returns whether the release can be forgotten.
-    fn review(
-        deadlines: &mut BTreeSet<(BootTime, Owner)>,
-        id: (LockId, u32),
-        Timed { record, wake }: &mut Timed<Release>,
-        out: &mut Vec<Effect>,
-    ) -> bool {
-        if let Some((lock, report)) = record.poll_report() {
+    fn tell_release(release: &mut Release, out: &mut Vec<Effect>) {
+        if let Some((lock, report)) = release.poll_report() {
             out.push(Effect::Released { lock, report });
         }
-        let over = record.is_over();
-        let deadline = if over { None } else { record.deadline() };
-        Self::index(deadlines, Owner::Release(id.0, id.1), wake, deadline);
-        over
     }
 
     fn forget_release(&mut self, id: (LockId, u32), out: &mut Vec<Effect>) {
-        self.releases.remove(&id);
+        if let Some(Timed { wake: Some(at), .. }) = self.releases.remove(&id) {
+            self.deadlines.remove(&(at, Owner::Release(id.0, id.1)));
+        }
         self.review_drained(out);
+    }
+
+    fn index_release(
+        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        (lock, round): (LockId, u32),
+        Timed { record, wake }: &mut Timed<Release>,
+    ) {
+        Self::index(deadlines, Owner::Release(lock, round), wake, record.deadline());
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Effect, Extended, LockId, LossCause, Refusal, ReleaseReport, Request, Retry, Timing,
+    Effect, Extended, LockId, LossCause, NodeId, Refusal, ReleaseReport, Request, Retry, Timing,
     TimingOptions, Verb,
 };
 
@@ -102,8 +102,10 @@ impl World {
     /// When a command of this kind was given to this node for this lock.
     pub(crate) fn sent(&self, lock: LockId, verb: Verb, to: usize) -> Vec<i64> {
         let sent = self.log.iter().filter_map(|(at, _, effect)| match effect {
-            Effect::Send { node, ticket, .. }
-                if node.index() == to && ticket.lock == lock && ticket.verb == verb =>
+            Effect::Send { nodes, ticket, .. }
+                if nodes.contains(NodeId::new(to))
+                    && ticket.lock == lock
+                    && ticket.verb == verb =>
             {
                 Some(*at)
             }

@@ -235,9 +235,11 @@ impl World {
     fn carry_out(&mut self, client: usize, effect: Effect) {
         let now = self.reading();
         match effect {
-            Effect::Send { node, ticket, command } => {
-                self.watch.sent((client, node), ticket, &command, &self.guards, now);
-                self.send(client, node.index(), ticket, command);
+            Effect::Send { nodes, ticket, command } => {
+                for node in nodes.iter() {
+                    self.watch.sent((client, node), ticket, &command, &self.guards, now);
+                    self.send(client, node.index(), ticket, command.clone());
+                }
             }
             Effect::Acquired { lock, token, validity, attempts, turn } => {
                 let request = self.owners[lock.0 as usize].1.clone();

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Effect, Event, Extended, Failure, FailureKind, Holding, LockId, NodeSaid, NodeStory,
-    Outcome, Quorum, RefusalKind, Request, Ticket, Timing, TimingOptions, Verb,
+    Answer, Effect, Engine, Event, Extended, Failure, FailureKind, Holding, LockId, NodeId,
+    NodeSaid, NodeStory, Outcome, Quorum, Reading, RefusalKind, Request, Ticket, Timing,
+    TimingOptions, Token, Verb,
 };
 
 use crate::common::node::Stored;
@@ -147,6 +148,28 @@ fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     world.run_until(100);
     assert_eq!(world.votes(lock), 3);
     world.finish();
+}
+
+#[test]
+fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true_one() {
+    let mut engine = Engine::new(Quorum::majority(3).unwrap());
+    let at = |ms: i64| Reading::new(ms * 1_000_000, ms * 1_000_000);
+    let (lock, token, mut out) = (LockId(1), Token::new([1; Token::BYTES]), Vec::new());
+    for node in [1, 2].map(NodeId::new) {
+        engine.handle(Event::Connecting { node }, at(0), &mut out);
+    }
+    engine.handle(Event::Acquire { lock, request: request("k") }, at(0), &mut out);
+    let begin = Event::Begin { lock, token, jitter: 0, round_trip: Duration::ZERO };
+    engine.handle(begin, at(0), &mut out);
+    assert_eq!(engine.deadline(), Some(at(NODE_TIMEOUT).boot()));
+    let ticket = Ticket { lock, round: 1, verb: Verb::Acquire };
+    let (node, answers) = (NodeId::new(0), vec![(ticket, Answer::Granted)]);
+    engine.handle(Event::Answered { node, sent: at(0), answers }, at(1), &mut out);
+    out.clear();
+    // Only nodes that have longer are waited for now.
+    engine.handle(Event::Wake, at(NODE_TIMEOUT), &mut out);
+    assert_eq!(out, []);
+    assert_eq!(engine.deadline(), Some(at(CONNECT_TIMEOUT + NODE_TIMEOUT).boot()));
 }
 
 #[test]

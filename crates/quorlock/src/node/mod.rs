@@ -69,8 +69,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// - Every command gets its own answer; an error touches its own command only.
 /// - After a reply that does not fit, the connection is closed: the next replies would be taken for
 ///   answers to the wrong commands.
-/// - Futures do not depend on each other's being polled, and do not panic: with the client's task
-///   for a node its votes are gone.
+/// - Futures do not depend on each other's being polled, and do not panic: a node that does is not
+///   used any more, and its votes are gone.
 pub trait Node: fmt::Debug + Send + Sync + 'static {
     /// The node's name in messages; distinct among the nodes of a client. Never a secret.
     fn name(&self) -> &str;

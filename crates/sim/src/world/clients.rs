@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use quorlock_core::{Effect, Event, LockId, Reading, Token};
+use quorlock_core::{Effect, Event, LockId, NodeId, Reading, Token};
 
 use super::{Happening, World};
 use crate::client::{Client, Turn};
@@ -141,10 +141,11 @@ impl World {
     /// with it has been done: a release must not come to stand behind the next attempt.
     fn carry_out(&mut self, client: ClientId, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::Send { node, ticket, command } => {
-                let node = node.index();
-                self.note(&Fact::Ordered { client, node, ticket, command: &command });
-                self.order(client, node, (ticket, command));
+            Effect::Send { nodes, ticket, command } => {
+                for node in nodes.iter().map(NodeId::index) {
+                    self.note(&Fact::Ordered { client, node, ticket, command: &command });
+                    self.order(client, node, (ticket, command.clone()));
+                }
             }
             Effect::Begin { lock } => {
                 let token = Token::new(self.random.tokens.bytes());

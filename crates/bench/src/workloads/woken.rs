@@ -1,0 +1,67 @@
+//! A lock that another library holds is given back: how long until a caller of ours who waits for it
+//! has it. The other library is a plain `SET` and a plain `DEL` on every node, as `redis-cli` and
+//! most others say it; nobody tells the waiter but the servers.
+
+use std::thread;
+use std::time::Duration;
+
+use super::handover::HOLD;
+use super::{Bench, progress};
+use crate::clock;
+use crate::report::Cell;
+use crate::slice::{Latencies, Started};
+use crate::subjects::quorlock;
+use crate::subjects::raw::{Ping, Stranger};
+
+pub(crate) const NAME: &str = "woken";
+
+/// A `PING` after a pause as long, measured beside.
+pub(crate) const PING: &str = "ping";
+
+/// So many times in a turn.
+const TIMES: usize = 100;
+
+/// One caller waits, on each of these numbers of nodes.
+pub(crate) fn run(bench: &mut Bench, nodes: &[usize]) {
+    for round in 1..=bench.rounds {
+        progress(&format!("{NAME}, round {round}"));
+        for &nodes in nodes {
+            if let Err(why) = measure(bench, nodes) {
+                bench.figures.not_run("quorlock", NAME, why);
+            }
+        }
+    }
+}
+
+fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
+    let servers = bench.lab.first(nodes);
+    let mut ping = Ping::new(&servers[0])?;
+    let beside = ping.measure(HOLD * TIMES as u32, HOLD)?;
+    let mut stranger = Stranger::new(servers)?;
+    let subject = quorlock::new(servers, bench.flavor)?;
+    let mut latencies = Latencies::default();
+    let started = Started::now();
+    for _ in 0..TIMES {
+        stranger.acquire()?;
+        let client = subject.locker.clone();
+        let waiter = subject.runtime.spawn(async move {
+            let guard = client.acquire(Stranger::KEY).wait(Duration::from_secs(10)).await;
+            let at = clock::now();
+            let guard = guard.map_err(|error| error.to_string())?;
+            quorlock::went_well(Stranger::KEY, guard.release().await.outcome)?;
+            Ok::<_, String>(at)
+        });
+        // Long enough to be told no, and to ask the nodes to tell more.
+        thread::sleep(HOLD);
+        let given_back = clock::now();
+        stranger.release()?;
+        let had = subject.runtime.block_on(waiter).map_err(|error| error.to_string())??;
+        latencies.record(had.saturating_sub(given_back));
+    }
+    let slice = started.end(&latencies)?;
+    let cell = |subject| Cell { workload: NAME, subject, nodes: servers.len(), concurrency: 1 };
+    bench.figures.add(cell(PING), "p50_us", beside.p50_us);
+    bench.figures.add(cell("quorlock"), "p50_us", slice.p50_us);
+    bench.figures.add(cell("quorlock"), "p99_us", slice.p99_us);
+    Ok(())
+}

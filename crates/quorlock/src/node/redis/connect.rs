@@ -1,0 +1,240 @@
+//! From an address to a wire on which votes may count: connect, encrypt, log in, learn what the
+//! server can do. All that is said takes one round trip.
+
+use std::io;
+use std::time::Duration;
+
+use quorlock_core::{Failure, FailureKind};
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
+
+use super::for_people;
+use super::resp::{self, Reply};
+use super::speech::{ASK_SKILLS, Scripts, Skills, code, explanation, kind_of};
+use super::target::{Address, Target};
+#[cfg(feature = "tls")]
+use super::tls::Encryption;
+use super::wire::{Socket, Wire};
+use crate::node::News;
+
+/// How to reach a server.
+pub(super) struct Dialer {
+    pub(super) target: Target,
+    #[cfg(feature = "tls")]
+    pub(super) encryption: Option<Encryption>,
+    /// What was sent and is not confirmed for so long breaks the connection.
+    pub(super) give_up_after: Duration,
+}
+
+impl Dialer {
+    /// Connects, resolving the name anew.
+    pub(super) async fn dial(&self) -> io::Result<Box<dyn Socket>> {
+        match &self.target.address {
+            Address::Port { host, port, encrypted } => {
+                let stream = TcpStream::connect((&**host, *port)).await?;
+                self.set_up(&stream)?;
+                if *encrypted { self.encrypt(host, stream).await } else { Ok(Box::new(stream)) }
+            }
+            #[cfg(unix)]
+            Address::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            #[cfg(not(unix))]
+            Address::Socket(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// Without Nagle's algorithm, and such that a peer that is gone is noticed.
+    fn set_up(&self, stream: &TcpStream) -> io::Result<()> {
+        let socket = socket2::SockRef::from(stream);
+        socket.set_tcp_nodelay(true)?;
+        let keepalive = socket2::TcpKeepalive::new()
+            .with_time(Duration::from_secs(10))
+            .with_interval(Duration::from_secs(1));
+        socket.set_tcp_keepalive(&keepalive)?;
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_user_timeout(Some(self.give_up_after))?;
+        Ok(())
+    }
+
+    #[cfg(feature = "tls")]
+    async fn encrypt(&self, host: &str, stream: TcpStream) -> io::Result<Box<dyn Socket>> {
+        let encryption = self.encryption.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        Ok(Box::new(encryption.encrypt(host, stream).await?))
+    }
+
+    #[cfg(not(feature = "tls"))]
+    async fn encrypt(&self, _: &str, _: TcpStream) -> io::Result<Box<dyn Socket>> {
+        // Refused when the URL was read.
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Why there is no connection.
+pub(super) enum NotConnected {
+    /// The server knows only the older protocol.
+    OnlyResp2,
+    /// This. Nothing of ours has been sent.
+    Because(Failure),
+}
+
+impl From<io::Error> for NotConnected {
+    fn from(error: io::Error) -> Self {
+        let detail = for_people(&error.to_string());
+        Self::Because(Failure::unsent(FailureKind::Unreachable).with_detail(detail))
+    }
+}
+
+/// Makes a connection.
+pub(super) async fn connect(
+    dialer: &Dialer,
+    scripts: &Scripts,
+    resp2: bool,
+    news: &News,
+) -> Result<(Wire, Skills), NotConnected> {
+    let wire = Wire::new(dialer.dial().await?, news.clone());
+    let skills = greet(&wire, &dialer.target, scripts, resp2).await?;
+    Ok((wire, skills))
+}
+
+/// Says who we are, and asks what the server can do.
+async fn greet(
+    wire: &Wire,
+    target: &Target,
+    scripts: &Scripts,
+    resp2: bool,
+) -> Result<Skills, NotConnected> {
+    let mut greeting = Greeting::default();
+    let login = target.login();
+    match (resp2, login) {
+        (false, None) => greeting.say(Purpose::Login, &["HELLO", "3"]),
+        (false, Some((user, password))) => {
+            let user = user.unwrap_or("default");
+            greeting.say(Purpose::Login, &["HELLO", "3", "AUTH", user, password]);
+        }
+        (true, None) => {}
+        (true, Some((None, password))) => greeting.say(Purpose::Login, &["AUTH", password]),
+        (true, Some((Some(user), password))) => {
+            greeting.say(Purpose::Login, &["AUTH", user, password]);
+        }
+    }
+    if target.database != 0 {
+        greeting.say(Purpose::Database, &["SELECT", &target.database.to_string()]);
+    }
+    // A server on which nobody need log in says so here; one that wants it, too.
+    greeting.say(Purpose::LoggedIn, &["PING"]);
+    greeting.say(Purpose::Convenience, &["CLIENT", "SETINFO", "LIB-NAME", "quorlock"]);
+    let version = env!("CARGO_PKG_VERSION");
+    greeting.say(Purpose::Convenience, &["CLIENT", "SETINFO", "LIB-VER", version]);
+    if !resp2 {
+        // Tell us of keys that we ask you to watch, but not of what we do to them ourselves.
+        greeting.say(Purpose::Watching, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
+    }
+    greeting.say(Purpose::Skills, &ASK_SKILLS);
+    for text in scripts.texts() {
+        greeting.say(Purpose::Convenience, &["SCRIPT", "LOAD", text]);
+    }
+    greeting.exchange(wire, resp2, login.is_some()).await
+}
+
+/// What is said on a new connection, and what for.
+#[derive(Default)]
+struct Greeting {
+    bytes: Vec<u8>,
+    purposes: Vec<Purpose>,
+}
+
+#[derive(Clone, Copy)]
+enum Purpose {
+    Login,
+    LoggedIn,
+    Database,
+    Watching,
+    Skills,
+    /// A user without the right to it may still have the right to lock.
+    Convenience,
+}
+
+impl Greeting {
+    fn say(&mut self, purpose: Purpose, words: &[&str]) {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        resp::write(&mut self.bytes, &words);
+        self.purposes.push(purpose);
+    }
+
+    async fn exchange(
+        self,
+        wire: &Wire,
+        resp2: bool,
+        logs_in: bool,
+    ) -> Result<Skills, NotConnected> {
+        let closed = || NotConnected::Because(unsent(&wire.why_closed()));
+        let Self { bytes, purposes } = self;
+        let said = wire.send(|out| {
+            out.extend_from_slice(&bytes);
+            purposes.len()
+        });
+        let said = said.map_err(NotConnected::Because)?;
+        let replies = tokio::select! {
+            biased;
+            replies = said => replies.map_err(|_| closed())?,
+            () = wire.run() => return Err(closed()),
+        };
+        let mut skills = Skills { watches: false, delete: None };
+        for (purpose, reply) in purposes.into_iter().zip(replies) {
+            match (purpose, reply) {
+                (Purpose::Login, Reply::Error(error))
+                    if !resp2 && knows_no_resp3(&error, logs_in) =>
+                {
+                    return Err(NotConnected::OnlyResp2);
+                }
+                (Purpose::Login, Reply::Error(error)) => return Err(not_logged_in(&error)),
+                (Purpose::LoggedIn, Reply::Error(error)) if code(&error) == "NOAUTH" => {
+                    return Err(not_logged_in(&error));
+                }
+                // In another database the locks would be others' than they say.
+                (Purpose::Database, Reply::Error(error)) => return Err(refused(&error)),
+                (Purpose::Watching, reply) => skills.watches = reply == Reply::Okay,
+                (Purpose::Skills, reply) => skills.delete = Skills::delete(&reply),
+                _ => {}
+            }
+        }
+        Ok(skills)
+    }
+}
+
+/// Whether `HELLO` failed because there is no such command. Some tell nobody which commands they know
+/// who has not logged in, although that is what this `HELLO` was to do.
+fn knows_no_resp3(error: &str, logs_in: bool) -> bool {
+    code(error) == "NOPROTO"
+        || code(error) == "NOAUTH" && logs_in
+        || explanation(error).starts_with("unknown command")
+}
+
+fn not_logged_in(error: &str) -> NotConnected {
+    let detail = match code(error) {
+        "NOAUTH" => "a password is needed".to_owned(),
+        "WRONGPASS" | "ERR" => for_people(explanation(error)),
+        _ => return refused(error),
+    };
+    NotConnected::Because(Failure::unsent(FailureKind::Unauthenticated).with_detail(detail))
+}
+
+fn refused(error: &str) -> NotConnected {
+    let kind = match kind_of(code(error)) {
+        FailureKind::Rejected => FailureKind::Unreachable,
+        kind => kind,
+    };
+    let detail = if code(error) == "ERR" { explanation(error) } else { error };
+    NotConnected::Because(Failure::unsent(kind).with_detail(for_people(detail)))
+}
+
+/// Nothing but a greeting was on this connection.
+fn unsent(failure: &Failure) -> Failure {
+    let detail = failure.detail().map(str::to_owned);
+    let kind = match failure.kind() {
+        FailureKind::Protocol => FailureKind::Unreachable,
+        kind => kind,
+    };
+    let detail = detail.unwrap_or_else(|| "this is no Redis or Valkey".to_owned());
+    Failure::unsent(kind).with_detail(detail)
+}

@@ -1,0 +1,320 @@
+//! A node that is a real Redis or Valkey server.
+//!
+//! Its connection is one wire; a supervisor makes it, and makes it again:
+//!
+//! ```text
+//!            connected                    silent for three node timeouts
+//!   Connecting ────────► Up ◄───────────────────────────────► Suspended
+//!       ▲  │              │ broke            an answer            │ 2 s: a new connection
+//!       │  │ failed       ▼                                       │ replaces it
+//!       │  └─────► Down   Connecting (at once) ◄──────────────────┘
+//!       └─ backoff ──┘
+//! ```
+//!
+//! One connection per node, so the server executes commands in the order given (a release can never
+//! overtake its acquire). Each connection is an epoch: a reply comes from the connection its command
+//! went out on, or the command has failed. Nothing is ever sent again here; what happened to a
+//! command on a broken connection is unknown, and the answer says so (S8). There are no time-outs
+//! here but for making a connection: deadlines are the engine's.
+//!
+//! From below: [`resp`] reads and writes the language, [`wire`] is a socket with those who wait for
+//! its replies, [`speech`] says our commands in that language, [`connect`] makes a wire of an address
+//! ([`target`], [`tls`]), and [`supervise`] sees to it that there is one.
+
+mod connect;
+mod resp;
+mod speech;
+mod supervise;
+mod target;
+#[cfg(feature = "tls")]
+mod tls;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use quorlock_core::{Answer, Command, Failure, FailureKind};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use self::connect::{Dialer, NotConnected};
+use self::speech::{Scripts, Skills, Way, is_out_of_protocol, translate};
+use self::supervise::{REPLACE_AFTER, supervise};
+pub(super) use self::target::Target;
+#[cfg(feature = "tls")]
+use self::tls::Encryption;
+use self::wire::Wire;
+use super::{Batch, BoxFuture, News, Node, NodeConfig, NodeConfigError, NodeState};
+use crate::error::printable;
+
+/// A node that is a real server: Redis from 6.2 on, or Valkey.
+///
+/// It has one connection, made when a client begins to use the node and made again for as long as
+/// the client lives, whatever the reason for the break, each time resolving the name anew. While
+/// there is none, commands fail at once. A server that is silent for too long is suspended:
+/// nothing but releases is sent until it answers again, and after two more seconds a new
+/// connection takes the old one's place.
+///
+/// Clients make it themselves from [`ClientBuilder::nodes`](crate::ClientBuilder::nodes); it is
+/// public for programs that wrap it in a node of their own.
+#[derive(Clone)]
+pub struct RedisNode {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: String,
+    address: String,
+    dialer: Dialer,
+    /// The server speaks no RESP3: then RESP2 it is.
+    resp2: AtomicBool,
+    connect_timeout: Duration,
+    silence: Duration,
+    link: watch::Sender<Link>,
+    epochs: AtomicU64,
+    scripts: Scripts,
+}
+
+/// The way to the server.
+#[derive(Clone)]
+enum Link {
+    Connecting,
+    Up(Arc<Connection>),
+    Suspended(Arc<Connection>, Failure),
+    Down(Failure),
+}
+
+/// One connection: an epoch.
+struct Connection {
+    epoch: u64,
+    wire: Wire,
+    skills: Skills,
+    /// Longer than this without an answer is a silence.
+    silence: Duration,
+}
+
+impl RedisNode {
+    /// A node that will be connected to once a client uses it.
+    ///
+    /// `connect_timeout` bounds each attempt to connect, log-in included. After `silence` without
+    /// an answer the node is suspended.
+    ///
+    /// # Errors
+    /// If a certificate or key cannot be used. Nothing is sent.
+    pub fn new(
+        config: NodeConfig,
+        connect_timeout: Duration,
+        silence: Duration,
+    ) -> Result<Self, NodeConfigError> {
+        let (name, target, tls) = config.into_parts();
+        let address = target.address();
+        #[cfg(not(feature = "tls"))]
+        drop(tls);
+        #[cfg(feature = "tls")]
+        let encryption = target
+            .is_encrypted()
+            .then(|| Encryption::new(tls.unwrap_or_default()))
+            .transpose()
+            .map_err(|reason| NodeConfigError::Tls { node: name.clone(), reason })?;
+        let dialer = Dialer {
+            target,
+            #[cfg(feature = "tls")]
+            encryption,
+            give_up_after: (silence * 10).max(REPLACE_AFTER),
+        };
+        let shared = Shared {
+            name,
+            address,
+            dialer,
+            resp2: AtomicBool::new(false),
+            connect_timeout,
+            silence,
+            link: watch::Sender::new(Link::Connecting),
+            epochs: AtomicU64::new(0),
+            scripts: Scripts::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// `host:port`, or the path of the socket.
+    pub fn address(&self) -> &str {
+        &self.shared.address
+    }
+}
+
+impl Node for RedisNode {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn state(&self) -> NodeState {
+        match &*self.shared.link.borrow() {
+            Link::Connecting => NodeState::Connecting,
+            Link::Up(_) => NodeState::Up,
+            Link::Suspended(_, failure) => NodeState::Suspended(failure.clone()),
+            Link::Down(failure) => NodeState::Down(failure.clone()),
+        }
+    }
+
+    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+        let shared = self.shared.clone();
+        Box::pin(async move {
+            match shared.connection().await {
+                Ok(connection) => shared.run(&connection, batch.send()).await,
+                Err(failure) => batch.fail(&failure),
+            }
+        })
+    }
+
+    fn background(&self, news: News) -> BoxFuture<()> {
+        Box::pin(supervise(self.shared.clone(), news))
+    }
+}
+
+impl fmt::Debug for RedisNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisNode")
+            .field("name", &self.shared.name)
+            .field("address", &self.shared.address)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// The connection, once it is made; or why there is none.
+    async fn connection(&self) -> Result<Arc<Connection>, Failure> {
+        // A connection that has broken a moment ago, and whose supervisor has not noticed yet, is as
+        // good as one being made: what is not given to it is not lost with it.
+        let is_settled = |link: &Link| match link {
+            Link::Connecting => false,
+            Link::Up(connection) | Link::Suspended(connection, _) => !connection.wire.is_closed(),
+            Link::Down(_) => true,
+        };
+        let link = self.link.borrow().clone();
+        let link = if is_settled(&link) {
+            link
+        } else {
+            let settled = self.link.subscribe().wait_for(is_settled).await.map(|link| link.clone());
+            settled.unwrap_or(Link::Connecting)
+        };
+        match link {
+            Link::Up(connection) | Link::Suspended(connection, _) => Ok(connection),
+            Link::Down(failure) => Err(failure),
+            Link::Connecting => Err(Failure::unsent(FailureKind::Unreachable)),
+        }
+    }
+
+    /// Sends the commands as one pipeline and translates the answers. A few need another: where the
+    /// server did not know the script (a definite no: it has not run, so this is no repetition), or
+    /// did not say what was there instead of our key.
+    async fn run(&self, connection: &Connection, commands: Vec<Command>) -> Vec<Answer> {
+        let way = connection.skills.way();
+        let (mut answers, mut unclear) = self.pipeline(connection, &commands, way).await;
+        for way in [Way::Sha, Way::Text] {
+            let asked = unclear.iter().filter(|(_, other)| *other == way);
+            let places: Vec<usize> = asked.map(|(place, _)| *place).collect();
+            if !places.is_empty() {
+                let again: Vec<Command> = places.iter().map(|&i| commands[i].clone()).collect();
+                let (given, still) = self.pipeline(connection, &again, way).await;
+                for (&place, given) in places.iter().zip(given) {
+                    answers[place] = given;
+                }
+                unclear.extend(still.into_iter().map(|(i, way)| (places[i], way)));
+            }
+        }
+        answers
+    }
+
+    /// One round trip. What it leaves unclear counts as failed until it has been asked again; in
+    /// which way to do so is told beside.
+    async fn pipeline(
+        &self,
+        connection: &Connection,
+        commands: &[Command],
+        way: Way,
+    ) -> (Vec<Answer>, Vec<(usize, Way)>) {
+        let failed = |failure: Failure| (vec![Answer::Failed(failure); commands.len()], Vec::new());
+        let watches = connection.skills.watches;
+        let said = connection.wire.send(|out| {
+            commands.iter().map(|command| self.scripts.say(command, way, watches, out)).sum()
+        });
+        let replies = match said {
+            Ok(replies) => replies.await,
+            Err(unsent) => return failed(unsent),
+        };
+        let Ok(replies) = replies else { return failed(connection.wire.why_closed()) };
+        self.resume(connection);
+        let mut replies = replies.into_iter();
+        let (mut answers, mut unclear) = (Vec::with_capacity(commands.len()), Vec::new());
+        let mut in_step = true;
+        for command in commands {
+            answers.push(match translate(command, way, watches, &mut replies) {
+                Ok(answer) => {
+                    in_step &= !is_out_of_protocol(&answer);
+                    answer
+                }
+                Err(way) => {
+                    unclear.push((answers.len(), way));
+                    Answer::Failed(Failure::new(FailureKind::Protocol))
+                }
+            });
+        }
+        if !in_step {
+            // Out of step somewhere: which of the other replies fit their commands cannot be told
+            // either, so none of them counts (S22).
+            connection.wire.close(Failure::new(FailureKind::Protocol));
+            return failed(Failure::new(FailureKind::Protocol));
+        }
+        (answers, unclear)
+    }
+
+    /// The server gave a sign of life: a suspended connection is as good as before.
+    fn resume(&self, connection: &Connection) {
+        let suspended = matches!(&*self.link.borrow(), Link::Suspended(..));
+        if suspended {
+            self.link.send_if_modified(|link| match link {
+                Link::Suspended(current, _) if current.epoch == connection.epoch => {
+                    *link = Link::Up(current.clone());
+                    true
+                }
+                _ => false,
+            });
+        }
+    }
+
+    /// Connects, logs in, and makes the scripts known.
+    async fn connect(&self, news: &News) -> Result<Arc<Connection>, Failure> {
+        let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
+        let started = Instant::now();
+        let made = timeout(self.connect_timeout, self.connect_somehow(news)).await;
+        let (wire, skills) = made.unwrap_or_else(|_| {
+            let bound = format!("nothing within {:?}", self.connect_timeout);
+            Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
+        })?;
+        // Whoever is far away is not silent yet when others would be.
+        let silence = self.silence.max(2 * started.elapsed());
+        Ok(Arc::new(Connection { epoch, wire, skills, silence }))
+    }
+
+    /// In the newer protocol, or else in the older one.
+    async fn connect_somehow(&self, news: &News) -> Result<(Wire, Skills), Failure> {
+        loop {
+            let resp2 = self.resp2.load(Ordering::Relaxed);
+            match connect::connect(&self.dialer, &self.scripts, resp2, news).await {
+                Ok(made) => return Ok(made),
+                Err(NotConnected::Because(failure)) => return Err(failure),
+                Err(NotConnected::OnlyResp2) => self.resp2.store(true, Ordering::Relaxed),
+            }
+        }
+    }
+}
+
+/// One line, printable, of a bounded length. Servers repeat the arguments of a command they do not
+/// know, a password or a token among them: that part is left out.
+fn for_people(text: &str) -> String {
+    let text = text.split(", with args beginning with").next().unwrap_or_default();
+    printable(text.trim()).chars().take(160).collect()
+}

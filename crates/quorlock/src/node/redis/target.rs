@@ -1,0 +1,209 @@
+//! Where a server is and how to log in there, as a URL says it.
+
+use std::path::PathBuf;
+
+use url::{Host, Url};
+
+/// Servers listen here unless told otherwise.
+const DEFAULT_PORT: u16 = 6379;
+
+/// An address and how to log in there.
+#[derive(Clone)]
+pub(in crate::node) struct Target {
+    pub(super) address: Address,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) database: u32,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Port { host: String, port: u16, encrypted: bool },
+    Socket(PathBuf),
+}
+
+impl Target {
+    pub(in crate::node) fn parse(text: &str) -> Result<Self, String> {
+        let Some((scheme, _)) = text.split_once("://") else {
+            return Err("malformed: a URL starts with a scheme, such as redis://".to_owned());
+        };
+        let known = ["redis", "rediss", "valkey", "valkeys", "redis+unix", "valkey+unix", "unix"];
+        if !known.contains(&scheme) {
+            return Err(format!(
+                "unknown scheme {:?}; use redis://, rediss://, valkey://, valkeys:// or \
+                 redis+unix://",
+                scheme.chars().take(20).collect::<String>()
+            ));
+        }
+        if cfg!(not(feature = "tls")) && matches!(scheme, "rediss" | "valkeys") {
+            return Err("this build has no TLS (feature \"tls\")".to_owned());
+        }
+        // What could not be read is not repeated: it may be a part of a password.
+        let tail = text.find(['?', '#']).map_or("", |place| &text[place..]);
+        if tail.contains('@') && !scheme.ends_with("unix") {
+            return Err(
+                "malformed: a ?, # or @ in a password is written %3F, %23 or %40".to_owned()
+            );
+        }
+        let url = Url::parse(text).map_err(|error| format!("malformed: {error}"))?;
+        match url.fragment() {
+            None => {}
+            Some("insecure") => {
+                return Err(
+                    "certificates are always checked; #insecure is not supported".to_owned()
+                );
+            }
+            Some(_) => return Err("malformed: there is nothing to be said behind a #".to_owned()),
+        }
+        if scheme.ends_with("unix") { Self::of_socket(&url) } else { Self::of_port(&url) }
+    }
+
+    fn of_port(url: &Url) -> Result<Self, String> {
+        let host = match url.host() {
+            Some(Host::Domain(name)) if !name.is_empty() => name.to_lowercase(),
+            Some(Host::Ipv4(address)) => address.to_string(),
+            Some(Host::Ipv6(address)) => address.to_string(),
+            Some(Host::Domain(_)) | None => return Err("a host is missing".to_owned()),
+        };
+        if matches!(&*host, "0.0.0.0" | "::") {
+            return Err(format!("{host} stands for all addresses; name one of them"));
+        }
+        if url.query().is_some() {
+            return Err("it takes no parameters; the database is the path, as in /3".to_owned());
+        }
+        let encrypted = matches!(url.scheme(), "rediss" | "valkeys");
+        let username = Some(url.username()).filter(|name| !name.is_empty());
+        let decoded = |what: &str, text: Option<&str>| {
+            let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8();
+            let text = text.map(decode).transpose();
+            text.map(|text| text.map(String::from))
+                .map_err(|_| format!("the {what} is not UTF-8 text"))
+        };
+        Ok(Self {
+            address: Address::Port { host, port: url.port().unwrap_or(DEFAULT_PORT), encrypted },
+            username: decoded("user name", username)?,
+            password: decoded("password", url.password())?,
+            database: database(url.path().trim_matches('/'))?,
+        })
+    }
+
+    fn of_socket(url: &Url) -> Result<Self, String> {
+        let is_rootless = url.has_host() || url.path().trim_matches('/').is_empty();
+        let path = url.to_file_path().ok().filter(|_| !is_rootless);
+        let path =
+            path.ok_or_else(|| format!("a socket has an absolute path: {}:///path", url.scheme()))?;
+        let mut target =
+            Self { address: Address::Socket(path), username: None, password: None, database: 0 };
+        for (name, value) in url.query_pairs() {
+            match &*name {
+                "user" => target.username = Some(value.into_owned()),
+                "pass" => target.password = Some(value.into_owned()),
+                "db" => target.database = database(&value)?,
+                _ => return Err("its parameters are user, pass and db".to_owned()),
+            }
+        }
+        Ok(target)
+    }
+
+    /// `host:port`, or the path of the socket.
+    pub(in crate::node) fn address(&self) -> String {
+        match &self.address {
+            Address::Port { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Address::Port { host, port, .. } => format!("{host}:{port}"),
+            Address::Socket(path) => path.display().to_string(),
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) fn is_encrypted(&self) -> bool {
+        matches!(self.address, Address::Port { encrypted: true, .. })
+    }
+
+    pub(in crate::node) fn has_password(&self) -> bool {
+        self.password.is_some()
+    }
+
+    pub(in crate::node) fn set_password(&mut self, password: &str) {
+        self.password = Some(password.to_owned());
+    }
+
+    pub(in crate::node) fn set_username(&mut self, username: &str) {
+        self.username = Some(username.to_owned());
+    }
+
+    /// User and password, if there is anything to log in with. Without a user, it is the one that
+    /// everybody is at first; a user without a password is one that takes any.
+    pub(super) fn login(&self) -> Option<(Option<&str>, &str)> {
+        match (&self.username, &self.password) {
+            (None, None) => None,
+            (username, password) => {
+                Some((username.as_deref(), password.as_deref().unwrap_or_default()))
+            }
+        }
+    }
+}
+
+fn database(text: &str) -> Result<u32, String> {
+    match text {
+        "" => Ok(0),
+        text => text.parse().map_err(|_| "a database has a number, such as 3".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_password_and_database_are_read() {
+        for (url, username, password, database) in [
+            ("redis://h", None, None, 0),
+            ("redis://h/3", None, None, 3),
+            ("redis://:p%40%2f@h/", None, Some("p@/"), 0),
+            ("valkey://u@h", Some("u"), None, 0),
+            ("redis://u%3a:p@h/1", Some("u:"), Some("p"), 1),
+            ("redis+unix:///a?user=u&pass=p%26&db=2", Some("u"), Some("p&"), 2),
+        ] {
+            let target = Target::parse(url).unwrap();
+            assert_eq!(target.username.as_deref(), username, "{url}");
+            assert_eq!(target.password.as_deref(), password, "{url}");
+            assert_eq!(target.database, database, "{url}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_written_as_they_are_read() {
+        for (url, address) in [
+            ("redis://H.Example", "h.example:6379"),
+            ("redis://127.0.0.1:1", "127.0.0.1:1"),
+            ("redis://[::1]", "[::1]:6379"),
+            ("unix:///run/a%20b", "/run/a b"),
+        ] {
+            assert_eq!(Target::parse(url).unwrap().address(), address);
+        }
+        let port = |encrypted| Address::Port { host: "h".into(), port: 6379, encrypted };
+        assert_eq!(Target::parse("redis://h").unwrap().address, port(false));
+        #[cfg(feature = "tls")]
+        assert_eq!(Target::parse("rediss://h").unwrap().address, port(true));
+    }
+
+    #[test]
+    fn what_would_have_no_effect_is_refused() {
+        for url in [
+            "redis://h?db=3",
+            "redis://h?protocol=resp2",
+            "redis+unix:///a?database=3",
+            "redis+unix:///a?db=-1",
+            "redis://h/-1",
+            "redis://h/a",
+            "rediss://h#insecure",
+            "redis://h#here",
+            "redis://0.0.0.0",
+            "redis://[::]",
+            "redis+unix://a/b",
+        ] {
+            assert!(Target::parse(url).is_err(), "{url}");
+        }
+    }
+}

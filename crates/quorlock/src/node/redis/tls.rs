@@ -1,0 +1,73 @@
+//! Encryption: rustls, with a provider of its cryptography that is named here, so that nothing
+//! depends on what else the program has chosen or has not.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::node::Tls;
+
+/// How to encrypt.
+#[derive(Clone)]
+pub(super) struct Encryption(TlsConnector);
+
+impl Encryption {
+    /// What is wrong with a certificate or key is told without showing it.
+    pub(super) fn new(tls: Tls) -> Result<Self, String> {
+        let Tls { ca, client } = tls;
+        let mut roots = RootCertStore::empty();
+        match ca {
+            Some(pem) => {
+                for certificate in certificates(&pem)? {
+                    roots.add(certificate).map_err(told)?;
+                }
+            }
+            // Where the system has none, the first connection says that the server is unknown.
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider);
+        let config = config.with_safe_default_protocol_versions().map_err(told)?;
+        let config = config.with_root_certificates(roots);
+        let config = match client {
+            Some((certificate, key)) => {
+                let key = PrivateKeyDer::from_pem_slice(&key)
+                    .map_err(|error| format!("no private key in PEM format found: {error}"))?;
+                config.with_client_auth_cert(certificates(&certificate)?, key).map_err(told)?
+            }
+            None => config.with_no_client_auth(),
+        };
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    /// Encrypts a connection to `host`, which must prove that it is that one.
+    pub(super) async fn encrypt(
+        &self,
+        host: &str,
+        stream: TcpStream,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
+        self.0.connect(name, stream).await
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match certificates {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err("no certificate in PEM format found".to_owned()),
+        Err(error) => Err(format!("no certificate in PEM format: {error}")),
+    }
+}
+
+fn told(error: impl fmt::Display) -> String {
+    error.to_string()
+}

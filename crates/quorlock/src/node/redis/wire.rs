@@ -1,0 +1,435 @@
+//! The wire to a server: a socket, what is to be written to it, and who waits for what it says.
+//!
+//! Commands are written where they come up, in the task that has made them, and their replies are
+//! read by [`Wire::run`], which lives in the same task: so a command changes no task and no thread on
+//! its way to the socket and back. Replies belong to the commands in the order of sending. A reply
+//! that nobody waits for, or that is none, means that the stream is out of step, and so would be all
+//! that follows (S22): the wire is closed, and what waited for a reply is told that it got none.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use quorlock_core::{Failure, FailureKind};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::for_people;
+use super::resp::{self, Found, Reply};
+use crate::node::{Key, News};
+
+/// A socket of whatever kind.
+pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+
+/// So much is read at a time; replies to some hundred commands.
+const READ_SIZE: usize = 16 * 1024;
+
+/// A server that never stops talking is listened to for so long before others have their turn.
+const READS_MAX: usize = 64;
+
+/// Commands go in, replies come out, and time is kept of when the server last said anything.
+pub(super) struct Wire {
+    inner: Mutex<Inner>,
+    closed: AtomicBool,
+    /// Something is awaited again.
+    busy: Notify,
+}
+
+struct Inner {
+    /// `None` once the wire is closed.
+    socket: Option<Box<dyn Socket>>,
+    out: Vec<u8>,
+    /// Of `out`, so many bytes have been written.
+    written: usize,
+    input: Vec<u8>,
+    /// Of `input`, what lies between is to be read.
+    unread: (usize, usize),
+    /// It is no use to look at it before it is so long.
+    needed: usize,
+    /// So many bytes that come next are the rest of a long value.
+    surplus: usize,
+    awaited: VecDeque<Awaited>,
+    news: News,
+    /// Wakes who reads.
+    reader: Waker,
+    /// When the server last gave a sign of life, or was first asked after a pause.
+    alive_at: Instant,
+    /// Somebody waits to be told by [`Wire::busy`].
+    idle: bool,
+    /// Why the wire was closed.
+    failure: Option<Failure>,
+}
+
+/// Commands that were sent together, and what has been said to them so far.
+struct Awaited {
+    count: usize,
+    replies: Vec<Reply>,
+    done: oneshot::Sender<Vec<Reply>>,
+}
+
+impl Wire {
+    pub(super) fn new(socket: Box<dyn Socket>, news: News) -> Self {
+        let inner = Inner {
+            socket: Some(socket),
+            out: Vec::new(),
+            written: 0,
+            input: vec![0; READ_SIZE],
+            unread: (0, 0),
+            needed: 1,
+            surplus: 0,
+            awaited: VecDeque::new(),
+            news,
+            reader: Waker::noop().clone(),
+            alive_at: Instant::now(),
+            idle: false,
+            failure: None,
+        };
+        Self { inner: Mutex::new(inner), closed: AtomicBool::new(false), busy: Notify::new() }
+    }
+
+    /// Sends commands. `write` appends them to what is to be sent, and says how many replies they
+    /// get. The replies come all at once; if they do not come, [`why_closed`](Self::why_closed) tells
+    /// why. An error means that the wire was closed before, and nothing has been sent.
+    pub(super) fn send(
+        &self,
+        write: impl FnOnce(&mut Vec<u8>) -> usize,
+    ) -> Result<oneshot::Receiver<Vec<Reply>>, Failure> {
+        let (done, replies) = oneshot::channel();
+        let result = {
+            let inner = &mut *self.lock();
+            if inner.socket.is_none() {
+                return Err(Failure::unsent(FailureKind::Unreachable));
+            }
+            let count = write(&mut inner.out);
+            if count == 0 {
+                // Nothing was asked, and this is what is said to it.
+                let _ = done.send(Vec::new());
+                return Ok(replies);
+            }
+            if inner.awaited.is_empty() {
+                inner.alive_at = Instant::now();
+            }
+            inner.awaited.push_back(Awaited { count, replies: Vec::with_capacity(count), done });
+            if std::mem::take(&mut inner.idle) {
+                self.busy.notify_one();
+            }
+            // Whatever cannot be written at once is written by who reads.
+            let reader = inner.reader.clone();
+            inner.write_out(&mut Context::from_waker(&reader))
+        };
+        if let Poll::Ready(Err(error)) = result {
+            self.close(broken(&error));
+        }
+        Ok(replies)
+    }
+
+    /// Reads, and writes what could not be written at once, until the wire is closed.
+    pub(super) async fn run(&self) {
+        let failure = poll_fn(|cx| self.lock().poll(cx)).await;
+        self.close(failure);
+    }
+
+    /// Nothing may be expected of this wire any more.
+    pub(super) fn close(&self, failure: Failure) {
+        let (reader, awaited) = {
+            let inner = &mut *self.lock();
+            inner.socket = None;
+            inner.failure.get_or_insert(failure);
+            self.closed.store(true, Ordering::Release);
+            (inner.reader.clone(), std::mem::take(&mut inner.awaited))
+        };
+        // Whoever waits for replies that will not come wakes now, and so does who reads.
+        drop(awaited);
+        reader.wake();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// What became of commands whose replies did not come.
+    pub(super) fn why_closed(&self) -> Failure {
+        self.lock().failure.clone().unwrap_or_else(|| lost("connection lost"))
+    }
+
+    /// For how long replies have been awaited in vain; `None` if none are awaited.
+    pub(super) fn silent_for(&self) -> Option<Duration> {
+        let inner = self.lock();
+        (!inner.awaited.is_empty()).then(|| inner.alive_at.elapsed())
+    }
+
+    /// For how long the server has said nothing, asked or not.
+    pub(super) fn quiet_for(&self) -> Duration {
+        self.lock().alive_at.elapsed()
+    }
+
+    /// Waits until a reply is awaited.
+    pub(super) async fn busy(&self) {
+        {
+            let mut inner = self.lock();
+            if !inner.awaited.is_empty() {
+                return;
+            }
+            inner.idle = true;
+        }
+        self.busy.notified().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing is left half done by a panic that anything here would trip over.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Ready when the wire is to be closed, and why.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        if !self.reader.will_wake(cx.waker()) {
+            self.reader = cx.waker().clone();
+        }
+        if let Poll::Ready(Err(error)) = self.write_out(cx) {
+            return Poll::Ready(broken(&error));
+        }
+        for _ in 0..READS_MAX {
+            match ready!(self.read_in(cx)) {
+                Ok(0) => return Poll::Ready(lost("the server has closed the connection")),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(broken(&error)),
+            }
+            if self.take_in().is_none() {
+                return Poll::Ready(Failure::new(FailureKind::Protocol));
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(())) };
+        while self.written < self.out.len() {
+            let written = Pin::new(&mut *socket).poll_write(cx, &self.out[self.written..]);
+            match ready!(written) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => self.written += count,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        self.out.clear();
+        self.written = 0;
+        Pin::new(socket).poll_flush(cx)
+    }
+
+    fn read_in(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(0)) };
+        let mut room = ReadBuf::new(&mut self.input[self.unread.1..]);
+        ready!(Pin::new(socket).poll_read(cx, &mut room))?;
+        let count = room.filled().len();
+        self.unread.1 += count;
+        Poll::Ready(Ok(count))
+    }
+
+    /// Hands on what has been read. `None`: the stream is out of step.
+    fn take_in(&mut self) -> Option<()> {
+        self.alive_at = Instant::now();
+        loop {
+            let (start, end) = self.unread;
+            let skipped = self.surplus.min(end - start);
+            self.surplus -= skipped;
+            self.unread.0 += skipped;
+            if end - self.unread.0 < self.needed {
+                break;
+            }
+            match resp::read(&self.input[self.unread.0..end]).ok()? {
+                Found::Part { needed } => {
+                    self.needed = needed;
+                    break;
+                }
+                Found::Reply { reply, length, surplus } => {
+                    self.needed = 1;
+                    self.unread.0 += length;
+                    self.surplus = surplus;
+                    self.hand_on(reply)?;
+                }
+            }
+        }
+        self.make_room();
+        Some(())
+    }
+
+    fn hand_on(&mut self, reply: Reply) -> Option<()> {
+        if let Reply::Push(push) = reply {
+            pass_on(push, &self.news);
+            return Some(());
+        }
+        let awaited = self.awaited.front_mut()?;
+        awaited.replies.push(reply);
+        if awaited.replies.len() == awaited.count {
+            let Awaited { replies, done, .. } = self.awaited.pop_front()?;
+            // Who waited may have gone.
+            let _ = done.send(replies);
+        }
+        Some(())
+    }
+
+    /// There must be room to read to, and for the whole of a reply of which there is a part.
+    fn make_room(&mut self) {
+        let (start, end) = self.unread;
+        self.input.copy_within(start..end, 0);
+        self.unread = (0, end - start);
+        let wanted = if self.needed > READ_SIZE / 2 { self.needed + READ_SIZE } else { READ_SIZE };
+        if wanted != self.input.len() {
+            self.input.resize(wanted, 0);
+            self.input.shrink_to_fit();
+        }
+    }
+}
+
+/// Hands on which keys the server says have changed; nothing stands for all of them.
+fn pass_on(push: Vec<Reply>, news: &News) {
+    let mut push = push.into_iter();
+    if push.next().and_then(text) != Some("invalidate".to_owned()) {
+        return;
+    }
+    match push.next() {
+        // What is no text is no key of ours.
+        Some(Reply::List(keys)) => {
+            news.changed(keys.into_iter().filter_map(text).map(Key::from).collect());
+        }
+        Some(Reply::Nil) => news.all_changed(),
+        _ => {}
+    }
+}
+
+fn text(reply: Reply) -> Option<String> {
+    match reply {
+        Reply::Bytes(bytes) => String::from_utf8(bytes).ok(),
+        Reply::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// The connection broke with commands in it: what became of them is unknown.
+fn broken(error: &io::Error) -> Failure {
+    lost(&for_people(&error.to_string()))
+}
+
+fn lost(detail: &str) -> Failure {
+    Failure::new(FailureKind::Unreachable).with_detail(detail.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use quorlock_core::{Event, NodeId};
+
+    use super::super::resp::BYTES_KEPT;
+    use super::*;
+
+    /// A wire and its other end, of a pipe that takes so many bytes at a time.
+    fn pair(size: usize) -> (Wire, DuplexStream, UnboundedReceiver<Event>) {
+        let (ours, theirs) = duplex(size);
+        let (sender, events) = unbounded_channel();
+        (Wire::new(Box::new(ours), News::new(NodeId::new(0), sender)), theirs, events)
+    }
+
+    fn ping(out: &mut Vec<u8>) -> usize {
+        resp::write(out, &[b"PING"]);
+        1
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replies_come_in_order_in_whatever_pieces() {
+        let (wire, mut server, mut events) = pair(7);
+        let talk = async {
+            let twice = wire.send(|out| ping(out) + ping(out)).unwrap();
+            let once = wire.send(ping).unwrap();
+            assert_eq!(twice.await.unwrap(), [Reply::Okay, Reply::Int(2)]);
+            assert_eq!(once.await.unwrap(), [Reply::Nil]);
+            assert_eq!(wire.send(|_| 0).unwrap().await.unwrap(), [], "to nothing, nothing is said");
+            assert_eq!(wire.silent_for(), None);
+        };
+        let serve = async {
+            let mut commands = [0; 3 * 14];
+            server.read_exact(&mut commands).await.unwrap();
+            assert_eq!(commands[..14], *b"*1\r\n$4\r\nPING\r\n");
+            let push = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+            for part in [&b"+O"[..], b"K\r", b"\n:2\r\n", push, b"_\r\n"] {
+                server.write_all(part).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            ((), ()) = async { tokio::join!(talk, serve) } => {}
+            () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
+        }
+        let keys = Some(vec![Key::from("k")]);
+        assert_eq!(events.try_recv(), Ok(Event::Pushed { node: NodeId::new(0), keys }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_fit_closes_the_wire_and_is_nobodys_answer() {
+        for (said, count) in [(&b":1\r\n:2\r\n"[..], 1), (b"oops\r\n", 2), (b":1\r\n", 2)] {
+            let (wire, mut server, _events) = pair(1024);
+            let replies = wire.send(|out| (0..count).map(|_| ping(out)).sum()).unwrap();
+            server.write_all(said).await.unwrap();
+            drop(server);
+            wire.run().await;
+            assert!(wire.is_closed());
+            let out_of_step = said != b":1\r\n";
+            assert_eq!(wire.why_closed().kind() == FailureKind::Protocol, out_of_step);
+            assert!(wire.why_closed().may_have_been_executed());
+            assert_eq!(replies.await.is_ok(), said.starts_with(b":1\r\n:2"), "{said:?}");
+            let failure = wire.send(ping).unwrap_err();
+            assert!(!failure.may_have_been_executed(), "nothing is sent on a closed wire");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_strangers_value_of_any_length_takes_no_room() {
+        let (wire, mut server, _events) = pair(1 << 16);
+        let size = 40 * BYTES_KEPT;
+        let talk = async {
+            let replies = wire.send(|out| ping(out) + ping(out)).unwrap().await.unwrap();
+            assert_eq!(replies, [Reply::Bytes(vec![b'x'; BYTES_KEPT]), Reply::Int(7)]);
+            assert!(wire.lock().input.capacity() < 2 * BYTES_KEPT);
+        };
+        let serve = async {
+            server.write_all(format!("${size}\r\n").as_bytes()).await.unwrap();
+            server.write_all(&vec![b'x'; size]).await.unwrap();
+            server.write_all(b"\r\n:7\r\n").await.unwrap();
+        };
+        tokio::select! {
+            ((), ()) = async { tokio::join!(talk, serve) } => {}
+            () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_counted_from_the_first_question() {
+        let (wire, mut server, _events) = pair(1024);
+        let pause = Duration::from_secs(5);
+        tokio::time::sleep(pause).await;
+        assert_eq!(wire.silent_for(), None);
+        let (first, second) = (wire.send(ping).unwrap(), wire.send(ping).unwrap());
+        wire.busy().await;
+        tokio::time::sleep(pause).await;
+        assert_eq!(wire.silent_for(), Some(pause));
+        server.write_all(b"+OK\r\n").await.unwrap();
+        tokio::select! { reply = first => assert!(reply.is_ok()), () = wire.run() => {} }
+        assert_eq!(wire.silent_for(), Some(Duration::ZERO));
+        server.write_all(b"+OK\r\n").await.unwrap();
+        tokio::select! { reply = second => assert!(reply.is_ok()), () = wire.run() => {} }
+        assert_eq!(wire.silent_for(), None);
+        assert!(futures_util::FutureExt::now_or_never(wire.busy()).is_none());
+    }
+}
