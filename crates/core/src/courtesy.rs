@@ -202,8 +202,13 @@ impl Manners {
 }
 
 /// The observed round trip, as far as it is believed; at least as much as it takes to be woken.
-pub(crate) fn at_least(round_trip: Duration) -> Duration {
+pub(crate) fn believed(round_trip: Duration) -> Duration {
     round_trip.clamp(ROUND_TRIP_MIN, ROUND_TRIP_MAX)
+}
+
+/// The observed round trip, or as much as it takes to be woken.
+pub(crate) fn at_least(round_trip: Duration) -> Duration {
+    round_trip.max(ROUND_TRIP_MIN)
 }
 
 /// Another random word out of one.

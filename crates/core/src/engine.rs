@@ -201,7 +201,8 @@ pub enum Effect {
         /// What to ask.
         command: Command,
     },
-    /// An attempt is due: hand in [`Event::Begin`] at once.
+    /// An attempt is due: hand in [`Event::Begin`] when all other effects have been carried out, and
+    /// all answers at hand have been handed in.
     Begin {
         /// Whose attempt.
         lock: LockId,
@@ -524,7 +525,7 @@ impl Engine {
             && self.inspections.is_empty()
     }
 
-    /// Whether a deadline of this engine has come.
+    /// Whether a deadline of this engine has come, or one that has been put off since.
     pub fn is_due(&self, now: Reading) -> bool {
         self.deadline().is_some_and(|at| at.remaining(now).is_zero())
     }

@@ -166,7 +166,7 @@ pub(crate) struct Driver {
     outbox: Vec<Vec<Order>>,
     /// Empty but while an event is handled; kept for its memory.
     effects: Vec<Effect>,
-    /// Attempts that are due. Empty but while an event is handled.
+    /// Attempts that are due. Empty at the end of each turn.
     begins: VecDeque<LockId>,
     entropy: Entropy,
     /// What the nodes do besides: their connections.
@@ -284,13 +284,18 @@ impl Driver {
                 self.observe(&event, now);
                 self.handle(event, now);
             }
+            // Not before: what the engine does first when an attempt begins is to look at the time, and
+            // an answer that has come counts before a time-out that has.
+            self.begin_due(now);
             for ask in asked.drain(..) {
                 self.take(ask, now);
+                self.begin_due(now);
             }
             self.handle(Event::Wake, now);
             if self.drain_until.is_some() && !was_abandoned {
                 self.handle(Event::Close, now);
             }
+            self.begin_due(now);
             self.flush();
             self.entropy.forget();
         }
@@ -391,19 +396,22 @@ impl Driver {
         }
     }
 
-    /// Hands an event to the engine and carries out what comes of it, in order. Attempts that are due
-    /// begin when all of that is done: the commands of one must not come before a release that the
-    /// engine gave first.
+    /// Hands an event to the engine and carries out what comes of it, in order.
     fn handle(&mut self, event: Event, now: Reading) {
-        let mut next = Some(event);
-        while let Some(event) = next {
-            let mut effects = std::mem::take(&mut self.effects);
-            self.engine.handle(event, now, &mut effects);
-            for effect in effects.drain(..) {
-                self.carry_out(effect, now);
-            }
-            self.effects = effects;
-            next = self.begins.pop_front().map(|lock| self.begin(lock));
+        let mut effects = std::mem::take(&mut self.effects);
+        self.engine.handle(event, now, &mut effects);
+        for effect in effects.drain(..) {
+            self.carry_out(effect, now);
+        }
+        self.effects = effects;
+    }
+
+    /// Begins the attempts that are due, when all that the engine said before has been done: the
+    /// commands of one must not come before a release that the engine gave first.
+    fn begin_due(&mut self, now: Reading) {
+        while let Some(lock) = self.begins.pop_front() {
+            let begin = self.begin(lock);
+            self.handle(begin, now);
         }
     }
 

@@ -19,7 +19,7 @@ pub(crate) const NAME: &str = "woken";
 pub(crate) const PING: &str = "ping";
 
 /// So many times in a turn.
-const TIMES: usize = 100;
+const TIMES: usize = 60;
 
 /// One caller waits, on each of these numbers of nodes.
 pub(crate) fn run(bench: &mut Bench, nodes: &[usize]) {

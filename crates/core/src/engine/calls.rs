@@ -23,7 +23,7 @@ use super::{
 };
 use crate::acquire::{Attempt, Decision, NodeSaid, WhyNot};
 use crate::command::{Answer, Command};
-use crate::courtesy::{Crowd, Manners, at_least, mix};
+use crate::courtesy::{Crowd, Manners, believed, mix};
 use crate::inspect::Inspection;
 use crate::lease::Lease;
 use crate::queue::LocalQueue;
@@ -402,7 +402,7 @@ impl Engine {
         };
         let call = &mut timed.record;
         let open = call.is_open();
-        let step = at_least(call.round_trip);
+        let step = believed(call.round_trip);
         match &mut call.phase {
             Phase::Looking { .. } if open => {
                 out.push(Effect::Woken { lock });

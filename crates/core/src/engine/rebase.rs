@@ -11,7 +11,7 @@ impl Engine {
     /// the order of their ids; with the map from the old numbers to the new ones.
     ///
     /// Two states that behave alike from now on, but for when and under which numbers, are equal
-    /// after this (Lamport: real-time model checking is really simple).
+    /// after this, unless a deadline was put off in one of them (Lamport: real-time model checking is really simple).
     #[must_use]
     pub fn rebased(&self, now: Reading, first: u64) -> (Self, BTreeMap<LockId, LockId>) {
         let ids: BTreeSet<LockId> = self

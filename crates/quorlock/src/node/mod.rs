@@ -36,7 +36,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// Implement it for another transport, or around another node for tests:
 ///
 /// ```
-/// use quorlock::node::{Answer, Batch, BoxFuture, MemoryNode, Node};
+/// use quorlock::node::{Answer, Batch, BoxFuture, MemoryNode, News, Node};
 ///
 /// /// Answers late.
 /// #[derive(Debug)]
@@ -54,6 +54,10 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///             answers.await
 ///         })
 ///     }
+///
+///     fn background(&self, news: News) -> BoxFuture<()> {
+///         self.0.background(news)
+///     }
 /// }
 /// ```
 ///
@@ -69,7 +73,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// - Every command gets its own answer; an error touches its own command only.
 /// - After a reply that does not fit, the connection is closed: the next replies would be taken for
 ///   answers to the wrong commands.
-/// - Futures do not depend on each other's being polled, and do not panic: a node that does is not
+/// - Futures of batches do not depend on each other's being polled, only on that of
+///   [`Node::background`]; whoever wraps a node hands that on. They do not panic: a node that does is not
 ///   used any more, and its votes are gone.
 pub trait Node: fmt::Debug + Send + Sync + 'static {
     /// The node's name in messages; distinct among the nodes of a client. Never a secret.

@@ -1,6 +1,6 @@
 //! Lines: how commands get from a client to a node and their answers back.
 //!
-//! As `crates/quorlock/src/node/line.rs` and the supervisor in `redis.rs`: a few batches in flight,
+//! As `crates/quorlock/src/node/line.rs` and the supervisor in `redis/supervise.rs`: a few batches in flight,
 //! answers handed on in the order of sending, nothing sent twice; a node that is silent for too long
 //! is suspended, then its connection replaced, and the old one kept until the new one is there.
 

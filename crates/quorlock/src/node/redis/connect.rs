@@ -167,7 +167,10 @@ impl Greeting {
         resp2: bool,
         logs_in: bool,
     ) -> Result<Skills, NotConnected> {
-        let closed = || NotConnected::Because(unsent(&wire.why_closed()));
+        let closed = || match wire.last_words() {
+            Some(error) => refused(&error),
+            None => NotConnected::Because(unsent(&wire.why_closed())),
+        };
         let Self { bytes, purposes } = self;
         let said = wire.send(|out| {
             out.extend_from_slice(&bytes);
@@ -193,9 +196,16 @@ impl Greeting {
                 }
                 // In another database the locks would be others' than they say.
                 (Purpose::Database, Reply::Error(error)) => return Err(refused(&error)),
+                (Purpose::Login, Reply::List(_)) if !resp2 => {}
+                (Purpose::LoggedIn, Reply::Error(_)) => {}
+                (Purpose::LoggedIn, Reply::Text(pong)) if pong == "PONG" => {}
+                (Purpose::Login | Purpose::Database, Reply::Okay) => {}
+                (Purpose::Login | Purpose::LoggedIn | Purpose::Database, _) => {
+                    return Err(NotConnected::Because(stranger()));
+                }
                 (Purpose::Watching, reply) => skills.watches = reply == Reply::Okay,
                 (Purpose::Skills, reply) => skills.delete = Skills::delete(&reply),
-                _ => {}
+                (Purpose::Convenience, _) => {}
             }
         }
         Ok(skills)
@@ -230,11 +240,13 @@ fn refused(error: &str) -> NotConnected {
 
 /// Nothing but a greeting was on this connection.
 fn unsent(failure: &Failure) -> Failure {
-    let detail = failure.detail().map(str::to_owned);
-    let kind = match failure.kind() {
-        FailureKind::Protocol => FailureKind::Unreachable,
-        kind => kind,
-    };
-    let detail = detail.unwrap_or_else(|| "this is no Redis or Valkey".to_owned());
-    Failure::unsent(kind).with_detail(detail)
+    match (failure.kind(), failure.detail()) {
+        (FailureKind::Protocol, _) | (_, None) => stranger(),
+        (kind, Some(detail)) => Failure::unsent(kind).with_detail(detail),
+    }
+}
+
+/// What it says is not what a server of ours would say.
+fn stranger() -> Failure {
+    Failure::unsent(FailureKind::Unreachable).with_detail("this is no Redis or Valkey")
 }

@@ -14,8 +14,8 @@
 //! One connection per node, so the server executes commands in the order given (a release can never
 //! overtake its acquire). Each connection is an epoch: a reply comes from the connection its command
 //! went out on, or the command has failed. Nothing is ever sent again here; what happened to a
-//! command on a broken connection is unknown, and the answer says so (S8). There are no time-outs
-//! here but for making a connection: deadlines are the engine's.
+//! command on a broken connection is unknown, and the answer says so (S8). No time-out here gives up
+//! a command: deadlines are the engine's.
 //!
 //! From below: [`resp`] reads and writes the language, [`wire`] is a socket with those who wait for
 //! its replies, [`speech`] says our commands in that language, [`connect`] makes a wire of an address
@@ -57,7 +57,7 @@ use crate::error::printable;
 /// nothing but releases is sent until it answers again, and after two more seconds a new
 /// connection takes the old one's place.
 ///
-/// Clients make it themselves from [`ClientBuilder::nodes`](crate::ClientBuilder::nodes); it is
+/// For one client at a time. Clients make it themselves from [`ClientBuilder::nodes`](crate::ClientBuilder::nodes); it is
 /// public for programs that wrap it in a node of their own.
 #[derive(Clone)]
 pub struct RedisNode {
@@ -220,7 +220,11 @@ impl Shared {
                 let again: Vec<Command> = places.iter().map(|&i| commands[i].clone()).collect();
                 let (given, still) = self.pipeline(connection, &again, way).await;
                 for (&place, given) in places.iter().zip(given) {
-                    answers[place] = given;
+                    answers[place] = match given {
+                        // It is known that it was not ours, if not what it was.
+                        Answer::Failed(_) if way == Way::Sha => Answer::NotOurs,
+                        given => given,
+                    };
                 }
                 unclear.extend(still.into_iter().map(|(i, way)| (places[i], way)));
             }
@@ -246,6 +250,10 @@ impl Shared {
             Err(unsent) => return failed(unsent),
         };
         let Ok(replies) = replies else { return failed(connection.wire.why_closed()) };
+        // What came in one piece with something out of step cannot be told from it (S22).
+        if let Some(failure) = connection.wire.why_out_of_step() {
+            return failed(failure);
+        }
         self.resume(connection);
         let mut replies = replies.into_iter();
         let (mut answers, mut unclear) = (Vec::with_capacity(commands.len()), Vec::new());

@@ -25,7 +25,7 @@ pub(super) enum Reply {
 pub(super) const BYTES_KEPT: usize = 64 * 1024;
 
 /// No reply that anything here asks for is larger, long values aside.
-const REPLY_MAX: usize = 1024 * 1024;
+const REPLY_MAX: usize = 128 * 1024;
 
 /// Lists within lists within lists, and that is it.
 const DEPTH_MAX: usize = 8;

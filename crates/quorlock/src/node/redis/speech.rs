@@ -216,6 +216,7 @@ fn holding(value: Reply, ttl: Reply) -> Answer {
         Reply::Nil => Answer::Seen(Holding::Free),
         Reply::Bytes(mut bytes) => {
             bytes.truncate(Holding::VALUE_BYTES_MAX);
+            bytes.shrink_to_fit();
             Answer::Seen(Holding::Held { value: bytes, ttl })
         }
         Reply::Error(error) if code(&error) == "WRONGTYPE" => {

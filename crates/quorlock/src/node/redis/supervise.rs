@@ -91,7 +91,8 @@ async fn watch_over(shared: &Shared, connection: Arc<Connection>, news: &News) {
                 () = current.wire.run() => return,
                 replacement = shared.connect(news) => replacement,
             };
-            let still_silent = matches!(&*shared.link.borrow(), Link::Suspended(..));
+            let silent_for = current.wire.silent_for();
+            let still_silent = silent_for.is_some_and(|time| time >= current.silence);
             match replacement {
                 Ok(new) if still_silent => {
                     shared.link.send_replace(Link::Up(new.clone()));

@@ -40,7 +40,7 @@ impl Encryption {
         let config = match client {
             Some((certificate, key)) => {
                 let key = PrivateKeyDer::from_pem_slice(&key)
-                    .map_err(|error| format!("no private key in PEM format found: {error}"))?;
+                    .map_err(|_| "no private key in PEM format found")?;
                 config.with_client_auth_cert(certificates(&certificate)?, key).map_err(told)?
             }
             None => config.with_no_client_auth(),
@@ -61,13 +61,38 @@ impl Encryption {
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    // The error repeats what it could not read, which may be a key.
     match certificates {
         Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err("no certificate in PEM format found".to_owned()),
-        Err(error) => Err(format!("no certificate in PEM format: {error}")),
+        _ => Err("no certificate in PEM format found".to_owned()),
     }
 }
 
 fn told(error: impl fmt::Display) -> String {
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_cannot_be_read_is_shown_to_nobody() {
+        for text in [
+            "-----BEGIN PRIVATE KEY----- MIIEsecret -----END PRIVATE KEY-----",
+            "-----BEGIN PRIVATE KEY-----\\nMIIEsecret\\n-----END PRIVATE KEY-----",
+            "MIIEsecret",
+        ] {
+            let pem = || text.as_bytes().to_vec();
+            let ca = include_bytes!("../../../tests/tls/other-ca.pem").to_vec();
+            for (tls, missing) in [
+                (Tls::new().ca_pem(pem()), "certificate"),
+                (Tls::new().client_pem(pem(), pem()), "private key"),
+                (Tls::new().client_pem(ca.clone(), pem()), "private key"),
+            ] {
+                let error = Encryption::new(tls).err().expect("it is refused");
+                assert_eq!(error, format!("no {missing} in PEM format found"));
+            }
+        }
+    }
 }

@@ -66,6 +66,7 @@ struct Inner {
     idle: bool,
     /// Why the wire was closed.
     failure: Option<Failure>,
+    last_words: Option<String>,
 }
 
 /// Commands that were sent together, and what has been said to them so far.
@@ -91,6 +92,7 @@ impl Wire {
             alive_at: Instant::now(),
             idle: false,
             failure: None,
+            last_words: None,
         };
         Self { inner: Mutex::new(inner), closed: AtomicBool::new(false), busy: Notify::new() }
     }
@@ -144,6 +146,10 @@ impl Wire {
             inner.socket = None;
             inner.failure.get_or_insert(failure);
             self.closed.store(true, Ordering::Release);
+            let said = inner.awaited.front().and_then(|awaited| awaited.replies.last());
+            if let Some(Reply::Error(error)) = said {
+                inner.last_words = Some(error.clone());
+            }
             (inner.reader.clone(), std::mem::take(&mut inner.awaited))
         };
         // Whoever waits for replies that will not come wakes now, and so does who reads.
@@ -158,6 +164,17 @@ impl Wire {
     /// What became of commands whose replies did not come.
     pub(super) fn why_closed(&self) -> Failure {
         self.lock().failure.clone().unwrap_or_else(|| lost("connection lost"))
+    }
+
+    /// Something came that was no reply to anything: then nothing that came with it is to be trusted.
+    pub(super) fn why_out_of_step(&self) -> Option<Failure> {
+        let failure = self.lock().failure.clone();
+        failure.filter(|failure| failure.kind() == FailureKind::Protocol)
+    }
+
+    /// The error that came before the wire was closed, where other replies were awaited as well.
+    pub(super) fn last_words(&self) -> Option<String> {
+        self.lock().last_words.clone()
     }
 
     /// For how long replies have been awaited in vain; `None` if none are awaited.
@@ -388,10 +405,22 @@ mod tests {
             let out_of_step = said != b":1\r\n";
             assert_eq!(wire.why_closed().kind() == FailureKind::Protocol, out_of_step);
             assert!(wire.why_closed().may_have_been_executed());
+            assert_eq!(wire.why_out_of_step().is_some(), out_of_step);
             assert_eq!(replies.await.is_ok(), said.starts_with(b":1\r\n:2"), "{said:?}");
             let failure = wire.send(ping).unwrap_err();
             assert!(!failure.may_have_been_executed(), "nothing is sent on a closed wire");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_server_says_before_it_closes_is_kept() {
+        let (wire, mut server, _events) = pair(1024);
+        let replies = wire.send(|out| ping(out) + ping(out)).unwrap();
+        server.write_all(b"-ERR max number of clients reached\r\n").await.unwrap();
+        drop(server);
+        wire.run().await;
+        assert!(replies.await.is_err());
+        assert_eq!(wire.last_words().unwrap(), "ERR max number of clients reached");
     }
 
     #[tokio::test(start_paused = true)]
