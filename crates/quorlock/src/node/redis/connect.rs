@@ -199,7 +199,8 @@ impl Greeting {
                 (Purpose::Login, Reply::List(_)) if !resp2 => {}
                 (Purpose::LoggedIn, Reply::Error(_)) => {}
                 (Purpose::LoggedIn, Reply::Text(pong)) if pong == "PONG" => {}
-                (Purpose::Login | Purpose::Database, Reply::Okay) => {}
+                (Purpose::Login, Reply::Okay) if resp2 => {}
+                (Purpose::Database, Reply::Okay) => {}
                 (Purpose::Login | Purpose::LoggedIn | Purpose::Database, _) => {
                     return Err(NotConnected::Because(stranger()));
                 }

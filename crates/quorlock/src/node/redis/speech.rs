@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_scripts_are_known_by_the_hash_of_their_text() {
-        // As `SCRIPT LOAD` answers; real servers check it in every test that does not load them.
+        // As `SCRIPT LOAD` answers.
         assert_eq!(Script::new("return 1").hash, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }
 
