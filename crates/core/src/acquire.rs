@@ -257,6 +257,16 @@ impl Attempt {
         self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
     }
 
+    /// The nodes to be asked to tell when the lock changes: all that refused, and where those are too
+    /// few to tell, because others failed or were faster, of the rest as many as it takes. A node that
+    /// granted, or may have, is asked behind the release there, and tells who came next.
+    pub(crate) fn telling(&self) -> NodeSet {
+        let rest = |slot: &Slot| matches!(slot, Slot::Granted { .. } | Slot::Outstanding { .. });
+        let rest = self.quorum.node_ids().filter(|node| rest(&self.slots[node.index()]));
+        let missing = self.quorum.telling().saturating_sub(self.refusing().count());
+        self.refusing().chain(rest.take(missing)).collect()
+    }
+
     /// The nodes that granted.
     pub(crate) fn granting(&self) -> impl Iterator<Item = NodeId> {
         let granted = |slot: &Slot| matches!(slot, Slot::Granted { .. });
@@ -310,6 +320,15 @@ pub struct NodeStory {
 impl NodeStory {
     pub(crate) fn new(said: NodeSaid, took: Duration) -> Self {
         Self { said, took }
+    }
+
+    /// What was seen before the first attempt, as an attempt would have been told it.
+    pub(crate) fn seen_as_refusal(self) -> Self {
+        let said = match self.said {
+            NodeSaid::Seen(held) if held != Holding::Free => NodeSaid::Refused(Some(held)),
+            said => said,
+        };
+        Self { said, ..self }
     }
 }
 

@@ -44,35 +44,44 @@ const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 /// And for another process to be told, to wake and to come takes at least four times this.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
-/// Where there was a crowd lately, those who wait draw among so many slots, as a power of two.
-const CROWD: u8 = 3;
+/// Where others are faster for the first time, those who wait draw among so many slots.
+const CROWD: u32 = 8;
 
-/// Each time they find that votes were split they draw among twice as many, up to this.
-const CROWD_MAX: u8 = 6;
+/// And among no more than this, however many there are.
+const CROWD_MAX: u32 = 128;
 
-/// How many slots one waiting call draws among, as a power of two.
+/// Who has missed the lock so often comes first.
+const PATIENCE: u32 = 16;
+
+/// How many others seem to wait: those who do draw among so many slots.
 ///
-/// The process keeps how many there seem to be, for the next call to begin with; not how bold a call
-/// has become by waiting: if it kept that, those who learnt to be bold would win for ever.
+/// It grows by half whenever others were faster, and shrinks the less, the fewer the slots are, when
+/// there was room. That is what makes all come to the same number, wherever they began: if it shrank
+/// in proportion as well, who once believed to be alone would go on taking the lock from all others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub(crate) struct Crowd(u8);
+pub(crate) struct Crowd(u32);
 
 impl Crowd {
     /// The lock was free, and others were faster.
-    pub(crate) fn widen(&mut self, split: bool) {
-        self.0 = (self.0 + u8::from(split)).clamp(CROWD, CROWD_MAX);
+    fn widen(&mut self) {
+        self.0 = (self.0 + self.0 / 2).clamp(CROWD, CROWD_MAX);
     }
 
     /// The lock was still free when one's slot came.
-    pub(crate) fn narrow(&mut self) {
-        self.0 = self.0.saturating_sub(1);
+    fn narrow(&mut self) {
+        self.0 = self.0.saturating_sub((self.0 * self.0 / 256).max(1));
     }
 
-    /// How many slots from now to look again; zero is to try at once. Half as many slots each time
-    /// that half of those who are thought to wait could have had the lock.
+    /// There are others.
+    pub(crate) const fn is_there(self) -> bool {
+        self.0 > 1
+    }
+
+    /// How many slots from now to look again; zero is to try at once. Who has missed the lock often
+    /// draws among fewer slots, and in the end comes first.
     pub(crate) fn slot(self, word: u64, missed: u32) -> u32 {
-        let crowd = u32::from(self.0).saturating_sub(missed >> self.0.saturating_sub(1));
-        u32::try_from((u128::from(word) << crowd) >> 64).unwrap_or(0)
+        let slots = self.0 * PATIENCE.saturating_sub(missed) / PATIENCE;
+        u32::try_from((u128::from(word) * u128::from(slots)) >> 64).unwrap_or(0)
     }
 }
 
@@ -87,17 +96,28 @@ pub(crate) struct Courtesy {
     /// How many waited, as far as it was seen.
     crowd: Crowd,
     crowded_until: Option<BootTime>,
+    /// The shortest round trip observed, forgotten slowly: what those who wait count slots in. The
+    /// usual one would not do. It grows when a machine is busy, differently for each process, and
+    /// with slots of unlike length some would always come before others.
+    shortest: Duration,
 }
 
 impl Courtesy {
     /// Others hold the lock, or want it.
-    pub(crate) fn see_rivals(&mut self, now: Reading) {
+    pub(crate) fn see_rivals(&mut self, round_trip: Duration, now: Reading) {
+        self.observe(round_trip);
         self.rivals_until = Some(now.after(RIVALS_FOR));
     }
 
-    /// The lock was free, and others were faster, by so many that one draws among so many slots.
-    pub(crate) fn see_crowd(&mut self, crowd: Crowd, now: Reading) {
-        self.crowd = self.crowd(now).max(crowd);
+    fn observe(&mut self, round_trip: Duration) {
+        let grown = self.shortest + self.shortest / 32;
+        self.shortest = if grown.is_zero() { round_trip } else { round_trip.min(grown) };
+    }
+
+    /// The lock was free, and others were faster.
+    pub(crate) fn see_crowd(&mut self, now: Reading) {
+        self.crowd = self.crowd(now);
+        self.crowd.widen();
         self.crowded_until = Some(now.after(RIVALS_FOR));
     }
 
@@ -106,7 +126,7 @@ impl Courtesy {
         self.crowd.narrow();
     }
 
-    /// Where a call begins that has to wait: among as many as have been seen.
+    /// As many as were seen lately.
     pub(crate) fn crowd(&self, now: Reading) -> Crowd {
         let crowded = self.crowded_until.is_some_and(|at| !at.remaining(now).is_zero());
         if crowded { self.crowd } else { Crowd::default() }
@@ -120,7 +140,8 @@ impl Courtesy {
         (round_trip, jitter): (Duration, u64),
         now: Reading,
     ) {
-        let stay_away = self.stay_away(round_trip, jitter, now);
+        self.observe(round_trip);
+        let stay_away = self.stay_away(jitter, now);
         let in_a_row = self.resume_at.is_none_or(|at| had_since <= at.after(2 * stay_away));
         if !in_a_row {
             (self.turns, self.first_turn) = (0, None);
@@ -140,10 +161,10 @@ impl Courtesy {
 
     /// Four round trips and up to two more: long enough for others to hear of a release and to come;
     /// and longer by the slots that they spread over, and come back to, or it would come before them.
-    fn stay_away(&self, round_trip: Duration, jitter: u64, now: Reading) -> Duration {
-        let step = round_trip.clamp(WAY_MIN, ROUND_TRIP_MAX);
+    fn stay_away(&self, jitter: u64, now: Reading) -> Duration {
+        let step = self.shortest.clamp(WAY_MIN, ROUND_TRIP_MAX);
         let Crowd(crowd) = self.crowd(now);
-        let slots = if crowd == 0 { 0 } else { 4 << crowd.min(CROWD) };
+        let slots = 4 * crowd.min(CROWD);
         (4 + slots) * step + crate::retry::fraction(2 * step, jitter)
     }
 
@@ -195,6 +216,24 @@ impl Manners {
         self.0.get(key)?.resume_at(now)
     }
 
+    /// There is a crowd that waits for a key, as far as was seen lately.
+    pub(crate) fn crowded(&self, key: &Key, now: Reading) -> bool {
+        self.0.get(key).is_some_and(|courtesy| courtesy.crowd(now).is_there())
+    }
+
+    /// For how long to let others have a key first that has come free; zero is to try at once.
+    pub(crate) fn slot(&self, key: &Key, word: u64, missed: u32, now: Reading) -> Duration {
+        let Some(courtesy) = self.0.get(key) else {
+            return Duration::ZERO;
+        };
+        courtesy.crowd(now).slot(word, missed) * believed(courtesy.shortest)
+    }
+
+    /// The length of a slot, where there are others who count in it.
+    pub(crate) fn step(&self, key: &Key) -> Option<Duration> {
+        self.0.get(key).map(|courtesy| courtesy.shortest).filter(|step| !step.is_zero())
+    }
+
     pub(crate) fn shift(&mut self, base: Reading) {
         self.0.retain(|_, courtesy| !courtesy.is_stale(base));
         self.0.values_mut().for_each(|courtesy| courtesy.shift(base));
@@ -239,7 +278,7 @@ mod tests {
     fn who_knows_rivals_stays_away_after_each_release() {
         let mut courtesy = Courtesy::default();
         assert!(!give_back(&mut courtesy, 0, 1));
-        courtesy.see_rivals(at(1));
+        courtesy.see_rivals(ROUND_TRIP.0, at(1));
         assert!(give_back(&mut courtesy, 1, 2));
         assert_eq!(courtesy.resume_at(at(2)), Some(at(6).boot()), "four round trips");
         assert_eq!(courtesy.resume_at(at(6)), None);
@@ -251,8 +290,8 @@ mod tests {
     #[test]
     fn nobody_stays_away_for_long_because_nodes_stood_still() {
         let mut courtesy = Courtesy::default();
-        courtesy.see_rivals(at(0));
-        courtesy.see_crowd(Crowd(CROWD), at(0));
+        courtesy.see_rivals(ROUND_TRIP.0, at(0));
+        courtesy.see_crowd(at(0));
         let pace = (Duration::from_millis(700), u64::MAX);
         courtesy.give_back((at(0).boot(), false), pace, at(1));
         assert_eq!(courtesy.resume_at(at(4_000)), None);
@@ -288,34 +327,63 @@ mod tests {
     fn a_crowd_spreads_and_gathers_again() {
         let mut crowd = Crowd::default();
         assert_eq!(crowd.slot(u64::MAX, 0), 0, "alone: at once");
-        (0..9).for_each(|_| crowd.widen(false));
+        crowd.widen();
         assert_eq!((crowd.slot(0, 0), crowd.slot(u64::MAX, 0)), (0, 7));
-        crowd.widen(true);
-        assert_eq!(crowd.slot(u64::MAX, 0), 15);
-        (0..9).for_each(|_| crowd.widen(true));
-        assert_eq!(crowd.slot(u64::MAX, 0), 63, "bounded");
-        (0..9).for_each(|_| crowd.narrow());
+        crowd.widen();
+        assert_eq!(crowd.slot(u64::MAX, 0), 11);
+        (0..9).for_each(|_| crowd.widen());
+        assert_eq!(crowd.slot(u64::MAX, 0), 127, "bounded");
+        let steps = (0..200).take_while(|_| {
+            crowd.narrow();
+            crowd.is_there()
+        });
+        assert!((20..60).contains(&steps.count()), "the slower, the fewer there are");
         assert_eq!(crowd.slot(u64::MAX, 0), 0);
+    }
+
+    /// However differently two of them judge at first, they end up alike.
+    #[test]
+    fn all_come_to_the_same_number() {
+        let (mut shy, mut bold) = (Crowd(CROWD_MAX), Crowd(2 * CROWD));
+        for _ in 0..20 {
+            for crowd in [&mut shy, &mut bold] {
+                crowd.widen();
+                (0..3).for_each(|_| crowd.narrow());
+            }
+        }
+        assert!(shy.0 < 2 * bold.0, "{shy:?} {bold:?}");
     }
 
     #[test]
     fn who_has_missed_the_lock_often_comes_first() {
-        let slots = [0, 3, 4, 8, 12, 1000].map(|missed| Crowd(3).slot(u64::MAX, missed));
-        assert_eq!(slots, [7, 7, 3, 1, 0, 0]);
+        let slots = [0, 4, 8, 12, 16, 1000].map(|missed| Crowd(32).slot(u64::MAX, missed));
+        assert_eq!(slots, [31, 23, 15, 7, 0, 0]);
     }
 
     #[test]
-    fn a_call_begins_among_as_many_as_were_seen_lately() {
+    fn as_many_are_reckoned_with_as_were_seen_lately() {
         let mut courtesy = Courtesy::default();
         assert_eq!(courtesy.crowd(at(0)), Crowd::default());
-        courtesy.see_crowd(Crowd(CROWD_MAX), at(0));
-        courtesy.see_crowd(Crowd(CROWD), at(1));
-        assert_eq!(courtesy.crowd(at(2)), Crowd(CROWD_MAX));
+        courtesy.see_crowd(at(0));
+        courtesy.see_crowd(at(1));
+        assert_eq!(courtesy.crowd(at(2)), Crowd(12));
         assert_eq!(courtesy.crowd(at(10_001)), Crowd::default());
-        courtesy.see_crowd(Crowd(CROWD), at(10_001));
+        courtesy.see_crowd(at(10_001));
         assert_eq!(courtesy.crowd(at(10_001)), Crowd(CROWD), "what is forgotten stays so");
         courtesy.see_room();
         assert_eq!(courtesy.crowd(at(10_002)), Crowd(CROWD - 1));
+    }
+
+    /// A process on a busy machine observes longer round trips than others; its slots are as long.
+    #[test]
+    fn slots_are_as_long_as_the_shortest_round_trip() {
+        let mut courtesy = Courtesy::default();
+        for ms in [3, 1, 20, 20] {
+            courtesy.see_rivals(Duration::from_millis(ms), at(0));
+        }
+        assert!(courtesy.shortest < Duration::from_micros(1100));
+        (0..200).for_each(|_| courtesy.see_rivals(Duration::from_millis(20), at(0)));
+        assert_eq!(courtesy.shortest, Duration::from_millis(20), "it may have become a longer way");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use core::time::Duration;
 
 use crate::acquire::{Attempt, NodeStory, WhyNot};
 use crate::command::{Answer, Command};
-use crate::courtesy::{Crowd, Manners};
+use crate::courtesy::Manners;
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
 use crate::queue::LocalQueue;
@@ -421,10 +421,10 @@ struct Call {
     woken: bool,
     /// How often the lock came free, and another got it.
     missed: u32,
-    /// How many others seem to wait.
-    crowd: Crowd,
     /// Random words drawn from `jitter`.
     draws: u32,
+    /// This process has just had the lock, others want it too: it looks before it tries.
+    polite: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -134,6 +134,13 @@ impl Quorum {
         (0..self.nodes).map(NodeId)
     }
 
+    /// So many nodes tell whether a lock is free or held: a quorum can be free among them, and what
+    /// holds a quorum holds at least one of them.
+    pub(crate) const fn telling(self) -> usize {
+        let for_held = self.nodes() - self.needed() + 1;
+        if self.needed() > for_held { self.needed() } else { for_held }
+    }
+
     /// Enough votes are there.
     pub const fn is_reached(self, votes: usize) -> bool {
         votes >= self.needed()

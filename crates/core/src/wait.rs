@@ -36,11 +36,16 @@ enum Slot {
 }
 
 impl Waiting {
+    /// Before anything has been asked.
+    pub(crate) fn new(quorum: Quorum) -> Self {
+        Self { quorum, slots: alloc::vec![Slot::Unknown; quorum.nodes()] }
+    }
+
     /// After an attempt that failed: where it was granted to us, nobody else holds it.
     pub(crate) fn after(attempt: &Attempt, quorum: Quorum) -> Self {
-        let mut slots = alloc::vec![Slot::Unknown; quorum.nodes()];
-        attempt.granting().for_each(|node| slots[node.index()] = Slot::Free);
-        Self { quorum, slots }
+        let mut waiting = Self::new(quorum);
+        attempt.granting().for_each(|node| waiting.slots[node.index()] = Slot::Free);
+        waiting
     }
 
     /// Notes that `node` is being asked; to be called before the question is sent.
@@ -128,9 +133,8 @@ impl Waiting {
 
     /// As many of the nodes that can be reached as it takes to tell whether the lock is held.
     pub(crate) fn to_ask(&self) -> NodeSet {
-        let (nodes, needed) = (self.quorum.nodes(), self.quorum.needed());
         let known = |node: &NodeId| self.slots[node.index()] != Slot::Unknown;
-        self.quorum.node_ids().filter(known).take(needed.max(nodes - needed + 1)).collect()
+        self.quorum.node_ids().filter(known).take(self.quorum.telling()).collect()
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {

@@ -284,11 +284,12 @@ pub(crate) fn most_frequent(holders: impl Iterator<Item = Holder>) -> Option<Hol
 pub struct Attempts {
     /// The resource.
     pub resource: Arc<str>,
-    /// How many attempts there were.
+    /// How many attempts there were. None, if this process had just had the lock, others wanted it
+    /// too, and one of them was seen to hold it whenever it was looked at.
     pub attempts: u32,
     /// Time since the call.
     pub elapsed: Duration,
-    /// What each node said in the last attempt; empty if none was asked.
+    /// What each node said last; empty if none was asked.
     pub nodes: Vec<NodeAnswer>,
     /// How many nodes must grant.
     pub needed: usize,
@@ -315,8 +316,12 @@ impl fmt::Display for Attempts {
             }
             return write!(f, ": held or wanted by another caller of this process");
         }
-        let s = if *attempts == 1 { "" } else { "s" };
-        write!(f, " after {attempts} attempt{s} in {elapsed:.1?}: ")?;
+        match attempts {
+            0 => {}
+            1 => write!(f, " after 1 attempt")?,
+            _ => write!(f, " after {attempts} attempts")?,
+        }
+        write!(f, " in {elapsed:.1?}: ")?;
         match why {
             Why::NoQuorum => {
                 write!(f, "no quorum, {needed} of {} nodes must grant: ", nodes.len())?

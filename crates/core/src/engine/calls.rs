@@ -21,9 +21,9 @@ use super::{
     Call, Effect, Engine, Link, LockId, Owner, Phase, Refusal, RefusalKind, Request, Story, Ticket,
     Timed, Verb, Wait,
 };
-use crate::acquire::{Attempt, Decision, NodeSaid, WhyNot};
+use crate::acquire::{Attempt, Decision, NodeSaid, NodeStory, WhyNot};
 use crate::command::{Answer, Command};
-use crate::courtesy::{Crowd, Manners, believed, mix};
+use crate::courtesy::{Manners, believed, mix};
 use crate::inspect::Inspection;
 use crate::lease::Lease;
 use crate::queue::LocalQueue;
@@ -66,8 +66,8 @@ impl Engine {
             split: false,
             woken: false,
             missed: 0,
-            crowd: Crowd::default(),
             draws: 0,
+            polite: false,
         };
         let refused = match self.queues.entry(key) {
             _ if self.closing => Some(RefusalKind::Closed),
@@ -78,7 +78,7 @@ impl Engine {
             }
             Entry::Vacant(place) => {
                 place.insert(LocalQueue::new(lock));
-                call.phase = Self::turn_comes(&self.manners, lock, &call.request, now, out);
+                Self::turn_comes(&self.manners, lock, &mut call, now, out);
                 None
             }
         };
@@ -94,21 +94,32 @@ impl Engine {
     }
 
     /// A call's turn in this process has come. If this process has just had the lock, others have
-    /// theirs first; but who only tries does not wait.
+    /// theirs first: it waits, though not for more than half of its patience; and if there was a
+    /// crowd, it looks before it tries, as those do who waited all the while. But who only tries does
+    /// not wait.
     fn turn_comes(
         manners: &Manners,
         lock: LockId,
-        request: &Request,
+        call: &mut Call,
         now: Reading,
         out: &mut Vec<Effect>,
-    ) -> Phase {
-        match manners.resume_at(&request.key, now) {
-            Some(until) if request.wait != Wait::Once => Phase::Pausing { until, again: false },
+    ) {
+        let patience = match call.request.wait {
+            Wait::Once => Duration::ZERO,
+            Wait::For(_) => call.deadline.map_or(Duration::ZERO, |at| at.remaining(now)) / 2,
+            Wait::Forever => Duration::MAX,
+        };
+        call.phase = match manners.resume_at(&call.request.key, now) {
+            Some(until) if !patience.is_zero() => {
+                call.polite = manners.crowded(&call.request.key, now);
+                let until = until.min(now.after(patience));
+                Phase::Pausing { until, again: false }
+            }
             _ => {
                 out.push(Effect::Begin { lock });
                 Phase::Starting
             }
-        }
+        };
     }
 
     /// The next attempt begins, with a fresh token.
@@ -126,12 +137,16 @@ impl Engine {
         if call.phase != Phase::Starting {
             return;
         }
+        call.jitter = jitter;
+        call.round_trip = round_trip;
+        if call.polite && call.waiting.is_none() {
+            call.waiting = Some(Waiting::new(self.quorum));
+            return self.look(lock, self.quorum.all(), true, now, out);
+        }
         call.attempts += 1;
         call.round += 1;
         let token = call.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
         call.token = Some(token);
-        call.jitter = jitter;
-        call.round_trip = round_trip;
         let timing = call.request.timing;
         let name = (call.request.key.clone(), Value::new(&token, &call.request.owner));
         let nodes = &self.nodes;
@@ -223,24 +238,21 @@ impl Engine {
         call.missed += u32::from(outrun);
         if why == WhyNot::Contended {
             let manners = self.manners.of(&call.request.key, now);
-            if call.attempts == 1 {
-                call.crowd = manners.crowd(now);
-            }
-            manners.see_rivals(now);
+            manners.see_rivals(call.round_trip, now);
             if outrun {
-                call.crowd.widen(call.split);
-                manners.see_crowd(call.crowd, now);
+                manners.see_crowd(now);
             }
         }
+        let refused: NodeSet = attempt.refusing().collect();
+        let asked = if call.is_to_watch() { attempt.telling() } else { refused };
         let release = attempt.give_up(now).of_attempt(round);
         self.start_release((lock, round), release, out);
-        let refusing: NodeSet = attempt.refusing().collect();
         if attempt.lacks_rights() {
             self.refuse(lock, RefusalKind::NoQuorum, now, out);
-        } else if refusing.is_empty() {
-            self.rest(lock, now, out);
+        } else if refused.is_empty() {
+            self.rest(lock, true, now, out);
         } else {
-            self.look(lock, refusing, false, now, out);
+            self.look(lock, asked, false, now, out);
         }
     }
 
@@ -308,23 +320,44 @@ impl Engine {
 
     /// A look is over. One before an attempt decides whether there is to be one.
     fn looked(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+        let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
+        let call = &mut timed.record;
         let Phase::Looking { again, .. } = call.phase else {
             return;
         };
-        call.note_holders();
+        let first = call.last.is_none();
+        call.note_holders(now);
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
-            call.missed += u32::from(again);
-            return self.rest(lock, now, out);
+            call.missed += u32::from(again && !first);
+            return self.rest(lock, first || !again, now, out);
         }
         if call.is_open() {
-            call.crowd.narrow();
+            if first {
+                // It has been free for a while, perhaps, and others are about to look again.
+                return self.draw_slot(lock, now, out);
+            }
             self.manners.of(&call.request.key, now).see_room();
         }
         self.try_now(lock, out);
+    }
+
+    /// The lock has come free: whose slot is the first one tries at once, the others look later
+    /// whether it still is.
+    fn draw_slot(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
+        let word = call.draw();
+        let slot = self.manners.slot(&call.request.key, word, call.missed, now);
+        if slot.is_zero() {
+            return self.try_now(lock, out);
+        }
+        call.phase = Phase::Pausing { until: now.after(slot), again: true };
+        Self::index_call(&mut self.deadlines, lock, timed);
     }
 
     /// The lock seems to have come free.
@@ -337,8 +370,8 @@ impl Engine {
     }
 
     /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
-    /// or ends.
-    fn rest(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    /// or ends. If there is `news`, the caller is told.
+    fn rest(&mut self, lock: LockId, news: bool, now: Reading, out: &mut Vec<Effect>) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -348,11 +381,11 @@ impl Engine {
             let why = call.last.as_ref().map_or(WhyNot::NoQuorum, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
-        let after_attempt = !matches!(call.phase, Phase::Looking { again: true, .. });
-        let until = now.after(call.rest_for());
+        let step = self.manners.step(&call.request.key).unwrap_or(call.round_trip);
+        let until = now.after(call.rest_for(step));
         call.phase = Phase::Pausing { until, again: false };
         if call.request.progress
-            && after_attempt
+            && news
             && let Some(story) = call.story(now)
         {
             out.push(Effect::Waiting { lock, story });
@@ -410,12 +443,7 @@ impl Engine {
             }
             Phase::Pausing { again: false, .. } if open => {
                 out.push(Effect::Woken { lock });
-                let slot = call.crowd.slot(call.draw(), call.missed);
-                if slot == 0 {
-                    return self.try_now(lock, out);
-                }
-                call.phase = Phase::Pausing { until: now.after(slot * step), again: true };
-                Self::index_call(&mut self.deadlines, lock, timed);
+                self.draw_slot(lock, now, out);
             }
             // The others may not have seen the release yet; but they need not ever tell of it.
             Phase::Pausing { until, .. } => {
@@ -490,7 +518,7 @@ impl Engine {
             }
             // A look cut short has perhaps seen the holder already.
             Phase::Looking { .. } => {
-                call.note_holders();
+                call.note_holders(now);
                 call.note_free_in(now);
             }
             _ => {}
@@ -563,8 +591,7 @@ impl Engine {
         match queue.get_mut().advance() {
             Some(next) => {
                 if let Some(timed) = self.calls.get_mut(&next) {
-                    let call = &mut timed.record;
-                    call.phase = Self::turn_comes(&self.manners, next, &call.request, now, out);
+                    Self::turn_comes(&self.manners, next, &mut timed.record, now, out);
                     Self::index_call(&mut self.deadlines, next, timed);
                 }
             }
@@ -694,9 +721,16 @@ impl Call {
     }
 
     /// Writes into the story of the last attempt whom the nodes have been seen to hold the lock for.
-    fn note_holders(&mut self) {
-        let (Phase::Looking { inspection, .. }, Some((_, nodes))) = (&self.phase, &mut self.last)
-        else {
+    /// Where there was no attempt yet, what was seen is the story.
+    fn note_holders(&mut self, now: Reading) {
+        let Phase::Looking { inspection, .. } = &self.phase else {
+            return;
+        };
+        let Some((_, nodes)) = &mut self.last else {
+            let closed = self.waiting.as_ref().is_some_and(Waiting::is_closed);
+            let why = if closed { WhyNot::Contended } else { WhyNot::NoQuorum };
+            let nodes = inspection.story(now).into_iter().map(NodeStory::seen_as_refusal);
+            self.last = Some((why, nodes.collect()));
             return;
         };
         for node in inspection.asked() {
@@ -713,8 +747,9 @@ impl Call {
         self.free_in = self.waiting.as_ref().and_then(|waiting| waiting.free_in(now));
     }
 
-    /// For how long to wait, with what is known by now.
-    fn rest_for(&mut self) -> Duration {
+    /// For how long to wait, with what is known by now. Who contends for a free lock again counts in
+    /// the same `step` as the others.
+    fn rest_for(&mut self, step: Duration) -> Duration {
         let (retry, round_trip, word) = (self.request.retry, self.round_trip, self.jitter);
         let watched = self.waiting.as_ref().is_some_and(Waiting::is_watched);
         if !self.is_to_watch() {
@@ -728,7 +763,7 @@ impl Call {
             // and again, only jitter helps.
             return match self.opens {
                 1 if !self.split => Duration::ZERO,
-                opens => retry.delay(opens, word, round_trip, None),
+                opens => retry.delay(opens, word, step.min(round_trip), None),
             };
         }
         self.opens = 0;

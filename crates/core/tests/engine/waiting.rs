@@ -578,3 +578,91 @@ fn a_lost_lock_is_not_handed_over() {
     assert!(!world.released(first).unwrap().1.handed_over);
     world.finish();
 }
+
+/// Two clients of five nodes of which two stand still. The first has the lock, the second waits.
+fn held_with_two_of_five_frozen() -> (World, LockId, LockId) {
+    let (mut world, holder) = held_by_another(5);
+    (0..2).for_each(|node| world.down(node));
+    // The third hears of the question first, and refuses first: that decides the attempt.
+    (3..5).for_each(|node| world.set_one_way_of(1, node, 3));
+    let waiter = world.acquire_by(1, request("k"));
+    world.run_for(100);
+    (world, holder, waiter)
+}
+
+/// One refusal decides when so many nodes fail. The others are asked to tell of the release too, or
+/// nobody would be: it would be left to polling.
+#[test]
+fn where_nodes_fail_all_others_are_to_tell_of_the_release() {
+    let (mut world, holder, waiter) = held_with_two_of_five_frozen();
+    let attempts = world.sent(waiter, Verb::Acquire, 4).len();
+    world.run_for(700);
+    assert_eq!(world.sent(waiter, Verb::Acquire, 4).len(), attempts, "it does not poll");
+    let released = world.now / 1_000_000;
+    world.release(holder, false);
+    world.run_for(50);
+    let granted = world.granted_at(waiter).expect("the release went unnoticed");
+    assert!(granted <= released + 12, "{granted} {released}");
+    world.finish();
+}
+
+/// The first of two processes has had a lock that both contended for, and gives it back.
+fn left_to_a_rival() -> (World, LockId) {
+    let mut world = World::with(2, Quorum::majority(4).unwrap());
+    for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
+        near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
+    }
+    world.jitter = None;
+    let [ours, theirs] = [world.acquire(request("k")), world.acquire_by(1, request("k"))];
+    while !world.is_valid(ours) {
+        world.run_for(1);
+        if world.is_valid(theirs) {
+            world.release(theirs, false);
+        }
+    }
+    assert!(world.guard(ours).attempts > 1, "votes were split");
+    let rival = world.acquire_by(1, request("k"));
+    world.run_for(20);
+    world.release(ours, false);
+    (world, rival)
+}
+
+#[test]
+fn who_leaves_a_crowd_looks_before_it_tries_again() {
+    let (mut world, rival) = left_to_a_rival();
+    let again = world.acquire(waiting("k", 60_000));
+    world.run_for(500);
+    assert!(world.is_valid(rival));
+    assert!(world.sent(again, Verb::Acquire, 0).is_empty());
+    assert_eq!(world.sent(again, Verb::Inspect, 0).len(), 1, "and is told when to try");
+    let released = world.now / 1_000_000;
+    world.release(rival, false);
+    world.run_for(200);
+    assert!(world.granted_at(again).is_some_and(|at| at < released + 100));
+    world.finish();
+}
+
+#[test]
+fn what_was_seen_before_the_first_attempt_is_told() {
+    let (mut world, rival) = left_to_a_rival();
+    let again = world.acquire(waiting("k", 500));
+    world.run_for(600);
+    let (_, refusal) = world.refused(again).unwrap();
+    assert_eq!((refusal.kind, refusal.attempts), (RefusalKind::Contended, 0));
+    let held = |said: &NodeSaid| matches!(said, NodeSaid::Refused(Some(Holding::Held { .. })));
+    assert!(refusal.nodes.iter().filter(|node| held(&node.said)).count() >= 2);
+    let _ = rival;
+    world.finish();
+}
+
+/// To let others have their turn does not cost a call all of its patience.
+#[test]
+fn manners_take_no_more_than_half_of_the_wait() {
+    let (mut world, rival) = left_to_a_rival();
+    world.cancel(rival);
+    world.run_for(1);
+    let again = world.acquire(waiting("k", 40));
+    world.run_for(40);
+    assert!(world.is_valid(again));
+    world.finish();
+}
