@@ -32,8 +32,12 @@ const POLLS_MAX: usize = 2_000;
 /// dropped.
 fn sweep(case: &Case, mood: Mood, way: Way) -> usize {
     for polls in 0..POLLS_MAX {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        // Between two turns of ours no other task has more than one.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .event_interval(1)
+            .build();
         let one = async { one_drop(case, mood, way, polls).await };
         let completed = catch_unwind(AssertUnwindSafe(|| runtime.unwrap().block_on(one)))
             .unwrap_or_else(|panic| {

@@ -73,7 +73,12 @@ impl Mood {
 
     /// How long the mood lasts after the drop.
     pub(crate) fn lasts(self) -> Duration {
-        if self == Self::SilentForLong { TTL + TTL / 10 } else { TTL / 4 }
+        match self {
+            Self::SilentForLong => TTL + TTL / 10,
+            // Soon enough for what is owed to be sent again before it has expired.
+            Self::Failing | Self::FailingSinceTheDrop => TTL / 20,
+            _ => TTL / 4,
+        }
     }
 
     /// The nodes are well again. What the others have put there stays.
@@ -89,7 +94,9 @@ impl Mood {
     /// that it has not seen yet, right behind the acquires; one that failed is tried now and then.
     pub(crate) fn keys_are_gone_after(self) -> Duration {
         match self {
-            Self::Failing | Self::FailingSinceTheDrop => TTL,
+            // By then it is tried less and less often.
+            Self::Failing => TTL,
+            Self::FailingSinceTheDrop => TTL / 4,
             _ => TTL / 10,
         }
     }

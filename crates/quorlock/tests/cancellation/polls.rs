@@ -30,8 +30,8 @@ impl Way {
 }
 
 /// Where the future need not ask for it: so many polls without any time between them, then a while.
-const TURNS: usize = 3;
-const TICK: Duration = Duration::from_millis(20);
+const TURNS: usize = 15;
+const TICK: Duration = Duration::from_millis(50);
 
 /// Polls so many times, and looks about after each. Returns the future unless it is done.
 pub(crate) async fn polled(

@@ -22,7 +22,7 @@ const MS: Duration = Duration::from_millis(1);
 
 /// So often the driver may run without any time passing: more than it needs for an ask and its
 /// answer.
-const TURNS: usize = 20;
+const TURNS: usize = 60;
 
 pub(crate) struct Scene {
     pub(crate) nodes: Vec<Recorded>,
