@@ -334,7 +334,7 @@ impl fmt::Debug for Client {
 pub struct Stats {
     /// Per node, in the order of the client's list.
     pub nodes: Vec<NodeStats>,
-    /// Guards alive, those whose lock was lost included.
+    /// Guards alive, those whose lock was lost included; none once the client's task has ended.
     pub locks_held: usize,
     /// Calls waiting for a lock, be it for their turn, for answers or for the next attempt.
     pub calls_waiting: usize,

@@ -530,6 +530,9 @@ impl Drop for Driver {
         for held in self.held.values() {
             held.lose(LossCause::Shutdown);
         }
+        // Who drops a guard from now on finds nobody to tell: it must not count for ever.
+        self.figures.locks_held.store(0, Ordering::Relaxed);
+        self.figures.calls_waiting.store(0, Ordering::Relaxed);
     }
 }
 

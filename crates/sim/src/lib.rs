@@ -26,9 +26,11 @@ mod ledger;
 pub mod mutants;
 mod network;
 pub mod node;
+pub mod picture;
 mod plan;
 mod random;
 mod shrink;
+pub mod tape;
 pub mod time;
 mod world;
 
@@ -38,7 +40,7 @@ pub use plan::{Fault, Outside, Plan};
 pub use shrink::shrink;
 pub use world::Outcome;
 
-/// Runs one plan. With `traced`, the outcome tells line by line what happened.
+/// Runs one plan. With `traced`, the outcome tells line by line what happened, and can be drawn.
 pub fn run(plan: &Plan, traced: bool) -> Outcome {
     world::World::run(plan, traced)
 }

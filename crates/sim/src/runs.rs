@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use quorlock_sim::{Count, Counts, Violation, run, shrink};
+use quorlock_sim::{Count, Counts, Violation, picture, run, shrink};
 
 use crate::args::Args;
 
@@ -99,19 +99,28 @@ fn work(args: &Args, next: &AtomicU64, to: u64, found: &Mutex<Found>) {
     }
 }
 
-/// Runs one seed and tells everything.
+/// Runs one seed and tells everything, or draws it.
 pub(crate) fn replay(args: &Args, seed: u64) -> ExitCode {
     let plan = args.plan(seed);
     let outcome = run(&plan, true);
-    println!("seed {seed}: {plan:#?}\n");
-    outcome.trace.iter().for_each(|line| println!("{line}"));
+    if let Some(file) = &args.draw {
+        if let Err(error) = std::fs::write(file, picture::draw(&plan, &outcome)) {
+            eprintln!("quorlock-sim: cannot write {}: {error}", file.display());
+            return ExitCode::from(2);
+        }
+        println!("seed {seed}: drawn into {}", file.display());
+    } else {
+        println!("seed {seed}: {plan:#?}\n");
+        outcome.trace.iter().for_each(|line| println!("{line}"));
+        println!();
+    }
     match outcome.violation {
         None => {
-            println!("\nseed {seed}: every invariant held");
+            println!("seed {seed}: every invariant held");
             ExitCode::SUCCESS
         }
         Some(violation) => {
-            println!("\nseed {seed}: {violation}");
+            println!("seed {seed}: {violation}");
             ExitCode::FAILURE
         }
     }

@@ -24,6 +24,7 @@ use crate::network::{ConnectionId, Network};
 use crate::node::ModelNode;
 use crate::plan::{Fault, Plan};
 use crate::random::Random;
+use crate::tape::Tape;
 use crate::time::Time;
 
 /// Something that is going to happen.
@@ -169,6 +170,7 @@ pub(crate) struct World {
     invariants: Invariants,
     violation: Option<Violation>,
     trace: Option<Vec<String>>,
+    tape: Option<Tape>,
 }
 
 struct Entry {
@@ -206,6 +208,8 @@ pub struct Outcome {
     pub violation: Option<Violation>,
     /// What happened, line by line, if that was asked for.
     pub trace: Vec<String>,
+    /// The same, to be drawn.
+    pub tape: Tape,
 }
 
 impl World {
@@ -213,7 +217,10 @@ impl World {
     pub(crate) fn run(plan: &Plan, traced: bool) -> Outcome {
         let mut world = Self::new(plan.clone(), traced);
         world.live();
+        let mut tape = world.tape.unwrap_or_default();
+        tape.finish(world.now);
         Outcome {
+            tape,
             counts: world.counts,
             violation: world.violation,
             trace: world.trace.unwrap_or_default(),
@@ -247,6 +254,7 @@ impl World {
             invariants: Invariants::new(&plan),
             violation: None,
             trace: traced.then(Vec::new),
+            tape: traced.then(Tape::default),
             plan,
         };
         world.set_up();
@@ -409,6 +417,9 @@ impl World {
             clients: &self.clients,
             servers: &self.servers,
         };
+        if let Some(tape) = &mut self.tape {
+            tape.note(fact, &self.keys, &view);
+        }
         if let Err(violation) = self.invariants.check(fact, &view, &mut self.counts) {
             if let Some(trace) = &mut self.trace {
                 trace.push(format!("{}  !!! {violation}", point(self.now)));

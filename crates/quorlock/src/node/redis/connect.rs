@@ -251,3 +251,51 @@ fn unsent(failure: &Failure) -> Failure {
 fn stranger() -> Failure {
     Failure::unsent(FailureKind::Unreachable).with_detail("this is no Redis or Valkey")
 }
+
+#[cfg(test)]
+mod tests {
+    use quorlock_core::NodeId;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    /// What becomes of a connection on which the server answers a login like this, and then a PING.
+    async fn after_login(resp2: bool, answer: &str) -> Result<Skills, NotConnected> {
+        let (ours, mut server) = duplex(1024);
+        let (sender, _events) = unbounded_channel();
+        let wire = Wire::new(Box::new(ours), News::new(NodeId::new(0), sender));
+        let mut greeting = Greeting::default();
+        let login: &[&str] = if resp2 { &["AUTH", "x"] } else { &["HELLO", "3"] };
+        greeting.say(Purpose::Login, login);
+        greeting.say(Purpose::LoggedIn, &["PING"]);
+        let serve = async {
+            let mut said = [0; 64];
+            assert!(server.read(&mut said).await.unwrap() > 0);
+            server.write_all(format!("{answer}+PONG\r\n").as_bytes()).await.unwrap();
+            // The wire is closed by who has it.
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            skills = greeting.exchange(&wire, resp2, false) => skills,
+            () = serve => unreachable!(),
+        }
+    }
+
+    /// Who answers `HELLO 3` as if it were any command does not speak RESP3: pushes would never come, or
+    /// it is no server of ours at all.
+    #[tokio::test(start_paused = true)]
+    async fn who_says_ok_to_hello_does_not_speak_resp3() {
+        let map = "%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n";
+        assert!(after_login(false, map).await.is_ok());
+        for answer in ["+OK\r\n", "+PONG\r\n", ":3\r\n", "$2\r\nOK\r\n", "_\r\n", "$-1\r\n"] {
+            let refused = after_login(false, answer).await.err();
+            let Some(NotConnected::Because(failure)) = refused else { panic!("{answer:?}") };
+            assert_eq!(failure.detail(), Some("this is no Redis or Valkey"), "{answer:?}");
+            assert!(!failure.may_have_been_executed(), "nothing but a greeting was sent");
+        }
+        // The older protocol logs in with a command that is answered like this.
+        assert!(after_login(true, "+OK\r\n").await.is_ok());
+        assert!(after_login(true, map).await.is_err());
+    }
+}

@@ -1,0 +1,230 @@
+//! Every function of the library that gives a future, and the situations in which it is dropped.
+//! public.rs sees to it that none is left out.
+
+use std::fmt;
+use std::future::IntoFuture as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+use quorlock::{AcquireError, Guard};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::polls::Call;
+use crate::scene::{RESOURCE, Scene, TTL, WAIT};
+
+/// A function in a situation.
+pub(crate) struct Case {
+    pub(crate) function: &'static str,
+    situation: &'static str,
+    /// What comes first, while all nodes are well.
+    pub(crate) prepare: fn(Rc<Scene>) -> Call,
+    /// Makes the future that is polled and dropped.
+    pub(crate) call: fn(Rc<Scene>) -> Call,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.function, self.situation)
+    }
+}
+
+/// For so long others hold what the future is after.
+const HELD_FOR: Duration = Duration::from_millis(70);
+
+pub(crate) const ALL: &[Case] = &[
+    Case {
+        function: "Client::acquire",
+        situation: "of a free lock",
+        prepare: nothing,
+        call: |scene| keep(scene.clone(), scene.acquire().into_future()),
+    },
+    Case {
+        function: "Client::acquire",
+        situation: "that tells of its progress",
+        prepare: nothing,
+        call: |scene| {
+            let told = watch::Sender::new(None);
+            keep(scene.clone(), scene.acquire().progress(told).into_future())
+        },
+    },
+    Case {
+        function: "Client::acquire",
+        situation: "by the last handle",
+        prepare: nothing,
+        call: |scene| {
+            let call = scene.acquire().into_future();
+            scene.forget_client();
+            keep(scene, call)
+        },
+    },
+    Case {
+        function: "Client::acquire",
+        situation: "between other callers of the client",
+        prepare: |scene| Box::pin(async move { scene.held_by_other(HELD_FOR).await }),
+        call: |scene| {
+            let call = scene.acquire().into_future();
+            scene.hold_in_background(scene.acquire(), HELD_FOR);
+            keep(scene, call)
+        },
+    },
+    Case {
+        function: "Client::acquire",
+        situation: "of what another client holds",
+        prepare: |scene| Box::pin(async move { scene.held_by_another_client(HELD_FOR).await }),
+        call: |scene| keep(scene.clone(), scene.acquire().into_future()),
+    },
+    Case {
+        function: "Client::hold",
+        situation: "of a free lock",
+        prepare: nothing,
+        call: |scene| {
+            Box::pin(async move {
+                // Whatever came of it, be it a loss.
+                let _ = scene.client().hold(RESOURCE, work).await;
+            })
+        },
+    },
+    Case {
+        function: "Client::inspect",
+        situation: "of a lock of one's own",
+        prepare: held,
+        call: |scene| {
+            Box::pin(async move { drop(scene.client().inspect(RESOURCE).await.unwrap()) })
+        },
+    },
+    Case {
+        function: "Client::shutdown",
+        situation: "with a lock and a caller who waits for it",
+        prepare: |scene| {
+            Box::pin(async move {
+                held(scene.clone()).await;
+                scene.hold_in_background(scene.acquire(), HELD_FOR);
+            })
+        },
+        call: |scene| {
+            scene.will_be_shut_down();
+            Box::pin(async move {
+                // What is owed may take longer than that.
+                let _ = scene.client().shutdown(WAIT).await;
+            })
+        },
+    },
+    Case {
+        function: "Client::try_acquire",
+        situation: "of a free lock",
+        prepare: nothing,
+        call: |scene| keep(scene.clone(), scene.client().try_acquire(RESOURCE).into_future()),
+    },
+    Case {
+        function: "Guard::changed",
+        situation: "of a lock that is extended",
+        prepare: |scene| {
+            Box::pin(async move {
+                held(scene).await;
+                // The last votes are a change as well.
+                sleep(TTL / 100).await;
+            })
+        },
+        call: |scene| Box::pin(async move { scene.guard().changed().await }),
+    },
+    Case {
+        function: "Guard::extend",
+        situation: "once",
+        prepare: held,
+        call: |scene| {
+            Box::pin(async move {
+                let _ = scene.guard().extend().await;
+            })
+        },
+    },
+    Case {
+        function: "Guard::extend",
+        situation: "while another extension is under way",
+        prepare: held,
+        call: |scene| {
+            let guard = scene.guard();
+            scene.other(async move { drop(guard.extend().await) });
+            Box::pin(async move {
+                let _ = scene.guard().extend().await;
+            })
+        },
+    },
+    Case {
+        function: "Guard::lost",
+        situation: "of a lock that is not extended",
+        prepare: |scene| {
+            Box::pin(async move {
+                scene.keep(scene.acquire().auto_extend(false).await.unwrap());
+            })
+        },
+        call: |scene| {
+            Box::pin(async move {
+                let guard = scene.guard();
+                assert_eq!(Some(guard.lost().await), guard.loss());
+            })
+        },
+    },
+    Case {
+        function: "Guard::release",
+        situation: "of a lock that nobody wants",
+        prepare: held,
+        call: |scene| release(scene.take_guard()),
+    },
+    Case {
+        function: "Guard::release",
+        situation: "of a lock that is handed over",
+        prepare: |scene| {
+            Box::pin(async move {
+                held(scene.clone()).await;
+                scene.hold_in_background(scene.acquire(), HELD_FOR);
+                sleep(TTL / 100).await;
+            })
+        },
+        call: |scene| release(scene.take_guard()),
+    },
+];
+
+/// The functions, each once, in order.
+pub(crate) fn names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = ALL.iter().map(|case| case.function).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn nothing(_: Rc<Scene>) -> Call {
+    Box::pin(async {})
+}
+
+fn held(scene: Rc<Scene>) -> Call {
+    Box::pin(async move { scene.keep(scene.acquire().await.unwrap()) })
+}
+
+/// A guard that comes of it is kept.
+fn keep(
+    scene: Rc<Scene>,
+    call: impl Future<Output = Result<Guard, AcquireError>> + 'static,
+) -> Call {
+    Box::pin(async move {
+        if let Ok(guard) = call.await {
+            scene.keep(guard);
+        }
+    })
+}
+
+/// The release is queued by the call itself, so that must not wait for the first poll.
+fn release(guard: Guard) -> Call {
+    let releasing = guard.release();
+    Box::pin(async move { drop(releasing.await) })
+}
+
+/// Work that looks at its guard now and then: what is lost stays lost.
+async fn work(guard: &Guard) {
+    let mut lost = false;
+    for _ in 0..5 {
+        assert!(!(lost && guard.is_valid()), "S13: valid again");
+        lost = !guard.is_valid();
+        sleep(TTL / 100).await;
+    }
+}

@@ -1,0 +1,127 @@
+//! What was given to the nodes to send, and what of it must not have been.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use quorlock::node::{Answer, Batch, BoxFuture, Command, MemoryNode, News, Node, Value};
+
+use tokio::task::yield_now;
+
+use crate::watch::Watches;
+
+/// So many turns of the driver it takes until the first node has answered; the next needs as many more,
+/// so that there is an end of the future between any two answers.
+const TURNS: usize = 2;
+
+/// A node in memory that takes some turns to answer, and notes what it is given to send. It never says that it is down, or what is
+/// meant for it would fail before it gets here.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    pub(crate) node: MemoryNode,
+    place: usize,
+    journal: Arc<Journal>,
+}
+
+/// What the nodes were given, in order, and which guards there are.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    lines: Mutex<Vec<Line>>,
+    /// What must not be, seen where nobody may panic: the driver would survive it.
+    violations: Mutex<Vec<String>>,
+    pub(crate) watches: Watches,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Line {
+    node: usize,
+    verb: Verb,
+    value: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Verb {
+    Acquire,
+    Extend,
+    Release,
+}
+
+impl Recorded {
+    pub(crate) fn some(count: usize, journal: &Arc<Journal>) -> Vec<Self> {
+        let node = |place| MemoryNode::new(&format!("n{place}"));
+        (0..count)
+            .map(|place| Self { node: node(place), place, journal: journal.clone() })
+            .collect()
+    }
+}
+
+impl Node for Recorded {
+    fn name(&self) -> &str {
+        self.node.name()
+    }
+
+    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+        batch.commands().iter().for_each(|command| self.journal.note(self.place, command));
+        let (answers, turns) = (self.node.execute(batch), (self.place + 1) * TURNS);
+        Box::pin(async move {
+            for _ in 0..turns {
+                yield_now().await;
+            }
+            answers.await
+        })
+    }
+
+    fn background(&self, news: News) -> BoxFuture<()> {
+        self.node.background(news)
+    }
+}
+
+impl Journal {
+    fn lines(&self) -> MutexGuard<'_, Vec<Line>> {
+        self.lines.lock().unwrap()
+    }
+
+    fn note(&self, node: usize, command: &Command) {
+        let (verb, value) = match command {
+            Command::Acquire { value, .. } => (Verb::Acquire, value),
+            Command::Extend { value, .. } => (Verb::Extend, value),
+            Command::Release { value, .. } => (Verb::Release, value),
+            _ => return,
+        };
+        if verb == Verb::Release && self.watches.is_held(&text(value)) {
+            let what = format!("S14: released at node {node}, and its guard is valid");
+            self.violations.lock().unwrap().push(what);
+        }
+        self.lines().push(Line { node, verb, value: text(value) });
+    }
+
+    /// When all is over: every attempt has ended, and every lock.
+    pub(crate) fn check(&self, nodes: usize) {
+        assert_eq!(*self.violations.lock().unwrap(), [""; 0]);
+        let mut by_value: BTreeMap<String, Vec<Line>> = BTreeMap::new();
+        for line in self.lines().iter() {
+            by_value.entry(line.value.clone()).or_default().push(line.clone());
+        }
+        for lines in by_value.values() {
+            for node in 0..nodes {
+                let here = || lines.iter().filter(|line| line.node == node).map(|line| line.verb);
+                // S13: whatever ended a lock, its token is released and then never used again.
+                let rest: BTreeSet<Verb> =
+                    here().skip_while(|verb| *verb != Verb::Release).collect();
+                assert!(
+                    rest.len() <= 1,
+                    "S13: node {node} was sent more behind the release: {lines:?}"
+                );
+                assert!(!rest.is_empty(), "S15: not released at node {node}: {lines:?}");
+            }
+        }
+    }
+}
+
+/// The value that a guard's lock has on the nodes.
+pub(crate) fn value_of(guard: &quorlock::Guard) -> String {
+    text(&Value::new(&guard.token().stored(), ""))
+}
+
+fn text(value: &Value) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}

@@ -1,0 +1,104 @@
+//! Cancellation: every public future of the library is dropped after k polls, for every k until it
+//! completes, in virtual time, against nodes that are healthy, silent, refusing, failing and down. Then
+//! S13 to S15 must hold (journal.rs, watch.rs), and no key may stay (scene.rs).
+//!
+//! The polls come in two ways, and the end of the future in two more; see polls.rs. How often each
+//! function was dropped is printed and must not be zero.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod functions;
+mod journal;
+mod mood;
+mod polls;
+mod public;
+mod scene;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use functions::{ALL, Case};
+use mood::Mood;
+use polls::Way;
+use scene::Scene;
+
+/// No future of these takes so many polls; one that does hangs.
+const POLLS_MAX: usize = 2_000;
+
+/// Drops the future after no poll, after one, after two, until it completes. Returns how often it was
+/// dropped.
+fn sweep(case: &Case, mood: Mood, way: Way) -> usize {
+    for polls in 0..POLLS_MAX {
+        // Between two turns of ours no other task has more than one.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .event_interval(1)
+            .build();
+        let one = async { one_drop(case, mood, way, polls).await };
+        let completed = catch_unwind(AssertUnwindSafe(|| runtime.unwrap().block_on(one)))
+            .unwrap_or_else(|panic| {
+                eprintln!("{case}, {mood:?}, {way:?}, dropped after {polls} polls:");
+                resume_unwind(panic)
+            });
+        if completed {
+            return polls;
+        }
+    }
+    panic!("{case}, {mood:?}, {way:?}: not done after {POLLS_MAX} polls")
+}
+
+/// Returns whether the future completed before it could be dropped.
+async fn one_drop(case: &Case, mood: Mood, way: Way, polls: usize) -> bool {
+    let scene = Scene::new(mood);
+    (case.prepare)(scene.clone()).await;
+    mood.begin(&scene.nodes);
+    let call = (case.call)(scene.clone());
+    let unfinished = polls::polled(call, way, polls, || scene.look()).await;
+    let completed = unfinished.is_none();
+    mood.begin_at_drop(&scene.nodes);
+    drop(unfinished);
+    scene.finish().await;
+    completed
+}
+
+#[test]
+fn whatever_is_dropped_after_whatever_poll_leaves_nothing_behind() {
+    let mut sweeps = Vec::new();
+    for case in ALL {
+        for mood in Mood::ALL {
+            Way::ALL.iter().for_each(|way| sweeps.push((case, mood, *way)));
+        }
+    }
+    let (next, drops) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((case, mood, way)) = sweeps.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    let count = sweep(case, **mood, *way);
+                    *drops.lock().unwrap().entry((case.function, **mood)).or_insert(0) += count;
+                }
+            });
+        }
+    });
+    let drops: BTreeMap<(&str, Mood), usize> = drops.into_inner().unwrap();
+    for function in functions::names() {
+        let by_mood = Mood::ALL.map(|mood| (mood, drops[&(function, mood)]));
+        let total: usize = by_mood.iter().map(|(_, count)| count).sum();
+        println!("{function}: dropped {total} times {by_mood:?}");
+        for (mood, count) in by_mood {
+            assert!(count > 0, "{function} was never dropped with {mood:?} nodes");
+        }
+    }
+    println!("{} drops in all", drops.values().sum::<usize>());
+}
+
+#[test]
+fn no_public_future_of_the_library_is_left_out() {
+    let swept: Vec<String> = functions::names().into_iter().map(str::to_owned).collect();
+    assert_eq!(public::futures_of_the_library(), swept, "in the library, and in functions.rs");
+}

@@ -1,0 +1,208 @@
+//! Where a future is dropped: three nodes, a client, and what comes after the drop.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock::{Acquire, Client, Clock, Guard};
+use tokio::task::{JoinHandle, yield_now};
+use tokio::time::{Instant, sleep};
+
+use crate::journal::{Journal, Recorded};
+use crate::mood::Mood;
+
+pub(crate) const RESOURCE: &str = "orders";
+pub(crate) const TTL: Duration = Duration::from_secs(1);
+/// How long calls wait for their lock.
+pub(crate) const WAIT: Duration = Duration::from_millis(500);
+
+const NODES: usize = 3;
+const MS: Duration = Duration::from_millis(1);
+
+/// So often the driver may run without any time passing: more than it needs for an ask and its
+/// answer.
+const TURNS: usize = 60;
+
+pub(crate) struct Scene {
+    pub(crate) nodes: Vec<Recorded>,
+    mood: Mood,
+    journal: Arc<Journal>,
+    client: RefCell<Option<Client>>,
+    /// Where the client is shut down, its locks are lost before their time.
+    shut_down: RefCell<bool>,
+    guards: RefCell<Vec<Arc<Guard>>>,
+    /// Other callers of the same client, who may still be at it when the future is dropped.
+    others: RefCell<Vec<JoinHandle<()>>>,
+}
+
+fn client(nodes: &[Recorded]) -> Client {
+    Client::builder()
+        .custom_nodes(nodes.to_vec())
+        .clock(Clock::Tokio)
+        .ttl(TTL)
+        .max_ttl(TTL)
+        .wait(WAIT)
+        .node_timeout(TTL / 10)
+        .build()
+        .unwrap()
+}
+
+impl Scene {
+    pub(crate) fn new(mood: Mood) -> Rc<Self> {
+        let journal = Arc::default();
+        let nodes = Recorded::some(NODES, &journal);
+        Rc::new(Self {
+            client: RefCell::new(Some(client(&nodes))),
+            nodes,
+            mood,
+            journal,
+            shut_down: RefCell::default(),
+            guards: RefCell::default(),
+            others: RefCell::default(),
+        })
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.borrow().clone().unwrap()
+    }
+
+    pub(crate) fn acquire(&self) -> Acquire {
+        self.client().acquire(RESOURCE)
+    }
+
+    /// Nobody but a future that has been made has the client any more.
+    pub(crate) fn forget_client(&self) {
+        self.client.take();
+    }
+
+    pub(crate) fn will_be_shut_down(&self) {
+        self.shut_down.replace(true);
+    }
+
+    /// Keeps a guard until the end, and looks at it all the time.
+    pub(crate) fn keep(&self, guard: Guard) {
+        let guard = Arc::new(guard);
+        self.journal.watches.add(&guard);
+        self.guards.borrow_mut().push(guard);
+    }
+
+    pub(crate) fn guard(&self) -> Arc<Guard> {
+        self.guards.borrow().last().unwrap().clone()
+    }
+
+    /// The guard, to be given back by who takes it.
+    pub(crate) fn take_guard(&self) -> Guard {
+        Arc::into_inner(self.guards.borrow_mut().pop().unwrap()).unwrap()
+    }
+
+    /// Somebody else of the same client.
+    pub(crate) fn other(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.others.borrow_mut().push(tokio::spawn(work));
+    }
+
+    /// The lock is held by another caller of the same client, for a while.
+    pub(crate) async fn held_by_other(&self, span: Duration) {
+        self.hold_in_background(self.acquire(), span);
+        sleep(MS).await;
+    }
+
+    /// The lock is held by another client, for a while.
+    pub(crate) async fn held_by_another_client(&self, span: Duration) {
+        self.hold_in_background(client(&self.nodes).acquire(RESOURCE), span);
+        sleep(MS).await;
+    }
+
+    /// Holds a lock for a while, beside all else.
+    pub(crate) fn hold_in_background(&self, call: Acquire, span: Duration) {
+        let journal = self.journal.clone();
+        self.other(async move {
+            if let Ok(guard) = call.await {
+                let guard = Arc::new(guard);
+                journal.watches.add(&guard);
+                sleep(span).await;
+            }
+        });
+    }
+
+    pub(crate) fn look(&self) {
+        self.journal.watches.look(self.mood.loses_votes() || *self.shut_down.borrow());
+    }
+
+    /// The future has been dropped, or is done.
+    pub(crate) async fn finish(&self) {
+        self.turns().await;
+        self.nobody_waits();
+        self.wait(TTL / 10).await;
+        self.others.take().iter().for_each(JoinHandle::abort);
+        self.guards.take();
+        self.turns().await;
+        self.nothing_is_held();
+        self.wait(self.mood.lasts()).await;
+        if self.mood == Mood::SilentForLong {
+            assert_eq!(self.our_keys(), 0, "expired, without a word from the nodes");
+        }
+        self.mood.end(&self.nodes);
+        let ended = Instant::now();
+        self.turns().await;
+        while self.our_keys() > 0 {
+            assert!(ended.elapsed() <= self.mood.keys_are_gone_after(), "a key stays");
+            self.wait(MS).await;
+        }
+        // The last release of a lock may still be owed where its key has gone already.
+        self.wait(TTL + TTL / 10).await;
+        assert_eq!(self.our_keys(), 0, "no key comes back");
+        self.nothing_is_owed();
+        self.mood.take_foreign_keys(&self.nodes);
+        self.client.take();
+        self.journal.check(NODES);
+        let rival = client(&self.nodes);
+        assert!(rival.try_acquire(RESOURCE).await.unwrap().is_valid(), "it is free");
+    }
+
+    /// Lets everything happen that is to happen now.
+    async fn turns(&self) {
+        for _ in 0..TURNS {
+            yield_now().await;
+            self.look();
+        }
+    }
+
+    async fn wait(&self, span: Duration) {
+        let until = Instant::now() + span;
+        while Instant::now() < until {
+            sleep((until - Instant::now()).min(TTL / 50)).await;
+            self.look();
+        }
+    }
+
+    /// Keys of this client: all but what somebody else has put there.
+    fn our_keys(&self) -> usize {
+        let ours = |node: &&Recorded| {
+            let value = node.node.value_of(RESOURCE);
+            value.is_some_and(|value| value != crate::mood::FOREIGN.as_bytes())
+        };
+        self.nodes.iter().filter(ours).count()
+    }
+
+    /// A dropped call is forgotten at once, not when its time is up.
+    fn nobody_waits(&self) {
+        if let Some(client) = &*self.client.borrow() {
+            let waiting = client.stats().calls_waiting;
+            assert!(waiting <= self.others.borrow().len(), "{waiting} calls wait");
+        }
+    }
+
+    fn nothing_is_held(&self) {
+        if let Some(client) = &*self.client.borrow() {
+            assert_eq!(client.stats().locks_held, 0);
+            assert_eq!(client.stats().calls_waiting, 0);
+        }
+    }
+
+    fn nothing_is_owed(&self) {
+        if let Some(client) = &*self.client.borrow() {
+            assert_eq!(client.stats().releases_owed, 0);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What guards say of themselves, all the time: valid or not, and why not.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use quorlock::{Guard, LossCause};
+use tokio::time::Instant;
+
+use crate::journal::value_of;
+
+/// The guards that were handed out, as long as anybody has them.
+#[derive(Debug, Default)]
+pub(crate) struct Watches(Mutex<Vec<Watch>>);
+
+#[derive(Debug)]
+struct Watch {
+    guard: Weak<Guard>,
+    value: String,
+    /// Until when it was held at the last look; afterwards, why it was lost.
+    seen: Result<Instant, LossCause>,
+}
+
+impl Watches {
+    pub(crate) fn add(&self, guard: &Arc<Guard>) {
+        let (value, until) = (value_of(guard), Instant::now() + guard.remaining());
+        self.0.lock().unwrap().push(Watch { guard: Arc::downgrade(guard), value, seen: Ok(until) });
+    }
+
+    /// Looks at every guard: what is lost stays lost (S13), for one reason, and unless `may_be_lost`
+    /// nothing is lost before its time, nor is the time cut short (S11, S12).
+    pub(crate) fn look(&self, may_be_lost: bool) {
+        let now = Instant::now();
+        for watch in self.0.lock().unwrap().iter_mut() {
+            let Some(guard) = watch.guard.upgrade() else { continue };
+            let (loss, remaining) = (guard.loss(), guard.remaining());
+            assert_eq!(loss.is_none(), guard.is_valid(), "lost, or valid");
+            assert_eq!(remaining.is_zero(), loss.is_some(), "nothing is left of what is lost");
+            watch.seen = match (watch.seen, loss) {
+                (Err(before), loss) => {
+                    assert_eq!(loss, Some(before), "S13: lost for ever, and for one reason");
+                    Err(before)
+                }
+                (Ok(until), None) => {
+                    assert!(may_be_lost || now + remaining >= until, "S11: cut short");
+                    Ok(now + remaining)
+                }
+                (Ok(until), Some(cause)) => {
+                    assert!(may_be_lost || now >= until, "{cause:?} before its time");
+                    Err(cause)
+                }
+            };
+        }
+        let valid = self.0.lock().unwrap().iter().filter(|watch| watch.is_valid()).count();
+        assert!(valid <= 1, "two hold one lock");
+    }
+
+    /// Whether a guard says that it holds the lock which the nodes know by this value.
+    pub(crate) fn is_held(&self, value: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|watch| watch.value == value && watch.is_valid())
+    }
+}
+
+impl Watch {
+    fn is_valid(&self) -> bool {
+        self.guard.upgrade().is_some_and(|guard| guard.is_valid())
+    }
+}
