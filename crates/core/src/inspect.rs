@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{NodeSaid, NodeStory};
+use crate::acquire::{NodeSaid, NodeStory, WhyNot};
 use crate::command::{Answer, Failure, FailureKind, Holding};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
@@ -89,6 +89,13 @@ impl Inspection {
             Slot::Seen { holding, .. } => Some(holding),
             _ => None,
         }
+    }
+
+    /// Why there is no lock yet, though nothing was tried: others hold it or have their turn first; but
+    /// as with an attempt (S26), not if too few nodes have answered for a quorum.
+    pub(crate) fn why_not(&self) -> WhyNot {
+        let seen = self.slots.iter().filter(|slot| matches!(slot, Slot::Seen { .. })).count();
+        if self.quorum.is_reached(seen) { WhyNot::Contended } else { WhyNot::NoQuorum }
     }
 
     /// What each node said, for people.

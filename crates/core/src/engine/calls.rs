@@ -104,15 +104,10 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let patience = match call.request.wait {
-            Wait::Once => Duration::ZERO,
-            Wait::For(_) => call.deadline.map_or(Duration::ZERO, |at| at.remaining(now)) / 2,
-            Wait::Forever => Duration::MAX,
-        };
         call.phase = match manners.resume_at(&call.request.key, now) {
-            Some(until) if !patience.is_zero() => {
+            Some(until) if call.request.wait != Wait::Once => {
                 call.polite = manners.crowded(&call.request.key, now);
-                let until = until.min(now.after(patience));
+                let until = until.min(now.after(call.patience(now)));
                 Phase::Pausing { until, again: false }
             }
             _ => {
@@ -356,7 +351,8 @@ impl Engine {
         if slot.is_zero() {
             return self.try_now(lock, out);
         }
-        call.phase = Phase::Pausing { until: now.after(slot), again: true };
+        let until = now.after(slot.min(call.patience(now)));
+        call.phase = Phase::Pausing { until, again: true };
         Self::index_call(&mut self.deadlines, lock, timed);
     }
 
@@ -512,8 +508,8 @@ impl Engine {
             return;
         };
         match &call.phase {
-            // An attempt cut short says less than the one before it.
-            Phase::Attempting(attempt) if call.last.is_none() => {
+            // An attempt cut short says less than the one before it, but more than a look.
+            Phase::Attempting(attempt) if call.attempts == 1 => {
                 call.last = Some((attempt.why_not_yet(), attempt.story(now)));
             }
             // A look cut short has perhaps seen the holder already.
@@ -694,6 +690,11 @@ impl Call {
         self.deadline.is_some_and(|at| at.remaining(now).is_zero())
     }
 
+    /// For how long at most to let others go first: half of what is left of the wait.
+    fn patience(&self, now: Reading) -> Duration {
+        self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
+    }
+
     /// Whether the nodes are to tell when the lock changes.
     fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
@@ -727,10 +728,8 @@ impl Call {
             return;
         };
         let Some((_, nodes)) = &mut self.last else {
-            let closed = self.waiting.as_ref().is_some_and(Waiting::is_closed);
-            let why = if closed { WhyNot::Contended } else { WhyNot::NoQuorum };
             let nodes = inspection.story(now).into_iter().map(NodeStory::seen_as_refusal);
-            self.last = Some((why, nodes.collect()));
+            self.last = Some((inspection.why_not(), nodes.collect()));
             return;
         };
         for node in inspection.asked() {

@@ -1,7 +1,9 @@
 //! Callers are told the truth about why there is no lock, and how a release went.
 
 use quorlock_core::engine::Wait;
-use quorlock_core::{NodeReleased, NodeSaid, Outcome, Refusal, RefusalKind, ReleaseReport};
+use quorlock_core::{
+    Holding, NodeReleased, NodeSaid, Outcome, Refusal, RefusalKind, ReleaseReport,
+};
 
 use super::Verdict;
 use crate::fact::Fact;
@@ -36,11 +38,13 @@ fn check_kind(refusal: &Refusal, view: &View<'_>) -> Verdict {
     let quorum = view.plan.quorum;
     let count =
         |is: fn(&NodeSaid) -> bool| refusal.nodes.iter().filter(|story| is(&story.said)).count();
-    let granted = count(|said| matches!(said, NodeSaid::Granted));
+    // Who looks before the first attempt sees nodes that would have granted.
+    let granted = count(|said| matches!(said, NodeSaid::Granted | NodeSaid::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
     let open = count(|said| matches!(said, NodeSaid::Nothing));
     let wrong = match refusal.kind {
         // Without the refusals there might have been a quorum.
+        RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused + open),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
