@@ -25,14 +25,19 @@
 pub mod find;
 mod nodes;
 mod options;
+#[cfg(feature = "proxy")]
+pub mod proxy;
 mod reply;
 mod server;
 mod skip;
 mod spawn;
 
-pub use find::{Flavor, NotFound, SERVER_VARIABLE, ServerBinary, Version, find, find_all, find_in};
+pub use find::{
+    Flavor, NotFound, SERVER_VARIABLE, ServerBinary, Version, find, find_all, find_in, find_named,
+};
 pub use nodes::Nodes;
 pub use options::{Listen, ServerOptions, TlsFiles};
 pub use reply::Reply;
 pub use server::{Server, StartError};
 pub use skip::{REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, find_or_skip, skip};
+pub use spawn::spawn;
