@@ -41,7 +41,7 @@ pub(crate) struct Ledger {
     holds: Vec<Hold>,
     /// Those that are held now, by their places; what ends them is not known yet.
     open: BTreeMap<Caller, usize>,
-    pub(crate) witnesses: [Witness; RESOURCES],
+    pub(crate) witnesses: [Witness; RESOURCES.len()],
     pub(crate) tally: Tally,
     pub(crate) violations: Vec<Violation>,
     story: Vec<(Time, String)>,
@@ -127,7 +127,7 @@ impl Ledger {
     fn granted(&mut self, id: Caller, resource: usize, (at, until): (Time, Time)) {
         self.tally.granted += 1;
         let valid = self.when(until.max(self.start));
-        self.note(at, format!("{}: holds {resource}, valid until {valid}", name(id)));
+        self.note(at, format!("{}: holds {}, valid until {valid}", name(id), RESOURCES[resource]));
         self.open.insert(id, self.holds.len());
         self.holds.push(Hold { holder: name(id), resource, from: at, to: until });
         if let Some(healed) = self.healed.filter(|healed| *healed <= at) {
@@ -138,7 +138,7 @@ impl Ledger {
     fn ended(&mut self, id: Caller, until: Time, lost: Option<String>) {
         let Some(place) = self.open.remove(&id) else { return };
         self.holds[place].to = until;
-        let resource = self.holds[place].resource;
+        let resource = RESOURCES[self.holds[place].resource];
         let what = match lost {
             Some(cause) => {
                 let what = format!("has lost {resource}: {cause}");
@@ -152,19 +152,19 @@ impl Ledger {
 
     fn writes(&mut self, id: Caller, resource: usize, (read, until): (u64, Time)) -> bool {
         let at = now();
-        let who = name(id);
+        let (who, lock) = (name(id), RESOURCES[resource]);
         match self.witnesses[resource].write(read, until, at) {
             Written::Yes => {
-                self.note(at, format!("{who}: writes {} for {resource}", read + 1));
+                self.note(at, format!("{who}: writes {} for {lock}", read + 1));
                 true
             }
             Written::TooLate => {
-                self.note(at, format!("{who}: comes too late to write for {resource}"));
+                self.note(at, format!("{who}: comes too late to write for {lock}"));
                 false
             }
             Written::OverAnothers { was } => {
                 let next = read + 1;
-                let what = format!("lost update of {resource}: {who} writes {next} over {was}");
+                let what = format!("lost update of {lock}: {who} writes {next} over {was}");
                 self.violated(at, what);
                 true
             }

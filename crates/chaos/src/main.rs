@@ -182,8 +182,9 @@ fn tell(args: &Args, plan: &Plan, outcome: &Outcome) {
 }
 
 fn keep(plan: &Plan, outcome: &Outcome) -> std::io::Result<PathBuf> {
-    let folder = Path::new("target/chaos");
-    fs::create_dir_all(folder)?;
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = manifest.ancestors().nth(2).unwrap_or(manifest).join("target/chaos");
+    fs::create_dir_all(&folder)?;
     let file = folder.join(format!("seed-{}.txt", plan.seed));
     fs::write(&file, outcome.story.join("\n") + "\n")?;
     Ok(file)

@@ -17,7 +17,7 @@ use crate::ledger::{Ledger, Tally, Violation, seconds};
 use crate::nemesis::Nemesis;
 use crate::oracles::{Keys, Witness, late, overlaps};
 use crate::plan::{Kind, PROCESSES, Plan, nanos, node_name, over};
-use crate::talk::{CLIENTS, Job, Told};
+use crate::talk::{CLIENTS, Job, RESOURCES, Told};
 
 /// What a machine that is busy with other things may take on top of every bound.
 const BUSY: Time = 10 * SECOND;
@@ -230,8 +230,9 @@ impl<'a> Round<'a> {
             .into_iter()
             .map(|(first, second)| {
                 let both = first.to.min(second.to) - second.from;
-                let (one, other, resource) = (&first.holder, &second.holder, second.resource);
-                let what = format!("{one} and {other} both hold {resource}, for {}", seconds(both));
+                let (one, other) = (&first.holder, &second.holder);
+                let (lock, both) = (RESOURCES[second.resource], seconds(both));
+                let what = format!("{one} and {other} both hold {lock}, for {both}");
                 Violation { at: second.from, what }
             })
             .collect();

@@ -128,10 +128,11 @@ impl fmt::Display for Summary {
         writeln!(f, "  {:<54}{stopped_holding:>9}", "processes stopped while they held a lock")?;
         writeln!(f, "  {:<54}{killed_holding:>9}", "processes killed while they held a lock")?;
         let (clients, callers) = (PROCESSES * CLIENTS, PROCESSES * CLIENTS * CALLERS);
+        let locks = RESOURCES.len();
         writeln!(
             f,
             "what {callers} callers of {clients} clients in {PROCESSES} processes saw, who want \
-             {RESOURCES} locks"
+             {locks} locks"
         )?;
         let Tally { granted, contended, no_quorum, too_slow, cancelled, .. } = self.tally;
         let lost: u64 = self.tally.lost.values().sum();

@@ -20,8 +20,8 @@ pub(crate) const CLIENTS: usize = 2;
 /// How many callers share a client.
 pub(crate) const CALLERS: usize = 2;
 
-/// How many resources they all want.
-pub(crate) const RESOURCES: usize = 3;
+/// What they all want.
+pub(crate) const RESOURCES: [&str; 3] = ["orders", "stock", "till"];
 
 /// What a worker says. It says that it holds a lock after it has been granted, and that it does not
 /// hold it any more before it begins to give it back: whatever kills it in between, nobody is

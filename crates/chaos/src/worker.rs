@@ -37,6 +37,8 @@ enum Phase {
 pub(crate) fn main(job: &str) -> Result<(), String> {
     let job: Job = serde_json::from_str(job)
         .map_err(|_| "a worker is started by quorlock-chaos itself, not by hand".to_owned())?;
+    #[cfg(quorlock_mutants)]
+    mutant()?;
     let (tell_phase, phase) = watch::channel(Phase::Chaos);
     let (inboxes, answers): (Vec<_>, Vec<_>) =
         (0..CLIENTS * CALLERS).map(|_| mpsc::unbounded_channel()).unzip();
@@ -53,6 +55,15 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
         thread.join().map_err(|_| "a client panicked".to_owned())??;
     }
     Ok(())
+}
+
+/// Makes the mistake that the environment names.
+#[cfg(quorlock_mutants)]
+fn mutant() -> Result<(), String> {
+    match std::env::var("QUORLOCK_MUTANT") {
+        Ok(name) if !quorlock_sim::mutants::switch_on(&name) => Err(format!("no mutant {name:?}")),
+        _ => Ok(()),
+    }
 }
 
 /// Takes in what the program says. When it says nothing more it is gone, and so is this process.
@@ -150,11 +161,11 @@ impl Caller {
 
     /// Asks for a lock, in one of the ways there are.
     async fn turn(&mut self) {
-        let resource = self.random.index(RESOURCES);
+        let resource = self.random.index(RESOURCES.len());
         let ttl = self.random.between(self.max_ttl / 2, self.max_ttl);
         let automatic = self.random.percent(70);
         let wait = self.random.between(50 * MS, 3000 * MS);
-        let name = format!("chaos:{resource}");
+        let name = RESOURCES[resource];
         let call = match self.random.percent(15) {
             true => self.client.try_acquire(name),
             false => self.client.acquire(name).wait(nanos(wait)),
