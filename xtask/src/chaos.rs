@@ -8,17 +8,14 @@ use std::process::ExitCode;
 use quorlock_servers::SERVER_VARIABLE;
 
 use crate::cargo;
-use crate::install::ensure_server;
+use crate::install::server_or_exit;
 
 /// Becomes the chaos: from here on its signals and its exit code are ours. Returns only if that
 /// fails.
 pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
-    let server = match ensure_server(workspace) {
+    let server = match server_or_exit(workspace) {
         Ok(server) => server,
-        Err(help) => {
-            eprintln!("xtask: {help}");
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
     let mut chaos = cargo(workspace);
     chaos.args(["run", "--quiet", "--release", "--package", "quorlock-chaos", "--"]).args(args);

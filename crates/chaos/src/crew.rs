@@ -78,7 +78,7 @@ impl Crew {
     /// Stops it where it is (SIGSTOP). Returns how many locks it holds.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the system refuses.
     pub(crate) fn stop(&mut self, place: usize) -> Result<usize, String> {
         self.signal(place, Signal::STOP)?;
         Ok(lock(&self.ledger).held_in(place, now()))
@@ -87,24 +87,28 @@ impl Crew {
     /// Lets it go on.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the system refuses.
     pub(crate) fn go_on(&mut self, place: usize) -> Result<(), String> {
         self.signal(place, Signal::CONT)
     }
 
     fn signal(&mut self, place: usize, signal: Signal) -> Result<(), String> {
-        let failed = |why: &dyn std::fmt::Display| format!("process p{place}: {why}");
-        let process = self.processes[place].as_mut().ok_or_else(|| failed(&"there is none"))?;
+        let Some(process) = self.processes[place].as_mut() else { return Ok(()) };
         if let Ok(Some(status)) = process.child.try_wait() {
-            return Err(failed(&format!("it has ended by itself: {status}")));
+            // It panicked, and has told why.
+            self.processes[place] = None;
+            let what = format!("process p{place} has ended by itself: {status}");
+            lock(&self.ledger).violated(now(), what);
+            return Ok(());
         }
-        kill_process(Pid::from_child(&process.child), signal).map_err(|error| failed(&error))
+        let sent = kill_process(Pid::from_child(&process.child), signal);
+        sent.map_err(|error| format!("process p{place}: {error}"))
     }
 
     /// Kills it. Returns how many locks it held.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the system refuses.
     pub(crate) fn kill(&mut self, place: usize) -> Result<usize, String> {
         let alive_at = now();
         self.signal(place, Signal::KILL)?;

@@ -25,9 +25,10 @@ const BUSY: Time = 10 * SECOND;
 /// How long processes may take to give everything back and end.
 const END: Time = 30 * SECOND;
 
-/// How much of the story is told around a violation: before and after it.
+/// How much of the story is told around a violation: before and after it, and how many lines.
 const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
+const LINES: usize = 80;
 
 /// Somebody wants an end.
 pub(crate) type Interrupt = Arc<AtomicBool>;
@@ -258,6 +259,8 @@ impl<'a> Round<'a> {
         let mut violations = std::mem::take(&mut ledger.violations);
         violations.sort_by_key(|violation| violation.at);
         let first = violations.first().map_or(start, |violation| violation.at);
+        let mut extract = ledger.story(first - BEFORE, first + AFTER);
+        extract.drain(..extract.len().saturating_sub(LINES));
         let healed = ledger.after_healing().into_iter().filter_map(|(_, after)| after).max();
         Outcome {
             interrupted,
@@ -269,7 +272,7 @@ impl<'a> Round<'a> {
             keys,
             healed,
             violations,
-            extract: ledger.story(first - BEFORE, first + AFTER),
+            extract,
             story: ledger.story(start, Time::MAX),
         }
     }

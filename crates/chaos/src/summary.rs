@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use quorlock_servers::proxy::Effect;
 use quorlock_sim::time::Time;
 
 use crate::ledger::{Tally, seconds};
@@ -87,17 +88,19 @@ impl Summary {
     /// It was not only ordered, but something has passed that it was done to.
     fn happened(&self, kind: Kind) -> bool {
         let touched = match kind {
-            Kind::Delay => 2,
-            Kind::Hold | Kind::HoldOld => 3,
-            Kind::Drop => 5,
-            Kind::Split => 6,
-            Kind::HalfClose => 7,
-            Kind::Truncate => 8,
-            Kind::Reset => 9,
+            Kind::Delay => Effect::Delayed,
+            Kind::Hold | Kind::HoldOld => Effect::Held,
+            Kind::Drop => Effect::Dropped,
+            Kind::Split => Effect::Split,
+            Kind::HalfClose => Effect::HalfClosed,
+            Kind::Truncate => Effect::Truncated,
+            Kind::Reset => Effect::Reset,
             // What is done to a process is done when it was ordered.
             _ => return self.injected.contains_key(&kind),
         };
-        self.effects[touched] > 0
+        let mut counts = EFFECTS.iter().zip(self.effects);
+        self.injected.contains_key(&kind)
+            && counts.any(|((effect, _), count)| *effect == touched && count > 0)
     }
 
     /// Something should not have been.
@@ -181,5 +184,54 @@ impl fmt::Display for Summary {
             [] => Ok(()),
             seeds => write!(f, "; {} violations, with seeds {seeds:?}", self.other_violations),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A round in which everything came about.
+    fn eventful() -> Outcome {
+        let injected = KINDS.iter().map(|kind| (*kind, 1)).collect();
+        Outcome { injected, effects: [1; EFFECTS.len()], ..Outcome::default() }
+    }
+
+    fn summary(outcome: &Outcome) -> Summary {
+        let mut summary = Summary::default();
+        (0..SEEDS_FOR_ALL).for_each(|seed| summary.add(seed, outcome));
+        summary
+    }
+
+    #[test]
+    fn a_fault_that_never_came_about_fails_the_run() {
+        assert!(!summary(&eventful()).has_failed());
+        let mut outcome = eventful();
+        outcome.injected.remove(&Kind::KillNode);
+        assert_eq!(summary(&outcome).never(), ["kill -9 a node"]);
+        // Ordered, but nothing passed.
+        let mut outcome = eventful();
+        outcome.effects = [0; EFFECTS.len()];
+        let summary = summary(&outcome);
+        assert!(summary.has_failed() && summary.never().contains(&"reset"));
+        assert!(summary.to_string().contains("NEVER INJECTED: "));
+    }
+
+    #[test]
+    fn too_few_rounds_are_not_expected_to_have_everything() {
+        let mut summary = Summary::default();
+        summary.add(0, &Outcome::default());
+        assert!(!summary.has_failed());
+    }
+
+    #[test]
+    fn a_violation_fails_the_run_and_names_its_seed() {
+        let mut outcome = eventful();
+        let violation = crate::ledger::Violation { at: 0, what: "two hold one lock".to_owned() };
+        outcome.violations.push(violation);
+        let mut summary = summary(&eventful());
+        summary.add(77, &outcome);
+        assert!(summary.has_failed());
+        assert!(summary.to_string().ends_with("1 violations, with seeds [77]"), "{summary}");
     }
 }

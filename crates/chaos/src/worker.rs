@@ -208,8 +208,10 @@ impl Caller {
             self.stay(&guard, &mut relied, now() + ttl / 4).await;
         }
         relied.look(&guard);
+        // Now and then without asking whether it still may: then the witness must notice.
+        let careless = self.random.percent(20);
         if let Some(Told::Number { number, .. }) = number
-            && guard.is_valid()
+            && (careless || guard.is_valid())
         {
             self.ask(Said::Writes { caller, read: number, until: relied.until }).await;
         }

@@ -16,6 +16,8 @@
 //! # }
 //! ```
 //!
+//! With the feature `proxy` there is a way to a server on which connections break (`proxy::Proxy`).
+//!
 //! Each server lives in a temporary directory of its own and ends with its [`Server`]: on drop,
 //! while a panic unwinds, and, where util-linux's `setpriv` is installed, also when this process
 //! is killed with SIGKILL. Elsewhere a killed process leaves its servers behind.
