@@ -45,7 +45,7 @@ pub(crate) struct Outcome {
     pub(crate) overlaps: usize,
     pub(crate) witness: Witness,
     pub(crate) keys: Keys,
-    /// When the last client had a lock again after everything was healed.
+    /// When the last client had a lock again after everything was healed; nothing if one had none.
     pub(crate) healed: Option<Time>,
     pub(crate) violations: Vec<Violation>,
     /// The story around the first violation, and all of it.
@@ -261,7 +261,9 @@ impl<'a> Round<'a> {
         let first = violations.first().map_or(start, |violation| violation.at);
         let mut extract = ledger.story(first - BEFORE, first + AFTER);
         extract.drain(..extract.len().saturating_sub(LINES));
-        let healed = ledger.after_healing().into_iter().filter_map(|(_, after)| after).max();
+        let after: Option<Vec<Time>> =
+            ledger.after_healing().into_iter().map(|(_, after)| after).collect();
+        let healed = after.and_then(|after| after.into_iter().max());
         Outcome {
             interrupted,
             injected,

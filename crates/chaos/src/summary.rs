@@ -28,6 +28,8 @@ pub(crate) struct Summary {
     /// How often keys were looked for right after the last client had been shut down.
     keys_at_once: u64,
     healed: Option<Time>,
+    /// Rounds in which one had none.
+    unhealed: u64,
     other_violations: usize,
 }
 
@@ -74,6 +76,7 @@ impl Summary {
         self.keys_left += keys;
         self.keys_at_once += u64::from(!outcome.interrupted && !outcome.keys.excused);
         self.healed = self.healed.max(outcome.healed);
+        self.unhealed += u64::from(!outcome.interrupted && outcome.healed.is_none());
         self.other_violations += outcome.violations.len();
     }
 
@@ -168,7 +171,11 @@ impl fmt::Display for Summary {
             "  {:<54}{:>9}  in {} of {} rounds looked for at once, else within one ttl",
             "keys left on the nodes", self.keys_left, self.keys_at_once, self.rounds
         )?;
-        let healed = self.healed.map_or_else(|| "not seen".to_owned(), seconds);
+        let healed = match self.healed {
+            Some(after) if self.unhealed == 0 => seconds(after),
+            None if self.unhealed == 0 => "not asked".to_owned(),
+            _ => "NOT ALL".to_owned(),
+        };
         writeln!(f, "  {:<54}{healed:>9}", "after healing, every client had a lock within")?;
         let never = self.never();
         if !never.is_empty() {
