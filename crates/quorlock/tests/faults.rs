@@ -7,11 +7,12 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    PATIENCE, Proxy, all_up, builder, calls, client, eventually, five, get, key_count,
-    no_key_is_left, run, start, state,
+    PATIENCE, all_up, builder, calls, client, eventually, five, get, key_count, no_key_is_left,
+    run, start, state,
 };
 use quorlock::node::{FailureKind, NodeState};
 use quorlock::{AcquireError, Client, NodeSaid, Outcome};
+use quorlock_servers::proxy::{Blow, Proxy};
 use quorlock_servers::{Listen, Nodes, Server, ServerOptions, find_or_skip};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -348,7 +349,7 @@ async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
     let Some(nodes) = five("a_release_that_was_lost_with_its_connection_is_sent_again") else {
         return;
     };
-    let proxy = Proxy::start(&nodes[0]).await;
+    let proxy = Proxy::start(&nodes[0]).await.unwrap();
     let urls = [proxy.url()].into_iter().chain(nodes[1..].iter().map(Server::url));
     let client = Client::builder()
         .nodes(urls)
@@ -360,7 +361,7 @@ async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
         all_up(&client).await;
         let guard = client.acquire("orders").await.unwrap();
         eventually("all nodes have given their votes", || guard.votes() == 5).await;
-        proxy.swallow();
+        proxy.strike(Blow::Swallow);
         let before = client.stats().nodes[0].commands;
         drop(guard);
         eventually("the release is sent", || client.stats().nodes[0].commands > before).await;
@@ -368,7 +369,7 @@ async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
         sleep(Duration::from_millis(20)).await;
         assert_eq!(key_count(&nodes[0]), 1, "it never arrived");
         assert_eq!(client.stats().releases_owed, 1);
-        proxy.cut();
+        proxy.strike(Blow::Close);
         no_key_is_left(&nodes[..1]).await;
         eventually("nothing is owed", || client.stats().releases_owed == 0).await;
     }
@@ -380,7 +381,7 @@ async fn a_silent_connection_is_replaced_and_what_it_took_is_taken_back() {
     let Some(nodes) = five("a_silent_connection_is_replaced_and_what_it_took_is_taken_back") else {
         return;
     };
-    let proxy = Proxy::start(&nodes[0]).await;
+    let proxy = Proxy::start(&nodes[0]).await.unwrap();
     let urls = [proxy.url()].into_iter().chain(nodes[1..].iter().map(Server::url));
     let client = Client::builder()
         .nodes(urls)
@@ -393,7 +394,7 @@ async fn a_silent_connection_is_replaced_and_what_it_took_is_taken_back() {
     eventually("all nodes have given their votes", || guard.votes() == 5).await;
     let connections = || calls(&nodes[0], "hello");
     let before = connections();
-    proxy.swallow();
+    proxy.strike(Blow::Swallow);
     let started = Instant::now();
     drop(guard);
     let suspended = || matches!(state(&client, 0), NodeState::Suspended(_));

@@ -95,6 +95,25 @@ pub fn find_in(workspace: Option<&Path>) -> Result<ServerBinary, NotFound> {
     Places::of_this_process(workspace).best()
 }
 
+/// The server that an option of a command line names: a path, a program on `PATH`, or, without a
+/// name, what [`find_in`] finds.
+///
+/// # Errors
+/// For people: what is wrong with it, or how to get one.
+pub fn find_named(name: Option<&str>, workspace: Option<&Path>) -> Result<ServerBinary, String> {
+    let Some(name) = name else {
+        return find_in(workspace).map_err(|error| error.to_string());
+    };
+    if name.contains('/') {
+        return ServerBinary::at(Path::new(name)).map_err(|why| format!("--server {name}: {why}"));
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut files = env::split_paths(&path).map(|folder| folder.join(name));
+    let file = files.find(|file| file.is_file());
+    let file = file.ok_or_else(|| format!("--server {name}: there is no such program on PATH"))?;
+    ServerBinary::at(&file).map_err(|why| format!("--server {name}: {why}"))
+}
+
 /// Every usable server, each version once, in the order in which [`find_in`] prefers them.
 ///
 /// # Errors

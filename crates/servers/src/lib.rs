@@ -16,6 +16,8 @@
 //! # }
 //! ```
 //!
+//! With the feature `proxy` there is a way to a server on which connections break (`proxy::Proxy`).
+//!
 //! Each server lives in a temporary directory of its own and ends with its [`Server`]: on drop,
 //! while a panic unwinds, and, where util-linux's `setpriv` is installed, also when this process
 //! is killed with SIGKILL. Elsewhere a killed process leaves its servers behind.
@@ -25,14 +27,19 @@
 pub mod find;
 mod nodes;
 mod options;
+#[cfg(feature = "proxy")]
+pub mod proxy;
 mod reply;
 mod server;
 mod skip;
 mod spawn;
 
-pub use find::{Flavor, NotFound, SERVER_VARIABLE, ServerBinary, Version, find, find_all, find_in};
+pub use find::{
+    Flavor, NotFound, SERVER_VARIABLE, ServerBinary, Version, find, find_all, find_in, find_named,
+};
 pub use nodes::Nodes;
 pub use options::{Listen, ServerOptions, TlsFiles};
 pub use reply::Reply;
 pub use server::{Server, StartError};
 pub use skip::{REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, find_or_skip, skip};
+pub use spawn::spawn;

@@ -215,7 +215,7 @@ impl Server {
         Connection::open(&self.socket(), password, COMMAND_LIMIT)?.command(args)
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         socket_in(self.home.path())
     }
 

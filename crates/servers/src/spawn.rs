@@ -14,8 +14,12 @@ use std::thread;
 
 type Job = (Command, Sender<io::Result<Child>>);
 
-/// Starts `program` as configured by `configure`.
-pub(crate) fn spawn(program: &Path, configure: impl FnOnce(&mut Command)) -> io::Result<Child> {
+/// Starts `program` as configured by `configure`. Where `setpriv` can see to it, it dies with this
+/// process, and signals of the terminal do not reach it.
+///
+/// # Errors
+/// What the system says.
+pub fn spawn(program: &Path, configure: impl FnOnce(&mut Command)) -> io::Result<Child> {
     let mut command = if dies_with_parent() {
         use std::os::unix::process::CommandExt as _;
         let mut command = Command::new("setpriv");

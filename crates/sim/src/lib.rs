@@ -37,6 +37,7 @@ mod world;
 pub use count::{Count, Counts};
 pub use invariants::{SENTENCES, Violation};
 pub use plan::{Fault, Outside, Plan};
+pub use random::Random;
 pub use shrink::shrink;
 pub use world::Outcome;
 

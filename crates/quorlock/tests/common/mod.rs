@@ -5,7 +5,6 @@
 
 pub(crate) mod resp;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use quorlock::node::NodeState;
@@ -14,9 +13,6 @@ use quorlock_servers::{
     Nodes, NotFound, REQUIRE_VARIABLE, Reply, Server, ServerBinary, ServerOptions, find_all,
     find_or_skip, skip,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixStream};
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 /// Longer than anything takes on a busy machine, and short enough to fail some day.
@@ -128,97 +124,6 @@ pub(crate) async fn all_up(client: &Client) {
         while state(client, place) != NodeState::Up {
             assert!(started.elapsed() < PATIENCE, "node {place} is {:?}", state(client, place));
             sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
-/// A way to a server that misbehaves on demand: it can swallow what is sent on the connections it
-/// has, and cut them.
-#[derive(Debug)]
-pub(crate) struct Proxy {
-    port: u16,
-    commands: watch::Sender<(u64, Way)>,
-}
-
-/// What becomes of the connections that exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Open,
-    /// Everything is taken and nothing passed on, as by a firewall that has lost its state.
-    Swallows,
-    Cut,
-}
-
-impl Proxy {
-    pub(crate) async fn start(server: &Server) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let path = PathBuf::from(server.address());
-        let (commands, seen) = watch::channel((0, Way::Open));
-        let accepting = async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = UnixStream::connect(&path).await else { continue };
-                let seen = seen.clone();
-                let (born, _) = *seen.borrow();
-                tokio::spawn(async move {
-                    let (from_client, to_client) = client.into_split();
-                    let (from_server, to_server) = server.into_split();
-                    let there = pass(from_client, to_server, seen.clone(), born);
-                    let back = pass(from_server, to_client, seen, born);
-                    tokio::select! { () = there => {} () = back => {} }
-                });
-            }
-        };
-        tokio::spawn(accepting);
-        Self { port, commands }
-    }
-
-    pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    /// From now on the connections that exist lead nowhere; new ones work.
-    pub(crate) fn swallow(&self) {
-        self.command(Way::Swallows);
-    }
-
-    /// Closes the connections that exist; new ones work.
-    pub(crate) fn cut(&self) {
-        self.command(Way::Cut);
-    }
-
-    fn command(&self, way: Way) {
-        self.commands.send_modify(|(age, current)| {
-            *age += 1;
-            *current = way;
-        });
-    }
-}
-
-/// Copies bytes until an end, or until the connection is cut. `born`: the last command that came
-/// before the connection.
-async fn pass(
-    mut from: impl AsyncReadExt + Unpin,
-    mut to: impl AsyncWriteExt + Unpin,
-    mut seen: watch::Receiver<(u64, Way)>,
-    born: u64,
-) {
-    let mut buffer = [0; 4096];
-    loop {
-        let (age, way) = *seen.borrow_and_update();
-        let way = if age > born { way } else { Way::Open };
-        if way == Way::Cut {
-            return;
-        }
-        tokio::select! {
-            biased;
-            changed = seen.changed() => if changed.is_err() { return },
-            read = from.read(&mut buffer) => {
-                let Ok(count @ 1..) = read else { return };
-                if way == Way::Open && to.write_all(&buffer[..count]).await.is_err() {
-                    return;
-                }
-            }
         }
     }
 }

@@ -4,13 +4,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use quorlock_servers::Server;
+use quorlock_servers::proxy::Door;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -64,7 +64,7 @@ const READING: Duration = Duration::from_millis(1);
 type Rule = Box<dyn Fn(&Message, &[Seen]) -> Fate + Send>;
 
 pub(crate) struct RespProxy {
-    port: u16,
+    door: Door,
     shared: Arc<Shared>,
 }
 
@@ -75,25 +75,23 @@ struct Shared {
 
 impl RespProxy {
     pub(crate) async fn start(server: &Server) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let path = PathBuf::from(server.address());
         let rule: Rule = Box::new(|_, _| Fate::Pass);
         let state = Mutex::new((rule, Vec::new()));
         let shared = Arc::new(Shared { state, changed: watch::Sender::new(0) });
         let its = shared.clone();
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                client.set_nodelay(true).unwrap();
-                let Ok(server) = UnixStream::connect(&path).await else { continue };
-                tokio::spawn(Connection::new(its.clone()).run(client, server));
+        let door = Door::open(server, move |client, server| {
+            let connection = Connection::new(its.clone());
+            async move {
+                if let Some(server) = server {
+                    connection.run(client, server).await;
+                }
             }
         });
-        Self { port, shared }
+        Self { door: door.await.unwrap(), shared }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        self.door.url()
     }
 
     /// Forgets what was seen. From now on this rule applies.
@@ -127,7 +125,7 @@ impl RespProxy {
 
 impl fmt::Debug for RespProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RespProxy").field("port", &self.port).field("seen", &self.seen()).finish()
+        f.debug_struct("RespProxy").field("url", &self.url()).field("seen", &self.seen()).finish()
     }
 }
 

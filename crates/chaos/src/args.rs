@@ -1,0 +1,62 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::crew::WORKER;
+
+/// Breaks real servers, connections and processes under quorlock, and watches the locks
+///
+/// Each round starts servers and processes of its own, does to them for five seconds what its seed
+/// says, heals everything, and looks whether two ever held one lock, an update was lost, a key is
+/// left, or somebody got no lock any more. Exit code 1 if so, 2 if nothing could be run.
+#[derive(Debug, Parser)]
+#[command(name = "quorlock-chaos", version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// How long, in minutes; at least one round is run
+    #[arg(long, value_name = "M", default_value_t = 1.0, value_parser = minutes)]
+    pub(crate) minutes: f64,
+
+    /// The seed of the first round, the next one has the next; the same seed is the same schedule
+    /// [default: a new one]
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+
+    /// The server to run: a path, or a program on the PATH [default: as the tests, the first of
+    /// QUORLOCK_SERVER, the PATH and target/servers]
+    #[arg(long, value_name = "SERVER")]
+    pub(crate) server: Option<String>,
+
+    /// One round that must fail: a majority of the nodes loses its data and is back at once, again
+    /// and again. Exit code 0 if two are seen to hold one lock
+    #[arg(long, conflicts_with = "minutes")]
+    pub(crate) negative: bool,
+
+    /// Tell everything that happens, not just what is done and what comes of it
+    #[arg(long)]
+    pub(crate) story: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// A process that takes locks
+    #[command(name = WORKER, hide = true)]
+    Worker {
+        /// What it is to do
+        job: String,
+    },
+}
+
+/// Two weeks is as long as anybody means.
+const MINUTES_MAX: f64 = 20_160.0;
+
+fn minutes(text: &str) -> Result<f64, String> {
+    let minutes: f64 = text.parse().map_err(|_| "not a number of minutes".to_owned())?;
+    if minutes.is_finite() && minutes > 0.0 && minutes <= MINUTES_MAX {
+        Ok(minutes)
+    } else {
+        Err(format!("must be above 0 and at most {MINUTES_MAX}"))
+    }
+}

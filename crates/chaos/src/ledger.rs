@@ -1,0 +1,285 @@
+//! What is known of a round: who holds what, the numbers that holders write, and the story.
+
+use std::collections::BTreeMap;
+
+use quorlock_sim::time::{SECOND, Time};
+
+use crate::clock::now;
+use crate::oracles::{Hold, Witness, Written};
+use crate::plan::PROCESSES;
+use crate::talk::{CALLERS, CLIENTS, RESOURCES, Refused, Said, Told};
+
+/// Something that should not have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) at: Time,
+    pub(crate) what: String,
+}
+
+/// How calls ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) granted: u64,
+    pub(crate) contended: u64,
+    pub(crate) no_quorum: u64,
+    pub(crate) too_slow: u64,
+    pub(crate) cancelled: u64,
+    /// Locks that were lost, by cause.
+    pub(crate) lost: BTreeMap<String, u64>,
+    /// Holders that were stopped or killed.
+    pub(crate) stopped_holding: u64,
+    pub(crate) killed_holding: u64,
+}
+
+/// A caller: its process, which of those with that place it is, and its number there.
+type Caller = (usize, u32, usize);
+
+/// See above.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    start: Time,
+    holds: Vec<Hold>,
+    /// Those that are held now, by their places; what ends them is not known yet.
+    open: BTreeMap<Caller, usize>,
+    pub(crate) witnesses: [Witness; RESOURCES.len()],
+    pub(crate) tally: Tally,
+    pub(crate) violations: Vec<Violation>,
+    story: Vec<(Time, String)>,
+    /// When all was well again, and how long after that each client had a lock.
+    healed: Option<Time>,
+    granted_after: BTreeMap<(usize, usize), Time>,
+    /// Releases that clients owed when they had been shut down.
+    pub(crate) owed: usize,
+    /// How many clients have been shut down.
+    pub(crate) closed: usize,
+}
+
+impl Ledger {
+    pub(crate) fn new(start: Time) -> Self {
+        Self {
+            start,
+            holds: Vec::new(),
+            open: BTreeMap::new(),
+            witnesses: Default::default(),
+            tally: Tally::default(),
+            violations: Vec::new(),
+            story: Vec::new(),
+            healed: None,
+            granted_after: BTreeMap::new(),
+            owed: 0,
+            closed: 0,
+        }
+    }
+
+    /// A line of the story.
+    pub(crate) fn note(&mut self, at: Time, what: impl Into<String>) {
+        self.story.push((at, what.into()));
+    }
+
+    pub(crate) fn violated(&mut self, at: Time, what: String) {
+        self.note(at, format!("VIOLATION: {what}"));
+        self.violations.push(Violation { at, what });
+    }
+
+    /// Takes in what a caller says; returns what it is to be told.
+    pub(crate) fn said(&mut self, process: usize, generation: u32, said: Said) -> Option<Told> {
+        let heard = now();
+        let id = |caller| (process, generation, caller);
+        match said {
+            Said::Holds { caller, resource, at, until } => {
+                self.granted(id(caller), resource, (at, until));
+            }
+            Said::StillHolds { caller, until } => {
+                if let Some(hold) = self.held_by(id(caller)) {
+                    hold.to = hold.to.max(until);
+                }
+            }
+            Said::Held { caller, until, lost } => self.ended(id(caller), until, lost),
+            Said::Refused { caller, why } => {
+                let (count, what) = match why {
+                    Refused::Contended => (&mut self.tally.contended, "refused: contended"),
+                    Refused::NoQuorum => (&mut self.tally.no_quorum, "refused: no quorum"),
+                    Refused::TooSlow => (&mut self.tally.too_slow, "refused: too slow"),
+                    Refused::Cancelled => (&mut self.tally.cancelled, "does not wait any longer"),
+                };
+                *count += 1;
+                self.note(heard, format!("{}: {what}", name(id(caller))));
+            }
+            Said::Reads { caller } => {
+                let resource = self.held_by(id(caller))?.resource;
+                let number = self.witnesses[resource].number;
+                return Some(Told::Number { caller, number });
+            }
+            Said::Writes { caller, read, until } => {
+                let resource = self.held_by(id(caller))?.resource;
+                let written = self.writes(id(caller), resource, (read, until));
+                return Some(Told::Written { caller, written });
+            }
+            Said::Closed { client, owed } => {
+                self.closed += 1;
+                self.owed += owed;
+                self.note(heard, format!("p{process}, client {client}: shut down, owes {owed}"));
+            }
+        }
+        None
+    }
+
+    fn granted(&mut self, id: Caller, resource: usize, (at, until): (Time, Time)) {
+        self.tally.granted += 1;
+        let valid = self.when(until.max(self.start));
+        self.note(at, format!("{}: holds {}, valid until {valid}", name(id), RESOURCES[resource]));
+        self.open.insert(id, self.holds.len());
+        self.holds.push(Hold { holder: name(id), resource, from: at, to: until });
+        if let Some(healed) = self.healed.filter(|healed| *healed <= at) {
+            self.granted_after.entry((id.0, id.2 / CALLERS)).or_insert(at - healed);
+        }
+    }
+
+    fn ended(&mut self, id: Caller, until: Time, lost: Option<String>) {
+        let Some(place) = self.open.remove(&id) else { return };
+        self.holds[place].to = until;
+        let resource = RESOURCES[self.holds[place].resource];
+        let what = match lost {
+            Some(cause) => {
+                let what = format!("has lost {resource}: {cause}");
+                *self.tally.lost.entry(cause).or_default() += 1;
+                what
+            }
+            None => format!("gives {resource} back"),
+        };
+        self.note(until.max(self.start), format!("{}: {what}", name(id)));
+    }
+
+    fn writes(&mut self, id: Caller, resource: usize, (read, until): (u64, Time)) -> bool {
+        let at = now();
+        let (who, lock) = (name(id), RESOURCES[resource]);
+        match self.witnesses[resource].write(read, until, at) {
+            Written::Yes => {
+                self.note(at, format!("{who}: writes {} for {lock}", read + 1));
+                true
+            }
+            Written::TooLate => {
+                self.note(at, format!("{who}: comes too late to write for {lock}"));
+                false
+            }
+            Written::OverAnothers { was } => {
+                let next = read + 1;
+                let what = format!("lost update of {lock}: {who} writes {next} over {was}");
+                self.violated(at, what);
+                true
+            }
+        }
+    }
+
+    fn held_by(&mut self, id: Caller) -> Option<&mut Hold> {
+        let place = *self.open.get(&id)?;
+        self.holds.get_mut(place)
+    }
+
+    /// How many locks a process holds.
+    pub(crate) fn held_in(&self, process: usize, at: Time) -> usize {
+        let valid = |place: &usize| self.holds[*place].to > at;
+        self.open.iter().filter(|(id, place)| id.0 == process && valid(place)).count()
+    }
+
+    /// A process was alive then, and not for much longer: it holds nothing any more.
+    pub(crate) fn killed(&mut self, process: usize, alive_at: Time) {
+        let open = std::mem::take(&mut self.open);
+        let (dead, others) = open.into_iter().partition(|(id, _)| id.0 == process);
+        self.open = others;
+        for place in BTreeMap::into_values(dead) {
+            let hold = &mut self.holds[place];
+            hold.to = hold.to.min(alive_at);
+        }
+    }
+
+    /// All faults are over.
+    pub(crate) fn healed(&mut self, at: Time) {
+        self.healed = Some(at);
+        self.note(at, "everything is healed");
+    }
+
+    /// Each client's name, and how long after the healing it had a lock.
+    pub(crate) fn after_healing(&self) -> Vec<(String, Option<Time>)> {
+        let clients = (0..PROCESSES).flat_map(|process| (0..CLIENTS).map(move |of| (process, of)));
+        let after = |id| self.granted_after.get(&id).copied();
+        clients.map(|(p, of)| (format!("p{p}, client {of}"), after((p, of)))).collect()
+    }
+
+    /// All holds so far. What is still held counts for as long as its holder was told.
+    pub(crate) fn holds(&self) -> &[Hold] {
+        &self.holds
+    }
+
+    /// A time, counted from the start.
+    pub(crate) fn when(&self, at: Time) -> String {
+        seconds(at - self.start)
+    }
+
+    /// What happened between those times, in order.
+    pub(crate) fn story(&self, from: Time, to: Time) -> Vec<String> {
+        let mut lines: Vec<_> =
+            self.story.iter().filter(|(at, _)| (from..=to).contains(at)).collect();
+        lines.sort_by_key(|(at, _)| *at);
+        lines.iter().map(|(at, what)| format!("{:>10}  {what}", self.when(*at))).collect()
+    }
+}
+
+/// A span of time, for people.
+pub(crate) fn seconds(span: Time) -> String {
+    format!("{:.3} s", span as f64 / SECOND as f64)
+}
+
+fn name((process, generation, caller): Caller) -> String {
+    let letter = ('a'..='z').nth(caller).unwrap_or('?');
+    // A process that was killed has successors.
+    let primes = "'".repeat(generation as usize);
+    format!("p{process}{primes}{letter}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracles::overlaps;
+
+    /// Times are all far in the past, so that every write comes too late; what is believed of holds
+    /// is what matters here.
+    fn holds(ledger: &mut Ledger, process: usize, at: Time, until: Time) {
+        ledger.said(process, 0, Said::Holds { caller: 0, resource: 0, at, until });
+    }
+
+    #[test]
+    fn who_was_killed_held_until_then_at_most() {
+        let mut ledger = Ledger::new(0);
+        holds(&mut ledger, 0, 10, 100);
+        assert_eq!((ledger.held_in(0, 50), ledger.held_in(0, 100)), (1, 0));
+        ledger.killed(0, 50);
+        holds(&mut ledger, 1, 60, 90);
+        assert_eq!(overlaps(ledger.holds()), []);
+        assert_eq!(ledger.holds()[0].to, 50);
+    }
+
+    #[test]
+    fn who_was_stopped_holds_for_as_long_as_it_was_told() {
+        let mut ledger = Ledger::new(0);
+        holds(&mut ledger, 0, 10, 100);
+        ledger.said(0, 0, Said::StillHolds { caller: 0, until: 120 });
+        holds(&mut ledger, 1, 110, 200);
+        assert_eq!(overlaps(ledger.holds()).len(), 1);
+    }
+
+    #[test]
+    fn two_that_write_over_each_other_are_told_apart_and_kept() {
+        let mut ledger = Ledger::new(now());
+        let until = now() + 3600 * SECOND;
+        holds(&mut ledger, 0, now(), until);
+        holds(&mut ledger, 1, now(), until);
+        let write = Said::Writes { caller: 0, read: 0, until };
+        let written = Some(Told::Written { caller: 0, written: true });
+        assert_eq!(ledger.said(0, 0, write.clone()), written);
+        assert!(ledger.violations.is_empty());
+        assert_eq!(ledger.said(1, 0, write), written);
+        assert_eq!(ledger.violations.len(), 1);
+        assert!(ledger.violations[0].what.contains("p1a writes 1 over 1"), "{ledger:?}");
+    }
+}

@@ -1,0 +1,291 @@
+//! A worker process: two clients, on a runtime each, with two callers each, that take locks, rely on
+//! them, and give them back or forget to. It tells what it does as it does it, because it may be
+//! killed or stopped at any moment.
+
+use std::io::{self, BufRead as _, Write as _};
+use std::process;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use quorlock::{AcquireError, Client, Guard, LossCause};
+use quorlock_sim::Random;
+use quorlock_sim::time::{MS, Time};
+use tokio::runtime::Builder;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::clock::now;
+use crate::plan::nanos;
+use crate::talk::{CALLERS, CLIENTS, Job, RESOURCES, Refused, Said, Told};
+
+/// How long a client that is shut down waits for what it owes: longer than any key lives.
+const SHUTDOWN: Duration = Duration::from_secs(10);
+
+/// How things stand, as the program says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Chaos,
+    Calm,
+    Over,
+}
+
+/// Works as the argument says.
+///
+/// # Errors
+/// What kept it from that.
+pub(crate) fn main(job: &str) -> Result<(), String> {
+    let job: Job = serde_json::from_str(job)
+        .map_err(|_| "a worker is started by quorlock-chaos itself, not by hand".to_owned())?;
+    #[cfg(quorlock_mutants)]
+    mutant()?;
+    let (tell_phase, phase) = watch::channel(Phase::Chaos);
+    let (inboxes, answers): (Vec<_>, Vec<_>) =
+        (0..CLIENTS * CALLERS).map(|_| mpsc::unbounded_channel()).unzip();
+    let mut answers = answers.into_iter();
+    let threads: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let answers: Vec<_> = answers.by_ref().take(CALLERS).collect();
+            let (job, phase) = (job.clone(), phase.clone());
+            thread::spawn(move || run_client(client, &job, answers, &phase))
+        })
+        .collect();
+    thread::spawn(move || listen(&inboxes, &tell_phase));
+    for thread in threads {
+        thread.join().map_err(|_| "a client panicked".to_owned())??;
+    }
+    Ok(())
+}
+
+/// Makes the mistake that the environment names.
+#[cfg(quorlock_mutants)]
+fn mutant() -> Result<(), String> {
+    match std::env::var("QUORLOCK_MUTANT") {
+        Ok(name) if !quorlock_sim::mutants::switch_on(&name) => Err(format!("no mutant {name:?}")),
+        _ => Ok(()),
+    }
+}
+
+/// Takes in what the program says. When it says nothing more it is gone, and so is this process.
+fn listen(inboxes: &[mpsc::UnboundedSender<Told>], phase: &watch::Sender<Phase>) {
+    for line in io::stdin().lock().lines() {
+        let told = line.ok().and_then(|line| serde_json::from_str(&line).ok());
+        let Some(told) = told else { break };
+        match told {
+            Told::Number { caller, .. } | Told::Written { caller, .. } => {
+                if let Some(inbox) = inboxes.get(caller) {
+                    // A caller that has ended wants no answer.
+                    let _ = inbox.send(told);
+                }
+            }
+            Told::Calm => phase.send_modify(|phase| *phase = Phase::Calm.max(*phase)),
+            Told::Stop => drop(phase.send_replace(Phase::Over)),
+        }
+    }
+    process::exit(1);
+}
+
+fn say(said: &Said) {
+    static OUT: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = OUT.lock().unwrap_or_else(PoisonError::into_inner);
+    let line = serde_json::to_string(said).map(|line| line + "\n").unwrap_or_default();
+    // In one piece: what is killed in between has said it, or not.
+    if io::stdout().write_all(line.as_bytes()).is_err() {
+        process::exit(1);
+    }
+}
+
+fn run_client(
+    number: usize,
+    job: &Job,
+    answers: Vec<mpsc::UnboundedReceiver<Told>>,
+    phase: &watch::Receiver<Phase>,
+) -> Result<(), String> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let client = build(number, job).map_err(|error| error.to_string())?;
+        let callers = answers.into_iter().enumerate().map(|(place, answers)| {
+            let caller = number * CALLERS + place;
+            let caller = Caller {
+                number: caller,
+                client: client.clone(),
+                max_ttl: job.max_ttl,
+                random: Random::new(job.seed, caller as u64),
+                answers,
+                phase: phase.clone(),
+            };
+            tokio::spawn(caller.work())
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            caller.await.map_err(|panic| panic.to_string())?;
+        }
+        let owed = client.shutdown(SHUTDOWN).await.err().map_or(0, |error| error.owed.max(1));
+        say(&Said::Closed { client: number, owed });
+        Ok(())
+    })
+}
+
+fn build(number: usize, job: &Job) -> Result<Client, quorlock::BuildError> {
+    let max_ttl = nanos(job.max_ttl);
+    let builder = Client::builder().nodes(&job.urls).ttl(max_ttl).max_ttl(max_ttl);
+    let builder = match job.exact {
+        true => builder.margin(Duration::ZERO).drift(0, Duration::from_millis(2)),
+        false => builder,
+    };
+    // One client lives on its callers' runtime, the other on a thread of its own.
+    if number == 0 { builder.build() } else { builder.own_thread().build() }
+}
+
+struct Caller {
+    number: usize,
+    client: Client,
+    max_ttl: Time,
+    random: Random,
+    answers: mpsc::UnboundedReceiver<Told>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl Caller {
+    async fn work(mut self) {
+        while *self.phase.borrow() != Phase::Over {
+            self.turn().await;
+            let rest = self.random.between(0, 20 * MS);
+            sleep(nanos(rest)).await;
+        }
+    }
+
+    fn is_calm(&self) -> bool {
+        *self.phase.borrow() != Phase::Chaos
+    }
+
+    /// Asks for a lock, in one of the ways there are.
+    async fn turn(&mut self) {
+        let resource = self.random.index(RESOURCES.len());
+        let ttl = self.random.between(self.max_ttl / 2, self.max_ttl);
+        let automatic = self.random.percent(70);
+        let wait = self.random.between(50 * MS, 3000 * MS);
+        let name = RESOURCES[resource];
+        let call = match self.random.percent(15) {
+            true => self.client.try_acquire(name),
+            false => self.client.acquire(name).wait(nanos(wait)),
+        };
+        let call = call.ttl(nanos(ttl)).auto_extend(automatic);
+        let patience = match self.random.percent(15) {
+            true => self.random.between(0, 50 * MS),
+            false => Time::MAX,
+        };
+        let mut phase = self.phase.clone();
+        let granted = tokio::select! {
+            granted = timeout(nanos(patience), call.into_future()) => granted.ok(),
+            _ = phase.wait_for(|phase| *phase == Phase::Over) => None,
+        };
+        match granted {
+            Some(Ok(guard)) => self.hold(guard, resource, ttl).await,
+            Some(Err(error)) => self.refused(why(&error)),
+            None => self.refused(Refused::Cancelled),
+        }
+    }
+
+    fn refused(&self, why: Refused) {
+        say(&Said::Refused { caller: self.number, why });
+    }
+
+    /// Relies on a lock, and gives it back in one of the ways there are.
+    async fn hold(&mut self, guard: Guard, resource: usize, ttl: Time) {
+        let caller = self.number;
+        let mut relied = Relied { at: now(), until: 0 };
+        relied.look(&guard);
+        say(&Said::Holds { caller, resource, at: relied.at, until: relied.until });
+        let number = self.ask(Said::Reads { caller }).await;
+        let long = !self.is_calm() && self.random.percent(40);
+        let most = if long { 2 * ttl } else { 20 * MS };
+        let end = now() + self.random.between(0, most);
+        self.stay(&guard, &mut relied, end).await;
+        if long && guard.is_valid() && self.random.percent(20) {
+            // How it went shows in the validity.
+            let _ = guard.extend().await;
+            self.stay(&guard, &mut relied, now() + ttl / 4).await;
+        }
+        relied.look(&guard);
+        // Now and then without asking whether it still may: then the witness must notice.
+        let careless = self.random.percent(20);
+        if let Some(Told::Number { number, .. }) = number
+            && (careless || guard.is_valid())
+        {
+            self.ask(Said::Writes { caller, read: number, until: relied.until }).await;
+        }
+        let until = relied.end(&guard);
+        let lost = guard.loss().map(|cause| format!("{cause:?}"));
+        say(&Said::Held { caller, until, lost });
+        match self.random.below(3) {
+            0 => drop(guard),
+            // Queued by the call itself.
+            1 => drop(guard.release()),
+            // What the nodes say to it is seen in what keys are left.
+            _ => drop(guard.release().await),
+        }
+    }
+
+    /// Holds the lock for so long, unless it is lost or all is over.
+    async fn stay(&mut self, guard: &Guard, relied: &mut Relied, end: Time) {
+        let mut phase = self.phase.clone();
+        loop {
+            let left = (end - now()).max(0);
+            tokio::select! {
+                _ = guard.lost() => return,
+                _ = phase.wait_for(|phase| *phase == Phase::Over) => return,
+                () = sleep(nanos(left.min(25 * MS))) => {}
+            }
+            if now() >= end {
+                return;
+            }
+            relied.look(guard);
+            say(&Said::StillHolds { caller: self.number, until: relied.until });
+        }
+    }
+
+    async fn ask(&mut self, what: Said) -> Option<Told> {
+        say(&what);
+        self.answers.recv().await
+    }
+}
+
+/// How long a holder may believe in its lock.
+struct Relied {
+    /// It was seen to be valid then.
+    at: Time,
+    /// It was said to be valid until then, or longer.
+    until: Time,
+}
+
+impl Relied {
+    fn look(&mut self, guard: &Guard) {
+        // Read first: what the guard says of a later moment is at least as good.
+        let before = now();
+        let remaining = Time::try_from(guard.remaining().as_nanos()).unwrap_or(0);
+        if remaining > 0 {
+            self.at = before;
+            self.until = self.until.max(before + remaining);
+        }
+    }
+
+    /// When it ceased to hold the lock, right before giving it back.
+    fn end(&self, guard: &Guard) -> Time {
+        let before = now();
+        match guard.loss() {
+            None => before,
+            Some(LossCause::Expired | LossCause::HoldLimit) => self.until.min(before),
+            // Taken from it before its time: nobody can say when.
+            Some(_) => self.at,
+        }
+    }
+}
+
+fn why(error: &AcquireError) -> Refused {
+    match error {
+        AcquireError::Contended(_) => Refused::Contended,
+        AcquireError::TooSlow(_) => Refused::TooSlow,
+        _ => Refused::NoQuorum,
+    }
+}

@@ -1,0 +1,148 @@
+//! The program from outside: it can fail, it refuses nonsense, and nothing of it is left behind.
+
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use quorlock_servers::{SERVER_VARIABLE, find_or_skip};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Longer than anything takes here, in steps of [`STEP`].
+const STEPS: usize = 3000;
+const STEP: Duration = Duration::from_millis(20);
+
+/// A folder that everything the program starts is in, by which it is found.
+struct Room(TempDir);
+
+impl Room {
+    /// `None`: there is no server here, and that has been said.
+    fn new(test: &str) -> Option<Self> {
+        find_or_skip(test)?;
+        Some(Self(tempfile::tempdir().unwrap()))
+    }
+
+    fn chaos(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock-chaos"));
+        command.args(args).current_dir(self.0.path()).env("TMPDIR", self.0.path());
+        command
+    }
+
+    fn start(&self, args: &[&str]) -> Child {
+        self.chaos(args).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// The states of all processes in this room, such as `T` for stopped.
+    fn processes(&self) -> Vec<char> {
+        let of = |process: &Path| {
+            let work = fs::read_link(process.join("cwd")).ok()?;
+            let stat = fs::read_to_string(process.join("stat")).ok()?;
+            let state = stat.rsplit_once(") ")?.1.chars().next()?;
+            (work.starts_with(self.0.path()) && state != 'Z').then_some(state)
+        };
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|process| of(&process.path())).collect()
+    }
+
+    fn until(&self, what: &str, is_so: impl Fn(&[char]) -> bool) {
+        for _ in 0..STEPS {
+            if is_so(&self.processes()) {
+                return;
+            }
+            thread::sleep(STEP);
+        }
+        panic!("still not so: {what}");
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The oracles see what they are there for: a majority that forgets lets two hold one lock.
+#[test]
+fn nodes_that_forget_are_found_out() {
+    let Some(room) = Room::new("nodes_that_forget_are_found_out") else { return };
+    let Output { status, stdout, .. } =
+        room.chaos(&["--negative", "--seed", "1"]).output().unwrap();
+    let said = text(&stdout);
+    assert_eq!(status.code(), Some(0), "{said}");
+    for words in ["VIOLATION: ", " both hold ", "kill -9, and started at once, empty", "seed 1"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    room.until("nothing is left", <[char]>::is_empty);
+}
+
+#[test]
+fn nonsense_is_refused() {
+    for args in [
+        &["--minutes", "0"][..],
+        &["--minutes", "-1"],
+        &["--minutes", "NaN"],
+        &["--minutes", "soon"],
+        &["--seed", "-1"],
+        &["--seed", "18446744073709551616"],
+        &["--negative", "--minutes", "1"],
+        &["--server", "/nowhere/redis-server"],
+        &["--server", "no-such-server"],
+        &["--server", "cat"],
+        &["worker"],
+        &["worker", "by hand"],
+        &["more"],
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock-chaos"));
+        let Output { status, stdout, stderr } = command.args(args).output().unwrap();
+        assert_eq!((status.code(), text(&stdout).as_str()), (Some(2), ""), "{args:?}");
+        assert!(!stderr.is_empty(), "{args:?}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quorlock-chaos"));
+    let output = command.env(SERVER_VARIABLE, "/nowhere/redis-server").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("QUORLOCK_SERVER=/nowhere/redis-server"));
+}
+
+#[test]
+fn ctrl_c_ends_it_with_the_summary_and_leaves_nothing() {
+    let Some(room) = Room::new("ctrl_c_ends_it_with_the_summary") else { return };
+    // Itself, three to five servers, three workers.
+    let mut chaos = room.start(&["--minutes", "60", "--seed", "7"]);
+    room.until("all run", |processes| processes.len() >= 7);
+    signal(&chaos, Signal::INT);
+    let mut said = String::new();
+    chaos.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(chaos.wait().unwrap().code(), Some(0), "{said}");
+    for words in ["and one that was interrupted", "two holders at the same time", "faults injected"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(room.processes().is_empty());
+}
+
+/// Also what stands still and cannot see that it is alone.
+#[test]
+fn when_it_is_killed_everything_dies_with_it() {
+    let Some(room) = Room::new("when_it_is_killed_everything_dies_with_it") else { return };
+    let setpriv = Command::new("setpriv").args(["--pdeathsig", "KILL", "true"]).status();
+    if !setpriv.is_ok_and(|status| status.success()) {
+        return quorlock_servers::skip("when_it_is_killed_everything_dies_with_it", "no setpriv");
+    }
+    // Seed 1 stops clients and no node.
+    let mut chaos = room.start(&["--minutes", "60", "--seed", "1"]);
+    let mut lines = BufReader::new(chaos.stdout.take().unwrap()).lines();
+    let words = "SIGSTOP a client";
+    assert!(lines.any(|line| line.unwrap().contains(words)), "it says what it is about to do");
+    room.until("something stands still", |processes| processes.contains(&'T'));
+    signal(&chaos, Signal::KILL);
+    chaos.wait().unwrap();
+    room.until("nothing is left", <[char]>::is_empty);
+}

@@ -1,0 +1,204 @@
+//! Everything that the proxy does, done between a plain connection and a real server.
+
+#![expect(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+use std::future::Future;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use quorlock_servers::proxy::Direction::{ToClient, ToServer};
+use quorlock_servers::proxy::{Blow, Effect, Proxy, Way};
+use quorlock_servers::{Reply, Server, ServerOptions, find_or_skip};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Short, and long enough to see that nothing comes.
+const A_WHILE: Duration = Duration::from_millis(50);
+
+struct Lab {
+    server: Server,
+    proxy: Proxy,
+}
+
+impl Lab {
+    async fn start(test: &str) -> Option<Self> {
+        let server = Server::start(&find_or_skip(test)?, ServerOptions::default()).unwrap();
+        let proxy = Proxy::start(&server).await.unwrap();
+        Some(Self { server, proxy })
+    }
+
+    /// A connection that has been used.
+    async fn connect(&self) -> TcpStream {
+        let mut stream = self.bare().await;
+        assert_eq!(ask(&mut stream, "PING", 7).await, "+PONG\r\n");
+        stream
+    }
+
+    async fn bare(&self) -> TcpStream {
+        let url = self.proxy.url();
+        TcpStream::connect(url.strip_prefix("redis://").unwrap()).await.unwrap()
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.server.command(&["EXISTS", key]).unwrap() == Reply::Int(1)
+    }
+
+    async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "still not so: {what}");
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.expect("it comes")
+}
+
+async fn send(stream: &mut TcpStream, command: &str) {
+    stream.write_all(format!("{command}\r\n").as_bytes()).await.unwrap();
+}
+
+async fn read(stream: &mut TcpStream, length: usize) -> String {
+    let mut answer = vec![0; length];
+    soon(stream.read_exact(&mut answer)).await.unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+async fn ask(stream: &mut TcpStream, command: &str, length: usize) -> String {
+    send(stream, command).await;
+    read(stream, length).await
+}
+
+async fn nothing_comes(stream: &mut TcpStream) {
+    assert!(timeout(A_WHILE, stream.read_u8()).await.is_err());
+}
+
+async fn read_to_end(stream: &mut TcpStream) -> String {
+    let mut answer = String::new();
+    soon(stream.read_to_string(&mut answer)).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn what_is_delayed_comes_later_and_in_pieces_it_comes_whole() {
+    let Some(lab) = Lab::start("what_is_delayed_comes_later").await else { return };
+    let mut stream = lab.connect().await;
+    lab.proxy.set(ToClient, Way::Delay(A_WHILE));
+    let sent = Instant::now();
+    assert_eq!(ask(&mut stream, "PING", 7).await, "+PONG\r\n");
+    assert!(sent.elapsed() >= A_WHILE);
+    lab.proxy.set(ToClient, Way::Open);
+    lab.proxy.set(ToServer, Way::Split(1));
+    assert_eq!(ask(&mut stream, "ECHO abcdef", 12).await, "$6\r\nabcdef\r\n");
+    assert_eq!((lab.proxy.count(Effect::Delayed), lab.proxy.count(Effect::Split)), (1, 1));
+}
+
+#[tokio::test]
+async fn what_is_held_comes_in_order_on_old_connections_and_new_ones() {
+    let Some(lab) = Lab::start("what_is_held_comes_in_order").await else { return };
+    let mut old = lab.connect().await;
+    lab.proxy.set(ToServer, Way::Hold);
+    let mut new = lab.bare().await;
+    send(&mut old, "SET old 1").await;
+    send(&mut new, "SET new 1").await;
+    nothing_comes(&mut old).await;
+    assert!(!lab.has("old") && !lab.has("new"));
+    send(&mut old, "GET old").await;
+    lab.proxy.open();
+    assert_eq!(read(&mut old, 12).await, "+OK\r\n$1\r\n1\r\n");
+    assert_eq!(read(&mut new, 5).await, "+OK\r\n");
+}
+
+/// What a client has sent arrives although it has gone, and after what it has sent since.
+#[tokio::test]
+async fn what_an_old_connection_holds_comes_after_it_was_closed() {
+    let Some(lab) = Lab::start("what_an_old_connection_holds_comes_after_it_was_closed").await
+    else {
+        return;
+    };
+    let mut old = lab.connect().await;
+    lab.proxy.strike(Blow::Hold(ToServer));
+    send(&mut old, "SET key old").await;
+    lab.until("it is held", |lab| lab.proxy.count(Effect::Held) == 1).await;
+    drop(old);
+    let mut new = lab.connect().await;
+    assert_eq!(ask(&mut new, "SET key new", 5).await, "+OK\r\n");
+    lab.proxy.release();
+    lab.until("it has come", |lab| lab.proxy.count(Effect::Late) == 1).await;
+    let old_value = Reply::Bulk(Some(b"old".to_vec()));
+    lab.until("the old is the new", |lab| {
+        lab.server.command(&["GET", "key"]).unwrap() == old_value
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_that_has_lost_something_passes_nothing_on_any_more() {
+    let Some(lab) = Lab::start("a_connection_that_has_lost_something").await else { return };
+    let mut old = lab.connect().await;
+    lab.proxy.set(ToClient, Way::Drop);
+    send(&mut old, "SET key 1").await;
+    lab.until("the command arrives", |lab| lab.has("key")).await;
+    lab.until("the answer is lost", |lab| lab.proxy.count(Effect::Dropped) == 1).await;
+    lab.proxy.open();
+    // Its answer would be taken for that of the lost one.
+    send(&mut old, "SET other 1").await;
+    lab.until("commands still arrive", |lab| lab.has("other")).await;
+    nothing_comes(&mut old).await;
+    lab.connect().await;
+
+    lab.proxy.strike(Blow::Swallow);
+    let mut swallowed = old;
+    send(&mut swallowed, "SET third 1").await;
+    lab.until("it is swallowed", |lab| lab.proxy.count(Effect::Dropped) >= 3).await;
+    assert!(!lab.has("third"));
+    lab.connect().await;
+}
+
+#[tokio::test]
+async fn half_a_connection_is_closed() {
+    let Some(lab) = Lab::start("half_a_connection_is_closed").await else { return };
+    let mut stream = lab.connect().await;
+    lab.proxy.strike(Blow::HalfClose(ToClient));
+    assert_eq!(read_to_end(&mut stream).await, "");
+    send(&mut stream, "SET key 1").await;
+    lab.until("the other half is open", |lab| lab.has("key")).await;
+    assert_eq!(lab.proxy.count(Effect::HalfClosed), 1);
+}
+
+#[tokio::test]
+async fn an_answer_is_cut_off_and_connections_are_closed_and_reset() {
+    let Some(lab) = Lab::start("an_answer_is_cut_off").await else { return };
+    let mut stream = lab.connect().await;
+    lab.proxy.strike(Blow::Truncate(ToClient, 3));
+    send(&mut stream, "PING").await;
+    assert_eq!(read_to_end(&mut stream).await, "+PO");
+
+    let mut stream = lab.connect().await;
+    lab.proxy.strike(Blow::Close);
+    assert_eq!(read_to_end(&mut stream).await, "");
+
+    let mut stream = lab.connect().await;
+    lab.proxy.strike(Blow::Reset);
+    let error = soon(stream.read_u8()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    for effect in [Effect::Truncated, Effect::Closed, Effect::Reset] {
+        assert_eq!(lab.proxy.count(effect), 1, "{effect:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_takes_no_connection_until_it_is_back() {
+    let Some(lab) = Lab::start("a_server_that_is_down_takes_no_connection").await else { return };
+    lab.server.kill().unwrap();
+    assert_eq!(read_to_end(&mut lab.bare().await).await, "");
+    assert_eq!(lab.proxy.count(Effect::NoServer), 1);
+    lab.server.restart().unwrap();
+    lab.connect().await;
+}
