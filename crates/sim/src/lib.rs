@@ -23,6 +23,7 @@ mod fact;
 mod guard;
 mod invariants;
 mod ledger;
+pub mod models;
 pub mod mutants;
 mod network;
 pub mod node;
@@ -30,6 +31,7 @@ mod plan;
 mod random;
 mod shrink;
 pub mod time;
+mod view;
 mod world;
 
 pub use count::{Count, Counts};
