@@ -15,6 +15,7 @@ mod shared;
 mod world;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use quorlock_core::{Reading, Verb};
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -42,17 +43,16 @@ enum Action {
     GiveBack(ClientId),
     Look(ClientId),
     Extend(ClientId),
-    Execute(ClientId, NodeIndex),
+    /// Of late: the node's clock has run fast, and its key is over already. Nobody sees that before.
+    Execute { client: ClientId, node: NodeIndex, fast: bool },
     Zombie(ClientId, NodeIndex),
     Bury(ClientId, NodeIndex),
     Deliver(ClientId, NodeIndex),
     Cut(ClientId, NodeIndex),
     Wake(ClientId),
-    /// Begins to stand still, or goes on.
-    Pause(ClientId),
-    RunFast(NodeIndex),
     Flush(NodeIndex),
-    Tick([Pace; CLIENTS]),
+    /// Some clients stand still meanwhile.
+    Tick([Pace; CLIENTS], [bool; CLIENTS]),
 }
 
 impl Model for Timed {
@@ -71,20 +71,16 @@ impl Model for Timed {
             self.client_actions(world, client, actions);
         }
         for node in 0..NODES {
-            let Some((_, left)) = world.stored(node) else { continue };
-            if left <= Time::from(self.bounds.node_fast) * TICK {
-                actions.push(Action::RunFast(node));
-            }
             if world.flushes > 0 && is_surplus(world, node) {
                 actions.push(Action::Flush(node));
             }
         }
-        if self.time_may_pass(world) {
+        for paused in self.pauses(world) {
             for first in self.paces(world, 0) {
                 for second in self.paces(world, 1) {
                     let odd = [first, second].iter().filter(|pace| apart(**pace)).count();
                     if odd <= usize::from(world.suspends) {
-                        actions.push(Action::Tick([first, second]));
+                        actions.push(Action::Tick([first, second], paused));
                     }
                 }
             }
@@ -117,28 +113,21 @@ impl Timed {
             Action::GiveBack(client) => step.give_back(client),
             Action::Look(client) => step.look(client),
             Action::Extend(client) => step.extend(client),
-            Action::Execute(client, node) => step.execute(client, node),
+            Action::Execute { client, node, fast } => step.execute(client, node, fast),
             Action::Zombie(client, node) => step.execute_zombie(client, node),
             Action::Bury(client, node) => step.bury(client, node),
             Action::Deliver(client, node) => step.deliver(client, node),
             Action::Cut(client, node) => step.cut(client, node),
             Action::Wake(client) => step.wake(client),
-            Action::Pause(client) => step.pause(client),
-            Action::RunFast(node) => step.run_fast(node),
             Action::Flush(node) => step.flush(node),
-            Action::Tick(paces) => step.tick(paces),
+            Action::Tick(paces, paused) => step.tick(paces, paused),
         }
         step.done()
     }
 
     fn client_actions(&self, world: &World, client: ClientId, actions: &mut Vec<Action>) {
         let it = &world.clients[client];
-        let active = matches!(it.call, Call::Waiting | Call::Holding);
-        if it.paused || world.pauses > 0 && active {
-            actions.push(Action::Pause(client));
-        }
         match it.call {
-            _ if it.paused => {}
             Call::NotYet => actions.push(Action::Want(client)),
             Call::Holding => {
                 actions.push(Action::GiveBack(client));
@@ -153,15 +142,19 @@ impl Timed {
             }
             Call::Waiting | Call::Over => {}
         }
-        if !it.paused && it.engine.is_due(Reading::default()) {
+        if it.engine.is_due(Reading::default()) {
             actions.push(Action::Wake(client));
         }
         for (node, link) in world.links[client].iter().enumerate() {
             let in_order = self.is_in_order(world, client, node);
             if in_order && !link.commands.is_empty() {
-                actions.push(Action::Execute(client, node));
+                actions.push(Action::Execute { client, node, fast: false });
+                let fast = ticks(self.bounds.node_fast);
+                if world.stored(node).is_some_and(|(_, left)| left <= fast) {
+                    actions.push(Action::Execute { client, node, fast: true });
+                }
             }
-            if !link.answers.is_empty() && !it.paused {
+            if !link.answers.is_empty() {
                 actions.push(Action::Deliver(client, node));
             }
             if !link.zombies.is_empty() {
@@ -191,59 +184,95 @@ impl Timed {
         }
     }
 
-    /// Everything has a bound: nothing that is under way is older, nobody is later.
-    fn time_may_pass(&self, world: &World) -> bool {
-        let ticks = |ticks: u32| Time::from(ticks) * TICK;
-        let young = |sent: &Reading, limit: u32| {
-            let age = (-sent.boot().as_nanos()).max(-sent.real_ns());
-            age < ticks(limit)
-        };
-        let Bounds { command_age, answer_age, pause, .. } = self.bounds;
-        let links_in_time = (0..CLIENTS).all(|client| {
-            let limit = if world.clients[client].paused { pause } else { answer_age };
-            world.links[client].iter().all(|link| {
-                link.commands.iter().all(|(sent, ..)| young(sent, command_age))
-                    && link.answers.iter().all(|(sent, ..)| young(sent, limit))
-                    && link.zombies.iter().all(|(sent, ..)| young(sent, answer_age))
-            })
-        });
-        let slow = |client: ClientId| {
-            let paused = world.clients[client].paused;
-            let slow = |link: &Link| {
-                !link.commands.is_empty() || !link.answers.is_empty() && !paused
-            };
-            world.links[client].iter().filter(|link| slow(link)).count()
-        };
-        if slow(0) + slow(1) > self.bounds.slow_links {
-            return false;
-        }
-        let clients_in_time = (0..CLIENTS).all(|client| {
-            let it = &world.clients[client];
-            let late = it.engine.deadline().map_or(-1, |at| -at.as_nanos());
-            let lost = world.guard(client).is_some_and(|guard| guard.told_lost);
-            // Who does not stand still is in time, and gives back what is lost.
-            if it.paused { late < ticks(pause) } else { late < 0 && !lost }
-        });
+    /// Who stands still while the next tick passes: as few clients as must. None if it must not pass.
+    fn pauses(&self, world: &World) -> Vec<[bool; CLIENTS]> {
         let busy = world.clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
         let all_over = world.clients.iter().all(|it| it.call == Call::Over);
         let keys = (0..NODES).any(|node| world.stored(node).is_some());
-        links_in_time && clients_in_time && !all_over && (busy || keys)
+        if all_over || !busy && !keys {
+            return Vec::new();
+        }
+        for some in [&[[false, false]][..], &[[true, false], [false, true]], &[[true, true]]] {
+            let may = |paused: &&[bool; CLIENTS]| self.may_pass(world, **paused);
+            let some: Vec<_> = some.iter().filter(may).copied().collect();
+            if !some.is_empty() {
+                return some;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Everything has a bound: nothing that is under way is older, nobody is later.
+    fn may_pass(&self, world: &World, paused: [bool; CLIENTS]) -> bool {
+        let Bounds { command_age, answer_age, pause, slow_links, .. } = self.bounds;
+        let age = |sent: &Reading| (-sent.boot().as_nanos()).max(-sent.real_ns());
+        let (mut slow, mut newly) = (0, 0);
+        for (client, it) in world.clients.iter().enumerate() {
+            let active = matches!(it.call, Call::Waiting | Call::Holding);
+            match (it.paused, paused[client]) {
+                (true, false) => return false,
+                (false, true) if active => newly += 1,
+                (false, true) => return false,
+                _ => {}
+            }
+            let limit = ticks(if paused[client] { pause } else { answer_age });
+            for link in &world.links[client] {
+                let sets = link.commands.iter().map(|(sent, ..)| (sent, ticks(command_age)));
+                let answers = link.answers.iter().map(|(sent, ..)| (sent, limit));
+                let zombies = link.zombies.iter().map(|(sent, ..)| (sent, ticks(answer_age)));
+                if sets.chain(answers).chain(zombies).any(|(sent, limit)| age(sent) >= limit) {
+                    return false;
+                }
+                let waits = !link.answers.is_empty() && !paused[client];
+                slow += usize::from(!link.commands.is_empty() || waits);
+            }
+            let late = it.engine.deadline().map_or(-1, |at| -at.as_nanos());
+            let lost = world.guard(client).is_some_and(|guard| guard.told_lost);
+            // Who does not stand still is in time, and gives back what is lost.
+            if !paused[client] && (late >= 0 || lost) || late >= ticks(pause) {
+                return false;
+            }
+        }
+        slow <= slow_links && newly <= usize::from(world.pauses)
     }
 
     /// How a client's clocks may go now.
     fn paces(&self, world: &World, client: ClientId) -> Vec<Pace> {
         let it = &world.clients[client];
         let mut paces = vec![Pace::Even];
-        if matches!(it.call, Call::Waiting | Call::Holding) {
-            if self.bounds.client_slow > 0 && it.steady_for == 0 {
-                paces.push(Pace::Slow);
-            }
-            if world.suspends > 0 {
-                paces.extend([Pace::BootStops, Pace::WallStops]);
-            }
+        if self.bounds.client_slow > 0 && it.steady_for == 0 && self.is_last_tick(world, client) {
+            paces.push(Pace::Slow);
+        }
+        if world.suspends > 0 && matches!(it.call, Call::Waiting | Call::Holding) {
+            paces.extend([Pace::BootStops, Pace::WallStops]);
         }
         paces
     }
+
+    /// With the next tick of its clocks the client's votes end. That is when a clock that falls behind
+    /// does most harm: later, and the lock is over; earlier, and votes that are asked for afterwards
+    /// end as if it had not.
+    fn is_last_tick(&self, world: &World, client: ClientId) -> bool {
+        let age = ticks(self.bounds.ttl - self.bounds.drift - 1);
+        match world.clients[client].call {
+            Call::NotYet | Call::Over => false,
+            Call::Holding => world.guard(client).is_some_and(|guard| {
+                let left = guard.validity.remaining(Reading::default());
+                !left.is_zero() && left <= Duration::from_nanos(TICK.unsigned_abs())
+            }),
+            Call::Waiting => world.links[client].iter().any(|link| {
+                let commands = link.commands.iter().map(|(sent, ticket, _)| (sent, ticket));
+                let answers = link.answers.iter().map(|(sent, ticket, _)| (sent, ticket));
+                commands.chain(answers).any(|(sent, ticket)| {
+                    ticket.verb == Verb::Acquire && -sent.boot().as_nanos() == age
+                })
+            }),
+        }
+    }
+}
+
+fn ticks(ticks: u32) -> Time {
+    Time::from(ticks) * TICK
 }
 
 fn apart(pace: Pace) -> bool {

@@ -134,7 +134,7 @@ fn tell(model: &Timed, path: Path<World, Action>) -> Vec<String> {
     let mut ticks = 0;
     for action in path.into_actions() {
         let (next, trace) = model.step(&world, action, true);
-        if matches!(action, Action::Tick(_)) {
+        if matches!(action, Action::Tick(..)) {
             ticks += 1;
         }
         lines.extend(trace.into_iter().map(|line| format!("tick {ticks:>2}  {line}")));

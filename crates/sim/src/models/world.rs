@@ -239,6 +239,7 @@ impl Step<'_> {
 
     /// A caller wants the lock.
     pub(crate) fn want(&mut self, client: ClientId) {
+        self.go_on(client);
         let request = self.bounds.request(client);
         self.world.clients[client].call = Call::Waiting;
         self.note(&Fact::Wanted { client, lock: LOCK, request: &request });
@@ -247,6 +248,7 @@ impl Step<'_> {
 
     /// The holder gives the lock back, valid or not: the guard is invalid first (S14).
     pub(crate) fn give_back(&mut self, client: ClientId) {
+        self.go_on(client);
         let guard = GuardId { client, lock: LOCK };
         let late = is_active(Mutant::ReleaseBeforeInvalid);
         self.world.clients[client].call = Call::Over;
@@ -265,6 +267,7 @@ impl Step<'_> {
 
     /// The holder looks, and sees the end.
     pub(crate) fn look(&mut self, client: ClientId) {
+        self.go_on(client);
         let ran_out = self.guard(client).is_some_and(|held| held.look(NOW));
         if ran_out {
             let event = self.see_end(client);
@@ -282,13 +285,17 @@ impl Step<'_> {
 
     /// The holder wants the lock extended.
     pub(crate) fn extend(&mut self, client: ClientId) {
+        self.go_on(client);
         self.world.clients[client].extensions += 1;
         self.note(&Fact::ExtendAsked { guard: GuardId { client, lock: LOCK } });
         self.tell(client, Event::Extend { lock: LOCK });
     }
 
     /// A node carries out the next command of a client.
-    pub(crate) fn execute(&mut self, client: ClientId, node: NodeIndex) {
+    pub(crate) fn execute(&mut self, client: ClientId, node: NodeIndex, fast: bool) {
+        if fast {
+            self.run_fast(node);
+        }
         let link = self.world.links[client][node].change();
         let Some((sent, ticket, command)) = link.commands.pop_front() else { return };
         let overtakes = !link.zombies.is_empty();
@@ -329,6 +336,7 @@ impl Step<'_> {
 
     /// A client deals with the next answer of a node.
     pub(crate) fn deliver(&mut self, client: ClientId, node: NodeIndex) {
+        self.go_on(client);
         if let Some(answer) = self.world.links[client][node].change().answers.pop_front() {
             self.answer(client, node, answer);
         }
@@ -373,7 +381,7 @@ impl Step<'_> {
     }
 
     /// A node's clock has run fast all the time: its key is over now.
-    pub(crate) fn run_fast(&mut self, node: NodeIndex) {
+    fn run_fast(&mut self, node: NodeIndex) {
         self.seen.add(Rare::FastClock);
         let left = self.world.stored(node).map_or(0, |(_, left)| left);
         self.world.nodes[node].change().rebase(left);
@@ -382,24 +390,32 @@ impl Step<'_> {
 
     /// The time of a client has come.
     pub(crate) fn wake(&mut self, client: ClientId) {
+        self.go_on(client);
         self.tell(client, Event::Wake);
     }
 
-    /// A client's process stands still, with its answers in its sockets, or goes on.
-    pub(crate) fn pause(&mut self, client: ClientId) {
-        let it = &mut self.world.clients[client];
-        it.paused = !it.paused;
-        if it.paused {
-            self.world.pauses -= 1;
-            self.seen.add(Rare::Pause);
-            self.note(&Fact::Mishap(Mishap::Paused { client, span: TICK }));
-        } else {
+    /// A client's process goes on, if it has stood still.
+    fn go_on(&mut self, client: ClientId) {
+        if std::mem::take(&mut self.world.clients[client].paused) {
             self.note(&Fact::Mishap(Mishap::Resumed { client }));
         }
     }
 
+    /// Some clients stand still from now on, with their answers in their sockets.
+    fn pause(&mut self, paused: [bool; CLIENTS]) {
+        for (client, paused) in paused.into_iter().enumerate() {
+            if paused && !self.world.clients[client].paused {
+                self.world.clients[client].paused = true;
+                self.world.pauses -= 1;
+                self.seen.add(Rare::Pause);
+                self.note(&Fact::Mishap(Mishap::Paused { client, span: TICK }));
+            }
+        }
+    }
+
     /// Time passes.
-    pub(crate) fn tick(&mut self, paces: [Pace; CLIENTS]) {
+    pub(crate) fn tick(&mut self, paces: [Pace; CLIENTS], paused: [bool; CLIENTS]) {
+        self.pause(paused);
         let base = |client: ClientId| paces[client].advance();
         if let Some(trace) = &mut self.trace {
             let odd = |client: ClientId| match paces[client] {
