@@ -209,7 +209,7 @@ impl Timed {
         let (mut slow, mut newly) = (0, 0);
         for (client, it) in world.clients.iter().enumerate() {
             let active = matches!(it.call, Call::Waiting | Call::Holding);
-            match (it.paused, paused[client]) {
+            match (it.paused > 0, paused[client]) {
                 (true, false) => return false,
                 (false, true) if active => newly += 1,
                 (false, true) => return false,
@@ -229,7 +229,7 @@ impl Timed {
             let late = it.engine.deadline().map_or(-1, |at| -at.as_nanos());
             let lost = world.guard(client).is_some_and(|guard| guard.told_lost);
             // Who does not stand still is in time, and gives back what is lost.
-            if !paused[client] && (late >= 0 || lost) || late >= ticks(pause) {
+            if !paused[client] && (late >= 0 || lost) || u32::from(it.paused) >= pause {
                 return false;
             }
         }

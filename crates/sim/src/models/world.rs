@@ -60,8 +60,8 @@ pub(crate) struct Client {
     pub(crate) steady_for: u8,
     /// It has held the lock.
     pub(crate) held: bool,
-    /// It stands still.
-    pub(crate) paused: bool,
+    /// For so many ticks it has stood still.
+    pub(crate) paused: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -161,7 +161,7 @@ impl World {
             extensions: 0,
             steady_for: 0,
             held: false,
-            paused: false,
+            paused: 0,
         };
         // The worst of its kind: a key is gone as soon as it may be.
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: false };
@@ -206,6 +206,7 @@ impl World {
 impl Step<'_> {
     /// The world after the step.
     pub(crate) fn done(mut self) -> (World, Vec<String>) {
+        self.world.watch.change().rebase(0, |_| NOW);
         self.world.seal();
         (self.world, self.trace.unwrap_or_default())
     }
@@ -396,7 +397,7 @@ impl Step<'_> {
 
     /// A client's process goes on, if it has stood still.
     fn go_on(&mut self, client: ClientId) {
-        if std::mem::take(&mut self.world.clients[client].paused) {
+        if std::mem::take(&mut self.world.clients[client].paused) > 0 {
             self.note(&Fact::Mishap(Mishap::Resumed { client }));
         }
     }
@@ -404,8 +405,9 @@ impl Step<'_> {
     /// Some clients stand still from now on, with their answers in their sockets.
     fn pause(&mut self, paused: [bool; CLIENTS]) {
         for (client, paused) in paused.into_iter().enumerate() {
-            if paused && !self.world.clients[client].paused {
-                self.world.clients[client].paused = true;
+            let it = &mut self.world.clients[client].paused;
+            *it += u8::from(paused);
+            if *it == 1 && paused {
                 self.world.pauses -= 1;
                 self.seen.add(Rare::Pause);
                 self.note(&Fact::Mishap(Mishap::Paused { client, span: TICK }));
@@ -464,10 +466,7 @@ impl Step<'_> {
                 link.zombies.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(base));
             }
         }
-        let Watch { guards, ledger, invariants } = self.world.watch.change();
-        guards.rebase(base);
-        ledger.rebase(base);
-        invariants.rebase(TICK, base, guards);
+        self.world.watch.change().rebase(TICK, base);
     }
 
     /// As the driver does: carries out what comes of an event.
@@ -623,6 +622,15 @@ impl Step<'_> {
         if self.world.clients[1 - client].held {
             self.seen.add(Rare::InTurn);
         }
+    }
+}
+
+impl Watch {
+    /// Another origin of time, and what is of no interest any more is forgotten.
+    fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading) {
+        self.guards.rebase(&base);
+        self.ledger.rebase(&base);
+        self.invariants.rebase(by, &base, &self.guards);
     }
 }
 
