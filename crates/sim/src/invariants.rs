@@ -96,12 +96,7 @@ impl Invariants {
     }
 
     /// The same with another origin of time: `by` later by the nodes' clocks, and for each client's.
-    pub(crate) fn rebase(
-        &mut self,
-        by: Time,
-        base: impl Fn(ClientId) -> Reading,
-        guards: &Guards,
-    ) {
+    pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.token_ownership.rebase(by);
         self.latched.rebase(&base, guards);
         self.patience.rebase(&base);

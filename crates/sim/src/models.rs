@@ -44,7 +44,11 @@ enum Action {
     Look(ClientId),
     Extend(ClientId),
     /// Of late: the node's clock has run fast, and its key is over already. Nobody sees that before.
-    Execute { client: ClientId, node: NodeIndex, fast: bool },
+    Execute {
+        client: ClientId,
+        node: NodeIndex,
+        fast: bool,
+    },
     Zombie(ClientId, NodeIndex),
     Bury(ClientId, NodeIndex),
     Deliver(ClientId, NodeIndex),
@@ -204,7 +208,7 @@ impl Timed {
 
     /// Everything has a bound: nothing that is under way is older, nobody is later.
     fn may_pass(&self, world: &World, paused: [bool; CLIENTS]) -> bool {
-        let Bounds { command_age, answer_age, pause, slow_links, .. } = self.bounds;
+        let Bounds { command_age, answer_age, pause, slow_links, zombie_age, .. } = self.bounds;
         let age = |sent: &Reading| (-sent.boot().as_nanos()).max(-sent.real_ns());
         let (mut slow, mut newly) = (0, 0);
         for (client, it) in world.clients.iter().enumerate() {
@@ -219,7 +223,7 @@ impl Timed {
             for link in &world.links[client] {
                 let sets = link.commands.iter().map(|(sent, ..)| (sent, ticks(command_age)));
                 let answers = link.answers.iter().map(|(sent, ..)| (sent, limit));
-                let zombies = link.zombies.iter().map(|(sent, ..)| (sent, ticks(answer_age)));
+                let zombies = link.zombies.iter().map(|(sent, ..)| (sent, ticks(zombie_age)));
                 if sets.chain(answers).chain(zombies).any(|(sent, limit)| age(sent) >= limit) {
                     return false;
                 }

@@ -44,6 +44,8 @@ pub(crate) struct Bounds {
     pub(crate) flushes: u8,
     /// How many connections break; what was under way on them may still arrive.
     pub(crate) breaks: u8,
+    /// How old a command may be when it arrives after its connection broke.
+    pub(crate) zombie_age: u32,
     /// The clients do the same, so that it may be called the first one whose command comes first.
     pub(crate) alike: bool,
 }
