@@ -132,6 +132,7 @@ impl Timed {
     fn client_actions(&self, world: &World, client: ClientId, actions: &mut Vec<Action>) {
         let it = &world.clients[client];
         match it.call {
+            Call::NotYet if client > 0 && self.bounds.in_turn && !world.clients[0].held => {}
             Call::NotYet => actions.push(Action::Want(client)),
             Call::Holding => {
                 actions.push(Action::GiveBack(client));
@@ -165,7 +166,7 @@ impl Timed {
                 actions.extend([Action::Zombie(client, node), Action::Bury(client, node)]);
             }
             let busy = !link.commands.is_empty() || !link.answers.is_empty();
-            if world.breaks > 0 && busy && in_order {
+            if client == 0 && world.breaks > 0 && busy && in_order {
                 actions.push(Action::Cut(client, node));
             }
         }

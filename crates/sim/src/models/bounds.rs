@@ -42,10 +42,14 @@ pub(crate) struct Bounds {
     pub(crate) pauses: u8,
     /// How many keys vanish early, of those that vanish without bringing a holder below a quorum.
     pub(crate) flushes: u8,
-    /// How many connections break; what was under way on them may still arrive.
+    /// How many connections of the first client break; what was under way on them may still arrive.
     pub(crate) breaks: u8,
     /// How old a command may be when it arrives after its connection broke.
     pub(crate) zombie_age: u32,
+    /// Answers are dealt with as soon as they are given.
+    pub(crate) prompt: bool,
+    /// The second client comes when the first has got the lock.
+    pub(crate) in_turn: bool,
     /// The clients do the same, so that it may be called the first one whose command comes first.
     pub(crate) alike: bool,
 }

@@ -8,10 +8,6 @@ macro_rules! rare {
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(crate) enum Rare { $($name,)* }
 
-        impl Rare {
-            pub(crate) const ALL: &[Self] = &[$(Self::$name,)*];
-        }
-
         const TEXTS: &[&str] = &[$($text,)*];
     };
 }

@@ -2,7 +2,7 @@
 //!
 //! Most steps change one engine and one link. All the rest is neither copied nor hashed again.
 
-use std::hash::{BuildHasher as _, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 

@@ -304,8 +304,8 @@ impl Step<'_> {
         if overtakes {
             self.seen.add(Rare::Reordered);
         }
-        if ticket.verb == Verb::Release {
-            // Nobody waits for it and nothing depends on it: one order stands for all.
+        if ticket.verb == Verb::Release || self.bounds.prompt {
+            // To a release: nobody waits for it and nothing depends on it: one order stands for all.
             return self.answer(client, node, (sent, ticket, answer));
         }
         self.world.links[client][node].change().answers.push_back((sent, ticket, answer));
