@@ -475,11 +475,8 @@ impl Step<'_> {
             for (ticket, answer) in answers {
                 let (node, sent, ticket) = (node.index(), *sent, *ticket);
                 self.note(&Fact::Told { client, node, sent, ticket, answer });
-                match (answer, ticket.verb) {
-                    (Answer::Absent | Answer::Other, Verb::Extend) => {
-                        self.seen.add(Rare::ProofOfLoss);
-                    }
-                    _ => {}
+                if matches!(answer, Answer::Absent | Answer::Other) && ticket.verb == Verb::Extend {
+                    self.seen.add(Rare::ProofOfLoss);
                 }
             }
         }
