@@ -293,12 +293,14 @@ impl Attempt {
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        self.started = self.started.shifted(base);
+        self.started = Reading::default();
         for slot in &mut self.slots {
             match slot {
                 Slot::Outstanding { due } => *due = due.shifted(base),
-                Slot::Granted { sent, .. } => *sent = sent.shifted(base),
-                Slot::Refused { .. } | Slot::Failed { .. } => {}
+                Slot::Granted { sent, took } => {
+                    (*sent, *took) = (sent.shifted(base), Duration::ZERO);
+                }
+                Slot::Refused { took } | Slot::Failed { took, .. } => *took = Duration::ZERO,
             }
         }
     }

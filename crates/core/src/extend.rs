@@ -186,6 +186,7 @@ impl Extension {
     pub(crate) fn shift(&mut self, base: Reading) {
         self.started = self.started.shifted(base);
         self.due = self.due.shifted(base);
+        self.slots.iter_mut().for_each(|slot| slot.took = Duration::ZERO);
     }
 
     fn count(&self, state: &SlotState) -> usize {

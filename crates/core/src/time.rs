@@ -84,7 +84,9 @@ impl Reading {
         self.boot().after(delay)
     }
 
-    pub(crate) fn shifted(self, base: Self) -> Self {
+    /// The same reading with `base` as the origin of time.
+    #[must_use]
+    pub const fn shifted(self, base: Self) -> Self {
         Self {
             boot_ns: self.boot_ns.saturating_sub(base.boot_ns),
             real_ns: self.real_ns.saturating_sub(base.real_ns),

@@ -122,6 +122,14 @@ impl Validity {
             .map(move |(_, sent)| now.nanos_since(*sent))
     }
 
+    /// The same votes with `base` as the origin of time; see [`Engine::rebased`](crate::Engine::rebased).
+    #[must_use]
+    pub fn rebased(&self, base: Reading) -> Self {
+        let mut rebased = self.clone();
+        rebased.shift(base);
+        rebased
+    }
+
     pub(crate) fn shift(&mut self, base: Reading) {
         for (node, sent) in self.quorum.node_ids().zip(Arc::make_mut(&mut self.sent)) {
             if self.held.contains(node) {

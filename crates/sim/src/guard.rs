@@ -25,7 +25,7 @@ impl fmt::Display for GuardId {
 }
 
 /// A guard.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Guard {
     /// What was asked for.
     pub(crate) request: Request,
@@ -46,7 +46,7 @@ pub(crate) struct Guard {
 }
 
 /// How a guard ends; for ever (S13).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Ended {
     /// Lost.
     Lost(LossCause),
@@ -101,7 +101,7 @@ impl Guard {
 }
 
 /// The guards of a run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Guards {
     all: BTreeMap<GuardId, Guard>,
 }
@@ -126,6 +126,13 @@ impl Guards {
 
     pub(crate) fn remove_all_of(&mut self, client: ClientId) {
         self.all.retain(|id, _| id.client != client);
+    }
+
+    /// The same with another origin of time for each client's clocks.
+    pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
+        for (id, guard) in &mut self.all {
+            guard.validity = guard.validity.rebased(base(id.client));
+        }
     }
 
     /// Those that have not been forgotten.

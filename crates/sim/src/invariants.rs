@@ -3,11 +3,13 @@
 
 use std::fmt;
 
+use quorlock_core::Reading;
+
 use crate::count::Counts;
-use crate::fact::{Fact, point};
-use crate::plan::Plan;
+use crate::fact::{ClientId, Fact, point};
+use crate::guard::Guards;
 use crate::time::Time;
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) mod clock_check;
 pub(crate) mod deadlock_free;
@@ -68,7 +70,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
 type Verdict = Result<(), String>;
 
 /// All invariants of a run, with what they remember.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Invariants {
     mutual_exclusion: mutual_exclusion::MutualExclusion,
     token_ownership: token_ownership::TokenOwnership,
@@ -76,22 +78,28 @@ pub(crate) struct Invariants {
     latched: latched::Latched,
     unique_guards: unique_guards::UniqueGuards,
     patience: patience::Patience,
-    tally: tally::Tally,
     only: Option<String>,
 }
 
 impl Invariants {
-    pub(crate) fn new(plan: &Plan) -> Self {
+    /// For so many nodes; `only`: this one alone is checked.
+    pub(crate) fn new(nodes: usize, only: Option<String>) -> Self {
         Self {
             mutual_exclusion: mutual_exclusion::MutualExclusion::default(),
-            token_ownership: token_ownership::TokenOwnership::new(plan.quorum.nodes()),
+            token_ownership: token_ownership::TokenOwnership::new(nodes),
             nothing_resent: nothing_resent::NothingResent::default(),
             latched: latched::Latched::default(),
             unique_guards: unique_guards::UniqueGuards::default(),
             patience: patience::Patience::default(),
-            tally: tally::Tally::default(),
-            only: plan.only.clone(),
+            only,
         }
+    }
+
+    /// The same with another origin of time: `by` later by the nodes' clocks, and for each client's.
+    pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
+        self.token_ownership.rebase(by);
+        self.latched.rebase(&base, guards);
+        self.patience.rebase(&base);
     }
 
     /// Shows a fact to all of them.
@@ -101,7 +109,6 @@ impl Invariants {
         view: &View<'_>,
         counts: &mut Counts,
     ) -> Result<(), Violation> {
-        self.tally.note(fact, view, counts);
         let verdicts = [
             (mutual_exclusion::NAME, self.mutual_exclusion.check(fact, view, counts)),
             (token_ownership::NAME, self.token_ownership.check(fact, view)),

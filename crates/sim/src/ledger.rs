@@ -2,27 +2,42 @@
 //! engine, so that what the engine claims can be held against it.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use quorlock_core::{Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Verb};
 
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::Guard;
-use crate::time::elapsed;
+use crate::time::{MS, Time, elapsed};
 
 /// What is known of every token.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Ledger {
     quorum: Quorum,
+    drift: Drift,
     requests: BTreeMap<(ClientId, LockId), Request>,
-    tokens: BTreeMap<Rc<[u8]>, TokenRecord>,
-    commands: BTreeMap<(ClientId, Ticket), Rc<[u8]>>,
+    tokens: BTreeMap<Arc<[u8]>, TokenRecord>,
+    commands: BTreeMap<(ClientId, Ticket), Arc<[u8]>>,
     /// The tokens of a call, in the order of its attempts.
-    of_call: BTreeMap<(ClientId, LockId), Vec<Rc<[u8]>>>,
+    of_call: BTreeMap<(ClientId, LockId), Vec<Arc<[u8]>>>,
+}
+
+/// The error of clocks that is allowed for: ε in parts per million, δ in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Drift {
+    pub(crate) ppm: i64,
+    pub(crate) constant: Time,
+}
+
+impl Default for Drift {
+    /// The paper's and the library's: 1 % and 2 ms.
+    fn default() -> Self {
+        Self { ppm: 10_000, constant: 2 * MS }
+    }
 }
 
 /// What is known of one token.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TokenRecord {
     /// Whose.
     pub(crate) client: ClientId,
@@ -41,7 +56,7 @@ pub(crate) struct TokenRecord {
 }
 
 /// What is known of one token on one node.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeRecord {
     /// A release has been given to the node: whatever was granted is void for ever (S1).
     pub(crate) released: bool,
@@ -52,9 +67,10 @@ pub(crate) struct NodeRecord {
 }
 
 impl Ledger {
-    pub(crate) fn new(quorum: Quorum) -> Self {
+    pub(crate) fn new(quorum: Quorum, drift: Drift) -> Self {
         Self {
             quorum,
+            drift,
             requests: BTreeMap::new(),
             tokens: BTreeMap::new(),
             commands: BTreeMap::new(),
@@ -112,6 +128,23 @@ impl Ledger {
         left[self.quorum.needed() - 1]
     }
 
+    /// The same with another origin of time for each client's clocks. What is of no interest any more
+    /// is forgotten: votes are void where a release is queued (S1).
+    pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
+        for token in self.tokens.values_mut() {
+            let base = base(token.client);
+            for node in &mut token.nodes {
+                let kept = |at: Option<Reading>| at.filter(|_| !node.released);
+                (node.yes, node.gone) = (kept(node.yes), kept(node.gone));
+                node.yes = node.yes.map(|at| at.shifted(base));
+                node.gone = node.gone.map(|at| at.shifted(base));
+            }
+            if token.nodes.iter().all(|node| node.released) {
+                (token.extending, token.deleted) = ((0, 0), 0);
+            }
+        }
+    }
+
     /// Notes a fact; `now` is what the client's clocks show.
     pub(crate) fn note(&mut self, fact: &Fact<'_>, now: Option<Reading>) {
         match fact {
@@ -153,10 +186,10 @@ impl Ledger {
         self.commands.entry((client, ticket)).or_insert(value);
     }
 
-    fn open(&mut self, client: ClientId, lock: LockId, key: &Key, value: Rc<[u8]>) -> Rc<[u8]> {
-        // By the paper's and the protocol's formula, not by what the engine reckons: 1 % and 2 ms.
+    fn open(&mut self, client: ClientId, lock: LockId, key: &Key, value: Arc<[u8]>) -> Arc<[u8]> {
+        // By the paper's and the protocol's formula, not by what the engine reckons.
         let ttl = self.requests.get(&(client, lock)).map_or(0, |it| it.timing.ttl_ms() as i64);
-        let term = ttl * 1_000_000 - ttl * 10_000 - 2_000_000;
+        let term = ttl * MS - ttl * self.drift.ppm - self.drift.constant;
         let nodes = vec![NodeRecord::default(); self.quorum.nodes()];
         let (extending, deleted, key) = ((0, 0), 0, key.clone());
         let record = TokenRecord { client, lock, key, term, nodes, extending, deleted };

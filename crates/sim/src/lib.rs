@@ -23,6 +23,7 @@ mod fact;
 mod guard;
 mod invariants;
 mod ledger;
+pub mod models;
 pub mod mutants;
 mod network;
 pub mod node;
@@ -32,6 +33,7 @@ mod random;
 mod shrink;
 pub mod tape;
 pub mod time;
+mod view;
 mod world;
 
 pub use count::{Count, Counts};

@@ -26,6 +26,12 @@ pub const fn is_active(_: Mutant) -> bool {
     false
 }
 
+#[cfg(not(quorlock_mutants))]
+/// There are no mistakes in this build.
+pub const fn switch_on(_: &str) -> bool {
+    false
+}
+
 #[cfg(quorlock_mutants)]
 pub use self::switches::{all, is_active, switch_on};
 

@@ -16,7 +16,7 @@ use crate::time::{Clock, MS, Time};
 pub struct Connection(pub u64);
 
 /// One server.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ModelNode {
     /// Its wall clock: what keys expire by.
     pub clock: Clock,
@@ -30,7 +30,7 @@ pub struct ModelNode {
 }
 
 /// In what servers differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// A key is gone in the millisecond in which its time is over, not in the one after it.
     pub expires_at_once: bool,
@@ -41,7 +41,7 @@ pub struct Kind {
 }
 
 /// What a node refuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Health {
     /// Nothing.
     Good,
@@ -57,7 +57,7 @@ pub enum Health {
 }
 
 /// What a key holds, and until when.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stored {
     /// `None`: the key is not a string.
     pub value: Option<Vec<u8>>,
@@ -236,6 +236,21 @@ impl ModelNode {
             watchers.remove(&connection);
             !watchers.is_empty()
         });
+    }
+
+    /// Time passes, and what is left is seen from then: for models, in which it is always now.
+    pub(crate) fn rebase(&mut self, by: Time) {
+        for stored in self.keys.values_mut() {
+            stored.expires_ms = stored.expires_ms.map(|at| at - by / MS);
+        }
+        let now_ms = self.now_ms(0);
+        let over: Vec<Key> = self
+            .keys
+            .iter()
+            .filter(|(_, stored)| self.is_over(stored, now_ms))
+            .map(|(key, _)| key.clone())
+            .collect();
+        over.iter().for_each(|key| self.expire(key, None, now_ms));
     }
 
     fn now_ms(&self, now: Time) -> i64 {

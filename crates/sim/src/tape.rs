@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 
 use quorlock_core::{Command, Key, LockId};
 
+use crate::client::Client;
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex, span};
 use crate::guard::{Ended, Guard, GuardId};
 use crate::node::Health;
 use crate::time::{MS, Time};
-use crate::world::View;
+use crate::view::View;
 
 /// A run, to be drawn.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,9 +148,15 @@ impl Id {
 
 impl Tape {
     /// Notes what has happened, and what has become of everything by it.
-    pub(crate) fn note(&mut self, fact: &Fact<'_>, keys: &[Key], view: &View<'_>) {
+    pub(crate) fn note(
+        &mut self,
+        fact: &Fact<'_>,
+        keys: &[Key],
+        clients: &[Client],
+        view: &View<'_>,
+    ) {
         let now = view.now;
-        self.follow_guards(keys, view);
+        self.follow_guards(keys, clients, view);
         self.follow_nodes(keys, view);
         match fact {
             Fact::Started { client } => {
@@ -272,9 +279,9 @@ impl Tape {
 
     /// Asks every guard whether it holds its lock, and until when if nothing comes between. Of one whose
     /// machine is suspended that can be told only when it goes on.
-    fn follow_guards(&mut self, keys: &[Key], view: &View<'_>) {
+    fn follow_guards(&mut self, keys: &[Key], clients: &[Client], view: &View<'_>) {
         for (id, guard) in view.guards.iter().filter(|(id, _)| view.can_look(id.client)) {
-            let machine = &view.clients[id.client].machine;
+            let machine = &clients[id.client].machine;
             let reading = machine.read(view.now);
             if guard.is_valid(reading) {
                 let left = guard.validity.remaining(reading).as_nanos();
@@ -317,7 +324,7 @@ impl Tape {
 
     /// Looks what every node stores, and until when by its clock.
     fn follow_nodes(&mut self, keys: &[Key], view: &View<'_>) {
-        for node in 0..view.servers.len() {
+        for node in 0..view.quorum.nodes() {
             for (row, key) in keys.iter().enumerate() {
                 let id = Id::Stored(node, key.clone());
                 let stored = view.node(node).stored(key, view.now);

@@ -18,7 +18,7 @@ pub const MS: Time = 1_000_000;
 pub const SECOND: Time = 1_000 * MS;
 
 /// A clock: a straight line over true time, bent whenever its rate or its hands are changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Clock {
     since: Time,
     shown: i64,

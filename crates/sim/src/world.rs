@@ -18,14 +18,16 @@ use crate::client::{Client, Order};
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex, point};
 use crate::guard::Guards;
+use crate::invariants::tally::Tally;
 use crate::invariants::{Invariants, Violation};
-use crate::ledger::Ledger;
+use crate::ledger::{Drift, Ledger};
 use crate::network::{ConnectionId, Network};
 use crate::node::ModelNode;
 use crate::plan::{Fault, Plan};
 use crate::random::Random;
 use crate::tape::Tape;
 use crate::time::Time;
+use crate::view::{Surroundings, View};
 
 /// Something that is going to happen.
 #[derive(Debug)]
@@ -109,43 +111,31 @@ pub(crate) struct Streams {
     pub(crate) faults: Vec<Random>,
 }
 
-/// What invariants may look at, beside the fact itself.
-pub(crate) struct View<'a> {
-    /// The true time.
-    pub(crate) now: Time,
-    /// The plan.
-    pub(crate) plan: &'a Plan,
-    /// The guards.
-    pub(crate) guards: &'a Guards,
-    /// What went over the wire.
-    pub(crate) ledger: &'a Ledger,
-    pub(crate) clients: &'a [Client],
-    pub(crate) servers: &'a [Server],
+/// The clocks and the nodes, as the invariants see them.
+struct Stage<'a> {
+    now: Time,
+    clients: &'a [Client],
+    servers: &'a [Server],
 }
 
-impl View<'_> {
-    /// What a client's clocks show now.
-    pub(crate) fn reading(&self, client: ClientId) -> Reading {
+impl Surroundings for Stage<'_> {
+    fn reading(&self, client: ClientId) -> Reading {
         self.clients[client].machine.read(self.now)
     }
 
-    /// The reading that the client's present turn ought to be judged by: made when all that it deals
-    /// with had come in.
-    pub(crate) fn turn_reading(&self, client: ClientId) -> Reading {
+    fn turn_reading(&self, client: ClientId) -> Reading {
         match &self.clients[client].stalled {
             Some(turn) => turn.honest,
             None => self.reading(client),
         }
     }
 
-    /// Whether anybody on this client's machine could look at a guard now.
-    pub(crate) fn can_look(&self, client: ClientId) -> bool {
+    fn can_look(&self, client: ClientId) -> bool {
         self.clients[client].alive
             && !self.clients[client].still.is_some_and(|still| still.clocks_stop)
     }
 
-    /// A node.
-    pub(crate) fn node(&self, node: NodeIndex) -> &ModelNode {
+    fn node(&self, node: NodeIndex) -> &ModelNode {
         &self.servers[node].node
     }
 }
@@ -168,6 +158,7 @@ pub(crate) struct World {
     keys: Vec<Key>,
     batches: u64,
     invariants: Invariants,
+    tally: Tally,
     violation: Option<Violation>,
     trace: Option<Vec<String>>,
     tape: Option<Tape>,
@@ -237,7 +228,7 @@ impl World {
             servers: Vec::new(),
             network: Network::new(&plan),
             guards: Guards::default(),
-            ledger: Ledger::new(plan.quorum),
+            ledger: Ledger::new(plan.quorum, Drift::default()),
             random: Streams {
                 callers: Random::new(seed, 2),
                 clients: Random::new(seed, 3),
@@ -251,7 +242,8 @@ impl World {
             closing: false,
             keys: (0..plan.resources).map(|place| Key::from(["orders", "jobs"][place])).collect(),
             batches: 0,
-            invariants: Invariants::new(&plan),
+            invariants: Invariants::new(plan.quorum.nodes(), plan.only.clone()),
+            tally: Tally::default(),
             violation: None,
             trace: traced.then(Vec::new),
             tape: traced.then(Tape::default),
@@ -411,15 +403,16 @@ impl World {
         self.ledger.note(fact, reading);
         let view = View {
             now: self.now,
-            plan: &self.plan,
+            quorum: self.plan.quorum,
+            outside: self.plan.outside,
             guards: &self.guards,
             ledger: &self.ledger,
-            clients: &self.clients,
-            servers: &self.servers,
+            around: &Stage { now: self.now, clients: &self.clients, servers: &self.servers },
         };
         if let Some(tape) = &mut self.tape {
-            tape.note(fact, &self.keys, &view);
+            tape.note(fact, &self.keys, &self.clients, &view);
         }
+        self.tally.note(fact, &view, &mut self.counts);
         if let Err(violation) = self.invariants.check(fact, &view, &mut self.counts) {
             if let Some(trace) = &mut self.trace {
                 trace.push(format!("{}  !!! {violation}", point(self.now)));

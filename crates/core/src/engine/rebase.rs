@@ -2,6 +2,7 @@
 //! has been here before.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use core::time::Duration;
 
 use super::{Call, Engine, LockId, Owner, Phase, Timed};
 use crate::time::Reading;
@@ -11,7 +12,9 @@ impl Engine {
     /// the order of their ids; with the map from the old numbers to the new ones.
     ///
     /// Two states that behave alike from now on, but for when and under which numbers, are equal
-    /// after this, unless a deadline was put off in one of them (Lamport: real-time model checking is really simple).
+    /// after this, unless a deadline was put off in one of them (Lamport: real-time model checking is
+    /// really simple). How long a call and its nodes have taken is only told to people, and is
+    /// forgotten.
     #[must_use]
     pub fn rebased(&self, now: Reading, first: u64) -> (Self, BTreeMap<LockId, LockId>) {
         let ids: BTreeSet<LockId> = self
@@ -98,7 +101,10 @@ impl Engine {
 
 impl Call {
     fn shift(&mut self, base: Reading) {
-        self.started = self.started.shifted(base);
+        self.started = Reading::default();
+        for story in self.last.iter_mut().flat_map(|(_, nodes)| nodes) {
+            story.took = Duration::ZERO;
+        }
         self.deadline = self.deadline.map(|at| at.shifted(base));
         match &mut self.phase {
             Phase::Queued | Phase::Starting => {}

@@ -608,7 +608,7 @@ fn where_nodes_fail_all_others_are_to_tell_of_the_release() {
 
 /// The first of two processes has had a lock that both contended for, and gives it back.
 fn left_to_a_rival() -> (World, LockId) {
-    let mut world = World::with(2, Quorum::majority(4).unwrap());
+    let mut world = World::with(2, Quorum::majority(4).expect("there are nodes"));
     for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
         near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
     }

@@ -2,7 +2,7 @@
 
 use super::Verdict;
 use crate::fact::Fact;
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "clock check";
 

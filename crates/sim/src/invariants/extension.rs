@@ -5,7 +5,7 @@ use quorlock_core::{Answer, Extended, Verb};
 
 use super::Verdict;
 use crate::fact::{Fact, span};
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "extension";
 
@@ -31,7 +31,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
         Fact::Extension { guard: id, outcome: Extended::Confirmed } => {
             let token = view.guards.of(*id).and_then(|guard| view.ledger.of_guard(guard));
             match token {
-                Some(token) if !view.plan.quorum.is_reached(token.extending.1) => {
+                Some(token) if !view.quorum.is_reached(token.extending.1) => {
                     let count = token.extending.1;
                     Err(format!("{id} is said to be extended, and {count} nodes have confirmed"))
                 }

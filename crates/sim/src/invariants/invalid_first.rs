@@ -4,7 +4,7 @@ use quorlock_core::Command;
 
 use super::Verdict;
 use crate::fact::Fact;
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "invalid first";
 

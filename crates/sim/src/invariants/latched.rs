@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorlock_core::Validity;
+use quorlock_core::{Reading, Validity};
 
 use super::Verdict;
-use crate::fact::Fact;
-use crate::guard::GuardId;
-use crate::world::View;
+use crate::fact::{ClientId, Fact};
+use crate::guard::{GuardId, Guards};
+use crate::view::View;
 
 pub(crate) const NAME: &str = "latched";
 
 pub(crate) const SENTENCE: &str = "S13: loss and release are terminal and latched. valid_until is \
      never raised on a latched lease. (protocol, 4 and 9)";
 
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Latched {
     /// Seen to have ended.
     ended: BTreeSet<GuardId>,
@@ -24,6 +24,14 @@ pub(crate) struct Latched {
 }
 
 impl Latched {
+    /// Of guards that have been given back there is nothing more to be told.
+    pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
+        self.told.retain(|id, _| guards.of(*id).is_some());
+        for (id, validity) in &mut self.told {
+            *validity = validity.rebased(base(id.client));
+        }
+    }
+
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
         let id = match fact {
             Fact::Granted { guard, .. }

@@ -7,7 +7,7 @@ use crate::count::{Count, Counts};
 use crate::fact::{Fact, Mishap};
 use crate::guard::GuardId;
 use crate::plan::Outside;
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "mutual exclusion";
 
@@ -15,7 +15,7 @@ pub(crate) const SENTENCE: &str = "Safety property: Mutual exclusion. At any giv
      client can hold a lock. (paper) — promised while, per lock and ttl, fewer than 2Q−N votes of a \
      holder with exactly Q vanish early, clock rates stay within ε, steps within δ. (protocol, 9)";
 
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct MutualExclusion {
     counted: BTreeSet<(GuardId, GuardId)>,
     in_run: bool,
@@ -44,14 +44,14 @@ impl MutualExclusion {
                 if guard.request.key != held.request.key {
                     continue;
                 }
-                if view.plan.excludes() {
+                if view.outside.is_none() {
                     let key = &guard.request.key;
                     return Err(format!("{key} is held by {one} and by {other}"));
                 }
                 if self.counted.insert((*one, *other)) && !std::mem::replace(&mut self.in_run, true)
                 {
                     counts.add(Count::Overlaps);
-                    counts.add(match view.plan.outside {
+                    counts.add(match view.outside {
                         Some(Outside::Amnesia) => Count::AmnesiaOverlaps,
                         Some(Outside::Losses) => Count::LossOverlaps,
                         Some(Outside::Clocks) | None => Count::ClockOverlaps,

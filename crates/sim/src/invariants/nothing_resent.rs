@@ -12,7 +12,7 @@ pub(crate) const NAME: &str = "nothing resent";
 pub(crate) const SENTENCE: &str =
     "S8: nothing resent. Unknown = no vote, release owed. (protocol, 9)";
 
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct NothingResent(BTreeSet<(ClientId, NodeIndex, Ticket)>);
 
 impl NothingResent {

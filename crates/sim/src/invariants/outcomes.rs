@@ -8,7 +8,7 @@ use quorlock_core::{
 use super::Verdict;
 use crate::fact::Fact;
 use crate::guard::GuardId;
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "outcomes";
 
@@ -35,7 +35,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
 }
 
 fn check_kind(refusal: &Refusal, view: &View<'_>) -> Verdict {
-    let quorum = view.plan.quorum;
+    let quorum = view.quorum;
     let count =
         |is: fn(&NodeSaid) -> bool| refusal.nodes.iter().filter(|story| is(&story.said)).count();
     // Who looks before the first attempt sees nodes that would have granted.
@@ -68,7 +68,7 @@ fn check_release(id: GuardId, report: &ReleaseReport, view: &View<'_>) -> Verdic
         return Ok(());
     };
     let said = report.nodes.iter().filter(|node| **node == NodeReleased::Deleted).count();
-    if !view.plan.quorum.is_reached(said) || token.deleted < said {
+    if !view.quorum.is_reached(said) || token.deleted < said {
         let deleted = token.deleted;
         return Err(format!("{id} is said to be released: {said} nodes, of which {deleted} have"));
     }

@@ -7,20 +7,26 @@ use quorlock_core::{LockId, Reading};
 
 use super::Verdict;
 use crate::fact::{ClientId, Fact};
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "patience";
 
 pub(crate) const SENTENCE: &str = "V11: cancel returns within the deadline. `wait` bounds everything, \
      connecting included. (protocol, 3 and 9)";
 
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Patience {
     /// For how long a call may wait, and since when it has.
     calls: BTreeMap<(ClientId, LockId), (i64, Option<Reading>)>,
 }
 
 impl Patience {
+    pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
+        for ((client, _), (_, since)) in &mut self.calls {
+            *since = since.map(|at| at.shifted(base(*client)));
+        }
+    }
+
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
         match fact {
             Fact::Wanted { client, lock, request } => {

@@ -5,7 +5,7 @@ use quorlock_core::LockId;
 use super::Verdict;
 use crate::fact::{ClientId, Fact};
 use crate::ledger::TokenRecord;
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "released everywhere";
 

@@ -10,7 +10,7 @@ use quorlock_core::{
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
 use crate::guard::GuardId;
-use crate::world::View;
+use crate::view::View;
 
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -138,7 +138,7 @@ impl Tally {
         };
         counts.add(Count::AfterPush);
         let passed = view.turn_reading(client).boot().as_nanos() - first;
-        if nodes.len() < view.plan.quorum.needed() && passed < before.as_nanos() as i64 {
+        if nodes.len() < view.quorum.needed() && passed < before.as_nanos() as i64 {
             counts.add(Count::Hasty);
         }
     }
@@ -153,7 +153,7 @@ fn granted(id: GuardId, attempts: u32, view: &View<'_>, counts: &mut Counts) {
     if guard.turn > 0 {
         counts.add(Count::HandOvers);
     }
-    if view.plan.quorum.node_ids().all(|node| guard.validity.has_vote_of(node)) {
+    if view.quorum.node_ids().all(|node| guard.validity.has_vote_of(node)) {
         counts.add(Count::GrantsByAll);
     }
 }

@@ -7,7 +7,8 @@ use quorlock_core::{Answer, Command, Key, LockId, Verb};
 use super::Verdict;
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
 use crate::node::Stored;
-use crate::world::View;
+use crate::time::{MS, Time};
+use crate::view::View;
 
 pub(crate) const NAME: &str = "token ownership";
 
@@ -15,7 +16,7 @@ pub(crate) const SENTENCE: &str = "This is important in order to avoid removing 
      created by another client. (paper) — S6: fresh token per attempt. S7: delete/extend only by \
      atomic compare of the whole value. S16: no key without a time to live. (protocol, 9)";
 
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TokenOwnership {
     /// What each node was last seen to hold.
     seen: Vec<BTreeMap<Key, Stored>>,
@@ -25,6 +26,15 @@ pub(crate) struct TokenOwnership {
 impl TokenOwnership {
     pub(crate) fn new(nodes: usize) -> Self {
         Self { seen: vec![BTreeMap::new(); nodes], attempts: BTreeMap::new() }
+    }
+
+    pub(crate) fn rebase(&mut self, by: Time) {
+        for seen in &mut self.seen {
+            for stored in seen.values_mut() {
+                stored.expires_ms = stored.expires_ms.map(|at| at - by / MS);
+            }
+            seen.retain(|_, stored| stored.expires_ms.is_none_or(|at| at > 0));
+        }
     }
 
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {

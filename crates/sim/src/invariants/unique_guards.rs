@@ -6,14 +6,14 @@ use quorlock_core::Token;
 
 use super::Verdict;
 use crate::fact::Fact;
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "unique guards";
 
 pub(crate) const SENTENCE: &str = "S24: two live guards never share a lease; no two guards ever show \
      the same token. (protocol, 9)";
 
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct UniqueGuards(BTreeSet<(Token, u32)>);
 
 impl UniqueGuards {

@@ -3,7 +3,7 @@
 use super::Verdict;
 use crate::fact::{Fact, span};
 use crate::guard::GuardId;
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "validity";
 

@@ -5,7 +5,7 @@ use quorlock_core::Verb;
 use super::Verdict;
 use crate::fact::Fact;
 use crate::guard::GuardId;
-use crate::world::View;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "votes";
 
@@ -33,7 +33,7 @@ fn check_guard(id: GuardId, view: &View<'_>) -> Verdict {
     let Some(token) = view.ledger.of_guard(guard) else {
         return Err(format!("{id} has a token that was never sent"));
     };
-    for (node, record) in view.plan.quorum.node_ids().zip(&token.nodes) {
+    for (node, record) in view.quorum.node_ids().zip(&token.nodes) {
         if guard.validity.has_vote_of(node) && record.yes.is_none() {
             return Err(format!(
                 "{id} counts a vote of node {} that it has not got (or has lost, or given back)",

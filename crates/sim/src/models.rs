@@ -1,0 +1,295 @@
+//! The engine under a model checker (stateright), with time: every order in which commands, answers,
+//! clocks, pauses and faults can interleave, within bounds.
+//!
+//! What is checked is `quorlock_core::Engine` as it is shipped, between the simulator's model nodes
+//! and under the simulator's invariants. Time is counted in ticks and seen from the present (Lamport:
+//! real-time model checking is really simple), so that a state is known again whenever it comes.
+//!
+//! Nodes are alike, so those that carry out the first client's first command are called the first, the
+//! second and the third in this order; clients that do the same are alike too.
+
+mod bounds;
+mod rare;
+mod scenarios;
+mod shared;
+mod world;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use quorlock_core::{Reading, Verb};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use self::bounds::{Bounds, TICK};
+use self::rare::{Rare, Witnesses};
+pub use self::scenarios::{Found, Scenario, negatives, positives};
+use self::world::{CLIENTS, Call, Link, NODES, Pace, Step, World};
+use crate::fact::{ClientId, NodeIndex};
+use crate::time::Time;
+
+/// A model that can be checked.
+struct Timed {
+    bounds: Bounds,
+    only: Option<&'static str>,
+    seen: Witnesses,
+    /// A violation has been found: the first one is the nearest.
+    failed: AtomicBool,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Action {
+    Want(ClientId),
+    GiveBack(ClientId),
+    Look(ClientId),
+    Extend(ClientId),
+    /// Of late: the node's clock has run fast, and its key is over already. Nobody sees that before.
+    Execute {
+        client: ClientId,
+        node: NodeIndex,
+        fast: bool,
+    },
+    Zombie(ClientId, NodeIndex),
+    Bury(ClientId, NodeIndex),
+    Deliver(ClientId, NodeIndex),
+    Cut(ClientId, NodeIndex),
+    Wake(ClientId),
+    Flush(NodeIndex),
+    /// Some clients stand still meanwhile.
+    Tick([Pace; CLIENTS], [bool; CLIENTS]),
+}
+
+impl Model for Timed {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(&self.bounds, self.only)]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.violation.is_some() {
+            return;
+        }
+        for client in 0..CLIENTS {
+            self.client_actions(world, client, actions);
+        }
+        for node in 0..NODES {
+            if world.flushes > 0 && is_surplus(world, node) {
+                actions.push(Action::Flush(node));
+            }
+        }
+        for paused in self.pauses(world) {
+            for first in self.paces(world, 0) {
+                for second in self.paces(world, 1) {
+                    let odd = [first, second].iter().filter(|pace| apart(**pace)).count();
+                    if odd <= usize::from(world.suspends) {
+                        actions.push(Action::Tick([first, second], paused));
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        Some(self.step(world, action, false).0)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        // Of many violations in one block of states the last would be kept; the first is wanted.
+        vec![Property::always("every invariant holds", |model: &Self, world: &World| {
+            world.violation.is_none() || model.failed.swap(true, Ordering::Relaxed)
+        })]
+    }
+}
+
+impl Timed {
+    /// One step, and line by line what happens in it.
+    fn step(&self, world: &World, action: Action, traced: bool) -> (World, Vec<String>) {
+        let mut step = Step {
+            world: world.clone(),
+            bounds: &self.bounds,
+            seen: &self.seen,
+            trace: traced.then(Vec::new),
+        };
+        match action {
+            Action::Want(client) => step.want(client),
+            Action::GiveBack(client) => step.give_back(client),
+            Action::Look(client) => step.look(client),
+            Action::Extend(client) => step.extend(client),
+            Action::Execute { client, node, fast } => step.execute(client, node, fast),
+            Action::Zombie(client, node) => step.execute_zombie(client, node),
+            Action::Bury(client, node) => step.bury(client, node),
+            Action::Deliver(client, node) => step.deliver(client, node),
+            Action::Cut(client, node) => step.cut(client, node),
+            Action::Wake(client) => step.wake(client),
+            Action::Flush(node) => step.flush(node),
+            Action::Tick(paces, paused) => step.tick(paces, paused),
+        }
+        step.done()
+    }
+
+    fn client_actions(&self, world: &World, client: ClientId, actions: &mut Vec<Action>) {
+        let it = &world.clients[client];
+        match it.call {
+            Call::NotYet if client > 0 && self.bounds.in_turn && !world.clients[0].held => {}
+            Call::NotYet => actions.push(Action::Want(client)),
+            Call::Holding => {
+                actions.push(Action::GiveBack(client));
+                let guard = world.guard(client);
+                if let Some(guard) = guard.filter(|guard| guard.ended.is_none()) {
+                    if !guard.is_valid(Reading::default()) {
+                        actions.push(Action::Look(client));
+                    } else if it.extensions < self.bounds.extensions[client] {
+                        actions.push(Action::Extend(client));
+                    }
+                }
+            }
+            Call::Waiting | Call::Over => {}
+        }
+        if it.engine.is_due(Reading::default()) {
+            actions.push(Action::Wake(client));
+        }
+        for (node, link) in world.links[client].iter().enumerate() {
+            let in_order = self.is_in_order(world, client, node);
+            if in_order && !link.commands.is_empty() {
+                actions.push(Action::Execute { client, node, fast: false });
+                let fast = ticks(self.bounds.node_fast);
+                if world.stored(node).is_some_and(|(_, left)| left <= fast) {
+                    actions.push(Action::Execute { client, node, fast: true });
+                }
+            }
+            if !link.answers.is_empty() {
+                actions.push(Action::Deliver(client, node));
+            }
+            if !link.zombies.is_empty() {
+                actions.extend([Action::Zombie(client, node), Action::Bury(client, node)]);
+            }
+            let busy = !link.commands.is_empty() || !link.answers.is_empty();
+            if client == 0 && world.breaks > 0 && busy && in_order {
+                actions.push(Action::Cut(client, node));
+            }
+        }
+    }
+
+    /// Nodes are alike, and clients may be: they are named by the order in which the first commands
+    /// leave their links.
+    fn is_in_order(&self, world: &World, client: ClientId, node: NodeIndex) -> bool {
+        let first = |link: &Link| {
+            let front = link.commands.front();
+            front.is_some_and(|(_, ticket, _)| ticket.verb == Verb::Acquire && ticket.round == 1)
+        };
+        let begun = world.clients[0].attempts > 0 && !first(&world.links[0][0]);
+        match client {
+            0 => {
+                let waits = first(&world.links[0][node]);
+                !waits || world.links[0][..node].iter().all(|link| !first(link))
+            }
+            _ => begun || !self.bounds.alike,
+        }
+    }
+
+    /// Who stands still while the next tick passes: as few clients as must. None if it must not pass.
+    fn pauses(&self, world: &World) -> Vec<[bool; CLIENTS]> {
+        let busy = world.clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
+        let all_over = world.clients.iter().all(|it| it.call == Call::Over);
+        let keys = (0..NODES).any(|node| world.stored(node).is_some());
+        if all_over || !busy && !keys {
+            return Vec::new();
+        }
+        for some in [&[[false, false]][..], &[[true, false], [false, true]], &[[true, true]]] {
+            let may = |paused: &&[bool; CLIENTS]| self.may_pass(world, **paused);
+            let some: Vec<_> = some.iter().filter(may).copied().collect();
+            if !some.is_empty() {
+                return some;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Everything has a bound: nothing that is under way is older, nobody is later.
+    fn may_pass(&self, world: &World, paused: [bool; CLIENTS]) -> bool {
+        let Bounds { command_age, answer_age, pause, slow_links, zombie_age, .. } = self.bounds;
+        let age = |sent: &Reading| (-sent.boot().as_nanos()).max(-sent.real_ns());
+        let (mut slow, mut newly) = (0, 0);
+        for (client, it) in world.clients.iter().enumerate() {
+            let active = matches!(it.call, Call::Waiting | Call::Holding);
+            match (it.paused > 0, paused[client]) {
+                (true, false) => return false,
+                (false, true) if active => newly += 1,
+                (false, true) => return false,
+                _ => {}
+            }
+            let limit = ticks(if paused[client] { pause } else { answer_age });
+            for link in &world.links[client] {
+                let sets = link.commands.iter().map(|(sent, ..)| (sent, ticks(command_age)));
+                let answers = link.answers.iter().map(|(sent, ..)| (sent, limit));
+                let zombies = link.zombies.iter().map(|(sent, ..)| (sent, ticks(zombie_age)));
+                if sets.chain(answers).chain(zombies).any(|(sent, limit)| age(sent) >= limit) {
+                    return false;
+                }
+                let waits = !link.answers.is_empty() && !paused[client];
+                slow += usize::from(!link.commands.is_empty() || waits);
+            }
+            let late = it.engine.deadline().map_or(-1, |at| -at.as_nanos());
+            let lost = world.guard(client).is_some_and(|guard| guard.told_lost);
+            // Who does not stand still is in time, and gives back what is lost.
+            if !paused[client] && (late >= 0 || lost) || u32::from(it.paused) >= pause {
+                return false;
+            }
+        }
+        slow <= slow_links && newly <= usize::from(world.pauses)
+    }
+
+    /// How a client's clocks may go now.
+    fn paces(&self, world: &World, client: ClientId) -> Vec<Pace> {
+        let it = &world.clients[client];
+        let mut paces = vec![Pace::Even];
+        if self.bounds.client_slow > 0 && it.steady_for == 0 && self.is_last_tick(world, client) {
+            paces.push(Pace::Slow);
+        }
+        if world.suspends > 0 && matches!(it.call, Call::Waiting | Call::Holding) {
+            paces.extend([Pace::BootStops, Pace::WallStops]);
+        }
+        paces
+    }
+
+    /// With the next tick of its clocks the client's votes end. That is when a clock that falls behind
+    /// does most harm: later, and the lock is over; earlier, and votes that are asked for afterwards
+    /// end as if it had not.
+    fn is_last_tick(&self, world: &World, client: ClientId) -> bool {
+        let age = ticks(self.bounds.ttl - self.bounds.drift - 1);
+        match world.clients[client].call {
+            Call::NotYet | Call::Over => false,
+            Call::Holding => world.guard(client).is_some_and(|guard| {
+                let left = guard.validity.remaining(Reading::default());
+                !left.is_zero() && left <= Duration::from_nanos(TICK.unsigned_abs())
+            }),
+            Call::Waiting => world.links[client].iter().any(|link| {
+                let commands = link.commands.iter().map(|(sent, ticket, _)| (sent, ticket));
+                let answers = link.answers.iter().map(|(sent, ticket, _)| (sent, ticket));
+                commands.chain(answers).any(|(sent, ticket)| {
+                    ticket.verb == Verb::Acquire && -sent.boot().as_nanos() == age
+                })
+            }),
+        }
+    }
+}
+
+fn ticks(ticks: u32) -> Time {
+    Time::from(ticks) * TICK
+}
+
+fn apart(pace: Pace) -> bool {
+    matches!(pace, Pace::BootStops | Pace::WallStops)
+}
+
+/// The protocol promises mutual exclusion while fewer than 2Q − N votes of a holder with exactly Q
+/// vanish early; with two of three that is none. What may vanish is the third: all nodes have the
+/// same value, and none of the others loses it sooner than this one would have.
+fn is_surplus(world: &World, node: NodeIndex) -> bool {
+    let Some((value, left)) = world.stored(node) else { return false };
+    (0..NODES).all(|other| {
+        world.stored(other).is_some_and(|(its, its_left)| its == value && its_left >= left)
+    })
+}

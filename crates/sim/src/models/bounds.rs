@@ -1,0 +1,94 @@
+//! How large a model is: times in ticks, budgets in numbers.
+
+use std::time::Duration;
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{Delay, Request, Retry, Timing, TimingOptions};
+
+use crate::ledger::Drift;
+use crate::time::{SECOND, Time};
+
+/// One tick. So long that the engine's manners towards others (ten seconds) are over after one: they
+/// say who is next, never how many hold, and would only multiply the states.
+pub(crate) const TICK: Time = 20 * SECOND;
+
+/// The bounds of one model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// How long a node keeps a key.
+    pub(crate) ttl: u32,
+    /// The error of clocks that the clients allow for, per ttl.
+    pub(crate) drift: u32,
+    /// A node's clock may end a key early by this much.
+    pub(crate) node_fast: u32,
+    /// A client's clock may stand still for one tick, and again after so many; zero: never.
+    pub(crate) client_slow: u8,
+    /// How often all in all one of a client's two clocks may stand still while the other goes on.
+    pub(crate) suspends: u8,
+    /// How many attempts each client makes at most.
+    pub(crate) attempts: [u32; 2],
+    /// How many extensions each client asks for at most.
+    pub(crate) extensions: [u8; 2],
+    /// How old a command may be when a node carries it out.
+    pub(crate) command_age: u32,
+    /// How old it may be when its answer is dealt with: the way there and back.
+    pub(crate) answer_age: u32,
+    /// On so many links at a time things are under way for longer than no time at all.
+    pub(crate) slow_links: usize,
+    /// How late a client may be for its own timers, and how old an answer may be by then, if it
+    /// stands still.
+    pub(crate) pause: u32,
+    /// How often all in all a client stands still.
+    pub(crate) pauses: u8,
+    /// How many keys vanish early, of those that vanish without bringing a holder below a quorum.
+    pub(crate) flushes: u8,
+    /// How many connections of the first client break; what was under way on them may still arrive.
+    pub(crate) breaks: u8,
+    /// How old a command may be when it arrives after its connection broke.
+    pub(crate) zombie_age: u32,
+    /// Answers are dealt with as soon as they are given.
+    pub(crate) prompt: bool,
+    /// The second client comes when the first has got the lock.
+    pub(crate) in_turn: bool,
+    /// The clients do the same, so that it may be called the first one whose command comes first.
+    pub(crate) alike: bool,
+}
+
+impl Bounds {
+    /// What a client asks for.
+    pub(crate) fn request(&self, client: usize) -> Request {
+        let ticks = |ticks: u32| Duration::from_nanos(TICK.unsigned_abs()) * ticks;
+        let options = TimingOptions {
+            ttl: ticks(self.ttl),
+            ttl_max: ticks(self.ttl),
+            drift_ppm: u32::try_from(self.assumed().ppm).unwrap_or(0),
+            drift_constant: Duration::ZERO,
+            // None, so that a mistake of one tick shows.
+            margin: Some(Duration::ZERO),
+            node_timeout: Some(ticks(1)),
+            ..TimingOptions::default()
+        };
+        let timing = match Timing::new(options) {
+            Ok(timing) => timing,
+            Err(error) => unreachable!("the bounds of a model go together: {error}"),
+        };
+        Request {
+            key: "orders".into(),
+            owner: "".into(),
+            timing,
+            wait: Wait::Forever,
+            retry: Retry {
+                delay: Delay::Between { min: ticks(1), max: ticks(1) },
+                attempts_max: Some(self.attempts[client]),
+            },
+            automatic: false,
+            max_hold: ticks(1000),
+            progress: true,
+        }
+    }
+
+    /// The drift that is allowed for, as a rate.
+    pub(crate) fn assumed(&self) -> Drift {
+        Drift { ppm: i64::from(self.drift) * 1_000_000 / i64::from(self.ttl), constant: 0 }
+    }
+}

@@ -1,0 +1,58 @@
+//! What is to happen in a model now and then. What never happens was not checked.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! rare {
+    ($($name:ident $text:literal,)*) => {
+        /// Something that is to happen sometimes.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(crate) enum Rare { $($name,)* }
+
+        const TEXTS: &[&str] = &[$($text,)*];
+    };
+}
+
+rare! {
+    Grant "a lock is granted",
+    InTurn "both clients have held it in turn",
+    Retry "a grant after a retry",
+    TooSlow "a quorum that came too late",
+    Contended "an attempt lost to another",
+    LateGrant "a vote that came after the decision",
+    KeyExpired "a key expires",
+    FastClock "a key expires early, by a fast clock",
+    Pause "a client stands still",
+    SlowClock "a client's clock falls behind",
+    OneClock "a client's clocks go apart",
+    LostExpired "a lock is lost: expired",
+    LostVotesGone "a lock is lost: votes gone",
+    Extended "an extension is confirmed",
+    Unconfirmed "an extension is not confirmed",
+    ProofOfLoss "a node says that a vote is gone",
+    Heal "a vote is healed",
+    Flush "a key vanishes",
+    Break "a connection breaks",
+    ZombieSet "a key is set after its connection broke",
+    Reordered "a command overtakes one on a dead connection",
+}
+
+impl Rare {
+    /// In words.
+    pub(crate) const fn text(self) -> &'static str {
+        TEXTS[self as usize]
+    }
+}
+
+/// How many steps did it.
+#[derive(Default)]
+pub(crate) struct Witnesses([AtomicU64; TEXTS.len()]);
+
+impl Witnesses {
+    pub(crate) fn add(&self, what: Rare) {
+        self.0[what as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn of(&self, what: Rare) -> u64 {
+        self.0[what as usize].load(Ordering::Relaxed)
+    }
+}

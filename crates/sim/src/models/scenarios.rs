@@ -1,0 +1,243 @@
+//! The models that are checked, with their bounds, and what must come of each.
+
+use stateright::Path;
+
+use super::*;
+use crate::invariants::mutual_exclusion;
+
+/// A model, its bounds, and what must come of it.
+#[derive(Debug)]
+pub struct Scenario {
+    /// A short name.
+    pub name: &'static str,
+    /// What it is about.
+    pub about: &'static str,
+    /// A mistake of the engine's to switch on, in a build that has them.
+    pub mutant: Option<&'static str>,
+    bounds: Bounds,
+    /// Two must come to hold the lock. Nothing else is looked at.
+    overlaps: bool,
+    /// How many states there are, unless there must be a counterexample.
+    pinned: usize,
+    sometimes: &'static [Rare],
+}
+
+/// What came of a model.
+#[derive(Debug)]
+pub struct Found {
+    /// States that differ.
+    pub states: usize,
+    /// Steps from a state to another.
+    pub steps: usize,
+    /// How many steps the farthest state is away from the beginning.
+    pub depth: usize,
+    /// What happened, and in how many steps.
+    pub sometimes: Vec<(&'static str, u64)>,
+    /// The invariant that did not hold, if one did not.
+    pub broken: Option<&'static str>,
+    /// The shortest way there, line by line.
+    pub story: Vec<String>,
+    /// What is not as it must be.
+    pub wrong: Option<String>,
+}
+
+/// Two alike clients with one attempt each, on a network without delay, with node clocks that may run
+/// fast.
+const M1: Bounds = Bounds {
+    ttl: 4,
+    drift: 2,
+    node_fast: 1,
+    client_slow: 0,
+    suspends: 0,
+    attempts: [1, 1],
+    extensions: [0, 0],
+    command_age: 0,
+    answer_age: 0,
+    slow_links: 0,
+    pause: 4,
+    pauses: 0,
+    flushes: 0,
+    breaks: 0,
+    zombie_age: 0,
+    prompt: false,
+    in_turn: false,
+    alike: true,
+};
+
+/// Delays, and both kinds of drift.
+const NETWORK: Bounds =
+    Bounds { client_slow: 4, command_age: 1, answer_age: 2, slow_links: 1, ..M1 };
+
+const PAUSES: Bounds = Bounds { pauses: 1, ..M1 };
+
+/// The first client extends, the second only wants the lock.
+const M4: Bounds =
+    Bounds { node_fast: 0, extensions: [1, 0], alike: false, in_turn: true, prompt: true, ..M1 };
+
+/// Models in which every invariant holds in every state.
+pub fn positives() -> Vec<Scenario> {
+    let new = |name, about, bounds, pinned, sometimes| {
+        let (mutant, overlaps) = (None, false);
+        Scenario { name, about, mutant, bounds, overlaps, pinned, sometimes }
+    };
+    vec![
+        new(
+            "M1 retries",
+            "timed mutex: two attempts each, fast node clocks",
+            Bounds { attempts: [2, 2], ..M1 },
+            59_129,
+            &[Rare::InTurn, Rare::Retry, Rare::Contended, Rare::LostExpired],
+        ),
+        new(
+            "M1 delays",
+            "timed mutex: slow links, fast node clocks, slow client clocks",
+            NETWORK,
+            463_861,
+            &[
+                Rare::InTurn,
+                Rare::Contended,
+                Rare::LateGrant,
+                Rare::KeyExpired,
+                Rare::FastClock,
+                Rare::SlowClock,
+                Rare::LostExpired,
+            ],
+        ),
+        new(
+            "M1 pauses",
+            "timed mutex: a client stands still, fast node clocks",
+            PAUSES,
+            670_264,
+            &[
+                Rare::InTurn,
+                Rare::Contended,
+                Rare::TooSlow,
+                Rare::KeyExpired,
+                Rare::FastClock,
+                Rare::Pause,
+                Rare::LostExpired,
+            ],
+        ),
+        new(
+            "M4 healing",
+            "extension: a key vanishes, votes are healed",
+            Bounds { flushes: 1, ..M4 },
+            147_431,
+            &[
+                Rare::InTurn,
+                Rare::Extended,
+                Rare::ProofOfLoss,
+                Rare::Heal,
+                Rare::Flush,
+                Rare::LostExpired,
+            ],
+        ),
+        new(
+            "M4 reordering",
+            "extension: a connection breaks, and its commands come later",
+            Bounds { breaks: 1, zombie_age: 2, ..M4 },
+            412_486,
+            &[
+                Rare::InTurn,
+                Rare::Extended,
+                Rare::Heal,
+                Rare::Break,
+                Rare::ZombieSet,
+                Rare::Reordered,
+                Rare::LostExpired,
+            ],
+        ),
+    ]
+}
+
+/// Models in which two must come to hold the lock.
+pub fn negatives() -> Vec<Scenario> {
+    let new = |name, about, mutant, bounds| {
+        let (overlaps, pinned, sometimes) = (true, 0, &[][..]);
+        Scenario { name, about, mutant, bounds, overlaps, pinned, sometimes }
+    };
+    let drift = Bounds { client_slow: 4, ..M1 };
+    let mut all = vec![
+        new("no allowance", "the clients allow for no drift", None, Bounds { drift: 0, ..drift }),
+        new(
+            "no bound",
+            "a node's clock runs faster than is allowed for",
+            None,
+            Bounds { node_fast: 3, ..drift },
+        ),
+    ];
+    if cfg!(quorlock_mutants) {
+        all.push(new(
+            "no clock check",
+            "the clock is not looked at after the quorum",
+            Some("no clock check after the quorum"),
+            PAUSES,
+        ));
+        all.push(new(
+            "quorum less one",
+            "one vote of three is enough",
+            Some("quorum less one"),
+            M1,
+        ));
+    }
+    all
+}
+
+impl Scenario {
+    /// Explores it: to the end, unless an invariant does not hold.
+    pub fn check(&self) -> Found {
+        let model = Timed {
+            bounds: self.bounds,
+            only: self.overlaps.then_some(mutual_exclusion::NAME),
+            seen: Witnesses::default(),
+            failed: AtomicBool::new(false),
+        };
+        // On one thread it is breadth first to the letter.
+        let checker = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures);
+        let checker = checker.spawn_bfs().join();
+        let model = checker.model();
+        let sometimes = self.sometimes.iter().map(|rare| (rare.text(), model.seen.of(*rare)));
+        let sometimes: Vec<_> = sometimes.collect();
+        let failure = checker.discoveries().into_values().next();
+        let broken = failure.as_ref().and_then(|path| path.last_state().violation);
+        let mut found = Found {
+            states: checker.unique_state_count(),
+            steps: checker.state_count(),
+            depth: checker.max_depth(),
+            sometimes,
+            broken,
+            story: failure.map(|path| tell(model, path)).unwrap_or_default(),
+            wrong: None,
+        };
+        found.wrong = self.judge(&found);
+        found
+    }
+
+    fn judge(&self, found: &Found) -> Option<String> {
+        let never = found.sometimes.iter().find(|(_, times)| *times == 0);
+        match (self.overlaps, found.broken, never) {
+            (true, Some(_), _) => None,
+            (true, None, _) => Some("no two came to hold the lock".to_owned()),
+            (false, Some(broken), _) => Some(format!("{broken} does not hold")),
+            (false, None, Some((what, _))) => Some(format!("this never happened: {what}")),
+            (false, None, None) if found.states != self.pinned => {
+                Some(format!("there were {} states", self.pinned))
+            }
+            (false, None, None) => None,
+        }
+    }
+}
+
+/// A way through the model as a story: what is done, and what happens then.
+fn tell(model: &Timed, path: Path<World, Action>) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut world = World::new(&model.bounds, model.only);
+    let mut ticks = 0;
+    for action in path.into_actions() {
+        let (next, trace) = model.step(&world, action, true);
+        ticks += u32::from(matches!(action, Action::Tick(..)));
+        lines.extend(trace.into_iter().map(|line| format!("tick {ticks:>2}  {line}")));
+        world = next;
+    }
+    lines
+}

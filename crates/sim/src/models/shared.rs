@@ -1,0 +1,64 @@
+//! A part of a state, shared between the states in which it is the same, with its hash.
+//!
+//! Most steps change one engine and one link. All the rest is neither copied nor hashed again.
+
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use ahash::RandomState;
+
+/// The same in every run.
+const SEEDED: RandomState = RandomState::with_seeds(1, 2, 3, 4);
+
+/// A part of a state.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared<T> {
+    value: Arc<T>,
+    /// Zero while it is being changed.
+    hash: u64,
+}
+
+impl<T: Clone + Hash> Shared<T> {
+    pub(crate) fn new(value: T) -> Self {
+        let hash = hash_of(&value);
+        Self { value: Arc::new(value), hash }
+    }
+
+    /// To be followed by [`Shared::seal`].
+    pub(crate) fn change(&mut self) -> &mut T {
+        self.hash = 0;
+        Arc::make_mut(&mut self.value)
+    }
+
+    /// No more changes for now.
+    pub(crate) fn seal(&mut self) {
+        if self.hash == 0 {
+            self.hash = hash_of(&*self.value);
+        }
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: PartialEq> PartialEq for Shared<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && *self.value == *other.value
+    }
+}
+
+impl<T> Hash for Shared<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+fn hash_of<T: Hash>(value: &T) -> u64 {
+    SEEDED.hash_one(value).max(1)
+}

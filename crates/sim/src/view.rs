@@ -1,0 +1,65 @@
+//! What the invariants may look at, beside the fact itself; the same for the simulator's world and
+//! for the models'.
+
+use quorlock_core::{Quorum, Reading};
+
+use crate::fact::{ClientId, NodeIndex};
+use crate::guard::Guards;
+use crate::ledger::Ledger;
+use crate::node::ModelNode;
+use crate::plan::Outside;
+use crate::time::Time;
+
+/// What invariants may look at.
+pub(crate) struct View<'a> {
+    /// The true time.
+    pub(crate) now: Time,
+    /// How many nodes there are, and how many must agree.
+    pub(crate) quorum: Quorum,
+    /// Where things stand outside of what mutual exclusion assumes, if they do.
+    pub(crate) outside: Option<Outside>,
+    /// The guards.
+    pub(crate) guards: &'a Guards,
+    /// What went over the wire.
+    pub(crate) ledger: &'a Ledger,
+    /// The rest of the world.
+    pub(crate) around: &'a dyn Surroundings,
+}
+
+/// The clocks and nodes of a world.
+pub(crate) trait Surroundings {
+    /// What a client's clocks show now.
+    fn reading(&self, client: ClientId) -> Reading;
+
+    /// The reading that the client's present turn ought to be judged by: made when all that it deals
+    /// with had come in.
+    fn turn_reading(&self, client: ClientId) -> Reading;
+
+    /// Whether anybody on this client's machine could look at a guard now.
+    fn can_look(&self, client: ClientId) -> bool;
+
+    /// A node.
+    fn node(&self, node: NodeIndex) -> &ModelNode;
+}
+
+impl View<'_> {
+    /// See [`Surroundings::reading`].
+    pub(crate) fn reading(&self, client: ClientId) -> Reading {
+        self.around.reading(client)
+    }
+
+    /// See [`Surroundings::turn_reading`].
+    pub(crate) fn turn_reading(&self, client: ClientId) -> Reading {
+        self.around.turn_reading(client)
+    }
+
+    /// See [`Surroundings::can_look`].
+    pub(crate) fn can_look(&self, client: ClientId) -> bool {
+        self.around.can_look(client)
+    }
+
+    /// See [`Surroundings::node`].
+    pub(crate) fn node(&self, node: NodeIndex) -> &ModelNode {
+        self.around.node(node)
+    }
+}
