@@ -22,9 +22,10 @@ cargo xtask COMMAND
                 and see that no two hold one lock; --negative: see that this would be noticed
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
-                Without ARGS also 20 000 runs of the simulator
+                Without ARGS also 20 000 runs of the simulator, the models, the mutants and a
+                minute of chaos
   instructions  count the client's instructions per pair with valgrind
-  mutants       switch on every known mistake, and see that the simulator catches it
+  mutants       switch on every known mistake, and see that it is caught
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 

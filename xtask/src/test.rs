@@ -1,50 +1,92 @@
 //! `cargo xtask test`.
 
+#![expect(clippy::disallowed_methods, reason = "how long the tests take is nobody's lock")]
+
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
 
 use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, SKIP_LOG_VARIABLE, ServerBinary};
 
 use crate::cargo;
-use crate::install::ensure_server;
-use crate::redis_py;
+use crate::install::server_or_exit;
+use crate::{mutants, redis_py};
 
 /// How many seeds of the simulator belong to the tests.
 const SEEDS: &str = "20000";
 
-/// Runs every test of the workspace with a real server, and if all tests were asked for, the
-/// simulator. A test that skips itself, because the server cannot do what it needs, fails the run:
-/// what did not run was not shown to work.
+/// How long real servers are broken, in minutes.
+const CHAOS: &str = "1";
+
+/// Runs every test of the workspace with a real server, and if all tests were asked for, the proofs:
+/// the simulator, the models, the mutants, and a minute of chaos. A test that skips itself, because
+/// the server cannot do what it needs, fails the run: what did not run was not shown to work.
 pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
-    let server = match ensure_server(workspace) {
+    let server = match server_or_exit(workspace) {
         Ok(server) => server,
-        Err(help) => {
-            eprintln!("xtask: {help}");
-            return ExitCode::FAILURE;
-        }
+        Err(code) => return code,
     };
     eprintln!("xtask: testing with {server}");
-    let simulates = args.is_empty();
+    let began = Instant::now();
+    let all = args.is_empty();
+    let mut times = Vec::new();
     match run_with(workspace, &server, args.into_iter()) {
-        Ok(ExitCode::SUCCESS) if simulates => simulate(workspace),
-        Ok(code) => code,
+        Ok(ExitCode::SUCCESS) if all => times.push(("tests", began.elapsed())),
+        Ok(code) => return code,
         Err(error) => {
             eprintln!("xtask: {error}");
-            ExitCode::FAILURE
+            return ExitCode::FAILURE;
         }
     }
+    for (name, proof) in PROOFS {
+        eprintln!("\nxtask: {name}");
+        let began = Instant::now();
+        let code = proof(workspace, &server);
+        times.push((name, began.elapsed()));
+        if code != ExitCode::SUCCESS {
+            eprintln!("xtask: {name}: failed");
+            return code;
+        }
+    }
+    println!("\nxtask: all of it in {:.0?}:", began.elapsed());
+    for (name, time) in times {
+        println!("  {:>4.0} s  {name}", time.as_secs_f64());
+    }
+    ExitCode::SUCCESS
 }
 
-fn simulate(workspace: &Path) -> ExitCode {
-    eprintln!("xtask: {SEEDS} runs of the simulator");
-    let arguments =
-        ["run", "--release", "-p", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS];
-    match cargo(workspace).args(arguments).status() {
+type Proof = fn(&Path, &ServerBinary) -> ExitCode;
+
+/// What is more than a test, in this order, and how it is run.
+const PROOFS: [(&str, Proof); 4] = [
+    ("20 000 runs of the simulator", |workspace, _| {
+        prove(
+            workspace,
+            &["quorlock-sim", "--bin", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS],
+            None,
+        )
+    }),
+    ("the models", |workspace, _| {
+        prove(workspace, &["quorlock-sim", "--bin", "quorlock-models"], None)
+    }),
+    ("the mutants", |workspace, _| mutants::run(workspace)),
+    ("a minute of chaos", |workspace, server| {
+        prove(workspace, &["quorlock-chaos", "--", "--minutes", CHAOS], Some(server))
+    }),
+];
+
+fn prove(workspace: &Path, program: &[&str], server: Option<&ServerBinary>) -> ExitCode {
+    let mut command = cargo(workspace);
+    command.args(["run", "--release", "--package"]).args(program);
+    if let Some(server) = server {
+        command.env(SERVER_VARIABLE, &server.path);
+    }
+    match command.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
