@@ -145,22 +145,37 @@ fn connect(servers: &[Server]) -> Result<Vec<TcpStream>, String> {
 fn exchange(
     streams: &mut [TcpStream],
     request: &[u8],
+    expected: (&[u8], usize),
+    reply: &mut Vec<u8>,
+) -> Result<(), String> {
+    write(streams, request)?;
+    read(streams, expected, reply)
+}
+
+fn write(streams: &mut [TcpStream], request: &[u8]) -> Result<(), String> {
+    let mut streams = streams.iter_mut();
+    streams.try_for_each(|stream| stream.write_all(request)).map_err(|error| failed(&error))
+}
+
+/// Reads from all; each must have said what is expected, so many times.
+fn read(
+    streams: &mut [TcpStream],
     (expected, times): (&[u8], usize),
     reply: &mut Vec<u8>,
 ) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("raw: {error}");
-    for stream in &mut *streams {
-        stream.write_all(request).map_err(failed)?;
-    }
     reply.resize(expected.len() * times, 0);
     for stream in &mut *streams {
-        stream.read_exact(reply).map_err(failed)?;
+        stream.read_exact(reply).map_err(|error| failed(&error))?;
         if reply.chunks(expected.len()).any(|one| one != expected) {
             let start = String::from_utf8_lossy(&reply[..reply.len().min(200)]);
             return Err(format!("raw: not what was expected: {start:?}"));
         }
     }
     Ok(())
+}
+
+fn failed(error: &std::io::Error) -> String {
+    format!("raw: {error}")
 }
 
 fn command(to: &mut Vec<u8>, args: &[&str]) {
@@ -247,22 +262,24 @@ impl Stranger {
     }
 }
 
-/// The time of a `PING` to the first of these servers: the floor under everything here.
+/// The time of a `PING`: to one server the floor under everything here, to several the round trip to a
+/// majority of them, the floor under an attempt.
 pub(crate) struct Ping {
-    stream: TcpStream,
+    streams: Vec<TcpStream>,
 }
 
 impl Ping {
-    pub(crate) fn new(server: &Server) -> Result<Self, String> {
-        let mut streams = connect(std::slice::from_ref(server))?;
-        Ok(Self { stream: streams.remove(0) })
+    pub(crate) fn new(servers: &[Server]) -> Result<Self, String> {
+        Ok(Self { streams: connect(servers)? })
     }
 
-    /// One after the other, with a pause in between.
+    /// One after the other, with a pause in between. All are written to; what is measured ends when as
+    /// many have answered as make a majority, in the order in which they were written to.
     pub(crate) fn measure(&mut self, time: Duration, pause: Duration) -> Result<Slice, String> {
+        const PING: (&[u8], (&[u8], usize)) = (b"*1\r\n$4\r\nPING\r\n", (b"+PONG\r\n", 1));
         let mut latencies = Latencies::default();
         let mut reply = Vec::new();
-        let streams = std::slice::from_mut(&mut self.stream);
+        let majority = self.streams.len() / 2 + 1;
         let started = Started::now();
         let until = clock::now() + time;
         loop {
@@ -273,8 +290,12 @@ impl Ping {
             if now >= until {
                 return started.end(&latencies);
             }
-            exchange(streams, b"*1\r\n$4\r\nPING\r\n", (b"+PONG\r\n", 1), &mut reply)?;
+            let (first, rest) = self.streams.split_at_mut(majority);
+            write(first, PING.0)?;
+            write(rest, PING.0)?;
+            read(first, PING.1, &mut reply)?;
             latencies.record(clock::now() - now);
+            read(rest, PING.1, &mut reply)?;
         }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn round(bench: &mut Bench) {
 }
 
 fn measure(bench: &mut Bench) -> Result<(), String> {
-    let mut ping = Ping::new(&bench.lab.first(1)[0])?;
+    let mut ping = Ping::new(bench.lab.first(1))?;
     ping.measure(bench.warm_up(), Duration::ZERO)?;
     let slice = ping.measure(bench.slice / 2, Duration::ZERO)?;
     bench.figures.add(CELL, "p50_us", slice.p50_us);

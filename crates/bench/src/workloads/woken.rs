@@ -15,8 +15,11 @@ use crate::subjects::raw::{Ping, Stranger};
 
 pub(crate) const NAME: &str = "woken";
 
-/// A `PING` after a pause as long, measured beside.
+/// A `PING` to one node after a pause as long, measured beside.
 pub(crate) const PING: &str = "ping";
+
+/// The same to all nodes, until a majority has answered: the round trip of an attempt.
+pub(crate) const ROUND_TRIP: &str = "round trip";
 
 /// So many times in a turn.
 const TIMES: usize = 60;
@@ -35,8 +38,8 @@ pub(crate) fn run(bench: &mut Bench, nodes: &[usize]) {
 
 fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
     let servers = bench.lab.first(nodes);
-    let mut ping = Ping::new(&servers[0])?;
-    let beside = ping.measure(HOLD * TIMES as u32, HOLD)?;
+    let beside = |servers| Ping::new(servers)?.measure(HOLD * TIMES as u32, HOLD);
+    let (ping, round_trip) = (beside(&servers[..1])?, beside(servers)?);
     let mut stranger = Stranger::new(servers)?;
     let subject = quorlock::new(servers, bench.flavor)?;
     let mut latencies = Latencies::default();
@@ -60,7 +63,8 @@ fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
     }
     let slice = started.end(&latencies)?;
     let cell = |subject| Cell { workload: NAME, subject, nodes: servers.len(), concurrency: 1 };
-    bench.figures.add(cell(PING), "p50_us", beside.p50_us);
+    bench.figures.add(cell(PING), "p50_us", ping.p50_us);
+    bench.figures.add(cell(ROUND_TRIP), "p50_us", round_trip.p50_us);
     bench.figures.add(cell("quorlock"), "p50_us", slice.p50_us);
     bench.figures.add(cell("quorlock"), "p99_us", slice.p99_us);
     Ok(())
