@@ -91,11 +91,14 @@ impl Inspection {
         }
     }
 
-    /// Why there is no lock yet, though nothing was tried: others hold it or have their turn first; but
-    /// as with an attempt (S26), not if too few nodes have answered for a quorum.
-    pub(crate) fn why_not(&self) -> WhyNot {
-        let seen = self.slots.iter().filter(|slot| matches!(slot, Slot::Seen { .. })).count();
-        if self.quorum.is_reached(seen) { WhyNot::Contended } else { WhyNot::NoQuorum }
+    /// Why there is no lock yet, though nothing was tried, by what the nodes have said in all looks:
+    /// others hold it or have their turn first; but as with an attempt (S26), not if too few nodes have
+    /// answered for a quorum.
+    pub(crate) fn why_not(&self, nodes: &[NodeStory]) -> WhyNot {
+        let told =
+            |node: &&NodeStory| matches!(node.said, NodeSaid::Seen(_) | NodeSaid::Refused(_));
+        let told = nodes.iter().filter(told).count();
+        if self.quorum.is_reached(told) { WhyNot::Contended } else { WhyNot::NoQuorum }
     }
 
     /// What each node said, for people.

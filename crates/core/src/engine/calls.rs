@@ -106,7 +106,7 @@ impl Engine {
     ) {
         call.phase = match manners.resume_at(&call.request.key, now) {
             Some(until) if call.request.wait != Wait::Once => {
-                call.polite = manners.crowded(&call.request.key, now);
+                call.polite = call.may_look_first() && manners.crowded(&call.request.key, now);
                 let until = until.min(now.after(call.patience(now)));
                 Phase::Pausing { until, again: false }
             }
@@ -134,7 +134,7 @@ impl Engine {
         }
         call.jitter = jitter;
         call.round_trip = round_trip;
-        if call.polite && call.waiting.is_none() {
+        if call.polite && call.waiting.is_none() && call.has_time_to_look(now) {
             call.waiting = Some(Waiting::new(self.quorum));
             return self.look(lock, self.quorum.all(), true, now, out);
         }
@@ -695,6 +695,18 @@ impl Call {
         self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
     }
 
+    /// Whether this call may look before its first attempt. Who has chosen fixed delays wants them
+    /// whatever the nodes say; and who makes one attempt alone does not want to wait for it.
+    fn may_look_first(&self) -> bool {
+        self.is_to_watch() && self.request.retry.attempts_max != Some(1)
+    }
+
+    /// Whether there is time to look, to let others go first, to look again, and then to try: half of
+    /// what is left is given to the others, and three round trips must fit into the rest.
+    fn has_time_to_look(&self, now: Reading) -> bool {
+        3 * believed(self.round_trip) <= self.patience(now)
+    }
+
     /// Whether the nodes are to tell when the lock changes.
     fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
@@ -727,9 +739,21 @@ impl Call {
         let Phase::Looking { inspection, .. } = &self.phase else {
             return;
         };
+        if self.attempts == 0 {
+            let mut nodes: Vec<_> =
+                inspection.story(now).into_iter().map(NodeStory::seen_as_refusal).collect();
+            // Who was not asked this time stands by what it said before.
+            for (node, before) in
+                nodes.iter_mut().zip(self.last.take().into_iter().flat_map(|(_, nodes)| nodes))
+            {
+                if node.said == NodeSaid::NotAsked {
+                    *node = before;
+                }
+            }
+            self.last = Some((inspection.why_not(&nodes), nodes));
+            return;
+        }
         let Some((_, nodes)) = &mut self.last else {
-            let nodes = inspection.story(now).into_iter().map(NodeStory::seen_as_refusal);
-            self.last = Some((inspection.why_not(), nodes.collect()));
             return;
         };
         for node in inspection.asked() {

@@ -666,3 +666,68 @@ fn manners_take_no_more_than_half_of_the_wait() {
     assert!(world.is_valid(again));
     world.finish();
 }
+
+/// What a second look sees is told, not what the first one saw: the lock was free, then another had it.
+#[test]
+fn what_was_seen_last_before_the_first_attempt_is_told() {
+    let mut looked_twice = 0;
+    for jitter in 0..8 {
+        let (mut world, rival) = left_to_a_rival();
+        world.cancel(rival);
+        world.run_for(1);
+        world.jitter = Some(jitter << 61);
+        let again = world.acquire(waiting("k", 500));
+        while world.sent(again, Verb::Inspect, 0).is_empty() {
+            world.run_for(1);
+        }
+        // The first look is under way: it sees a free lock, and the second one this.
+        world.run_for(2);
+        (0..4).for_each(|node| world.occupy(node, "k", b"another's", Some(10_000)));
+        world.run_for(500);
+        let (_, refusal) = world.refused(again).unwrap();
+        if refusal.attempts > 0 {
+            continue;
+        }
+        looked_twice += 1;
+        assert!(world.sent(again, Verb::Inspect, 0).len() > 1);
+        assert_eq!(refusal.kind, RefusalKind::Contended);
+        let held = |said: &NodeSaid| matches!(said, NodeSaid::Refused(Some(Holding::Held { .. })));
+        let seen = refusal.nodes.iter().filter(|node| held(&node.said)).count();
+        assert!(seen >= 2, "{:?}", refusal.nodes);
+    }
+    assert!(looked_twice > 0, "no slot but the first one was drawn");
+}
+
+/// Fixed delays hold whatever the nodes say, and a single attempt is made at once, not when the
+/// lock comes free.
+#[test]
+fn who_has_fixed_delays_or_one_attempt_does_not_look_first() {
+    let one = Retry { attempts_max: Some(1), ..Retry::default() };
+    for retry in [between(5, 10), one] {
+        let (mut world, rival) = left_to_a_rival();
+        let again = world.acquire(Request { retry, ..waiting("k", 60_000) });
+        world.run_for(500);
+        assert!(world.is_valid(rival));
+        assert!(!world.sent(again, Verb::Acquire, 0).is_empty(), "{retry:?}");
+        if retry == one {
+            let (_, refusal) = world.refused(again).expect("it ends after one attempt");
+            assert_eq!((refusal.kind, refusal.attempts), (RefusalKind::Contended, 1));
+        } else {
+            world.cancel(again);
+        }
+        world.finish();
+    }
+}
+
+/// Who has hardly any time left tries, and does not spend it on looking.
+#[test]
+fn who_has_no_time_to_look_tries() {
+    let (mut world, rival) = left_to_a_rival();
+    world.cancel(rival);
+    world.run_for(1);
+    let again = world.acquire(waiting("k", 8));
+    world.run_for(8);
+    assert_eq!(world.sent(again, Verb::Acquire, 0).len(), 1);
+    assert!(world.is_valid(again));
+    world.finish();
+}
