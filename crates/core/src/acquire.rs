@@ -261,10 +261,11 @@ impl Attempt {
     /// few to tell, because others failed or were faster, of the rest as many as it takes. A node that
     /// granted, or may have, is asked behind the release there, and tells who came next.
     pub(crate) fn telling(&self) -> NodeSet {
-        let rest = |slot: &Slot| matches!(slot, Slot::Granted { .. } | Slot::Outstanding { .. });
-        let rest = self.quorum.node_ids().filter(|node| rest(&self.slots[node.index()]));
+        let outstanding = |slot: &Slot| matches!(slot, Slot::Outstanding { .. });
+        let outstanding =
+            self.quorum.node_ids().filter(|node| outstanding(&self.slots[node.index()]));
         let missing = self.quorum.telling().saturating_sub(self.refusing().count());
-        self.refusing().chain(rest.take(missing)).collect()
+        self.refusing().chain(self.granting().chain(outstanding).take(missing)).collect()
     }
 
     /// The nodes that granted.

@@ -15,6 +15,7 @@
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 
+use crate::retry::POLL_CEILING;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
@@ -77,10 +78,14 @@ impl Crowd {
         self.0 > 1
     }
 
-    /// How many slots from now to look again; zero is to try at once. Who has missed the lock often
-    /// draws among fewer slots, and in the end comes first.
-    pub(crate) fn slot(self, word: u64, missed: u32) -> u32 {
-        let slots = self.0 * PATIENCE.saturating_sub(missed) / PATIENCE;
+    /// How many slots of that length from now to look again; zero is to try at once. Who has missed
+    /// the lock often draws among fewer slots, and in the end comes first. They all end within the
+    /// poll ceiling, or, where nodes are far away, are no more than at first: the lock may have come
+    /// free for good, all others having given up.
+    pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
+        let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
+        let most = u32::try_from(fit).unwrap_or(u32::MAX).max(CROWD);
+        let slots = self.0.min(most) * PATIENCE.saturating_sub(missed) / PATIENCE;
         u32::try_from((u128::from(word) * u128::from(slots)) >> 64).unwrap_or(0)
     }
 }
@@ -226,7 +231,8 @@ impl Manners {
         let Some(courtesy) = self.0.get(key) else {
             return Duration::ZERO;
         };
-        courtesy.crowd(now).slot(word, missed) * believed(courtesy.shortest)
+        let length = believed(courtesy.shortest);
+        courtesy.crowd(now).slot(length, word, missed) * length
     }
 
     /// The length of a slot, where there are others who count in it.
@@ -263,6 +269,7 @@ mod tests {
     use super::*;
 
     const MS: i64 = 1_000_000;
+    const SLOT: Duration = Duration::from_micros(100);
     const ROUND_TRIP: (Duration, u64) = (Duration::from_millis(1), 0);
 
     fn at(ms: i64) -> Reading {
@@ -326,19 +333,19 @@ mod tests {
     #[test]
     fn a_crowd_spreads_and_gathers_again() {
         let mut crowd = Crowd::default();
-        assert_eq!(crowd.slot(u64::MAX, 0), 0, "alone: at once");
+        assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 0, "alone: at once");
         crowd.widen();
-        assert_eq!((crowd.slot(0, 0), crowd.slot(u64::MAX, 0)), (0, 7));
+        assert_eq!((crowd.slot(SLOT, 0, 0), crowd.slot(SLOT, u64::MAX, 0)), (0, 7));
         crowd.widen();
-        assert_eq!(crowd.slot(u64::MAX, 0), 11);
+        assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 11);
         (0..9).for_each(|_| crowd.widen());
-        assert_eq!(crowd.slot(u64::MAX, 0), 127, "bounded");
+        assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 127, "bounded");
         let steps = (0..200).take_while(|_| {
             crowd.narrow();
             crowd.is_there()
         });
         assert!((20..60).contains(&steps.count()), "the slower, the fewer there are");
-        assert_eq!(crowd.slot(u64::MAX, 0), 0);
+        assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 0);
     }
 
     /// However differently two of them judge at first, they end up alike.
@@ -356,8 +363,14 @@ mod tests {
 
     #[test]
     fn who_has_missed_the_lock_often_comes_first() {
-        let slots = [0, 4, 8, 12, 16, 1000].map(|missed| Crowd(32).slot(u64::MAX, missed));
+        let slots = [0, 4, 8, 12, 16, 1000].map(|missed| Crowd(32).slot(SLOT, u64::MAX, missed));
         assert_eq!(slots, [31, 23, 15, 7, 0, 0]);
+    }
+
+    #[test]
+    fn nobody_leaves_a_free_lock_alone_for_long() {
+        let last = |ms| Crowd(CROWD_MAX).slot(Duration::from_millis(ms), u64::MAX, 0);
+        assert_eq!([1, 2, 10, 100].map(last), [127, 124, 24, 7]);
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub struct Request {
     pub automatic: bool,
     /// Nothing is extended past this much time after the grant.
     pub max_hold: Duration,
-    /// Send [`Effect::Waiting`] after each failed attempt.
+    /// Send [`Effect::Waiting`] after each failed attempt, and if there is to be none for now.
     pub progress: bool,
 }
 
@@ -228,7 +228,7 @@ pub enum Effect {
         /// Why.
         refusal: Refusal,
     },
-    /// An attempt failed; there will be another.
+    /// An attempt failed, or others were seen to hold the lock before the first; there will be another.
     Waiting {
         /// Which call.
         lock: LockId,

@@ -284,8 +284,8 @@ pub(crate) fn most_frequent(holders: impl Iterator<Item = Holder>) -> Option<Hol
 pub struct Attempts {
     /// The resource.
     pub resource: Arc<str>,
-    /// How many attempts there were. None, if this process had just had the lock, others wanted it
-    /// too, and one of them was seen to hold it whenever it was looked at.
+    /// How many attempts there were. None, if this process had just had the lock and others wanted it
+    /// too: then it looks first, and one of them held it, or had its turn, until the wait was over.
     pub attempts: u32,
     /// Time since the call.
     pub elapsed: Duration,
