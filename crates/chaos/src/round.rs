@@ -175,8 +175,8 @@ impl<'a> Round<'a> {
                 let what = format!("{owed} releases were still owed when clients had shut down");
                 ledger.violated(now(), what);
             }
-            // All of these are violations already, but for one: right at the end a connection was
-            // replaced, and what was sent on the old one may still come.
+            // What is no violation already: right at the end a connection was replaced, and what was
+            // sent on the old one may still come; or a client's last word could not be read.
             let all_closed = ledger.closed >= PROCESSES * CLIENTS;
             self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
