@@ -17,11 +17,12 @@ pub(crate) struct Args {
 
     /// How long, in minutes; at least one round is run
     #[arg(long, value_name = "M", default_value_t = 1.0, value_parser = minutes)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) minutes: f64,
 
     /// The seed of the first round, the next one has the next; the same seed is the same schedule
     /// [default: a new one]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
 
     /// The server to run: a path, or a program on the PATH [default: as the tests, the first of

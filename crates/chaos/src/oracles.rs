@@ -90,8 +90,8 @@ pub(crate) struct Keys {
     pub(crate) at_once: BTreeMap<usize, Vec<String>>,
     /// When everything that a client may leave behind is over.
     pub(crate) later: BTreeMap<usize, Vec<String>>,
-    /// A client owed releases all the same, or connections were replaced until the end: then keys may
-    /// be left for a while.
+    /// Connections were replaced until the end, or something else was wrong that has been told: then
+    /// keys may be left for a while.
     pub(crate) excused: bool,
 }
 

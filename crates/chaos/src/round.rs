@@ -22,6 +22,10 @@ use crate::talk::{CLIENTS, Job, RESOURCES, Told};
 /// What a machine that is busy with other things may take on top of every bound.
 const BUSY: Time = 10 * SECOND;
 
+/// How much longer than that connections may be replaced until they rest; then something replaces
+/// them for ever.
+const REST: Time = 30 * SECOND;
+
 /// How long processes may take to give everything back and end.
 const END: Time = 30 * SECOND;
 
@@ -147,6 +151,11 @@ impl<'a> Round<'a> {
         let Some(settled) = self.settle(now() + bound) else { return Ok(false) };
         let clients = lock(&self.ledger).after_healing();
         let late = late(clients.iter().map(|(name, after)| (name.as_str(), *after)), bound);
+        if !settled && late.is_empty() {
+            let bound = seconds(bound + REST);
+            let what = format!("connections were still made {bound} after everything was healed");
+            lock(&self.ledger).violated(now(), what);
+        }
         for name in late {
             let bound = seconds(bound);
             let what = format!("{name} had no lock within {bound} after everything was healed");
@@ -161,8 +170,15 @@ impl<'a> Round<'a> {
             for what in unwell {
                 ledger.violated(now(), what);
             }
+            let owed = ledger.owed;
+            if owed > 0 {
+                let what = format!("{owed} releases were still owed when clients had shut down");
+                ledger.violated(now(), what);
+            }
+            // What is no violation already: right at the end a connection was replaced, and what was
+            // sent on the old one may still come; or a client's last word could not be read.
             let all_closed = ledger.closed >= PROCESSES * CLIENTS;
-            self.keys.excused = !settled || new_connections || ledger.owed > 0 || !all_closed;
+            self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
         self.keys.at_once = keys(&self.nemesis.nodes)?;
         if !self.keys.at_once.is_empty() {
@@ -179,8 +195,8 @@ impl<'a> Round<'a> {
     }
 
     /// Waits until every client has had a lock, and for so long nothing was connected anew that
-    /// nothing can be left of what was sent on a connection that is gone. Returns whether that came
-    /// about, or nothing if somebody wants an end.
+    /// nothing can be left of what was sent on a connection that is gone; for that it waits for
+    /// [`REST`] more. Returns whether that came about, or nothing if somebody wants an end.
     fn settle(&self, deadline: Time) -> Option<bool> {
         let (mut accepted, mut since) = (self.nemesis.count(Effect::Accepted), now());
         loop {
@@ -193,7 +209,7 @@ impl<'a> Round<'a> {
             if all && quiet {
                 return Some(true);
             }
-            if now() > deadline {
+            if now() > if all { deadline + REST } else { deadline } {
                 return Some(false);
             }
             if !self.sleep_until(now() + 10 * MS) {

@@ -106,9 +106,14 @@ impl Summary {
             && counts.any(|((effect, _), count)| *effect == touched && count > 0)
     }
 
+    /// In no round could keys be looked for at once, although there were rounds enough.
+    fn never_looked(&self) -> bool {
+        self.rounds >= SEEDS_FOR_ALL && self.keys_at_once == 0
+    }
+
     /// Something should not have been.
     pub(crate) fn has_failed(&self) -> bool {
-        !self.failed.is_empty() || !self.never().is_empty()
+        !self.failed.is_empty() || !self.never().is_empty() || self.never_looked()
     }
 
     /// How many pairs held one lock at one time.
@@ -171,6 +176,12 @@ impl fmt::Display for Summary {
             "  {:<54}{:>9}  in {} of {} rounds looked for at once, else within one ttl",
             "keys left on the nodes", self.keys_left, self.keys_at_once, self.rounds
         )?;
+        if self.never_looked() {
+            writeln!(
+                f,
+                "  NEVER LOOKED FOR KEYS AT ONCE: a key that is given back late is not seen"
+            )?;
+        }
         let healed = match self.healed {
             Some(after) if self.unhealed == 0 => seconds(after),
             None if self.unhealed == 0 => "not asked".to_owned(),
@@ -222,6 +233,17 @@ mod tests {
         let summary = summary(&outcome);
         assert!(summary.has_failed() && summary.never().contains(&"reset"));
         assert!(summary.to_string().contains("NEVER INJECTED: "));
+    }
+
+    #[test]
+    fn a_run_that_excuses_every_round_fails() {
+        let mut outcome = eventful();
+        outcome.keys.excused = true;
+        let mut summary = summary(&outcome);
+        assert!(summary.never().is_empty() && summary.has_failed());
+        assert!(summary.to_string().contains("NEVER LOOKED FOR KEYS"), "{summary}");
+        summary.add(SEEDS_FOR_ALL, &eventful());
+        assert!(!summary.has_failed());
     }
 
     #[test]

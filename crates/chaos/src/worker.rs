@@ -11,6 +11,8 @@ use std::time::Duration;
 use quorlock::{AcquireError, Client, Guard, LossCause};
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, Time};
+#[cfg(target_os = "linux")]
+use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -37,6 +39,10 @@ enum Phase {
 pub(crate) fn main(job: &str) -> Result<(), String> {
     let job: Job = serde_json::from_str(job)
         .map_err(|_| "a worker is started by quorlock-chaos itself, not by hand".to_owned())?;
+    // Who stands still does not see that it is alone, so it asks for it while it runs. If the program
+    // is gone already, there is nothing more to read, which ends it too.
+    #[cfg(target_os = "linux")]
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
     #[cfg(quorlock_mutants)]
     mutant()?;
     let (tell_phase, phase) = watch::channel(Phase::Chaos);
