@@ -24,7 +24,8 @@ cargo xtask COMMAND
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
                 Without ARGS also 20 000 runs of the simulator
   instructions  count the client's instructions per pair with valgrind
-  mutants       switch on every known mistake, and see that the simulator catches it
+  mutants       switch on every known mistake, and see that the simulator catches it;
+                see that each negative model finds two that hold one lock
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
