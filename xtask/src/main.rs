@@ -25,7 +25,8 @@ cargo xtask COMMAND
                 Without ARGS also 20 000 runs of the simulator, the models, the mutants and a
                 minute of chaos
   instructions  count the client's instructions per pair with valgrind
-  mutants       switch on every known mistake, and see that it is caught
+  mutants       switch on every known mistake, and see that the simulator catches it;
+                see that each negative model finds two that hold one lock
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 

@@ -176,7 +176,8 @@ impl Attempt {
                 Slot::Refused { .. } | Slot::Failed { .. } => {}
             }
         }
-        if self.quorum.is_reached(granted + usize::from(mutant!(QuorumLessOne))) {
+        let more = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
+        if self.quorum.is_reached(granted + more) {
             let validity = self.validity();
             // The clock was read after the deciding answer (S5): a process that slept with all
             // its answers in the socket's buffer holds nothing.

@@ -29,31 +29,31 @@ pub enum Mutant {
     BootClockAlone,
 }
 
-/// Every mistake and its name.
-pub const ALL: &[(&str, Mutant)] = &[
-    ("no clock check after the quorum", Mutant::NoClockCheck),
-    ("validity from the reply time", Mutant::ValidityFromReply),
-    ("quorum less one", Mutant::QuorumLessOne),
-    ("token reused across attempts", Mutant::TokenReused),
-    ("extension shortens", Mutant::ExtensionShortens),
-    ("extension counts unknown replies", Mutant::ExtensionCountsUnknown),
-    ("failed extension releases", Mutant::FailedExtensionReleases),
-    ("loss not latched", Mutant::LossNotLatched),
-    ("absent answer keeps its vote", Mutant::AbsentKeepsVote),
-    ("no release to timed-out nodes", Mutant::NoReleaseToTimedOut),
-    ("waiters trust the push alone", Mutant::WaitersTrustPush),
-    ("wake at the first push", Mutant::WakeAtFirstPush),
-    ("late grant counted behind a queued release", Mutant::LateGrantBehindRelease),
-    ("drift 0", Mutant::NoDrift),
-    ("elapsed by the boot clock alone", Mutant::BootClockAlone),
+/// Every mistake: its name, and the simulator's invariant that is expected to catch it.
+pub const ALL: &[(&str, Mutant, &str)] = &[
+    ("no clock check after the quorum", Mutant::NoClockCheck, "clock check"),
+    ("validity from the reply time", Mutant::ValidityFromReply, "validity"),
+    ("quorum less one", Mutant::QuorumLessOne, "validity"),
+    ("token reused across attempts", Mutant::TokenReused, "token ownership"),
+    ("extension shortens", Mutant::ExtensionShortens, "token ownership"),
+    ("extension counts unknown replies", Mutant::ExtensionCountsUnknown, "extension"),
+    ("failed extension releases", Mutant::FailedExtensionReleases, "invalid first"),
+    ("loss not latched", Mutant::LossNotLatched, "latched"),
+    ("absent answer keeps its vote", Mutant::AbsentKeepsVote, "extension"),
+    ("no release to timed-out nodes", Mutant::NoReleaseToTimedOut, "released everywhere"),
+    ("waiters trust the push alone", Mutant::WaitersTrustPush, "deadlock free"),
+    ("wake at the first push", Mutant::WakeAtFirstPush, "waking"),
+    ("late grant counted behind a queued release", Mutant::LateGrantBehindRelease, "votes"),
+    ("drift 0", Mutant::NoDrift, "validity"),
+    ("elapsed by the boot clock alone", Mutant::BootClockAlone, "validity"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);
 
 /// From now on the mistake of this name is made, in the whole process. Returns whether there is one.
 pub fn switch_on(name: &str) -> bool {
-    let found = ALL.iter().find(|(known, _)| *known == name);
-    if let Some((_, mutant)) = found {
+    let found = ALL.iter().find(|(known, ..)| *known == name);
+    if let Some((_, mutant, _)) = found {
         ACTIVE.store(*mutant as u8, Ordering::Relaxed);
     }
     found.is_some()

@@ -66,7 +66,8 @@ impl Validity {
         let reserved = self.margin_ns.saturating_add(nanos(time));
         let lasting = |age: &u64| self.term_ns.saturating_sub(*age) > reserved;
         let votes = self.ages(now).filter(lasting).count();
-        self.quorum.is_reached(votes + usize::from(mutant!(QuorumLessOne)))
+        let more = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
+        self.quorum.is_reached(votes + more)
     }
 
     /// How many votes still count.

@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     pub(crate) mutant: Option<String>,
 
-    /// List the mistakes that can be made, and the layer of each
+    /// List the mistakes that can be made, the layer of each, and the invariant expected to catch it
     #[cfg(quorlock_mutants)]
     #[arg(long)]
     pub(crate) list_mutants: bool,
@@ -76,8 +76,8 @@ impl Args {
         use std::process::ExitCode;
 
         if self.list_mutants {
-            for (name, layer) in quorlock_sim::mutants::all() {
-                println!("{name}\t{layer}");
+            for mistake in quorlock_sim::mutants::all() {
+                println!("{}", mistake.join("\t"));
             }
             return Err(ExitCode::SUCCESS);
         }

@@ -43,13 +43,23 @@ mod switches {
 
     static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);
 
-    /// Name, layer, switch.
-    const OWN: &[(&str, &str, Mutant)] = &[
-        ("release without compare", "node's script", Mutant::ReleaseWithoutCompare),
-        ("a cached now across an await", "driver", Mutant::CachedNow),
-        ("clock that stops in suspend", "driver", Mutant::ClockStopsInSuspend),
-        ("release sent before marking invalid", "guard", Mutant::ReleaseBeforeInvalid),
-        ("guard valid again after loss", "guard", Mutant::GuardValidAgain),
+    /// Name, layer, switch, and the invariant that is expected to catch it.
+    const OWN: &[(&str, &str, Mutant, &str)] = &[
+        (
+            "release without compare",
+            "node's script",
+            Mutant::ReleaseWithoutCompare,
+            "token ownership",
+        ),
+        ("a cached now across an await", "driver", Mutant::CachedNow, "clock check"),
+        ("clock that stops in suspend", "driver", Mutant::ClockStopsInSuspend, "mutual exclusion"),
+        (
+            "release sent before marking invalid",
+            "guard",
+            Mutant::ReleaseBeforeInvalid,
+            "invalid first",
+        ),
+        ("guard valid again after loss", "guard", Mutant::GuardValidAgain, "latched"),
     ];
 
     /// Whether a mistake is made.
@@ -57,17 +67,18 @@ mod switches {
         ACTIVE.load(Ordering::Relaxed) == mutant as u8
     }
 
-    /// All names, and the layer of each.
-    pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
-        let engines = quorlock_core::mutants::ALL.iter().map(|(name, _)| (*name, "engine"));
-        engines.chain(OWN.iter().map(|(name, layer, _)| (*name, *layer)))
+    /// All names, the layer of each, and the invariant that is expected to catch it.
+    pub fn all() -> impl Iterator<Item = [&'static str; 3]> {
+        let engines = quorlock_core::mutants::ALL.iter();
+        let engines = engines.map(|(name, _, expected)| [*name, "engine", *expected]);
+        engines.chain(OWN.iter().map(|(name, layer, _, expected)| [*name, *layer, *expected]))
     }
 
     /// From now on the mistake of this name is made, in the whole process. Returns whether there is
     /// one.
     pub fn switch_on(name: &str) -> bool {
         let own = OWN.iter().find(|(known, ..)| *known == name);
-        if let Some((_, _, mutant)) = own {
+        if let Some((_, _, mutant, _)) = own {
             ACTIVE.store(*mutant as u8, Ordering::Relaxed);
         }
         own.is_some() || quorlock_core::mutants::switch_on(name)

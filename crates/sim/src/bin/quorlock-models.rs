@@ -1,6 +1,9 @@
 //! `quorlock-models`: explores every model to the end; exit code 1 if anything is not as it must be.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use clap::Parser;
 use quorlock_sim::models::{Found, Scenario, negatives, positives};
@@ -13,13 +16,21 @@ struct Args {
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 
+    /// Explore only the models that must have a counterexample
+    #[arg(long)]
+    negative: bool,
+
+    /// How many models to explore at a time
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
+
     /// Tell the counterexamples line by line
     #[arg(long)]
     trace: bool,
 
     /// Make this mistake, and tell which of the models that must hold catches it
     #[cfg(quorlock_mutants)]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "negative")]
     mutant: Option<String>,
 }
 
@@ -29,31 +40,55 @@ fn main() -> ExitCode {
     if let Some(mutant) = &args.mutant {
         return hunt(&args, mutant);
     }
-    let mut wrong = 0;
-    for scenario in positives().iter().chain(&negatives()) {
-        if !scenario.name.contains(&args.only) {
-            continue;
-        }
+    let positives = if args.negative { Vec::new() } else { positives() };
+    let all = positives.into_iter().chain(negatives());
+    let chosen = all.filter(|scenario| scenario.name.contains(&args.only));
+    let (mistaken, sound): (Vec<_>, Vec<_>) = chosen.partition(|it| it.mutant.is_some());
+    let mut wrong = explore(&sound, &args);
+    // A mistake is made in the whole process, so those models come one by one, and last.
+    for scenario in &mistaken {
         if let Some(mutant) = scenario.mutant
             && !quorlock_sim::mutants::switch_on(mutant)
         {
             println!("{}: there is no mistake called {mutant:?}", scenario.name);
             return ExitCode::from(2);
         }
-        let found = scenario.check();
-        tell(scenario, &found, args.trace);
-        wrong += u32::from(found.wrong.is_some());
+        wrong += explore(std::slice::from_ref(scenario), &args);
+    }
+    if sound.is_empty() && mistaken.is_empty() {
+        eprintln!("quorlock-models: there is no model like {:?}", args.only);
+        return ExitCode::from(2);
     }
     println!("\n{wrong} models are not as they must be");
     if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Explores some of them at a time, and tells of each when it is done. Returns how many are not as
+/// they must be.
+fn explore(scenarios: &[Scenario], args: &Args) -> u32 {
+    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(0));
+    thread::scope(|scope| {
+        for _ in 0..args.jobs {
+            scope.spawn(|| {
+                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let found = scenario.check();
+                    // One at a time tells, too.
+                    let mut wrong = wrong.lock().unwrap_or_else(PoisonError::into_inner);
+                    tell(scenario, &found, args.trace);
+                    *wrong += u32::from(found.wrong.is_some());
+                }
+            });
+        }
+    });
+    wrong.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn tell(scenario: &Scenario, found: &Found, traced: bool) {
     let Scenario { name, about, .. } = scenario;
-    let Found { states, steps, depth, broken, .. } = found;
+    let Found { states, steps, depth, broken, after, .. } = found;
     let how = match broken {
         None => "exhausted".to_owned(),
-        Some(invariant) => format!("counterexample: {invariant}"),
+        Some(invariant) => format!("counterexample in {after} steps: {invariant}"),
     };
     println!("{name} ({about}): {states} states, {steps} steps, depth {depth}, {how}");
     let sometimes: Vec<_> =

@@ -15,11 +15,17 @@ pub struct Scenario {
     /// A mistake of the engine's to switch on, in a build that has them.
     pub mutant: Option<&'static str>,
     bounds: Bounds,
-    /// Two must come to hold the lock. Nothing else is looked at.
-    overlaps: bool,
-    /// How many states there are, unless there must be a counterexample.
-    pinned: usize,
+    pinned: Pinned,
     sometimes: &'static [Rare],
+}
+
+/// What must come of a model, to the number. It changes only with a reason.
+#[derive(Clone, Copy, Debug)]
+enum Pinned {
+    /// Every invariant holds in all of these states.
+    Exhausted { states: usize, steps: usize },
+    /// Two come to hold the lock, after so many steps at the soonest. Nothing else is looked at.
+    Overlap { after: usize },
 }
 
 /// What came of a model.
@@ -35,6 +41,8 @@ pub struct Found {
     pub sometimes: Vec<(&'static str, u64)>,
     /// The invariant that did not hold, if one did not.
     pub broken: Option<&'static str>,
+    /// In how many steps at the soonest.
+    pub after: usize,
     /// The shortest way there, line by line.
     pub story: Vec<String>,
     /// What is not as it must be.
@@ -76,23 +84,23 @@ const M4: Bounds =
 
 /// Models in which every invariant holds in every state.
 pub fn positives() -> Vec<Scenario> {
-    let new = |name, about, bounds, pinned, sometimes| {
-        let (mutant, overlaps) = (None, false);
-        Scenario { name, about, mutant, bounds, overlaps, pinned, sometimes }
+    let new = |name, about, bounds, (states, steps), sometimes| {
+        let pinned = Pinned::Exhausted { states, steps };
+        Scenario { name, about, mutant: None, bounds, pinned, sometimes }
     };
     vec![
         new(
             "M1 retries",
             "timed mutex: two attempts each, fast node clocks",
             Bounds { attempts: [2, 2], ..M1 },
-            59_129,
+            (58_505, 203_141),
             &[Rare::InTurn, Rare::Retry, Rare::Contended, Rare::LostExpired],
         ),
         new(
             "M1 delays",
             "timed mutex: slow links, fast node clocks, slow client clocks",
             NETWORK,
-            463_861,
+            (463_861, 2_213_518),
             &[
                 Rare::InTurn,
                 Rare::Contended,
@@ -107,7 +115,7 @@ pub fn positives() -> Vec<Scenario> {
             "M1 pauses",
             "timed mutex: a client stands still, fast node clocks",
             PAUSES,
-            670_264,
+            (670_264, 3_292_268),
             &[
                 Rare::InTurn,
                 Rare::Contended,
@@ -122,7 +130,7 @@ pub fn positives() -> Vec<Scenario> {
             "M4 healing",
             "extension: a key vanishes, votes are healed",
             Bounds { flushes: 1, ..M4 },
-            147_431,
+            (147_431, 490_684),
             &[
                 Rare::InTurn,
                 Rare::Extended,
@@ -136,7 +144,7 @@ pub fn positives() -> Vec<Scenario> {
             "M4 reordering",
             "extension: a connection breaks, and its commands come later",
             Bounds { breaks: 1, zombie_age: 2, ..M4 },
-            412_486,
+            (412_486, 1_579_260),
             &[
                 Rare::InTurn,
                 Rare::Extended,
@@ -152,18 +160,25 @@ pub fn positives() -> Vec<Scenario> {
 
 /// Models in which two must come to hold the lock.
 pub fn negatives() -> Vec<Scenario> {
-    let new = |name, about, mutant, bounds| {
-        let (overlaps, pinned, sometimes) = (true, 0, &[][..]);
-        Scenario { name, about, mutant, bounds, overlaps, pinned, sometimes }
+    let new = |name, about, mutant, bounds, after| {
+        let pinned = Pinned::Overlap { after };
+        Scenario { name, about, mutant, bounds, pinned, sometimes: &[] }
     };
     let drift = Bounds { client_slow: 4, ..M1 };
     let mut all = vec![
-        new("no allowance", "the clients allow for no drift", None, Bounds { drift: 0, ..drift }),
+        new(
+            "no allowance",
+            "the clients allow for no drift",
+            None,
+            Bounds { drift: 0, ..drift },
+            15,
+        ),
         new(
             "no bound",
             "a node's clock runs faster than is allowed for",
             None,
             Bounds { node_fast: 3, ..drift },
+            13,
         ),
     ];
     if cfg!(quorlock_mutants) {
@@ -172,12 +187,14 @@ pub fn negatives() -> Vec<Scenario> {
             "the clock is not looked at after the quorum",
             Some("no clock check after the quorum"),
             PAUSES,
+            14,
         ));
         all.push(new(
             "quorum less one",
             "one vote of three is enough",
             Some("quorum less one"),
             M1,
+            6,
         ));
     }
     all
@@ -186,9 +203,10 @@ pub fn negatives() -> Vec<Scenario> {
 impl Scenario {
     /// Explores it: to the end, unless an invariant does not hold.
     pub fn check(&self) -> Found {
+        let overlaps = matches!(self.pinned, Pinned::Overlap { .. });
         let model = Timed {
             bounds: self.bounds,
-            only: self.overlaps.then_some(mutual_exclusion::NAME),
+            only: overlaps.then_some(mutual_exclusion::NAME),
             seen: Witnesses::default(),
             failed: AtomicBool::new(false),
         };
@@ -200,12 +218,14 @@ impl Scenario {
         let sometimes: Vec<_> = sometimes.collect();
         let failure = checker.discoveries().into_values().next();
         let broken = failure.as_ref().and_then(|path| path.last_state().violation);
+        let after = failure.as_ref().map_or(0, |path| path.clone().into_actions().len());
         let mut found = Found {
             states: checker.unique_state_count(),
             steps: checker.state_count(),
             depth: checker.max_depth(),
             sometimes,
             broken,
+            after,
             story: failure.map(|path| tell(model, path)).unwrap_or_default(),
             wrong: None,
         };
@@ -215,15 +235,17 @@ impl Scenario {
 
     fn judge(&self, found: &Found) -> Option<String> {
         let never = found.sometimes.iter().find(|(_, times)| *times == 0);
-        match (self.overlaps, found.broken, never) {
-            (true, Some(_), _) => None,
-            (true, None, _) => Some("no two came to hold the lock".to_owned()),
-            (false, Some(broken), _) => Some(format!("{broken} does not hold")),
-            (false, None, Some((what, _))) => Some(format!("this never happened: {what}")),
-            (false, None, None) if found.states != self.pinned => {
-                Some(format!("there were {} states", self.pinned))
+        match (self.pinned, found.broken, never) {
+            (Pinned::Overlap { .. }, None, _) => Some("no two came to hold the lock".to_owned()),
+            (Pinned::Overlap { after }, Some(_), _) => {
+                (found.after != after).then(|| format!("it took {after} steps"))
             }
-            (false, None, None) => None,
+            (_, Some(broken), _) => Some(format!("{broken} does not hold")),
+            (_, None, Some((what, _))) => Some(format!("this never happened: {what}")),
+            (Pinned::Exhausted { states, steps }, None, None) => {
+                let same = (found.states, found.steps) == (states, steps);
+                (!same).then(|| format!("there were {states} states and {steps} steps"))
+            }
         }
     }
 }
