@@ -64,12 +64,19 @@ fn chaos(args: &Args) -> Result<ExitCode, String> {
     }
 }
 
+/// How a shell names the end by Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
 /// The first signal ends the round and tells what there is; the second ends the program at once, and
 /// all that it started with it.
 fn interrupt() -> std::io::Result<Interrupt> {
     let interrupt = Arc::new(AtomicBool::new(false));
     for signal in TERM_SIGNALS {
-        signal_hook::flag::register_conditional_shutdown(*signal, 130, interrupt.clone())?;
+        signal_hook::flag::register_conditional_shutdown(
+            *signal,
+            INTERRUPTED.into(),
+            interrupt.clone(),
+        )?;
         signal_hook::flag::register(*signal, interrupt.clone())?;
     }
     Ok(interrupt)
@@ -103,7 +110,12 @@ fn rounds(
         binary.flavor,
         binary.version
     );
-    Ok(if summary.has_failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(match summary.has_failed() {
+        true => ExitCode::FAILURE,
+        // Nobody is to take what was broken off for what was passed.
+        false if interrupt.load(Ordering::Relaxed) => ExitCode::from(INTERRUPTED),
+        false => ExitCode::SUCCESS,
+    })
 }
 
 fn negative(
