@@ -4,6 +4,11 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cargo;
 
@@ -18,6 +23,10 @@ const SEEDS: [Range<u64>; 2] = [0..2_000, 2_000..20_000];
 /// In these, two that hold one lock are looked for. Not every mistake can show there: some only cost
 /// time, some leave keys behind.
 const TWO_HOLD_SEEDS: Range<u64> = 0..4_000;
+
+/// A mistake that keeps the simulator going for longer makes it hang: where it is not caught after a few
+/// seconds, that is. It is neither caught nor missed then, but an error.
+const TIME_OUT: Duration = Duration::from_secs(120);
 
 /// What became of one mistake.
 struct Row {
@@ -89,6 +98,25 @@ fn output(command: &mut Command) -> Result<Output, String> {
     output.map_err(|error| format!("{}: {error}", program.display()))
 }
 
+/// The same, but a program that does not end is killed, and that is an error.
+fn output_in_time(command: &mut Command) -> Result<Output, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(failed)?;
+    let pid = Pid::from_child(&child);
+    let (ended, end) = mpsc::channel::<()>();
+    let watch = thread::spawn(move || {
+        let hangs = end.recv_timeout(TIME_OUT) == Err(RecvTimeoutError::Timeout);
+        hangs && kill_process(pid, Signal::KILL).is_ok()
+    });
+    let output = child.wait_with_output().map_err(failed)?;
+    drop(ended);
+    match watch.join() {
+        Ok(false) => Ok(output),
+        _ => Err(format!("has not ended within {} s", TIME_OUT.as_secs())),
+    }
+}
+
 /// The first of these seeds that fails, and what does not hold there.
 fn first(
     program: &Path,
@@ -120,7 +148,12 @@ fn simulate(
     if let Some(only) = only {
         command.args(["--only", only]);
     }
-    let output = output(&mut command)?;
+    let output = match mutant {
+        // The engine as it is goes through all seeds, however long that takes.
+        None => output(&mut command)?,
+        Some(mutant) => output_in_time(&mut command)
+            .map_err(|why| format!("with {mutant:?} the simulator: {why}"))?,
+    };
     let said = String::from_utf8_lossy(&output.stdout);
     let caught = said.lines().find_map(|line| {
         let (seed, invariant) = line.strip_prefix("seed ")?.split_once(" breaks ")?;

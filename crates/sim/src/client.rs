@@ -4,7 +4,7 @@
 //! under one reading of the clock taken after it came in; answers before asks, then the time; what
 //! comes of it is carried out in order.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use quorlock_core::{Answer, Command, Engine, Event, FailureKind, LockId, Quorum, Reading, Ticket};
@@ -85,6 +85,8 @@ pub(crate) struct Line {
     pub(crate) wire: Option<ConnectionId>,
     pub(crate) waiting: VecDeque<Order>,
     pub(crate) in_flight: VecDeque<Batch>,
+    /// Batches that have failed with their connections; kept by mistake only.
+    pub(crate) given_up: BTreeMap<u64, Batch>,
     pub(crate) alive_at: Time,
     /// A look at the silence is planned.
     pub(crate) watched: bool,
@@ -103,7 +105,7 @@ pub(crate) enum Link {
 }
 
 /// Commands that travel together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) id: u64,
     /// `None`: it waits for a connection.
@@ -178,6 +180,7 @@ impl Line {
             wire: None,
             waiting: VecDeque::new(),
             in_flight: VecDeque::new(),
+            given_up: BTreeMap::new(),
             alive_at: 0,
             watched: false,
             dial: None,

@@ -50,6 +50,8 @@ pub(crate) enum Fact<'a> {
         /// It came a second time.
         duplicate: bool,
     },
+    /// An answer reaches the client. The engine is told when it gets to it.
+    Arrived { client: ClientId, node: NodeIndex, ticket: Ticket },
     /// The engine is told an answer.
     Told { client: ClientId, node: NodeIndex, sent: Reading, ticket: Ticket, answer: &'a Answer },
     /// The engine is told that a key has changed.
@@ -78,6 +80,8 @@ pub(crate) enum Fact<'a> {
     TurnOver { client: ClientId },
     /// A client's connection to a node is there.
     Connected { client: ClientId, node: NodeIndex, replaces: bool },
+    /// A client does not listen to a connection any more: what was sent on it is given up.
+    GivenUp { client: ClientId, node: NodeIndex },
     /// A client's way to a node is out of order.
     Disconnected { client: ClientId, node: NodeIndex, why: &'static str },
     /// A client begins its life.
@@ -169,6 +173,9 @@ impl fmt::Display for Fact<'_> {
                 if *zombie { ", its connection is dead" } else { "" },
                 if *duplicate { ", a second time" } else { "" },
             ),
+            Self::Arrived { client, node, ticket } => {
+                write!(f, "client {client} ← node {node}: an answer is there ({})", T(ticket))
+            }
             Self::Told { client, node, ticket, answer, .. } => {
                 write!(f, "client {client} ← node {node}: {} ({})", Heard(answer), T(ticket))
             }
@@ -205,6 +212,9 @@ impl fmt::Display for Fact<'_> {
                 "client {client}: connected to node {node}{}",
                 if *replaces { ", in place of a silent connection" } else { "" }
             ),
+            Self::GivenUp { client, node } => {
+                write!(f, "client {client}: a connection to node {node} is given up")
+            }
             Self::Disconnected { client, node, why } => {
                 write!(f, "client {client}: node {node}: {why}")
             }

@@ -74,6 +74,7 @@ type Verdict = Result<(), String>;
 pub(crate) struct Invariants {
     mutual_exclusion: mutual_exclusion::MutualExclusion,
     token_ownership: token_ownership::TokenOwnership,
+    votes: votes::Votes,
     nothing_resent: nothing_resent::NothingResent,
     latched: latched::Latched,
     unique_guards: unique_guards::UniqueGuards,
@@ -87,6 +88,7 @@ impl Invariants {
         Self {
             mutual_exclusion: mutual_exclusion::MutualExclusion::default(),
             token_ownership: token_ownership::TokenOwnership::new(nodes),
+            votes: votes::Votes::default(),
             nothing_resent: nothing_resent::NothingResent::default(),
             latched: latched::Latched::default(),
             unique_guards: unique_guards::UniqueGuards::default(),
@@ -112,7 +114,7 @@ impl Invariants {
         let verdicts = [
             (mutual_exclusion::NAME, self.mutual_exclusion.check(fact, view, counts)),
             (token_ownership::NAME, self.token_ownership.check(fact, view)),
-            (votes::NAME, votes::check(fact, view)),
+            (votes::NAME, self.votes.check(fact, view)),
             (validity::NAME, validity::check(fact, view)),
             (clock_check::NAME, clock_check::check(fact, view)),
             (nothing_resent::NAME, self.nothing_resent.check(fact)),

@@ -14,6 +14,8 @@ pub enum Mutant {
     CachedNow,
     /// The driver reads a clock that stops while the machine is suspended.
     ClockStopsInSuspend,
+    /// The driver hands on answers that come after their connection was given up.
+    VoteFromOldEpoch,
     /// The guard is marked invalid when the nodes have answered the release, not before it is sent.
     ReleaseBeforeInvalid,
     /// A guard that has seen its end takes votes that are told later.
@@ -53,6 +55,7 @@ mod switches {
         ),
         ("a cached now across an await", "driver", Mutant::CachedNow, "clock check"),
         ("clock that stops in suspend", "driver", Mutant::ClockStopsInSuspend, "mutual exclusion"),
+        ("vote from an old epoch", "driver", Mutant::VoteFromOldEpoch, "votes"),
         (
             "release sent before marking invalid",
             "guard",

@@ -1,9 +1,12 @@
-//! A vote is a yes to this very attempt, with no release queued behind it.
+//! A vote is a yes to this very attempt, on the connection it was sent on, with no release queued
+//! behind it.
 
-use quorlock_core::Verb;
+use std::collections::{BTreeMap, BTreeSet};
+
+use quorlock_core::{Answer, Ticket, Verb};
 
 use super::Verdict;
-use crate::fact::Fact;
+use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::GuardId;
 use crate::view::View;
 
@@ -12,7 +15,63 @@ pub(crate) const NAME: &str = "votes";
 pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply to this attempt on \
      its own epoch, with no release queued for it. (protocol, 9)";
 
-pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+/// What was sent to each node on the present connection, kept from the first connection on. In the
+/// models there are none, and so nothing is kept: what is on its way there is taken away when it breaks.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Votes(BTreeMap<(ClientId, NodeIndex), Epoch>);
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Epoch {
+    /// Sent, and neither answered nor given up.
+    awaited: BTreeSet<Ticket>,
+    /// Answered in time; the connection may break before the engine is told.
+    arrived: BTreeSet<Ticket>,
+}
+
+impl Votes {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+        self.check_epoch(fact)?;
+        check(fact, view)
+    }
+
+    fn check_epoch(&mut self, fact: &Fact<'_>) -> Verdict {
+        match fact {
+            Fact::Connected { client, node, .. } => {
+                self.0.entry((*client, *node)).or_default();
+            }
+            Fact::Sent { client, node, ticket, .. } if ticket.verb != Verb::Release => {
+                if let Some(epoch) = self.0.get_mut(&(*client, *node)) {
+                    epoch.awaited.insert(*ticket);
+                }
+            }
+            Fact::GivenUp { client, node } => {
+                if let Some(epoch) = self.0.get_mut(&(*client, *node)) {
+                    epoch.awaited.clear();
+                }
+            }
+            Fact::Arrived { client, node, ticket } => {
+                if let Some(epoch) = self.0.get_mut(&(*client, *node))
+                    && epoch.awaited.remove(ticket)
+                {
+                    epoch.arrived.insert(*ticket);
+                }
+            }
+            Fact::Told { client, node, ticket, answer, .. } => {
+                let Some(epoch) = self.0.get_mut(&(*client, *node)) else { return Ok(()) };
+                let is_yes = matches!(answer, Answer::Granted | Answer::Extended);
+                if !epoch.arrived.remove(ticket) && is_yes {
+                    return Err(format!(
+                        "client {client} is told a yes of node {node} on a connection given up before"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
     match fact {
         Fact::Granted { guard, .. } | Fact::Changed { guard, .. } => check_guard(*guard, view),
         Fact::Ordered { client, node, ticket, .. } if ticket.verb == Verb::Heal => {

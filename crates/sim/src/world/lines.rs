@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 use quorlock_core::{Answer, Event, Failure, FailureKind, Key, NodeId};
 
 use super::{Happening, Parcel, Process, World};
-use crate::client::{Batch, IN_FLIGHT_MAX, Link, Order};
+use crate::client::{Batch, IN_FLIGHT_MAX, Line, Link, Order};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::mutants::{Mutant, is_active};
 use crate::network::{ConnectionId, Direction};
 use crate::node::Connection;
 use crate::plan::CONNECT_TIMEOUT;
@@ -101,16 +102,22 @@ impl World {
     /// Answers have come.
     pub(crate) fn reply(&mut self, wire: ConnectionId, id: u64, answers: Vec<Answer>) {
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
-        if !self.network.wires[wire].open_here {
+        let line = &mut self.clients[client].lines[node];
+        if let Some(late) = line.given_up.remove(&id) {
+            line.in_flight.push_front(late);
+        } else if !self.network.wires[wire].open_here {
             return;
         }
-        let line = &mut self.clients[client].lines[node];
         line.alive_at = self.now;
         if line.link == Link::Suspended && line.wire == Some(wire) {
             line.link = Link::Up;
         }
         if let Some(batch) = line.in_flight.iter_mut().find(|batch| batch.id == id) {
             batch.answers = Some(answers);
+            let tickets: Vec<_> = batch.orders.iter().map(|(ticket, _)| *ticket).collect();
+            for ticket in tickets {
+                self.note(&Fact::Arrived { client, node, ticket });
+            }
         }
         self.hand_on(client, node);
         self.send_waiting(client, node);
@@ -170,8 +177,12 @@ impl World {
         wire: Option<ConnectionId>,
         failure: &Failure,
     ) {
-        for batch in &mut self.clients[client].lines[node].in_flight {
+        let Line { in_flight, given_up, .. } = &mut self.clients[client].lines[node];
+        for batch in in_flight {
             if batch.sent.map(|(wire, _)| wire) == wire && batch.answers.is_none() {
+                if is_active(Mutant::VoteFromOldEpoch) && wire.is_some() {
+                    given_up.insert(batch.id, batch.clone());
+                }
                 batch.answers = Some(vec![Answer::Failed(failure.clone()); batch.orders.len()]);
             }
         }
@@ -189,7 +200,9 @@ impl World {
             1 => {}
             _ => it.held_until = now + self.random.lines.between(0, zombie_for),
         }
-        self.servers[it.node].node.disconnect(Connection(wire as u64));
+        let (client, node) = (it.client, it.node);
+        self.servers[node].node.disconnect(Connection(wire as u64));
+        self.note(&Fact::GivenUp { client, node });
     }
 
     /// The client learns that a connection is gone.
