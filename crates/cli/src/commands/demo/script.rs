@@ -9,7 +9,7 @@ use quorlock::blocking::Client;
 use super::nodes::FiveNodes;
 use super::stage::{Ended, Stage};
 use super::view::Fate;
-use super::{Event, KEY, TTL, now};
+use super::{Event, TTL, now};
 use crate::output::time;
 
 const B: usize = 1;
@@ -87,9 +87,10 @@ fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
     stage.play(Duration::from_millis(500))?;
     call(stage, events.clone())?;
     match stage.answer(OWN_WAIT * 10)? {
-        Err(refusal) => {
-            stage.quote("A caller who waits no longer than a second is told:", &refusal)
-        }
+        Err(refusal) => stage.quote(
+            "A caller who wants another lock, and waits no longer than a second, is told:",
+            &refusal,
+        ),
         Ok(()) => stage.fault("two of five nodes were enough to get the lock"),
     }
     stage.play(DOWN.saturating_sub(now().saturating_sub(killed)))?;
@@ -105,12 +106,15 @@ fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
     stage.play(Duration::from_millis(2500))
 }
 
-/// The demo's own call for the lock, on a thread of its own: it takes its time.
+/// A lock that no worker wants: what the call is told is the nodes' doing alone.
+const FREE_KEY: &str = "another";
+
+/// The demo's own call for a lock, on a thread of its own: it takes its time.
 fn call(stage: &Stage, events: Sender<Event>) -> Result<(), Ended> {
     let builder = stage.nodes.client().owner("the demo itself");
     let client = Client::build(builder).map_err(Ended::failed)?;
     let call = move || {
-        let answer = client.acquire(KEY).wait(OWN_WAIT).call();
+        let answer = client.acquire(FREE_KEY).wait(OWN_WAIT).call();
         let answer = answer.map(drop).map_err(|error| error.to_string());
         // Nobody listens any more when the demo ends before its time.
         let _ = events.send(Event::Answer(answer));
