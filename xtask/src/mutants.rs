@@ -22,7 +22,7 @@ const SEEDS: [Range<u64>; 2] = [0..2_000, 2_000..20_000];
 
 /// In these, two that hold one lock are looked for. Not every mistake can show there: some only cost
 /// time, some leave keys behind.
-const TWO_HOLD_SEEDS: Range<u64> = 0..4_000;
+const TWO_HOLD_SEEDS: Range<u64> = 0..1_000;
 
 /// A mistake that keeps the simulator going for longer makes it hang: where it is not caught after a few
 /// seconds, that is. It is neither caught nor missed then, but an error.
