@@ -4,7 +4,8 @@
 //! it than everybody else: the next `SET` can stand right behind the `DEL`, while others hear of the
 //! release half a round trip later. Left alone, one process takes the lock a hundred times in a row.
 //! So a process that knows of rivals stays away for a few round trips after each release, and one
-//! that knows of none does so every now and then, for it cannot see who is waiting.
+//! that knows of none does so every now and then, for it cannot see who is waiting. Where there is a
+//! crowd, it then looks before it tries, as the others do.
 //!
 //! And when a lock that many wait for comes free, they must not all rush for it. Each draws a slot;
 //! those in the first one try at once, the others look a little later whether it is still there. Who
@@ -57,8 +58,8 @@ const PATIENCE: u32 = 16;
 /// How many others seem to wait: those who do draw among so many slots.
 ///
 /// It grows by half whenever others were faster, and shrinks the less, the fewer the slots are, when
-/// there was room. That is what makes all come to the same number, wherever they began: if it shrank
-/// in proportion as well, who once believed to be alone would go on taking the lock from all others.
+/// there was room. That is what brings all towards the same number: if it shrank in proportion as well,
+/// who once believed to be alone would go on taking the lock from all others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct Crowd(u32);
 
@@ -348,7 +349,7 @@ mod tests {
         assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 0);
     }
 
-    /// However differently two of them judge at first, they end up alike.
+    /// Two of them that judge differently at first end up alike.
     #[test]
     fn all_come_to_the_same_number() {
         let (mut shy, mut bold) = (Crowd(CROWD_MAX), Crowd(2 * CROWD));

@@ -435,8 +435,8 @@ enum Phase {
     Starting,
     /// The nodes have been asked.
     Attempting(Attempt),
-    /// Nodes are asked who holds the lock: those that refused, after an attempt; or, `again`, those
-    /// that have pushed a change, before one.
+    /// Nodes are asked who holds the lock: after an attempt; or, `again`, before one, to see whether it
+    /// is worth making.
     Looking { inspection: Inspection, again: bool },
     /// Waiting for the next attempt, or to look `again`.
     Pausing { until: BootTime, again: bool },

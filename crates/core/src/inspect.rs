@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{NodeSaid, NodeStory, WhyNot};
+use crate::acquire::{NodeSaid, NodeStory};
 use crate::command::{Answer, Failure, FailureKind, Holding};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
@@ -91,14 +91,9 @@ impl Inspection {
         }
     }
 
-    /// Why there is no lock yet, though nothing was tried, by what the nodes have said in all looks:
-    /// others hold it or have their turn first; but as with an attempt (S26), not if too few nodes have
-    /// answered for a quorum.
-    pub(crate) fn why_not(&self, nodes: &[NodeStory]) -> WhyNot {
-        let told =
-            |node: &&NodeStory| matches!(node.said, NodeSaid::Seen(_) | NodeSaid::Refused(_));
-        let told = nodes.iter().filter(told).count();
-        if self.quorum.is_reached(told) { WhyNot::Contended } else { WhyNot::NoQuorum }
+    /// Of how many nodes, and how many must agree.
+    pub(crate) const fn quorum(&self) -> Quorum {
+        self.quorum
     }
 
     /// What each node said, for people.

@@ -2,12 +2,16 @@
 //!
 //! ```text
 //!   Queued ─► Starting ─► Attempting ─┬─► (lease)
-//!     │          ▲                    ├─► Looking ◄─► Pausing ─┐
-//!     │          └────────────────────┴────────────────────────┘
+//!     │         ▲ │                   ├─► Looking ◄─► Pausing ─┐
+//!     │         │ └───────────────────│─────▲                  │
+//!     │         └─────────────────────┴────────────────────────┘
 //!     └─► (handed over)
 //! ```
 //!
-//! A call that has to wait asks the nodes that refused to tell when the lock changes, and then does
+//! From `Starting` a call goes to `Looking` if its process has just had the lock and others want it
+//! too: it looks before it tries.
+//!
+//! A call that has to wait asks as many nodes as it takes to tell when the lock changes, and then does
 //! nothing until they do, or until the keys expire. What decides when it goes on is in
 //! [`crate::wait`]; how those who wait keep out of each other's way, in `courtesy.rs`.
 
@@ -750,7 +754,13 @@ impl Call {
                     *node = before;
                 }
             }
-            self.last = Some((inspection.why_not(&nodes), nodes));
+            // Others hold it, or have their turn first; but as with an attempt (S26), not if too few
+            // nodes have answered for a quorum.
+            let told =
+                |node: &&NodeStory| matches!(node.said, NodeSaid::Seen(_) | NodeSaid::Refused(_));
+            let enough = inspection.quorum().is_reached(nodes.iter().filter(told).count());
+            let why = if enough { WhyNot::Contended } else { WhyNot::NoQuorum };
+            self.last = Some((why, nodes));
             return;
         }
         let Some((_, nodes)) = &mut self.last else {
