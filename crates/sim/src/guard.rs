@@ -55,6 +55,24 @@ pub(crate) enum Ended {
 }
 
 impl Guard {
+    /// A guard that was just granted.
+    pub(crate) const fn new(
+        request: Request,
+        (token, turn): (Token, u32),
+        validity: Validity,
+    ) -> Self {
+        Self {
+            request,
+            token,
+            turn,
+            validity,
+            ended: None,
+            told_lost: false,
+            run_out: false,
+            given_back: false,
+        }
+    }
+
     /// What the nodes store.
     pub(crate) fn value(&self) -> Value {
         Value::new(&self.token, &self.request.owner)

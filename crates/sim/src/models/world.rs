@@ -530,16 +530,7 @@ impl Step<'_> {
             }
             Effect::Acquired { token, validity, attempts, turn, .. } => {
                 let request = self.bounds.request(client);
-                let guard = Guard {
-                    request,
-                    token,
-                    turn,
-                    validity,
-                    ended: None,
-                    told_lost: false,
-                    run_out: false,
-                    given_back: false,
-                };
+                let guard = Guard::new(request, (token, turn), validity);
                 self.granted(client, guard, attempts);
             }
             Effect::NotAcquired { refusal, .. } => {

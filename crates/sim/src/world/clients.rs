@@ -223,16 +223,7 @@ impl World {
                 format!("{id}: nobody has asked for it"),
             );
         };
-        let guard = Guard {
-            request,
-            token,
-            turn,
-            validity,
-            ended: None,
-            told_lost: false,
-            run_out: false,
-            given_back: false,
-        };
+        let guard = Guard::new(request, (token, turn), validity);
         self.guards.insert(id, guard);
         self.note(&Fact::Granted { guard: id, attempts });
         self.granted(id);
