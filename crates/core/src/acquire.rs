@@ -61,6 +61,9 @@ pub enum WhyNot {
     NoQuorum,
     /// A quorum granted, but too late: too little validity was left.
     TooSlow,
+    /// So many nodes are not to be trusted, or not yet, that there is no quorum, whatever the others
+    /// say.
+    Unsafe,
 }
 
 impl Attempt {

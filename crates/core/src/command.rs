@@ -1,5 +1,6 @@
 //! What a node is asked, and the three kinds of answer: yes, a definite no, and a failure.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -55,6 +56,113 @@ pub enum Command {
         /// Where.
         key: Key,
     },
+    /// As [`Command::Acquire`], and if it is granted, the counter moves on:
+    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`, in one atomic step. The floor is
+    /// that of the node's marker. Answered by [`Answer::GrantedFenced`] with c, or by
+    /// [`Answer::RefusedFenced`]; then nothing is written.
+    AcquireFenced {
+        /// Where.
+        key: Key,
+        /// The whole value.
+        value: Value,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+        /// The lock's counter.
+        counter: Counter,
+        /// The number that the client would like to have.
+        proposal: u64,
+    },
+    /// If the key holds this value and the counter is below `to`, set the counter to it, in one atomic
+    /// step (S19). Answered by [`Answer::Raised`], [`Answer::Absent`] or [`Answer::Other`].
+    Raise {
+        /// Where.
+        key: Key,
+        /// The whole value.
+        value: Value,
+        /// The lock's counter.
+        counter: Counter,
+        /// The number that it is to have.
+        to: u64,
+    },
+    /// If the key is absent and the counter is not above `to`, set both: the vote of a node that has
+    /// lost it, for a lock that has its fence already (S23). Answered by [`Answer::GrantedFenced`]
+    /// with `to`, by [`Answer::Refused`] if the key exists, or, with nothing written, by
+    /// [`Answer::Superseded`].
+    HealFenced {
+        /// Where.
+        key: Key,
+        /// The whole value.
+        value: Value,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+        /// The lock's counter.
+        counter: Counter,
+        /// The lock's fence.
+        to: u64,
+    },
+    /// As [`Command::Extend`]; the counter lives on as well.
+    ExtendFenced {
+        /// Where.
+        key: Key,
+        /// The whole value.
+        value: Value,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+        /// The lock's counter.
+        counter: Counter,
+    },
+    /// Say what you are: the [`Proof`](crate::Proof) that goes with the answers has the node's `INFO`
+    /// and its marker. Answered by [`Answer::Greeted`].
+    Greet,
+    /// Write the adoption if there is none, or if there is this other one; look at it in any case.
+    /// Answered by [`Answer::Adopting`].
+    Adopt {
+        /// Where.
+        key: Key,
+        /// What to write.
+        text: Arc<str>,
+        /// The one that may be replaced.
+        replaces: Option<Arc<str>>,
+    },
+    /// Write the marker, in one atomic step with looking at what is there instead. Answered by
+    /// [`Answer::Marked`] or [`Answer::NotMarked`].
+    Mark {
+        /// Where.
+        key: Key,
+        /// What to write.
+        text: Arc<str>,
+        /// What must be there: this text, or nothing.
+        replaces: Option<Arc<str>>,
+        /// The adoption that must be there and old enough; it is deleted. `None`: none is needed.
+        adoption: Option<Adopted>,
+    },
+}
+
+/// Where a lock's fences are counted, per node.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Counter {
+    /// Under which key.
+    pub key: Key,
+    /// For how long it is kept after its last use, in milliseconds.
+    pub ttl_ms: u64,
+    /// Under which key the node's marker is, whose floor counts.
+    pub marker: Key,
+}
+
+impl Counter {
+    /// No fence is as large: every smaller one is exact in the scripts' arithmetic (S20).
+    pub const LIMIT: u64 = 1 << 53;
+}
+
+/// An adoption that must be there, unchanged, and so old.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Adopted {
+    /// Where.
+    pub key: Key,
+    /// What must be there.
+    pub text: Arc<str>,
+    /// How old it must be, in milliseconds.
+    pub age_ms: u64,
 }
 
 impl Command {
@@ -62,6 +170,20 @@ impl Command {
     /// suspended node, and again after a failure.
     pub const fn is_release(&self) -> bool {
         matches!(self, Self::Release { .. })
+    }
+
+    /// It may be answered by a vote, or by news of one, which count only if the node's marker is
+    /// there afterwards (S9).
+    pub const fn is_about_votes(&self) -> bool {
+        matches!(
+            self,
+            Self::Acquire { .. }
+                | Self::AcquireFenced { .. }
+                | Self::Raise { .. }
+                | Self::HealFenced { .. }
+                | Self::Extend { .. }
+                | Self::ExtendFenced { .. }
+        )
     }
 }
 
@@ -87,6 +209,42 @@ pub enum Answer {
     Seen(Holding),
     /// What an inspection saw; when that changes, the node says so, once.
     Watched(Holding),
+    /// As [`Answer::Granted`]; the counter is now this.
+    GrantedFenced {
+        /// The counter.
+        fence: u64,
+    },
+    /// As [`Answer::Refused`]; the counter, and who holds the lock.
+    RefusedFenced {
+        /// The counter.
+        fence: u64,
+        /// What the key holds.
+        holding: Box<Holding>,
+    },
+    /// The key holds our value, and the counter is now this: what it was to be, unless it was above.
+    Raised {
+        /// The counter.
+        fence: u64,
+    },
+    /// The key is free, but the counter is above our fence: somebody with a larger one has had this
+    /// node's vote since.
+    Superseded {
+        /// The counter.
+        fence: u64,
+    },
+    /// What the node is has been said beside the answers.
+    Greeted,
+    /// The adoption as it is now.
+    Adopting {
+        /// What it says.
+        text: Arc<str>,
+        /// How old it is.
+        age: Duration,
+    },
+    /// The marker has been written.
+    Marked,
+    /// It has not: what was to be there was not, or the adoption is not old enough.
+    NotMarked,
     /// No answer that says anything about the key.
     Failed(Failure),
 }
@@ -130,18 +288,19 @@ pub struct Failure {
     kind: FailureKind,
     detail: Option<Arc<str>>,
     sent: bool,
+    clears_in: Option<Duration>,
 }
 
 impl Failure {
     /// A failure of a command that may have reached the node.
     pub const fn new(kind: FailureKind) -> Self {
-        Self { kind, detail: None, sent: true }
+        Self { kind, detail: None, sent: true, clears_in: None }
     }
 
     /// A failure of a command that certainly was not executed: it never left this process, or the
     /// node itself declined it.
     pub const fn unsent(kind: FailureKind) -> Self {
-        Self { kind, detail: None, sent: false }
+        Self { kind, detail: None, sent: false, clears_in: None }
     }
 
     /// Adds what the node or the operating system said. It must not contain a secret.
@@ -149,6 +308,19 @@ impl Failure {
     pub fn with_detail(mut self, detail: impl Into<Arc<str>>) -> Self {
         self.detail = Some(detail.into());
         self
+    }
+
+    /// Adds in what time the cause will be gone by itself.
+    #[must_use]
+    pub const fn clearing_in(mut self, time: Duration) -> Self {
+        self.clears_in = Some(time);
+        self
+    }
+
+    /// In what time the cause will be gone by itself, counted from the failure, if that is known: of a
+    /// node in quarantine, when its votes count.
+    pub const fn clears_in(&self) -> Option<Duration> {
+        self.clears_in
     }
 
     /// What kind of failure it was.
@@ -219,6 +391,17 @@ pub enum FailureKind {
     Protocol,
     /// Any other error that the node answered.
     Rejected,
+    /// The node was started, or lost its data, or was taken into use, so short a time ago that locks
+    /// may be held of which it knows nothing (S10).
+    Quarantined,
+    /// What the node is makes its votes worthless: a replica, part of a cluster, one that evicts keys.
+    Unsafe,
+    /// The node is marked for clients with other nodes, another quorum or another longest ttl (S17).
+    OtherConfiguration,
+    /// The node is the same server as another one of the list (S3).
+    SameServer,
+    /// It is not known at the moment whether the node's votes count (S9).
+    Unverified,
 }
 
 impl FailureKind {
@@ -230,6 +413,24 @@ impl FailureKind {
     /// Only a person can mend this; to try again at once is useless.
     pub const fn is_about_rights(self) -> bool {
         matches!(self, Self::Unauthenticated | Self::Forbidden)
+    }
+
+    /// The node answers, but its votes do not count.
+    pub const fn is_about_trust(self) -> bool {
+        matches!(
+            self,
+            Self::Quarantined
+                | Self::Unsafe
+                | Self::OtherConfiguration
+                | Self::SameServer
+                | Self::Unverified
+        )
+    }
+
+    /// The clients of a lock do not agree about its nodes: no vote of any node is worth anything until
+    /// a person has mended that.
+    pub const fn is_disagreement(self) -> bool {
+        matches!(self, Self::OtherConfiguration | Self::SameServer)
     }
 }
 
@@ -252,6 +453,11 @@ impl fmt::Display for FailureKind {
             Self::Redirected => "redirects the key",
             Self::Protocol => "answered out of protocol",
             Self::Rejected => "answered with an error",
+            Self::Quarantined => "quarantined",
+            Self::Unsafe => "refused as unsafe",
+            Self::OtherConfiguration => "marked for another configuration",
+            Self::SameServer => "the same server as another node",
+            Self::Unverified => "not verified",
         })
     }
 }

@@ -26,10 +26,11 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::acquire::{Attempt, NodeStory, WhyNot};
-use crate::command::{Answer, Command};
+use crate::command::{Answer, Command, Counter};
 use crate::courtesy::Manners;
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
+use crate::proof::Proof;
 use crate::queue::LocalQueue;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::{Release, ReleaseReport};
@@ -37,6 +38,7 @@ use crate::retry::Retry;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::{Key, Token};
+use crate::trust::Standing;
 use crate::vote::Validity;
 use crate::wait::Waiting;
 
@@ -67,8 +69,12 @@ pub enum Verb {
     Extend,
     /// A vote for a lease, from a node that has none of ours.
     Heal,
+    /// A larger number for the counter of a node whose vote is held.
+    Raise,
     /// The key's end.
     Release,
+    /// Whether a node's votes count.
+    Trust,
 }
 
 /// What a caller asks for.
@@ -90,6 +96,8 @@ pub struct Request {
     pub max_hold: Duration,
     /// Send [`Effect::Waiting`] after each failed attempt, and if there is to be none for now.
     pub progress: bool,
+    /// Where the lock's fences are counted, if it is to have one.
+    pub fenced: Option<Counter>,
 }
 
 /// How long to try.
@@ -135,6 +143,8 @@ pub enum Event {
         node: NodeId,
         /// When the commands were sent.
         sent: Reading,
+        /// What shows that the answers may count.
+        proof: Proof,
         /// The answers, in the order of the commands.
         answers: Vec<(Ticket, Answer)>,
     },
@@ -220,6 +230,8 @@ pub enum Effect {
         /// How often the lock was handed over within this process before, under this token. Token
         /// and turn together are unique to the guard (S24).
         turn: u32,
+        /// The fence, if one was wanted: larger than that of every earlier holder.
+        fence: Option<u64>,
     },
     /// The lock is not held, and will not be.
     NotAcquired {
@@ -248,6 +260,21 @@ pub enum Effect {
         lock: LockId,
         /// How it went.
         outcome: Extended,
+    },
+    /// A node that had lost the lock's vote has given a larger fence since: another may have come
+    /// after us, and resources may refuse ours. The lock is held as before, by the votes of others.
+    Superseded {
+        /// Which lock.
+        lock: LockId,
+        /// The larger number.
+        fence: u64,
+    },
+    /// Whether a node's votes count has changed, or from when on they do. For people.
+    Standing {
+        /// Which node.
+        node: NodeId,
+        /// As it is now.
+        standing: Standing,
     },
     /// The lock is lost; terminal.
     Lost {
@@ -324,6 +351,8 @@ pub enum RefusalKind {
     NoQuorum,
     /// A quorum granted, but too late.
     TooSlow,
+    /// So many nodes are not to be trusted, or not yet, that there is no quorum.
+    Unsafe,
     /// The client was shut down.
     Closed,
 }
@@ -477,7 +506,7 @@ impl Engine {
                 self.begin(lock, (token, jitter, round_trip), now, out);
             }
             Event::Cancel { lock } => self.cancel(lock, now, out),
-            Event::Answered { node, sent, answers } => {
+            Event::Answered { node, sent, proof: _, answers } => {
                 // Whatever it is, it is no longer a connection that is being waited for.
                 self.nodes[node.index()].connecting = false;
                 for (ticket, answer) in answers {
@@ -582,6 +611,7 @@ impl Engine {
             Verb::Acquire | Verb::Heal => self.handle_vote(node, sent, ticket, answer, now, out),
             Verb::Extend => self.handle_extended(node, sent, ticket, answer, now, out),
             Verb::Release => self.handle_released(node, ticket, answer, now, out),
+            Verb::Raise | Verb::Trust => {}
             Verb::Inspect => self.handle_seen(node, ticket, answer, now, out),
         }
     }

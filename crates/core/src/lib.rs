@@ -58,10 +58,13 @@ pub mod command;
 mod courtesy;
 pub mod engine;
 pub mod extend;
+pub mod info;
 pub mod inspect;
 pub mod lease;
+pub mod marker;
 #[cfg(quorlock_mutants)]
 pub mod mutants;
+pub mod proof;
 pub mod queue;
 pub mod quorum;
 pub mod release;
@@ -69,19 +72,22 @@ pub mod retry;
 pub mod time;
 pub mod timing;
 pub mod token;
+pub mod trust;
 pub mod vote;
 pub mod wait;
 
 pub use crate::acquire::{NodeSaid, NodeStory, WhyNot};
-pub use crate::command::{Answer, Command, Failure, FailureKind, Holding};
+pub use crate::command::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding};
 pub use crate::engine::{
     Effect, Engine, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket, Verb,
 };
 pub use crate::lease::LossCause;
+pub use crate::proof::{MarkerSeen, Proof};
 pub use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
 pub use crate::release::{NodeReleased, Outcome, ReleaseReport};
 pub use crate::retry::{Delay, POLL_CEILING, Retry};
 pub use crate::time::{BootTime, Reading};
 pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
 pub use crate::token::{Key, Token, Value};
+pub use crate::trust::{RestartGuard, Rules, Standing};
 pub use crate::vote::Validity;

@@ -27,6 +27,7 @@ pub enum Mutant {
     LateGrantBehindRelease,
     NoDrift,
     BootClockAlone,
+    UptimeUnsigned,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.

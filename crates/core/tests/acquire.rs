@@ -244,6 +244,7 @@ fn the_lock_is_acquired_exactly_when_a_quorum_granted_and_validity_remains() {
                         Decided::No(WhyNot::Contended) => 1,
                         Decided::No(WhyNot::NoQuorum) => 2,
                         Decided::No(WhyNot::TooSlow) => 3,
+                        Decided::No(WhyNot::Unsafe) => unreachable!("nobody doubts these nodes"),
                     }] += 1;
                 }
             }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use node::{Node, Stored};
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Answer, Command, Effect, Engine, Event, LockId, NodeId, Quorum, Reading, Request, Retry,
+    Answer, Command, Effect, Engine, Event, LockId, NodeId, Proof, Quorum, Reading, Request, Retry,
     Ticket, Timing, TimingOptions, Token, Verb,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -120,7 +120,7 @@ impl Model for TwoClients {
             Action::Deliver(client, node) => {
                 let (sent, ticket, answer) = world.links[client][node].answers.pop_front()?;
                 let (node, answers) = (NodeId::new(node), vec![(ticket, answer)]);
-                world.tell(client, Event::Answered { node, sent, answers });
+                world.tell(client, Event::Answered { node, sent, proof: Proof::Vouched, answers });
             }
             Action::Time => world.advance()?,
         }
@@ -220,6 +220,7 @@ fn request() -> Request {
         automatic: false,
         max_hold: Duration::from_millis(20_000),
         progress: false,
+        fenced: None,
     }
 }
 

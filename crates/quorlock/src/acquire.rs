@@ -145,6 +145,7 @@ impl Acquire {
             automatic: self.options.automatic,
             max_hold: self.options.max_hold,
             progress: self.progress.is_some(),
+            fenced: None,
         })
     }
 }

@@ -473,6 +473,7 @@ impl Driver {
                     let _ = reply.send(());
                 }
             }
+            Effect::Superseded { .. } | Effect::Standing { .. } => {}
             Effect::Begin { lock } => self.begins.push_back(lock),
         }
     }
@@ -496,7 +497,7 @@ impl Driver {
     }
 
     fn observe(&mut self, event: &Event, now: Reading) {
-        if let Event::Answered { node, sent, answers } = event {
+        if let Event::Answered { node, sent, answers, .. } = event {
             let failed = |answer| matches!(answer, &quorlock_core::Answer::Failed(_));
             if !answers.iter().all(|(_, answer)| failed(answer)) {
                 self.figures.nodes[node.index()].observe(now.elapsed_since(*sent));

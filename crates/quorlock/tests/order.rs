@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use quorlock::node::{Answer, Batch, BoxFuture, Failure, FailureKind, MemoryNode, News, Node};
+use quorlock::node::{
+    Answer, Answers, Batch, BoxFuture, Failure, FailureKind, MemoryNode, News, Node,
+};
 use quorlock::{Client, Clock, Delay, Retry};
 
 /// A node that does all that it is told; but what it answers to the first batch gets lost.
@@ -21,7 +23,7 @@ impl Node for LosesFirstAnswers {
         self.node.name()
     }
 
-    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
         let loses = !self.lost.swap(true, Ordering::Relaxed);
         let answers = self.node.execute(batch);
         Box::pin(async move {
@@ -29,9 +31,13 @@ impl Node for LosesFirstAnswers {
             if !loses {
                 return answers;
             }
-            assert_eq!(answers, [Answer::Granted, Answer::Granted], "both calls in one batch");
+            assert_eq!(
+                answers.answers,
+                [Answer::Granted, Answer::Granted],
+                "both calls in one batch"
+            );
             let lost = Answer::Failed(Failure::new(FailureKind::Unreachable));
-            vec![lost; answers.len()]
+            vec![lost; answers.answers.len()].into()
         })
     }
 

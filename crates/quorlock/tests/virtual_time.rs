@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use quorlock::node::{Answer, Batch, BoxFuture, FailureKind, MemoryNode, News, Node, NodeState};
+use quorlock::node::{
+    Answer, Answers, Batch, BoxFuture, FailureKind, MemoryNode, News, Node, NodeState,
+};
 use quorlock::{
     AcquireError, Client, ClientBuilder, Clock, Delay, ExtendError, HolderKind, LossCause,
     NodeSaid, Outcome, Retry,
@@ -606,7 +608,7 @@ impl Node for Delayed {
         self.node.name()
     }
 
-    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
         let (answers, round_trip) = (self.node.execute(batch), self.round_trip);
         Box::pin(async move {
             sleep(round_trip).await;
@@ -634,7 +636,7 @@ impl Node for Watched {
         self.node.name()
     }
 
-    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
         self.node.execute(batch)
     }
 

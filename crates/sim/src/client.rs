@@ -151,7 +151,7 @@ impl Client {
 
     /// An eighth of each new round trip goes into the smoothed one, as in the driver.
     pub(crate) fn observe(&mut self, event: &Event, now: Reading) {
-        let Event::Answered { node, sent, answers } = event else { return };
+        let Event::Answered { node, sent, answers, .. } = event else { return };
         if answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
             return;
         }

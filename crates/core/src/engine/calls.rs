@@ -206,8 +206,14 @@ impl Engine {
         let (Phase::Attempting(attempt), Some(token)) = (phase, token) else {
             unreachable!("only an attempt is decided, and it has a token");
         };
-        let granted =
-            Effect::Acquired { lock, token, validity: validity.clone(), attempts, turn: 0 };
+        let granted = Effect::Acquired {
+            lock,
+            token,
+            validity: validity.clone(),
+            attempts,
+            turn: 0,
+            fence: None,
+        };
         let lease = Lease::begin(
             attempt,
             &request,
@@ -844,6 +850,7 @@ impl From<WhyNot> for RefusalKind {
             WhyNot::Contended => Self::Contended,
             WhyNot::NoQuorum => Self::NoQuorum,
             WhyNot::TooSlow => Self::TooSlow,
+            WhyNot::Unsafe => Self::Unsafe,
         }
     }
 }

@@ -200,7 +200,7 @@ impl Engine {
         self.handed.insert(next, lock);
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.take_call(next);
-        out.push(Effect::Acquired { lock: next, token, validity, attempts, turn });
+        out.push(Effect::Acquired { lock: next, token, validity, attempts, turn, fence: None });
         true
     }
 

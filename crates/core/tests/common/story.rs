@@ -46,6 +46,7 @@ pub(crate) fn request(key: &str) -> Request {
         automatic: false,
         max_hold: Duration::from_secs(3600),
         progress: true,
+        fenced: None,
     }
 }
 

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Effect, Engine, Event, Failure, FailureKind, Key, LockId, NodeId, Quorum,
-    Reading, Request, Ticket, Token, Validity, Value,
+    Answer, Command, Effect, Engine, Event, Failure, FailureKind, Key, LockId, NodeId, Proof,
+    Quorum, Reading, Request, Ticket, Token, Validity, Value,
 };
 
 use super::node::{MS, Node, Stored};
@@ -241,7 +241,7 @@ impl World {
                     self.send(client, node.index(), ticket, command.clone());
                 }
             }
-            Effect::Acquired { lock, token, validity, attempts, turn } => {
+            Effect::Acquired { lock, token, validity, attempts, turn, .. } => {
                 let request = self.owners[lock.0 as usize].1.clone();
                 let (over, lost) = (false, false);
                 let guard = Guard { client, request, token, validity, attempts, turn, over, lost };
@@ -519,7 +519,10 @@ impl World {
     ) {
         let node = NodeId::new(node);
         self.watch.answered((client, node), ticket, &answer);
-        self.tell(client, Event::Answered { node, sent, answers: vec![(ticket, answer)] });
+        self.tell(
+            client,
+            Event::Answered { node, sent, proof: Proof::Vouched, answers: vec![(ticket, answer)] },
+        );
     }
 
     fn next_step(&self) -> Option<(i64, Step)> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Effect, Engine, Event, Extended, Failure, FailureKind, Holding, LockId, NodeId,
-    NodeSaid, NodeStory, Outcome, Quorum, Reading, RefusalKind, Request, Ticket, Timing,
+    NodeSaid, NodeStory, Outcome, Proof, Quorum, Reading, RefusalKind, Request, Ticket, Timing,
     TimingOptions, Token, Verb,
 };
 
@@ -164,7 +164,11 @@ fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true
     assert_eq!(engine.deadline(), Some(at(NODE_TIMEOUT).boot()));
     let ticket = Ticket { lock, round: 1, verb: Verb::Acquire };
     let (node, answers) = (NodeId::new(0), vec![(ticket, Answer::Granted)]);
-    engine.handle(Event::Answered { node, sent: at(0), answers }, at(1), &mut out);
+    engine.handle(
+        Event::Answered { node, sent: at(0), proof: Proof::Vouched, answers },
+        at(1),
+        &mut out,
+    );
     out.clear();
     // Only nodes that have longer are waited for now.
     engine.handle(Event::Wake, at(NODE_TIMEOUT), &mut out);

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
-use quorlock_core::{Event, FailureKind, LockId, Quorum, Request, Retry};
+use quorlock_core::{Event, FailureKind, LockId, Proof, Quorum, Request, Retry};
 
 use crate::common::story::request;
 use crate::common::world::{Delivered, World};
@@ -167,7 +167,7 @@ fn repeat(world: &mut World, random: &mut Random) {
     let Delivered { client, node, sent, ticket, answer } = again;
     let answers = vec![(ticket, answer)];
     let node = quorlock_core::NodeId::new(node);
-    world.tell(client, Event::Answered { node, sent, answers });
+    world.tell(client, Event::Answered { node, sent, proof: Proof::Vouched, answers });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Effect, Engine, Event, Failure, FailureKind, LockId, LossCause, NodeId, NodeReleased,
-    NodeSaid, Outcome, Quorum, Reading, RefusalKind, ReleaseReport, Ticket, Token, Verb,
+    NodeSaid, Outcome, Proof, Quorum, Reading, RefusalKind, ReleaseReport, Ticket, Token, Verb,
 };
 
 use crate::common::node::MS;
@@ -45,7 +45,7 @@ impl Held {
 
     fn answer(&mut self, node: NodeId, verb: Verb, round: u32, answer: Answer, ms: i64) {
         let answers = vec![(Ticket { lock: LOCK, round, verb }, answer)];
-        self.tell(Event::Answered { node, sent: at(ms), answers }, ms);
+        self.tell(Event::Answered { node, sent: at(ms), proof: Proof::Vouched, answers }, ms);
     }
 
     fn reports(&mut self) -> Vec<ReleaseReport> {
@@ -359,7 +359,7 @@ fn of_very_many_releases_the_oldest_is_forgotten_but_its_caller_is_told() {
         engine.handle(begin, at(0), &mut out);
         let answers = vec![(Ticket { lock, round: 1, verb: Verb::Acquire }, Answer::Granted)];
         engine.handle(
-            Event::Answered { node: NodeId::new(0), sent: at(0), answers },
+            Event::Answered { node: NodeId::new(0), sent: at(0), proof: Proof::Vouched, answers },
             at(0),
             &mut out,
         );

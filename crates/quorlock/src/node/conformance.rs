@@ -31,8 +31,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    Answer, Batch, BoxFuture, Command, Holding, Key, MemoryNode, News, Node, NodeState, Stamp,
-    Value,
+    Answer, Answers, Batch, BoxFuture, Command, Holding, Key, MemoryNode, News, Node, NodeState,
+    Stamp, Value,
 };
 use crate::clock::Clock;
 
@@ -163,8 +163,8 @@ impl fmt::Debug for Subject {
 
 /// A batch that is on its way.
 struct Given {
-    answers: BoxFuture<Vec<Answer>>,
-    early: Option<Vec<Answer>>,
+    answers: BoxFuture<Answers>,
+    early: Option<Answers>,
     stamp: Arc<Stamp>,
     /// Where the stamp tells what happens; nobody listens here.
     _events: UnboundedReceiver<quorlock_core::Event>,
@@ -177,7 +177,7 @@ impl Given {
             Some(answers) => answers,
             None => self.answers.await,
         };
-        (answers, self.stamp.sent())
+        (answers.answers, self.stamp.sent())
     }
 }
 

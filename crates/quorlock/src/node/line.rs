@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesOrdered, Stream};
-use quorlock_core::{Answer, Command, Event, Failure, FailureKind, NodeId, Ticket};
+use quorlock_core::{Answer, Command, Event, Failure, FailureKind, NodeId, Proof, Ticket};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Batch, BoxFuture, Node, NodeState, Stamp};
+use super::{Answers, Batch, BoxFuture, Node, NodeState, Stamp};
 use crate::clock::Clock;
 
 /// A command and what it belongs to.
@@ -33,7 +33,7 @@ const QUEUE_MAX: usize = 65_536;
 struct Done {
     stamp: Arc<Stamp>,
     tickets: Vec<Ticket>,
-    answers: Vec<Answer>,
+    answers: Answers,
 }
 
 /// The way to one node.
@@ -163,11 +163,12 @@ impl Line {
             .into_iter()
             .map(|(ticket, _)| (ticket, Answer::Failed(failure.clone())))
             .collect();
-        self.told.push(Event::Answered { node: self.id, sent: self.clock.now(), answers });
+        let (node, sent) = (self.id, self.clock.now());
+        self.told.push(Event::Answered { node, sent, proof: Proof::Vouched, answers });
     }
 
     fn hand_on(&mut self, done: Done) {
-        let Done { stamp, tickets, mut answers } = done;
+        let Done { stamp, tickets, answers: Answers { mut answers, proof } } = done;
         // An answer to what was never sent is no vote (S4), whenever it is said to have been sent.
         let (sent, was_sent) = match stamp.sent() {
             Some(sent) => (sent, true),
@@ -185,7 +186,7 @@ impl Line {
         let mut both = Vec::with_capacity(tickets.len());
         both.extend(tickets.into_iter().zip(answers));
         let answers = both;
-        self.told.push(Event::Answered { node: self.id, sent, answers });
+        self.told.push(Event::Answered { node: self.id, sent, proof, answers });
     }
 }
 
@@ -249,7 +250,7 @@ mod tests {
             self.inner().state.clone().unwrap_or(NodeState::Up)
         }
 
-        fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+        fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
             let ((send, sent), (answer, answers)) = (oneshot::channel(), oneshot::channel());
             let locks = batch.commands().iter().map(number).collect();
             let (send, answer) = (Some(send), Some(answer));
@@ -258,7 +259,7 @@ mod tests {
                 if sent.await.is_ok() {
                     let _ = batch.send();
                 }
-                answers.await.unwrap()
+                answers.await.unwrap().into()
             })
         }
     }

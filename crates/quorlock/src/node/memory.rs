@@ -9,7 +9,7 @@ use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Value};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Batch, BoxFuture, News, Node, NodeState};
+use super::{Answers, Batch, BoxFuture, News, Node, NodeState};
 
 /// A node in memory. Deterministic: it answers at once, in order, and its keys expire by tokio's
 /// clock, so that a test under `tokio::time::pause` needs neither a server nor a moment's waiting.
@@ -209,21 +209,21 @@ impl Node for MemoryNode {
         }
     }
 
-    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
         let mut inner = self.inner();
         if matches!(inner.mode, Mode::Stopped) {
             return Box::pin(std::future::ready(batch.fail(&stopped())));
         }
         let commands = batch.send();
         if !inner.frozen {
-            return Box::pin(std::future::ready(inner.execute(commands)));
+            return Box::pin(std::future::ready(inner.execute(commands).into()));
         }
         let count = commands.len();
         let (answer, answers) = oneshot::channel();
         inner.stuck.push_back(Stuck { commands, answer });
         Box::pin(async move {
             let broken = Failure::new(FailureKind::Unreachable).with_detail("stopped");
-            answers.await.unwrap_or_else(|_| vec![Answer::Failed(broken); count])
+            answers.await.unwrap_or_else(|_| vec![Answer::Failed(broken); count]).into()
         })
     }
 

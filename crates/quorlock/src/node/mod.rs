@@ -24,7 +24,9 @@ use tokio::sync::mpsc::UnboundedSender;
 pub use self::config::{NodeConfig, NodeConfigError, Tls};
 pub use self::memory::MemoryNode;
 pub use self::redis::RedisNode;
-pub use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Key, Value};
+pub use quorlock_core::{
+    Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, Proof, Value,
+};
 
 use crate::clock::Clock;
 
@@ -36,7 +38,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// Implement it for another transport, or around another node for tests:
 ///
 /// ```
-/// use quorlock::node::{Answer, Batch, BoxFuture, MemoryNode, News, Node};
+/// use quorlock::node::{Answers, Batch, BoxFuture, MemoryNode, News, Node};
 ///
 /// /// Answers late.
 /// #[derive(Debug)]
@@ -47,7 +49,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///         self.0.name()
 ///     }
 ///
-///     fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+///     fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
 ///         let answers = self.0.execute(batch);
 ///         Box::pin(async move {
 ///             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -89,7 +91,7 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     ///
     /// May wait for a connection before it calls [`Batch::send`], for a bounded time; a node that is
     /// known to be down answers at once, with [`Batch::fail`].
-    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>>;
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers>;
 
     /// What the node does in the background; runs as long as the client, on the client's runtime.
     ///
@@ -111,11 +113,25 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
 pub struct News {
     node: NodeId,
     events: UnboundedSender<Event>,
+    marker: Option<Key>,
 }
 
 impl News {
     pub(crate) fn new(node: NodeId, events: UnboundedSender<Event>) -> Self {
-        Self { node, events }
+        Self { node, events, marker: None }
+    }
+
+    pub(crate) fn with_marker(self, marker: Option<Key>) -> Self {
+        Self { marker, ..self }
+    }
+
+    /// Under which key the node's marker is, if the client looks whether its nodes are to be trusted.
+    /// A node that can be restarted, or lose its data, then has to prove itself with every batch
+    /// ([`Proof::Seen`]): with what it says of itself, if the connection is new or there is a
+    /// [`Command::Greet`] in the batch, before all else; and with its marker behind all else, if there is
+    /// a command about votes or it has said what it is.
+    pub fn marker(&self) -> Option<&Key> {
+        self.marker.as_ref()
     }
 
     /// These keys have changed: been set, deleted, given another time to live, or have expired.
@@ -177,8 +193,25 @@ impl Batch {
 
     /// Answers every command with the same failure, without sending any.
     #[must_use]
-    pub fn fail(self, failure: &Failure) -> Vec<Answer> {
-        self.commands.iter().map(|_| Answer::Failed(failure.clone())).collect()
+    pub fn fail(self, failure: &Failure) -> Answers {
+        let failed = |_: &Command| Answer::Failed(failure.clone());
+        self.commands.iter().map(failed).collect::<Vec<_>>().into()
+    }
+}
+
+/// The answers to a batch, and what shows that they may count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answers {
+    /// One for each command, in order.
+    pub answers: Vec<Answer>,
+    /// What the node said of itself, if it was to be asked: see [`News::marker`].
+    pub proof: Proof,
+}
+
+impl From<Vec<Answer>> for Answers {
+    /// Answers that count as they are: of a node that forgets nothing, or in a test.
+    fn from(answers: Vec<Answer>) -> Self {
+        Self { answers, proof: Proof::Vouched }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use quorlock::node::{Answer, Batch, BoxFuture, Command, MemoryNode, News, Node, Value};
+use quorlock::node::{Answer, Answers, Batch, BoxFuture, Command, MemoryNode, News, Node, Value};
 
 use tokio::task::yield_now;
 
@@ -59,7 +59,7 @@ impl Node for Recorded {
         self.node.name()
     }
 
-    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
         batch.commands().iter().for_each(|command| self.journal.note(self.place, command));
         let (answers, turns) = (self.node.execute(batch), (self.place + 1) * TURNS);
         Box::pin(async move {

@@ -84,6 +84,7 @@ impl Bounds {
             automatic: false,
             max_hold: ticks(1000),
             progress: true,
+            fenced: None,
         }
     }
 

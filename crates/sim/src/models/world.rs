@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Command, Effect, Engine, Event, Extended, Failure, FailureKind, LockId, LossCause,
-    NodeId, Quorum, Reading, RefusalKind, Ticket, Token, Verb, WhyNot,
+    NodeId, Proof, Quorum, Reading, RefusalKind, Ticket, Token, Verb, WhyNot,
 };
 
 use super::bounds::{Bounds, TICK};
@@ -346,7 +346,10 @@ impl Step<'_> {
     fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<Answer>) {
         let (sent, ticket, answer) = answer;
         let node = NodeId::new(node);
-        self.tell(client, Event::Answered { node, sent, answers: vec![(ticket, answer)] });
+        self.tell(
+            client,
+            Event::Answered { node, sent, proof: Proof::Vouched, answers: vec![(ticket, answer)] },
+        );
     }
 
     /// A connection breaks, and is made again at once. The client is told that everything on it has
@@ -471,7 +474,7 @@ impl Step<'_> {
 
     /// As the driver does: carries out what comes of an event.
     fn tell(&mut self, client: ClientId, event: Event) {
-        if let Event::Answered { node, sent, answers } = &event {
+        if let Event::Answered { node, sent, answers, .. } = &event {
             for (ticket, answer) in answers {
                 let (node, sent, ticket) = (node.index(), *sent, *ticket);
                 self.note(&Fact::Told { client, node, sent, ticket, answer });
@@ -513,7 +516,12 @@ impl Step<'_> {
                         // Looks change nothing on the nodes, and the delay between attempts is given.
                         let answer = Answer::Failed(Failure::new(FailureKind::Rejected));
                         let answers = vec![(ticket, answer)];
-                        events.push_back(Event::Answered { node: id, sent: NOW, answers });
+                        events.push_back(Event::Answered {
+                            node: id,
+                            sent: NOW,
+                            proof: Proof::Vouched,
+                            answers,
+                        });
                     } else {
                         let link = self.world.links[client][node].change();
                         link.commands.push_back((NOW, ticket, command.clone()));
@@ -544,6 +552,7 @@ impl Step<'_> {
             }
             Effect::Waiting { story, .. } => match story.why {
                 WhyNot::TooSlow => self.seen.add(Rare::TooSlow),
+                WhyNot::Unsafe => {}
                 WhyNot::Contended => self.seen.add(Rare::Contended),
                 WhyNot::NoQuorum => {}
             },
@@ -587,7 +596,11 @@ impl Step<'_> {
             Effect::TimedOut { node } => {
                 self.note(&Fact::TimedOut { client, node: node.index() });
             }
-            Effect::Inspected { .. } | Effect::Woken { .. } | Effect::Drained => {}
+            Effect::Superseded { .. }
+            | Effect::Standing { .. }
+            | Effect::Inspected { .. }
+            | Effect::Woken { .. }
+            | Effect::Drained => {}
         }
     }
 

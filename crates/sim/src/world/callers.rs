@@ -72,6 +72,7 @@ impl World {
             automatic,
             max_hold: Duration::from_nanos((ttl * random.between(2, 8)).unsigned_abs()),
             progress: true,
+            fenced: None,
         };
         self.ask_for(client, caller, key, request);
         if self.random.callers.percent(15) {

@@ -114,7 +114,7 @@ impl World {
 
     fn tell(&mut self, client: ClientId, event: Event, now: Reading) {
         match &event {
-            Event::Answered { node, sent, answers } => {
+            Event::Answered { node, sent, answers, .. } => {
                 for (ticket, answer) in answers {
                     let (node, sent) = (node.index(), *sent);
                     let ticket = *ticket;
@@ -156,7 +156,7 @@ impl World {
                 self.note(&Fact::Begun { client, lock, token, round_trip });
                 return Some(Event::Begin { lock, token, jitter, round_trip });
             }
-            Effect::Acquired { lock, token, validity, attempts, turn } => {
+            Effect::Acquired { lock, token, validity, attempts, turn, .. } => {
                 self.grant(GuardId { client, lock }, (token, turn), validity, attempts);
             }
             Effect::NotAcquired { lock, refusal } => {
@@ -205,7 +205,7 @@ impl World {
                 self.clients[client].drained = true;
                 self.note(&Fact::Drained { client });
             }
-            Effect::Inspected { .. } => {}
+            Effect::Superseded { .. } | Effect::Standing { .. } | Effect::Inspected { .. } => {}
         }
         None
     }

@@ -121,6 +121,7 @@ impl World {
                 automatic: false,
                 max_hold: Duration::from_nanos((2 * self.plan.ttl_max).unsigned_abs()),
                 progress: false,
+                fenced: None,
             };
             self.ask_for(newcomer, caller, caller, request);
         }

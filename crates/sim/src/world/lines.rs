@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use quorlock_core::{Answer, Event, Failure, FailureKind, Key, NodeId};
+use quorlock_core::{Answer, Event, Failure, FailureKind, Key, NodeId, Proof};
 
 use super::{Happening, Parcel, Process, World};
 use crate::client::{Batch, IN_FLIGHT_MAX, Line, Link, Order};
@@ -143,7 +143,12 @@ impl World {
             let sent = batch.sent.map_or(it.machine.read(self.now), |(_, sent)| sent);
             let tickets = batch.orders.into_iter().map(|(ticket, _)| ticket);
             let answers = tickets.zip(batch.answers.unwrap_or_default()).collect();
-            it.answered.push(Event::Answered { node: NodeId::new(node), sent, answers });
+            it.answered.push(Event::Answered {
+                node: NodeId::new(node),
+                sent,
+                proof: Proof::Vouched,
+                answers,
+            });
         }
         if !it.answered.is_empty() {
             self.wake(client);
@@ -165,7 +170,12 @@ impl World {
         let failed = |(ticket, _)| (ticket, Answer::Failed(Failure::unsent(kind)));
         let answers = orders.into_iter().map(failed).collect();
         let sent = it.machine.read(self.now);
-        it.answered.push(Event::Answered { node: NodeId::new(node), sent, answers });
+        it.answered.push(Event::Answered {
+            node: NodeId::new(node),
+            sent,
+            proof: Proof::Vouched,
+            answers,
+        });
         self.wake(client);
     }
 

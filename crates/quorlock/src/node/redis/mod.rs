@@ -46,7 +46,7 @@ pub(super) use self::target::Target;
 #[cfg(feature = "tls")]
 use self::tls::Encryption;
 use self::wire::Wire;
-use super::{Batch, BoxFuture, News, Node, NodeConfig, NodeConfigError, NodeState};
+use super::{Answers, Batch, BoxFuture, News, Node, NodeConfig, NodeConfigError, NodeState};
 use crate::error::printable;
 
 /// A node that is a real server: Redis from 6.2 on, or Valkey.
@@ -158,11 +158,11 @@ impl Node for RedisNode {
         }
     }
 
-    fn execute(&self, batch: Batch) -> BoxFuture<Vec<Answer>> {
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
         let shared = self.shared.clone();
         Box::pin(async move {
             match shared.connection().await {
-                Ok(connection) => shared.run(&connection, batch.send()).await,
+                Ok(connection) => shared.run(&connection, batch.send()).await.into(),
                 Err(failure) => batch.fail(&failure),
             }
         })

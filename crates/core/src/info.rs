@@ -1,0 +1,127 @@
+//! What a server says of itself: the parts of `INFO` that decide whether its votes count.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+/// What a server says of itself.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Info {
+    /// Random, and new with every start of the process.
+    pub run_id: Box<str>,
+    /// For how long it has been running, in whole seconds of its wall clock. Negative if that was set
+    /// back.
+    pub uptime_s: i64,
+    /// It is a master.
+    pub is_master: bool,
+    /// It is part of a cluster, which may move keys to other nodes.
+    pub is_cluster: bool,
+    /// It is loading its data.
+    pub is_loading: bool,
+    /// It was a replica since it was started: then the offset at which it was promoted.
+    pub promoted_at: Option<i64>,
+    /// It deletes keys when its memory is full, by this policy.
+    pub evicts_by: Option<Box<str>>,
+    /// Its wall clock in microseconds since the Unix epoch, if it tells.
+    pub time_us: Option<i64>,
+    /// It keeps a log of what it does; `None` if it does not tell.
+    pub keeps_log: Option<bool>,
+}
+
+/// A part that was not there, or was not what it should be.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Incomplete(&'static str);
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "its INFO does not tell {}", self.0)
+    }
+}
+
+/// The sections that are asked for where a server lets one choose.
+pub const SECTIONS: [&str; 5] = ["server", "replication", "memory", "persistence", "stats"];
+
+impl Info {
+    /// Reads the answer to `INFO`.
+    ///
+    /// # Errors
+    /// The first part that is missing, of those without which nothing can be said.
+    pub fn parse(text: &str) -> Result<Self, Incomplete> {
+        let find = |name: &'static str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        let need = |name| find(name).ok_or(Incomplete(name));
+        let number = |name| find(name).and_then(|number| number.parse::<i64>().ok());
+        let uptime_s = number("uptime_in_seconds").ok_or(Incomplete("uptime_in_seconds"))?;
+        // A wall clock that was set back makes it negative, and that must not be read as a long time.
+        let uptime_s = if mutant!(UptimeUnsigned) && uptime_s < 0 { i64::MAX } else { uptime_s };
+        let policy = need("maxmemory_policy")?;
+        let evicts = number("maxmemory").is_none_or(|limit| limit != 0) && policy != "noeviction";
+        let old_id = find("master_replid2").unwrap_or_default();
+        let promoted = number("second_repl_offset").unwrap_or(-1);
+        let was_replica = old_id.bytes().any(|byte| byte != b'0') || promoted >= 0;
+        Ok(Self {
+            run_id: need("run_id")?.into(),
+            uptime_s,
+            is_master: need("role")? == "master",
+            is_cluster: find("redis_mode") == Some("cluster")
+                || number("cluster_enabled") == Some(1),
+            is_loading: [number("loading"), number("async_loading")].contains(&Some(1)),
+            promoted_at: was_replica.then_some(promoted),
+            evicts_by: evicts.then(|| policy.into()),
+            time_us: number("server_time_usec"),
+            keeps_log: number("aof_enabled").map(|enabled| enabled == 1),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::{String, ToString};
+
+    const TYPICAL: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n\
+        run_id:0d2f\r\nserver_time_usec:1795201160638971\r\nuptime_in_seconds:61\r\n\
+        # Replication\r\nrole:master\r\nmaster_replid2:0000\r\nsecond_repl_offset:-1\r\n\
+        # Memory\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n# Persistence\r\nloading:0\r\n\
+        async_loading:0\r\naof_enabled:0\r\n";
+
+    fn with(from: &str, to: &str) -> Result<Info, Incomplete> {
+        assert!(TYPICAL.contains(from));
+        Info::parse(&TYPICAL.replace(from, to))
+    }
+
+    #[test]
+    fn a_sound_master_is_recognized() {
+        let info = Info::parse(TYPICAL).unwrap();
+        assert_eq!((&*info.run_id, info.uptime_s), ("0d2f", 61));
+        assert!(info.is_master && !info.is_cluster && !info.is_loading);
+        assert_eq!((info.promoted_at, info.evicts_by), (None, None));
+        assert_eq!((info.time_us, info.keeps_log), (Some(1_795_201_160_638_971), Some(false)));
+    }
+
+    #[test]
+    fn each_fault_is_seen() {
+        assert_eq!(with("seconds:61", "seconds:-3598").unwrap().uptime_s, -3598);
+        assert!(!with("role:master", "role:slave").unwrap().is_master);
+        assert!(with("mode:standalone", "mode:cluster").unwrap().is_cluster);
+        assert!(with("\nloading:0", "\nloading:1").unwrap().is_loading);
+        assert!(with("async_loading:0", "async_loading:1").unwrap().is_loading);
+        let promoted =
+            with("replid2:0000\r\nsecond_repl_offset:-1", "replid2:9a0\r\nsecond_repl_offset:15");
+        assert_eq!(promoted.unwrap().promoted_at, Some(15));
+        let evicting = with("maxmemory:0", "maxmemory:1000000").unwrap();
+        assert_eq!(evicting.evicts_by.as_deref(), Some("allkeys-lru"));
+        let roomy =
+            TYPICAL.replace("allkeys-lru", "noeviction").replace("maxmemory:0", "maxmemory:9");
+        assert_eq!(Info::parse(&roomy).unwrap().evicts_by, None);
+    }
+
+    #[test]
+    fn without_what_matters_nothing_is_said() {
+        let missing = |line| with(line, "").unwrap_err().to_string();
+        assert_eq!(missing("run_id:0d2f"), "its INFO does not tell run_id");
+        assert_eq!(missing("uptime_in_seconds:61"), "its INFO does not tell uptime_in_seconds");
+        assert!(Info::parse(&String::new()).is_err());
+        assert_eq!(with("server_time_usec:1795201160638971", "").unwrap().time_us, None);
+    }
+}

@@ -1,0 +1,169 @@
+//! The marker: a key on every node that says for which clients it votes, and that nothing it was
+//! given has been deleted since.
+//!
+//! ```text
+//! <prefix>quorlock:node   quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… promoted=-1 floor=0
+//! <prefix>quorlock:adopt  quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… wait_ms=32300
+//! ```
+//!
+//! It has no time to live. It is read behind every command that may be given a vote, on the same
+//! connection: if it is what it was, nothing has been deleted since it was written, hence no earlier
+//! vote was lost. Texts are compared whole; they are taken apart only when they differ.
+
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What all clients of some nodes must agree on (invariant S17).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Cluster {
+    text: Arc<str>,
+    max_ttl_ms: u64,
+}
+
+impl Cluster {
+    /// The nodes of these names, in whatever order, with this quorum and longest ttl.
+    pub fn new<S: AsRef<str>>(
+        names: impl IntoIterator<Item = S>,
+        quorum: usize,
+        max_ttl_ms: u64,
+    ) -> Self {
+        let mut names: Vec<String> = names.into_iter().map(|name| plain(name.as_ref())).collect();
+        names.sort_unstable();
+        let names = names.join(",");
+        let text =
+            alloc::format!("{VERSION} nodes={names} quorum={quorum} max_ttl_ms={max_ttl_ms}");
+        Self { text: text.into(), max_ttl_ms }
+    }
+
+    /// The longest ttl, in milliseconds.
+    pub const fn max_ttl_ms(&self) -> u64 {
+        self.max_ttl_ms
+    }
+
+    fn parse(text: &str) -> Option<(Self, &str)> {
+        let end = text.find(" run_id=")?;
+        let (cluster, rest) = text.split_at(end);
+        let max_ttl_ms = field(cluster, "max_ttl_ms")?.parse().ok()?;
+        let known = cluster.starts_with(VERSION) && field(cluster, "nodes").is_some();
+        known.then(|| (Self { text: cluster.into(), max_ttl_ms }, rest))
+    }
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text.strip_prefix(VERSION).unwrap_or(&self.text).trim_start())
+    }
+}
+
+/// What the texts begin with: whose they are, and by which rules.
+const VERSION: &str = "quorlock 1";
+
+/// What is written on a node that votes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Marker {
+    /// For whom it votes.
+    pub cluster: Cluster,
+    /// Which run of the server this was written for.
+    pub run_id: Box<str>,
+    /// The offset at which it was promoted from a replica, if it ever was; else -1.
+    pub promoted_at: i64,
+    /// Fences given out by this node are not below this.
+    pub floor: u64,
+}
+
+impl Marker {
+    /// Reads a marker; `None` if it is none of ours.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (cluster, rest) = Cluster::parse(text)?;
+        Some(Self {
+            cluster,
+            run_id: field(rest, "run_id")?.into(),
+            promoted_at: field(rest, "promoted")?.parse().ok()?,
+            floor: field(rest, "floor")?.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Marker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cluster, run_id, promoted_at, floor } = self;
+        write!(f, "{} run_id={run_id} promoted={promoted_at} floor={floor}", cluster.text)
+    }
+}
+
+/// What is written on a node that is to vote in a while.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Adoption {
+    /// For whom it is to vote.
+    pub cluster: Cluster,
+    /// Which run of the server this was written for.
+    pub run_id: Box<str>,
+    /// How old this must be first.
+    pub wait_ms: u64,
+}
+
+impl Adoption {
+    /// The time to live of an adoption; its age is this less what is left.
+    pub const TTL_MS: u64 = 86_400_000;
+
+    /// Reads an adoption; `None` if it is none of ours.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (cluster, rest) = Cluster::parse(text)?;
+        let run_id = field(rest, "run_id")?.into();
+        Some(Self { cluster, run_id, wait_ms: field(rest, "wait_ms")?.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Adoption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cluster, run_id, wait_ms } = self;
+        write!(f, "{} run_id={run_id} wait_ms={wait_ms}", cluster.text)
+    }
+}
+
+/// The value behind `name=`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// A name without what separates names: a socket's path may contain anything.
+fn plain(name: &str) -> String {
+    if !name.contains([' ', ',', '%', '=']) {
+        return name.to_owned();
+    }
+    name.replace('%', "%25").replace(' ', "%20").replace(',', "%2C").replace('=', "%3D")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn texts_are_read_as_they_were_written() {
+        let cluster = Cluster::new(["b", "/run/a b,c", "a"], 2, 30_000);
+        assert_eq!(cluster.to_string(), "nodes=/run/a%20b%2Cc,a,b quorum=2 max_ttl_ms=30000");
+        let run_id = Box::from("0d2f");
+        let marker = Marker { cluster: cluster.clone(), run_id, promoted_at: -1, floor: 17 };
+        assert_eq!(Marker::parse(&marker.to_string()), Some(marker.clone()));
+        let adoption = Adoption { cluster, run_id: "0d2f".into(), wait_ms: 32_300 };
+        assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption.clone()));
+        assert_eq!(Marker::parse(&adoption.to_string()), None);
+        assert_eq!(Adoption::parse(&marker.to_string()), None);
+        assert_eq!(Marker::parse("something else"), None);
+        assert_eq!(Marker::parse(&marker.to_string().replace("quorlock 1", "quorlock 2")), None);
+    }
+
+    #[test]
+    fn the_order_of_the_nodes_does_not_matter_all_else_does() {
+        let cluster = Cluster::new(["a", "b"], 2, 1000);
+        assert_eq!(cluster, Cluster::new(["b", "a"], 2, 1000));
+        assert_ne!(cluster, Cluster::new(["b", "a"], 1, 1000));
+        assert_ne!(cluster, Cluster::new(["b", "a"], 2, 1001));
+        assert_ne!(cluster, Cluster::new(["b", "a", "c"], 2, 1000));
+    }
+}

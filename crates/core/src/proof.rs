@@ -1,0 +1,41 @@
+//! What goes with a batch of answers to show that they may count.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+
+use crate::command::Failure;
+
+/// What goes with a batch of answers: from which connection they come, and what the node said of
+/// itself on it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Proof {
+    /// Nobody looks: the restart guard is off, or the node keeps its promises by itself, as one in
+    /// memory does.
+    #[default]
+    Vouched,
+    /// It was looked.
+    Seen {
+        /// On which connection, counted from one and growing.
+        epoch: u64,
+        /// The answer to `INFO`, which was asked for before any other command of the batch. Part of the
+        /// first batch on every connection, and of every one with a [`Command::Greet`](crate::Command::Greet).
+        info: Option<Result<Arc<str>, Failure>>,
+        /// The marker, which was read behind every other command of the batch. Part of every batch
+        /// with `INFO`, or with a command about votes.
+        marker: MarkerSeen,
+    },
+}
+
+/// A look at a node's marker.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub enum MarkerSeen {
+    /// There was none.
+    #[default]
+    NotAsked,
+    /// There is no marker.
+    Missing,
+    /// This is what it says.
+    Text(String),
+    /// No answer.
+    Failed(Failure),
+}
