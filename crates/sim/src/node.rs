@@ -216,8 +216,13 @@ impl ModelNode {
     }
 
     /// Takes over what another node has: it was its replica.
-    pub fn copy(&mut self, other: &Self) {
+    pub fn copy(&mut self, other: &Self, now: Time) {
         self.keys = other.keys.clone();
+        // Their clocks are set apart as far as anybody likes; what is copied lives as long on both.
+        let apart = self.now_ms(now) - other.now_ms(now);
+        for stored in self.keys.values_mut() {
+            stored.expires_ms = stored.expires_ms.map(|at| at + apart);
+        }
         self.undo = self.undo.is_some().then(Vec::new);
     }
 
