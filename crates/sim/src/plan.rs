@@ -155,7 +155,7 @@ impl Plan {
         };
         let plan = Self::draw_guarded(seed, guard);
         let mut plan = Self { prepared: more.percent(70), sober: more.coin(), ..plan };
-        plan.fenced = if more.percent(40) { more.pick(&[50, 100]) } else { 0 };
+        plan.fenced = if more.percent(0) { more.pick(&[50, 100]) } else { 0 };
         if plan.sober {
             plan.faults.retain(|fault| plan.fenced == 0 || *fault != Fault::WallSteps);
         }

@@ -39,7 +39,7 @@ pub(crate) struct Proofs {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Line {
     epoch: u64,
-    /// What the marker must begin with, if the node has said of itself what it must.
+    /// What the marker must say: what it said when the node had just said what it is, if that fits.
     expected: Option<String>,
     /// The marker was there behind the last batch.
     marked: bool,
@@ -66,13 +66,16 @@ impl Proofs {
         if *epoch != line.epoch {
             *line = Line { epoch: *epoch, ..Line::default() };
         }
-        if let Some(info) = info {
-            line.expected = info.as_ref().ok().and_then(|info| expected(cluster, info));
-        }
-        line.marked = match (marker, &line.expected) {
-            (MarkerSeen::Text(text), Some(expected)) => text.starts_with(expected),
-            _ => false,
+        let MarkerSeen::Text(text) = marker else {
+            line.marked = false;
+            return;
         };
+        if let Some(info) = info {
+            let start = info.as_ref().ok().and_then(|info| expected(cluster, info));
+            let fits = start.is_some_and(|start| text.starts_with(&start));
+            line.expected = fits.then(|| text.clone());
+        }
+        line.marked = line.expected.as_ref() == Some(text);
     }
 
     /// A node has carried out a command in its quarantine.

@@ -42,7 +42,7 @@ fn check_kind(refusal: &Refusal, view: &View<'_>) -> Verdict {
     let granted = count(|said| matches!(said, NodeSaid::Granted | NodeSaid::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
     let doubted = count(
-        |said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()),
+        |said| matches!(said, NodeSaid::Failed(_)),
     );
     let open = count(|said| matches!(said, NodeSaid::Nothing));
     let wrong = match refusal.kind {
