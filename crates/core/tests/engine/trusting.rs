@@ -116,7 +116,7 @@ impl Server {
                 if self.adoption.as_ref().is_none_or(stale) {
                     self.adoption = Some((text.to_string(), now));
                 }
-                let (text, since) = self.adoption.clone().unwrap();
+                let (text, since) = self.adoption.clone().expect("written just now");
                 let age = Duration::from_nanos((now - since) as u64);
                 Answer::Adopting { text: text.into(), age }
             }
@@ -167,7 +167,8 @@ fn rules(guard: RestartGuard) -> Rules {
 
 impl Scene {
     fn with(rules: Rules) -> Self {
-        let engine = Engine::guarded(Quorum::majority(3).unwrap(), rules);
+        let quorum = Quorum::majority(3).expect("three nodes have one");
+        let engine = Engine::guarded(quorum, rules);
         // They have been running for a while.
         let servers = (0..3).map(|run| Server::new(run, -100 * SECOND)).collect();
         let (told, sent, mute) = (Vec::new(), Vec::new(), NodeSet::default());
