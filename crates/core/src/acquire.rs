@@ -157,6 +157,11 @@ impl Attempt {
         }
     }
 
+    /// The node is not asked: its vote would not count.
+    pub(crate) fn bar(&mut self, node: NodeId, failure: Failure) {
+        self.slots[node.index()] = Slot::Failed { failure, took: Duration::ZERO };
+    }
+
     /// When the next node's time is up.
     pub fn deadline(&self) -> Option<BootTime> {
         self.slots
@@ -238,6 +243,12 @@ impl Attempt {
     /// (`outstanding`). The first refusal that decides must not make "too few nodes" of a lock that
     /// is held, only because the other holders' nodes have not been heard yet.
     fn why_not(&self, outstanding: usize) -> WhyNot {
+        let doubted = self.count(
+            |slot| matches!(slot, Slot::Failed { failure, .. } if failure.kind().is_about_trust()),
+        );
+        if self.quorum.is_out_of_reach(self.quorum.nodes() - doubted, 0) {
+            return WhyNot::Unsafe;
+        }
         let refused = self.count(|slot| matches!(slot, Slot::Refused { .. }));
         let granted = self.count(|slot| matches!(slot, Slot::Granted { .. }));
         if refused > 0 && self.quorum.is_reached(granted + refused + outstanding) {

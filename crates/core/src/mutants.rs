@@ -28,6 +28,12 @@ pub enum Mutant {
     NoDrift,
     BootClockAlone,
     UptimeUnsigned,
+    UptimeOffByTwo,
+    OldEpochCounts,
+    NoVerificationOnReconnect,
+    QuarantinedCounts,
+    TwinsCount,
+    HealCountsInQuarantine,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.

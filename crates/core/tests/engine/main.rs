@@ -29,4 +29,5 @@ mod common;
 mod holding;
 mod random;
 mod releasing;
+mod trusting;
 mod waiting;
