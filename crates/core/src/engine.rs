@@ -454,6 +454,8 @@ struct Call {
     draws: u32,
     /// This process has just had the lock, others want it too: it looks before it tries.
     polite: bool,
+    /// The largest number that any node has told of a lock with a fence.
+    number_seen: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -611,7 +613,8 @@ impl Engine {
             Verb::Acquire | Verb::Heal => self.handle_vote(node, sent, ticket, answer, now, out),
             Verb::Extend => self.handle_extended(node, sent, ticket, answer, now, out),
             Verb::Release => self.handle_released(node, ticket, answer, now, out),
-            Verb::Raise | Verb::Trust => {}
+            Verb::Raise => self.handle_raised(node, sent, ticket, answer, now, out),
+            Verb::Trust => {}
             Verb::Inspect => self.handle_seen(node, ticket, answer, now, out),
         }
     }
