@@ -13,7 +13,7 @@ use crate::common::story::{fenced, request};
 use crate::common::world::{Delivered, World};
 
 /// SplitMix64: small, and the same everywhere.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -24,11 +24,11 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    fn one_in(&mut self, bound: usize) -> bool {
+    pub(crate) fn one_in(&mut self, bound: usize) -> bool {
         self.below(bound) == 0
     }
 }
@@ -194,16 +194,25 @@ fn repeat(world: &mut World, random: &mut Random) {
     world.tell(client, Event::Answered { node, sent, proof: Proof::Vouched, answers });
 }
 
+/// Runs so many seeds, or as many as `SEEDS` says, and returns how many; or the one that `SEED` says.
+pub(crate) fn seeds(many: usize, mut run: impl FnMut(u64)) -> Option<usize> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    if let Some(seed) = number("SEED") {
+        run(seed);
+        return None;
+    }
+    let many = number("SEEDS").map_or(many, |many| many as usize);
+    (0..many as u64).for_each(run);
+    Some(many)
+}
+
 #[test]
 fn whatever_happens_the_rules_hold_and_nothing_is_left() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let mut seen = Seen::default();
-    if let Some(seed) = number("SEED") {
-        return run(seed, 300, &mut seen);
-    }
-    let seeds = number("SEEDS").unwrap_or(400);
-    (0..seeds).for_each(|seed| run(seed, 300, &mut seen));
-    let often = seeds as usize / 2;
+    let Some(seeds) = seeds(400, |seed| run(seed, 300, &mut seen)) else {
+        return;
+    };
+    let often = seeds / 2;
     assert!(seen.granted > often && seen.refused > often && seen.lost > often, "{seen:?}");
     assert!(seen.overlapped > 0, "the losses are real: {seen:?}");
     assert!(seen.raised > 0 && seen.passed_on > 0 && seen.superseded > 0, "{seen:?}");
