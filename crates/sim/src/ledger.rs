@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quorlock_core::{
-    Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Value, Verb,
-};
+use quorlock_core::{Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Value, Verb};
 
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::Guard;
@@ -203,6 +201,9 @@ impl Ledger {
                 self.proofs.note_early(*client, *node, *ticket);
             }
             Fact::Told { client, node, sent, ticket, answer } => {
+                if let Answer::Failed(failure) = answer {
+                    self.proofs.note_failure(*client, *node, failure);
+                }
                 if let Some(now) = now {
                     self.told(*client, *node, *sent, *ticket, answer, now);
                 }

@@ -60,6 +60,8 @@ pub struct Plan {
     pub guard: RestartGuard,
     /// The nodes have been marked before, and have been running for long.
     pub prepared: bool,
+    /// The first two nodes of the list are one server.
+    pub twins: bool,
     /// So many calls in a hundred want a fence.
     pub fenced: u64,
     /// Clients' wall clocks show what the nodes' show.
@@ -155,13 +157,14 @@ impl Plan {
         };
         let plan = Self::draw_guarded(seed, guard);
         let mut plan = Self { prepared: more.percent(70), sober: more.coin(), ..plan };
-        plan.fenced = if more.percent(0) { more.pick(&[50, 100]) } else { 0 };
+        plan.fenced = if more.percent(40) { more.pick(&[50, 100]) } else { 0 };
         if plan.sober {
             plan.faults.retain(|fault| plan.fenced == 0 || *fault != Fault::WallSteps);
         }
         if guard == RestartGuard::Strict && more.percent(85) {
             plan.faults.push(Fault::Distrust);
         }
+        plan.twins = guard == RestartGuard::Strict && plan.quorum.nodes() > 1 && more.percent(3);
         plan
     }
 
@@ -212,8 +215,11 @@ impl Plan {
             timings.push(timing((ttl / 2).max(100 * MS), one_way, random));
         }
         let chance = random.pick(&[10, 30, 50, 70]);
-        let mut faults: Vec<Fault> =
-            Fault::ALL[..Fault::COMMON].iter().copied().filter(|_| random.percent(chance)).collect();
+        let mut faults: Vec<Fault> = Fault::ALL[..Fault::COMMON]
+            .iter()
+            .copied()
+            .filter(|_| random.percent(chance))
+            .collect();
         // What is within the assumptions, and may be lost all the same.
         let spare = 2 * needed - nodes - 1;
         let lossy_count = match outside {
@@ -272,6 +278,7 @@ impl Plan {
             down_to_the_end,
             guard,
             prepared: false,
+            twins: false,
             fenced: 0,
             sober: false,
             only: None,
@@ -324,7 +331,8 @@ impl Plan {
 
     /// What the clients measure nodes by.
     pub fn rules(&self) -> Rules {
-        let names: Vec<_> = (0..self.quorum.nodes()).map(|node| format!("n{node}").into()).collect();
+        let names: Vec<_> =
+            (0..self.quorum.nodes()).map(|node| format!("n{node}").into()).collect();
         let max_ttl_ms = u64::try_from(self.ttl_max / MS).unwrap_or(0);
         let cluster = Cluster::new(&names, self.quorum.needed(), max_ttl_ms);
         let (marker, adoption) = (marker_key(), Key::from("quorlock:adopt"));

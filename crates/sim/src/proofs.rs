@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use quorlock_core::{MarkerSeen, Proof, RestartGuard, Rules, Ticket};
+use quorlock_core::{Failure, FailureKind, MarkerSeen, Proof, RestartGuard, Rules, Ticket};
 
 use crate::fact::{ClientId, NodeIndex};
 
@@ -68,6 +68,9 @@ impl Proofs {
         }
         let MarkerSeen::Text(text) = marker else {
             line.marked = false;
+            if *marker != MarkerSeen::NotAsked {
+                line.expected = None;
+            }
             return;
         };
         if let Some(info) = info {
@@ -76,6 +79,20 @@ impl Proofs {
             line.expected = fits.then(|| text.clone());
         }
         line.marked = line.expected.as_ref() == Some(text);
+        if !line.marked {
+            line.expected = None;
+        }
+    }
+
+    /// A node refuses as one does that is not a master any more, or has just been started: it has to say
+    /// anew what it is.
+    pub(crate) fn note_failure(&mut self, client: ClientId, node: NodeIndex, failure: &Failure) {
+        use FailureKind::{Loading, MasterDown, ReadOnly};
+        if let Some(line) = self.lines.get_mut(&(client, node))
+            && matches!(failure.kind(), Loading | MasterDown | ReadOnly)
+        {
+            line.expected = None;
+        }
     }
 
     /// A node has carried out a command in its quarantine.

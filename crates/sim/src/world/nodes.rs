@@ -4,9 +4,9 @@ use quorlock_core::marker::Marker;
 use quorlock_core::{Answer, FailureKind, Key, MarkerSeen, Proof, RestartGuard};
 
 use super::{Happening, Mend, Parcel, Process, Server, World};
+use crate::count::Count;
 use crate::fact::{Fact, Mishap, NodeIndex};
 use crate::network::Direction;
-use crate::count::Count;
 use crate::node::{Connection, Health, Kind, ModelNode, Run};
 use crate::plan::Fault;
 use crate::time::{Clock, MS, SECOND, Time};
@@ -36,7 +36,9 @@ impl World {
             };
             let mut node = ModelNode::new(clock, kind);
             self.runs += 1;
-            node.run = Run::new(self.runs, wall);
+            // What is one server behind two addresses says that it is.
+            let one = self.plan.twins && self.servers.len() == 1;
+            node.run = Run::new(if one { 1 } else { self.runs }, wall);
             if self.plan.guard == RestartGuard::Strict {
                 node.keep_undo();
             }
