@@ -216,7 +216,8 @@ impl Fenced {
 
     /// The number for the next guard: above all that nodes have told whose votes are held.
     pub(crate) fn next(&self) -> Option<u64> {
-        let next = self.largest.checked_add(1)?;
+        let largest = if mutant!(HandOverRecordedAbove) { self.fence } else { self.largest };
+        let next = largest.checked_add(1)?;
         (next < Counter::LIMIT).then_some(next)
     }
 
