@@ -97,9 +97,11 @@ impl Recording {
             self.awaited.remove(&node);
             self.failed.remove(&node);
         }
-        let wrongly = fence > self.number && mutant!(FenceRecordedAbove)
-            || self.asked.contains(node) && mutant!(LateVoteKeepsRecord);
-        if fence == self.number || wrongly {
+        if mutant!(LateVoteKeepsRecord) && self.asked.contains(node) {
+            return self.recorded.insert(node);
+        }
+        let above = mutant!(FenceRecordedAbove) && fence > self.number;
+        if fence == self.number || above {
             self.recorded.insert(node);
         }
     }
