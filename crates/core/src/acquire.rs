@@ -244,6 +244,11 @@ impl Attempt {
         }
     }
 
+    /// The node is not asked: its vote would not count.
+    pub(crate) fn bar(&mut self, node: NodeId, failure: Failure) {
+        self.slots[node.index()] = Slot::Failed { failure, took: Duration::ZERO };
+    }
+
     /// When the next node's time is up.
     pub fn deadline(&self) -> Option<BootTime> {
         let slots = self.slots.iter().filter_map(|slot| match slot {
@@ -354,6 +359,12 @@ impl Attempt {
     /// (`outstanding`). The first refusal that decides must not make "too few nodes" of a lock that
     /// is held, only because the other holders' nodes have not been heard yet.
     fn why_not(&self, granted: usize, outstanding: usize) -> WhyNot {
+        let doubted = self.count(
+            |slot| matches!(slot, Slot::Failed { failure, .. } if failure.kind().is_about_trust()),
+        );
+        if self.quorum.is_out_of_reach(self.quorum.nodes() - doubted, 0) {
+            return WhyNot::Unsafe;
+        }
         let refused = self.count(|slot| matches!(slot, Slot::Refused { .. }));
         if refused > 0 && self.quorum.is_reached(granted + refused + outstanding) {
             WhyNot::Contended

@@ -72,6 +72,7 @@ impl Engine {
             missed: 0,
             draws: 0,
             polite: false,
+            is_told: false,
             number_seen: 0,
         };
         let refused = match self.queues.entry(key) {
@@ -130,6 +131,7 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
+        let barred = self.barred(now);
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -139,6 +141,11 @@ impl Engine {
         }
         call.jitter = jitter;
         call.round_trip = round_trip;
+        if !barred.is_empty() && self.quorum.is_out_of_reach(self.quorum.nodes() - barred.len(), 0)
+        {
+            call.note_unsafe(self.quorum, barred, now);
+            return self.await_trust(lock, now, out);
+        }
         if call.polite && call.waiting.is_none() && call.has_time_to_look(now) {
             call.waiting = Some(Waiting::new(self.quorum));
             return self.look(lock, self.quorum.all(), true, now, out);
@@ -157,7 +164,12 @@ impl Engine {
             attempt.seek_fence(counter.clone(), call.number_seen);
         }
         let ticket = Ticket { lock, round: call.round, verb: Verb::Acquire };
-        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command: attempt.command() });
+        let mut nodes = self.quorum.all();
+        for (node, failure) in barred {
+            attempt.bar(node, failure);
+            nodes.remove(node);
+        }
+        out.push(Effect::Send { nodes, ticket, command: attempt.command() });
         call.phase = Phase::Attempting(attempt);
         Self::index_call(&mut self.deadlines, lock, timed);
     }
@@ -425,8 +437,11 @@ impl Engine {
             return;
         };
         let call = &mut timed.record;
+        if matches!(call.last, Some((WhyNot::Unsafe, _))) {
+            return self.await_trust(lock, now, out);
+        }
         call.note_free_in(now);
-        if call.request.wait == Wait::Once || call.is_spent() || call.is_out_of_time(now) {
+        if call.is_to_end(now) {
             let why = call.last.as_ref().map_or(WhyNot::NoQuorum, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
@@ -615,7 +630,13 @@ impl Engine {
         }
     }
 
-    fn refuse(&mut self, lock: LockId, kind: RefusalKind, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn refuse(
+        &mut self,
+        lock: LockId,
+        kind: RefusalKind,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(call) = self.take_call(lock) else {
             return;
         };
@@ -717,7 +738,7 @@ impl Engine {
         Self::index_call(deadlines, lock, timed);
     }
 
-    fn index_call(
+    pub(super) fn index_call(
         deadlines: &mut BTreeSet<(BootTime, Owner)>,
         lock: LockId,
         Timed { record: call, wake }: &mut Timed<Call>,
@@ -736,6 +757,16 @@ impl Call {
             Phase::Pausing { until, .. } => Some(*until),
         };
         [phase, self.deadline].into_iter().flatten().min()
+    }
+
+    /// There is to be no further attempt.
+    pub(super) fn is_to_end(&self, now: Reading) -> bool {
+        self.request.wait == Wait::Once || self.is_spent() || self.is_out_of_time(now)
+    }
+
+    /// The caller's patience is at its end by then.
+    pub(super) fn is_over_by(&self, then: BootTime) -> bool {
+        self.deadline.is_some_and(|at| at < then)
     }
 
     /// The caller's patience is at its end.
@@ -877,7 +908,7 @@ impl Call {
         mix(self.jitter, self.draws)
     }
 
-    fn story(&self, now: Reading) -> Option<Story> {
+    pub(super) fn story(&self, now: Reading) -> Option<Story> {
         let (why, nodes) = self.last.as_ref()?;
         let elapsed = now.elapsed_since(self.started);
         Some(Story { why: *why, attempts: self.attempts, elapsed, nodes: nodes.clone() })

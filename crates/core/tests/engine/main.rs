@@ -33,4 +33,5 @@ mod fencing;
 mod holding;
 mod random;
 mod releasing;
+mod trusting;
 mod waiting;
