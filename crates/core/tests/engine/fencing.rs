@@ -482,7 +482,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
     println!("SEED={seed}");
     let mut random = Random(seed);
     let nodes = [3, 3, 5][random.below(3)];
-    let mut world = World::with(3, Quorum::majority(nodes).unwrap());
+    let mut world = World::with(3, Quorum::majority(nodes).expect("at least a majority"));
     world.jitter = None;
     world.shadowed = seed.is_multiple_of(20);
     let losses = random.one_in(2);
@@ -508,7 +508,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
             7 => world.up(node),
             // As by a rival who had this vote and not enough others.
             8 if !world.nodes[node].keys.contains_key("k") => {
-                let number = world.counter(node, "k").unwrap() + random.below(6) as u64;
+                let number = world.counter(node, "k").expect("set above") + random.below(6) as u64;
                 world.nodes[node].counters.insert(counter_of("k").into(), number);
             }
             5 => world.set_one_way_of(random.below(3), node, random.below(60) as i64),
