@@ -1,5 +1,7 @@
 //! What a client is made from. Relations are checked once, here; refused, never clamped.
 
+mod survey;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +9,7 @@ use std::time::Duration;
 
 use quorlock_core::{Delay, Quorum, Retry, Timing, TimingError, TimingOptions};
 
+pub(crate) use self::survey::Survey;
 use crate::client::{Client, Common, Names, Shared};
 use crate::clock::Clock;
 use crate::driver::{Asks, Driver, Figures};
@@ -306,8 +309,17 @@ impl ClientBuilder {
     }
 
     fn make_nodes(&self, timing: &Timing) -> Result<Vec<Arc<dyn Node>>, BuildError> {
+        let servers = self.make_servers(timing)?.into_iter();
+        let mut nodes: Vec<Arc<dyn Node>> =
+            servers.map(|server| Arc::new(server) as Arc<dyn Node>).collect();
+        nodes.extend(self.custom.iter().cloned());
+        check_names(nodes.iter().map(|node| node.name()))?;
+        Ok(nodes)
+    }
+
+    fn make_servers(&self, timing: &Timing) -> Result<Vec<RedisNode>, BuildError> {
         let mut addresses = BTreeSet::new();
-        let mut nodes: Vec<Arc<dyn Node>> = Vec::new();
+        let mut servers = Vec::new();
         for config in &self.nodes {
             let config = self.complete(config.clone()?);
             if !addresses.insert(config.address()) {
@@ -316,17 +328,9 @@ impl ClientBuilder {
             }
             let connect = self.defaults.timing.connect_timeout;
             let silence = 3 * timing.node_timeout(Duration::ZERO);
-            nodes.push(Arc::new(RedisNode::new(config, connect, silence)?));
+            servers.push(RedisNode::new(config, connect, silence)?);
         }
-        nodes.extend(self.custom.iter().cloned());
-        let mut names = BTreeSet::new();
-        for node in &nodes {
-            if !names.insert(node.name().to_owned()) {
-                let hint = "every node needs a name of its own";
-                return Err(BuildError::Duplicate { name: node.name().to_owned(), hint });
-            }
-        }
-        Ok(nodes)
+        Ok(servers)
     }
 
     /// Fills in what is set for all nodes.
@@ -344,6 +348,17 @@ impl ClientBuilder {
             _ => config,
         }
     }
+}
+
+fn check_names<'a>(nodes: impl Iterator<Item = &'a str>) -> Result<(), BuildError> {
+    let mut names = BTreeSet::new();
+    for name in nodes {
+        if !names.insert(name) {
+            let hint = "every node needs a name of its own";
+            return Err(BuildError::Duplicate { name: name.to_owned(), hint });
+        }
+    }
+    Ok(())
 }
 
 /// Runs the driver on a thread of its own, with a runtime of its own.

@@ -22,6 +22,7 @@
 //! ([`target`], [`tls`]), and [`supervise`] sees to it that there is one.
 
 mod connect;
+mod exam;
 mod resp;
 mod speech;
 mod supervise;
@@ -40,6 +41,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::connect::{Dialer, NotConnected};
+pub(crate) use self::exam::Exam;
+pub(crate) use self::resp::Reply;
 use self::speech::{Scripts, Skills, Way, is_out_of_protocol, translate};
 use self::supervise::{REPLACE_AFTER, supervise};
 pub(super) use self::target::Target;
