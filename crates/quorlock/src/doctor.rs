@@ -130,9 +130,8 @@ impl Examination {
     /// know the same commands have the same. A password is to be put into it. For each, on which
     /// nodes it is to be given.
     pub fn acl(&self, user: &str) -> Vec<(String, Vec<Arc<str>>)> {
-        let named = |(line, nodes): (&String, &Vec<Arc<str>>)| {
-            (line.replacen(acl::USER, user, 1), nodes.clone())
-        };
+        let named =
+            |(rules, nodes): (&String, &Vec<Arc<str>>)| (acl::line(user, rules), nodes.clone());
         self.acl.iter().map(named).collect()
     }
 

@@ -1,13 +1,14 @@
 //! How the least rights are given to a user.
 
-/// Stands for the user's name.
-pub(super) const USER: &str = "USER";
-
-/// The command that makes [`USER`] one who may lock with keys behind `prefix`, and nothing else.
-pub(super) fn line<'a>(prefix: &str, rights: impl Iterator<Item = &'a str>) -> String {
+/// What a user is given who may lock with keys behind `prefix`, and nothing else.
+pub(super) fn rules<'a>(prefix: &str, rights: impl Iterator<Item = &'a str>) -> String {
     let rights: Vec<&str> = rights.collect();
-    let keys = quoted(&format!("~{}*", escaped(prefix)));
-    format!("ACL SETUSER {USER} reset on '>PASSWORD' {keys} {}", rights.join(" "))
+    format!("{} {}", quoted(&format!("~{}*", escaped(prefix))), rights.join(" "))
+}
+
+/// The command that makes `user` one by these rules.
+pub(super) fn line(user: &str, rules: &str) -> String {
+    format!("ACL SETUSER {user} reset on '>PASSWORD' {rules}")
 }
 
 /// A prefix as a pattern that matches itself.
@@ -39,9 +40,9 @@ mod tests {
     fn a_prefix_is_no_pattern() {
         let rights = ["+get", "+set"];
         assert_eq!(
-            line("locks:", rights.into_iter()),
-            "ACL SETUSER USER reset on '>PASSWORD' ~locks:* +get +set"
+            line("app", &rules("locks:", rights.into_iter())),
+            "ACL SETUSER app reset on '>PASSWORD' ~locks:* +get +set"
         );
-        assert!(line("a*", rights.into_iter()).contains(r#" "~a\\**" "#));
+        assert!(rules("a*", rights.into_iter()).starts_with(r#""~a\\**" "#));
     }
 }

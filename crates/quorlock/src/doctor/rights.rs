@@ -110,7 +110,7 @@ impl Rights {
     pub(crate) fn acl(&self, prefix: &str) -> String {
         let known = RIGHTS.iter().map(|(right, ..)| *right);
         let known = known.filter(|right| !self.unknown.contains(right));
-        acl::line(prefix, known.chain(self.selects.then_some("+select")))
+        acl::rules(prefix, known.chain(self.selects.then_some("+select")))
     }
 }
 
