@@ -323,6 +323,16 @@ impl Failure {
         self.clears_in
     }
 
+    /// The same, of a command that was not executed for certain.
+    pub(crate) fn unexecuted(self) -> Self {
+        Self { sent: false, ..self }
+    }
+
+    /// The same, of a command that may have been executed.
+    pub(crate) fn executed(self) -> Self {
+        Self { sent: true, ..self }
+    }
+
     /// What kind of failure it was.
     pub const fn kind(&self) -> FailureKind {
         self.kind

@@ -18,6 +18,7 @@ mod calls;
 mod leases;
 mod rebase;
 mod releases;
+mod trusting;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -38,7 +39,7 @@ use crate::retry::Retry;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::{Key, Token};
-use crate::trust::Standing;
+use crate::trust::{Standing, Watch};
 use crate::vote::Validity;
 use crate::wait::Waiting;
 
@@ -385,6 +386,8 @@ pub struct Engine {
     nodes: Vec<Link>,
     deadlines: BTreeSet<(BootTime, Owner)>,
     closing: bool,
+    /// Whether the nodes' votes count; `None` if nobody looks.
+    watch: Option<Box<Watch>>,
 }
 
 /// A record and where it stands in the set of deadlines: at its own, or before it. Whatever can only
@@ -411,6 +414,7 @@ enum Owner {
     Release(LockId, u32),
     Inspection(LockId),
     Node(NodeId),
+    Trust(NodeId),
 }
 
 /// What the engine knows of the way to a node.
@@ -454,6 +458,10 @@ struct Call {
     draws: u32,
     /// This process has just had the lock, others want it too: it looks before it tries.
     polite: bool,
+    /// The caller has been told that nodes are not to be trusted, and which.
+    is_told: bool,
+    /// The largest number that any node has told of a lock with a fence.
+    number_seen: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -486,6 +494,7 @@ impl Engine {
             nodes: alloc::vec![Link::default(); quorum.nodes()],
             deadlines: BTreeSet::new(),
             closing: false,
+            watch: None,
         }
     }
 
@@ -506,10 +515,12 @@ impl Engine {
                 self.begin(lock, (token, jitter, round_trip), now, out);
             }
             Event::Cancel { lock } => self.cancel(lock, now, out),
-            Event::Answered { node, sent, proof: _, answers } => {
+            Event::Answered { node, sent, proof, answers } => {
                 // Whatever it is, it is no longer a connection that is being waited for.
                 self.nodes[node.index()].connecting = false;
+                let doubt = self.look_at(node, sent, proof, now, out);
                 for (ticket, answer) in answers {
+                    let answer = Self::doubted(ticket, answer, doubt.as_ref());
                     self.handle_answer(node, sent, ticket, answer, now, out);
                 }
             }
@@ -571,6 +582,7 @@ impl Engine {
                 Owner::Release(lock, round) => self.release_is_due(lock, round, now, out),
                 Owner::Inspection(lock) => self.inspection_is_due(lock, now, out),
                 Owner::Node(node) => self.resend_owed(node, now, out),
+                Owner::Trust(node) => self.trust_is_due(node, now, out),
             }
         }
     }
@@ -584,6 +596,7 @@ impl Engine {
                 self.releases.get_mut(&(lock, round)).map(|timed| &mut timed.wake)
             }
             Owner::Inspection(lock) => self.inspections.get_mut(&lock).map(|timed| &mut timed.wake),
+            Owner::Trust(node) => self.watch.as_mut().map(|watch| &mut watch.node_mut(node).wake),
             Owner::Node(_) => None,
         };
         if let Some(wake) = wake {
@@ -604,14 +617,15 @@ impl Engine {
             Answer::Failed(failure) if failure.kind().is_about_reach() => {
                 self.nodes[node.index()].away = true;
             }
-            Answer::Failed(_) => {}
+            Answer::Failed(failure) => self.review_failure(node, &failure.clone(), now, out),
             _ => self.node_is_back(node, now),
         }
         match ticket.verb {
             Verb::Acquire | Verb::Heal => self.handle_vote(node, sent, ticket, answer, now, out),
             Verb::Extend => self.handle_extended(node, sent, ticket, answer, now, out),
             Verb::Release => self.handle_released(node, ticket, answer, now, out),
-            Verb::Raise | Verb::Trust => {}
+            Verb::Raise => self.handle_raised(node, sent, ticket, answer, now, out),
+            Verb::Trust => self.handle_trust(node, ticket, answer, now, out),
             Verb::Inspect => self.handle_seen(node, ticket, answer, now, out),
         }
     }
@@ -651,6 +665,7 @@ impl Engine {
 
     fn close(&mut self, now: Reading, out: &mut Vec<Effect>) {
         self.closing = true;
+        Self::stop_trusting(&mut self.watch, self.quorum, &mut self.deadlines);
         let waiting: Vec<LockId> = self.calls.keys().copied().collect();
         for lock in waiting {
             self.abandon(lock, RefusalKind::Closed, now, out);

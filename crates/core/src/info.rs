@@ -77,7 +77,7 @@ impl Info {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::{String, ToString};
+    use alloc::string::ToString;
 
     const TYPICAL: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n\
         run_id:0d2f\r\nserver_time_usec:1795201160638971\r\nuptime_in_seconds:61\r\n\
@@ -121,7 +121,7 @@ mod tests {
         let missing = |line| with(line, "").unwrap_err().to_string();
         assert_eq!(missing("run_id:0d2f"), "its INFO does not tell run_id");
         assert_eq!(missing("uptime_in_seconds:61"), "its INFO does not tell uptime_in_seconds");
-        assert!(Info::parse(&String::new()).is_err());
+        assert!(Info::parse("").is_err());
         assert_eq!(with("server_time_usec:1795201160638971", "").unwrap().time_us, None);
     }
 }

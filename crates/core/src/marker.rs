@@ -107,8 +107,8 @@ pub struct Adoption {
 }
 
 impl Adoption {
-    /// The time to live of an adoption; its age is this less what is left.
-    pub const TTL_MS: u64 = 86_400_000;
+    /// The time to live of an adoption, longer than any wait; its age is this less what is left.
+    pub const TTL_MS: u64 = 2 * 86_400_000;
 
     /// Reads an adoption; `None` if it is none of ours.
     pub fn parse(text: &str) -> Option<Self> {

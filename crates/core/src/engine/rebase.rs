@@ -56,6 +56,9 @@ impl Engine {
             link.retry_at = link.retry_at.map(|at| at.shifted(base));
         }
         self.manners.shift(base);
+        if let Some(watch) = &mut self.watch {
+            watch.shift(base);
+        }
         let deadlines = core::mem::take(&mut self.deadlines);
         self.deadlines =
             deadlines.into_iter().map(|(at, owner)| (at.shifted(base), owner)).collect();
@@ -92,6 +95,7 @@ impl Engine {
                     Owner::Release(lock, round) => Owner::Release(to(lock), round),
                     Owner::Inspection(lock) => Owner::Inspection(to(lock)),
                     Owner::Node(node) => Owner::Node(node),
+                    Owner::Trust(node) => Owner::Trust(node),
                 };
                 (at, owner)
             })

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::marker::Cluster;
-use quorlock_core::{Quorum, RestartGuard, Rules, Timing};
+use quorlock_core::{Key, Quorum, Rules, Timing};
 
-use super::{ClientBuilder, check_names};
+use super::{ClientBuilder, check_names, own_key};
+use crate::client::Names;
 use crate::error::BuildError;
 use crate::node::{Node as _, NodeConfig, RedisNode};
 
@@ -30,18 +30,8 @@ impl ClientBuilder {
             Some(needed) => Quorum::new(servers.len(), needed)?,
             None => Quorum::majority(servers.len())?,
         };
-        let names: Vec<Arc<str>> = servers.iter().map(|server| server.name().into()).collect();
-        let max_ttl = self.defaults.timing.ttl_max;
-        let max_ttl_ms = u64::try_from(max_ttl.as_millis()).unwrap_or(u64::MAX);
-        let key = |name: &str| format!("{}quorlock:{name}", self.prefix).into();
-        let rules = Rules {
-            guard: RestartGuard::Strict,
-            cluster: Cluster::new(&names, quorum.needed(), max_ttl_ms),
-            marker: key("node"),
-            adoption: key("adopt"),
-            lasting: Default::default(),
-            names,
-        };
+        let names: Names = servers.iter().map(|server| server.name().into()).collect();
+        let rules = self.rules(quorum, &names)?;
         Ok(Survey { servers, quorum, rules, prefix: self.prefix.as_str().into() })
     }
 
@@ -77,7 +67,7 @@ impl Survey {
     }
 
     /// The key of the library's own that is called so.
-    pub(crate) fn own_key(&self, name: &str) -> String {
-        format!("{}quorlock:{name}", self.prefix)
+    pub(crate) fn own_key(&self, name: &str) -> Key {
+        own_key(&self.prefix, name)
     }
 }

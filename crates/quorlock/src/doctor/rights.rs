@@ -49,6 +49,8 @@ pub(crate) const RIGHTS: &[Right] = &[
     ("+info", Needed, &["INFO", "server"]),
     ("+set", Needed, &["SET", KEY, "x", "NX", "PX", "10000"]),
     ("+get", Needed, &["GET", KEY]),
+    ("+getrange", Needed, &["GETRANGE", KEY, "0", "1"]),
+    ("+exists", Needed, &["EXISTS", KEY]),
     ("+pttl", Needed, &["PTTL", KEY]),
     ("+pexpire", Needed, &["PEXPIRE", KEY, "10000"]),
     ("+eval", Needed, &["EVAL", "return 1", "1", KEY]),
@@ -73,7 +75,7 @@ pub(crate) async fn test(exam: &Exam, survey: &Survey) -> Result<Rights, Failure
     let _ = getrandom::fill(&mut random);
     let key = survey.own_key(&format!("doctor:{}", Token::new(random)));
     let call = |right: &Right| -> Vec<String> {
-        let word = |word: &&str| if *word == KEY { key.clone() } else { (*word).to_owned() };
+        let word = |word: &&str| if *word == KEY { key.to_string() } else { (*word).to_owned() };
         right.2.iter().map(word).collect()
     };
     let replies = exam.ask(&RIGHTS.iter().map(call).collect::<Vec<_>>()).await?;

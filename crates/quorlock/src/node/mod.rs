@@ -26,7 +26,7 @@ pub use self::memory::MemoryNode;
 pub use self::redis::RedisNode;
 pub(crate) use self::redis::{Exam, Reply};
 pub use quorlock_core::{
-    Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, Proof, Value,
+    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, Proof, Value,
 };
 
 use crate::clock::Clock;

@@ -1,0 +1,241 @@
+//! Trust: what goes with answers is looked at before they are, and what follows from it is sent.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Ticket, Verb};
+use crate::acquire::{NodeSaid, NodeStory, WhyNot};
+use crate::command::{Answer, Failure, FailureKind};
+use crate::proof::Proof;
+use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::time::{BootTime, Reading};
+use crate::trust::{Rules, Standing, Todo, Watch};
+
+/// Whose commands they are that are about trust: no caller's.
+const NOBODY: LockId = LockId(0);
+
+impl Engine {
+    /// As [`Engine::new`], and nodes are measured by these rules. With
+    /// [`RestartGuard::Off`](crate::RestartGuard::Off) they are not.
+    pub fn guarded(quorum: Quorum, rules: Rules) -> Self {
+        let is_off = rules.guard == crate::trust::RestartGuard::Off;
+        let watch = (!is_off).then(|| alloc::boxed::Box::new(Watch::new(rules, quorum)));
+        Self { watch, ..Self::new(quorum) }
+    }
+
+    /// Whether a node's votes count; `None` if nobody looks.
+    pub fn standing(&self, node: NodeId) -> Option<&Standing> {
+        Some(self.watch.as_ref()?.node(node).standing())
+    }
+
+    /// Looks at what goes with a batch of answers. `None`: what they say about votes counts.
+    pub(super) fn look_at(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        proof: Proof,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) -> Option<Failure> {
+        let Proof::Seen { epoch, info, marker } = proof else { return None };
+        let watch = self.watch.as_mut()?;
+        let before = watch.node(node).standing().clone();
+        let mut todo = Todo::new();
+        let doubt = watch.handle_proof(node, (epoch, info, &marker), sent, now, &mut todo);
+        // Most of the time there is nothing to it.
+        if !todo.is_empty() || *watch.node(node).standing() != before {
+            self.follow_trust(todo, now, out);
+        }
+        doubt
+    }
+
+    /// What an answer is worth if its node is doubted: one about votes is none. A refusal stands: it
+    /// says that somebody else has the key, and nobody's lock depends on it.
+    pub(super) fn doubted(ticket: Ticket, answer: Answer, doubt: Option<&Failure>) -> Answer {
+        let is_refusal =
+            matches!(answer, Answer::Failed(_) | Answer::Refused | Answer::RefusedFenced { .. });
+        let about_votes = match ticket.verb {
+            Verb::Acquire | Verb::Extend | Verb::Raise => true,
+            Verb::Heal => !mutant!(HealCountsInQuarantine),
+            Verb::Inspect | Verb::Release | Verb::Trust => false,
+        };
+        match doubt {
+            Some(doubt) if about_votes && !is_refusal => Answer::Failed(doubt.clone()),
+            _ => answer,
+        }
+    }
+
+    /// The answer to a command about trust.
+    pub(super) fn handle_trust(
+        &mut self,
+        node: NodeId,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(watch) =
+            self.watch.as_mut().filter(|watch| watch.node(node).round == ticket.round)
+        else {
+            return;
+        };
+        let mut todo = Todo::new();
+        watch.handle_answer(node, answer, now, &mut todo);
+        self.follow_trust(todo, now, out);
+    }
+
+    /// A node that does not take writes is perhaps another than it was.
+    pub(super) fn review_failure(
+        &mut self,
+        node: NodeId,
+        failure: &Failure,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(watch) = self.watch.as_mut() else { return };
+        use FailureKind::{Loading, MasterDown, ReadOnly};
+        if matches!(failure.kind(), ReadOnly | Loading | MasterDown) {
+            let mut todo = Todo::new();
+            watch.suspect(node, &mut todo);
+            self.follow_trust(todo, now, out);
+        }
+    }
+
+    /// A node is due to be looked at again.
+    pub(super) fn trust_is_due(&mut self, node: NodeId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(watch) = self.watch.as_mut() else { return };
+        let mut todo = Todo::new();
+        watch.handle_due(node, now, &mut todo);
+        self.follow_trust(todo, now, out);
+    }
+
+    /// Sends what is to be sent, tells what has changed, and lets calls go on, or end, for which that
+    /// matters.
+    fn follow_trust(&mut self, todo: Todo, now: Reading, out: &mut Vec<Effect>) {
+        let Some(watch) = self.watch.as_mut() else { return };
+        for (node, command) in todo {
+            if !self.closing {
+                let ticket =
+                    Ticket { lock: NOBODY, round: watch.node(node).round, verb: Verb::Trust };
+                out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command });
+            }
+        }
+        let mut has_changed = false;
+        for node in self.quorum.node_ids() {
+            let trust = watch.node_mut(node);
+            let due = trust.due.filter(|_| !self.closing);
+            Self::index(&mut self.deadlines, Owner::Trust(node), &mut trust.wake, due);
+            if trust.told.as_ref() != Some(trust.standing()) {
+                trust.told = Some(trust.standing().clone());
+                has_changed = true;
+                out.push(Effect::Standing { node, standing: trust.standing().clone() });
+            }
+        }
+        if has_changed {
+            self.standings_changed(now, out);
+        }
+    }
+
+    fn standings_changed(&mut self, now: Reading, out: &mut Vec<Effect>) {
+        let Some(watch) = &self.watch else { return };
+        if watch.disagreement().is_some() {
+            let barred = self.barred(now);
+            let ended: Vec<LockId> = self
+                .calls
+                .iter()
+                .filter(|(_, timed)| timed.record.phase != Phase::Queued)
+                .map(|(lock, _)| *lock)
+                .collect();
+            for lock in ended {
+                if let Some(timed) = self.calls.get_mut(&lock) {
+                    timed.record.note_unsafe(self.quorum, barred.clone(), now);
+                }
+                self.abandon(lock, RefusalKind::Unsafe, now, out);
+            }
+            return;
+        }
+        // Whoever waits for nodes to be trusted looks whether they are.
+        for (lock, timed) in &mut self.calls {
+            let call = &mut timed.record;
+            if call.is_barred()
+                && let Phase::Pausing { until, .. } = &mut call.phase
+            {
+                *until = (*until).min(now.boot());
+                call.is_told = false;
+                Self::index_call(&mut self.deadlines, *lock, timed);
+            }
+        }
+    }
+
+    /// The nodes that are not asked for votes, and why: all of them if their clients do not agree.
+    pub(super) fn barred(&self, now: Reading) -> Vec<(NodeId, Failure)> {
+        let Some(watch) = &self.watch else { return Vec::new() };
+        let disagreed = watch.disagreement().map(|_| {
+            Failure::unsent(FailureKind::Unverified)
+                .with_detail("not asked, for clients do not agree about the nodes")
+        });
+        let bar = |node| {
+            let failure = watch.bars(node, now).or_else(|| disagreed.clone())?;
+            Some((node, failure))
+        };
+        self.quorum.node_ids().filter_map(bar).collect()
+    }
+
+    /// A call waits until a quorum of nodes is trusted; or ends at once, if that will not be in its time,
+    /// or is up to people.
+    pub(super) fn await_trust(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
+        let call = &mut timed.record;
+        call.free_in = watch.quorum_in(now);
+        let in_vain = call.free_in.is_some_and(|time| call.is_over_by(now.after(time)));
+        if call.is_to_end(now) || in_vain || watch.disagreement().is_some() {
+            return self.refuse(lock, RefusalKind::Unsafe, now, out);
+        }
+        // Woken when a standing changes; and if it is only late, not looked at all the time.
+        let until = now.after(call.free_in.unwrap_or_default().max(crate::retry::POLL_CEILING));
+        call.phase = Phase::Pausing { until, again: false };
+        if call.request.progress
+            && !core::mem::replace(&mut call.is_told, true)
+            && let Some(story) = call.story(now)
+        {
+            out.push(Effect::Waiting { lock, story });
+        }
+        Self::index_call(&mut self.deadlines, lock, timed);
+    }
+
+    pub(super) fn stop_trusting(
+        watch: &mut Option<alloc::boxed::Box<Watch>>,
+        quorum: Quorum,
+        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+    ) {
+        for node in quorum.node_ids() {
+            if let Some(watch) = watch {
+                let wake = &mut watch.node_mut(node).wake;
+                Self::index(deadlines, Owner::Trust(node), wake, None);
+            }
+        }
+    }
+}
+
+impl Call {
+    /// What nodes are is the story of a call that they keep from its lock.
+    pub(super) fn note_unsafe(
+        &mut self,
+        quorum: Quorum,
+        barred: Vec<(NodeId, Failure)>,
+        now: Reading,
+    ) {
+        let took = now.elapsed_since(self.started);
+        let mut nodes = alloc::vec![NodeStory::new(NodeSaid::NotAsked, took); quorum.nodes()];
+        for (node, failure) in barred {
+            nodes[node.index()].said = NodeSaid::Failed(failure);
+        }
+        self.last = Some((WhyNot::Unsafe, nodes));
+        self.waiting = None;
+    }
+
+    /// It waits for nodes to be trusted.
+    fn is_barred(&self) -> bool {
+        matches!(self.last, Some((WhyNot::Unsafe, _)))
+    }
+}

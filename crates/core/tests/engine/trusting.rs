@@ -1,0 +1,598 @@
+//! Nodes that are not to be trusted: started a moment ago, without their marker, marked for others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock_core::engine::Wait;
+use quorlock_core::marker::{Adoption, Cluster, Marker};
+use quorlock_core::{
+    Answer, Command, Effect, Engine, Event, FailureKind, LockId, MarkerSeen, NodeId, NodeSaid,
+    NodeSet, Proof, Quorum, Reading, RefusalKind, RestartGuard, Rules, Standing, Ticket, Token,
+};
+
+use crate::common::story::request;
+
+const SECOND: i64 = 1_000_000_000;
+const MAX_TTL: u64 = 10_000;
+/// A bit more than the longest ttl.
+const QUARANTINE: i64 = 12_100_000_000;
+
+fn at(ns: i64) -> Reading {
+    Reading::new(ns, 1_700_000_000 * SECOND + ns)
+}
+
+/// A server, as far as this is about it.
+#[derive(Clone, Debug)]
+struct Server {
+    run: u32,
+    started: i64,
+    epoch: u64,
+    greeted: u64,
+    marker: Option<String>,
+    adoption: Option<(String, i64)>,
+    keys: BTreeMap<String, i64>,
+    role: &'static str,
+    promoted: i64,
+    policy: &'static str,
+    same_as: Option<u32>,
+}
+
+impl Server {
+    fn new(run: u32, started: i64) -> Self {
+        Self {
+            run,
+            started,
+            epoch: 1,
+            greeted: 0,
+            marker: None,
+            adoption: None,
+            keys: BTreeMap::new(),
+            role: "master",
+            promoted: -1,
+            policy: "noeviction",
+            same_as: None,
+        }
+    }
+
+    fn restart(&mut self, keeps_data: bool, now: i64) {
+        self.run += 100;
+        self.started = now;
+        self.epoch += 1;
+        self.promoted = -1;
+        if !keeps_data {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        self.marker = None;
+        self.adoption = None;
+        self.keys.clear();
+    }
+
+    fn run_id(&self) -> String {
+        format!("run{}", self.same_as.unwrap_or(self.run))
+    }
+
+    fn info(&self, now: i64) -> String {
+        let uptime = (now - self.started).div_euclid(SECOND);
+        let time_us = at(now).real_ns() / 1000;
+        let id2 = if self.promoted >= 0 { "9a" } else { "00" };
+        format!(
+            "redis_mode:standalone\nrun_id:{}\nserver_time_usec:{time_us}\n\
+             uptime_in_seconds:{uptime}\nrole:{}\nmaster_replid2:{id2}\nsecond_repl_offset:{}\n\
+             maxmemory:1\nmaxmemory_policy:{}\nloading:0\naof_enabled:0\n",
+            self.run_id(),
+            self.role,
+            self.promoted,
+            self.policy
+        )
+    }
+
+    fn execute(&mut self, command: &Command, now: i64) -> Answer {
+        match command {
+            Command::Acquire { key, ttl_ms, .. } => {
+                let until = now + *ttl_ms as i64 * 1_000_000;
+                match self.keys.get(&**key) {
+                    Some(end) if *end >= now => Answer::Refused,
+                    _ => {
+                        self.keys.insert(key.to_string(), until);
+                        Answer::Granted
+                    }
+                }
+            }
+            Command::Extend { key, .. } => match self.keys.contains_key(&**key) {
+                true => Answer::Extended,
+                false => Answer::Absent,
+            },
+            Command::Release { key, .. } => match self.keys.remove(&**key) {
+                Some(_) => Answer::Deleted,
+                None => Answer::Absent,
+            },
+            Command::Greet => Answer::Greeted,
+            Command::Adopt { text, replaces, .. } => {
+                let stale = |(old, _): &(String, i64)| Some(&**old) == replaces.as_deref();
+                if self.adoption.as_ref().is_none_or(stale) {
+                    self.adoption = Some((text.to_string(), now));
+                }
+                let (text, since) = self.adoption.clone().expect("written just now");
+                let age = Duration::from_nanos((now - since) as u64);
+                Answer::Adopting { text: text.into(), age }
+            }
+            Command::Mark { text, replaces, adoption, .. } => {
+                let is_old_enough = adoption.as_ref().is_none_or(|wanted| {
+                    self.adoption.as_ref().is_some_and(|(text, since)| {
+                        **text == *wanted.text && now - since >= wanted.age_ms as i64 * 1_000_000
+                    })
+                });
+                if self.marker.as_deref() != replaces.as_deref() || !is_old_enough {
+                    return Answer::NotMarked;
+                }
+                self.marker = Some(text.to_string());
+                self.adoption = None;
+                Answer::Marked
+            }
+            other => panic!("not used here: {other:?}"),
+        }
+    }
+}
+
+/// One client and its nodes; what it sends is answered at once.
+struct Scene {
+    engine: Engine,
+    servers: Vec<Server>,
+    now: i64,
+    /// What happened and is of interest to callers.
+    told: Vec<Effect>,
+    sent: Vec<(usize, Command)>,
+    draws: u8,
+    /// So many nodes do not answer.
+    mute: NodeSet,
+}
+
+fn names() -> Vec<Arc<str>> {
+    ["a", "b", "c"].map(Arc::from).into()
+}
+
+fn cluster() -> Cluster {
+    Cluster::new(names(), 2, MAX_TTL)
+}
+
+fn rules(guard: RestartGuard) -> Rules {
+    let (marker, adoption) = ("quorlock:node".into(), "quorlock:adopt".into());
+    let lasting = NodeSet::default();
+    Rules { guard, cluster: cluster(), names: names(), marker, adoption, lasting }
+}
+
+impl Scene {
+    fn with(rules: Rules) -> Self {
+        let quorum = Quorum::majority(3).expect("three nodes have one");
+        let engine = Engine::guarded(quorum, rules);
+        // They have been running for a while.
+        let servers = (0..3).map(|run| Server::new(run, -100 * SECOND)).collect();
+        let (told, sent, mute) = (Vec::new(), Vec::new(), NodeSet::default());
+        Self { engine, servers, now: 0, told, sent, draws: 0, mute }
+    }
+
+    /// Strict, and the nodes have been marked.
+    fn settled() -> Self {
+        let mut scene = Self::with(rules(RestartGuard::Strict));
+        for server in &mut scene.servers {
+            let run_id = server.run_id().into();
+            let marker = Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 };
+            server.marker = Some(marker.to_string());
+        }
+        scene
+    }
+
+    fn tell(&mut self, event: Event) {
+        let mut events = vec![event];
+        while !events.is_empty() {
+            let mut out = Vec::new();
+            for event in events.drain(..) {
+                self.engine.handle(event, at(self.now), &mut out);
+            }
+            let mut orders: BTreeMap<usize, Vec<(Ticket, Command)>> = BTreeMap::new();
+            for effect in out {
+                match effect {
+                    Effect::Send { nodes, ticket, command } => {
+                        for node in nodes.iter() {
+                            let order = (ticket, command.clone());
+                            orders.entry(node.index()).or_default().push(order);
+                        }
+                    }
+                    Effect::Begin { lock } => {
+                        self.draws += 1;
+                        let token = Token::new([self.draws; 20]);
+                        let round_trip = Duration::from_millis(1);
+                        events.push(Event::Begin { lock, token, jitter: 0, round_trip });
+                    }
+                    other => self.told.push(other),
+                }
+            }
+            for (node, orders) in orders {
+                if !self.mute.contains(NodeId::new(node)) {
+                    events.push(self.serve(node, orders));
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, node: usize, orders: Vec<(Ticket, Command)>) -> Event {
+        let (now, server) = (self.now, &mut self.servers[node]);
+        let is_new = server.greeted != server.epoch;
+        let greets = is_new || orders.iter().any(|(_, command)| *command == Command::Greet);
+        server.greeted = server.epoch;
+        let info = greets.then(|| Ok(server.info(now).into()));
+        let votes = orders.iter().any(|(_, command)| command.is_about_votes());
+        let mut answers = Vec::new();
+        for (ticket, command) in orders {
+            answers.push((ticket, server.execute(&command, now)));
+            self.sent.push((node, command));
+        }
+        let marker = match &server.marker {
+            _ if !votes && !greets => MarkerSeen::NotAsked,
+            None => MarkerSeen::Missing,
+            Some(text) => MarkerSeen::Text(text.clone()),
+        };
+        let proof = Proof::Seen { epoch: server.epoch, info, marker };
+        Event::Answered { node: NodeId::new(node), sent: at(now), proof, answers }
+    }
+
+    /// Time passes, and what becomes due in it happens.
+    fn pass(&mut self, time: i64) {
+        let end = self.now + time;
+        while let Some(due) = self.engine.deadline().filter(|due| due.as_nanos() <= end) {
+            self.now = self.now.max(due.as_nanos());
+            self.tell(Event::Wake);
+        }
+        self.now = end;
+        self.tell(Event::Wake);
+    }
+
+    fn acquire(&mut self, lock: u64, wait: Wait) {
+        let request = quorlock_core::Request { wait, automatic: false, ..request("orders") };
+        self.tell(Event::Acquire { lock: LockId(lock), request });
+    }
+
+    /// The outcome of a call: acquired, or why not.
+    fn outcome(&self, lock: u64) -> Option<Result<(), &quorlock_core::Refusal>> {
+        self.told.iter().find_map(|effect| match effect {
+            Effect::Acquired { lock: LockId(it), .. } if *it == lock => Some(Ok(())),
+            Effect::NotAcquired { lock: LockId(it), refusal } if *it == lock => Some(Err(refusal)),
+            _ => None,
+        })
+    }
+
+    fn refusal(&self, lock: u64) -> &quorlock_core::Refusal {
+        self.outcome(lock).expect("the call has ended").expect_err("without the lock")
+    }
+
+    fn failures(&self, lock: u64) -> Vec<FailureKind> {
+        let kind = |story: &quorlock_core::NodeStory| match &story.said {
+            NodeSaid::Failed(failure) => Some(failure.kind()),
+            _ => None,
+        };
+        self.refusal(lock).nodes.iter().filter_map(kind).collect()
+    }
+
+    fn trusted(&self) -> usize {
+        let is_trusted = |node| self.engine.standing(NodeId::new(node)) == Some(&Standing::Trusted);
+        (0..3).filter(|node| is_trusted(*node)).count()
+    }
+
+    fn asked_for_votes(&self, node: usize) -> usize {
+        let votes = |(to, command): &&(usize, Command)| {
+            *to == node && matches!(command, Command::Acquire { .. })
+        };
+        self.sent.iter().filter(votes).count()
+    }
+}
+
+#[test]
+fn nodes_that_are_marked_vote_in_the_first_round_trip() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    assert_eq!(scene.outcome(1), Some(Ok(())));
+    assert!(scene.sent.iter().all(|(_, command)| matches!(command, Command::Acquire { .. })));
+    assert_eq!((scene.now, scene.trusted()), (0, 3));
+}
+
+#[test]
+fn fresh_nodes_wait_once_and_who_waits_is_told_for_how_long() {
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    scene.acquire(1, Wait::Once);
+    let refusal = scene.refusal(1);
+    assert_eq!(refusal.kind, RefusalKind::Unsafe);
+    assert_eq!(refusal.retry_after, Some(Duration::from_nanos(QUARANTINE as u64)));
+    // Two of three settle it; the third is not waited for.
+    assert_eq!(scene.failures(1), [FailureKind::Quarantined; 2]);
+    let NodeSaid::Failed(failure) = &refusal.nodes[0].said else { unreachable!() };
+    let text = failure.to_string();
+    assert_eq!(text, "quarantined: is new, or has lost its data, its votes count in 13 s");
+    assert!(scene.servers.iter().all(|server| server.keys.is_empty()), "votes are given back");
+
+    // Whose wait is too short fails at once, and asks nobody.
+    let asked = scene.asked_for_votes(0);
+    scene.acquire(2, Wait::For(Duration::from_secs(12)));
+    assert_eq!(scene.refusal(2).kind, RefusalKind::Unsafe);
+    assert_eq!(scene.asked_for_votes(0), asked);
+
+    // Who waits long enough gets it, as soon as may be and no sooner.
+    scene.acquire(3, Wait::For(Duration::from_secs(20)));
+    assert!(scene.told.iter().any(|effect| matches!(effect, Effect::Waiting { .. })));
+    scene.pass(QUARANTINE - 1_000_000);
+    assert_eq!((scene.outcome(3), scene.trusted()), (None, 0));
+    assert_eq!(scene.asked_for_votes(0), asked, "nothing is asked of a node in quarantine");
+    scene.pass(1_100_000_000);
+    assert_eq!((scene.outcome(3), scene.trusted()), (Some(Ok(())), 3));
+    let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
+    let two_hours_on = at(scene.now).real_ns() / 1000 + 7_200_000_000;
+    assert!(marker.floor.abs_diff(two_hours_on as u64) < 10_000_000, "{}", marker.floor);
+    assert_eq!(scene.servers[0].adoption, None);
+
+    // Another client, later, finds all in order.
+    let mut other = Scene::with(rules(RestartGuard::Strict));
+    (other.servers, other.now) = (scene.servers.clone(), scene.now);
+    other
+        .servers
+        .iter_mut()
+        .for_each(|server| (server.greeted, server.keys) = (0, BTreeMap::new()));
+    other.acquire(1, Wait::Once);
+    assert_eq!(other.outcome(1), Some(Ok(())));
+}
+
+#[test]
+fn short_lived_clients_wait_together() {
+    let mut servers = Scene::with(rules(RestartGuard::Strict)).servers;
+    for second in 0..=13 {
+        let mut scene = Scene::with(rules(RestartGuard::Strict));
+        (scene.servers, scene.now) = (servers, second * SECOND);
+        scene.servers.iter_mut().for_each(|server| server.greeted = 0);
+        scene.acquire(1, Wait::Once);
+        scene.pass(1000);
+        assert_eq!(scene.outcome(1), Some(Err(scene.refusal(1))), "second {second}");
+        assert_eq!(scene.trusted() == 3, second > 12, "second {second}");
+        servers = scene.servers;
+    }
+}
+
+#[test]
+fn a_majority_that_comes_back_without_data_does_not_vote_for_a_rival() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    scene.now = SECOND / 10;
+    scene.servers[0].restart(false, scene.now);
+    scene.servers[1].restart(false, scene.now);
+
+    let mut rival = Scene::with(rules(RestartGuard::Strict));
+    (rival.servers, rival.now) = (scene.servers.clone(), scene.now);
+    rival.servers.iter_mut().for_each(|server| server.greeted = 0);
+    rival.acquire(1, Wait::Once);
+    assert_eq!(rival.refusal(1).kind, RefusalKind::Unsafe);
+
+    // With the guard off it has both.
+    let mut rival = Scene::with(rules(RestartGuard::Off));
+    rival.servers = scene.servers.clone();
+    rival.acquire(1, Wait::Once);
+    assert_eq!(rival.outcome(1), Some(Ok(())));
+
+    // The holder keeps what it has, and what such a node says changes nothing.
+    scene.tell(Event::Extend { lock: LockId(1) });
+    assert!(!scene.told.iter().any(|effect| matches!(effect, Effect::Lost { .. })));
+    scene.pass(9 * SECOND);
+    assert!(scene.told.iter().any(|effect| matches!(effect, Effect::Lost { .. })));
+}
+
+#[test]
+fn a_node_that_comes_back_with_its_data_waits_by_its_uptime_alone() {
+    let mut scene = Scene::settled();
+    for server in &mut scene.servers {
+        server.restart(true, 0);
+    }
+    scene.now = 4 * SECOND;
+    scene.acquire(1, Wait::For(Duration::from_secs(10)));
+    let waiting = scene.told.iter().find_map(|effect| match effect {
+        Effect::Waiting { story, .. } => Some(story.clone()),
+        _ => None,
+    });
+    let NodeSaid::Failed(failure) = &waiting.unwrap().nodes[0].said else { panic!() };
+    assert_eq!(failure.to_string(), "quarantined: started 4 s ago, its votes count in 9 s");
+    scene.pass(8 * SECOND);
+    assert_eq!(scene.outcome(1), None);
+    scene.pass(SECOND + SECOND / 2);
+    assert_eq!(scene.outcome(1), Some(Ok(())));
+    let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
+    assert_eq!(*marker.run_id, *scene.servers[0].run_id());
+    assert!(marker.floor > 0, "counters may have been rolled back");
+}
+
+#[test]
+fn an_uptime_by_a_clock_that_jumped_is_bounded_by_what_was_seen() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    scene.now = SECOND;
+    for server in &mut scene.servers {
+        server.restart(true, -1000 * SECOND);
+        server.keys.clear();
+    }
+    scene.acquire(2, Wait::Once);
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    scene.acquire(3, Wait::Once);
+    assert_eq!(scene.refusal(3).kind, RefusalKind::Unsafe);
+    assert_eq!(scene.trusted(), 0, "it cannot have started before it was seen as another");
+    scene.pass(12 * SECOND);
+    assert_eq!(scene.trusted(), 3);
+}
+
+#[test]
+fn data_that_vanishes_on_a_living_connection_is_noticed() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    scene.servers[0].flush();
+    scene.servers[1].flush();
+    scene.tell(Event::Extend { lock: LockId(1) });
+    assert_eq!(scene.trusted(), 1);
+    assert!(
+        !scene.told.iter().any(|effect| matches!(effect, Effect::Lost { .. })),
+        "nobody else can have them"
+    );
+    scene.pass(30 * SECOND);
+    assert_eq!(scene.trusted(), 3, "it is adopted anew");
+}
+
+#[test]
+fn who_has_another_list_is_told_so_with_both() {
+    let mut scene = Scene::settled();
+    let fewer = Cluster::new(["a", "b"], 2, MAX_TTL);
+    scene.engine = Engine::guarded(
+        Quorum::majority(3).unwrap(),
+        Rules { cluster: fewer, ..rules(RestartGuard::Strict) },
+    );
+    scene.acquire(1, Wait::For(Duration::from_secs(60)));
+    assert_eq!(scene.refusal(1).kind, RefusalKind::Unsafe);
+    let NodeSaid::Failed(failure) = &scene.refusal(1).nodes[0].said else { panic!() };
+    assert_eq!(failure.kind(), FailureKind::OtherConfiguration);
+    let text = failure.to_string();
+    assert!(text.contains("marked for nodes=a,b,c quorum=2 max_ttl_ms=10000"), "{text}");
+    assert!(text.contains("this client has nodes=a,b quorum=2 max_ttl_ms=10000"), "{text}");
+    assert_eq!(scene.servers[0].adoption, None, "nothing is overwritten");
+}
+
+#[test]
+fn an_adoption_for_others_is_not_taken_over() {
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    let others = Cluster::new(["a", "b"], 2, MAX_TTL);
+    let run_id = scene.servers[1].run_id().into();
+    let text = Adoption { cluster: others, run_id, wait_ms: 1 }.to_string();
+    scene.servers[1].adoption = Some((text.clone(), 0));
+    scene.acquire(1, Wait::For(Duration::from_secs(60)));
+    assert!(scene.failures(1).contains(&FailureKind::OtherConfiguration));
+    assert_eq!(scene.servers[1].adoption, Some((text, 0)));
+}
+
+#[test]
+fn one_server_under_two_names_is_refused() {
+    let mut scene = Scene::settled();
+    let marker = scene.servers[0].marker.clone();
+    scene.servers[1].same_as = Some(0);
+    scene.servers[1].marker = marker;
+    scene.acquire(1, Wait::For(Duration::from_secs(60)));
+    assert_eq!(scene.refusal(1).kind, RefusalKind::Unsafe);
+    let twins = scene.failures(1);
+    assert_eq!(twins.iter().filter(|kind| **kind == FailureKind::SameServer).count(), 2);
+    scene.acquire(2, Wait::Once);
+    assert_eq!(scene.refusal(2).kind, RefusalKind::Unsafe);
+}
+
+#[test]
+fn replicas_and_nodes_that_evict_are_refused_and_a_minority_of_them_does_no_harm() {
+    let mut scene = Scene::settled();
+    scene.servers[0].role = "slave";
+    scene.acquire(1, Wait::Once);
+    assert_eq!((scene.outcome(1), scene.trusted()), (Some(Ok(())), 2));
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    scene.servers[1].policy = "allkeys-lru";
+    scene.pass(20 * SECOND);
+    assert_eq!(scene.trusted(), 1, "noticed although nobody asked");
+    scene.acquire(2, Wait::For(Duration::from_secs(3)));
+    scene.pass(4 * SECOND);
+    assert_eq!(scene.refusal(2).kind, RefusalKind::Unsafe);
+    let NodeSaid::Failed(failure) = &scene.refusal(2).nodes[1].said else { panic!() };
+    assert!(failure.to_string().contains("CONFIG SET maxmemory-policy noeviction"), "{failure}");
+    scene.servers[1].policy = "noeviction";
+    scene.acquire(3, Wait::For(Duration::from_secs(5)));
+    scene.pass(3 * SECOND);
+    assert_eq!(scene.outcome(3), Some(Ok(())), "mended while it waited");
+}
+
+#[test]
+fn a_promoted_replica_is_adopted_although_its_data_and_its_uptime_say_otherwise() {
+    let mut scene = Scene::settled();
+    for server in &mut scene.servers {
+        server.promoted = 15;
+    }
+    scene.acquire(1, Wait::Once);
+    assert_eq!(scene.failures(1), [FailureKind::Quarantined; 2]);
+    scene.pass(13 * SECOND + SECOND / 2);
+    scene.acquire(2, Wait::Once);
+    assert_eq!(scene.outcome(2), Some(Ok(())));
+    let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
+    assert_eq!(marker.promoted_at, 15);
+}
+
+#[test]
+fn a_node_that_turns_read_only_and_back_is_looked_at_again() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    let failure = quorlock_core::Failure::unsent(FailureKind::ReadOnly);
+    let ticket = Ticket { lock: LockId(9), round: 1, verb: quorlock_core::Verb::Acquire };
+    let marker = MarkerSeen::Text(scene.servers[0].marker.clone().unwrap());
+    scene.servers[0].role = "slave";
+    scene.tell(Event::Answered {
+        node: NodeId::new(0),
+        sent: at(0),
+        proof: Proof::Seen { epoch: 1, info: None, marker },
+        answers: vec![(ticket, Answer::Failed(failure))],
+    });
+    assert_eq!(scene.trusted(), 2);
+}
+
+#[test]
+fn who_only_looks_writes_nothing_and_takes_every_vote() {
+    let mut scene =
+        Scene::with(Rules { guard: RestartGuard::Observe, ..rules(RestartGuard::Strict) });
+    scene.servers[0].policy = "allkeys-lru";
+    let looks = |scene: &Scene| {
+        scene
+            .sent
+            .iter()
+            .all(|(_, command)| !matches!(command, Command::Adopt { .. } | Command::Mark { .. }))
+    };
+    scene.servers.iter_mut().for_each(|server| server.keys.clear());
+    // A look at the adoption is no part of this scene.
+    scene.mute = NodeSet::default();
+    scene.servers[1].marker = Some(String::from("quorlock 7"));
+    scene.servers[2].same_as = Some(0);
+    scene.acquire(1, Wait::Once);
+    assert_eq!(scene.outcome(1), Some(Ok(())));
+    assert!(looks(&scene));
+    assert!(matches!(
+        scene.engine.standing(NodeId::new(1)),
+        Some(Standing::Refused(failure)) if failure.kind() == FailureKind::OtherConfiguration
+    ));
+}
+
+#[test]
+fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
+    let lasting = (0..3).map(NodeId::new).collect();
+    for (log, outcome) in [("aof_enabled:1", true), ("aof_enabled:0", false)] {
+        let mut scene = Scene::with(Rules { lasting, ..rules(RestartGuard::Strict) });
+        for server in &mut scene.servers {
+            server.marker = Some(
+                Marker { cluster: cluster(), run_id: "old".into(), promoted_at: -1, floor: 7 }
+                    .to_string(),
+            );
+            server.started = 0;
+        }
+        scene.now = SECOND;
+        // Its INFO may contradict it.
+        scene.policy_of_log(log);
+        scene.acquire(1, Wait::For(Duration::from_secs(3)));
+        scene.pass(SECOND / 2);
+        assert_eq!(scene.outcome(1) == Some(Ok(())), outcome, "{log}");
+        if outcome {
+            let marker = scene.servers[0].marker.as_ref().unwrap();
+            assert_eq!(Marker::parse(marker).unwrap().floor, 7, "nothing was rolled back");
+        }
+    }
+}
+
+impl Scene {
+    /// What all servers say of their log, by way of a field that nothing else here uses.
+    fn policy_of_log(&mut self, log: &'static str) {
+        let policy = if log.ends_with('1') { "noeviction\naof_enabled:1" } else { "noeviction" };
+        self.servers.iter_mut().for_each(|server| server.policy = policy);
+    }
+}
