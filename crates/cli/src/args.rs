@@ -22,6 +22,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(Run),
     Status(Status),
+    Init(Init),
+    Doctor(Doctor),
     Bench(Bench),
     Demo(Demo),
 }
@@ -111,6 +113,72 @@ pub(crate) struct Status {
     /// Look again every second, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
+
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Say what only an operator can know: that no lock is in use, or that settings change
+///
+/// A server that was never used, or has lost its data, cannot be told from one that has forgotten its
+/// locks: its votes count after a wait of a bit more than the longest TTL. Nothing need be done for
+/// that. With --fresh they count at once. With --reconfigure the nodes of --node take the place of the
+/// old ones, or change their quorum or longest TTL, without two holders in between: locks are not
+/// granted for a bit more than the longest TTL, old or new.
+///
+/// Exit code 0 if a quorum of nodes votes now, 69 if not.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub(crate) struct Init {
+    /// No lock is in use, and none has been for a while: all nodes may vote at once. If that is not
+    /// so, two may hold one lock
+    #[arg(long, group = "what")]
+    pub(crate) fresh: bool,
+
+    /// The list of nodes, the quorum or --max-ttl changes to what is given here. What it was is known
+    /// from the nodes. If it is interrupted, run it again
+    #[arg(long, group = "what")]
+    pub(crate) reconfigure: bool,
+
+    /// A node of the old list that is not in the new one, repeatable: needed if fewer than N - Q + 1
+    /// of the old ones are. With the name that it had
+    #[arg(long, value_name = "[NAME=]URL", requires = "reconfigure")]
+    pub(crate) old_node: Vec<String>,
+
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Find out whether the nodes are fit to hold locks
+///
+/// Asks each node what it is, and tries what the user may do there, on a key of its own that is gone
+/// afterwards. Says what is found, why it matters for locks, and what mends it. Changes nothing.
+///
+/// Exit code 0 if all is well, 1 if there are warnings, 2 if there are errors.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Show also what is only good to know
+    #[arg(long)]
+    pub(crate) notes: bool,
+
+    /// Print only the command that makes USER one who may lock on these nodes, and nothing else
+    #[arg(long, value_name = "USER", value_parser = acl_user, conflicts_with_all = ["systemd", "json"])]
+    pub(crate) acl: Option<String>,
+
+    /// Print only a drop-in for the servers' systemd unit that delays a restart until no lock from
+    /// before it can be held: protects those too who lock by other libraries
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) systemd: bool,
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
@@ -262,6 +330,15 @@ impl std::str::FromStr for WaitArg {
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|error| format!("{error}; write a time as 250ms, 10s, 5m or 24h"))
+}
+
+/// A name that needs no quotes in an ACL command.
+fn acl_user(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text.is_empty() || !text.chars().all(good) {
+        return Err("a user's name has letters, digits, '.', '_' or '-'".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn load_time(text: &str) -> Result<Duration, String> {

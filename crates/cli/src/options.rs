@@ -165,7 +165,12 @@ pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, R
 
 /// Builds the client as a task on the runtime that this is called on.
 pub(crate) fn build_here(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
-    builder.build().map_err(|error| match error {
+    builder.build().map_err(|error| blamed(error, args))
+}
+
+/// Blames what does not fit on where it came from.
+pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
+    match error {
         BuildError::Node(_) | BuildError::Duplicate { .. } if args.node.is_empty() => {
             Refused::config(error.to_string())
         }
@@ -176,7 +181,7 @@ pub(crate) fn build_here(builder: ClientBuilder, args: &NodeArgs) -> Result<Clie
             Refused::settings(error.to_string(), &["quorum", "node"], args.config.is_some())
         }
         _ => Refused::settings(error.to_string(), TIMES, args.config.is_some()),
-    })
+    }
 }
 
 fn nodes(args: &NodeArgs, file: &File) -> Result<Vec<NodeConfig>, Refused> {

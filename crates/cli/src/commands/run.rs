@@ -449,8 +449,8 @@ impl Keeper<'_> {
 /// Deadlines that differ by less than this are the same, read twice.
 const JITTER_NS: u64 = 1_000_000;
 
-/// Which signals end the wait for a lock at once. The others stop and continue quorlock itself.
-fn ends_the_wait(signal: Signal) -> Option<Signal> {
+/// Which signals end a wait at once. The others stop and continue quorlock itself.
+pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
     match signal {
         Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM | Signal::USR1 | Signal::USR2 => {
             Some(signal)
