@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use quorlock::RestartGuard;
+use serde::Deserialize;
 
 use crate::exit_code;
 
@@ -35,9 +37,9 @@ pub(crate) enum Command {
 /// quorlock itself is stopped or killed. A descendant that starts a session of its own (setsid)
 /// escapes.
 ///
-/// CMD finds in its environment: QUORLOCK_KEY, QUORLOCK_TOKEN, and QUORLOCK_VALID_UNTIL_MS, the
-/// Unix time in milliseconds until which the lock is held if it is never extended. QUORLOCK_NODES
-/// and QUORLOCK_PASSWORD are taken out of it, unless --pass-nodes.
+/// CMD finds in its environment: QUORLOCK_KEY, QUORLOCK_TOKEN, with --fenced QUORLOCK_FENCE, and
+/// QUORLOCK_VALID_UNTIL_MS, the Unix time in milliseconds until which the lock is held if it is never
+/// extended. QUORLOCK_NODES and QUORLOCK_PASSWORD are taken out of it, unless --pass-nodes.
 #[derive(Debug, Args)]
 #[command(after_help = exit_code::HELP)]
 pub(crate) struct Run {
@@ -49,7 +51,7 @@ pub(crate) struct Run {
     pub(crate) cmd: Vec<OsString>,
 
     /// How long the nodes keep the lock without an extension, at least 500ms; a crashed holder
-    /// blocks others for so long [default: 10s]
+    /// blocks others for so long [default: 10s, or --max-ttl if that is shorter]
     #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) ttl: Option<Duration>,
 
@@ -80,6 +82,12 @@ pub(crate) struct Run {
     /// Exit with this code instead of 75 if others hold the lock
     #[arg(long, short = 'E', env = "QUORLOCK_HELD_EXIT_CODE", value_name = "N")]
     pub(crate) held_exit_code: Option<u8>,
+
+    /// Ask for a fence: a number that is larger than that of every earlier holder, for what CMD writes
+    /// to, to refuse those that have lost the lock. CMD finds it in QUORLOCK_FENCE. All who use KEY must
+    /// ask for one, or none
+    #[arg(long, env = "QUORLOCK_FENCED", value_parser = FalseyValueParser::new())]
+    pub(crate) fenced: bool,
 
     /// Describe this holder to whoever asks [default: the command's name]
     #[arg(long, env = "QUORLOCK_LABEL", value_name = "TEXT")]
@@ -254,6 +262,18 @@ pub(crate) struct NodeArgs {
     #[arg(long, env = "QUORLOCK_MAX_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) max_ttl: Option<Duration>,
 
+    /// Whether votes of nodes count that were restarted, lost data, or are no independent masters:
+    /// "strict": they do not; "observe": they do, and are told of; "off": nobody looks. Protects a
+    /// lock only if all its clients are strict [default: strict]
+    #[arg(long, env = "QUORLOCK_RESTART_GUARD", value_name = "MODE")]
+    pub(crate) restart_guard: Option<GuardMode>,
+
+    /// The nodes of these names lose nothing when they stop, and need not wait when they are
+    /// restarted: they run with appendonly yes and appendfsync always, and did so before they last
+    /// stopped. Repeatable, or comma separated
+    #[arg(long, env = "QUORLOCK_LASTING", value_delimiter = ',', value_name = "NAME")]
+    pub(crate) lasting: Vec<String>,
+
     /// How long to wait for a node's answer, at most a quarter of the TTL [default: 5% of TTL, at
     /// most 50ms, but at least four round trips]
     #[arg(long, env = "QUORLOCK_NODE_TIMEOUT", value_parser = duration, value_name = "TIME")]
@@ -295,6 +315,28 @@ pub(crate) struct OutputArgs {
     /// Speak JSON
     #[arg(long, env = "QUORLOCK_JSON", value_parser = FalseyValueParser::new())]
     pub(crate) json: bool,
+}
+
+/// How much is made of what nodes say of themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum GuardMode {
+    /// Votes of nodes that are not to be trusted do not count.
+    Strict,
+    /// They count, and are told of.
+    Observe,
+    /// Nobody looks.
+    Off,
+}
+
+impl From<GuardMode> for RestartGuard {
+    fn from(mode: GuardMode) -> Self {
+        match mode {
+            GuardMode::Strict => Self::Strict,
+            GuardMode::Observe => Self::Observe,
+            GuardMode::Off => Self::Off,
+        }
+    }
 }
 
 /// What to do if others hold the lock.
