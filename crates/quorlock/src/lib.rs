@@ -41,7 +41,9 @@ pub mod guarantees {}
 
 pub use crate::acquire::{Acquire, Acquiring, Waiting};
 pub use crate::builder::{ClientBuilder, OWNER_BYTES_MAX, PREFIX_BYTES_MAX};
-pub use crate::client::{Client, NodeStats, RESOURCE_BYTES_MAX, Stats, check_resource};
+pub use crate::client::{
+    Client, NodeStanding, NodeStats, RESOURCE_BYTES_MAX, Stats, check_resource,
+};
 pub use crate::clock::Clock;
 pub use crate::error::{
     AcquireError, Attempts, BuildError, ExtendError, HoldError, Holder, HolderKind, InvalidRequest,
@@ -50,7 +52,8 @@ pub use crate::error::{
 pub use crate::guard::{Guard, GuardToken, Released};
 pub use crate::inspect::{Inspection, Verdict};
 pub use quorlock_core::{
-    Delay, LossCause, NodeReleased, NodeSaid, Outcome, QuorumError, Retry, TimingError, Token,
+    Delay, LossCause, NodeReleased, NodeSaid, Outcome, QuorumError, RestartGuard, Retry,
+    TimingError, Token,
 };
 
 /// Describes this process as an owner: `host:pid`, and a label if there is one.
