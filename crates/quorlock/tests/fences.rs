@@ -159,7 +159,7 @@ fn the_blocking_front_has_fences_too() {
     let first = client.acquire("orders").fenced().call().unwrap();
     let fence = first.fence();
     assert!(fence > 0 && !first.is_superseded());
-    first.release();
+    let _ = first.release();
     assert!(client.acquire("orders").fenced().call().unwrap().fence() > fence);
     client.shutdown(Duration::from_secs(5)).unwrap();
 }
