@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quorlock_core::{Ticket, Verb};
+use quorlock_core::{Command, Ticket, Verb};
 
 use super::Verdict;
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -13,17 +13,26 @@ pub(crate) const SENTENCE: &str =
     "S8: nothing resent. Unknown = no vote, release owed. (protocol, 9)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct NothingResent(BTreeSet<(ClientId, NodeIndex, Ticket)>);
+pub(crate) struct NothingResent(BTreeSet<(ClientId, NodeIndex, Ticket, Option<u64>)>);
 
 impl NothingResent {
     pub(crate) fn check(&mut self, fact: &Fact<'_>) -> Verdict {
         match fact {
             Fact::Ordered { client, node, ticket, command }
-                if ticket.verb != Verb::Release && !self.0.insert((*client, *node, *ticket)) =>
+                if ticket.verb != Verb::Release
+                    && !self.0.insert((*client, *node, *ticket, raised_to(command))) =>
             {
                 Err(format!("client {client} gives node {node} a second time: {command:?}"))
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// To raise a counter further is another command.
+const fn raised_to(command: &Command) -> Option<u64> {
+    match command {
+        Command::Raise { to, .. } => Some(*to),
+        _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Holding, NodeReleased, NodeSaid, Outcome, Refusal, RefusalKind, ReleaseReport,
+    FailureKind, Holding, NodeReleased, NodeSaid, Outcome, Refusal, RefusalKind, ReleaseReport,
 };
 
 use super::Verdict;
@@ -27,14 +27,14 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
                 let attempts = refusal.attempts;
                 return Err(format!("{attempts} attempts were made, more than the caller allows"));
             }
-            check_kind(refusal, view)
+            check_kind(refusal, request.fenced.is_some(), view)
         }
         Fact::Released { guard, report } => check_release(*guard, report, view),
         _ => Ok(()),
     }
 }
 
-fn check_kind(refusal: &Refusal, view: &View<'_>) -> Verdict {
+fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
     let quorum = view.quorum;
     let count =
         |is: fn(&NodeSaid) -> bool| refusal.nodes.iter().filter(|story| is(&story.said)).count();
@@ -43,12 +43,17 @@ fn check_kind(refusal: &Refusal, view: &View<'_>) -> Verdict {
     let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
     let doubted =
         count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()));
+    let silent = count(
+        |said| matches!(said, NodeSaid::Failed(failure) if failure.kind() == FailureKind::Silent),
+    );
     let open = count(|said| matches!(said, NodeSaid::Nothing));
     let wrong = match refusal.kind {
         // Without the refusals there might have been a quorum.
         RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused + open),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
+        // Who has granted in time may have been too slow to record the fence.
+        RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + silent),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
         // With all who are not doubted there might have been a quorum.
         RefusalKind::Unsafe => quorum.is_reached(quorum.nodes() - doubted),
