@@ -70,7 +70,8 @@ Exit codes of run:
   64  wrong arguments           75  not acquired: held by another (-E changes it)
   69  no quorum of nodes        77  authentication or missing rights prevent it
   78  wrong environment, file   79  the lock was lost while the command ran
-  126 command cannot be run     127 command not found       70 a fault of quorlock";
+  126 command cannot be run     127 command not found       70 a fault of quorlock
+Of doctor: 0 all is well, 1 warnings, 2 errors.";
 
 #[cfg(test)]
 mod tests {

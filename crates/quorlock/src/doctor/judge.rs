@@ -568,3 +568,95 @@ fn quoted(text: &str) -> String {
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use quorlock_core::info::Info;
+
+    use super::*;
+    use crate::Client;
+    use crate::doctor::look::More;
+    use crate::doctor::rights::Rights;
+
+    const INFO: &str = "redis_version:7.0.15\r\nrun_id:0d2f\r\nuptime_in_seconds:61\r\n\
+        role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
+
+    fn facts() -> Facts {
+        Facts {
+            speaks_resp3: true,
+            info: Ok(Info::parse(INFO).unwrap()),
+            more: More::default(),
+            marker: Seen::Nothing,
+            adoption: Seen::Nothing,
+            adopted_for: Duration::ZERO,
+            appendfsync: Some("always".to_owned()),
+            rests_on_rewrite: Some(false),
+            debug: None,
+            rights: Rights::default(),
+            round_trips: vec![Duration::from_millis(1)],
+            clock: Some(ClockOffset { ahead_us: 0, error: Duration::ZERO }),
+            clock_stands: false,
+            time_us: Some(1_795_201_160_638_971),
+        }
+    }
+
+    /// The checks that fail on a node of which this is so; notes are left out.
+    fn found(lasting: bool, change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
+        let mut facts = facts();
+        change(&mut facts);
+        let settings = Client::builder().nodes(["a=redis://a"]);
+        let settings = if lasting { settings.lasting_nodes(["a"]) } else { settings };
+        let survey = settings.survey().unwrap();
+        let node = Looked { name: "a".into(), address: "a:6379".to_owned(), facts: Ok(facts) };
+        let report = judge(&survey, &[node]).remove(0);
+        let bad = report.findings.iter().filter(|finding| finding.severity > Note);
+        bad.map(|finding| finding.check).collect()
+    }
+
+    /// What cannot be had from a server here.
+    #[test]
+    fn clocks_are_judged() {
+        let none: [&str; 0] = [];
+        let ahead = |ahead_us, error_ms| {
+            found(false, |facts| {
+                let error = Duration::from_millis(error_ms);
+                facts.clock = Some(ClockOffset { ahead_us, error });
+            })
+        };
+        assert_eq!(found(false, |_| ()), none);
+        assert_eq!(ahead(1_100_000, 50), ["clock"]);
+        assert_eq!(ahead(-1_100_000, 50), ["clock"]);
+        // It may be within the bound, for all that is known.
+        assert_eq!(ahead(1_100_000, 200), none);
+        assert_eq!(found(false, |facts| facts.clock_stands = true), ["clock_stands"]);
+        let set_back = |facts: &mut Facts| {
+            facts.info = Ok(Info::parse(&INFO.replace("seconds:61", "seconds:-3598")).unwrap());
+        };
+        assert_eq!(found(false, set_back), ["uptime"]);
+        let far = |facts: &mut Facts| facts.round_trips = vec![Duration::from_millis(101)];
+        assert_eq!(found(false, far), ["latency"]);
+        let old = |facts: &mut Facts| facts.more.version = Some((6, 0));
+        assert_eq!(found(false, old), ["version"]);
+    }
+
+    #[test]
+    fn who_was_promised_to_forget_nothing_must_not() {
+        let none: [&str; 0] = [];
+        assert_eq!(found(true, |_| ()), none);
+        let every_second = |facts: &mut Facts| facts.appendfsync = Some("everysec".to_owned());
+        assert_eq!(found(true, every_second), ["lasting"]);
+        assert_eq!(found(false, every_second), none);
+        assert_eq!(found(true, |facts| facts.rests_on_rewrite = Some(true)), ["lasting"]);
+        let no_log = |facts: &mut Facts| {
+            facts.info = Ok(Info::parse(&INFO.replace("aof_enabled:1", "aof_enabled:0")).unwrap());
+        };
+        assert_eq!(found(true, no_log), ["lasting"]);
+    }
+
+    #[test]
+    fn the_command_is_one_for_that_server() {
+        assert_eq!(redis_cli("a:6380", "PING"), "redis-cli -h a -p 6380 PING");
+        assert_eq!(redis_cli("[::1]:6380", "PING"), "redis-cli -h ::1 -p 6380 PING");
+        assert_eq!(redis_cli("/run/r.sock", "PING"), "redis-cli -s /run/r.sock PING");
+    }
+}

@@ -89,10 +89,10 @@ impl Rights {
             let Reply::Error(error) = reply else { continue };
             // A command of the server's own is used only if it has told that it has it.
             let is_own = matches!(*right, "+delifeq" | "+delex");
-            if is_own && own_delete != Some(call[0]) {
+            if is_unknown(error) {
                 rights.unknown.push(right);
-            } else if is_unknown(error) {
-                rights.unknown.push(right);
+            } else if is_own && own_delete != Some(call[0]) {
+                continue;
             } else if is_about_keys(error) {
                 rights.keys = true;
             } else if error.starts_with("NOPERM") {
