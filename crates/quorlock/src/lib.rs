@@ -50,7 +50,8 @@ pub use crate::error::{
 pub use crate::guard::{Guard, GuardToken, Released};
 pub use crate::inspect::{Inspection, Verdict};
 pub use quorlock_core::{
-    Delay, LossCause, NodeReleased, NodeSaid, Outcome, QuorumError, Retry, TimingError, Token,
+    Delay, LossCause, NodeReleased, NodeSaid, Outcome, QuorumError, RestartGuard, Retry,
+    TimingError, Token,
 };
 
 /// Describes this process as an owner: `host:pid`, and a label if there is one.

@@ -21,6 +21,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -30,9 +31,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use quorlock_core::info::Info;
+
 use super::{
-    Answer, Answers, Batch, BoxFuture, Command, Holding, Key, MemoryNode, News, Node, NodeState,
-    Stamp, Value,
+    Adopted, Answer, Answers, Batch, BoxFuture, Command, Counter, FailureKind, Holding, Key,
+    MarkerSeen, MemoryNode, News, Node, NodeState, Proof, Stamp, Value,
 };
 use crate::clock::Clock;
 
@@ -96,20 +99,47 @@ pub struct Subject {
     outside: Box<dyn Outside>,
     background: JoinHandle<()>,
     news: Mutex<UnboundedReceiver<Event>>,
+    marker: Key,
+    /// The connection that the last answers came from; none yet.
+    epoch: AtomicU64,
 }
 
 impl Subject {
     /// Takes a node, and a way to its keys past it. Must be called inside a tokio runtime.
     pub fn new(node: impl Node, outside: impl Outside) -> Self {
         let node: Arc<dyn Node> = Arc::new(node);
-        let (events, news) = unbounded_channel();
-        let background = tokio::spawn(node.background(News::new(NodeId::new(0), events)));
-        Self { node, outside: Box::new(outside), background, news: Mutex::new(news) }
+        let (events, receiver) = unbounded_channel();
+        let marker = new_key("marker");
+        let news = News::new(NodeId::new(0), events).with_marker(Some(marker.clone()));
+        let background = tokio::spawn(node.background(news));
+        let (outside, news) = (Box::new(outside), Mutex::new(receiver));
+        Self { node, outside, background, news, marker, epoch: AtomicU64::new(0) }
     }
 
     /// Executes these commands as one batch.
     pub async fn execute(&self, commands: Vec<Command>) -> Vec<Answer> {
-        self.give(commands).await.answers().await.0
+        self.execute_and_prove(commands).await.answers
+    }
+
+    /// The same, and sees to it that a node that proves itself does so whenever it must.
+    async fn execute_and_prove(&self, commands: Vec<Command>) -> Answers {
+        let greets = commands.contains(&Command::Greet);
+        let votes = commands.iter().any(Command::is_about_votes);
+        let before = self.outside.value(&self.marker);
+        let answers = self.give(commands).await.answers().await.0;
+        if let Proof::Seen { epoch, info, marker } = &answers.proof {
+            let last = self.epoch.swap(*epoch, Ordering::Relaxed);
+            assert!(*epoch >= 1 && *epoch >= last, "connections are counted from one");
+            let asks_info = *epoch != last || greets;
+            assert_eq!(info.is_some(), asks_info, "on a new connection, and when it is greeted");
+            let expected = match before {
+                _ if !asks_info && !votes => MarkerSeen::NotAsked,
+                None => MarkerSeen::Missing,
+                Some(text) => MarkerSeen::Text(String::from_utf8_lossy(&text).into_owned()),
+            };
+            assert_eq!(*marker, expected, "the marker shows that nothing was lost");
+        }
+        answers
     }
 
     /// Gives the node a batch and returns once that is on its way: only then may the next one be
@@ -172,12 +202,12 @@ struct Given {
 
 impl Given {
     /// The answers, and when the batch was said to be sent.
-    async fn answers(self) -> (Vec<Answer>, Option<Reading>) {
+    async fn answers(self) -> (Answers, Option<Reading>) {
         let answers = match self.early {
             Some(answers) => answers,
             None => self.answers.await,
         };
-        (answers.answers, self.stamp.sent())
+        (answers, self.stamp.sent())
     }
 }
 
@@ -211,6 +241,17 @@ pub async fn all(node: impl Node, outside: impl Outside) {
     keys_and_values_may_be_odd(&subject).await;
     a_watched_key_is_spoken_of_when_it_changes(&subject).await;
     a_batch_is_stamped_before_it_is_answered(&subject).await;
+    a_fenced_grant_moves_the_counter_on(&subject).await;
+    a_fenced_refusal_tells_the_counter_and_writes_nothing(&subject).await;
+    fences_begin_at_the_floor_and_end_at_their_limit(&subject).await;
+    a_proposal_counts_no_further_than_an_hour_ahead(&subject).await;
+    a_raise_needs_our_lock_and_never_lowers(&subject).await;
+    a_fenced_heal_writes_nothing_behind_a_larger_fence(&subject).await;
+    a_fenced_extension_keeps_the_counter_alive(&subject).await;
+    a_node_that_is_greeted_proves_itself(&subject).await;
+    an_adoption_is_written_once_and_grows_old(&subject).await;
+    a_marker_is_written_over_what_was_expected_alone(&subject).await;
+    a_marker_waits_for_its_adoption(&subject).await;
     the_node_is_up_and_has_a_name(&subject).await;
 }
 
@@ -425,7 +466,12 @@ pub async fn batches_take_effect_in_the_order_given(subject: &Subject) {
         given.push((Answer::Deleted, subject.give(vec![release(&key, &value)]).await));
     }
     while let Some((expected, batch)) = given.pop() {
-        assert_eq!(batch.answers().await.0, [expected], "{} batches before this", given.len());
+        assert_eq!(
+            batch.answers().await.0.answers,
+            [expected],
+            "{} batches before this",
+            given.len()
+        );
     }
     assert!(!subject.outside.exists(&key));
 }
@@ -572,10 +618,298 @@ pub async fn a_batch_is_stamped_before_it_is_answered(subject: &Subject) {
         let given_at = Clock::Tokio.now();
         let batch = subject.give(vec![inspect(&key)]).await;
         let (answers, sent) = batch.answers().await;
-        assert_eq!(answers, [Answer::Seen(Holding::Free)]);
+        assert_eq!(answers.answers, [Answer::Seen(Holding::Free)]);
         let sent = sent.expect("an answered batch was sent").boot();
         assert!(sent >= given_at.boot() && sent <= Clock::Tokio.now().boot());
     }
+}
+
+/// `AcquireFenced` of a free key sets it, and the counter to the next number, in one step.
+pub async fn a_fenced_grant_moves_the_counter_on(subject: &Subject) {
+    let lock = Fenced::new("grant");
+    assert_eq!(subject.ask(lock.acquire(0)).await, Answer::GrantedFenced { fence: 1 });
+    assert_eq!(subject.outside.value(&lock.key).as_deref(), Some(lock.value.as_bytes()));
+    assert_eq!(lock.counter(subject).as_deref(), Some("1"));
+    for (key, whole) in [(&lock.key, LONG), (&lock.counter.key, KEPT)] {
+        let ttl = subject.outside.ttl(key).expect("it expires");
+        assert!(ttl > whole / 2 && ttl <= whole, "{key} lives for {whole:?}, not {ttl:?}");
+    }
+    assert_eq!(subject.ask(release(&lock.key, &lock.value)).await, Answer::Deleted);
+    assert_eq!(lock.counter(subject).as_deref(), Some("1"), "it outlives the lock");
+    // What the client proposes counts if it is larger than the next number, and only then.
+    for (proposal, fence) in [(0, 2), (7, 7), (7, 8), (2, 9)] {
+        assert_eq!(subject.ask(lock.acquire(proposal)).await, Answer::GrantedFenced { fence });
+        assert_eq!(subject.ask(release(&lock.key, &lock.value)).await, Answer::Deleted);
+    }
+    // A counter that has lost its expiry gets one again.
+    lock.count(subject, "20");
+    assert_eq!(subject.ask(lock.acquire(0)).await, Answer::GrantedFenced { fence: 21 });
+    assert!(subject.outside.ttl(&lock.counter.key).is_some());
+    lock.remove(subject);
+}
+
+/// `AcquireFenced` of a key that exists tells who holds it and what the counter is.
+pub async fn a_fenced_refusal_tells_the_counter_and_writes_nothing(subject: &Subject) {
+    let (lock, outside) = (Fenced::new("refused"), &subject.outside);
+    let refused = async |fence: u64| match subject.ask(lock.acquire(1 << 50)).await {
+        Answer::RefusedFenced { fence: told, holding } if told == fence => *holding,
+        other => panic!("refused at {fence}, answered with {other:?}"),
+    };
+    outside.set(&lock.key, b"somebody", None);
+    let holding = refused(0).await;
+    assert_eq!(holding, Holding::Held { value: b"somebody".to_vec(), ttl: None });
+    assert_eq!(lock.counter(subject), None, "nothing was written");
+
+    lock.count(subject, "5");
+    let long = vec![b'x'; 200 * 1024];
+    outside.set(&lock.key, &long, Some(LONG));
+    let Holding::Held { value, ttl } = refused(5).await else { panic!("it is held") };
+    assert_eq!(value, long[..Holding::VALUE_BYTES_MAX], "long values are cut");
+    assert!(ttl.is_some_and(|ttl| ttl > STILL_LONG && ttl <= LONG));
+    outside.remove(&lock.key);
+    outside.set_other_type(&lock.key, None);
+    assert_eq!(refused(5).await, Holding::OtherType { ttl: None });
+    assert_eq!(lock.counter(subject).as_deref(), Some("5"));
+    assert_eq!(outside.ttl(&lock.counter.key), None, "nor was its expiry changed");
+    lock.remove(subject);
+}
+
+/// The marker's floor counts, and no fence reaches 2^53.
+pub async fn fences_begin_at_the_floor_and_end_at_their_limit(subject: &Subject) {
+    let (lock, outside) = (Fenced::new("floor"), &subject.outside);
+    let fenced = async |proposal: u64| {
+        let answer = subject.ask(lock.acquire(proposal)).await;
+        outside.remove(&lock.key);
+        answer
+    };
+    let floor = 1_795_201_160_638_971_u64;
+    outside.set(&lock.counter.marker, format!("any text floor={floor}").as_bytes(), None);
+    assert_eq!(fenced(0).await, Answer::GrantedFenced { fence: floor });
+    assert_eq!(lock.counter(subject), Some(floor.to_string()), "to the last digit");
+    assert_eq!(fenced(floor).await, Answer::GrantedFenced { fence: floor + 1 });
+    outside.set(&lock.counter.marker, b"floor=9 but not at the end", None);
+    assert_eq!(fenced(0).await, Answer::GrantedFenced { fence: floor + 2 });
+
+    let last = Counter::LIMIT - 1;
+    lock.count(subject, &(last - 1).to_string());
+    assert_eq!(fenced(0).await, Answer::GrantedFenced { fence: last });
+    assert_eq!(lock.counter(subject), Some(last.to_string()));
+    for odd in
+        [last.to_string(), "99999999999999999999".to_owned(), "-1".to_owned(), "x".to_owned()]
+    {
+        lock.count(subject, &odd);
+        match fenced(0).await {
+            Answer::Failed(failure) => assert_eq!(failure.kind(), FailureKind::Rejected, "{odd}"),
+            other => panic!("with {odd:?} as counter it was answered with {other:?}"),
+        }
+        assert_eq!(lock.counter(subject), Some(odd), "it is left as it is");
+    }
+    lock.remove(subject);
+}
+
+/// A client whose clock is far ahead does not use up the numbers of all the others.
+pub async fn a_proposal_counts_no_further_than_an_hour_ahead(subject: &Subject) {
+    let lock = Fenced::new("proposal");
+    // Above what is exact, too: it is bounded first.
+    for proposal in [1 << 52, u64::MAX] {
+        let Answer::GrantedFenced { fence } = subject.ask(lock.acquire(proposal)).await else {
+            panic!("it is free")
+        };
+        let hour = 3_600_000_000;
+        assert!(fence > hour && fence < 1 << 52, "{fence}");
+        assert_eq!(lock.counter(subject), Some(fence.to_string()), "to the last digit");
+        lock.remove(subject);
+    }
+}
+
+/// `Raise` lifts the counter under a lock of ours, and does nothing else.
+pub async fn a_raise_needs_our_lock_and_never_lowers(subject: &Subject) {
+    let (lock, outside) = (Fenced::new("raise"), &subject.outside);
+    assert_eq!(subject.ask(lock.raise(9)).await, Answer::Absent);
+    for other in not_quite(&lock.value) {
+        outside.set(&lock.key, &other, None);
+        assert_eq!(subject.ask(lock.raise(9)).await, Answer::Other);
+    }
+    outside.remove(&lock.key);
+    outside.set_other_type(&lock.key, None);
+    assert_eq!(subject.ask(lock.raise(9)).await, Answer::Other);
+    assert_eq!(lock.counter(subject), None, "nothing was written");
+    outside.remove(&lock.key);
+
+    assert_eq!(subject.ask(lock.acquire(0)).await, Answer::GrantedFenced { fence: 1 });
+    let large = Counter::LIMIT - 1;
+    for (to, fence) in [(9, 9), (9, 9), (8, 9), (large, large), (1, large)] {
+        assert_eq!(subject.ask(lock.raise(to)).await, Answer::Raised { fence });
+        assert_eq!(lock.counter(subject), Some(fence.to_string()), "after a raise to {to}");
+        assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl > KEPT / 2));
+    }
+    // It may have been lost in the meantime.
+    outside.remove(&lock.counter.key);
+    assert_eq!(subject.ask(lock.raise(3)).await, Answer::Raised { fence: 3 });
+    assert_eq!(lock.counter(subject).as_deref(), Some("3"));
+    lock.remove(subject);
+}
+
+/// `HealFenced` gives the vote back unless a larger fence has been given out since.
+pub async fn a_fenced_heal_writes_nothing_behind_a_larger_fence(subject: &Subject) {
+    let (lock, outside) = (Fenced::new("heal"), &subject.outside);
+    for counter in [None, Some("3"), Some("7")] {
+        if let Some(counter) = counter {
+            lock.count(subject, counter);
+        }
+        assert_eq!(subject.ask(lock.heal(7)).await, Answer::GrantedFenced { fence: 7 });
+        assert_eq!(outside.value(&lock.key).as_deref(), Some(lock.value.as_bytes()));
+        assert!(outside.ttl(&lock.key).is_some_and(|ttl| ttl > STILL_LONG && ttl <= LONG));
+        assert_eq!(lock.counter(subject).as_deref(), Some("7"));
+        assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl > KEPT / 2 && ttl <= KEPT));
+        // Its own key included: whoever holds the vote need not be given it.
+        assert_eq!(subject.ask(lock.heal(8)).await, Answer::Refused);
+        assert_eq!(lock.counter(subject).as_deref(), Some("7"));
+        lock.remove(subject);
+    }
+    lock.count(subject, "8");
+    assert_eq!(subject.ask(lock.heal(7)).await, Answer::Superseded { fence: 8 });
+    assert!(!outside.exists(&lock.key));
+    assert_eq!(lock.counter(subject).as_deref(), Some("8"));
+    assert_eq!(outside.ttl(&lock.counter.key), None, "nothing was written");
+    outside.set_other_type(&lock.key, None);
+    assert_eq!(subject.ask(lock.heal(9)).await, Answer::Refused);
+    lock.remove(subject);
+}
+
+/// `ExtendFenced` is an extension, and the counter lives on; it does not bring one back to life.
+pub async fn a_fenced_extension_keeps_the_counter_alive(subject: &Subject) {
+    let (lock, outside) = (Fenced::new("extend"), &subject.outside);
+    assert_eq!(subject.ask(lock.extend()).await, Answer::Absent);
+    assert_eq!(subject.ask(lock.acquire(0)).await, Answer::GrantedFenced { fence: 1 });
+    for left in [Some(STILL_LONG), None] {
+        outside.set(&lock.key, lock.value.as_bytes(), left);
+        outside.set(&lock.counter.key, b"1", left);
+        assert_eq!(subject.ask(lock.extend()).await, Answer::Extended);
+        assert!(outside.ttl(&lock.key).is_some_and(|ttl| ttl > STILL_LONG && ttl <= LONG));
+        assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl > KEPT / 2 && ttl <= KEPT));
+    }
+    outside.set(&lock.counter.key, b"1", Some(2 * KEPT));
+    assert_eq!(subject.ask(lock.extend()).await, Answer::Extended);
+    assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl > KEPT), "never shorter");
+    outside.remove(&lock.counter.key);
+    assert_eq!(subject.ask(lock.extend()).await, Answer::Extended);
+    assert!(!outside.exists(&lock.counter.key));
+    outside.set(&lock.key, b"somebody", None);
+    outside.set(&lock.counter.key, b"1", Some(STILL_LONG));
+    assert_eq!(subject.ask(lock.extend()).await, Answer::Other);
+    assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl <= STILL_LONG), "left alone");
+    lock.remove(subject);
+}
+
+/// A node that can be restarted says what it is when it is greeted, wherever in a batch, and shows its
+/// marker; one that keeps its promises by itself need not.
+pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
+    let key = new_key("greeted");
+    for marker in [None, Some("a marker")] {
+        if let Some(text) = marker {
+            subject.outside.set(&subject.marker, text.as_bytes(), None);
+        }
+        let batch = vec![inspect(&key), Command::Greet, inspect(&key)];
+        let Answers { answers, proof } = subject.execute_and_prove(batch).await;
+        let free = Answer::Seen(Holding::Free);
+        assert_eq!(answers, [free.clone(), Answer::Greeted, free]);
+        if let Proof::Seen { info, .. } = proof {
+            let info = info.expect("it was greeted").expect("it says what it is");
+            let info = Info::parse(&info).expect("all that matters");
+            assert!(!info.run_id.is_empty() && info.is_master && !info.is_loading);
+        }
+        // And of its own accord, whenever it is asked for a vote.
+        let value = new_value();
+        let batch = vec![acquire(&key, &value, LONG), release(&key, &value)];
+        assert_eq!(subject.execute(batch).await, [Answer::Granted, Answer::Deleted]);
+        assert_eq!(subject.ask(inspect(&key)).await, Answer::Seen(Holding::Free));
+    }
+    subject.outside.remove(&subject.marker);
+}
+
+/// `Adopt` writes what is not there, replaces what may be replaced, and tells what is there then and
+/// for how long it has been.
+pub async fn an_adoption_is_written_once_and_grows_old(subject: &Subject) {
+    let (key, outside) = (new_key("adopt"), &subject.outside);
+    let adopt = async |text: &str, replaces: Option<&str>| {
+        let replaces = replaces.map(Into::into);
+        match subject.ask(Command::Adopt { key: key.clone(), text: text.into(), replaces }).await {
+            Answer::Adopting { text, age } => (text.to_string(), age),
+            other => panic!("an adoption was answered with {other:?}"),
+        }
+    };
+    let (young, old) = (Duration::from_secs(30), Duration::from_secs(3600));
+    let (text, age) = adopt("first", None).await;
+    assert!(text == "first" && age < young);
+    assert!(outside.ttl(&key).is_some_and(|ttl| ttl + young > DAY && ttl <= DAY));
+    outside.set(&key, b"first", Some(DAY - old));
+    for (text, replaces) in [("first", None), ("second", None), ("second", Some("third"))] {
+        let (kept, age) = adopt(text, replaces).await;
+        assert_eq!(kept, "first", "it is another's");
+        assert!(age >= old && age < old + young, "{age:?}");
+    }
+    let (text, age) = adopt("second", Some("first")).await;
+    assert!(text == "second" && age < young, "what is new is young");
+    // Without an expiry its age cannot be told: from now on it can.
+    outside.set(&key, b"second", None);
+    let (text, age) = adopt("second", None).await;
+    assert!(text == "second" && age < young);
+    assert!(outside.ttl(&key).is_some_and(|ttl| ttl + young > DAY && ttl <= DAY));
+    outside.remove(&key);
+}
+
+/// `Mark` compares and writes in one step.
+pub async fn a_marker_is_written_over_what_was_expected_alone(subject: &Subject) {
+    let (key, outside) = (new_key("mark"), &subject.outside);
+    let mark = async |text: &str, replaces: Option<&str>| {
+        let (text, replaces) = (text.into(), replaces.map(Into::into));
+        subject.ask(Command::Mark { key: key.clone(), text, replaces, adoption: None }).await
+    };
+    assert_eq!(mark("new", Some("old")).await, Answer::NotMarked);
+    assert!(!outside.exists(&key));
+    assert_eq!(mark("new", None).await, Answer::Marked);
+    assert_eq!(outside.value(&key).as_deref(), Some(&b"new"[..]));
+    assert_eq!(outside.ttl(&key), None, "it has no time to live");
+    for replaces in [None, Some("old"), Some("")] {
+        assert_eq!(mark("newer", replaces).await, Answer::NotMarked, "{replaces:?}");
+    }
+    assert_eq!(outside.value(&key).as_deref(), Some(&b"new"[..]));
+    assert_eq!(mark("newer", Some("new")).await, Answer::Marked);
+    assert_eq!(outside.value(&key).as_deref(), Some(&b"newer"[..]));
+    outside.remove(&key);
+}
+
+/// `Mark` with an adoption: only if that is there, the same, and old enough; then it is gone.
+pub async fn a_marker_waits_for_its_adoption(subject: &Subject) {
+    let (key, other, outside) = (new_key("marker"), new_key("adoption"), &subject.outside);
+    let mark = async || {
+        let age_ms = millis(LONG);
+        let adoption = Some(Adopted { key: other.clone(), text: "adopted".into(), age_ms });
+        let (key, text) = (key.clone(), "marked".into());
+        subject.ask(Command::Mark { key, text, replaces: None, adoption }).await
+    };
+    assert_eq!(mark().await, Answer::NotMarked, "there is none");
+    for (text, ttl) in [
+        ("adopted", Some(DAY)),
+        ("adopted", Some(DAY - STILL_LONG)),
+        ("adopted", None),
+        ("another", Some(DAY - 2 * LONG)),
+    ] {
+        outside.set(&other, text.as_bytes(), ttl);
+        assert_eq!(mark().await, Answer::NotMarked, "{text}, {ttl:?}");
+        assert_eq!(outside.value(&other).as_deref(), Some(text.as_bytes()));
+    }
+    assert!(!outside.exists(&key));
+    outside.set(&other, b"adopted", Some(DAY - 2 * LONG));
+    outside.set(&key, b"there already", None);
+    assert_eq!(mark().await, Answer::NotMarked);
+    assert!(outside.exists(&other));
+    outside.remove(&key);
+    assert_eq!(mark().await, Answer::Marked);
+    assert_eq!(outside.value(&key).as_deref(), Some(&b"marked"[..]));
+    assert!(outside.ttl(&key).is_none() && !outside.exists(&other));
+    outside.remove(&key);
 }
 
 /// A node that has just answered is [`NodeState::Up`], and it can be told from others.
@@ -583,6 +917,64 @@ pub async fn the_node_is_up_and_has_a_name(subject: &Subject) {
     assert_eq!(subject.ask(inspect(&new_key("up"))).await, Answer::Seen(Holding::Free));
     assert_eq!(subject.node.state(), NodeState::Up);
     assert!(!subject.node.name().is_empty());
+}
+
+/// For so long counters are kept, and adoptions.
+const KEPT: Duration = Duration::from_secs(7 * 86_400);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A lock with a fence, of a client that may ask for it.
+struct Fenced {
+    key: Key,
+    value: Value,
+    counter: Counter,
+}
+
+impl Fenced {
+    fn new(what: &str) -> Self {
+        let (key, marker) = (new_key(&format!("fence:{what}")), new_key("floor"));
+        let (counter, ttl_ms) = (format!("{key}:counter").into(), millis(KEPT));
+        Self { key, value: new_value(), counter: Counter { key: counter, ttl_ms, marker } }
+    }
+
+    fn acquire(&self, proposal: u64) -> Command {
+        let Self { key, value, counter } = self;
+        let (key, value, counter) = (key.clone(), value.clone(), counter.clone());
+        Command::AcquireFenced { key, value, ttl_ms: millis(LONG), counter, proposal }
+    }
+
+    fn raise(&self, to: u64) -> Command {
+        let Self { key, value, counter } = self;
+        Command::Raise { key: key.clone(), value: value.clone(), counter: counter.clone(), to }
+    }
+
+    fn heal(&self, to: u64) -> Command {
+        let Self { key, value, counter } = self;
+        let (key, value, counter) = (key.clone(), value.clone(), counter.clone());
+        Command::HealFenced { key, value, ttl_ms: millis(LONG), counter, to }
+    }
+
+    fn extend(&self) -> Command {
+        let Self { key, value, counter } = self;
+        let (key, value, counter) = (key.clone(), value.clone(), counter.clone());
+        Command::ExtendFenced { key, value, ttl_ms: millis(LONG), counter }
+    }
+
+    /// Sets the counter, past the node; it does not expire.
+    fn count(&self, subject: &Subject, counter: &str) {
+        subject.outside.set(&self.counter.key, counter.as_bytes(), None);
+    }
+
+    fn counter(&self, subject: &Subject) -> Option<String> {
+        let counter = subject.outside.value(&self.counter.key);
+        counter.map(|digits| String::from_utf8(digits).expect("digits"))
+    }
+
+    fn remove(&self, subject: &Subject) {
+        for key in [&self.key, &self.counter.key, &self.counter.marker] {
+            subject.outside.remove(key);
+        }
+    }
 }
 
 fn acquire(key: &Key, value: &Value, ttl: Duration) -> Command {

@@ -5,16 +5,22 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Value};
+use quorlock_core::marker::Adoption;
+use quorlock_core::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Value};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{Answers, Batch, BoxFuture, News, Node, NodeState};
+use crate::clock::Clock;
 
 /// A node in memory. Deterministic: it answers at once, in order, and its keys expire by tokio's
 /// clock, so that a test under `tokio::time::pause` needs neither a server nor a moment's waiting.
 ///
 /// Clones are the same node: keep one to make it misbehave while a client uses it.
+///
+/// Its time of day, by which it bounds the fences that clients propose, is tokio's clock too, counted
+/// from a day before it was first looked at. It forgets what [`MemoryNode::stop`] deletes and is trusted
+/// all the same, whatever the client's [`RestartGuard`](crate::RestartGuard).
 ///
 /// It stands for a server in *your* tests. What quorlock promises is shown on real servers.
 ///
@@ -256,17 +262,13 @@ impl Inner {
                 if self.keys.contains_key(&*key) {
                     return Answer::Refused;
                 }
-                let expires = Some(Instant::now() + Duration::from_millis(ttl_ms));
-                let value = Some(value.as_bytes().to_vec());
-                self.set(&key, Entry { value, expires });
+                self.set_text(&key, value.as_bytes(), Some(ttl_ms));
                 Answer::Granted
             }
             Command::Extend { key, value, ttl_ms } => match self.keys.get_mut(&*key) {
                 None => Answer::Absent,
                 Some(entry) if entry.holds(&value) => {
-                    let expires = Instant::now() + Duration::from_millis(ttl_ms);
-                    // Never shorter than it would live; but a lock of ours never lives for ever.
-                    entry.expires = entry.expires.max(Some(expires));
+                    entry.live_for(ttl_ms);
                     self.tell(&key);
                     Answer::Extended
                 }
@@ -285,8 +287,123 @@ impl Inner {
                 self.watched.insert(key.to_string());
                 Answer::Watched(self.look(&key))
             }
+            Command::AcquireFenced { key, value, ttl_ms, counter, proposal } => {
+                let Ok(fence) = self.counter(&counter.key) else { return no_counter() };
+                let holding = self.look(&key);
+                if holding != Holding::Free {
+                    return Answer::RefusedFenced { fence, holding: Box::new(holding) };
+                }
+                let fence =
+                    (fence + 1).max(self.floor(&counter.marker)).max(proposal.min(latest()));
+                if fence >= Counter::LIMIT {
+                    return no_counter();
+                }
+                self.set_text(&counter.key, fence.to_string(), Some(counter.ttl_ms));
+                self.set_text(&key, value.as_bytes(), Some(ttl_ms));
+                Answer::GrantedFenced { fence }
+            }
+            Command::HealFenced { key, value, ttl_ms, counter, to } => {
+                if self.keys.contains_key(&*key) {
+                    return Answer::Refused;
+                }
+                match self.counter(&counter.key) {
+                    Ok(fence) if fence > to => return Answer::Superseded { fence },
+                    Ok(_) => {}
+                    Err(()) => return no_counter(),
+                }
+                self.set_text(&counter.key, to.to_string(), Some(counter.ttl_ms));
+                self.set_text(&key, value.as_bytes(), Some(ttl_ms));
+                Answer::GrantedFenced { fence: to }
+            }
+            Command::Raise { key, value, counter, to } => match self.keys.get(&*key) {
+                None => Answer::Absent,
+                Some(entry) if entry.holds(&value) => {
+                    let Ok(fence) = self.counter(&counter.key) else { return no_counter() };
+                    if fence < to {
+                        self.set_text(&counter.key, to.to_string(), Some(counter.ttl_ms));
+                    }
+                    Answer::Raised { fence: fence.max(to) }
+                }
+                Some(_) => Answer::Other,
+            },
+            Command::ExtendFenced { key, value, ttl_ms, counter } => {
+                let answer = self.answer(Command::Extend { key, value, ttl_ms });
+                if answer == Answer::Extended
+                    && let Some(kept) = self.keys.get_mut(&*counter.key)
+                {
+                    kept.live_for(counter.ttl_ms);
+                }
+                answer
+            }
+            Command::Greet => Answer::Greeted,
+            Command::Adopt { key, text, replaces } => {
+                let there = self.text(&key);
+                if there.is_none() || there == replaces.as_deref().map(str::as_bytes) {
+                    self.set_text(&key, text.as_bytes(), Some(Adoption::TTL_MS));
+                }
+                // Its age is told by its expiry. One without counts anew.
+                if let Some(entry) =
+                    self.keys.get_mut(&*key).filter(|entry| entry.expires.is_none())
+                {
+                    entry.live_for(Adoption::TTL_MS);
+                }
+                let text = String::from_utf8_lossy(self.text(&key).unwrap_or_default()).into();
+                Answer::Adopting { text, age: self.age(&key).unwrap_or_default() }
+            }
+            Command::Mark { key, text, replaces, adoption } => {
+                let is_as_expected = self.text(&key) == replaces.as_deref().map(str::as_bytes);
+                let is_adopted = adoption.as_ref().is_none_or(|Adopted { key, text, age_ms }| {
+                    let age = Duration::from_millis(*age_ms);
+                    self.text(key) == Some(text.as_bytes())
+                        && self.age(key).is_some_and(|old| old >= age)
+                });
+                if !is_as_expected || !is_adopted {
+                    return Answer::NotMarked;
+                }
+                self.set_text(&key, text.as_bytes(), None);
+                if let Some(adopted) = adoption {
+                    self.remove(&adopted.key);
+                }
+                Answer::Marked
+            }
             _ => Answer::Failed(Failure::unsent(FailureKind::Protocol)),
         }
+    }
+
+    /// A lock's counter; an error if there is something else.
+    fn counter(&self, key: &str) -> Result<u64, ()> {
+        match self.keys.get(key).map(|entry| entry.value.as_deref()) {
+            None => Ok(0),
+            Some(Some(digits)) if digits.iter().all(u8::is_ascii_digit) => {
+                str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or(())
+            }
+            Some(_) => Err(()),
+        }
+    }
+
+    /// Where the marker says that fences begin.
+    fn floor(&self, marker: &str) -> u64 {
+        let marker = self.text(marker).and_then(|text| str::from_utf8(text).ok());
+        let floor = marker.and_then(|text| text.rsplit_once("floor=")?.1.parse().ok());
+        floor.unwrap_or(0)
+    }
+
+    /// How old an adoption is; `None` if it does not expire, as one does.
+    fn age(&self, key: &str) -> Option<Duration> {
+        let left = self.keys.get(key).and_then(Entry::ttl)?;
+        Some(Duration::from_millis(Adoption::TTL_MS).saturating_sub(left))
+    }
+
+    fn text(&self, key: &str) -> Option<&[u8]> {
+        self.keys.get(key).and_then(|entry| entry.value.as_deref())
+    }
+
+    fn set_text(&mut self, key: &str, text: impl Into<Vec<u8>>, ttl_ms: Option<u64>) {
+        let mut entry = Entry { value: Some(text.into()), expires: None };
+        if let Some(ttl_ms) = ttl_ms {
+            entry.live_for(ttl_ms);
+        }
+        self.set(key, entry);
     }
 
     fn look(&self, key: &str) -> Holding {
@@ -323,6 +440,12 @@ impl Entry {
         self.value.as_deref() == Some(value.as_bytes())
     }
 
+    /// Never shorter than it would; but no longer for ever.
+    fn live_for(&mut self, ttl_ms: u64) {
+        let expires = Instant::now() + Duration::from_millis(ttl_ms);
+        self.expires = self.expires.max(Some(expires));
+    }
+
     fn ttl(&self) -> Option<Duration> {
         self.expires.map(|expires| expires.saturating_duration_since(Instant::now()))
     }
@@ -336,6 +459,17 @@ impl Entry {
             }
         }
     }
+}
+
+/// No client's clock is believed further ahead than this: an hour after the node's own.
+fn latest() -> u64 {
+    let hour = Duration::from_secs(3600).as_micros() as u64;
+    u64::try_from(Clock::Tokio.now().real_ns() / 1000).unwrap_or(0) + hour
+}
+
+fn no_counter() -> Answer {
+    let failure = Failure::new(FailureKind::Rejected);
+    Answer::Failed(failure.with_detail("the fence counter is no number, or at its end"))
 }
 
 fn stopped() -> Failure {

@@ -25,7 +25,7 @@ pub use self::config::{NodeConfig, NodeConfigError, Tls};
 pub use self::memory::MemoryNode;
 pub use self::redis::RedisNode;
 pub use quorlock_core::{
-    Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, Proof, Value,
+    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, Proof, Value,
 };
 
 use crate::clock::Clock;

@@ -11,7 +11,8 @@ use tokio::net::UnixStream;
 
 use super::for_people;
 use super::resp::{self, Reply};
-use super::speech::{ASK_SKILLS, Scripts, Skills, code, explanation, kind_of};
+use super::scripts::Scripts;
+use super::speech::{ASK_SKILLS, Skills, code, explanation, kind_of};
 use super::target::{Address, Target};
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
@@ -182,7 +183,7 @@ impl Greeting {
             replies = said => replies.map_err(|_| closed())?,
             () = wire.run() => return Err(closed()),
         };
-        let mut skills = Skills { watches: false, delete: None };
+        let mut skills = Skills { watches: false, delete: None, sections: false };
         for (purpose, reply) in purposes.into_iter().zip(replies) {
             match (purpose, reply) {
                 (Purpose::Login, Reply::Error(error))
@@ -196,7 +197,9 @@ impl Greeting {
                 }
                 // In another database the locks would be others' than they say.
                 (Purpose::Database, Reply::Error(error)) => return Err(refused(&error)),
-                (Purpose::Login, Reply::List(_)) if !resp2 => {}
+                (Purpose::Login, Reply::List(about)) if !resp2 => {
+                    skills.sections = tells_sections(&about);
+                }
                 (Purpose::LoggedIn, Reply::Error(_)) => {}
                 (Purpose::LoggedIn, Reply::Text(pong)) if pong == "PONG" => {}
                 (Purpose::Login, Reply::Okay) if resp2 => {}
@@ -211,6 +214,19 @@ impl Greeting {
         }
         Ok(skills)
     }
+}
+
+/// Whether the server can be asked for several sections of its `INFO` at a time, as from version 7.0 on.
+fn tells_sections(about: &[Reply]) -> bool {
+    let text = |reply: &Reply| match reply {
+        Reply::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Reply::Text(text) => text.clone(),
+        _ => String::new(),
+    };
+    let mut pairs = about.chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1])));
+    let version = pairs.find(|(name, _)| name == "version").map(|(_, version)| version);
+    let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    major.is_some_and(|major| major >= 7)
 }
 
 /// Whether `HELLO` failed because there is no such command. Some tell nobody which commands they know

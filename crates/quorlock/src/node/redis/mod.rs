@@ -18,11 +18,14 @@
 //! a command: deadlines are the engine's.
 //!
 //! From below: [`resp`] reads and writes the language, [`wire`] is a socket with those who wait for
-//! its replies, [`speech`] says our commands in that language, [`connect`] makes a wire of an address
+//! its replies, [`speech`] says our commands in that language, with [`scripts`], [`proof`] asks for what
+//! makes the answers count, [`connect`] makes a wire of an address
 //! ([`target`], [`tls`]), and [`supervise`] sees to it that there is one.
 
 mod connect;
+mod proof;
 mod resp;
+mod scripts;
 mod speech;
 mod supervise;
 mod target;
@@ -35,12 +38,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Failure, FailureKind};
+use quorlock_core::{Answer, Command, Failure, FailureKind, Key};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::connect::{Dialer, NotConnected};
-use self::speech::{Scripts, Skills, Way, is_out_of_protocol, translate};
+use self::proof::{Looks, Seen};
+use self::scripts::Scripts;
+use self::speech::{Skills, Way, is_out_of_protocol, say, translate};
 use self::supervise::{REPLACE_AFTER, supervise};
 pub(super) use self::target::Target;
 #[cfg(feature = "tls")]
@@ -93,6 +98,33 @@ struct Connection {
     skills: Skills,
     /// Longer than this without an answer is a silence.
     silence: Duration,
+    /// Under which key its marker is, if it has to prove itself.
+    marker: Option<Key>,
+    /// How many pipelines have been sent. All are sent by one task, the client's.
+    pipelines: AtomicU64,
+    /// It did not know a script, and has not been told it since.
+    forgetful: AtomicBool,
+}
+
+/// What came of a pipeline.
+struct Said {
+    answers: Vec<Answer>,
+    /// Which commands must be asked again, and in which way.
+    unclear: Vec<(usize, Way)>,
+    seen: Seen,
+    /// Which of the connection's pipelines it was.
+    number: u64,
+}
+
+impl Connection {
+    /// What must be asked beside these commands.
+    fn looks_for(&self, commands: &[Command]) -> Looks {
+        let is_first = self.pipelines.load(Ordering::Relaxed) == 0;
+        match self.marker {
+            Some(_) => Looks::for_batch(is_first, commands),
+            None => Looks { info: false, marker: false },
+        }
+    }
 }
 
 impl RedisNode {
@@ -162,7 +194,7 @@ impl Node for RedisNode {
         let shared = self.shared.clone();
         Box::pin(async move {
             match shared.connection().await {
-                Ok(connection) => shared.run(&connection, batch.send()).await.into(),
+                Ok(connection) => shared.run(&connection, batch.send()).await,
                 Err(failure) => batch.fail(&failure),
             }
         })
@@ -210,40 +242,70 @@ impl Shared {
     /// Sends the commands as one pipeline and translates the answers. A few need another: where the
     /// server did not know the script (a definite no: it has not run, so this is no repetition), or
     /// did not say what was there instead of our key.
-    async fn run(&self, connection: &Connection, commands: Vec<Command>) -> Vec<Answer> {
-        let way = connection.skills.way();
-        let (mut answers, mut unclear) = self.pipeline(connection, &commands, way).await;
+    async fn run(&self, connection: &Connection, commands: Vec<Command>) -> Answers {
+        // Whatever script it does not know, it is told with the next commands.
+        let way = match connection.forgetful.swap(false, Ordering::Relaxed) {
+            true => Way::Text,
+            false => connection.skills.way(),
+        };
+        let Said { mut answers, mut unclear, mut seen, mut number } =
+            self.pipeline(connection, &commands, way).await;
         for way in [Way::Sha, Way::Text] {
             let asked = unclear.iter().filter(|(_, other)| *other == way);
-            let places: Vec<usize> = asked.map(|(place, _)| *place).collect();
+            let has_moved_on = connection.pipelines.load(Ordering::Relaxed) != number;
+            let (late, places): (Vec<usize>, Vec<usize>) =
+                asked.map(|(place, _)| *place).partition(|&place| {
+                    sets_a_lock(&commands[place])
+                        && (has_moved_on || is_released(&commands[place..]))
+                });
+            for place in late {
+                let why = "NOSCRIPT, and it is too late to ask again";
+                let failure = Failure::unsent(FailureKind::Rejected).with_detail(why);
+                answers[place] = Answer::Failed(failure);
+                connection.forgetful.store(true, Ordering::Relaxed);
+            }
             if !places.is_empty() {
                 let again: Vec<Command> = places.iter().map(|&i| commands[i].clone()).collect();
-                let (given, still) = self.pipeline(connection, &again, way).await;
-                for (&place, given) in places.iter().zip(given) {
+                let said = self.pipeline(connection, &again, way).await;
+                for (&place, given) in places.iter().zip(said.answers) {
                     answers[place] = match given {
                         // It is known that it was not ours, if not what it was.
                         Answer::Failed(_) if way == Way::Sha => Answer::NotOurs,
                         given => given,
                     };
                 }
-                unclear.extend(still.into_iter().map(|(i, way)| (places[i], way)));
+                unclear.extend(said.unclear.into_iter().map(|(i, way)| (places[i], way)));
+                if said.number == number + 1 {
+                    number = said.number;
+                }
+                seen = seen.and_later(said.seen);
             }
         }
-        answers
+        match connection.marker {
+            Some(_) => Answers { answers, proof: seen.into_proof(connection.epoch) },
+            None => answers.into(),
+        }
     }
 
     /// One round trip. What it leaves unclear counts as failed until it has been asked again; in
     /// which way to do so is told beside.
-    async fn pipeline(
-        &self,
-        connection: &Connection,
-        commands: &[Command],
-        way: Way,
-    ) -> (Vec<Answer>, Vec<(usize, Way)>) {
-        let failed = |failure: Failure| (vec![Answer::Failed(failure); commands.len()], Vec::new());
-        let watches = connection.skills.watches;
+    async fn pipeline(&self, connection: &Connection, commands: &[Command], way: Way) -> Said {
+        let looks = connection.looks_for(commands);
+        let number = connection.pipelines.fetch_add(1, Ordering::Relaxed) + 1;
+        let failed = |failure: Failure| Said {
+            answers: vec![Answer::Failed(failure.clone()); commands.len()],
+            unclear: Vec::new(),
+            seen: Seen::failed(looks, &failure),
+            number,
+        };
+        let Skills { watches, sections, .. } = connection.skills;
         let said = connection.wire.send(|out| {
-            commands.iter().map(|command| self.scripts.say(command, way, watches, out)).sum()
+            let mut count = looks.say_before(sections, out);
+            for command in commands {
+                count += say(command, way, watches, &self.scripts, out);
+            }
+            let marker = connection.marker.as_ref();
+            count + marker.map_or(0, |marker| looks.say_behind(marker, out))
         });
         let replies = match said {
             Ok(replies) => replies.await,
@@ -256,6 +318,9 @@ impl Shared {
         }
         self.resume(connection);
         let mut replies = replies.into_iter();
+        let before = looks.info.then(|| replies.next()).flatten();
+        let behind = looks.marker.then(|| replies.next_back()).flatten();
+        let seen = Seen::read(before, behind);
         let (mut answers, mut unclear) = (Vec::with_capacity(commands.len()), Vec::new());
         let mut in_step = true;
         for command in commands {
@@ -270,13 +335,15 @@ impl Shared {
                 }
             });
         }
-        if !in_step {
+        match seen {
+            Some(seen) if in_step => Said { answers, unclear, seen, number },
             // Out of step somewhere: which of the other replies fit their commands cannot be told
             // either, so none of them counts (S22).
-            connection.wire.close(Failure::new(FailureKind::Protocol));
-            return failed(Failure::new(FailureKind::Protocol));
+            _ => {
+                connection.wire.close(Failure::new(FailureKind::Protocol));
+                failed(Failure::new(FailureKind::Protocol))
+            }
         }
-        (answers, unclear)
     }
 
     /// The server gave a sign of life: a suspended connection is as good as before.
@@ -304,7 +371,15 @@ impl Shared {
         })?;
         // Whoever is far away is not silent yet when others would be.
         let silence = self.silence.max(2 * started.elapsed());
-        Ok(Arc::new(Connection { epoch, wire, skills, silence }))
+        Ok(Arc::new(Connection {
+            epoch,
+            wire,
+            skills,
+            silence,
+            marker: news.marker().cloned(),
+            pipelines: AtomicU64::new(0),
+            forgetful: AtomicBool::new(false),
+        }))
     }
 
     /// In the newer protocol, or else in the older one.
@@ -318,6 +393,22 @@ impl Shared {
             }
         }
     }
+}
+
+/// Behind its release such a command must not come: nobody would take back what it sets. So it is asked
+/// again only if nothing was sent since.
+fn sets_a_lock(command: &Command) -> bool {
+    matches!(command, Command::AcquireFenced { .. } | Command::HealFenced { .. })
+}
+
+/// What the first of these commands sets, a later one releases.
+fn is_released(commands: &[Command]) -> bool {
+    let Some((Command::AcquireFenced { value, .. } | Command::HealFenced { value, .. }, later)) =
+        commands.split_first()
+    else {
+        return false;
+    };
+    later.iter().any(|command| matches!(command, Command::Release { value: v, .. } if v == value))
 }
 
 /// One line, printable, of a bounded length. Servers repeat the arguments of a command they do not

@@ -33,12 +33,20 @@ const DEPTH_MAX: usize = 8;
 /// Writes a command.
 pub(super) fn write(out: &mut Vec<u8>, words: &[&[u8]]) {
     out.reserve(words.iter().map(|word| word.len() + 16).sum::<usize>() + 16);
-    write_length(out, b'*', words.len());
-    for word in words {
-        write_length(out, b'$', word.len());
-        out.extend_from_slice(word);
-        out.extend_from_slice(b"\r\n");
-    }
+    start(out, words.len());
+    words.iter().for_each(|text| word(out, text));
+}
+
+/// Begins to write a command of so many words.
+pub(super) fn start(out: &mut Vec<u8>, words: usize) {
+    write_length(out, b'*', words);
+}
+
+/// Writes the next word of a command.
+pub(super) fn word(out: &mut Vec<u8>, text: &[u8]) {
+    write_length(out, b'$', text.len());
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
 }
 
 fn write_length(out: &mut Vec<u8>, mark: u8, length: usize) {

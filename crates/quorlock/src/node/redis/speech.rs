@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Key, Value};
+use quorlock_core::{Answer, Command, Counter, Failure, FailureKind, Holding, Key};
 
 use super::for_people;
 use super::resp::{self, Reply};
-
-const EXTEND: &str = include_str!("../scripts/extend.lua");
-const RELEASE: &str = include_str!("../scripts/release.lua");
+use super::scripts::Scripts;
 
 /// How a compare-and-something is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +35,8 @@ pub(super) struct Skills {
     pub(super) watches: bool,
     /// The command that compares and deletes, if it has one of its own.
     pub(super) delete: Option<Delete>,
+    /// It tells several sections of its `INFO` at a time: Redis and Valkey from 7.0 on.
+    pub(super) sections: bool,
 }
 
 impl Skills {
@@ -59,91 +59,92 @@ impl Skills {
 /// Which of the commands does the server have that compare and delete?
 pub(super) const ASK_SKILLS: [&str; 4] = ["COMMAND", "INFO", "DELIFEQ", "DELEX"];
 
-/// The scripts.
-pub(super) struct Scripts {
-    extend: Script,
-    release: Script,
-}
-
-struct Script {
-    text: &'static str,
-    /// By which a server knows it, once it has been loaded.
-    hash: String,
-}
-
-impl Script {
-    fn new(text: &'static str) -> Self {
-        Self { text, hash: sha1_smol::Sha1::from(text).hexdigest() }
-    }
-
-    fn call(&self, way: Way, key: &Key, value: &Value, rest: &[&[u8]], out: &mut Vec<u8>) {
-        let (name, program) = match way {
-            Way::Native(_) | Way::Sha => ("EVALSHA", &*self.hash),
-            Way::Text => ("EVAL", self.text),
-        };
-        let words = [name.as_bytes(), program.as_bytes(), b"1", key.as_bytes(), value.as_bytes()];
-        match rest {
-            [] => resp::write(out, &words),
-            rest => resp::write(out, &[&words, rest].concat()),
+/// Says a command; returns how many replies it gets.
+pub(super) fn say(
+    command: &Command,
+    way: Way,
+    watches: bool,
+    scripts: &Scripts,
+    out: &mut Vec<u8>,
+) -> usize {
+    let mut digits = [itoa::Buffer::new(); 3];
+    let [first, second, third] = &mut digits;
+    match command {
+        Command::Acquire { key, value, ttl_ms } => {
+            let ttl = first.format(*ttl_ms).as_bytes();
+            let words = [b"SET", key.as_bytes(), value.as_bytes(), b"NX", b"PX", ttl];
+            resp::write(out, &words);
+            1
         }
-    }
-}
-
-impl Scripts {
-    pub(super) fn new() -> Self {
-        Self { extend: Script::new(EXTEND), release: Script::new(RELEASE) }
-    }
-
-    /// Their texts, to be loaded.
-    pub(super) fn texts(&self) -> [&'static str; 2] {
-        [self.extend.text, self.release.text]
-    }
-
-    /// Says a command; returns how many replies it gets.
-    pub(super) fn say(
-        &self,
-        command: &Command,
-        way: Way,
-        watches: bool,
-        out: &mut Vec<u8>,
-    ) -> usize {
-        match command {
-            Command::Acquire { key, value, ttl_ms } => {
-                let mut digits = itoa::Buffer::new();
-                let ttl = digits.format(*ttl_ms).as_bytes();
-                let words = [b"SET", key.as_bytes(), value.as_bytes(), b"NX", b"PX", ttl];
-                resp::write(out, &words);
-                1
+        Command::Extend { key, value, ttl_ms } => {
+            let ttl = first.format(*ttl_ms).as_bytes();
+            scripts.extend.call(way, [key.as_bytes()], [value.as_bytes(), ttl], out)
+        }
+        Command::ExtendFenced { key, value, ttl_ms, counter } => {
+            let ttl = first.format(*ttl_ms).as_bytes();
+            let keep = second.format(counter.ttl_ms).as_bytes();
+            let keys = [key.as_bytes(), counter.key.as_bytes()];
+            scripts.extend.call(way, keys, [value.as_bytes(), ttl, keep], out)
+        }
+        Command::AcquireFenced { key, value, ttl_ms, counter, proposal } => {
+            let ttl = first.format(*ttl_ms).as_bytes();
+            let keep = second.format(counter.ttl_ms).as_bytes();
+            let proposal = third.format(*proposal).as_bytes();
+            let keys = [key.as_bytes(), counter.key.as_bytes(), counter.marker.as_bytes()];
+            scripts.acquire_fenced.call(way, keys, [value.as_bytes(), ttl, keep, proposal], out)
+        }
+        Command::Raise { key, value, counter, to } => {
+            let to = first.format(*to).as_bytes();
+            let keep = second.format(counter.ttl_ms).as_bytes();
+            let keys = [key.as_bytes(), counter.key.as_bytes()];
+            scripts.raise.call(way, keys, [value.as_bytes(), to, keep], out)
+        }
+        Command::HealFenced { key, value, ttl_ms, counter, to } => {
+            let ttl = first.format(*ttl_ms).as_bytes();
+            let to = second.format(*to).as_bytes();
+            let keep = third.format(counter.ttl_ms).as_bytes();
+            let keys = [key.as_bytes(), counter.key.as_bytes()];
+            scripts.heal_fenced.call(way, keys, [value.as_bytes(), ttl, to, keep], out)
+        }
+        Command::Release { key, value, .. } => {
+            let (key, value) = (key.as_bytes(), value.as_bytes());
+            match way {
+                Way::Native(Delete::IfEq) => resp::write(out, &[b"DELIFEQ", key, value]),
+                Way::Native(Delete::Ex) => resp::write(out, &[b"DELEX", key, b"IFEQ", value]),
+                Way::Sha | Way::Text => return scripts.release.call(way, [key], [value], out),
             }
-            Command::Extend { key, value, ttl_ms } => {
-                let mut digits = itoa::Buffer::new();
-                let ttl = digits.format(*ttl_ms).as_bytes();
-                self.extend.call(way, key, value, &[ttl], out);
-                1
-            }
-            Command::Release { key, value, .. } => {
-                let (key_bytes, value_bytes) = (key.as_bytes(), value.as_bytes());
-                match way {
-                    Way::Native(Delete::IfEq) => {
-                        resp::write(out, &[b"DELIFEQ", key_bytes, value_bytes]);
-                    }
-                    Way::Native(Delete::Ex) => {
-                        resp::write(out, &[b"DELEX", key_bytes, b"IFEQ", value_bytes]);
-                    }
-                    Way::Sha | Way::Text => self.release.call(way, key, value, &[], out),
+            1
+        }
+        // CACHING is about the one command that follows it, so nothing may come in between: the
+        // three are one command of ours, and go together.
+        Command::Watch { key } if watches => {
+            resp::write(out, &[b"CLIENT", b"CACHING", b"YES"]);
+            1 + look(key, out)
+        }
+        Command::Inspect { key } | Command::Watch { key } => look(key, out),
+        // The next two are rare: servers need not know them.
+        Command::Adopt { key, text, replaces } => {
+            let texts = [text.as_bytes(), replaces.as_deref().unwrap_or_default().as_bytes()];
+            scripts.adopt.call(Way::Text, [key.as_bytes()], texts, out)
+        }
+        Command::Mark { key, text, replaces, adoption } => {
+            let how = if replaces.is_some() { "instead" } else { "new" };
+            let old = replaces.as_deref().unwrap_or_default().as_bytes();
+            let (key, text) = (key.as_bytes(), text.as_bytes());
+            match adoption {
+                None => scripts.mark.call(Way::Text, [key], [text, how.as_bytes(), old], out),
+                Some(adopted) => {
+                    let age = first.format(adopted.age_ms).as_bytes();
+                    let (other, adoption) = (adopted.key.as_bytes(), adopted.text.as_bytes());
+                    let rest = [text, how.as_bytes(), old, adoption, age];
+                    scripts.mark.call(Way::Text, [key, other], rest, out)
                 }
-                1
             }
-            // CACHING is about the one command that follows it, so nothing may come in between: the
-            // three are one command of ours, and go together.
-            Command::Watch { key } if watches => {
-                resp::write(out, &[b"CLIENT", b"CACHING", b"YES"]);
-                1 + look(key, out)
-            }
-            Command::Inspect { key } | Command::Watch { key } => look(key, out),
-            // A command of a later core: answered as out of protocol, since nothing is sent.
-            _ => 0,
         }
+        // What it asks for is said beside the commands: see `proof`.
+        Command::Greet => 0,
+        // A command of a later core: answered as out of protocol, since nothing is sent.
+        _ => 0,
     }
 }
 
@@ -168,8 +169,23 @@ pub(super) fn translate(
             Reply::Error(error) => Answer::Failed(not_set(&error)),
             _ => out_of_protocol(),
         },
-        Command::Extend { .. } => match next() {
+        Command::Extend { .. } | Command::ExtendFenced { .. } => match next() {
             Reply::Int(1) => Answer::Extended,
+            other => return absent_or_other(other, way),
+        },
+        Command::AcquireFenced { .. } => match next() {
+            Reply::Int(fence) => fenced(fence, |fence| Answer::GrantedFenced { fence }),
+            Reply::List(held) => refused_fenced(held),
+            other => return no_script(other, way, not_set),
+        },
+        Command::HealFenced { to, .. } => match next() {
+            Reply::Int(1) => Answer::GrantedFenced { fence: *to },
+            Reply::Int(0) => Answer::Refused,
+            Reply::List(counter) => counted(counter, |fence| Answer::Superseded { fence }),
+            other => return no_script(other, way, not_set),
+        },
+        Command::Raise { .. } => match next() {
+            Reply::List(counter) => counted(counter, |fence| Answer::Raised { fence }),
             other => return absent_or_other(other, way),
         },
         Command::Release { tell, .. } => match (next(), way) {
@@ -191,6 +207,16 @@ pub(super) fn translate(
             let (value, ttl) = (next(), next());
             holding(value, ttl)
         }
+        Command::Adopt { .. } => match next() {
+            Reply::List(adoption) => adopting(adoption),
+            other => unexpected(&other),
+        },
+        Command::Mark { .. } => match next() {
+            Reply::Int(1) => Answer::Marked,
+            Reply::Int(0) => Answer::NotMarked,
+            other => unexpected(&other),
+        },
+        Command::Greet => Answer::Greeted,
         _ => Answer::Failed(Failure::unsent(FailureKind::Protocol)),
     })
 }
@@ -199,8 +225,56 @@ fn absent_or_other(reply: Reply, way: Way) -> Result<Answer, Way> {
     match reply {
         Reply::Int(-1) => Ok(Answer::Absent),
         Reply::Int(0) => Ok(Answer::Other),
+        other => no_script(other, way, rejected),
+    }
+}
+
+/// No answer: because the script was not known, or in another way.
+fn no_script(reply: Reply, way: Way, judge: fn(&str) -> Failure) -> Result<Answer, Way> {
+    match reply {
         Reply::Error(error) if code(&error) == "NOSCRIPT" && way != Way::Text => Err(Way::Text),
-        other => Ok(unexpected(&other)),
+        Reply::Error(error) => Ok(Answer::Failed(judge(&error))),
+        _ => Ok(out_of_protocol()),
+    }
+}
+
+/// A fence is a number that the scripts can reckon with (S20).
+fn fenced(fence: i64, answer: impl FnOnce(u64) -> Answer) -> Answer {
+    match u64::try_from(fence) {
+        Ok(fence) if fence < Counter::LIMIT => answer(fence),
+        _ => out_of_protocol(),
+    }
+}
+
+fn counted(counter: Vec<Reply>, answer: impl FnOnce(u64) -> Answer) -> Answer {
+    match *counter {
+        [Reply::Int(counter)] => fenced(counter, answer),
+        _ => out_of_protocol(),
+    }
+}
+
+/// The counter and who holds the lock: its ttl, and its value unless it is no string.
+fn refused_fenced(held: Vec<Reply>) -> Answer {
+    let mut held = held.into_iter();
+    let (Some(Reply::Int(fence)), Some(ttl)) = (held.next(), held.next()) else {
+        return out_of_protocol();
+    };
+    let value = held.next().unwrap_or_else(|| Reply::Error("WRONGTYPE".to_owned()));
+    match holding(value, ttl) {
+        Answer::Seen(holding) => {
+            fenced(fence, |fence| Answer::RefusedFenced { fence, holding: Box::new(holding) })
+        }
+        other => other,
+    }
+}
+
+fn adopting(adoption: Vec<Reply>) -> Answer {
+    match &*adoption {
+        [Reply::Bytes(text), Reply::Int(age)] => Answer::Adopting {
+            text: String::from_utf8_lossy(text).into(),
+            age: Duration::from_millis(u64::try_from(*age).unwrap_or(0)),
+        },
+        _ => out_of_protocol(),
     }
 }
 
@@ -243,7 +317,7 @@ pub(super) fn is_out_of_protocol(answer: &Answer) -> bool {
 }
 
 /// An error that the server answered to one command, which may have done part of its work.
-fn rejected(error: &str) -> Failure {
+pub(super) fn rejected(error: &str) -> Failure {
     // What a script may not do, Redis 7.0 tells without the code for it.
     let kind = if explanation(error).starts_with("The user executing the script") {
         FailureKind::Forbidden
@@ -253,7 +327,7 @@ fn rejected(error: &str) -> Failure {
     Failure::new(kind).with_detail(for_people(error))
 }
 
-/// An error in answer to a `SET`. Those known by name come before the server does anything, so no
+/// An error in answer to a command that sets a lock. Those known by name come before the server does anything, so no
 /// key was set: as good as unsent, and nothing is owed. Others may come from a proxy that has lost
 /// its server, and say nothing.
 fn not_set(error: &str) -> Failure {
@@ -291,12 +365,6 @@ pub(super) fn kind_of(code: &str) -> FailureKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_scripts_are_known_by_the_hash_of_their_text() {
-        // As `SCRIPT LOAD` answers.
-        assert_eq!(Script::new("return 1").hash, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
-    }
 
     #[test]
     fn an_error_has_a_code_and_perhaps_an_explanation() {

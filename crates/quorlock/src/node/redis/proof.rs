@@ -1,0 +1,183 @@
+//! What a server says of itself beside the answers of a batch, so that votes may count: `INFO` before
+//! all commands, and the marker behind them, on the same connection.
+
+use std::sync::Arc;
+
+use quorlock_core::{Command, Failure, FailureKind, Key, MarkerSeen, Proof, info};
+
+use super::resp::{self, Reply};
+use super::speech::rejected;
+
+/// What is asked beside the commands of a batch.
+#[derive(Clone, Copy)]
+pub(super) struct Looks {
+    pub(super) info: bool,
+    pub(super) marker: bool,
+}
+
+impl Looks {
+    /// What must be asked with these commands.
+    pub(super) fn for_batch(is_first: bool, commands: &[Command]) -> Self {
+        let info = is_first || commands.contains(&Command::Greet);
+        Self { info, marker: info || commands.iter().any(Command::is_about_votes) }
+    }
+
+    /// Said before all commands; returns the number of replies.
+    pub(super) fn say_before(self, sections: bool, out: &mut Vec<u8>) -> usize {
+        if self.info {
+            let asked: &[&str] = if sections { &info::SECTIONS } else { &[] };
+            resp::start(out, 1 + asked.len());
+            resp::word(out, b"INFO");
+            asked.iter().for_each(|section| resp::word(out, section.as_bytes()));
+        }
+        self.info.into()
+    }
+
+    /// Said behind all commands; returns the number of replies.
+    pub(super) fn say_behind(self, marker: &Key, out: &mut Vec<u8>) -> usize {
+        if self.marker {
+            resp::write(out, &[b"GET", marker.as_bytes()]);
+        }
+        self.marker.into()
+    }
+}
+
+/// What was seen of a server beside the answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    info: Option<Result<Arc<str>, Failure>>,
+    marker: MarkerSeen,
+}
+
+impl Seen {
+    /// Nothing was.
+    pub(super) fn failed(looks: Looks, failure: &Failure) -> Self {
+        Self {
+            info: looks.info.then(|| Err(failure.clone())),
+            marker: match looks.marker {
+                true => MarkerSeen::Failed(failure.clone()),
+                false => MarkerSeen::NotAsked,
+            },
+        }
+    }
+
+    /// Reads the first reply and the last one, as far as they were asked for; `None` if one is out of
+    /// step.
+    pub(super) fn read(before: Option<Reply>, behind: Option<Reply>) -> Option<Self> {
+        let info = before.map(info_of);
+        let info = info.map_or(Some(None), |info| info.map(Some))?;
+        Some(Self { info, marker: behind.map_or(Some(MarkerSeen::NotAsked), marker_of)? })
+    }
+
+    /// This, and what was seen later in the same batch. A vote counts only if both looks saw the same
+    /// marker: otherwise neither is told.
+    pub(super) fn and_later(self, later: Self) -> Self {
+        let marker = match (self.marker, later.marker) {
+            (MarkerSeen::NotAsked, marker) | (marker, MarkerSeen::NotAsked) => marker,
+            (first, second) if first == second => first,
+            (failed @ MarkerSeen::Failed(_), _) | (_, failed @ MarkerSeen::Failed(_)) => failed,
+            _ => MarkerSeen::Failed(
+                Failure::new(FailureKind::Unverified).with_detail("its marker changed meanwhile"),
+            ),
+        };
+        Self { info: self.info.or(later.info), marker }
+    }
+
+    pub(super) fn into_proof(self, epoch: u64) -> Proof {
+        Proof::Seen { epoch, info: self.info, marker: self.marker }
+    }
+}
+
+fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
+    match reply {
+        Reply::Bytes(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            // Version 3 says first what kind of text it is.
+            Some(Ok(text.strip_prefix("txt:").unwrap_or(&text).into()))
+        }
+        Reply::Error(error) => {
+            Some(Err(with_help(rejected(&error), "the right +info (ACL SETUSER <user> +info)")))
+        }
+        _ => None,
+    }
+}
+
+fn marker_of(reply: Reply) -> Option<MarkerSeen> {
+    match reply {
+        Reply::Nil => Some(MarkerSeen::Missing),
+        Reply::Bytes(bytes) => Some(MarkerSeen::Text(String::from_utf8_lossy(&bytes).into_owned())),
+        Reply::Error(error) => {
+            let right = "the rights +get, and ~<prefix>quorlock:* for its keys";
+            Some(MarkerSeen::Failed(with_help(rejected(&error), right)))
+        }
+        _ => None,
+    }
+}
+
+/// What is missing, and what to do about it.
+fn with_help(failure: Failure, right: &str) -> Failure {
+    if failure.kind() != FailureKind::Forbidden {
+        return failure;
+    }
+    let said = failure.detail().unwrap_or_default();
+    let help = format!(
+        "{said}: the restart guard cannot tell whether its votes count; give this user {right}, or \
+         switch the guard off"
+    );
+    Failure::new(FailureKind::Forbidden).with_detail(help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(marker: MarkerSeen) -> Seen {
+        Seen { info: None, marker }
+    }
+
+    fn text(text: &str) -> MarkerSeen {
+        MarkerSeen::Text(text.to_owned())
+    }
+
+    #[test]
+    fn two_looks_count_only_if_they_saw_the_same() {
+        let joined = |first, second| seen(first).and_later(seen(second)).marker;
+        assert_eq!(joined(text("a"), text("a")), text("a"));
+        assert_eq!(joined(text("a"), MarkerSeen::NotAsked), text("a"));
+        assert_eq!(joined(MarkerSeen::NotAsked, text("a")), text("a"));
+        assert_eq!(joined(MarkerSeen::Missing, MarkerSeen::Missing), MarkerSeen::Missing);
+        let loading = MarkerSeen::Failed(Failure::new(FailureKind::Loading));
+        assert_eq!(joined(loading.clone(), text("a")), loading);
+        assert_eq!(joined(text("a"), loading.clone()), loading);
+        for (first, second) in [
+            (text("a"), text("b")),
+            (text("a"), MarkerSeen::Missing),
+            (MarkerSeen::Missing, text("a")),
+        ] {
+            let MarkerSeen::Failed(failure) = joined(first, second) else { panic!("it changed") };
+            assert_eq!(failure.kind(), FailureKind::Unverified);
+        }
+    }
+
+    #[test]
+    fn what_was_said_is_read_and_what_does_not_fit_is_not() {
+        let bytes = |text: &str| Some(Reply::Bytes(text.into()));
+        let read = Seen::read(bytes("txt:# Server\r\n"), bytes("m")).unwrap();
+        assert_eq!(read.info, Some(Ok("# Server\r\n".into())));
+        assert_eq!(read.marker, text("m"));
+        let nothing = Seen { info: None, marker: MarkerSeen::NotAsked };
+        assert_eq!(Seen::read(None, None), Some(nothing));
+        assert_eq!(Seen::read(None, Some(Reply::Nil)).unwrap().marker, MarkerSeen::Missing);
+        assert_eq!(Seen::read(Some(Reply::Okay), None), None);
+        assert_eq!(Seen::read(None, Some(Reply::Int(1))), None);
+    }
+
+    #[test]
+    fn who_lacks_a_right_is_told_which_and_what_to_do() {
+        let error = "NOPERM this user has no permissions to run the 'info' command";
+        let read = Seen::read(Some(Reply::Error(error.to_owned())), None).unwrap();
+        let Some(Err(failure)) = read.info else { panic!("an error") };
+        assert_eq!(failure.kind(), FailureKind::Forbidden);
+        assert!(failure.detail().is_some_and(|detail| detail.contains("+info")), "{failure}");
+    }
+}
