@@ -6,10 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::Client;
-
 use crate::lab::{self, Lab};
-use crate::subjects::quorlock::went_well;
+use crate::subjects::quorlock::{builder, went_well};
 use crate::subjects::{Flavor, key};
 
 /// So long that nothing is extended, however slow a run under valgrind is: instructions that depend
@@ -34,7 +32,7 @@ pub(crate) fn run(lockers: usize, pairs: usize) -> Result<(), String> {
 }
 
 async fn all(urls: Vec<String>, lockers: usize, each: usize) -> Result<(), String> {
-    let client = Client::builder().nodes(urls).ttl(TTL).wait(Duration::from_secs(60)).build();
+    let client = builder(urls).ttl(TTL).wait(Duration::from_secs(60)).build();
     let client = Arc::new(client.map_err(|error| error.to_string())?);
     let lockers: Vec<_> = (0..lockers)
         .map(|locker| {

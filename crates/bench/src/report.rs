@@ -121,7 +121,12 @@ impl Figures {
 
     /// The median of what was measured.
     pub(crate) fn median(&self, cell: Cell<'_>, metric: &str) -> Option<f64> {
-        self.rows.iter().find(|row| row.is(cell, metric)).map(|row| row.median)
+        self.row(cell, metric).map(|row| row.median)
+    }
+
+    /// All that was measured.
+    pub(crate) fn row(&self, cell: Cell<'_>, metric: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.is(cell, metric))
     }
 }
 
