@@ -8,9 +8,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quorlock_core::engine::{Request, Wait};
-use quorlock_core::{LockId, Refusal, Retry, Story};
+use quorlock_core::{Counter, LockId, Refusal, Retry, Story};
 use tokio::sync::{oneshot, watch};
 
+use crate::builder::{MARKER, own_key};
 use crate::client::Shared;
 use crate::driver::{AcquireCall, Ask};
 use crate::error::{AcquireError, InvalidRequest, NodeAnswer};
@@ -120,6 +121,18 @@ impl Acquire {
         self
     }
 
+    /// Asks for a fence: a number that grows from holder to holder, for what the lock protects to refuse
+    /// writes of those that have lost it ([`Guard::fence`]).
+    ///
+    /// Costs no further round trip while the nodes' counters agree, as they do when nobody else wants the
+    /// lock, and one more otherwise. All holders of a lock must ask for it, or none. Each node keeps the
+    /// lock's counter, under `<prefix>quorlock:fence:<resource>`, for seven days after its last use, or
+    /// for twice `max_hold` if that is longer.
+    pub fn fenced(mut self) -> Self {
+        self.options.fenced = true;
+        self
+    }
+
     /// Where to tell, after each failed attempt that is not the last, why it failed. Told while the
     /// call is being polled.
     pub fn progress(mut self, progress: watch::Sender<Option<Waiting>>) -> Self {
@@ -145,10 +158,30 @@ impl Acquire {
             automatic: self.options.automatic,
             max_hold: self.options.max_hold,
             progress: self.progress.is_some(),
-            fenced: None,
+            fenced: self.options.fenced.then(|| self.counter()),
         })
     }
 }
+
+impl Acquire {
+    /// Where the lock's fences are counted. A counter that was forgotten while the lock is held would
+    /// begin anew: so it is kept for much longer than that.
+    fn counter(&self) -> Counter {
+        let prefix = &self.shared.prefix;
+        let kept = (2 * self.options.max_hold.min(HOLD_MAX)).max(COUNTER_KEPT);
+        Counter {
+            key: own_key(prefix, &format!("fence:{}", self.resource)),
+            ttl_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
+            marker: own_key(prefix, MARKER),
+        }
+    }
+}
+
+/// For so long a counter is kept after its last use, at least.
+const COUNTER_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Servers take no time to live beyond some hundred million years; nobody holds a lock for a thousand.
+const HOLD_MAX: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 
 impl IntoFuture for Acquire {
     type Output = Result<Guard, AcquireError>;
@@ -328,6 +361,9 @@ pub struct Waiting {
     pub elapsed: Duration,
     /// Enough nodes answered, and refused; else too few answered, or too late.
     pub contended: bool,
+    /// So many nodes are not to be trusted, or not yet, that there is no quorum; `nodes` tells why, and
+    /// when they are.
+    pub untrusted: bool,
     /// What each node said in the last attempt.
     pub nodes: Vec<NodeAnswer>,
 }
@@ -338,6 +374,7 @@ impl Waiting {
             attempts: story.attempts,
             elapsed: story.elapsed,
             contended: story.why == quorlock_core::WhyNot::Contended,
+            untrusted: story.why == quorlock_core::WhyNot::Unsafe,
             nodes: NodeAnswer::all(names, story.nodes),
         }
     }

@@ -177,6 +177,11 @@ impl Acquire {
         Self(self.0.owner(owner))
     }
 
+    /// See [`crate::Acquire::fenced`].
+    pub fn fenced(self) -> Self {
+        Self(self.0.fenced())
+    }
+
     /// Waits for the lock.
     ///
     /// # Errors
@@ -202,6 +207,16 @@ impl Guard {
     /// See [`crate::Guard::token`].
     pub fn token(&self) -> GuardToken {
         self.0.token()
+    }
+
+    /// See [`crate::Guard::fence`].
+    pub fn fence(&self) -> u64 {
+        self.0.fence()
+    }
+
+    /// See [`crate::Guard::is_superseded`].
+    pub fn is_superseded(&self) -> bool {
+        self.0.is_superseded()
     }
 
     /// See [`crate::Guard::is_valid`].

@@ -5,13 +5,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::{Delay, Quorum, Retry, Timing, TimingError, TimingOptions};
+use quorlock_core::marker::Cluster;
+use quorlock_core::{
+    Delay, NodeSet, Quorum, RestartGuard, Retry, Rules, Timing, TimingError, TimingOptions,
+};
 
-use crate::client::{Client, Common, Names, Shared};
+use crate::client::{Client, Common, Names, RESERVED, Shared};
 use crate::clock::Clock;
 use crate::driver::{Asks, Driver, Figures};
 use crate::error::{BuildError, InvalidRequest};
-use crate::node::{Node, NodeConfig, NodeConfigError, RedisNode, Tls};
+use crate::node::{Key, Node, NodeConfig, NodeConfigError, RedisNode, Tls};
 
 /// The options of a call, and the client's defaults for them.
 #[derive(Clone, Debug)]
@@ -23,6 +26,7 @@ pub(crate) struct CallDefaults {
     pub(crate) automatic: bool,
     pub(crate) max_hold: Duration,
     pub(crate) owner: Arc<str>,
+    pub(crate) fenced: bool,
 }
 
 /// The longest description of an owner, in bytes.
@@ -37,6 +41,7 @@ impl CallDefaults {
             automatic: true,
             max_hold: Duration::from_secs(24 * 3600),
             owner: "".into(),
+            fenced: false,
         }
     }
 
@@ -78,6 +83,8 @@ pub struct ClientBuilder {
     password: Option<String>,
     clock: Clock,
     own_thread: bool,
+    guard: RestartGuard,
+    lasting: Vec<String>,
 }
 
 impl ClientBuilder {
@@ -93,6 +100,8 @@ impl ClientBuilder {
             password: None,
             clock: Clock::System,
             own_thread: false,
+            guard: RestartGuard::default(),
+            lasting: Vec::new(),
         }
     }
 
@@ -232,6 +241,32 @@ impl ClientBuilder {
         self
     }
 
+    /// What is made of nodes that may have forgotten their votes: restarted, flushed, promoted from a
+    /// replica, evicting keys, listed twice, or another's. Default, and for production:
+    /// [`RestartGuard::Strict`]: their votes do not count, and a node that was started, or is used for
+    /// the first time, votes after [`max_ttl`](ClientBuilder::max_ttl) × 1.01 + 2 s.
+    ///
+    /// Protects only if all clients of a lock are strict. [`MemoryNode`](crate::node::MemoryNode)s are
+    /// trusted in any case.
+    pub fn restart_guard(mut self, guard: RestartGuard) -> Self {
+        self.guard = guard;
+        self
+    }
+
+    /// The operator's word that these nodes, by their names, forget nothing when they stop: they run with
+    /// `appendonly yes` and `appendfsync always`, and did so before they last stopped. Then they vote at
+    /// once when they have been restarted. All else is checked as of the others.
+    pub fn lasting_nodes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.lasting.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// As [`Acquire::fenced`](crate::Acquire::fenced), for all calls.
+    pub fn fenced(mut self) -> Self {
+        self.defaults.fenced = true;
+        self
+    }
+
     /// Which clock to read. Default, and for production: [`Clock::System`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -283,7 +318,8 @@ impl ClientBuilder {
         let nodes = self.make_nodes(&timing)?;
         let quorum = quorum_of(nodes.len())?;
         let names: Names = nodes.iter().map(|node| node.name().into()).collect();
-        let figures = Arc::new(Figures::new(nodes.len()));
+        let rules = self.rules(quorum, &names)?;
+        let figures = Arc::new(Figures::new(nodes.len(), self.guard));
         let (asks, receiver) = Asks::channel();
         let (clock, ttl_max) = (self.clock, self.defaults.timing.ttl_max);
         let common = Arc::new(Common { asks, names, clock });
@@ -291,7 +327,8 @@ impl ClientBuilder {
             let nodes = nodes.clone();
             let (common, figures) = (Arc::downgrade(&common), figures.clone());
             move || {
-                Driver::start(quorum, &nodes, (clock, figures), (common, receiver), ttl_max).run()
+                let times = (clock, ttl_max);
+                Driver::start((quorum, rules), &nodes, figures, (common, receiver), times).run()
             }
         };
         if self.own_thread {
@@ -303,6 +340,27 @@ impl ClientBuilder {
         }
         let settings = (self.prefix.into(), self.defaults);
         Ok(Client::new(Shared::new(common, quorum, settings, nodes, figures)))
+    }
+
+    /// What nodes are measured by.
+    fn rules(&self, quorum: Quorum, names: &Names) -> Result<Rules, BuildError> {
+        let find = |name: &String| {
+            let place = names.iter().position(|other| **other == **name);
+            let unknown =
+                || BuildError::UnknownNode { name: name.clone(), known: names.join(", ") };
+            place.and_then(|place| quorum.node_ids().nth(place)).ok_or_else(unknown)
+        };
+        let lasting = self.lasting.iter().map(find).collect::<Result<NodeSet, _>>()?;
+        let max_ttl = self.defaults.timing.ttl_max.as_millis();
+        let max_ttl_ms = u64::try_from(max_ttl).unwrap_or(u64::MAX);
+        Ok(Rules {
+            guard: self.guard,
+            cluster: Cluster::new(names.iter(), quorum.needed(), max_ttl_ms),
+            names: names.to_vec(),
+            marker: own_key(&self.prefix, MARKER),
+            adoption: own_key(&self.prefix, "adopt"),
+            lasting,
+        })
     }
 
     fn make_nodes(&self, timing: &Timing) -> Result<Vec<Arc<dyn Node>>, BuildError> {
@@ -344,6 +402,14 @@ impl ClientBuilder {
             _ => config,
         }
     }
+}
+
+/// The name of the marker among the library's own keys.
+pub(crate) const MARKER: &str = "node";
+
+/// One of the library's own keys; no resource's begins so.
+pub(crate) fn own_key(prefix: &str, name: &str) -> Key {
+    format!("{prefix}{RESERVED}{name}").into()
 }
 
 /// Runs the driver on a thread of its own, with a runtime of its own.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorlock_core::{LockId, Quorum};
+use quorlock_core::{Failure, LockId, Quorum, Reading, Standing};
 use tokio::sync::oneshot;
 
 use crate::acquire::Acquire;
@@ -108,11 +108,14 @@ pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
         let bytes = resource.len();
         return Err(InvalidRequest::ResourceTooLong { bytes, max: RESOURCE_BYTES_MAX });
     }
-    if resource.starts_with("quorlock:") {
+    if resource.starts_with(RESERVED) {
         return Err(InvalidRequest::ResourceReserved);
     }
     Ok(())
 }
+
+/// What the library's own keys begin with, behind the prefix.
+pub(crate) const RESERVED: &str = "quorlock:";
 
 /// The longest name of a resource, in bytes.
 pub const RESOURCE_BYTES_MAX: usize = 4096;
@@ -267,6 +270,7 @@ impl Client {
     /// Figures of this client, as of now.
     pub fn stats(&self) -> Stats {
         let figures = &self.shared.figures;
+        let now = self.shared.common.clock.now();
         let node = |((name, node), figures): ((&Arc<str>, &Arc<dyn Node>), _)| {
             let figures: &crate::driver::NodeFigures = figures;
             let nanos = figures.round_trip_ns.load(Ordering::Relaxed);
@@ -276,6 +280,7 @@ impl Client {
                 round_trip: (nanos > 0).then(|| Duration::from_nanos(nanos)),
                 timeouts: figures.timeouts.load(Ordering::Relaxed),
                 commands: figures.commands.load(Ordering::Relaxed),
+                standing: figures.standing(now),
             }
         };
         let nodes = self.shared.common.names.iter().zip(&self.shared.nodes).zip(&figures.nodes);
@@ -361,4 +366,56 @@ pub struct NodeStats {
     pub timeouts: u64,
     /// How many commands were given to it, since the client was built.
     pub commands: u64,
+    /// Whether its votes count, as of now.
+    pub standing: NodeStanding,
+}
+
+/// Whether a node's votes count: see [`ClientBuilder::restart_guard`]. Printed, it says why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodeStanding {
+    /// The restart guard is off: nobody looks.
+    Unguarded,
+    /// It has not been looked at on this connection yet, or need not be, as a
+    /// [`MemoryNode`](crate::node::MemoryNode).
+    Unverified,
+    /// They do.
+    Trusted,
+    /// They do not yet.
+    Quarantined {
+        /// In what time they do, if nothing comes between.
+        remaining: Duration,
+        /// Why.
+        why: Arc<str>,
+    },
+    /// They do not, until a person has mended this.
+    Refused(Failure),
+}
+
+impl NodeStanding {
+    pub(crate) fn new(standing: &Standing, now: Reading) -> Self {
+        match standing {
+            Standing::Trusted => Self::Trusted,
+            Standing::Quarantined { until, why } => {
+                Self::Quarantined { remaining: until.remaining(now), why: why.clone() }
+            }
+            Standing::Refused(failure) => Self::Refused(failure.clone()),
+            _ => Self::Unverified,
+        }
+    }
+}
+
+impl fmt::Display for NodeStanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unguarded => f.write_str("not looked at"),
+            Self::Unverified => f.write_str("not verified"),
+            Self::Trusted => f.write_str("trusted"),
+            Self::Quarantined { remaining, why } => {
+                let seconds = remaining.as_millis().div_ceil(1000);
+                write!(f, "quarantined: {why}, its votes count in {seconds} s")
+            }
+            Self::Refused(failure) => write!(f, "{failure}"),
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use quorlock_core::engine::Request;
 use quorlock_core::{
     Effect, Engine, Event, Extended, LockId, LossCause, NodeStory, Quorum, Reading, Refusal,
-    ReleaseReport, Story, Token, Validity,
+    ReleaseReport, RestartGuard, Rules, Standing, Story, Token, Validity,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::alarm::Alarm;
-use crate::client::Common;
+use crate::client::{Common, NodeStanding};
 use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held, Limit};
 use crate::node::line::{Line, Order};
@@ -104,16 +104,22 @@ pub(crate) struct NodeFigures {
     pub(crate) round_trip_ns: AtomicU64,
     pub(crate) timeouts: AtomicU64,
     pub(crate) commands: AtomicU64,
+    /// Whether its votes count; `None` if nobody looks.
+    standing: Mutex<Option<Standing>>,
 }
 
 impl Figures {
-    pub(crate) fn new(nodes: usize) -> Self {
+    pub(crate) fn new(nodes: usize, guard: RestartGuard) -> Self {
+        let node = || NodeFigures {
+            standing: Mutex::new((guard != RestartGuard::Off).then_some(Standing::Unverified)),
+            ..NodeFigures::default()
+        };
         Self {
             locks_held: AtomicUsize::new(0),
             calls_waiting: AtomicUsize::new(0),
             releases_owed: AtomicUsize::new(0),
             wakeups: AtomicU64::new(0),
-            nodes: (0..nodes).map(|_| NodeFigures::default()).collect(),
+            nodes: (0..nodes).map(|_| node()).collect(),
         }
     }
 
@@ -130,6 +136,11 @@ impl Figures {
 }
 
 impl NodeFigures {
+    pub(crate) fn standing(&self, now: Reading) -> NodeStanding {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.as_ref().map_or(NodeStanding::Unguarded, |told| NodeStanding::new(told, now))
+    }
+
     /// An eighth of each new round trip goes into the smoothed one. What a node answers after it
     /// stood still for a while is no round trip, and must not make others wait for as long.
     fn observe(&self, round_trip: Duration) {
@@ -154,6 +165,7 @@ const DRAIN_GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct Driver {
     engine: Engine,
     quorum: Quorum,
+    names: Vec<Arc<str>>,
     clock: Clock,
     asks: UnboundedReceiver<Ask>,
     /// To give to guards; weak, so that the driver does not keep itself alive.
@@ -221,23 +233,27 @@ struct PendingCall {
 impl Driver {
     /// Must be called inside the runtime that is to run it.
     pub(crate) fn start(
-        quorum: Quorum,
+        (quorum, rules): (Quorum, Rules),
         nodes: &[Arc<dyn Node>],
-        (clock, figures): (Clock, Arc<Figures>),
+        figures: Arc<Figures>,
         (common, asks): (Weak<Common>, UnboundedReceiver<Ask>),
-        ttl_max: Duration,
+        (clock, ttl_max): (Clock, Duration),
     ) -> Self {
+        let marker = (rules.guard != RestartGuard::Off).then(|| rules.marker.clone());
+        let names = rules.names.clone();
         let (event_sender, events) = unbounded_channel();
         let backgrounds = FuturesUnordered::new();
         let mut lines = Vec::new();
         for (id, node) in quorum.node_ids().zip(nodes) {
-            let background = node.background(News::new(id, event_sender.clone()));
+            let news = News::new(id, event_sender.clone()).with_marker(marker.clone());
+            let background = node.background(news);
             backgrounds.push(AssertUnwindSafe(background).catch_unwind());
             lines.push(Some(Line::new(id, node.clone(), clock, event_sender.clone())));
         }
         Self {
-            engine: Engine::new(quorum),
+            engine: Engine::guarded(quorum, rules),
             quorum,
+            names,
             clock,
             asks,
             common,
@@ -423,8 +439,8 @@ impl Driver {
                     self.outbox[node.index()].push((ticket, command));
                 }
             }
-            Effect::Acquired { lock, token, turn, validity, .. } => {
-                self.grant(lock, GuardToken::new(token, turn), validity, now);
+            Effect::Acquired { lock, token, turn, validity, fence, .. } => {
+                self.grant(lock, (GuardToken::new(token, turn), fence), validity, now);
             }
             Effect::NotAcquired { lock, refusal } => {
                 if let Some(call) = self.calls.remove(&lock) {
@@ -473,17 +489,37 @@ impl Driver {
                     let _ = reply.send(());
                 }
             }
-            Effect::Superseded { .. } | Effect::Standing { .. } => {}
+            Effect::Superseded { lock, .. } => {
+                if let Some(held) = self.held.get(&lock) {
+                    held.supersede();
+                }
+            }
+            Effect::Standing { node, standing } => {
+                let told = NodeStanding::new(&standing, now);
+                let name = &self.names[node.index()];
+                match told {
+                    NodeStanding::Refused(_) => tracing::warn!("node {name}: {told}"),
+                    _ => tracing::debug!("node {name}: {told}"),
+                }
+                let place = &self.figures.nodes[node.index()].standing;
+                *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(standing);
+            }
             Effect::Begin { lock } => self.begins.push_back(lock),
         }
     }
 
-    fn grant(&mut self, lock: LockId, token: GuardToken, validity: Validity, now: Reading) {
+    fn grant(
+        &mut self,
+        lock: LockId,
+        id: (GuardToken, Option<u64>),
+        validity: Validity,
+        now: Reading,
+    ) {
         let Some(call) = self.calls.remove(&lock) else { return };
         // No handle is left, and so no caller: what is held is given back in a moment.
         let Some(common) = self.common.upgrade() else { return };
         let limit = call.extended.map(|(ttl, max_hold)| Limit { ttl, until: now.after(max_hold) });
-        let held = Arc::new(Held::new((lock, call.resource, token), (validity, limit), common));
+        let held = Arc::new(Held::new((lock, call.resource), id, (validity, limit), common));
         self.held.insert(lock, held.clone());
         // If the caller has gone, the guard comes back and is dropped, which releases the lock.
         let _ = call.reply.send(Ok(Guard::new(held)));

@@ -73,6 +73,10 @@ impl fmt::Display for NodeAnswer {
                 Some(holder) => write!(f, "{node} held by {holder}"),
                 None => write!(f, "{node} free"),
             },
+            // It answers, and well enough; only that it is not believed.
+            NodeSaid::Failed(failure) if failure.kind().is_about_trust() => {
+                write!(f, "{node}: {failure}")
+            }
             NodeSaid::Failed(failure) => write!(f, "{node} failed: {failure}"),
             _ => write!(f, "{node}: {said:?}"),
         }
@@ -184,6 +188,11 @@ pub enum AcquireError {
     /// A quorum granted the lock, but so late that too little validity was left.
     #[error("{0}")]
     TooSlow(Box<Attempts>),
+    /// So many nodes are not to be trusted, or not yet, that there is no quorum: they were started a
+    /// moment ago, or are no independent masters of these clients. Says nothing about whether the lock is
+    /// held. If that is only a matter of time, [`AcquireError::retry_after`] tells how long.
+    #[error("{0}")]
+    Unsafe(Box<Attempts>),
     /// The client has been shut down, or the runtime it was built on has.
     #[error("lock {} not acquired: the client is shut down", quoted(.resource))]
     Closed {
@@ -207,6 +216,7 @@ impl AcquireError {
             Kind::Contended => (Why::Contended, Self::Contended),
             Kind::BusyHere => (Why::BusyHere, Self::Contended),
             Kind::TooSlow => (Why::TooSlow, Self::TooSlow),
+            Kind::Unsafe => (Why::Unsafe, Self::Unsafe),
             Kind::Closed => return Self::Closed { resource },
             _ => (Why::NoQuorum, Self::NoQuorum),
         };
@@ -227,7 +237,8 @@ impl AcquireError {
     }
 
     /// When a quorum may be free by expiry alone, as far as the nodes told: counted from the last
-    /// attempt. A holder may give the lock back earlier, or extend it.
+    /// attempt. A holder may give the lock back earlier, or extend it. If there is no quorum of trusted
+    /// nodes: when there will be.
     pub fn retry_after(&self) -> Option<Duration> {
         self.attempts()?.retry_after
     }
@@ -248,7 +259,7 @@ impl AcquireError {
 
     /// Wrong passwords or missing rights alone prevent the lock: only a person can mend that.
     pub fn lacks_rights(&self) -> bool {
-        let Self::NoQuorum(attempts) = self else { return false };
+        let (Self::NoQuorum(attempts) | Self::Unsafe(attempts)) = self else { return false };
         let about_rights = |node: &&NodeAnswer| {
             node.failure().is_some_and(|failure| failure.kind().is_about_rights())
         };
@@ -258,9 +269,10 @@ impl AcquireError {
 
     fn attempts(&self) -> Option<&Attempts> {
         match self {
-            Self::Contended(attempts) | Self::NoQuorum(attempts) | Self::TooSlow(attempts) => {
-                Some(attempts)
-            }
+            Self::Contended(attempts)
+            | Self::NoQuorum(attempts)
+            | Self::TooSlow(attempts)
+            | Self::Unsafe(attempts) => Some(attempts),
             Self::Closed { .. } | Self::Invalid(_) => None,
         }
     }
@@ -293,7 +305,7 @@ pub struct Attempts {
     pub nodes: Vec<NodeAnswer>,
     /// How many nodes must grant.
     pub needed: usize,
-    /// When a quorum may be free by expiry alone, counted from the last attempt.
+    /// When a quorum may be free by expiry alone, or will be trusted, counted from the last attempt.
     pub retry_after: Option<Duration>,
     why: Why,
 }
@@ -304,6 +316,7 @@ enum Why {
     BusyHere,
     NoQuorum,
     TooSlow,
+    Unsafe,
 }
 
 impl fmt::Display for Attempts {
@@ -325,6 +338,10 @@ impl fmt::Display for Attempts {
         match why {
             Why::NoQuorum => {
                 write!(f, "no quorum, {needed} of {} nodes must grant: ", nodes.len())?
+            }
+            Why::Unsafe => {
+                let count = nodes.len();
+                write!(f, "too few nodes can be trusted, {needed} of {count} must grant: ")?
             }
             Why::TooSlow => write!(f, "granted too late, too little validity was left: ")?,
             Why::Contended | Why::BusyHere => {}
@@ -410,6 +427,14 @@ pub enum BuildError {
         bytes: usize,
         /// How long it may be.
         max: usize,
+    },
+    /// A node that is spoken of is not in the list.
+    #[error("there is no node {} in the list; there are {known}", quoted(.name))]
+    UnknownNode {
+        /// Its name.
+        name: String,
+        /// The nodes' names.
+        known: String,
     },
     /// There is no tokio runtime here to run the client's task on.
     #[error(

@@ -77,6 +77,8 @@ pub(crate) struct Held {
     lock: LockId,
     resource: Arc<str>,
     token: GuardToken,
+    /// Zero if none was asked for.
+    fence: u64,
     common: Arc<Common>,
     limit: Option<Limit>,
     state: Mutex<State>,
@@ -97,6 +99,7 @@ pub(crate) struct Limit {
 struct State {
     validity: Validity,
     ended: Option<Ended>,
+    superseded: bool,
     /// How many threads wait for a change: to wake none would cost a system call all the same.
     blocked: u32,
 }
@@ -121,6 +124,25 @@ impl Guard {
     /// under it. Unique to this guard; treat it as a secret where others may write to the nodes.
     pub fn token(&self) -> GuardToken {
         self.held.token
+    }
+
+    /// The fence: larger than that of every earlier holder of this lock, and smaller than that of every
+    /// later one. Zero if none was asked for ([`Acquire::fenced`](crate::Acquire::fenced)); no fence is.
+    ///
+    /// Send it with every write to what the lock protects, and let that refuse, in the same atomic step,
+    /// any number below the largest that it has seen: so a holder that was paused and does not know that
+    /// it has lost the lock can do no harm. A new holder must make its number known there before it
+    /// reads. What [`guarantees`](crate::guarantees) says of fences is true without any assumption
+    /// about time while a majority of the nodes keeps its data.
+    pub fn fence(&self) -> u64 {
+        self.held.fence
+    }
+
+    /// A node that had lost this lock's vote has given a larger fence out since: somebody may have had
+    /// the lock after us, and what the lock protects may refuse our number. The votes of others are held
+    /// as before. Once true it stays true.
+    pub fn is_superseded(&self) -> bool {
+        self.held.state().superseded
     }
 
     /// Whether the lock is held right now. Reads the clock at every call, and asks nobody.
@@ -192,8 +214,9 @@ impl Guard {
         }
     }
 
-    /// Completes when [`Guard::remaining`] or [`Guard::votes`] has changed other than by the
-    /// passing of time: after an extension, a healed or a lost vote, or the loss of the lock.
+    /// Completes when [`Guard::remaining`], [`Guard::votes`] or [`Guard::is_superseded`] has changed
+    /// other than by the passing of time: after an extension, a healed or a lost vote, or the loss of the
+    /// lock.
     ///
     /// Counts from the call, not from the first poll: make the future, ask `remaining()`, then await
     /// it, and no change goes unnoticed. Completes at once if the lock is not held any more.
@@ -342,7 +365,8 @@ impl fmt::Debug for Guard {
 
 impl Held {
     pub(crate) fn new(
-        (lock, resource, token): (LockId, Arc<str>, GuardToken),
+        (lock, resource): (LockId, Arc<str>),
+        (token, fence): (GuardToken, Option<u64>),
         (validity, limit): (Validity, Option<Limit>),
         common: Arc<Common>,
     ) -> Self {
@@ -351,9 +375,10 @@ impl Held {
             lock,
             resource,
             token,
+            fence: fence.unwrap_or(0),
             common,
             limit,
-            state: Mutex::new(State { validity, ended: None, blocked: 0 }),
+            state: Mutex::new(State { validity, ended: None, superseded: false, blocked: 0 }),
             changed: Notify::new(),
             changed_blocking: Condvar::new(),
             span,
@@ -386,6 +411,15 @@ impl Held {
 
     fn warn(&self, cause: LossCause) {
         tracing::warn!(parent: &self.span, "lock lost: {}", describe(&cause));
+    }
+
+    /// A node has given a larger fence out.
+    pub(crate) fn supersede(&self) {
+        let mut state = self.state();
+        if !std::mem::replace(&mut state.superseded, true) {
+            tracing::warn!(parent: &self.span, "a node has given out a larger fence since");
+            self.wake(&state);
+        }
     }
 
     /// The driver has lost the lock.
@@ -537,8 +571,9 @@ mod tests {
         let (channel, asked) = Asks::channel();
         let (asks, names) = (asks(channel), ["a".into()].into_iter().collect());
         let common = Arc::new(Common { asks, names, clock: Clock::Tokio });
-        let lock = (LockId(7), "orders".into(), GuardToken::new(Token::new([7; 20]), 0));
-        (Guard::new(Arc::new(Held::new(lock, (validity(SECOND), limit), common))), asked)
+        let lock = (LockId(7), "orders".into());
+        let id = (GuardToken::new(Token::new([7; 20]), 0), None);
+        (Guard::new(Arc::new(Held::new(lock, id, (validity(SECOND), limit), common))), asked)
     }
 
     fn is_silent(asked: &mut UnboundedReceiver<Ask>) -> bool {

@@ -41,7 +41,9 @@ pub mod guarantees {}
 
 pub use crate::acquire::{Acquire, Acquiring, Waiting};
 pub use crate::builder::{ClientBuilder, OWNER_BYTES_MAX, PREFIX_BYTES_MAX};
-pub use crate::client::{Client, NodeStats, RESOURCE_BYTES_MAX, Stats, check_resource};
+pub use crate::client::{
+    Client, NodeStanding, NodeStats, RESOURCE_BYTES_MAX, Stats, check_resource,
+};
 pub use crate::clock::Clock;
 pub use crate::error::{
     AcquireError, Attempts, BuildError, ExtendError, HoldError, Holder, HolderKind, InvalidRequest,

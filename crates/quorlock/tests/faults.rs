@@ -351,7 +351,7 @@ async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
     };
     let proxy = Proxy::start(&nodes[0]).await.unwrap();
     let urls = [proxy.url()].into_iter().chain(nodes[1..].iter().map(Server::url));
-    let client = Client::builder()
+    let client = common::unguarded()
         .nodes(urls)
         .ttl(Duration::from_secs(30))
         .node_timeout(Duration::from_secs(5))
@@ -383,7 +383,7 @@ async fn a_silent_connection_is_replaced_and_what_it_took_is_taken_back() {
     };
     let proxy = Proxy::start(&nodes[0]).await.unwrap();
     let urls = [proxy.url()].into_iter().chain(nodes[1..].iter().map(Server::url));
-    let client = Client::builder()
+    let client = common::unguarded()
         .nodes(urls)
         .ttl(Duration::from_secs(30))
         .node_timeout(Duration::from_millis(100))

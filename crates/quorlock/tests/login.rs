@@ -41,7 +41,7 @@ async fn unix_sockets_ports_and_databases() {
         let options = ServerOptions { listen, ..ServerOptions::default() };
         let Some(nodes) = start(TEST, 3, options) else { return };
         let urls = nodes.iter().map(|node| format!("{}{database}", node.url()));
-        let client = Client::builder().nodes(urls).wait(PATIENCE).build().unwrap();
+        let client = common::unguarded().nodes(urls).wait(PATIENCE).build().unwrap();
         does_everything(&client).await;
         no_key_is_left(&nodes).await;
         let guard = client.acquire("orders").await.unwrap();
@@ -62,16 +62,16 @@ async fn the_schemes_of_valkey_and_a_name_for_a_node() {
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
     let Some(nodes) = start(TEST, 1, options) else { return };
     let url = nodes[0].url().replace("redis://", "valkey://");
-    let client = Client::builder().nodes([format!("eu-west={url}")]).build().unwrap();
+    let client = common::unguarded().nodes([format!("eu-west={url}")]).build().unwrap();
     does_everything(&client).await;
     assert_eq!(&*client.stats().nodes[0].name, "eu-west");
     let by_name = url.replace("127.0.0.1", "localhost");
-    does_everything(&Client::builder().nodes([by_name]).build().unwrap()).await;
+    does_everything(&common::unguarded().nodes([by_name]).build().unwrap()).await;
     nodes[0].kill().unwrap();
     let error = client.try_acquire("orders").await.unwrap_err();
     assert!(error.to_string().contains("node eu-west failed: unreachable: "), "{error}");
 
-    let client = Client::builder().nodes(["valkey+unix:///nowhere/at/all"]).build().unwrap();
+    let client = common::unguarded().nodes(["valkey+unix:///nowhere/at/all"]).build().unwrap();
     let error = client.try_acquire("orders").await.unwrap_err();
     assert_eq!(error.nodes()[0].failure().unwrap().kind(), FailureKind::Unreachable);
 }
@@ -87,7 +87,7 @@ async fn a_password_in_the_url_or_by_option() {
         let Some(nodes) = start(TEST, 3, options) else { return };
         does_everything(&client(&nodes)).await;
         let bare = nodes.iter().map(bare_url);
-        let by_option = Client::builder().nodes(bare).password(PASSWORD).wait(PATIENCE);
+        let by_option = common::unguarded().nodes(bare).password(PASSWORD).wait(PATIENCE);
         does_everything(&by_option.build().unwrap()).await;
         // The URL's own password stands.
         does_everything(&builder(&nodes).password("wrong").build().unwrap()).await;
@@ -102,7 +102,7 @@ async fn a_wrong_password_is_told_at_once_as_such() {
     let Some(nodes) = start(TEST, 5, ServerOptions { password, ..ServerOptions::default() }) else {
         return;
     };
-    let bare = || Client::builder().nodes(nodes.iter().map(bare_url)).wait(PATIENCE);
+    let bare = || common::unguarded().nodes(nodes.iter().map(bare_url)).wait(PATIENCE);
     for (builder, said) in [
         (bare().password("guess-1234"), "not authenticated: "),
         (bare().username("nobody").password("guess-1234"), "not authenticated: "),
@@ -128,7 +128,7 @@ async fn a_wrong_password_is_told_at_once_as_such() {
     for config in &mut configs[..2] {
         *config = config.clone().password("wrong");
     }
-    let builder = configs.into_iter().fold(Client::builder(), ClientBuilder::node);
+    let builder = configs.into_iter().fold(common::unguarded(), ClientBuilder::node);
     let client = builder.wait(PATIENCE).build().unwrap();
     let guard = client.acquire("orders").await.unwrap();
     assert_eq!(guard.votes(), 3);
@@ -157,7 +157,7 @@ async fn a_user_with_no_right_but_to_lock_can_lock() {
         let args = ["--user"].into_iter().chain(rule.split(' ')).map(String::from).collect();
         let options = ServerOptions { args, ..ServerOptions::default() };
         let nodes = Nodes::start(&binary, 1, options).unwrap();
-        let bare = || Client::builder().nodes(nodes.urls()).wait(PATIENCE).key_prefix("locks:");
+        let bare = || common::unguarded().nodes(nodes.urls()).wait(PATIENCE).key_prefix("locks:");
         let client = bare().username("locker").password("pass-word").build().unwrap();
         does_everything(&client).await;
         does_everything(&client).await;
@@ -166,7 +166,7 @@ async fn a_user_with_no_right_but_to_lock_can_lock() {
         no_key_is_left(&nodes).await;
 
         let url = format!("{}?user=locker&pass=pass-word", nodes[0].url());
-        let in_the_url = Client::builder().nodes([url]).wait(PATIENCE).key_prefix("locks:");
+        let in_the_url = common::unguarded().nodes([url]).wait(PATIENCE).key_prefix("locks:");
         does_everything(&in_the_url.build().unwrap()).await;
 
         let client = bare().username("locker").password("pass-word").key_prefix("other:");
@@ -238,7 +238,7 @@ async fn servers_without_resp3_are_spoken_to_in_resp2() {
         assert_eq!(calls(&nodes[0], "hello"), 0);
 
         let bare = nodes.iter().map(bare_url);
-        let wrong = Client::builder().nodes(bare).password("guess-1234").build().unwrap();
+        let wrong = common::unguarded().nodes(bare).password("guess-1234").build().unwrap();
         let error = wrong.acquire("orders").wait(PATIENCE).await.unwrap_err();
         assert!(error.lacks_rights(), "{error}");
         let text = format!("{error} {error:?} {wrong:?}");
@@ -275,7 +275,7 @@ async fn a_database_that_does_not_exist_is_named_as_the_reason() {
     const TEST: &str = "a_database_that_does_not_exist_is_named_as_the_reason";
     let Some(nodes) = start(TEST, 1, ServerOptions::default()) else { return };
     let url = format!("{}?db=99", nodes[0].url());
-    let client = Client::builder().nodes([url]).build().unwrap();
+    let client = common::unguarded().nodes([url]).build().unwrap();
     let error = client.try_acquire("orders").await.unwrap_err();
     assert!(error.to_string().contains("DB index is out of range"), "{error}");
 }
@@ -301,7 +301,7 @@ async fn tls_with_our_own_authority_and_client_certificates() {
                 let url = node.url().replace("127.0.0.1", "localhost");
                 NodeConfig::parse(&url).unwrap().tls(ca())
             });
-            let builder = named.fold(Client::builder(), ClientBuilder::node).wait(PATIENCE);
+            let builder = named.fold(common::unguarded(), ClientBuilder::node).wait(PATIENCE);
             does_everything(&builder.build().unwrap()).await;
         }
     }
@@ -329,7 +329,7 @@ async fn an_unknown_authority_is_refused_with_a_clear_reason() {
     }
     // Plain text to a port that speaks TLS, and the other way round.
     let plain = nodes.iter().map(|node| node.url().replace("rediss://", "redis://"));
-    let client = Client::builder().nodes(plain).build().unwrap();
+    let client = common::unguarded().nodes(plain).build().unwrap();
     assert_eq!(kind(&client.try_acquire("orders").await.unwrap_err()), FailureKind::Unreachable);
     assert_eq!(key_count(&nodes[0]), 0);
 }

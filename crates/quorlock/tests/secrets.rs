@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{PATIENCE, all_up, eventually, run};
 use quorlock::node::{NodeConfig, Tls};
-use quorlock::{Client, LossCause, blocking};
+use quorlock::{LossCause, blocking};
 use quorlock_servers::{Nodes, Server, ServerOptions, find_or_skip};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -138,7 +138,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
     let key = Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers/tests/tls/node.key");
     let tls = Tls::new().client_pem("certificate", std::fs::read(key).unwrap());
     write!(printed, "{configs:?} {tls:?} {:?}", configs[0].clone().tls(tls.clone())).unwrap();
-    let wrong = configs.into_iter().fold(Client::builder(), quorlock::ClientBuilder::node);
+    let wrong = configs.into_iter().fold(common::unguarded(), quorlock::ClientBuilder::node);
     let wrong = wrong.password("unused-pa55").wait(PATIENCE);
     write!(printed, "{wrong:?}").unwrap();
     let wrong = wrong.build().unwrap();
@@ -151,7 +151,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
     let threads = std::thread::spawn({
         let urls: Vec<String> = nodes.iter().map(Server::url).collect();
         move || {
-            let builder = blocking::Client::builder().nodes(urls).wait(PATIENCE);
+            let builder = common::unguarded().nodes(urls).wait(PATIENCE);
             let client = blocking::Client::build(builder).unwrap();
             let call = client.acquire("threads");
             let mut printed = format!("{client:?} {call:?}");

@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use quorlock::node::{
-    Answer, Answers, Batch, BoxFuture, FailureKind, MemoryNode, News, Node, NodeState,
-};
+use quorlock::node::{Answers, Batch, BoxFuture, FailureKind, MemoryNode, News, Node, NodeState};
 use quorlock::{
     AcquireError, Client, ClientBuilder, Clock, Delay, ExtendError, HolderKind, LossCause,
     NodeSaid, Outcome, Retry,

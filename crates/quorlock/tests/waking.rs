@@ -153,7 +153,7 @@ impl Setting {
             proxies.push(RespProxy::start(node).await);
         }
         let never = Delay::Adaptive { ceiling: Duration::from_secs(60) };
-        let waiter = Client::builder()
+        let waiter = common::unguarded()
             .nodes(proxies.iter().map(RespProxy::url))
             .ttl(Duration::from_secs(20))
             .node_timeout(Duration::from_secs(4))

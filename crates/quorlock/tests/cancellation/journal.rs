@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use quorlock::node::{Answer, Answers, Batch, BoxFuture, Command, MemoryNode, News, Node, Value};
+use quorlock::node::{Answers, Batch, BoxFuture, Command, MemoryNode, News, Node, Value};
 
 use tokio::task::yield_now;
 

@@ -8,7 +8,7 @@ pub(crate) mod resp;
 use std::time::Duration;
 
 use quorlock::node::NodeState;
-use quorlock::{Client, ClientBuilder};
+use quorlock::{Client, ClientBuilder, RestartGuard};
 use quorlock_servers::{
     Nodes, NotFound, REQUIRE_VARIABLE, Reply, Server, ServerBinary, ServerOptions, find_all,
     find_or_skip, skip,
@@ -44,8 +44,18 @@ pub(crate) fn start(test: &str, count: usize, options: ServerOptions) -> Option<
     Some(Nodes::start(&binary, count, options).unwrap())
 }
 
-/// A client with bounds wide enough for a busy machine.
+/// A client with bounds wide enough for a busy machine. Nodes that were just started vote at once.
 pub(crate) fn builder(nodes: &[Server]) -> ClientBuilder {
+    guarded(nodes).restart_guard(RestartGuard::Off)
+}
+
+/// What a client is made from that lets nodes vote that were just started.
+pub(crate) fn unguarded() -> ClientBuilder {
+    Client::builder().restart_guard(RestartGuard::Off)
+}
+
+/// The same, and it asks whether nodes can be trusted.
+pub(crate) fn guarded(nodes: &[Server]) -> ClientBuilder {
     Client::builder()
         .nodes(nodes.iter().map(Server::url))
         .wait(PATIENCE)

@@ -111,7 +111,8 @@ struct Said {
     answers: Vec<Answer>,
     /// Which commands must be asked again, and in which way.
     unclear: Vec<(usize, Way)>,
-    seen: Seen,
+    /// `None`: no replies came.
+    seen: Option<Seen>,
     /// Which of the connection's pipelines it was.
     number: u64,
 }
@@ -278,12 +279,19 @@ impl Shared {
                 if said.number == number + 1 {
                     number = said.number;
                 }
-                seen = seen.and_later(said.seen);
+                // A later look that came to nothing says nothing of what was answered before it.
+                seen = match (seen, said.seen) {
+                    (Some(first), Some(later)) => Some(first.and_later(later)),
+                    (first, _) => first,
+                };
             }
         }
-        match connection.marker {
-            Some(_) => Answers { answers, proof: seen.into_proof(connection.epoch) },
-            None => answers.into(),
+        match seen {
+            Some(seen) if connection.marker.is_some() => {
+                Answers { answers, proof: seen.into_proof(connection.epoch) }
+            }
+            // Nobody looks; or there is nothing but failures.
+            _ => answers.into(),
         }
     }
 
@@ -293,9 +301,9 @@ impl Shared {
         let looks = connection.looks_for(commands);
         let number = connection.pipelines.fetch_add(1, Ordering::Relaxed) + 1;
         let failed = |failure: Failure| Said {
-            answers: vec![Answer::Failed(failure.clone()); commands.len()],
+            answers: vec![Answer::Failed(failure); commands.len()],
             unclear: Vec::new(),
-            seen: Seen::failed(looks, &failure),
+            seen: None,
             number,
         };
         let Skills { watches, sections, .. } = connection.skills;
@@ -336,7 +344,7 @@ impl Shared {
             });
         }
         match seen {
-            Some(seen) if in_step => Said { answers, unclear, seen, number },
+            Some(seen) if in_step => Said { answers, unclear, seen: Some(seen), number },
             // Out of step somewhere: which of the other replies fit their commands cannot be told
             // either, so none of them counts (S22).
             _ => {

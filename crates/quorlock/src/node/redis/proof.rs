@@ -50,17 +50,6 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Nothing was.
-    pub(super) fn failed(looks: Looks, failure: &Failure) -> Self {
-        Self {
-            info: looks.info.then(|| Err(failure.clone())),
-            marker: match looks.marker {
-                true => MarkerSeen::Failed(failure.clone()),
-                false => MarkerSeen::NotAsked,
-            },
-        }
-    }
-
     /// Reads the first reply and the last one, as far as they were asked for; `None` if one is out of
     /// step.
     pub(super) fn read(before: Option<Reply>, behind: Option<Reply>) -> Option<Self> {
