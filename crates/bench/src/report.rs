@@ -34,6 +34,9 @@ pub(crate) struct Machine {
     pub(crate) memory_gib: u64,
     pub(crate) os: String,
     pub(crate) kernel: String,
+    /// What servers with a log write it to, such as `ext4 on /dev/sda1`.
+    #[serde(default)]
+    pub(crate) disk: String,
 }
 
 /// The servers, which are all alike.

@@ -1,6 +1,7 @@
 //! What is to be reached, as ratios of one run: absolute times move with the machine.
 
 use crate::report::{Cell, Figures, Target};
+use crate::workloads::recovery::{self, guard};
 use crate::workloads::{contended, frozen, handover, held, pairs, ping, woken};
 
 /// The targets of the workloads that were wanted, judged by the medians of a run.
@@ -14,6 +15,7 @@ pub(crate) fn judge(figures: &Figures, wanted: impl Fn(&str) -> bool) -> Vec<Tar
         (frozen::NAME, judge.frozen()),
         (contended::NAME, judge.contended()),
         (held::NAME, judge.held()),
+        (recovery::NAME, judge.guard()),
     ];
     groups.into_iter().filter(|(workload, _)| wanted(workload)).flat_map(|group| group.1).collect()
 }
@@ -160,6 +162,34 @@ impl Judge<'_> {
             AtMost(0.0).target("missed extensions, 10 000 held", "", of("missed_extensions")),
             AtMost(1024.0).target("bytes per held lock", "", of("bytes_per_lock")),
         ]
+    }
+
+    fn guard(&self) -> Vec<Target> {
+        let row = |subject, concurrency, metric| {
+            self.0.row(Cell { workload: guard::NAME, subject, nodes: 5, concurrency }, metric)
+        };
+        // Of two that are alike the medians may agree by luck; so what counts is how far they were
+        // apart in the worst round.
+        let apart = |lockers| {
+            let on = row(guard::STRICT, lockers, "rate_ratio")?;
+            let off = row(guard::OFF_AGAIN, lockers, "rate_ratio")?;
+            let noise = (off.max - 1.0).abs().max((off.min - 1.0).abs());
+            Some((on.median - 1.0).abs() / noise)
+        };
+        let more = |lockers| {
+            let commands = |subject| Some(row(subject, lockers, "commands_per_pair")?.median);
+            let batches = row(guard::STRICT, lockers, "batches_per_pair")?.median;
+            Some((commands(guard::STRICT)? - commands(guard::OFF)?) / batches)
+        };
+        let each = |lockers| {
+            let case = format!("{}, N=5, {lockers} lockers", guard::TARGETS);
+            let (rate, commands) = (format!("{case}: pairs/s"), format!("{case}: commands more"));
+            [
+                AtMost(1.0).target(&rate, "off against off", apart(lockers)),
+                AtMost(1.0).target(&commands, "batches to a node", more(lockers)),
+            ]
+        };
+        [64, 1].into_iter().flat_map(each).collect()
     }
 
     /// A figure of quorlock's on five nodes.

@@ -1,6 +1,6 @@
 //! The async client with its defaults, as a task on the callers' runtime.
 
-use ::quorlock::{Client, ClientBuilder, Outcome};
+use ::quorlock::{Client, ClientBuilder, Outcome, RestartGuard};
 use quorlock_servers::Server;
 
 use super::closed_loop::{AsyncSubject, Locker};
@@ -23,9 +23,10 @@ pub(crate) fn went_well(key: &str, outcome: Outcome) -> Result<(), String> {
     }
 }
 
-/// How every client here is built, unless its workload is about what is different.
+/// How every client here is built, unless its workload is about what is different: without the
+/// restart guard, for the servers are fresh, and nobody beside has one.
 pub(crate) fn builder(urls: impl IntoIterator<Item = String>) -> ClientBuilder {
-    Client::builder().nodes(urls).ttl(TTL)
+    Client::builder().nodes(urls).ttl(TTL).restart_guard(RestartGuard::Off)
 }
 
 /// A client of these servers.
