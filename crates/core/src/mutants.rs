@@ -34,6 +34,10 @@ pub enum Mutant {
     QuarantinedCounts,
     TwinsCount,
     HealCountsInQuarantine,
+    NoWriteBack,
+    FenceRecordedAbove,
+    HandOverRecordedAbove,
+    LateVoteKeepsRecord,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.
@@ -53,6 +57,10 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("late grant counted behind a queued release", Mutant::LateGrantBehindRelease, "votes"),
     ("drift 0", Mutant::NoDrift, "validity"),
     ("elapsed by the boot clock alone", Mutant::BootClockAlone, "validity"),
+    ("no write-back", Mutant::NoWriteBack, "fencing"),
+    ("fence recorded on F >= t", Mutant::FenceRecordedAbove, "fencing"),
+    ("hand-over raise counted on F >= t'", Mutant::HandOverRecordedAbove, "fencing"),
+    ("late vote does not restart the raise", Mutant::LateVoteKeepsRecord, "fencing"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);

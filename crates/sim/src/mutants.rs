@@ -20,6 +20,12 @@ pub enum Mutant {
     ReleaseBeforeInvalid,
     /// A guard that has seen its end takes votes that are told later.
     GuardValidAgain,
+    /// The node's script raises the counter whoever holds the key.
+    RaiseWithoutCompare,
+    /// The node's script lets a client propose a fence as far ahead as a floor is.
+    OneLimit,
+    /// The node's script marks a node however short a time ago it was adopted.
+    AdoptionOfAnyAge,
 }
 
 #[cfg(not(quorlock_mutants))]

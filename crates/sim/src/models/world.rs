@@ -19,6 +19,7 @@ use crate::invariants::{Invariants, Violation};
 use crate::ledger::Ledger;
 use crate::mutants::{Mutant, is_active};
 use crate::node::{Connection, Kind, ModelNode};
+use crate::proofs::Proofs;
 use crate::time::{Clock, Time};
 use crate::view::{Surroundings, View};
 
@@ -169,7 +170,7 @@ impl World {
         let link = Shared::new(Link::default());
         let watch = Watch {
             guards: Guards::default(),
-            ledger: Ledger::new(quorum(), bounds.assumed()),
+            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::default()),
             invariants: Invariants::new(NODES, only.map(str::to_owned)),
         };
         Self {
@@ -232,7 +233,15 @@ impl Step<'_> {
         let Watch { guards, ledger, invariants } = watch.change();
         ledger.note(fact, Some(NOW));
         let around = &Nodes(nodes);
-        let view = View { now: 0, quorum: quorum(), outside: None, guards, ledger, around };
+        let view = View {
+            now: 0,
+            quorum: quorum(),
+            outside: None,
+            spare_counters: 0,
+            guards,
+            ledger,
+            around,
+        };
         if let Err(violation) = invariants.check(fact, &view, &mut Counts::default()) {
             self.violated(violation);
         }
@@ -331,7 +340,17 @@ impl Step<'_> {
         let by = Connection(client as u64);
         let answer = &self.world.nodes[node].change().execute(by, command, 0);
         let duplicate = false;
-        self.note(&Fact::Executed { node, client, ticket, command, answer, zombie, duplicate });
+        let early = false;
+        self.note(&Fact::Executed {
+            node,
+            client,
+            ticket,
+            command,
+            answer,
+            zombie,
+            duplicate,
+            early,
+        });
         answer.clone()
     }
 
