@@ -181,15 +181,17 @@ impl fmt::Display for Fact<'_> {
             Self::Sent { client, node, ticket, command } => {
                 write!(f, "client {client} → node {node}: {} sent ({})", Said(command), T(ticket))
             }
-            Self::Executed { node, client, ticket, command, answer, zombie, duplicate, .. } => write!(
-                f,
-                "node {node}: {} of client {client} ({}): {}{}{}",
-                Said(command),
-                T(ticket),
-                Heard(answer),
-                if *zombie { ", its connection is dead" } else { "" },
-                if *duplicate { ", a second time" } else { "" },
-            ),
+            Self::Executed { node, client, ticket, command, answer, zombie, duplicate, .. } => {
+                write!(
+                    f,
+                    "node {node}: {} of client {client} ({}): {}{}{}",
+                    Said(command),
+                    T(ticket),
+                    Heard(answer),
+                    if *zombie { ", its connection is dead" } else { "" },
+                    if *duplicate { ", a second time" } else { "" },
+                )
+            }
             Self::Arrived { client, node, ticket } => {
                 write!(f, "client {client} ← node {node}: an answer is there ({})", T(ticket))
             }

@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quorlock_core::{
-    Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Value, Verb,
-};
+use quorlock_core::{Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Value, Verb};
 
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::Guard;

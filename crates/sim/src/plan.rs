@@ -212,8 +212,11 @@ impl Plan {
             timings.push(timing((ttl / 2).max(100 * MS), one_way, random));
         }
         let chance = random.pick(&[10, 30, 50, 70]);
-        let mut faults: Vec<Fault> =
-            Fault::ALL[..Fault::COMMON].iter().copied().filter(|_| random.percent(chance)).collect();
+        let mut faults: Vec<Fault> = Fault::ALL[..Fault::COMMON]
+            .iter()
+            .copied()
+            .filter(|_| random.percent(chance))
+            .collect();
         // What is within the assumptions, and may be lost all the same.
         let spare = 2 * needed - nodes - 1;
         let lossy_count = match outside {
@@ -324,7 +327,8 @@ impl Plan {
 
     /// What the clients measure nodes by.
     pub fn rules(&self) -> Rules {
-        let names: Vec<_> = (0..self.quorum.nodes()).map(|node| format!("n{node}").into()).collect();
+        let names: Vec<_> =
+            (0..self.quorum.nodes()).map(|node| format!("n{node}").into()).collect();
         let max_ttl_ms = u64::try_from(self.ttl_max / MS).unwrap_or(0);
         let cluster = Cluster::new(&names, self.quorum.needed(), max_ttl_ms);
         let (marker, adoption) = (marker_key(), Key::from("quorlock:adopt"));

@@ -41,9 +41,8 @@ fn check_kind(refusal: &Refusal, view: &View<'_>) -> Verdict {
     // Who looks before the first attempt sees nodes that would have granted.
     let granted = count(|said| matches!(said, NodeSaid::Granted | NodeSaid::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
-    let doubted = count(
-        |said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()),
-    );
+    let doubted =
+        count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()));
     let open = count(|said| matches!(said, NodeSaid::Nothing));
     let wrong = match refusal.kind {
         // Without the refusals there might have been a quorum.

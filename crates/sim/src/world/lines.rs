@@ -6,7 +6,9 @@
 
 use std::collections::VecDeque;
 
-use quorlock_core::{Answer, Command, Event, Failure, FailureKind, Key, NodeId, Proof, RestartGuard};
+use quorlock_core::{
+    Answer, Command, Event, Failure, FailureKind, Key, NodeId, Proof, RestartGuard,
+};
 
 use super::{Happening, Looks, Parcel, Process, World};
 use crate::client::{Batch, IN_FLIGHT_MAX, Line, Link, Order};
@@ -106,7 +108,13 @@ impl World {
     }
 
     /// Answers have come.
-    pub(crate) fn reply(&mut self, wire: ConnectionId, id: u64, answers: Vec<Answer>, proof: Proof) {
+    pub(crate) fn reply(
+        &mut self,
+        wire: ConnectionId,
+        id: u64,
+        answers: Vec<Answer>,
+        proof: Proof,
+    ) {
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
         let line = &mut self.clients[client].lines[node];
         if let Some(late) = line.given_up.remove(&id) {

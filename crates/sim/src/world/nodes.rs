@@ -4,9 +4,9 @@ use quorlock_core::marker::Marker;
 use quorlock_core::{Answer, FailureKind, Key, MarkerSeen, Proof, RestartGuard};
 
 use super::{Happening, Mend, Parcel, Process, Server, World};
+use crate::count::Count;
 use crate::fact::{Fact, Mishap, NodeIndex};
 use crate::network::Direction;
-use crate::count::Count;
 use crate::node::{Connection, Health, Kind, ModelNode, Run};
 use crate::plan::Fault;
 use crate::time::{Clock, MS, SECOND, Time};
