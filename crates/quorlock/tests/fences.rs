@@ -6,7 +6,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{all_servers, all_up, builder, calls, client, eventually, five, get, pttl, run};
+use common::{
+    PATIENCE, all_servers, all_up, builder, calls, client, eventually, five, get, pttl, run,
+};
 use quorlock::node::MemoryNode;
 use quorlock::{Client, blocking};
 use quorlock_servers::{Nodes, ServerOptions};
@@ -103,6 +105,31 @@ async fn a_fence_is_had_when_the_scripts_are_gone() {
         for node in &nodes {
             eventually("no lock is left", || get(node, "job 7").is_none()).await;
         }
+    }
+}
+
+/// A call that is given up while a server says that it does not know the script: the release is on its
+/// way by then, and nothing that sets the lock may come behind it.
+#[tokio::test]
+async fn a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone() {
+    let test = "a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone";
+    let Some(nodes) = five(test) else { return };
+    let client = builder(&nodes).ttl(Duration::from_secs(30)).build().unwrap();
+    all_up(&client).await;
+    for number in 0..40 {
+        for node in &nodes {
+            run(node, &["SCRIPT", "FLUSH"]);
+        }
+        let call = tokio::spawn(client.acquire(format!("job {number}")).fenced().into_future());
+        for _ in 0..number / 4 {
+            tokio::task::yield_now().await;
+        }
+        call.abort();
+        let _ = call.await;
+    }
+    client.shutdown(PATIENCE).await.unwrap();
+    for (number, node) in (0..40).flat_map(|number| nodes.iter().map(move |node| (number, node))) {
+        assert_eq!(get(node, &format!("job {number}")), None, "{number} on {}", node.address());
     }
 }
 
