@@ -6,9 +6,10 @@ use crate::crew::WORKER;
 
 /// Breaks real servers, connections and processes under quorlock, and watches the locks
 ///
-/// Each round starts servers and processes of its own, does to them for five seconds what its seed
-/// says, heals everything, and looks whether two ever held one lock, an update was lost, a key is
-/// left, or somebody got no lock any more. Exit code 1 if so, 2 if nothing could be run.
+/// Each round starts servers and processes of its own, waits until the servers vote, does to them for
+/// seven seconds what its seed says, heals everything, and looks whether two ever held one lock, an
+/// update was lost, fences did not grow, a holder had too few votes, a key is left, or somebody got no
+/// lock any more. Exit code 1 if so, 2 if nothing could be run.
 #[derive(Debug, Parser)]
 #[command(name = "quorlock-chaos", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -30,8 +31,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SERVER")]
     pub(crate) server: Option<String>,
 
-    /// One round that must fail: a majority of the nodes loses its data and is back at once, again
-    /// and again. Exit code 0 if two are seen to hold one lock
+    /// A majority of the nodes loses its data and is back at once, again and again: without the restart
+    /// guard, and once more with it. Exit code 0 if two are seen to hold one lock without, and none with
     #[arg(long, conflicts_with = "minutes")]
     pub(crate) negative: bool,
 

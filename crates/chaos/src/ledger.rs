@@ -1,13 +1,13 @@
 //! What is known of a round: who holds what, the numbers that holders write, and the story.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorlock_sim::time::{SECOND, Time};
 
 use crate::clock::now;
-use crate::oracles::{Hold, Witness, Written};
+use crate::oracles::{Hold, Store, Witness, Written};
 use crate::plan::PROCESSES;
-use crate::talk::{CALLERS, CLIENTS, RESOURCES, Refused, Said, Told};
+use crate::talk::{CALLERS, CLIENTS, Grant, RESOURCES, Refused, Said, Told, is_fenced};
 
 /// Something that should not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,7 @@ pub(crate) struct Tally {
     pub(crate) granted: u64,
     pub(crate) contended: u64,
     pub(crate) no_quorum: u64,
+    pub(crate) not_safe: u64,
     pub(crate) too_slow: u64,
     pub(crate) cancelled: u64,
     /// Locks that were lost, by cause.
@@ -42,12 +43,17 @@ pub(crate) struct Ledger {
     /// Those that are held now, by their places; what ends them is not known yet.
     open: BTreeMap<Caller, usize>,
     pub(crate) witnesses: [Witness; RESOURCES.len()],
+    pub(crate) stores: [Store; RESOURCES.len()],
+    /// Why an update that was lost by trust in validity is nobody's fault.
+    outside: Option<&'static str>,
+    pub(crate) lost_outside: u64,
     pub(crate) tally: Tally,
     pub(crate) violations: Vec<Violation>,
     story: Vec<(Time, String)>,
     /// When all was well again, and how long after that each client had a lock.
     healed: Option<Time>,
     granted_after: BTreeMap<(usize, usize), Time>,
+    clients_granted: BTreeSet<(usize, usize)>,
     /// Releases that clients owed when they had been shut down.
     pub(crate) owed: usize,
     /// How many clients have been shut down.
@@ -55,17 +61,21 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(start: Time) -> Self {
+    pub(crate) fn new(start: Time, outside: Option<&'static str>) -> Self {
         Self {
             start,
             holds: Vec::new(),
             open: BTreeMap::new(),
             witnesses: Default::default(),
+            stores: Default::default(),
+            outside,
+            lost_outside: 0,
             tally: Tally::default(),
             violations: Vec::new(),
             story: Vec::new(),
             healed: None,
             granted_after: BTreeMap::new(),
+            clients_granted: BTreeSet::new(),
             owed: 0,
             closed: 0,
         }
@@ -86,9 +96,7 @@ impl Ledger {
         let heard = now();
         let id = |caller| (process, generation, caller);
         match said {
-            Said::Holds { caller, resource, at, until } => {
-                self.granted(id(caller), resource, (at, until));
-            }
+            Said::Holds { caller, resource, grant } => self.granted(id(caller), resource, grant),
             Said::StillHolds { caller, until } => {
                 if let Some(hold) = self.held_by(id(caller)) {
                     hold.to = hold.to.max(until);
@@ -99,6 +107,9 @@ impl Ledger {
                 let (count, what) = match why {
                     Refused::Contended => (&mut self.tally.contended, "refused: contended"),
                     Refused::NoQuorum => (&mut self.tally.no_quorum, "refused: no quorum"),
+                    Refused::Unsafe => {
+                        (&mut self.tally.not_safe, "refused: nodes are not to be trusted")
+                    }
                     Refused::TooSlow => (&mut self.tally.too_slow, "refused: too slow"),
                     Refused::Cancelled => (&mut self.tally.cancelled, "does not wait any longer"),
                 };
@@ -106,13 +117,21 @@ impl Ledger {
                 self.note(heard, format!("{}: {what}", name(id(caller))));
             }
             Said::Reads { caller } => {
-                let resource = self.held_by(id(caller))?.resource;
-                let number = self.witnesses[resource].number;
+                let hold = self.held_by(id(caller))?;
+                let (resource, fence) = (hold.resource, hold.fence);
+                let number = match fence {
+                    Some(fence) => self.stores[resource].read(fence),
+                    None => Some(self.witnesses[resource].number),
+                };
+                if number.is_none() {
+                    self.note(heard, format!("{}: its fence is refused", name(id(caller))));
+                }
                 return Some(Told::Number { caller, number });
             }
             Said::Writes { caller, read, until } => {
-                let resource = self.held_by(id(caller))?.resource;
-                let written = self.writes(id(caller), resource, (read, until));
+                let hold = self.held_by(id(caller))?;
+                let (resource, fence) = (hold.resource, hold.fence);
+                let written = self.writes(id(caller), (resource, fence), (read, until));
                 return Some(Told::Written { caller, written });
             }
             Said::Closed { client, owed } => {
@@ -124,12 +143,19 @@ impl Ledger {
         None
     }
 
-    fn granted(&mut self, id: Caller, resource: usize, (at, until): (Time, Time)) {
+    fn granted(&mut self, id: Caller, resource: usize, grant: Grant) {
+        let Grant { asked, at, until, token, fence } = grant;
         self.tally.granted += 1;
         let valid = self.when(until.max(self.start));
-        self.note(at, format!("{}: holds {}, valid until {valid}", name(id), RESOURCES[resource]));
+        let number = fence.map(|fence| format!(" with fence {fence}")).unwrap_or_default();
+        let (who, lock) = (name(id), RESOURCES[resource]);
+        self.note(at, format!("{who}: holds {lock}{number}, valid until {valid}"));
+        if fence.is_some() != is_fenced(resource) {
+            self.violated(at, format!("{who} has asked for a fence of {lock} and not got it"));
+        }
+        self.clients_granted.insert((id.0, id.2 / CALLERS));
         self.open.insert(id, self.holds.len());
-        self.holds.push(Hold { holder: name(id), resource, from: at, to: until });
+        self.holds.push(Hold { holder: who, resource, token, fence, asked, from: at, to: until });
         if let Some(healed) = self.healed.filter(|healed| *healed <= at) {
             self.granted_after.entry((id.0, id.2 / CALLERS)).or_insert(at - healed);
         }
@@ -150,10 +176,19 @@ impl Ledger {
         self.note(until.max(self.start), format!("{}: {what}", name(id)));
     }
 
-    fn writes(&mut self, id: Caller, resource: usize, (read, until): (u64, Time)) -> bool {
+    fn writes(
+        &mut self,
+        id: Caller,
+        (resource, fence): (usize, Option<u64>),
+        (read, until): (u64, Time),
+    ) -> bool {
         let at = now();
         let (who, lock) = (name(id), RESOURCES[resource]);
-        match self.witnesses[resource].write(read, until, at) {
+        let written = match fence {
+            Some(fence) => self.stores[resource].write(fence, read),
+            None => self.witnesses[resource].write(read, until, at),
+        };
+        match written {
             Written::Yes => {
                 self.note(at, format!("{who}: writes {} for {lock}", read + 1));
                 true
@@ -165,7 +200,13 @@ impl Ledger {
             Written::OverAnothers { was } => {
                 let next = read + 1;
                 let what = format!("lost update of {lock}: {who} writes {next} over {was}");
-                self.violated(at, what);
+                match self.outside.filter(|_| fence.is_none()) {
+                    Some(why) => {
+                        self.lost_outside += 1;
+                        self.note(at, format!("{what}, but {why}"));
+                    }
+                    None => self.violated(at, what),
+                }
                 true
             }
         }
@@ -174,6 +215,12 @@ impl Ledger {
     fn held_by(&mut self, id: Caller) -> Option<&mut Hold> {
         let place = *self.open.get(&id)?;
         self.holds.get_mut(place)
+    }
+
+    /// Whether every client has had a lock.
+    pub(crate) fn all_have_held(&self) -> bool {
+        let had = |process: usize, client: usize| self.clients_granted.contains(&(process, client));
+        (0..PROCESSES).all(|process| (0..CLIENTS).all(|client| had(process, client)))
     }
 
     /// How many locks a process holds.
@@ -245,12 +292,13 @@ mod tests {
     /// Times are all far in the past, so that every write comes too late; what is believed of holds
     /// is what matters here.
     fn holds(ledger: &mut Ledger, process: usize, at: Time, until: Time) {
-        ledger.said(process, 0, Said::Holds { caller: 0, resource: 0, at, until });
+        let grant = Grant { asked: at, at, until, ..Grant::default() };
+        ledger.said(process, 0, Said::Holds { caller: 0, resource: 0, grant });
     }
 
     #[test]
     fn who_was_killed_held_until_then_at_most() {
-        let mut ledger = Ledger::new(0);
+        let mut ledger = Ledger::new(0, None);
         holds(&mut ledger, 0, 10, 100);
         assert_eq!((ledger.held_in(0, 50), ledger.held_in(0, 100)), (1, 0));
         ledger.killed(0, 50);
@@ -261,7 +309,7 @@ mod tests {
 
     #[test]
     fn who_was_stopped_holds_for_as_long_as_it_was_told() {
-        let mut ledger = Ledger::new(0);
+        let mut ledger = Ledger::new(0, None);
         holds(&mut ledger, 0, 10, 100);
         ledger.said(0, 0, Said::StillHolds { caller: 0, until: 120 });
         holds(&mut ledger, 1, 110, 200);
@@ -270,7 +318,7 @@ mod tests {
 
     #[test]
     fn two_that_write_over_each_other_are_told_apart_and_kept() {
-        let mut ledger = Ledger::new(now());
+        let mut ledger = Ledger::new(now(), None);
         let until = now() + 3600 * SECOND;
         holds(&mut ledger, 0, now(), until);
         holds(&mut ledger, 1, now(), until);
@@ -281,5 +329,19 @@ mod tests {
         assert_eq!(ledger.said(1, 0, write), written);
         assert_eq!(ledger.violations.len(), 1);
         assert!(ledger.violations[0].what.contains("p1a writes 1 over 1"), "{ledger:?}");
+    }
+
+    #[test]
+    fn outside_the_assumptions_a_lost_update_is_counted_and_no_violation_but_with_fences_it_is() {
+        let mut ledger = Ledger::new(now(), Some("clocks are wrong"));
+        let until = now() + 3600 * SECOND;
+        holds(&mut ledger, 0, now(), until);
+        let write = Said::Writes { caller: 0, read: 3, until };
+        ledger.said(0, 0, write);
+        assert_eq!((ledger.lost_outside, ledger.violations.len()), (1, 0));
+        let grant = Grant { at: now(), until, fence: Some(7), ..Grant::default() };
+        ledger.said(0, 0, Said::Holds { caller: 1, resource: 3, grant });
+        ledger.said(0, 0, Said::Writes { caller: 1, read: 3, until });
+        assert_eq!((ledger.lost_outside, ledger.violations.len()), (1, 1));
     }
 }

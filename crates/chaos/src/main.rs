@@ -3,20 +3,26 @@
 //! ```text
 //!   plan ──► nemesis ──► processes: stopped, killed     (crew)
 //!  (a seed)     │    ──► connections: a proxy for each process and node
-//!               │    ──► servers: stopped, killed, started again when that is allowed
+//!               │    ──► servers: stopped, killed, emptied, replaced, their clocks moved
 //!   workers ── what they hold and write ──► ledger ──► oracles
+//!   servers ── MONITOR ── what they did ──► votes  ──►
 //! ```
 
+mod act;
 mod args;
 mod clock;
 mod crew;
 mod ledger;
+mod monitor;
 mod nemesis;
 mod oracles;
 mod plan;
 mod round;
+mod servers;
+mod shim;
 mod summary;
 mod talk;
+mod votes;
 mod worker;
 
 use std::fs;
@@ -36,6 +42,7 @@ use crate::clock::now;
 use crate::ledger::seconds;
 use crate::plan::Plan;
 use crate::round::{Interrupt, Outcome};
+use crate::shim::Shim;
 use crate::summary::Summary;
 
 fn main() -> ExitCode {
@@ -58,10 +65,13 @@ fn chaos(args: &Args) -> Result<ExitCode, String> {
     let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000);
     println!("chaos against {binary}, seed {seed}");
     if args.negative {
-        negative(args, seed, &binary, &interrupt)
-    } else {
-        rounds(args, seed, &binary, &interrupt)
+        return negative(args, seed, &binary, &interrupt);
     }
+    let shim = Shim::build(&binary);
+    if let Err(why) = &shim {
+        println!("servers' clocks are not moved in this run: {why}");
+    }
+    rounds(args, seed, (&binary, shim.ok().as_ref()), &interrupt)
 }
 
 /// How a shell names the end by Ctrl-C.
@@ -85,18 +95,18 @@ fn interrupt() -> std::io::Result<Interrupt> {
 fn rounds(
     args: &Args,
     first: u64,
-    binary: &ServerBinary,
+    (binary, shim): (&ServerBinary, Option<&Shim>),
     interrupt: &Interrupt,
 ) -> Result<ExitCode, String> {
     let start = now();
     let end = start + (args.minutes * 60.0 * SECOND as f64) as i64;
-    let mut summary = Summary::default();
+    let mut summary = Summary::new(shim.is_some());
     let mut longest = 0;
     for seed in (0..=u64::MAX - first).map(|round| first + round) {
-        let plan = Plan::draw(seed);
+        let plan = Plan::draw(seed, shim.is_some());
         announce(&plan);
         let began = now();
-        let outcome = round::run(&plan, binary, interrupt)?;
+        let outcome = round::run(&plan, binary, shim, interrupt)?;
         longest = longest.max(now() - began);
         tell(args, &plan, &outcome);
         summary.add(seed, &outcome);
@@ -118,42 +128,59 @@ fn rounds(
     })
 }
 
+/// The same faults twice: nobody looks at the nodes, and it must go wrong; all look, and it must not.
 fn negative(
     args: &Args,
     seed: u64,
     binary: &ServerBinary,
     interrupt: &Interrupt,
 ) -> Result<ExitCode, String> {
-    let plan = Plan::negative(seed);
-    announce(&plan);
-    let outcome = round::run(&plan, binary, interrupt)?;
-    tell(args, &plan, &outcome);
-    let mut summary = Summary::default();
-    summary.add(seed, &outcome);
-    let (overlaps, lost) = (summary.overlaps(), outcome.witness.lost());
+    let mut seen = Vec::new();
+    for guarded in [false, true] {
+        let plan = Plan::negative(seed, guarded);
+        announce(&plan);
+        let outcome = round::run(&plan, binary, None, interrupt)?;
+        tell(args, &plan, &outcome);
+        if outcome.interrupted {
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        seen.push(outcome);
+    }
+    let [without, with] = &seen[..] else { return Err("two rounds are not two".to_owned()) };
+    let (overlaps, lost) = (without.overlaps, without.witness.lost());
     println!();
-    if overlaps > 0 {
+    if overlaps == 0 {
         println!(
-            "as it must be: nodes that forget what they granted let two hold one lock. Seen \
-             {overlaps} times; {lost} updates were lost by it"
+            "NOT SEEN: two holders at the same time. Either nodes did not forget, or nobody looks"
         );
-        return Ok(ExitCode::SUCCESS);
+        return Ok(ExitCode::FAILURE);
     }
     println!(
-        "NOT SEEN: two holders at the same time. Either nodes did not forget, or nobody looks"
+        "as it must be: without the restart guard, nodes that forget what they granted let two hold \
+         one lock. Seen {overlaps} times; {lost} updates were lost by it"
     );
-    Ok(ExitCode::FAILURE)
+    if !with.violations.is_empty() {
+        println!("BUT ALSO WITH IT something was wrong: {}", with.violations.len());
+        return Ok(ExitCode::FAILURE);
+    }
+    let granted = with.tally.granted;
+    println!("as it must be: with it, the same did no harm. {granted} locks were granted");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn announce(plan: &Plan) {
     let kinds: Vec<_> = plan.kinds.iter().map(|kind| kind.name()).collect();
-    let Plan { seed, nodes, max_ttl, exact, .. } = plan;
+    let Plan { seed, nodes, quorum, max_ttl, exact, guarded, .. } = plan;
     let exact = if *exact { ", no margin" } else { "" };
+    let off = if *guarded { "" } else { ", restart guard off" };
     println!(
-        "\nseed {seed}: {nodes} nodes, ttl up to {}{exact}; {}",
+        "\nseed {seed}: {quorum} of {nodes} nodes, ttl up to {}{exact}{off}; {}",
         seconds(*max_ttl),
         kinds.join(", ")
     );
+    if let Some(why) = plan.outside {
+        println!("  outside what mutual exclusion is promised for: {why}; all else is");
+    }
 }
 
 /// What came of a round, and how it can be repeated if it should not have.
@@ -166,12 +193,18 @@ fn tell(args: &Args, plan: &Plan, outcome: &Outcome) {
         _ => "not healed".to_owned(),
     };
     println!(
-        "  {} faults, {} grants, {} losses; {} overlaps, {} lost updates, {} keys left, {healed}",
+        "  {} faults, {} grants, {} losses; {} overlaps, {} lost updates, {} with fences; {} of {} \
+         fences wrong; {} of {} holders short of votes; {} keys left, {healed}",
         outcome.injected.values().sum::<u64>(),
         outcome.tally.granted,
         outcome.tally.lost.values().sum::<u64>(),
         outcome.overlaps,
         outcome.witness.lost(),
+        outcome.store.lost(),
+        outcome.disordered,
+        outcome.fenced,
+        outcome.votes.short,
+        outcome.votes.judged,
         outcome.keys.wrong().count(),
     );
     if outcome.violations.is_empty() {

@@ -1,41 +1,42 @@
 //! Does to servers, connections and processes what the plan says, and takes it back.
 
-use std::collections::BTreeMap;
-use std::thread;
+use std::collections::{BTreeMap, BTreeSet};
 
-use quorlock_servers::Nodes;
-use quorlock_servers::proxy::{Effect, Proxy};
-use quorlock_sim::time::Time;
+use quorlock_servers::proxy::{Blow, Effect, Proxy};
 
+use crate::act::{Act, Event, Kind, Ways};
 use crate::clock::now;
 use crate::crew::{Crew, Shared, lock};
-use crate::plan::{Act, Event, Kind, PROCESSES, Plan, Ways, nanos};
+use crate::plan::PROCESSES;
+use crate::servers::Servers;
 
 /// The world that it has in its hands.
 pub(crate) struct Nemesis {
-    pub(crate) nodes: Nodes,
+    pub(crate) servers: Servers,
     /// By process and node.
     pub(crate) proxies: Vec<Vec<Proxy>>,
     pub(crate) crew: Crew,
     pub(crate) ledger: Shared,
     /// How often each kind of fault was begun.
     pub(crate) injected: BTreeMap<Kind, u64>,
-    /// When the nodes that are down were killed.
-    killed: BTreeMap<usize, Time>,
-    down_time: Time,
+    /// The nodes that are down,
+    killed: BTreeSet<usize>,
+    /// replicas,
+    replicas: BTreeSet<usize>,
+    /// or may evict keys.
+    evicting: BTreeSet<usize>,
 }
 
 impl Nemesis {
     pub(crate) fn new(
-        plan: &Plan,
-        nodes: Nodes,
+        servers: Servers,
         proxies: Vec<Vec<Proxy>>,
         crew: Crew,
         ledger: &Shared,
     ) -> Self {
-        let (injected, killed) = Default::default();
-        let down_time = plan.down_time();
-        Self { nodes, proxies, crew, ledger: ledger.clone(), injected, killed, down_time }
+        let (injected, killed, replicas, evicting) = Default::default();
+        let ledger = ledger.clone();
+        Self { servers, proxies, crew, ledger, injected, killed, replicas, evicting }
     }
 
     /// Does what is due.
@@ -55,10 +56,6 @@ impl Nemesis {
             }
             Act::Strike(ways, blow) => self.each(ways, |proxy| proxy.strike(*blow)),
             Act::Release(ways) => self.each(ways, Proxy::release),
-            Act::KillNode(node) => self.kill(*node)?,
-            Act::StartNode(node) => self.start(*node)?,
-            Act::StopNode(node) => self.nodes[*node].pause().map_err(|error| error.to_string())?,
-            Act::ContinueNode(node) => self.resume(*node)?,
             Act::StopClient(process) => {
                 let held = self.crew.stop(*process)?;
                 lock(&self.ledger).tally.stopped_holding += u64::from(held > 0);
@@ -69,11 +66,54 @@ impl Nemesis {
                 lock(&self.ledger).tally.killed_holding += u64::from(held > 0);
             }
             Act::StartClient(process) => self.crew.start_again(*process)?,
-            Act::Amnesia(places) => {
-                for &place in places {
-                    self.nodes[place].restart().map_err(|error| error.to_string())?;
+            act => self.act_on_server(act)?,
+        }
+        Ok(())
+    }
+
+    fn act_on_server(&mut self, act: &Act) -> Result<(), String> {
+        let servers = &mut self.servers;
+        match act {
+            Act::KillNode(node) => {
+                servers.node(*node).kill().map_err(|error| error.to_string())?;
+                self.killed.insert(*node);
+            }
+            Act::StartNode(node) => self.start(*node)?,
+            Act::StopNode(node) => {
+                servers.node(*node).pause().map_err(|error| error.to_string())?;
+            }
+            Act::ContinueNode(node) => self.resume(*node)?,
+            Act::Amnesia(places) => servers.start_empty(places)?,
+            Act::LogTail(places, bytes) => servers.start_without_tail(places, *bytes)?,
+            Act::Flush(places) => {
+                places.iter().try_for_each(|node| servers.command(*node, &["FLUSHALL"]))?;
+            }
+            Act::Reload(node) => servers.command(*node, &["DEBUG", "RELOAD"])?,
+            Act::Forget(places) => places.iter().try_for_each(|node| servers.forget(*node))?,
+            Act::ReplicaOf(node, of) => {
+                servers.follow(*node, *of)?;
+                self.replicas.insert(*node);
+            }
+            Act::MasterAgain(node) => self.stand_alone(*node)?,
+            Act::Follow(node) => servers.follow_with_spare(*node)?,
+            Act::Promote(node) => {
+                let new = servers.promote(*node)?;
+                for proxies in &self.proxies {
+                    proxies[*node].lead_to(new);
+                    // What led to the old one ends with it; but not before somebody says so, if it is held.
+                    proxies[*node].strike(Blow::Close);
                 }
             }
+            Act::Evict(node) => {
+                servers.command(*node, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])?;
+                servers.command(*node, &["CONFIG", "SET", "maxmemory", "100mb"])?;
+                self.evicting.insert(*node);
+            }
+            Act::NoEviction(node) => self.no_eviction(*node)?,
+            Act::Step(node, by) => servers.step(*node, *by)?,
+            Act::Run(node, ppm) => servers.run(*node, *ppm)?,
+            Act::SetRight(node) => servers.set_right(*node)?,
+            _ => {}
         }
         Ok(())
     }
@@ -84,22 +124,25 @@ impl Nemesis {
         }
     }
 
-    fn kill(&mut self, node: usize) -> Result<(), String> {
-        self.nodes[node].kill().map_err(|error| error.to_string())?;
-        // From when it is gone: nothing was granted later.
-        self.killed.insert(node, now());
-        Ok(())
-    }
-
     fn start(&mut self, node: usize) -> Result<(), String> {
-        let Some(killed) = self.killed.remove(&node) else { return Ok(()) };
-        let left = (killed + self.down_time - now()).max(0);
-        thread::sleep(nanos(left));
-        self.nodes[node].restart().map_err(|error| error.to_string())
+        if self.killed.remove(&node) { self.servers.start_empty(&[node]) } else { Ok(()) }
     }
 
     fn resume(&self, node: usize) -> Result<(), String> {
-        self.nodes[node].resume().map_err(|error| error.to_string())
+        self.servers.node(node).resume().map_err(|error| error.to_string())
+    }
+
+    fn stand_alone(&mut self, node: usize) -> Result<(), String> {
+        if self.replicas.remove(&node) { self.servers.stand_alone(node) } else { Ok(()) }
+    }
+
+    fn no_eviction(&mut self, node: usize) -> Result<(), String> {
+        if self.evicting.remove(&node) {
+            let servers = &self.servers;
+            servers.command(node, &["CONFIG", "SET", "maxmemory", "0"])?;
+            servers.command(node, &["CONFIG", "SET", "maxmemory-policy", "noeviction"])?;
+        }
+        Ok(())
     }
 
     /// Takes everything back.
@@ -109,12 +152,11 @@ impl Nemesis {
     pub(crate) fn heal(&mut self) -> Result<(), String> {
         lock(&self.ledger).note(now(), "-- everything is taken back");
         self.proxies.iter().flatten().for_each(Proxy::open);
-        for node in 0..self.nodes.len() {
-            if self.killed.contains_key(&node) {
-                self.start(node)?;
-            } else {
-                self.resume(node)?;
-            }
+        for node in 0..self.servers.places() {
+            self.start(node)?;
+            self.resume(node)?;
+            self.stand_alone(node)?;
+            self.no_eviction(node)?;
         }
         for process in 0..PROCESSES {
             self.crew.start_again(process)?;

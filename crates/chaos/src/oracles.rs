@@ -10,6 +10,12 @@ use quorlock_sim::time::Time;
 pub(crate) struct Hold {
     pub(crate) holder: String,
     pub(crate) resource: usize,
+    /// Under what it is held on the nodes.
+    pub(crate) token: String,
+    /// Its number, if the resource has some.
+    pub(crate) fence: Option<u64>,
+    /// When the call for it began.
+    pub(crate) asked: Time,
     /// When the call had returned with it.
     pub(crate) from: Time,
     /// When the call to give it back began, or when it ceased to be valid, whatever came first.
@@ -83,6 +89,85 @@ impl Witness {
     }
 }
 
+/// Oracle 2 once more, for locks with fences: a store as they are made for. It refuses whoever has a
+/// smaller number than one that it has seen, and a new holder shows its number before it reads. It asks
+/// for nothing else: not who holds the lock, and not until when. So it is exact whatever happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Store {
+    newest: u64,
+    pub(crate) number: u64,
+    /// How often it was written.
+    pub(crate) writes: u64,
+    /// How often somebody came with a smaller number than another one before.
+    pub(crate) refused: u64,
+}
+
+impl Store {
+    /// A holder shows its number, and reads.
+    pub(crate) fn read(&mut self, fence: u64) -> Option<u64> {
+        if self.is_old(fence) {
+            return None;
+        }
+        self.newest = fence;
+        Some(self.number)
+    }
+
+    /// Writes one more than what was read, unless another one has shown a larger number since.
+    pub(crate) fn write(&mut self, fence: u64, read: u64) -> Written {
+        if self.is_old(fence) {
+            return Written::TooLate;
+        }
+        self.newest = fence;
+        let was = self.number;
+        self.number = read + 1;
+        self.writes += 1;
+        if was == read { Written::Yes } else { Written::OverAnothers { was } }
+    }
+
+    fn is_old(&mut self, fence: u64) -> bool {
+        let is_old = fence < self.newest;
+        self.refused += u64::from(is_old);
+        is_old
+    }
+
+    /// Updates that were lost, in sum.
+    pub(crate) fn lost(&self) -> u64 {
+        self.writes.abs_diff(self.number)
+    }
+}
+
+/// Oracle 3: of one resource, no fence is shown twice, and whoever asks after another one has been shown
+/// gets a larger one. Returns pairs of which that is not so, the one that was shown first first.
+pub(crate) fn disordered(holds: &[Hold]) -> Vec<(&Hold, &Hold)> {
+    let fenced = |hold: &&Hold| hold.fence.is_some();
+    let mut by_fence: Vec<&Hold> = holds.iter().filter(fenced).collect();
+    by_fence.sort_by_key(|hold| (hold.resource, hold.fence, hold.from));
+    let is_twice = |pair: &&[&Hold]| {
+        let [one, other] = pair else { return false };
+        (one.resource, one.fence) == (other.resource, other.fence)
+    };
+    let twice = by_fence.windows(2).filter(is_twice).map(|pair| (pair[0], pair[1]));
+    let mut pairs: Vec<(&Hold, &Hold)> = twice.collect();
+    let mut shown = by_fence.clone();
+    shown.sort_by_key(|hold| (hold.resource, hold.from));
+    by_fence.sort_by_key(|hold| (hold.resource, hold.asked));
+    let (mut next, mut largest) = (0, None::<&Hold>);
+    for hold in by_fence {
+        while let Some(before) = shown.get(next)
+            && (before.resource, before.from) < (hold.resource, hold.asked)
+        {
+            if largest.is_none_or(|one| (one.resource, one.fence) < (before.resource, before.fence))
+            {
+                largest = Some(before);
+            }
+            next += 1;
+        }
+        let before = largest.filter(|one| one.resource == hold.resource && one.fence > hold.fence);
+        pairs.extend(before.map(|before| (before, hold)));
+    }
+    pairs
+}
+
 /// Oracle 5: what keys the nodes have when all clients have been shut down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keys {
@@ -118,8 +203,55 @@ pub(crate) fn late<'a>(
 mod tests {
     use super::*;
 
+    impl Store {
+        /// One that has been written to, and has refused something.
+        pub(crate) fn seen() -> Self {
+            Self { newest: 1, number: 1, writes: 1, refused: 1 }
+        }
+    }
+
+    impl Hold {
+        pub(crate) fn test(holder: &str, resource: usize, from: Time, to: Time) -> Self {
+            let (holder, token) = (holder.to_owned(), String::new());
+            Self { holder, resource, token, fence: None, asked: from, from, to }
+        }
+    }
+
     fn hold(holder: &str, resource: usize, from: Time, to: Time) -> Hold {
-        Hold { holder: holder.to_owned(), resource, from, to }
+        Hold::test(holder, resource, from, to)
+    }
+
+    #[test]
+    fn fences_are_unique_and_grow_with_time() {
+        let fenced = |holder, asked, from, fence| Hold {
+            asked,
+            fence: Some(fence),
+            ..hold(holder, 0, from, from + 1)
+        };
+        let names = |holds: &[Hold]| -> Vec<(String, String)> {
+            let names = |(one, two): (&Hold, &Hold)| (one.holder.clone(), two.holder.clone());
+            disordered(holds).into_iter().map(names).collect()
+        };
+        // Who asked before another was shown its number may get a smaller one.
+        let fine = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 6), fenced("c", 11, 30, 8)];
+        assert_eq!(names(&fine), []);
+        let twice = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 7)];
+        assert_eq!(names(&twice), [("a".into(), "b".into())]);
+        let back = [fenced("a", 0, 10, 9), fenced("b", 0, 12, 3), fenced("c", 13, 20, 8)];
+        assert_eq!(names(&back), [("a".into(), "c".into())]);
+        let other = [fenced("a", 0, 10, 9), Hold { resource: 1, ..fenced("b", 11, 12, 3) }];
+        assert_eq!(names(&other), []);
+    }
+
+    #[test]
+    fn a_store_refuses_who_is_behind_and_sees_what_is_lost() {
+        let mut store = Store::default();
+        assert_eq!((store.read(5), store.write(5, 0)), (Some(0), Written::Yes));
+        assert_eq!((store.read(6), store.write(5, 1)), (Some(1), Written::TooLate));
+        assert_eq!((store.read(4), store.write(6, 1), store.refused), (None, Written::Yes, 2));
+        // Two with one number.
+        assert_eq!(store.write(6, 1), Written::OverAnothers { was: 2 });
+        assert_eq!(store.lost(), 1);
     }
 
     fn found(holds: &[Hold]) -> Vec<(&str, &str)> {

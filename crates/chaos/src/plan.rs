@@ -1,160 +1,162 @@
 //! What is done to whom, and when: drawn from a seed, before anything is started.
 //!
 //! Swarm style: a seed uses some kinds of faults and leaves the others out, so that rare mixtures
-//! come about. Two kinds are not left to chance: six seeds in a row use all twelve.
-
-use std::fmt;
+//! come about. A third of them is not left to chance: three seeds in a row use all.
 
 use quorlock_servers::proxy::{Blow, Direction, Way};
 use quorlock_sim::Random;
-use quorlock_sim::time::{MS, SECOND, Time};
+use quorlock_sim::time::{MS, SECOND, Time, US};
+
+use crate::act::{Act, Event, Kind, Places, Ways};
 
 /// How many worker processes there are.
 pub(crate) const PROCESSES: usize = 3;
 
 /// How long faults are injected, before all of them are healed.
-const FAULTS: Time = 5 * SECOND;
+const FAULTS: Time = 7 * SECOND;
 
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Delay,
-    Hold,
-    HoldOld,
-    Drop,
-    HalfClose,
-    Reset,
-    Truncate,
-    Split,
-    KillNode,
-    StopNode,
-    StopClient,
-    KillClient,
-    /// Not a fault that quorlock withstands: `--negative` alone does it.
-    Amnesia,
-}
-
-/// All that is drawn from.
-pub(crate) const KINDS: [Kind; 12] = [
-    Kind::Delay,
-    Kind::KillNode,
-    Kind::Hold,
-    Kind::StopClient,
-    Kind::HoldOld,
-    Kind::Reset,
-    Kind::Drop,
-    Kind::KillClient,
-    Kind::HalfClose,
-    Kind::StopNode,
-    Kind::Truncate,
-    Kind::Split,
+/// All that is drawn from; a seed uses one of the lines for certain. Who may lose data and whose clock
+/// is set wrong are in different ones: together they leave nothing of which fences could be certain.
+pub(crate) const KINDS: [&[Kind]; 3] = [
+    &[
+        Kind::Delay,
+        Kind::Hold,
+        Kind::StopClient,
+        Kind::KillNode,
+        Kind::Amnesia,
+        Kind::Flush,
+        Kind::Forget,
+    ],
+    &[
+        Kind::HoldOld,
+        Kind::Reset,
+        Kind::KillClient,
+        Kind::LogTail,
+        Kind::ReplicaOf,
+        Kind::Promote,
+        Kind::Drift,
+    ],
+    &[
+        Kind::Drop,
+        Kind::HalfClose,
+        Kind::Truncate,
+        Kind::Split,
+        Kind::StopNode,
+        Kind::Reload,
+        Kind::Evict,
+        Kind::Jump,
+    ],
 ];
 
 /// So many seeds in a row use every kind.
-pub(crate) const SEEDS_FOR_ALL: u64 = KINDS.len() as u64 / 2;
-
-/// Some nodes or processes, by their places.
-pub(crate) type Places = Vec<usize>;
-
-/// Which connections: those of these processes to these nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ways {
-    pub(crate) processes: Places,
-    pub(crate) nodes: Places,
-}
-
-/// Something that is done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    Set(Ways, Vec<Direction>, Way),
-    Strike(Ways, Blow),
-    Release(Ways),
-    KillNode(usize),
-    /// Not before all that it had granted is over.
-    StartNode(usize),
-    StopNode(usize),
-    ContinueNode(usize),
-    StopClient(usize),
-    ContinueClient(usize),
-    KillClient(usize),
-    StartClient(usize),
-    /// These nodes lose their data and are back at once.
-    Amnesia(Places),
-}
-
-/// An act and its time, counted from the start of the round.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
-    pub(crate) at: Time,
-    /// The fault that it begins; nothing where it ends one.
-    pub(crate) begins: Option<Kind>,
-    pub(crate) act: Act,
-}
+pub(crate) const SEEDS_FOR_ALL: u64 = KINDS.len() as u64;
 
 /// A round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
+    pub(crate) quorum: usize,
     pub(crate) max_ttl: Time,
     /// Locks are believed in until the very last moment: no margin, and no drift between clocks that
     /// are one clock.
     pub(crate) exact: bool,
+    /// Clients look whether nodes can be trusted.
+    pub(crate) guarded: bool,
     pub(crate) kinds: Vec<Kind>,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Time,
+    /// Why nobody promises that only one holds a lock, if so. All else is promised.
+    pub(crate) outside: Option<&'static str>,
 }
 
 impl Plan {
-    /// The round of a seed.
-    pub(crate) fn draw(seed: u64) -> Self {
+    /// The round of a seed. Clocks are moved only if they can be.
+    pub(crate) fn draw(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 0);
-        let nodes = if random.percent(40) { 3 } else { 5 };
-        let max_ttl = random.pick(&[600 * MS, SECOND, 1500 * MS]);
-        let exact = random.coin();
-        let forced = usize::try_from(seed % SEEDS_FOR_ALL).unwrap_or(0) * 2;
-        let mut kinds = KINDS[forced..forced + 2].to_vec();
-        for kind in KINDS {
-            if !kinds.contains(&kind) && random.percent(35) {
+        let forced = KINDS[usize::try_from(seed % SEEDS_FOR_ALL).unwrap_or(0)];
+        let jumps = clocks && forced.contains(&Kind::Jump);
+        let mut kinds = forced.to_vec();
+        for kind in KINDS.concat() {
+            let may = kind != Kind::Jump && !(jumps && kind.loses_data());
+            if may && !kinds.contains(&kind) && random.percent(20) {
                 kinds.push(kind);
             }
         }
+        kinds.retain(|kind| clocks || !kind.moves_clock());
+        let nodes = if random.percent(if jumps { 20 } else { 40 }) { 3 } else { 5 };
+        // With four of five, two votes may vanish.
+        let quorum = if nodes == 5 && random.percent(if jumps { 80 } else { 20 }) {
+            4
+        } else {
+            nodes / 2 + 1
+        };
+        let max_ttl = random.pick(&[400 * MS, 700 * MS, 900 * MS]);
+        let exact = random.coin() && !kinds.contains(&Kind::Drift);
         let mut draw = Draw {
             random,
             nodes,
+            quorum,
             max_ttl,
             events: Vec::new(),
             nodes_out: Vec::new(),
             processes_out: Vec::new(),
+            jumped: Vec::new(),
         };
         for &kind in &kinds {
-            for _ in 0..2 + draw.random.below(4) {
-                draw.fault(kind);
+            for _ in 0..draw.count(kind) {
+                // There may be no room for it at the time that was drawn.
+                let before = draw.events.len();
+                (0..50).find(|_| {
+                    draw.fault(kind);
+                    draw.events.len() > before
+                });
             }
         }
+        let vanish = 2 * quorum - nodes - 1;
+        let outside = (draw.jumped.len() > vanish)
+            .then_some("clocks are set wrong on more nodes than votes may vanish");
         let mut events = draw.events;
         events.sort_by_key(|event| event.at);
-        Self { seed, nodes, max_ttl, exact, kinds, events, faults: FAULTS }
+        let faults = FAULTS;
+        Self { seed, nodes, quorum, max_ttl, exact, guarded: true, kinds, events, faults, outside }
     }
 
-    /// What must go wrong: a majority forgets, again and again, what it has granted.
-    pub(crate) fn negative(seed: u64) -> Self {
-        let (nodes, max_ttl) = (5, 1500 * MS);
+    /// A majority forgets, again and again, what it has granted. If it is not `guarded`, nobody looks
+    /// whether it did, and it must go wrong.
+    pub(crate) fn negative(seed: u64, guarded: bool) -> Self {
+        let (nodes, quorum, max_ttl) = (5, 3, 1500 * MS);
         let mut random = Random::new(seed, 0);
         let begins = Some(Kind::Amnesia);
         let amnesia = |place| {
-            let forgetful = random.some(nodes, nodes / 2 + 1);
+            let forgetful = random.some(nodes, quorum);
             Event { at: SECOND + 500 * MS * place, begins, act: Act::Amnesia(forgetful) }
         };
         let events = (0..6).map(amnesia).collect();
         let kinds = vec![Kind::Amnesia];
-        Self { seed, nodes, max_ttl, exact: false, kinds, events, faults: FAULTS }
+        Self {
+            seed,
+            nodes,
+            quorum,
+            max_ttl,
+            exact: false,
+            guarded,
+            kinds,
+            events,
+            faults: 5 * SECOND,
+            outside: None,
+        }
     }
 
-    /// How long a node that has lost its data stays down: everything that it had granted is over by
-    /// every clock that is right to 1 %, and all timers are a little late.
-    pub(crate) fn down_time(&self) -> Time {
-        over(self.max_ttl)
+    /// Whether that kind of fault is in it.
+    pub(crate) fn has(&self, kind: Kind) -> bool {
+        self.kinds.contains(&kind)
+    }
+
+    /// For how long a node that has lost its data is not asked for votes, and whole seconds of its
+    /// uptime, the looks that clients take (every two seconds) and the time that they ask others for.
+    pub(crate) fn quarantine(&self) -> Time {
+        if self.guarded { over(self.max_ttl) + 2 * SECOND + 4 * SECOND } else { 0 }
     }
 }
 
@@ -166,14 +168,29 @@ pub(crate) fn over(ttl: Time) -> Time {
 struct Draw {
     random: Random,
     nodes: usize,
+    quorum: usize,
     max_ttl: Time,
     events: Vec<Event>,
     /// Which nodes do not work, from when to when.
     nodes_out: Vec<(usize, Time, Time)>,
     processes_out: Vec<(usize, Time, Time)>,
+    /// Whose clocks are set wrong.
+    jumped: Places,
 }
 
+/// What is done to a server and over at once takes less than this.
+const AT_ONCE: Time = 200 * MS;
+
 impl Draw {
+    /// How often a kind is used. What takes nodes out for seconds is not, or nothing else would be seen.
+    fn count(&mut self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Promote | Kind::Jump | Kind::Flush | Kind::Forget | Kind::Amnesia => 1,
+            kind if kind.loses_data() => 1 + self.random.below(2),
+            _ => 1 + self.random.below(4),
+        }
+    }
+
     fn fault(&mut self, kind: Kind) {
         let at = self.random.between(FAULTS / 20, FAULTS * 9 / 10);
         let span = self.random.between(FAULTS / 50, FAULTS * 2 / 5);
@@ -205,7 +222,7 @@ impl Draw {
                 self.strike(kind, at, blow);
             }
             Kind::KillNode => {
-                let down = over(self.max_ttl) + self.random.between(0, FAULTS / 10);
+                let down = self.random.between(0, 2 * self.max_ttl);
                 self.node_out(kind, (at, down), Act::KillNode, Act::StartNode);
             }
             Kind::StopNode => {
@@ -220,7 +237,106 @@ impl Draw {
                 let span = span / 2;
                 self.process_out(kind, (at, span), Act::KillClient, Act::StartClient);
             }
-            Kind::Amnesia => {}
+            Kind::Amnesia => self.at_once(kind, Act::Amnesia),
+            Kind::LogTail => {
+                let bytes = self.random.below(600) + 1;
+                self.at_once(kind, |places| Act::LogTail(places, bytes));
+            }
+            Kind::Flush => self.at_once(kind, Act::Flush),
+            Kind::Forget => self.at_once(kind, Act::Forget),
+            Kind::Reload => {
+                let node = self.random.index(self.nodes);
+                self.takes(kind, (node, at, AT_ONCE), Act::Reload(node), None);
+            }
+            Kind::ReplicaOf => {
+                // Never of one behind it in the list: two that were each other's replicas in turn
+                // could show their own old data for what is there now.
+                let node = 1 + self.random.index(self.nodes - 1);
+                let of = self.random.index(node);
+                let (at, span) = (at * 2 / 3, span / 2);
+                let end = Some(Act::MasterAgain(node));
+                self.takes(kind, (node, at, span), Act::ReplicaOf(node, of), end);
+            }
+            Kind::Promote => {
+                let node = self.random.index(self.nodes);
+                let span = self.random.between(FAULTS / 10, FAULTS / 5);
+                let end = Some(Act::Promote(node));
+                self.takes(kind, (node, at / 2, span), Act::Follow(node), end);
+            }
+            Kind::Evict => {
+                let node = self.random.index(self.nodes);
+                let end = Some(Act::NoEviction(node));
+                self.takes(kind, (node, at, span), Act::Evict(node), end);
+            }
+            Kind::Drift => self.drift(kind, at),
+            Kind::Jump => self.jump(kind, at),
+        }
+    }
+
+    /// Some nodes that nothing is done to at that time lose data.
+    fn at_once(&mut self, kind: Kind, act: impl FnOnce(Places) -> Act) {
+        // In the first half, so that they vote again before the end.
+        let at = self.random.between(FAULTS / 20, FAULTS / 2);
+        let minority = (self.nodes - 1) / 2;
+        let wanted = self.random.pick(&[1, 1, minority, minority + 1, self.nodes]);
+        let mut places = self.random.some(self.nodes, wanted);
+        places.retain(|node| !self.is_out(*node, at, AT_ONCE));
+        if !places.is_empty() {
+            self.nodes_out.extend(places.iter().map(|node| (*node, at, at + AT_ONCE)));
+            self.event(at, Some(kind), act(places));
+        }
+    }
+
+    /// Nothing else is done to the node's server meanwhile.
+    fn takes(
+        &mut self,
+        kind: Kind,
+        (node, at, span): (usize, Time, Time),
+        begin: Act,
+        end: Option<Act>,
+    ) {
+        let span = span + AT_ONCE;
+        if self.is_out(node, at, span) || at + span > FAULTS {
+            return;
+        }
+        self.nodes_out.push((node, at, at + span));
+        self.event(at, Some(kind), begin);
+        if let Some(end) = end {
+            self.event(at + span - AT_ONCE, None, end);
+        }
+    }
+
+    fn is_out(&self, node: usize, at: Time, span: Time) -> bool {
+        self.nodes_out.iter().any(|out| out.0 == node && overlap(out, at, span))
+    }
+
+    /// One step of at most two milliseconds for each node, and half a percent fast or slow: the longest
+    /// ttl is short, and no second step may fall into the same.
+    fn drift(&mut self, kind: Kind, at: Time) {
+        let node = self.random.index(self.nodes);
+        if self.events.iter().any(|event| matches!(event.act, Act::Step(other, _) if other == node))
+        {
+            return;
+        }
+        let by = self.random.between(-1900 * US, 1900 * US);
+        self.event(at, Some(kind), Act::Step(node, by));
+        let ppm = i64::try_from(self.random.below(9801)).unwrap_or(0) - 4900;
+        let later = self.random.between(at, FAULTS);
+        self.event(later, None, Act::Run(node, ppm));
+    }
+
+    fn jump(&mut self, kind: Kind, at: Time) {
+        let two = 2 * self.quorum > self.nodes + 1;
+        let count = if two { self.random.pick(&[1, 2]) } else { 1 + self.random.index(self.nodes) };
+        self.jumped = self.random.some(self.nodes, count);
+        for node in self.jumped.clone() {
+            let by = self.random.pick(&[SECOND, 10 * SECOND, 600 * SECOND, 3600 * SECOND]);
+            let by = if self.random.coin() { by } else { -by };
+            self.event(at, Some(kind), Act::Step(node, by));
+            if by < 0 {
+                // What was locked before would stay so for as long.
+                self.event(FAULTS - 1, None, Act::SetRight(node));
+            }
         }
     }
 
@@ -319,127 +435,104 @@ impl Some for Random {
     }
 }
 
-impl Kind {
-    /// What it is called, in a table of a width.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Delay => "delay",
-            Self::Hold => "hold, then release",
-            Self::HoldOld => "hold old connections only",
-            Self::Drop => "drop",
-            Self::HalfClose => "half-close",
-            Self::Reset => "reset",
-            Self::Truncate => "truncate",
-            Self::Split => "split bytes",
-            Self::KillNode => "kill -9 a node",
-            Self::StopNode => "SIGSTOP a node",
-            Self::StopClient => "SIGSTOP a client",
-            Self::KillClient => "kill -9 a client",
-            Self::Amnesia => "amnesia of a majority",
-        }
-    }
-}
-
-/// Node a, b, c …
-pub(crate) fn node_name(place: usize) -> char {
-    ('a'..='z').nth(place).unwrap_or('?')
-}
-
-fn nodes(places: &Places) -> String {
-    places.iter().map(|&place| node_name(place)).map(String::from).collect::<Vec<_>>().join(" ")
-}
-
-impl fmt::Display for Ways {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let processes: Vec<_> = self.processes.iter().map(|place| format!("p{place}")).collect();
-        write!(f, "{} and nodes {}", processes.join(" "), nodes(&self.nodes))
-    }
-}
-
-impl fmt::Display for Act {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Set(ways, directions, way) => {
-                let there = match directions[..] {
-                    [Direction::ToServer] => "commands",
-                    [Direction::ToClient] => "answers",
-                    _ => "commands and answers",
-                };
-                write!(f, "between {ways}: {there} ")?;
-                match way {
-                    Way::Open => write!(f, "pass again"),
-                    Way::Delay(delay) => write!(f, "are late by {delay:.0?}"),
-                    Way::Hold => write!(f, "are held"),
-                    Way::Drop => write!(f, "are dropped"),
-                    Way::Split(piece) => write!(f, "come in pieces of {piece} bytes"),
-                }
-            }
-            Self::Strike(ways, blow) => write!(f, "connections between {ways}: {blow:?}"),
-            Self::Release(ways) => write!(f, "connections between {ways}: what was held comes"),
-            Self::KillNode(node) => write!(f, "node {}: kill -9", node_name(*node)),
-            Self::StartNode(node) => write!(f, "node {}: started, empty", node_name(*node)),
-            Self::StopNode(node) => write!(f, "node {}: SIGSTOP", node_name(*node)),
-            Self::ContinueNode(node) => write!(f, "node {}: SIGCONT", node_name(*node)),
-            Self::StopClient(process) => write!(f, "process p{process}: SIGSTOP"),
-            Self::ContinueClient(process) => write!(f, "process p{process}: SIGCONT"),
-            Self::KillClient(process) => write!(f, "process p{process}: kill -9"),
-            Self::StartClient(process) => write!(f, "process p{process}: a new one"),
-            Self::Amnesia(places) => {
-                write!(f, "nodes {}: kill -9, and started at once, empty", nodes(places))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn plans() -> impl Iterator<Item = Plan> {
+        (0..500).map(|seed| Plan::draw(seed, true))
+    }
+
     #[test]
     fn a_seed_is_a_schedule() {
         for seed in 0..50 {
-            assert_eq!(Plan::draw(seed), Plan::draw(seed));
-            assert_ne!(Plan::draw(seed).events, Plan::draw(seed + 1).events);
-            assert_eq!(Plan::negative(seed), Plan::negative(seed));
+            assert_eq!(Plan::draw(seed, true), Plan::draw(seed, true));
+            assert_ne!(Plan::draw(seed, true).events, Plan::draw(seed + 1, true).events);
+            assert_eq!(Plan::negative(seed, false), Plan::negative(seed, false));
         }
     }
 
     #[test]
-    fn six_seeds_in_a_row_use_every_kind() {
+    fn three_seeds_in_a_row_use_every_kind() {
         for from in 0..200 {
             let used: Vec<Kind> = (from..from + SEEDS_FOR_ALL)
-                .flat_map(|seed| Plan::draw(seed).events)
+                .flat_map(|seed| Plan::draw(seed, true).events)
                 .filter_map(|event| event.begins)
                 .collect();
-            assert!(KINDS.iter().all(|kind| used.contains(kind)), "seeds from {from}");
+            let unused: Vec<_> = KINDS.concat();
+            let unused: Vec<_> = unused.iter().filter(|kind| !used.contains(kind)).collect();
+            assert!(unused.is_empty(), "seeds from {from}: {unused:?}");
         }
     }
 
-    /// The assumptions under which mutual exclusion is promised: who has lost its data stays down,
-    /// and never is a majority down or stopped.
     #[test]
-    fn what_is_drawn_stays_within_the_assumptions() {
-        for seed in 0..500 {
-            let plan = Plan::draw(seed);
-            let (mut out, mut killed) = (Vec::new(), vec![None; plan.nodes]);
-            for Event { at, act, .. } in &plan.events {
+    fn clocks_that_cannot_be_moved_are_not() {
+        let events = (0..100).flat_map(|seed| Plan::draw(seed, false).events);
+        assert!(events.filter_map(|event| event.begins).all(|kind| !kind.moves_clock()));
+    }
+
+    /// Never is a majority down or stopped, and nothing is done to a server that cannot answer.
+    #[test]
+    fn who_is_down_or_stopped_is_left_alone_and_few() {
+        for plan in plans() {
+            let (seed, mut out, mut follows) = (plan.seed, Vec::new(), Vec::new());
+            for Event { act, .. } in &plan.events {
                 match act {
-                    Act::KillNode(node) => {
-                        killed[*node] = Some(*at);
+                    Act::KillNode(node) | Act::StopNode(node) => {
+                        assert!(!follows.contains(node), "seed {seed}");
                         out.push(*node);
                     }
-                    Act::StartNode(node) => {
-                        let since = killed[*node].take().expect("only what was killed");
-                        assert!(at - since >= plan.down_time(), "seed {seed}");
+                    Act::StartNode(node) | Act::ContinueNode(node) => {
                         out.retain(|other| other != node);
                     }
-                    Act::StopNode(node) => out.push(*node),
-                    Act::ContinueNode(node) => out.retain(|other| other != node),
-                    Act::Amnesia(_) => panic!("seed {seed}"),
+                    Act::Amnesia(places)
+                    | Act::LogTail(places, _)
+                    | Act::Flush(places)
+                    | Act::Forget(places) => {
+                        assert!(!places.iter().any(|node| out.contains(node)), "seed {seed}");
+                        assert!(!places.iter().any(|node| follows.contains(node)), "seed {seed}");
+                    }
+                    Act::Follow(node) | Act::ReplicaOf(node, _) => {
+                        assert!(!out.contains(node), "seed {seed}");
+                        follows.push(*node);
+                    }
+                    Act::Promote(node) | Act::MasterAgain(node) => {
+                        assert!(!out.contains(node), "seed {seed}");
+                        follows.retain(|other| other != node);
+                    }
                     _ => {}
                 }
                 assert!(out.len() <= (plan.nodes - 1) / 2, "seed {seed}");
             }
+            assert!(follows.is_empty(), "seed {seed}");
         }
+    }
+
+    /// The assumptions: clocks by which fences are told after data was lost are right; those that are
+    /// wrong are few, or it is said that nothing is promised; and what is allowed is little.
+    #[test]
+    fn what_is_drawn_is_within_the_assumptions_or_says_so() {
+        let (mut inside, mut outside) = (0, 0);
+        for plan in plans() {
+            let jumped = plan.kinds.contains(&Kind::Jump);
+            assert!(!jumped || !plan.kinds.iter().any(|kind| kind.loses_data()));
+            let mut steps = vec![0; plan.nodes];
+            for Event { act, .. } in &plan.events {
+                match act {
+                    Act::Step(node, by) if by.abs() <= 2 * MS => {
+                        steps[*node] += 1;
+                        assert!(!plan.exact && steps[*node] == 1);
+                    }
+                    Act::Step(..) => assert!(jumped),
+                    Act::Run(_, ppm) => assert!(!plan.exact && ppm.abs() <= 5000),
+                    Act::ReplicaOf(node, of) => assert!(of < node),
+                    _ => {}
+                }
+            }
+            inside += u64::from(jumped && plan.outside.is_none());
+            outside += u64::from(plan.outside.is_some());
+            assert!(plan.outside.is_none() || jumped);
+        }
+        assert!(inside > 50 && outside > 20, "{inside} {outside}");
     }
 }

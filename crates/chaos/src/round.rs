@@ -7,17 +7,21 @@ use std::thread;
 use std::time::Duration;
 
 use quorlock_servers::proxy::{Effect, Proxy};
-use quorlock_servers::{Nodes, Reply, Server, ServerBinary, ServerOptions};
+use quorlock_servers::{Reply, ServerBinary};
 use quorlock_sim::time::{MS, SECOND, Time};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::act::{Act, Kind, node_name};
 use crate::clock::{now, wall_ahead};
 use crate::crew::{Crew, Shared, lock};
 use crate::ledger::{Ledger, Tally, Violation, seconds};
 use crate::nemesis::Nemesis;
-use crate::oracles::{Keys, Witness, late, overlaps};
-use crate::plan::{Kind, PROCESSES, Plan, nanos, node_name, over};
+use crate::oracles::{Hold, Keys, Store, Witness, disordered, late, overlaps};
+use crate::plan::{PROCESSES, Plan, nanos, over};
+use crate::servers::Servers;
+use crate::shim::Shim;
 use crate::talk::{CLIENTS, Job, RESOURCES, Told};
+use crate::votes::judge;
 
 /// What a machine that is busy with other things may take on top of every bound.
 const BUSY: Time = 10 * SECOND;
@@ -48,6 +52,14 @@ pub(crate) struct Outcome {
     pub(crate) tally: Tally,
     pub(crate) overlaps: usize,
     pub(crate) witness: Witness,
+    pub(crate) store: Store,
+    /// Holders with a fence, and pairs of them whose fences are the same or in the wrong order.
+    pub(crate) fenced: usize,
+    pub(crate) disordered: usize,
+    pub(crate) votes: Votes,
+    /// Why overlaps, lost updates of the witness and votes that are missing are nobody's fault; then
+    /// they are counted, and no violations.
+    pub(crate) outside: Option<&'static str>,
     pub(crate) keys: Keys,
     /// When the last client had a lock again after everything was healed; nothing if one had none.
     pub(crate) healed: Option<Time>,
@@ -55,6 +67,17 @@ pub(crate) struct Outcome {
     /// The story around the first violation, and all of it.
     pub(crate) extract: Vec<String>,
     pub(crate) story: Vec<String>,
+}
+
+/// What the servers' own streams say of the holders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Votes {
+    /// Holders of whom it was looked at.
+    pub(crate) judged: u64,
+    /// Holders of whom nobody can say whether they had the votes.
+    pub(crate) blind: u64,
+    /// Holders that had not, for some of their time.
+    pub(crate) short: usize,
 }
 
 /// What is counted, and what it is called.
@@ -73,9 +96,10 @@ pub(crate) const EFFECTS: [(Effect, &str); 10] = [
 
 /// Within how long after the healing each client must have a lock: what the fault phase may have left
 /// on the nodes is over, a silent connection has been replaced (three node timeouts, of a quarter of
-/// the ttl at most, and two seconds), a new one made (one second) after a break (one second).
+/// the ttl at most, and two seconds), a new one made (one second) after a break (one second), and who
+/// has lost its data votes again.
 pub(crate) fn bound(plan: &Plan) -> Time {
-    over(plan.max_ttl) + 3 * plan.max_ttl / 4 + 4 * SECOND + BUSY
+    over(plan.max_ttl) + 3 * plan.max_ttl / 4 + 4 * SECOND + plan.quarantine() + BUSY
 }
 
 /// Runs it.
@@ -85,9 +109,10 @@ pub(crate) fn bound(plan: &Plan) -> Time {
 pub(crate) fn run(
     plan: &Plan,
     binary: &ServerBinary,
+    shim: Option<&Shim>,
     interrupt: &Interrupt,
 ) -> Result<Outcome, String> {
-    let round = Round::start(plan, binary, interrupt.clone())?;
+    let round = Round::start(plan, binary, shim, interrupt.clone())?;
     round.run()
 }
 
@@ -104,24 +129,29 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn start(plan: &'a Plan, binary: &ServerBinary, interrupt: Interrupt) -> Result<Self, String> {
-        let nodes = Nodes::start(binary, plan.nodes, ServerOptions::default());
-        let nodes = nodes.map_err(|error| error.to_string())?;
+    fn start(
+        plan: &'a Plan,
+        binary: &ServerBinary,
+        shim: Option<&Shim>,
+        interrupt: Interrupt,
+    ) -> Result<Self, String> {
+        let servers = Servers::start(plan, binary, shim)?;
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        let ways = |_| nodes.iter().map(|node| runtime.block_on(Proxy::start(node))).collect();
+        let way = |place| runtime.block_on(Proxy::start(servers.node(place)));
+        let ways = |_| (0..plan.nodes).map(way).collect();
         let proxies: Result<Vec<Vec<Proxy>>, _> = (0..PROCESSES).map(ways).collect();
         let proxies = proxies.map_err(|error| format!("a proxy: {error}"))?;
         let start = now();
-        let ledger = Arc::new(Mutex::new(Ledger::new(start)));
+        let ledger = Arc::new(Mutex::new(Ledger::new(start, plan.outside)));
         let crew = Crew::start(jobs(plan, &proxies), &ledger)?;
-        let nemesis = Nemesis::new(plan, nodes, proxies, crew, &ledger);
+        let nemesis = Nemesis::new(servers, proxies, crew, &ledger);
         let (wall_ahead, keys) = (wall_ahead(), Keys::default());
         Ok(Self { plan, interrupt, start, wall_ahead, ledger, nemesis, keys, _runtime: runtime })
     }
 
     fn run(mut self) -> Result<Outcome, String> {
-        let done = self.faults()? && (self.is_negative() || self.healing()?);
+        let done = self.adoption()? && self.faults()? && (self.is_negative() || self.healing()?);
         Ok(self.outcome(!done))
     }
 
@@ -129,18 +159,48 @@ impl<'a> Round<'a> {
         self.plan.kinds == [Kind::Amnesia]
     }
 
+    /// The servers are new, which nobody can tell from having lost everything: waits until all of them
+    /// vote, and every client has had a lock. Returns whether it came to its end.
+    fn adoption(&mut self) -> Result<bool, String> {
+        let bound = bound(self.plan);
+        let deadline = now() + bound;
+        loop {
+            let mut ready = lock(&self.ledger).all_have_held();
+            for place in (0..self.plan.nodes).filter(|_| self.plan.guarded) {
+                let marked = self.nemesis.servers.node(place).command(&["EXISTS", MARKER]);
+                ready &= marked.map_err(|error| error.to_string())? == Reply::Int(1);
+            }
+            if ready {
+                let at = now();
+                lock(&self.ledger).note(at, "-- all nodes vote, and the faults begin");
+                return Ok(true);
+            }
+            if now() >= deadline {
+                let bound = seconds(bound);
+                let what =
+                    format!("new nodes did not vote, or a client had no lock, within {bound}");
+                lock(&self.ledger).violated(now(), what);
+                return Ok(true);
+            }
+            if !self.sleep_until(now() + 20 * MS) {
+                return Ok(false);
+            }
+        }
+    }
+
     /// Returns whether it came to its end.
     fn faults(&mut self) -> Result<bool, String> {
+        let begin = now();
         for event in &self.plan.events {
             if event.at >= self.plan.faults {
                 break;
             }
-            if !self.sleep_until(self.start + event.at) {
+            if !self.sleep_until(begin + event.at) {
                 return Ok(false);
             }
             self.nemesis.act(event)?;
         }
-        Ok(self.sleep_until(self.start + self.plan.faults))
+        Ok(self.sleep_until(begin + self.plan.faults))
     }
 
     /// Everything must come to a good end. Returns whether it came to an end at all.
@@ -180,11 +240,11 @@ impl<'a> Round<'a> {
             let all_closed = ledger.closed >= PROCESSES * CLIENTS;
             self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
-        self.keys.at_once = keys(&self.nemesis.nodes)?;
+        self.keys.at_once = keys(&self.nemesis.servers)?;
         if !self.keys.at_once.is_empty() {
             let deadline = now() + over(self.plan.max_ttl) + SECOND;
             self.keys.later = loop {
-                let left = keys(&self.nemesis.nodes)?;
+                let left = keys(&self.nemesis.servers)?;
                 if left.is_empty() || now() >= deadline {
                     break left;
                 }
@@ -233,9 +293,9 @@ impl<'a> Round<'a> {
     }
 
     fn outcome(self, interrupted: bool) -> Outcome {
-        let Self { start, wall_ahead, ledger, nemesis, keys, .. } = self;
+        let Self { plan, start, wall_ahead, ledger, nemesis, keys, .. } = self;
         let effects = EFFECTS.map(|(effect, _)| nemesis.count(effect));
-        let Nemesis { injected, crew, .. } = nemesis;
+        let Nemesis { injected, crew, servers, .. } = nemesis;
         let alive_at = now();
         // From here on nobody says anything any more.
         drop(crew);
@@ -243,7 +303,7 @@ impl<'a> Round<'a> {
         for process in 0..PROCESSES {
             ledger.killed(process, alive_at);
         }
-        let found: Vec<Violation> = overlaps(ledger.holds())
+        let mut found: Vec<Violation> = overlaps(ledger.holds())
             .into_iter()
             .map(|(first, second)| {
                 let both = first.to.min(second.to) - second.from;
@@ -254,23 +314,59 @@ impl<'a> Round<'a> {
             })
             .collect();
         let overlaps = found.len();
+        let moved = self::wall_ahead() - wall_ahead;
+        let is_moved = moved.abs() > 2 * MS;
+        if is_moved {
+            let what = format!("-- the wall clock was moved by {} in this round", seconds(moved));
+            ledger.note(now(), what);
+        }
+        let mut votes = Votes::default();
+        let wrong: Vec<usize> = plan.events.iter().filter_map(set_wrong).collect();
+        let records = servers.records(plan.guarded, &wrong);
+        match records.filter(|_| plan.guarded && !is_moved) {
+            Some(records) => {
+                let verdict = judge(ledger.holds(), &records, plan.quorum);
+                let short = verdict.short.iter().map(|(hold, at, count)| {
+                    let (who, lock, since) = (&hold.holder, RESOURCES[hold.resource], hold.from);
+                    let (since, quorum) = (ledger.when(since), plan.quorum);
+                    let what = format!(
+                        "{who} holds {lock} since {since} with the votes of {count} nodes, not {quorum}"
+                    );
+                    Violation { at: *at, what }
+                });
+                found.extend(short);
+                let (judged, blind, short) = (verdict.judged, verdict.blind, verdict.short.len());
+                votes = Votes { judged, blind, short };
+            }
+            None => votes.blind = ledger.tally.granted,
+        }
         for Violation { at, what } in found {
+            match plan.outside {
+                Some(why) => ledger.note(at, format!("{what}, but {why}")),
+                None => ledger.violated(at, what),
+            }
+        }
+        let wrong: Vec<Violation> =
+            disordered(ledger.holds()).into_iter().map(in_disorder).collect();
+        let disordered = wrong.len();
+        for Violation { at, what } in wrong {
             ledger.violated(at, what);
         }
         for (node, key) in keys.wrong() {
             let node = node_name(node);
             ledger.violated(now(), format!("on node {node}, key {key} is left"));
         }
-        let moved = self::wall_ahead() - wall_ahead;
-        if moved.abs() > 2 * MS {
-            let what = format!("-- the wall clock was moved by {} in this round", seconds(moved));
-            ledger.note(now(), what);
-        }
         let mut witness = Witness::default();
         for one in ledger.witnesses {
             witness.number += one.number;
             witness.writes += one.writes;
             witness.too_late += one.too_late;
+        }
+        let mut store = Store::default();
+        for one in ledger.stores {
+            store.number += one.number;
+            store.writes += one.writes;
+            store.refused += one.refused;
         }
         let mut violations = std::mem::take(&mut ledger.violations);
         violations.sort_by_key(|violation| violation.at);
@@ -287,6 +383,11 @@ impl<'a> Round<'a> {
             tally: ledger.tally.clone(),
             overlaps,
             witness,
+            store,
+            fenced: ledger.holds().iter().filter(|hold| hold.fence.is_some()).count(),
+            disordered,
+            votes,
+            outside: plan.outside,
             keys,
             healed,
             violations,
@@ -296,24 +397,53 @@ impl<'a> Round<'a> {
     }
 }
 
+/// Whose clock is set wrong, by more than is allowed.
+fn set_wrong(event: &crate::act::Event) -> Option<usize> {
+    match event.act {
+        Act::Step(node, by) if by.abs() > 2 * MS => Some(node),
+        _ => None,
+    }
+}
+
+fn in_disorder((before, hold): (&Hold, &Hold)) -> Violation {
+    let fence = |hold: &Hold| hold.fence.unwrap_or_default();
+    let what = format!(
+        "{} gets fence {} of {}, after {} was shown {}",
+        hold.holder,
+        fence(hold),
+        RESOURCES[hold.resource],
+        before.holder,
+        fence(before)
+    );
+    Violation { at: hold.from, what }
+}
+
 fn jobs(plan: &Plan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
     let url = |(node, proxy): (usize, &Proxy)| format!("{}={}", node_name(node), proxy.url());
     let job = |(place, proxies): (usize, &Vec<Proxy>)| Job {
         urls: proxies.iter().enumerate().map(url).collect(),
         // The streams of a seed are those of callers; the plan's own is another seed's.
         seed: plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(place as u64 + 1),
+        quorum: plan.quorum,
         max_ttl: plan.max_ttl,
         exact: plan.exact,
+        guarded: plan.guarded,
     };
     proxies.iter().enumerate().map(job).collect()
 }
 
-/// The keys on each node that has any. Asked for by name, because servers count those that have
+/// The mark of a node that votes.
+const MARKER: &str = "quorlock:node";
+
+/// What stands before all keys that are no locks: marks, and what fences are counted in.
+const OWN: &str = "quorlock:";
+
+/// The locks' keys on each node that has any. Asked for by name, because servers count those that have
 /// expired and were not yet swept away.
-fn keys(nodes: &[Server]) -> Result<BTreeMap<usize, Vec<String>>, String> {
+fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
     let mut all = BTreeMap::new();
-    for (place, node) in nodes.iter().enumerate() {
-        let reply = node.command(&["KEYS", "*"]);
+    for place in 0..servers.places() {
+        let reply = servers.node(place).command(&["KEYS", "*"]);
         let Ok(Reply::Array(keys)) = reply else {
             return Err(format!("node {}: KEYS: {reply:?}", node_name(place)));
         };
@@ -321,8 +451,10 @@ fn keys(nodes: &[Server]) -> Result<BTreeMap<usize, Vec<String>>, String> {
             Reply::Bulk(Some(key)) => String::from_utf8_lossy(&key).into_owned(),
             other => format!("{other:?}"),
         };
+        let keys = keys.into_iter().map(text).filter(|key| !key.starts_with(OWN));
+        let keys: Vec<String> = keys.collect();
         if !keys.is_empty() {
-            all.insert(place, keys.into_iter().map(text).collect());
+            all.insert(place, keys);
         }
     }
     Ok(all)

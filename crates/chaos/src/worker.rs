@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use quorlock::{AcquireError, Client, Guard, LossCause};
+use quorlock::{AcquireError, Client, Guard, LossCause, RestartGuard};
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, Time};
 #[cfg(target_os = "linux")]
@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::now;
 use crate::plan::nanos;
-use crate::talk::{CALLERS, CLIENTS, Job, RESOURCES, Refused, Said, Told};
+use crate::talk::{CALLERS, CLIENTS, Grant, Job, RESOURCES, Refused, Said, Told, is_fenced};
 
 /// How long a client that is shut down waits for what it owes: longer than any key lives.
 const SHUTDOWN: Duration = Duration::from_secs(10);
@@ -134,7 +134,9 @@ fn run_client(
 
 fn build(number: usize, job: &Job) -> Result<Client, quorlock::BuildError> {
     let max_ttl = nanos(job.max_ttl);
-    let builder = Client::builder().nodes(&job.urls).ttl(max_ttl).max_ttl(max_ttl);
+    let guard = if job.guarded { RestartGuard::Strict } else { RestartGuard::Off };
+    let builder = Client::builder().nodes(&job.urls).quorum(job.quorum).restart_guard(guard);
+    let builder = builder.ttl(max_ttl).max_ttl(max_ttl);
     let builder = match job.exact {
         true => builder.margin(Duration::ZERO).drift(0, Duration::from_millis(2)),
         false => builder,
@@ -177,17 +179,19 @@ impl Caller {
             false => self.client.acquire(name).wait(nanos(wait)),
         };
         let call = call.ttl(nanos(ttl)).auto_extend(automatic);
+        let call = if is_fenced(resource) { call.fenced() } else { call };
         let patience = match self.random.percent(15) {
             true => self.random.between(0, 50 * MS),
             false => Time::MAX,
         };
         let mut phase = self.phase.clone();
+        let asked = now();
         let granted = tokio::select! {
             granted = timeout(nanos(patience), call.into_future()) => granted.ok(),
             _ = phase.wait_for(|phase| *phase == Phase::Over) => None,
         };
         match granted {
-            Some(Ok(guard)) => self.hold(guard, resource, ttl).await,
+            Some(Ok(guard)) => self.hold(guard, (resource, asked), ttl).await,
             Some(Err(error)) => self.refused(why(&error)),
             None => self.refused(Refused::Cancelled),
         }
@@ -198,11 +202,15 @@ impl Caller {
     }
 
     /// Relies on a lock, and gives it back in one of the ways there are.
-    async fn hold(&mut self, guard: Guard, resource: usize, ttl: Time) {
+    async fn hold(&mut self, guard: Guard, (resource, asked): (usize, Time), ttl: Time) {
         let caller = self.number;
         let mut relied = Relied { at: now(), until: 0 };
         relied.look(&guard);
-        say(&Said::Holds { caller, resource, at: relied.at, until: relied.until });
+        let Relied { at, until } = relied;
+        let token = guard.token().to_string();
+        let fence = is_fenced(resource).then(|| guard.fence()).filter(|fence| *fence > 0);
+        let grant = Grant { asked, at, until, token, fence };
+        say(&Said::Holds { caller, resource, grant });
         let number = self.ask(Said::Reads { caller }).await;
         let long = !self.is_calm() && self.random.percent(40);
         let most = if long { 2 * ttl } else { 20 * MS };
@@ -214,9 +222,10 @@ impl Caller {
             self.stay(&guard, &mut relied, now() + ttl / 4).await;
         }
         relied.look(&guard);
-        // Now and then without asking whether it still may: then the witness must notice.
-        let careless = self.random.percent(20);
-        if let Some(Told::Number { number, .. }) = number
+        // Now and then without asking whether it still may: then the witness must notice. With a fence,
+        // always: it is all that the store asks for.
+        let careless = is_fenced(resource) || self.random.percent(20);
+        if let Some(Told::Number { number: Some(number), .. }) = number
             && (careless || guard.is_valid())
         {
             self.ask(Said::Writes { caller, read: number, until: relied.until }).await;
@@ -292,6 +301,7 @@ fn why(error: &AcquireError) -> Refused {
     match error {
         AcquireError::Contended(_) => Refused::Contended,
         AcquireError::TooSlow(_) => Refused::TooSlow,
+        AcquireError::Unsafe(_) => Refused::Unsafe,
         _ => Refused::NoQuorum,
     }
 }

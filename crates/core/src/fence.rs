@@ -97,9 +97,11 @@ impl Recording {
             self.awaited.remove(&node);
             self.failed.remove(&node);
         }
-        let wrongly = fence > self.number && mutant!(FenceRecordedAbove)
-            || self.asked.contains(node) && mutant!(LateVoteKeepsRecord);
-        if fence == self.number || wrongly {
+        if mutant!(LateVoteKeepsRecord) && self.asked.contains(node) {
+            return self.recorded.insert(node);
+        }
+        let above = mutant!(FenceRecordedAbove) && fence > self.number;
+        if fence == self.number || above {
             self.recorded.insert(node);
         }
     }
@@ -216,7 +218,8 @@ impl Fenced {
 
     /// The number for the next guard: above all that nodes have told whose votes are held.
     pub(crate) fn next(&self) -> Option<u64> {
-        let next = self.largest.checked_add(1)?;
+        let largest = if mutant!(HandOverRecordedAbove) { self.fence } else { self.largest };
+        let next = largest.checked_add(1)?;
         (next < Counter::LIMIT).then_some(next)
     }
 

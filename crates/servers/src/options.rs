@@ -1,5 +1,6 @@
 //! How a server is to be run.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,8 @@ pub struct ServerOptions {
     /// `["--user", "alice", "on", ">secret", "~*", "+@all"]`. They come last, so they win, and
     /// other users of the machine can see them.
     pub args: Vec<String>,
+    /// Variables of its environment, beside those of this process.
+    pub env: Vec<(OsString, OsString)>,
     /// Serve TLS, and nothing but TLS, on a TCP port; `listen` then does not matter.
     pub tls: Option<TlsFiles>,
 }
@@ -50,6 +53,7 @@ impl fmt::Debug for ServerOptions {
             .field("listen", &self.listen)
             .field("password", &self.password.as_ref().map(|_| "[hidden]"))
             .field("args", &names)
+            .field("env", &self.env)
             .field("tls", &self.tls)
             .finish()
     }

@@ -6,6 +6,7 @@
 //! direction any more, until somebody closes it.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -152,6 +153,12 @@ impl Proxy {
         self.door.url()
     }
 
+    /// New connections lead to this server, as when a name or an address moves on to another
+    /// machine. Those that exist do not.
+    pub fn lead_to(&self, server: &Server) {
+        self.door.lead_to(server);
+    }
+
     /// From now on this becomes of what goes there.
     pub fn set(&self, direction: Direction, way: Way) {
         self.orders.send_modify(|orders| orders.ways[direction as usize] = way);
@@ -189,6 +196,7 @@ impl Proxy {
 #[derive(Debug)]
 pub struct Door {
     port: u16,
+    target: watch::Sender<PathBuf>,
     accepting: AbortHandle,
 }
 
@@ -207,16 +215,22 @@ impl Door {
     {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
-        let path = server.socket();
+        let (target, path) = watch::channel(server.socket());
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 // Without it small answers wait for each other; it is a matter of speed alone.
                 let _ = client.set_nodelay(true);
+                let path = path.borrow().clone();
                 let server = UnixStream::connect(&path).await.ok();
                 tokio::spawn(carry(client, server));
             }
         });
-        Ok(Self { port, accepting: accepting.abort_handle() })
+        Ok(Self { port, target, accepting: accepting.abort_handle() })
+    }
+
+    /// New connections lead to this server.
+    pub fn lead_to(&self, server: &Server) {
+        self.target.send_replace(server.socket());
     }
 
     /// What to give to a client.

@@ -215,8 +215,14 @@ impl Server {
         Connection::open(&self.socket(), password, COMMAND_LIMIT)?.command(args)
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    /// The Unix socket, which is there in every case.
+    pub fn socket(&self) -> PathBuf {
         socket_in(self.home.path())
+    }
+
+    /// The folder that the process works in, with all files that it writes.
+    pub fn home(&self) -> &Path {
+        self.home.path()
     }
 
     fn log(&self) -> PathBuf {
@@ -241,6 +247,7 @@ impl Server {
                 command
                     .arg(&config)
                     .args(&self.options.args)
+                    .envs(self.options.env.iter().cloned())
                     .current_dir(home)
                     .stdin(Stdio::null())
                     .stdout(log)

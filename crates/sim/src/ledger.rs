@@ -201,6 +201,9 @@ impl Ledger {
                 self.proofs.note_early(*client, *node, *ticket);
             }
             Fact::Told { client, node, sent, ticket, answer } => {
+                if let Answer::Failed(failure) = answer {
+                    self.proofs.note_failure(*client, *node, failure);
+                }
                 if let Some(now) = now {
                     self.told(*client, *node, *sent, *ticket, answer, now);
                 }

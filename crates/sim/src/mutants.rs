@@ -69,6 +69,14 @@ mod switches {
             "invalid first",
         ),
         ("guard valid again after loss", "guard", Mutant::GuardValidAgain, "latched"),
+        (
+            "fence raised without token check",
+            "node's script",
+            Mutant::RaiseWithoutCompare,
+            "fencing",
+        ),
+        ("one limit for proposal and floor", "node's script", Mutant::OneLimit, "fencing"),
+        ("catch-up before quarantine", "node's script", Mutant::AdoptionOfAnyAge, "quarantine"),
     ];
 
     /// Whether a mistake is made.

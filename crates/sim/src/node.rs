@@ -381,11 +381,15 @@ impl Stored {
     }
 }
 
-/// An error by name in answer to a `SET` says that no key was set; in answer to a script it says
-/// nothing.
+/// An error by name in answer to what sets a lock says that no key was set; in answer to another
+/// script it says nothing.
 fn failed(command: &Command, kind: FailureKind) -> Answer {
     Answer::Failed(match command {
-        Command::Acquire { .. } => Failure::unsent(kind),
+        Command::Acquire { .. } | Command::AcquireFenced { .. } | Command::HealFenced { .. }
+            if kind != FailureKind::Rejected =>
+        {
+            Failure::unsent(kind)
+        }
         _ => Failure::new(kind),
     })
 }

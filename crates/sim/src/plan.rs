@@ -60,6 +60,8 @@ pub struct Plan {
     pub guard: RestartGuard,
     /// The nodes have been marked before, and have been running for long.
     pub prepared: bool,
+    /// The first two nodes of the list are one server.
+    pub twins: bool,
     /// So many calls in a hundred want a fence.
     pub fenced: u64,
     /// Clients' wall clocks show what the nodes' show.
@@ -162,6 +164,7 @@ impl Plan {
         if guard == RestartGuard::Strict && more.percent(85) {
             plan.faults.push(Fault::Distrust);
         }
+        plan.twins = guard == RestartGuard::Strict && plan.quorum.nodes() > 1 && more.percent(3);
         plan
     }
 
@@ -275,6 +278,7 @@ impl Plan {
             down_to_the_end,
             guard,
             prepared: false,
+            twins: false,
             fenced: 0,
             sober: false,
             only: None,

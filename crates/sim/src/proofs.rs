@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use quorlock_core::{MarkerSeen, Proof, RestartGuard, Rules, Ticket};
+use quorlock_core::{Failure, FailureKind, MarkerSeen, Proof, RestartGuard, Rules, Ticket};
 
 use crate::fact::{ClientId, NodeIndex};
 
@@ -39,7 +39,7 @@ pub(crate) struct Proofs {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Line {
     epoch: u64,
-    /// What the marker must begin with, if the node has said of itself what it must.
+    /// What the marker must say: what it said when the node had just said what it is, if that fits.
     expected: Option<String>,
     /// The marker was there behind the last batch.
     marked: bool,
@@ -66,13 +66,33 @@ impl Proofs {
         if *epoch != line.epoch {
             *line = Line { epoch: *epoch, ..Line::default() };
         }
-        if let Some(info) = info {
-            line.expected = info.as_ref().ok().and_then(|info| expected(cluster, info));
-        }
-        line.marked = match (marker, &line.expected) {
-            (MarkerSeen::Text(text), Some(expected)) => text.starts_with(expected),
-            _ => false,
+        let MarkerSeen::Text(text) = marker else {
+            line.marked = false;
+            if *marker != MarkerSeen::NotAsked {
+                line.expected = None;
+            }
+            return;
         };
+        if let Some(info) = info {
+            let start = info.as_ref().ok().and_then(|info| expected(cluster, info));
+            let fits = start.is_some_and(|start| text.starts_with(&start));
+            line.expected = fits.then(|| text.clone());
+        }
+        line.marked = line.expected.as_ref() == Some(text);
+        if !line.marked {
+            line.expected = None;
+        }
+    }
+
+    /// A node refuses as one does that is not a master any more, or has just been started: it has to say
+    /// anew what it is.
+    pub(crate) fn note_failure(&mut self, client: ClientId, node: NodeIndex, failure: &Failure) {
+        use FailureKind::{Loading, MasterDown, ReadOnly};
+        if let Some(line) = self.lines.get_mut(&(client, node))
+            && matches!(failure.kind(), Loading | MasterDown | ReadOnly)
+        {
+            line.expected = None;
+        }
     }
 
     /// A node has carried out a command in its quarantine.

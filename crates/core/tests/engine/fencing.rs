@@ -13,7 +13,8 @@ use quorlock_core::{
 
 use crate::common::node::EPOCH;
 use crate::common::story::{
-    NODE_TIMEOUT, ONE_WAY, TTL, automatic, fenced, once, request, timing_options, waiting,
+    NODE_TIMEOUT, ONE_WAY, TTL, automatic, counter_of, fenced, once, request, timing_options,
+    waiting,
 };
 use crate::common::world::World;
 use crate::random::{Random, seeds};
@@ -481,7 +482,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
     println!("SEED={seed}");
     let mut random = Random(seed);
     let nodes = [3, 3, 5][random.below(3)];
-    let mut world = World::with(3, Quorum::majority(nodes).unwrap());
+    let mut world = World::with(3, Quorum::majority(nodes).expect("at least a majority"));
     world.jitter = None;
     world.shadowed = seed.is_multiple_of(20);
     let losses = random.one_in(2);
@@ -497,11 +498,19 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
             }
             2 if losses => world.flush(node),
             3 => world.set_one_way(node, random.below(30) as i64),
-            4 if random.one_in(4) => {
+            4 => {
                 let orphans = random.one_in(2).then(|| random.below(50) as i64);
                 world.cut(node, orphans);
+                if !random.one_in(4) {
+                    world.up(node);
+                }
             }
-            4 => world.up(node),
+            7 => world.up(node),
+            // As by a rival who had this vote and not enough others.
+            8 if !world.nodes[node].keys.contains_key("k") => {
+                let number = world.counter(node, "k").expect("set above") + random.below(6) as u64;
+                world.nodes[node].counters.insert(counter_of("k").into(), number);
+            }
             5 => world.set_one_way_of(random.below(3), node, random.below(60) as i64),
             6 if random.one_in(8) => world.run_for(TTL),
             _ => world.run_for(random.below(20) as i64),
@@ -511,7 +520,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
         for lock in held {
             match random.below(8) {
                 0..4 => world.release(lock, random.one_in(2)),
-                4 => world.extend(lock),
+                4..6 => world.extend(lock),
                 _ => {}
             }
         }

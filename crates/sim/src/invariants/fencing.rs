@@ -150,7 +150,10 @@ impl Fencing {
             return Ok(());
         };
         let after = view.node(node).fence(counter).unwrap_or(0);
-        let before = self.counters[node].insert(counter.key.clone(), after).unwrap_or(0);
+        // What a node counts that has been given other data is known when it has been seen.
+        let Some(before) = self.counters[node].insert(counter.key.clone(), after) else {
+            return Ok(());
+        };
         let holds = subject(command).is_some_and(|(key, value)| {
             view.node(node).stored(key, view.now).is_some_and(|stored| stored.holds(value))
         });

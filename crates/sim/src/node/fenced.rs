@@ -79,9 +79,12 @@ impl ModelNode {
                     Command::Extend { key: key.clone(), value: value.clone(), ttl_ms: *ttl_ms };
                 let answer = self.carry_out(by, &extend, now);
                 if answer == Answer::Extended && self.write_error(false).is_none() {
-                    let until = now_ms + counter.ttl_ms as i64;
+                    let until = expiry(counter, now_ms);
                     if let Some(stored) = self.keys.get_mut(&counter.key) {
-                        stored.expires_ms = stored.expires_ms.max(Some(until));
+                        stored.expires_ms = match (stored.expires_ms, until) {
+                            (Some(at), Some(until)) => Some(at.max(until)),
+                            _ => None,
+                        };
                     }
                 }
                 Some(answer)
@@ -105,7 +108,7 @@ impl ModelNode {
 
     fn count(&mut self, counter: &Counter, fence: u64, by: Connection, now_ms: i64) {
         let value = Some(fence.to_string().into_bytes());
-        let expires_ms = Some(now_ms + counter.ttl_ms as i64);
+        let expires_ms = expiry(counter, now_ms);
         self.put(&counter.key, Stored { value, expires_ms }, by);
     }
 
@@ -120,4 +123,9 @@ impl ModelNode {
         let text = text.and_then(|text| std::str::from_utf8(text).ok());
         text.and_then(Marker::parse).map_or(0, |marker| marker.floor)
     }
+}
+
+/// Until when a counter is kept; `None`: for ever, which is what a model asks for.
+fn expiry(counter: &Counter, now_ms: i64) -> Option<i64> {
+    i64::try_from(counter.ttl_ms).ok().map(|ttl_ms| now_ms + ttl_ms)
 }

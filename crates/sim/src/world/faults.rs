@@ -376,10 +376,10 @@ impl World {
         self.servers[node].node.health = health;
         self.note_mishap(Mishap::NodeHealth { node, health });
         let nodes = self.servers.len();
-        let other = self.chance(Fault::Distrust).index(nodes);
+        let other = (node + 1 + self.chance(Fault::Distrust).index(nodes)) % nodes;
         let changes = match self.chance(Fault::Distrust).below(3) {
             0 => false,
-            1 => {
+            choice if choice == 1 || other == node => {
                 self.servers[node].node.flush();
                 true
             }

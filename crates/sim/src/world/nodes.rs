@@ -36,7 +36,9 @@ impl World {
             };
             let mut node = ModelNode::new(clock, kind);
             self.runs += 1;
-            node.run = Run::new(self.runs, wall);
+            // What is one server behind two addresses says that it is.
+            let one = self.plan.twins && self.servers.len() == 1;
+            node.run = Run::new(if one { 1 } else { self.runs }, wall);
             if self.plan.guard == RestartGuard::Strict {
                 node.keep_undo();
             }

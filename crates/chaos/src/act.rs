@@ -1,0 +1,229 @@
+//! What is done to whom: kinds of faults, the acts that begin and end them, and their words.
+
+use std::fmt;
+
+use quorlock_servers::proxy::{Blow, Direction, Way};
+use quorlock_sim::time::Time;
+
+use crate::ledger::seconds;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Delay,
+    Hold,
+    HoldOld,
+    Drop,
+    HalfClose,
+    Reset,
+    Truncate,
+    Split,
+    KillNode,
+    StopNode,
+    StopClient,
+    KillClient,
+    /// kill -9, and back at once without data.
+    Amnesia,
+    /// kill -9, and back at once without the last that it had logged, as after a power cut.
+    LogTail,
+    Flush,
+    /// Saves its data and loads it: nothing is lost, but for a moment it is deaf.
+    Reload,
+    /// Drops its data, and goes on: same process, same connections.
+    Forget,
+    /// Becomes another node's replica, which replaces its data, and a master again.
+    ReplicaOf,
+    /// Its replica is promoted and found at its address.
+    Promote,
+    /// May evict keys for a while.
+    Evict,
+    /// Its wall clock is stepped by as much, and runs fast or slow by as much, as is allowed.
+    Drift,
+    /// Its wall clock is set wrong by seconds or hours.
+    Jump,
+}
+
+/// Some nodes or processes, by their places.
+pub(crate) type Places = Vec<usize>;
+
+/// Which connections: those of these processes to these nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ways {
+    pub(crate) processes: Places,
+    pub(crate) nodes: Places,
+}
+
+/// Something that is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Set(Ways, Vec<Direction>, Way),
+    Strike(Ways, Blow),
+    Release(Ways),
+    KillNode(usize),
+    StartNode(usize),
+    StopNode(usize),
+    ContinueNode(usize),
+    StopClient(usize),
+    ContinueClient(usize),
+    KillClient(usize),
+    StartClient(usize),
+    /// These nodes lose their data and are back at once.
+    Amnesia(Places),
+    /// These nodes lose so many bytes of their logs and are back at once.
+    LogTail(Places, u64),
+    Flush(Places),
+    Reload(usize),
+    Forget(Places),
+    /// The first becomes the second's replica.
+    ReplicaOf(usize, usize),
+    MasterAgain(usize),
+    /// The spare server becomes this node's replica,
+    Follow(usize),
+    /// and is this node from now on.
+    Promote(usize),
+    Evict(usize),
+    NoEviction(usize),
+    Step(usize, Time),
+    Run(usize, i64),
+    SetRight(usize),
+}
+
+/// An act and its time, counted from the start of the round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) at: Time,
+    /// The fault that it begins; nothing where it ends one.
+    pub(crate) begins: Option<Kind>,
+    pub(crate) act: Act,
+}
+
+impl Kind {
+    /// What it is called, in a table of a width.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Delay => "delay",
+            Self::Hold => "hold, then release",
+            Self::HoldOld => "hold old connections only",
+            Self::Drop => "drop",
+            Self::HalfClose => "half-close",
+            Self::Reset => "reset",
+            Self::Truncate => "truncate",
+            Self::Split => "split bytes",
+            Self::KillNode => "kill -9 a node",
+            Self::StopNode => "SIGSTOP a node",
+            Self::StopClient => "SIGSTOP a client",
+            Self::KillClient => "kill -9 a client",
+            Self::Amnesia => "kill -9 nodes, back at once, empty",
+            Self::LogTail => "kill -9 nodes, back without the end of their log",
+            Self::Flush => "FLUSHALL",
+            Self::Reload => "DEBUG RELOAD",
+            Self::Forget => "DEBUG RELOAD NOSAVE (data lost)",
+            Self::ReplicaOf => "REPLICAOF another node and back",
+            Self::Promote => "a promoted replica at the same address",
+            Self::Evict => "maxmemory-policy allkeys-lru and back",
+            Self::Drift => "wall clock stepped and slewed as is allowed",
+            Self::Jump => "wall clock set wrong by seconds or hours",
+        }
+    }
+
+    /// A node may lose fences' counters by it.
+    pub(crate) const fn loses_data(self) -> bool {
+        matches!(
+            self,
+            Self::KillNode
+                | Self::Amnesia
+                | Self::LogTail
+                | Self::Flush
+                | Self::Forget
+                | Self::ReplicaOf
+                | Self::Promote
+        )
+    }
+
+    /// It is done by moving a server's clock.
+    pub(crate) const fn moves_clock(self) -> bool {
+        matches!(self, Self::Drift | Self::Jump)
+    }
+}
+
+/// Node a, b, c …
+pub(crate) fn node_name(place: usize) -> char {
+    ('a'..='z').nth(place).unwrap_or('?')
+}
+
+fn nodes(places: &Places) -> String {
+    places.iter().map(|&place| node_name(place)).map(String::from).collect::<Vec<_>>().join(" ")
+}
+
+impl fmt::Display for Ways {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let processes: Vec<_> = self.processes.iter().map(|place| format!("p{place}")).collect();
+        write!(f, "{} and nodes {}", processes.join(" "), nodes(&self.nodes))
+    }
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set(ways, directions, way) => {
+                let there = match directions[..] {
+                    [Direction::ToServer] => "commands",
+                    [Direction::ToClient] => "answers",
+                    _ => "commands and answers",
+                };
+                write!(f, "between {ways}: {there} ")?;
+                match way {
+                    Way::Open => write!(f, "pass again"),
+                    Way::Delay(delay) => write!(f, "are late by {delay:.0?}"),
+                    Way::Hold => write!(f, "are held"),
+                    Way::Drop => write!(f, "are dropped"),
+                    Way::Split(piece) => write!(f, "come in pieces of {piece} bytes"),
+                }
+            }
+            Self::Strike(ways, blow) => write!(f, "connections between {ways}: {blow:?}"),
+            Self::Release(ways) => write!(f, "connections between {ways}: what was held comes"),
+            Self::KillNode(node) => write!(f, "node {}: kill -9", node_name(*node)),
+            Self::StartNode(node) => write!(f, "node {}: started, empty", node_name(*node)),
+            Self::StopNode(node) => write!(f, "node {}: SIGSTOP", node_name(*node)),
+            Self::ContinueNode(node) => write!(f, "node {}: SIGCONT", node_name(*node)),
+            Self::StopClient(process) => write!(f, "process p{process}: SIGSTOP"),
+            Self::ContinueClient(process) => write!(f, "process p{process}: SIGCONT"),
+            Self::KillClient(process) => write!(f, "process p{process}: kill -9"),
+            Self::StartClient(process) => write!(f, "process p{process}: a new one"),
+            Self::Amnesia(places) => {
+                write!(f, "nodes {}: kill -9, and started at once, empty", nodes(places))
+            }
+            Self::LogTail(places, bytes) => write!(
+                f,
+                "nodes {}: kill -9, and started at once without the last {bytes} bytes",
+                nodes(places)
+            ),
+            Self::Flush(places) => write!(f, "nodes {}: FLUSHALL", nodes(places)),
+            Self::Reload(node) => write!(f, "node {}: DEBUG RELOAD", node_name(*node)),
+            Self::Forget(places) => {
+                write!(f, "nodes {}: DEBUG RELOAD NOSAVE, nothing saved", nodes(places))
+            }
+            Self::ReplicaOf(node, of) => {
+                write!(f, "node {}: REPLICAOF node {}", node_name(*node), node_name(*of))
+            }
+            Self::MasterAgain(node) => write!(f, "node {}: REPLICAOF NO ONE", node_name(*node)),
+            Self::Follow(node) => write!(f, "node {}: has a replica", node_name(*node)),
+            Self::Promote(node) => {
+                write!(f, "node {}: kill -9, and its replica is promoted", node_name(*node))
+            }
+            Self::Evict(node) => {
+                write!(f, "node {}: maxmemory-policy allkeys-lru", node_name(*node))
+            }
+            Self::NoEviction(node) => {
+                write!(f, "node {}: maxmemory-policy noeviction", node_name(*node))
+            }
+            Self::Step(node, by) => {
+                write!(f, "node {}: wall clock stepped by {}", node_name(*node), seconds(*by))
+            }
+            Self::Run(node, ppm) => {
+                write!(f, "node {}: wall clock runs {ppm} ppm fast", node_name(*node))
+            }
+            Self::SetRight(node) => write!(f, "node {}: wall clock set right", node_name(*node)),
+        }
+    }
+}

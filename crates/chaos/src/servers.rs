@@ -1,0 +1,274 @@
+//! The servers of a round, and what can be done to them beside stopping their processes.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use quorlock_servers::{Listen, Nodes, Reply, Server, ServerBinary, ServerOptions};
+use quorlock_sim::time::{SECOND, Time};
+
+use crate::act::{Kind, node_name};
+use crate::clock::{now, wall_ahead};
+use crate::monitor::{Monitor, REPLICA};
+use crate::plan::Plan;
+use crate::shim::{Course, ServerClock, Shim};
+use crate::votes::{Reading, Record, replay};
+
+/// How long a replica may take until it has what its master has.
+const SYNC: Time = 5 * SECOND;
+
+/// See above. A node is a place; which server is there may change.
+pub(crate) struct Servers {
+    nodes: Arc<Nodes>,
+    /// By place, which server it is: now, and last of all which one waits for a place.
+    at: Vec<usize>,
+    /// Those that have been at a place before.
+    before: Vec<(usize, usize)>,
+    places: usize,
+    monitors: Vec<Monitor>,
+    clocks: Vec<ServerClock>,
+}
+
+impl Servers {
+    /// Starts as many as the round needs, and listens to them.
+    ///
+    /// # Errors
+    /// If that does not work.
+    pub(crate) fn start(
+        plan: &Plan,
+        binary: &ServerBinary,
+        shim: Option<&Shim>,
+    ) -> Result<Self, String> {
+        let count = plan.nodes + usize::from(plan.has(Kind::Promote));
+        let options = options(plan, binary, shim);
+        let nodes = Nodes::start(binary, count, options).map_err(|error| error.to_string())?;
+        let nodes = Arc::new(nodes);
+        let clocks: io::Result<Vec<_>> = match shim {
+            Some(_) => nodes.iter().map(ServerClock::new).collect(),
+            None => Ok(Vec::new()),
+        };
+        let clocks = clocks.map_err(|error| format!("a server's clock: {error}"))?;
+        let monitors: io::Result<Vec<_>> =
+            (0..count).map(|place| Monitor::start(&nodes, place)).collect();
+        let monitors = monitors.map_err(|error| format!("MONITOR: {error}"))?;
+        let at = (0..count).collect();
+        Ok(Self { nodes, at, before: Vec::new(), places: plan.nodes, monitors, clocks })
+    }
+
+    /// How many places there are.
+    pub(crate) const fn places(&self) -> usize {
+        self.places
+    }
+
+    /// The server that is there now.
+    pub(crate) fn node(&self, place: usize) -> &Server {
+        &self.nodes[self.at[place]]
+    }
+
+    /// Restarts some without their data.
+    pub(crate) fn start_empty(&self, places: &[usize]) -> Result<(), String> {
+        self.kill_and(places, |server| {
+            let files = ["dump.rdb", "appendonly.aof"].map(|name| server.home().join(name));
+            for gone in files.iter().map(fs::remove_file) {
+                gone.or_else(absent_is_fine)?;
+            }
+            fs::remove_dir_all(server.home().join("appendonlydir")).or_else(absent_is_fine)
+        })
+    }
+
+    /// Restarts some without the last bytes of their logs.
+    pub(crate) fn start_without_tail(&self, places: &[usize], bytes: u64) -> Result<(), String> {
+        self.kill_and(places, |server| {
+            let log = newest_log(server.home())?;
+            let log = fs::OpenOptions::new().write(true).open(log)?;
+            log.set_len(log.metadata()?.len().saturating_sub(bytes))
+        })
+    }
+
+    /// All at the same time, as after a power cut.
+    fn kill_and(
+        &self,
+        places: &[usize],
+        then: impl Fn(&Server) -> io::Result<()> + Sync,
+    ) -> Result<(), String> {
+        for place in places {
+            self.node(*place).kill().map_err(|error| format!("kill: {error}"))?;
+        }
+        thread::scope(|scope| {
+            let restart = |place: &usize| {
+                let (server, then) = (self.node(*place), &then);
+                scope.spawn(move || {
+                    then(server).map_err(|error| format!("its files: {error}"))?;
+                    server.restart().map_err(|error| error.to_string())
+                })
+            };
+            let starting: Vec<_> = places.iter().map(restart).collect();
+            starting.into_iter().try_for_each(|thread| {
+                thread.join().unwrap_or_else(|_| Err("a thread panicked".to_owned()))
+            })
+        })
+    }
+
+    /// Has one do something, and answer that it has.
+    pub(crate) fn command(&self, place: usize, words: &[&str]) -> Result<(), String> {
+        ask(self.node(place), words).map_err(|why| format!("node {}: {why}", node_name(place)))
+    }
+
+    /// Drops all data, without anything that clients could see but that.
+    pub(crate) fn forget(&self, place: usize) -> Result<(), String> {
+        // What was saved once would come back, and its mark with it.
+        let saved = self.node(place).home().join("dump.rdb");
+        fs::remove_file(saved).or_else(absent_is_fine).map_err(|error| error.to_string())?;
+        self.command(place, &["DEBUG", "RELOAD", "NOSAVE"])?;
+        self.dump(self.at[place])
+    }
+
+    /// Makes it another's replica.
+    pub(crate) fn follow(&self, place: usize, of: usize) -> Result<(), String> {
+        self.replicate(self.at[place], of)
+    }
+
+    /// Makes the spare server a replica of this one, and waits until it is.
+    pub(crate) fn follow_with_spare(&self, of: usize) -> Result<(), String> {
+        let spare = self.spare();
+        self.replicate(spare, of)?;
+        let deadline = now() + SYNC;
+        while !self.is_synced(spare)? {
+            if now() >= deadline {
+                return Err("a replica does not get its master's data".to_owned());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn replicate(&self, server: usize, of: usize) -> Result<(), String> {
+        let address = self.node(of).address();
+        let Some((host, port)) = address.rsplit_once(':') else {
+            return Err(format!("{address} is no port"));
+        };
+        ask(&self.nodes[server], &["REPLICAOF", host, port])?;
+        self.monitors[server].mark(REPLICA).map_err(|error| error.to_string())
+    }
+
+    fn is_synced(&self, server: usize) -> Result<bool, String> {
+        match self.nodes[server].command(&["INFO", "replication"]) {
+            Ok(Reply::Bulk(Some(info))) => {
+                Ok(String::from_utf8_lossy(&info).contains("master_link_status:up"))
+            }
+            other => Err(format!("INFO: {other:?}")),
+        }
+    }
+
+    /// It is a master again.
+    pub(crate) fn stand_alone(&self, place: usize) -> Result<(), String> {
+        self.command(place, &["REPLICAOF", "NO", "ONE"])?;
+        self.dump(self.at[place])
+    }
+
+    /// The server dies, and its replica takes its place.
+    pub(crate) fn promote(&mut self, place: usize) -> Result<&Server, String> {
+        let (old, spare) = (self.at[place], self.spare());
+        self.nodes[old].kill().map_err(|error| error.to_string())?;
+        ask(&self.nodes[spare], &["REPLICAOF", "NO", "ONE"])?;
+        self.dump(spare)?;
+        self.before.push((place, old));
+        self.at[place] = spare;
+        Ok(&self.nodes[spare])
+    }
+
+    fn spare(&self) -> usize {
+        self.at[self.at.len() - 1]
+    }
+
+    fn dump(&self, server: usize) -> Result<(), String> {
+        self.monitors[server].dump().map_err(|error| format!("a dump: {error}"))
+    }
+
+    /// Steps its wall clock.
+    pub(crate) fn step(&mut self, place: usize, by: Time) -> Result<(), String> {
+        let server = self.at[place];
+        self.clocks[server].step(by).map_err(|error| error.to_string())
+    }
+
+    /// Lets its wall clock run fast or slow.
+    pub(crate) fn run(&mut self, place: usize, ppm: i64) -> Result<(), String> {
+        let server = self.at[place];
+        self.clocks[server].run(ppm).map_err(|error| error.to_string())
+    }
+
+    /// Sets its wall clock to the true time, and lets it run with it.
+    pub(crate) fn set_right(&mut self, place: usize) -> Result<(), String> {
+        let clock = &mut self.clocks[self.at[place]];
+        let back = -clock.moved();
+        clock.step(back).and_then(|()| clock.run(0)).map_err(|error| error.to_string())
+    }
+
+    /// What each node did all the time; nothing if one was not heard to the end.
+    pub(crate) fn records(self, guarded: bool, wrong: &[usize]) -> Option<Vec<Record>> {
+        let right = Course::right(wall_ahead());
+        let mut by_server = Vec::new();
+        for (server, monitor) in self.monitors.into_iter().enumerate() {
+            let course = self.clocks.get(server).map_or(&right, ServerClock::course);
+            let is_wrong = wrong.contains(&server);
+            let log = monitor.end()?;
+            by_server.push(replay(&log, Reading { course, is_wrong, guarded }));
+        }
+        let mut records: Vec<Record> =
+            self.at[..self.places].iter().map(|server| by_server[*server].clone()).collect();
+        for (place, server) in self.before {
+            records[place].add(by_server[server].clone());
+        }
+        Some(records)
+    }
+}
+
+fn options(plan: &Plan, binary: &ServerBinary, shim: Option<&Shim>) -> ServerOptions {
+    let mut args = vec!["--repl-diskless-sync-delay", "0"];
+    // Before 7 nobody had to ask for it.
+    if binary.version.major >= 7 {
+        args.extend(["--enable-debug-command", "local"]);
+    }
+    if plan.has(Kind::LogTail) {
+        args.extend(["--appendonly", "yes", "--appendfsync", "everysec"]);
+    }
+    ServerOptions {
+        listen: Listen::Tcp,
+        args: args.into_iter().map(String::from).collect(),
+        env: shim.map(Shim::env).unwrap_or_default(),
+        ..ServerOptions::default()
+    }
+}
+
+fn ask(server: &Server, words: &[&str]) -> Result<(), String> {
+    match server.command(words) {
+        Ok(Reply::Error(error)) => Err(format!("{}: {error}", words.join(" "))),
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{}: {error}", words.join(" "))),
+    }
+}
+
+fn absent_is_fine(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+}
+
+/// `appendonlydir/appendonly.aof.N.incr.aof` with the highest N; one file in a server before 7.
+fn newest_log(home: &Path) -> io::Result<PathBuf> {
+    let number = |path: &PathBuf| {
+        let name = path.file_name()?.to_str()?.strip_suffix(".incr.aof")?;
+        name.rsplit('.').next()?.parse::<u64>().ok()
+    };
+    match fs::read_dir(home.join("appendonlydir")) {
+        Ok(entries) => {
+            let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+            let logs = paths.filter_map(|path| Some((number(&path)?, path)));
+            let newest = logs.max().map(|(_, path)| path);
+            newest.ok_or_else(|| io::Error::other("there is no log"))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(home.join("appendonly.aof")),
+        Err(error) => Err(error),
+    }
+}

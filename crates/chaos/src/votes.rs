@@ -1,0 +1,390 @@
+//! Oracle 4: what each server did, replayed from its `MONITOR` stream, says for how long it had voted
+//! for whom. Whoever held a lock must have had the votes of a quorum all the time.
+//!
+//! A vote is a key that was set while the server was marked for its present run: what is granted
+//! before that, quarantined nodes grant, and it is none. A vote ends when its key is deleted, or would
+//! have expired; also if the server lost its data before that: then it must not vote for anybody else
+//! so soon, and that is what the mark is for.
+
+use std::collections::BTreeMap;
+
+use quorlock_sim::time::{MS, Time};
+
+use crate::monitor::{Command, Dump, Log, REPLICA, Seen};
+use crate::oracles::Hold;
+use crate::shim::Course;
+use crate::talk::RESOURCES;
+
+/// The mark, as the library writes it.
+const MARKER: &str = "quorlock:node";
+
+/// How exact times are when a clock is read here and another one there.
+const SLACK: Time = 2 * MS;
+
+/// A server that was killed may have answered so shortly before that its stream does not show it.
+const UNSAID: Time = 50 * MS;
+
+/// A node may be asked in the same breath in which it is marked, so that the mark comes second. The
+/// two seconds that quarantine is longer than it need be are for that, too.
+const BREATH: Time = 500 * MS;
+
+/// A vote, on the clock that all share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Vote {
+    pub(crate) resource: usize,
+    pub(crate) value: String,
+    pub(crate) from: Time,
+    pub(crate) to: Time,
+}
+
+/// What a node did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) votes: Vec<Vote>,
+    /// When anything may have been granted that was not seen.
+    pub(crate) blind: Vec<(Time, Time)>,
+}
+
+impl Record {
+    /// Adds another server's at the same address.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.votes.extend(other.votes);
+        self.blind.extend(other.blind);
+    }
+}
+
+/// How a stream is to be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading<'a> {
+    pub(crate) course: &'a Course,
+    /// Keys vanish early, because somebody sets the clock wrong, and that is among what may be.
+    pub(crate) is_wrong: bool,
+    /// A node is marked before it votes.
+    pub(crate) guarded: bool,
+}
+
+/// A lock's key.
+#[derive(Clone, Debug)]
+struct Key {
+    value: String,
+    /// By the server's clock.
+    expires: Time,
+    /// The vote that it is, if it is one.
+    vote: Option<usize>,
+    /// When it was set, if the server was not marked then.
+    unmarked: Option<Time>,
+}
+
+struct Replay<'a> {
+    reading: Reading<'a>,
+    record: Record,
+    keys: BTreeMap<usize, Key>,
+    marker: Option<String>,
+    /// What is in the marker of the server's present run.
+    run: String,
+    /// It repeats what its master does.
+    is_replica: bool,
+}
+
+/// What a server's stream says.
+pub(crate) fn replay(log: &Log, reading: Reading<'_>) -> Record {
+    let mut replay = Replay {
+        reading,
+        record: Record::default(),
+        keys: BTreeMap::new(),
+        marker: None,
+        run: String::new(),
+        is_replica: false,
+    };
+    for seen in &log.seen {
+        match seen {
+            Seen::Broken(at) => replay.record.blind.push((at - UNSAID, at + SLACK)),
+            Seen::Line(heard, line) => {
+                if let Some(command) = Command::parse(line) {
+                    replay.takes(&command, *heard, &log.dumps);
+                }
+            }
+        }
+    }
+    replay.record
+}
+
+impl Replay<'_> {
+    fn takes(&mut self, command: &Command, heard: Time, dumps: &BTreeMap<String, Dump>) {
+        let Command { at: shown, by_script, words } = command;
+        let at = self.reading.course.showed(*shown, heard);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let name = words.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
+        if let ("EVAL", Some(dump)) =
+            (name.as_str(), words.last().and_then(|word| dumps.get(*word)))
+        {
+            return self.is(dump, *shown);
+        }
+        if words[..] == ["ECHO", REPLICA] {
+            self.is_replica = true;
+        }
+        if self.is_replica {
+            return;
+        }
+        match (name.as_str(), &words[1..]) {
+            ("SET", [MARKER, text, ..]) => self.marked(text, at),
+            ("SET", [key, value, options @ ..]) => {
+                let is_new = options.contains(&"NX");
+                let ttl = options.iter().skip_while(|option| **option != "PX").nth(1);
+                let ttl = ttl.and_then(|ttl| ttl.parse().ok());
+                if let (Some(resource), Some(ttl)) = (lock(key), ttl) {
+                    let free =
+                        self.keys.get(&resource).is_none_or(|key| key.expires - SLACK <= *shown);
+                    if free || *by_script || !is_new {
+                        self.set(resource, value, (*shown, at), ttl);
+                    }
+                }
+            }
+            ("PEXPIRE", [key, ttl, ..]) if *by_script => {
+                if let (Some(resource), Ok(ttl)) = (lock(key), ttl.parse()) {
+                    self.extended(resource, (*shown, at), ttl);
+                }
+            }
+            ("DEL", [key, ..]) if *by_script => {
+                if let Some(resource) = lock(key) {
+                    self.deleted(resource, at);
+                }
+            }
+            ("DELIFEQ", [key, value]) | ("DELEX", [key, _, value]) => {
+                let resource = lock(key);
+                let resource = resource.filter(|resource| {
+                    self.keys.get(resource).is_some_and(|key| key.value == *value)
+                });
+                if let Some(resource) = resource {
+                    self.deleted(resource, at);
+                }
+            }
+            // What it had granted is not taken back by that.
+            ("FLUSHALL" | "FLUSHDB", _) => {
+                self.keys.clear();
+                self.marker = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn is_marked(&self) -> bool {
+        !self.reading.guarded || self.marker.as_ref().is_some_and(|text| text.contains(&self.run))
+    }
+
+    /// All that it has, from its own mouth.
+    fn is(&mut self, dump: &Dump, shown: Time) {
+        self.is_replica = false;
+        self.run = format!(" run_id={} promoted={} ", dump.run_id, dump.promoted);
+        let find = |name: &str| dump.data.iter().find(|(key, ..)| key == name);
+        self.marker = find(MARKER).map(|(_, text, _)| text.clone());
+        let before = std::mem::take(&mut self.keys);
+        for (resource, name) in RESOURCES.iter().enumerate() {
+            let Some((_, value, ttl)) = find(name) else { continue };
+            // Of one that was not there before it is not known whether it is a vote.
+            let known = before.get(&resource).filter(|key| key.value == *value);
+            let vote = known.and_then(|key| key.vote);
+            let expires = shown + ttl * MS;
+            let key = Key { value: value.clone(), expires, vote, unmarked: None };
+            self.keys.insert(resource, key);
+        }
+    }
+
+    fn marked(&mut self, text: &str, at: Time) {
+        self.marker = Some(text.to_owned());
+        if !self.is_marked() {
+            return;
+        }
+        let (reading, votes) = (self.reading, &mut self.record.votes);
+        for (resource, key) in &mut self.keys {
+            let from = key.unmarked.take().filter(|from| at - from <= BREATH);
+            if let Some(from) = from {
+                key.vote = Some(votes.len());
+                let to = reading.course.shows(key.expires, from);
+                votes.push(Vote { resource: *resource, value: key.value.clone(), from, to });
+            }
+        }
+    }
+
+    fn until(&self, shown: Time, at: Time, ttl_ms: i64) -> Time {
+        match self.reading.is_wrong {
+            true => at + ttl_ms * MS,
+            false => self.reading.course.shows(shown + ttl_ms * MS, at),
+        }
+    }
+
+    fn set(&mut self, resource: usize, value: &str, (shown, at): (Time, Time), ttl_ms: i64) {
+        let is_marked = self.is_marked();
+        let (value, expires) = (value.to_owned(), shown + ttl_ms * MS);
+        let vote = is_marked.then_some(self.record.votes.len());
+        if is_marked {
+            let to = self.until(shown, at, ttl_ms);
+            self.record.votes.push(Vote { resource, value: value.clone(), from: at, to });
+        }
+        let unmarked = (!is_marked).then_some(at);
+        self.keys.insert(resource, Key { value, expires, vote, unmarked });
+    }
+
+    /// A script has compared the value, and found it there.
+    fn extended(&mut self, resource: usize, (shown, at): (Time, Time), ttl_ms: i64) {
+        let (is_marked, to) = (self.is_marked(), self.until(shown, at, ttl_ms));
+        let Some(key) = self.keys.get_mut(&resource) else { return };
+        key.expires = key.expires.max(shown + ttl_ms * MS);
+        if !is_marked {
+            return;
+        }
+        match key.vote {
+            Some(vote) => {
+                let vote = &mut self.record.votes[vote];
+                vote.to = vote.to.max(to);
+            }
+            None => {
+                key.vote = Some(self.record.votes.len());
+                let value = key.value.clone();
+                self.record.votes.push(Vote { resource, value, from: at, to });
+            }
+        }
+    }
+
+    fn deleted(&mut self, resource: usize, at: Time) {
+        let vote = self.keys.remove(&resource).and_then(|key| key.vote);
+        if let Some(vote) = vote {
+            let vote = &mut self.record.votes[vote];
+            vote.to = vote.to.min(at);
+        }
+    }
+}
+
+fn lock(key: &str) -> Option<usize> {
+    RESOURCES.iter().position(|resource| *resource == key)
+}
+
+/// What became of the holds that were looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict<'a> {
+    pub(crate) judged: u64,
+    /// Of these nobody can say: too many nodes were not seen.
+    pub(crate) blind: u64,
+    /// These had too few votes: which, since when, and how many.
+    pub(crate) short: Vec<(&'a Hold, Time, usize)>,
+}
+
+/// Whether every hold had so many votes for all of its time.
+pub(crate) fn judge<'a>(holds: &'a [Hold], nodes: &[Record], quorum: usize) -> Verdict<'a> {
+    let mut verdict = Verdict::default();
+    // By what is asked for: a round has thousands of votes.
+    let mut votes: BTreeMap<&str, Vec<(usize, &Vote)>> = BTreeMap::new();
+    for (node, record) in nodes.iter().enumerate() {
+        for vote in &record.votes {
+            let token = vote.value.split(' ').next().unwrap_or_default();
+            votes.entry(token).or_default().push((node, vote));
+        }
+    }
+    for hold in holds.iter().filter(|hold| hold.from < hold.to) {
+        // One that was handed on has the token that its nodes have, and a number.
+        let token = hold.token.split('/').next().unwrap_or_default();
+        let its = votes.get(token).map(Vec::as_slice).unwrap_or_default();
+        let its: Vec<_> = its.iter().filter(|(_, vote)| vote.resource == hold.resource).collect();
+        let unseen = |record: &Record| {
+            record.blind.iter().any(|(from, to)| *from <= hold.to && *to >= hold.asked)
+        };
+        let blind: Vec<bool> = nodes.iter().map(unseen).collect();
+        let alive = |at: Time, node: usize| {
+            its.iter()
+                .any(|(of, vote)| *of == node && (vote.from - SLACK..vote.to + SLACK).contains(&at))
+        };
+        let count = |at: Time, with_blind: bool| {
+            let nodes =
+                (0..nodes.len()).filter(|node| with_blind && blind[*node] || alive(at, *node));
+            nodes.count()
+        };
+        // It gets fewer only when one ends.
+        let ends = its.iter().map(|(_, vote)| vote.to + SLACK);
+        let mut moments: Vec<Time> = ends.filter(|at| (hold.from..hold.to).contains(at)).collect();
+        moments.push(hold.from);
+        moments.sort_unstable();
+        let lowest = |with_blind| moments.iter().find(|at| count(**at, with_blind) < quorum);
+        match (lowest(false), lowest(true)) {
+            (None, _) => verdict.judged += 1,
+            (Some(_), None) => verdict.blind += 1,
+            (Some(_), Some(at)) => {
+                verdict.judged += 1;
+                verdict.short.push((hold, *at, count(*at, true)));
+            }
+        }
+    }
+    verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARK: &str = r#""quorlock 1 nodes=a run_id=r1 promoted=-1 floor=5""#;
+
+    /// The stream of a server whose clock is right: what is done at which millisecond.
+    fn stream(lines: &[(i64, &str)]) -> Log {
+        let mut log = Log::default();
+        let dump = Dump { run_id: "r1".into(), promoted: "-1".into(), data: Vec::new() };
+        log.dumps.insert("d".into(), dump);
+        for (ms, words) in [(0, r#""EVAL" "" "0" "d""#)].iter().chain(lines) {
+            let line = format!("+0.{:06} [0 lua] {words}", ms * 1000);
+            log.seen.push(Seen::Line(ms * MS, line));
+        }
+        log
+    }
+
+    fn votes(lines: &[(i64, &str)]) -> Vec<(Time, Time)> {
+        let course = Course::right(0);
+        let reading = Reading { course: &course, is_wrong: false, guarded: true };
+        let votes = replay(&stream(lines), reading).votes;
+        votes.iter().map(|vote| (vote.from / MS, vote.to / MS)).collect()
+    }
+
+    const SET: &str = r#""SET" "orders" "t1" "NX" "PX" "100""#;
+
+    #[test]
+    fn a_vote_counts_on_a_marked_node_and_ends_with_its_key() {
+        let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
+        assert_eq!(votes(&[(10, &mark), (20, SET)]), [(20, 120)]);
+        let extended = (90, r#""PEXPIRE" "orders" "100""#);
+        assert_eq!(votes(&[(10, &mark), (20, SET), extended]), [(20, 190)]);
+        let deleted = (60, r#""DEL" "orders""#);
+        assert_eq!(votes(&[(10, &mark), (20, SET), deleted]), [(20, 60)]);
+        // A flush takes nothing back, but what comes then is none.
+        let flush = (60, r#""FLUSHALL""#);
+        assert_eq!(votes(&[(10, &mark), (20, SET), flush, (70, SET)]), [(20, 120)]);
+    }
+
+    #[test]
+    fn a_vote_of_a_node_that_is_not_marked_for_this_run_is_none() {
+        assert_eq!(votes(&[(20, SET)]), []);
+        let other = format!(r#""SET" "quorlock:node" {}"#, MARK.replace("r1", "r2"));
+        assert_eq!(votes(&[(10, &other), (20, SET)]), []);
+        // In one breath with the mark.
+        let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
+        assert_eq!(votes(&[(20, SET), (30, &mark)]), [(20, 120)]);
+    }
+
+    fn hold(token: &str, from: Time, to: Time) -> Hold {
+        Hold { token: token.into(), asked: from * MS, ..Hold::test("a", 0, from * MS, to * MS) }
+    }
+
+    #[test]
+    fn a_hold_needs_a_quorum_all_the_time() {
+        let vote = |to| Vote { resource: 0, value: "t1 owner".into(), from: 0, to: to * MS };
+        let node = |to| Record { votes: vec![vote(to)], blind: Vec::new() };
+        let nodes = [node(100), node(200), node(300)];
+        let holds = [hold("t1/3", 10, 200)];
+        assert!(judge(&holds, &nodes, 2).short.is_empty());
+        let holds = [hold("t1", 10, 210)];
+        let verdict = judge(&holds, &nodes, 2);
+        assert_eq!((verdict.short[0].1, verdict.short[0].2), (202 * MS, 1));
+        assert_eq!(judge(&[hold("t2", 10, 20)], &nodes, 2).short.len(), 1);
+        // Somebody did not look.
+        let mut nodes = nodes;
+        nodes[0].blind.push((50 * MS, 60 * MS));
+        let verdict = judge(&holds, &nodes, 2);
+        assert_eq!((verdict.judged, verdict.blind), (0, 1));
+    }
+}
