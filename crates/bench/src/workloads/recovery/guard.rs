@@ -52,26 +52,19 @@ fn subject(
 fn turn(bench: &mut Bench, subject: &mut dyn Subject, lockers: usize) -> Result<(), String> {
     subject.pairs(lockers, bench.warm_up())?;
     let servers = bench.lab.first(NODES);
-    let count = || Ok::<_, String>((Commands::read(servers)?, lab::counter(servers, READS)?));
-    let (commands, reads) = count()?;
+    let before = Commands::read(servers)?;
     let slice = subject.pairs(lockers, bench.slice)?;
-    let (commands_after, reads_after) = count()?;
+    let sent = Commands::read(servers)?.since(&before).sent();
 
     let concurrency = lockers as u64;
     let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
-    let each = |count: u64| count as f64 / slice.pairs as f64;
-    let sent = commands_after.since(&commands).sent();
     bench.figures.add(cell, "pairs_per_s", slice.rate());
     bench.figures.add(cell, "p50_us", slice.p50_us);
     bench.figures.add(cell, "p99_us", slice.p99_us);
     bench.figures.add(cell, "cpu_us_per_pair", slice.cpu_us_per_pair());
-    bench.figures.add(cell, "commands_per_pair", each(sent));
-    bench.figures.add(cell, "batches_per_pair", each(reads_after - reads));
+    bench.figures.add(cell, "commands_per_pair", sent as f64 / slice.pairs as f64);
     Ok(())
 }
-
-/// A batch arrives in one read, unless it is very large.
-const READS: &str = "total_reads_processed";
 
 #[cfg(test)]
 mod tests {
