@@ -1,5 +1,6 @@
 //! `cargo xtask instructions`: what a pair costs, on a machine that is too noisy to time it.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,9 +20,15 @@ const TARGET: &str = "target/instructions";
 const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, for example with \
      `apt-get install valgrind`, `dnf install valgrind` or `pacman -S valgrind`";
 
-/// Builds, runs and prints.
-pub(crate) fn run(workspace: &Path) -> ExitCode {
-    match count(workspace) {
+/// Builds, runs and prints; with `--guard`, with the restart guard as well.
+pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.collect();
+    let counted = match args.iter().map(|arg| arg.to_str()).collect::<Vec<_>>()[..] {
+        [] => count(workspace, false),
+        [Some("--guard")] => count(workspace, true),
+        _ => Err(format!("instructions takes --guard and nothing else, not {args:?}")),
+    };
+    match counted {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("xtask: {why}");
@@ -30,7 +37,7 @@ pub(crate) fn run(workspace: &Path) -> ExitCode {
     }
 }
 
-fn count(workspace: &Path) -> Result<(), String> {
+fn count(workspace: &Path, with_guard: bool) -> Result<(), String> {
     let valgrind = Command::new("valgrind").arg("--version").stdin(Stdio::null()).output();
     if !valgrind.is_ok_and(|output| output.status.success()) {
         return Err(HOW_TO_INSTALL.to_owned());
@@ -48,26 +55,41 @@ fn count(workspace: &Path) -> Result<(), String> {
     }
     let program = target.join("release/quorlock-bench");
     for (lockers, few, many) in RUNS {
-        let count = |pairs| instructions(&program, &server.path, lockers, pairs);
-        let (less, more) = (count(few)?, count(many)?);
-        let each = more.saturating_sub(less) / (many - few);
-        println!("N = 5, c = {lockers}: {each} instructions per pair");
+        let each = |guard| {
+            let count = |pairs| instructions(&program, &server.path, (lockers, pairs), guard);
+            let (less, more) = (count(few)?, count(many)?);
+            Ok::<_, String>(more.saturating_sub(less) / (many - few))
+        };
+        let off = each(false)?;
+        println!("N = 5, c = {lockers}: {off} instructions per pair");
+        if with_guard {
+            let on = each(true)?;
+            let more = (on as f64 / off as f64 - 1.0) * 100.0;
+            println!("N = 5, c = {lockers}: {on} with the restart guard, {more:+.1} %");
+        }
     }
     println!("profiles: callgrind_annotate --inclusive=yes {TARGET}/*.callgrind");
     Ok(())
 }
 
 /// How many instructions the client executes for so many pairs, its start included.
-fn instructions(program: &Path, server: &Path, lockers: u64, pairs: u64) -> Result<u64, String> {
+fn instructions(
+    program: &Path,
+    server: &Path,
+    (lockers, pairs): (u64, u64),
+    guard: bool,
+) -> Result<u64, String> {
     let file = program.ancestors().nth(2).unwrap_or(Path::new("."));
-    let file: PathBuf = file.join(format!("c{lockers}-{pairs}.callgrind"));
-    let mut out = std::ffi::OsString::from("--callgrind-out-file=");
+    let suffix = if guard { "-guard" } else { "" };
+    let file: PathBuf = file.join(format!("c{lockers}-{pairs}{suffix}.callgrind"));
+    let mut out = OsString::from("--callgrind-out-file=");
     out.push(&file);
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--quiet"])
         .arg(out)
         .arg(program)
         .args(["count-pairs", "--lockers", &lockers.to_string(), "--pairs", &pairs.to_string()])
+        .args(guard.then_some("--guard"))
         .env(SERVER_VARIABLE, server)
         .stdin(Stdio::null())
         .output()

@@ -24,7 +24,8 @@ cargo xtask COMMAND
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
                 Without ARGS also 20 000 runs of the simulator, the models, the mutants and a
                 minute of chaos
-  instructions  count the client's instructions per pair with valgrind
+  instructions  count the client's instructions per pair with valgrind; --guard: with the
+                restart guard as well
   mutants       switch on every known mistake, and see that the simulator catches it;
                 see that each negative model finds two that hold one lock
   servers       fetch older and newer servers into target/servers and list what is there
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
         Some("chaos") => chaos::run(workspace, args),
         Some("demo") => demo::run(workspace, args),
         Some("test") => test::run(workspace, args),
-        Some("instructions") => instructions::run(workspace),
+        Some("instructions") => instructions::run(workspace, args),
         Some("mutants") => mutants::run(workspace),
         Some("servers") => wheels::run(workspace),
         Some("help" | "--help" | "-h") => {

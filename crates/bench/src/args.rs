@@ -77,6 +77,10 @@ enum Command {
         /// How often, all together
         #[arg(long)]
         pairs: usize,
+
+        /// With the restart guard
+        #[arg(long)]
+        guard: bool,
     },
 
     /// A process that contends for a lock, or holds many
@@ -164,8 +168,8 @@ pub fn main() -> ExitCode {
         Some(Command::Page { report, page, readme, any_commit }) => {
             page::run(&report, &page, &readme, any_commit).map(|()| ExitCode::SUCCESS)
         }
-        Some(Command::CountPairs { lockers, pairs }) => {
-            count::run(lockers, pairs).map(|()| ExitCode::SUCCESS)
+        Some(Command::CountPairs { lockers, pairs, guard }) => {
+            count::run(lockers, pairs, guard).map(|()| ExitCode::SUCCESS)
         }
         Some(Command::Worker { job }) => worker::main(&job).map(|()| ExitCode::SUCCESS),
     };

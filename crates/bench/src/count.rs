@@ -6,21 +6,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::Client;
+use quorlock::RestartGuard;
 
 use crate::lab::{self, Lab};
-use crate::subjects::quorlock::went_well;
+use crate::subjects::quorlock::{builder, went_well};
 use crate::subjects::{Flavor, key};
 
 /// So long that nothing is extended, however slow a run under valgrind is: instructions that depend
-/// on the time would make the count depend on it. The longest that a client takes by default.
-const TTL: Duration = Duration::from_secs(30);
+/// on the time would make the count depend on it. With the guard, fresh servers vote only after
+/// a bit more than this.
+const TTL: Duration = Duration::from_secs(10);
 
-/// `lockers` acquire and release, each its own key, `pairs` times altogether, on five servers.
+/// `lockers` acquire and release, each its own key, `pairs` times altogether, on five servers; with
+/// the restart guard or without.
 ///
 /// # Errors
 /// If there are no servers, or a lock is not to be had.
-pub(crate) fn run(lockers: usize, pairs: usize) -> Result<(), String> {
+pub(crate) fn run(lockers: usize, pairs: usize, guard: bool) -> Result<(), String> {
     if lockers == 0 || pairs == 0 || !pairs.is_multiple_of(lockers) {
         return Err(format!("{lockers} lockers cannot share {pairs} pairs evenly"));
     }
@@ -28,13 +30,15 @@ pub(crate) fn run(lockers: usize, pairs: usize) -> Result<(), String> {
     let urls = lab::urls(lab.first(5));
     Flavor::CurrentThread.runtime()?.block_on(async {
         // A task, as the lockers are: what is polled by `block_on` itself is polled more often.
-        let all = tokio::spawn(all(urls, lockers, pairs / lockers));
+        let all = tokio::spawn(all(urls, lockers, pairs / lockers, guard));
         all.await.map_err(|error| error.to_string())?
     })
 }
 
-async fn all(urls: Vec<String>, lockers: usize, each: usize) -> Result<(), String> {
-    let client = Client::builder().nodes(urls).ttl(TTL).wait(Duration::from_secs(60)).build();
+async fn all(urls: Vec<String>, lockers: usize, each: usize, guard: bool) -> Result<(), String> {
+    let builder = builder(urls).ttl(TTL).max_ttl(TTL).wait(Duration::from_secs(60));
+    let guard = if guard { RestartGuard::Strict } else { RestartGuard::Off };
+    let client = builder.restart_guard(guard).build();
     let client = Arc::new(client.map_err(|error| error.to_string())?);
     let lockers: Vec<_> = (0..lockers)
         .map(|locker| {

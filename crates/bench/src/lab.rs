@@ -1,5 +1,5 @@
 //! The servers that are measured against: real ones, on ports of the loopback interface, without
-//! persistence, and ours alone.
+//! persistence unless a workload is about that, and ours alone.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,16 @@ impl Lab {
     /// # Errors
     /// The server's own words.
     pub(crate) fn start(binary: &ServerBinary, count: usize) -> Result<Self, String> {
-        let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
+        Self::with(binary, count, &[])
+    }
+
+    /// Starts so many with further arguments, as on the server's command line.
+    ///
+    /// # Errors
+    /// The server's own words.
+    pub(crate) fn with(binary: &ServerBinary, count: usize, args: &[&str]) -> Result<Self, String> {
+        let args = args.iter().map(|&arg| arg.to_owned()).collect();
+        let options = ServerOptions { listen: Listen::Tcp, args, ..ServerOptions::default() };
         let nodes = Nodes::start(binary, count, options).map_err(|error| error.to_string())?;
         Ok(Self { nodes })
     }
@@ -41,6 +50,24 @@ pub(crate) fn server(name: Option<&str>) -> Result<ServerBinary, String> {
 /// Where the servers listen.
 pub(crate) fn urls(servers: &[Server]) -> Vec<String> {
     servers.iter().map(Server::url).collect()
+}
+
+/// The sum of one counter of the servers' `INFO stats`.
+///
+/// # Errors
+/// If a server does not tell it.
+pub(crate) fn counter(servers: &[Server], name: &str) -> Result<u64, String> {
+    let value = |server: &Server| {
+        let reply = server.command(&["INFO", "stats"]);
+        let Ok(Reply::Bulk(Some(text))) = &reply else {
+            return Err(format!("{}: INFO stats: {reply:?}", server.address()));
+        };
+        let text = String::from_utf8_lossy(text);
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let value = value.and_then(|value| value.trim().parse::<u64>().ok());
+        value.ok_or_else(|| format!("{}: INFO stats has no {name}", server.address()))
+    };
+    servers.iter().map(value).sum()
 }
 
 /// How often servers have executed each command, from their own counters.

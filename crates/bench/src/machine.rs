@@ -31,7 +31,22 @@ pub(crate) fn machine() -> Machine {
         memory_gib: (memory_kib + (1 << 19)) >> 20,
         os: field("/etc/os-release", "PRETTY_NAME", '=').trim_matches('"').to_owned(),
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        disk: disk(&std::env::temp_dir()).unwrap_or_else(|| "unknown".to_owned()),
     }
+}
+
+/// The file system of a folder and where it is.
+fn disk(folder: &Path) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount = |line: &str| {
+        let (mount, disk) = line.split_once(" - ")?;
+        let point = Path::new(mount.split(' ').nth(4)?);
+        let mut disk = disk.split(' ');
+        let named = format!("{} on {}", disk.next()?, disk.next()?);
+        folder.starts_with(point).then_some((point.components().count(), named))
+    };
+    // Of those mounted at the same place, the last one is seen.
+    mounts.lines().filter_map(mount).max_by_key(|(depth, _)| *depth).map(|(_, named)| named)
 }
 
 /// The commit of the checkout that this was built in, and whether it had changes.

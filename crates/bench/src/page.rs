@@ -7,12 +7,14 @@ use std::path::Path;
 
 use crate::report::{Report, Row, Target};
 use crate::saved::{self, number};
+use crate::workloads::recovery::{self, guard};
 
-const BEGIN: &str = "<!-- bench:begin -->";
-const END: &str = "<!-- bench:end -->";
+/// Between which comments what is written: `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
+const ALL: &str = "bench";
+const RECOVERY: &str = "recovery";
 
 /// Writes the tables into `page`, and the small table into `readme`. The page links the plots of
-/// the folder `plots` beside it.
+/// the folder `plots` beside it. What the report has nothing of is left as it is.
 ///
 /// # Errors
 /// A file cannot be read or written, lacks the comments, or the report is not of one
@@ -31,14 +33,17 @@ pub(crate) fn run(
             report.commit_in_words()
         ));
     }
-    let files = [(page, whole(&report)?), (readme, small(&report))];
+    let (others, recovery) = split(report);
+    let mut page_text = read(page)?;
     let mut changed = Vec::new();
-    for (path, content) in &files {
-        let old = fs::read_to_string(path)
-            .map_err(|why| format!("{} cannot be read: {why}", path.display()))?;
-        let new = between(&old, content).map_err(|why| format!("{}: {why}", path.display()))?;
-        changed.push((path, new));
+    if !others.results.is_empty() {
+        page_text = within(page, &page_text, ALL, &whole(&others)?)?;
+        changed.push((readme, within(readme, &read(readme)?, ALL, &small(&others))?));
     }
+    if !recovery.results.is_empty() {
+        page_text = within(page, &page_text, RECOVERY, &whole(&recovery)?)?;
+    }
+    changed.push((page, page_text));
     for (path, text) in changed {
         fs::write(path, text)
             .map_err(|why| format!("{} cannot be written: {why}", path.display()))?;
@@ -47,8 +52,31 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// `text` with `content` in place of what was between the two comments.
-fn between(text: &str, content: &str) -> Result<String, String> {
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|why| format!("{} cannot be read: {why}", path.display()))
+}
+
+fn within(path: &Path, text: &str, name: &str, content: &str) -> Result<String, String> {
+    between(text, name, content).map_err(|why| format!("{}: {why}", path.display()))
+}
+
+/// All but the recovery, and the recovery, which has a section of its own.
+fn split(report: Report) -> (Report, Report) {
+    let mut others = Report { results: vec![], not_run: vec![], targets: vec![], ..report.clone() };
+    let mut recovery = others.clone();
+    let is_recovery = |workload: &str| workload.starts_with(recovery::NAME);
+    (recovery.results, others.results) =
+        report.results.into_iter().partition(|row| is_recovery(&row.workload));
+    (recovery.not_run, others.not_run) =
+        report.not_run.into_iter().partition(|absent| is_recovery(&absent.workload));
+    (recovery.targets, others.targets) =
+        report.targets.into_iter().partition(|target| target.name.starts_with(guard::TARGETS));
+    (others, recovery)
+}
+
+/// `text` with `content` in place of what was between the two comments of that name.
+fn between(text: &str, name: &str, content: &str) -> Result<String, String> {
+    let (begin, end) = (&*format!("<!-- {name}:begin -->"), &*format!("<!-- {name}:end -->"));
     let once = |comment: &str| {
         let mut found = text.match_indices(comment);
         match (found.next(), found.next()) {
@@ -57,11 +85,11 @@ fn between(text: &str, content: &str) -> Result<String, String> {
             (Some(_), Some(_)) => Err(format!("it has {comment} more than once")),
         }
     };
-    let (begin, end) = (once(BEGIN)? + BEGIN.len(), once(END)?);
-    if end < begin {
-        return Err(format!("it has {END} before {BEGIN}"));
+    let (from, to) = (once(begin)? + begin.len(), once(end)?);
+    if to < from {
+        return Err(format!("it has {end} before {begin}"));
     }
-    Ok(format!("{}\n\n{}\n\n{}", &text[..begin], content.trim(), &text[end..]))
+    Ok(format!("{}\n\n{}\n\n{}", &text[..from], content.trim(), &text[to..]))
 }
 
 /// What docs/benchmarks.md shows.
@@ -99,6 +127,7 @@ fn facts(report: &Report) -> String {
             format!("{}, {} cores, {} GiB", machine.cpu, machine.cores, machine.memory_gib),
         ),
         ("system", format!("{}, kernel {}", machine.os, machine.kernel)),
+        ("disk", machine.disk.clone()),
         ("servers", report.servers_in_words()),
         ("quorlock", format!("{}, {}", report.quorlock, report.commit_in_words())),
         ("beside it", versions.join(", ")),
@@ -185,6 +214,7 @@ fn unit(workload: &str) -> &'static str {
         "open_loop" => "pairs/s offered",
         "held" => "locks",
         "contended_in_process" => "contenders",
+        "recovery_restart" => "killed",
         _ => "lockers",
     }
 }
@@ -197,6 +227,7 @@ fn words(metric: &str) -> String {
         "p999_us" => "p99.9 µs".to_owned(),
         "p999_over_mean_wait" => "p99.9 of waits / mean".to_owned(),
         "jain" => "Jain index".to_owned(),
+        "rate_ratio" => "pairs/s ÷ the first".to_owned(),
         _ => match metric.strip_suffix("_us") {
             Some(metric) => format!("{} µs", metric.replace('_', " ")),
             None => metric.replace('_', " "),

@@ -10,7 +10,9 @@ use crate::report::{Cell, Figures, Report, Servers};
 use crate::subjects::{self, ALL, Flavor};
 use crate::targets;
 use crate::workloads::handover::Contention;
-use crate::workloads::{Bench, contended, frozen, handover, held, open_loop, pairs, ping, woken};
+use crate::workloads::{
+    Bench, contended, frozen, handover, held, open_loop, pairs, ping, recovery, woken,
+};
 
 /// How much is to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +41,17 @@ pub(crate) struct Plan {
 
 impl Plan {
     fn wants(&self, workload: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == workload)
+        // What takes minutes and is compared with nothing else runs where it is asked for.
+        let is_extra = workload == recovery::NAME && self.scope != Scope::Full;
+        match self.only.is_empty() {
+            true => !is_extra,
+            false => self.only.iter().any(|only| only == workload),
+        }
     }
 }
 
 /// The names that `only` may have.
-pub(crate) const WORKLOADS: [&str; 9] = [
+pub(crate) const WORKLOADS: [&str; 10] = [
     pairs::NAME,
     ping::NAME,
     open_loop::NAME,
@@ -54,6 +61,7 @@ pub(crate) const WORKLOADS: [&str; 9] = [
     contended::NAME,
     frozen::NAME,
     held::NAME,
+    recovery::NAME,
 ];
 
 /// The subjects that everything is compared with.
@@ -131,6 +139,9 @@ fn all(bench: &mut Bench, plan: &Plan) {
     if wanted(held::NAME) {
         // Four extensions each. It is compared with nothing, so two rounds do.
         held::run(bench, 5, 10_000, 15 * plan.slice, plan.rounds.min(2));
+    }
+    if wanted(recovery::NAME) {
+        recovery::run(bench);
     }
 }
 

@@ -34,6 +34,9 @@ pub(crate) struct Machine {
     pub(crate) memory_gib: u64,
     pub(crate) os: String,
     pub(crate) kernel: String,
+    /// What servers with a log write it to, such as `ext4 on /dev/sda1`.
+    #[serde(default)]
+    pub(crate) disk: String,
 }
 
 /// The servers, which are all alike.
@@ -121,7 +124,12 @@ impl Figures {
 
     /// The median of what was measured.
     pub(crate) fn median(&self, cell: Cell<'_>, metric: &str) -> Option<f64> {
-        self.rows.iter().find(|row| row.is(cell, metric)).map(|row| row.median)
+        self.row(cell, metric).map(|row| row.median)
+    }
+
+    /// All that was measured.
+    pub(crate) fn row(&self, cell: Cell<'_>, metric: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.is(cell, metric))
     }
 }
 

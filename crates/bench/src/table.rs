@@ -22,7 +22,7 @@ pub(crate) fn report(report: &Report) -> String {
     for servers in servers {
         let (count, product) = (servers.count, &servers.product);
         line(format!(
-            "{count} × {product} {} on the same machine, TCP, no persistence",
+            "{count} × {product} {} on the same machine, TCP, no persistence unless a row says so",
             servers.version
         ));
     }

@@ -1,6 +1,7 @@
 //! What is to be reached, as ratios of one run: absolute times move with the machine.
 
 use crate::report::{Cell, Figures, Target};
+use crate::workloads::recovery::{self, guard};
 use crate::workloads::{contended, frozen, handover, held, pairs, ping, woken};
 
 /// The targets of the workloads that were wanted, judged by the medians of a run.
@@ -14,6 +15,7 @@ pub(crate) fn judge(figures: &Figures, wanted: impl Fn(&str) -> bool) -> Vec<Tar
         (frozen::NAME, judge.frozen()),
         (contended::NAME, judge.contended()),
         (held::NAME, judge.held()),
+        (recovery::NAME, judge.guard()),
     ];
     groups.into_iter().filter(|(workload, _)| wanted(workload)).flat_map(|group| group.1).collect()
 }
@@ -159,6 +161,33 @@ impl Judge<'_> {
             AtMost(0.15).target("CPU, 10 000 held, extended every 3 s", "one core", cpu),
             AtMost(0.0).target("missed extensions, 10 000 held", "", of("missed_extensions")),
             AtMost(1024.0).target("bytes per held lock", "", of("bytes_per_lock")),
+        ]
+    }
+
+    fn guard(&self) -> Vec<Target> {
+        let row = |subject, concurrency, metric| {
+            self.0.row(Cell { workload: guard::NAME, subject, nodes: 5, concurrency }, metric)
+        };
+        // Of two that are alike the medians may agree by luck; so what counts is how far they were
+        // apart in the worst round.
+        let apart = |lockers| {
+            let on = row(guard::STRICT, lockers, "rate_ratio")?;
+            let off = row(guard::OFF_AGAIN, lockers, "rate_ratio")?;
+            let noise = (off.max - 1.0).abs().max((off.min - 1.0).abs());
+            Some((on.median - 1.0).abs() / noise)
+        };
+        let commands = |subject| Some(row(subject, 1, "commands_per_pair")?.median);
+        let more = commands(guard::STRICT).zip(commands(guard::OFF)).map(|(on, off)| on - off);
+        let rate = |lockers, words| {
+            let name = format!("{}, pairs/s, N=5, {words}", guard::TARGETS);
+            AtMost(1.0).target(&name, "off against off", apart(lockers))
+        };
+        let name = format!("{}, commands more per pair, N=5, 1 locker", guard::TARGETS);
+        vec![
+            rate(64, "64 lockers"),
+            rate(1, "1 locker"),
+            // One in the batch of each acquire.
+            AtMost(5.0).target(&name, "", more),
         ]
     }
 

@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use crate::clock::{self, nanos};
 use crate::held;
 use crate::story::Turn;
+use crate::subjects::quorlock::builder;
 use crate::subjects::{Flavor, TTL};
 
 /// What a worker process is to do.
@@ -69,7 +70,7 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
 
 fn client(runtime: &Runtime, urls: &[String], ttl: Duration) -> Result<Client, String> {
     let _inside = runtime.enter();
-    Client::builder().nodes(urls).ttl(ttl).build().map_err(|error| error.to_string())
+    builder(urls.to_vec()).ttl(ttl).build().map_err(|error| error.to_string())
 }
 
 /// What contends for a lock.

@@ -1,5 +1,8 @@
 use super::*;
 
+const BEGIN: &str = "<!-- bench:begin -->";
+const END: &str = "<!-- bench:end -->";
+
 /// Invented figures.
 const FIXTURE: &str = include_str!("fixture.json");
 
@@ -10,9 +13,9 @@ fn report() -> Report {
 #[test]
 fn what_was_between_the_comments_is_replaced_and_nothing_else() {
     let old = format!("# Title\n\n{BEGIN}\nold\n{END}\n\nmore\n");
-    let new = between(&old, "new\n").unwrap();
+    let new = between(&old, ALL, "new\n").unwrap();
     assert_eq!(new, format!("# Title\n\n{BEGIN}\n\nnew\n\n{END}\n\nmore\n"));
-    assert_eq!(between(&new, "new\n").unwrap(), new);
+    assert_eq!(between(&new, ALL, "new\n").unwrap(), new);
 }
 
 #[test]
@@ -24,7 +27,7 @@ fn comments_that_are_missing_doubled_or_swapped_are_refused() {
         (format!("{END}{BEGIN}"), "before"),
     ];
     for (text, why) in refused {
-        let said = between(&text, "new").unwrap_err();
+        let said = between(&text, ALL, "new").unwrap_err();
         assert!(said.contains(why), "{said}");
     }
 }
@@ -81,4 +84,22 @@ fn numbers_of_no_commit_stay_out_of_documents() {
     assert_eq!(fs::read_to_string(at("page.md")).unwrap(), empty);
     write(true).unwrap();
     assert!(fs::read_to_string(at("readme.md")).unwrap().contains("| quorlock |"));
+}
+
+#[test]
+fn recovery_has_a_section_of_its_own_and_leaves_the_rest_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let empty = "<!-- recovery:begin -->\nold\n<!-- recovery:end -->\n".to_owned();
+    let page = format!("{BEGIN}\nother\n{END}\n{empty}");
+    fs::write(at("page.md"), &page).unwrap();
+    fs::write(at("readme.md"), "no comments").unwrap();
+    let report = FIXTURE.replace("\"workload\": \"", "\"workload\": \"recovery_of_");
+    fs::write(at("recovery.json"), report).unwrap();
+    run(&at("recovery.json"), &at("page.md"), &at("readme.md"), false).unwrap();
+    let written = fs::read_to_string(at("page.md")).unwrap();
+    assert!(written.starts_with(&format!("{BEGIN}\nother\n{END}\n")), "{written}");
+    assert!(written.contains("#### `recovery_of_pairs`"), "{written}");
+    assert!(!written.contains("hand-over p50"), "{written}");
+    assert_eq!(fs::read_to_string(at("readme.md")).unwrap(), "no comments");
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ::quorlock::blocking::Client;
 use quorlock_servers::Server;
 
-use super::quorlock::went_well;
-use super::{Subject, TTL, key};
+use super::quorlock::{builder, went_well};
+use super::{Subject, key};
 use crate::slice::{Latencies, Slice, Started};
 use crate::{clock, lab};
 
@@ -24,8 +24,8 @@ impl Blocking {
     /// # Errors
     /// If it cannot be built.
     pub(crate) fn new(servers: &[Server]) -> Result<Self, String> {
-        let builder = Client::builder().nodes(lab::urls(servers)).ttl(TTL);
-        let client = Client::build(builder).map_err(|error| error.to_string())?;
+        let client = Client::build(builder(lab::urls(servers)));
+        let client = client.map_err(|error| error.to_string())?;
         Ok(Self { client })
     }
 

@@ -2,7 +2,7 @@
 //! of its own, and otherwise as their makers deliver them.
 
 pub(crate) mod blocking;
-mod closed_loop;
+pub(crate) mod closed_loop;
 pub(crate) mod quorlock;
 pub(crate) mod raw;
 #[cfg(feature = "rivals")]

@@ -1,6 +1,6 @@
 //! The async client with its defaults, as a task on the callers' runtime.
 
-use ::quorlock::{Client, Outcome};
+use ::quorlock::{Client, ClientBuilder, Outcome, RestartGuard};
 use quorlock_servers::Server;
 
 use super::closed_loop::{AsyncSubject, Locker};
@@ -23,16 +23,33 @@ pub(crate) fn went_well(key: &str, outcome: Outcome) -> Result<(), String> {
     }
 }
 
-/// A client of these servers, connected.
+/// How every client here is built, unless its workload is about what is different: without the
+/// restart guard, for the servers are fresh, and nobody beside has one.
+pub(crate) fn builder(urls: impl IntoIterator<Item = String>) -> ClientBuilder {
+    Client::builder().nodes(urls).ttl(TTL).restart_guard(RestartGuard::Off)
+}
+
+/// A client of these servers.
 ///
 /// # Errors
 /// If it cannot be built.
 pub(crate) fn new(servers: &[Server], flavor: Flavor) -> Result<AsyncSubject<Client>, String> {
+    named("quorlock", builder(lab::urls(servers)), flavor)
+}
+
+/// A client that is told apart from others.
+///
+/// # Errors
+/// If it cannot be built.
+pub(crate) fn named(
+    name: &'static str,
+    builder: ClientBuilder,
+    flavor: Flavor,
+) -> Result<AsyncSubject<Client>, String> {
     let runtime = flavor.runtime()?;
-    let builder = Client::builder().nodes(lab::urls(servers)).ttl(TTL);
     let client = {
         let _inside = runtime.enter();
         builder.build().map_err(|error| error.to_string())?
     };
-    Ok(AsyncSubject { name: "quorlock", locker: client, runtime })
+    Ok(AsyncSubject { name, locker: client, runtime })
 }

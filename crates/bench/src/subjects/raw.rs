@@ -13,6 +13,7 @@ use ::quorlock::blocking::Client;
 use quorlock_servers::Server;
 
 use super::closed_loop::keep_time;
+use super::quorlock::builder;
 use super::{Subject, TTL, key};
 use crate::clock;
 use crate::lab::Commands;
@@ -45,8 +46,7 @@ impl Release {
     /// # Errors
     /// If quorlock cannot, or does something else.
     pub(crate) fn observed(server: &Server) -> Result<Self, String> {
-        let client = Client::build(Client::builder().nodes([server.url()]))
-            .map_err(|error| error.to_string())?;
+        let client = Client::build(builder([server.url()])).map_err(|error| error.to_string())?;
         let before = Commands::read(std::slice::from_ref(server))?;
         let guard = client.acquire("bench:observed").call().map_err(|error| error.to_string())?;
         let _ = guard.release();

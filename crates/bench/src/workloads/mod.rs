@@ -8,6 +8,7 @@ pub(crate) mod held;
 pub(crate) mod open_loop;
 pub(crate) mod pairs;
 pub(crate) mod ping;
+pub(crate) mod recovery;
 pub(crate) mod woken;
 
 use std::thread;

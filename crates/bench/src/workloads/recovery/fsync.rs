@@ -1,0 +1,122 @@
+//! The same pairs on servers that forget everything when they stop, that lose up to a second, and
+//! that have every command on the disk before they answer it.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use quorlock_servers::Server;
+
+use super::{NODES, ratios};
+use crate::clock;
+use crate::lab::{self, Lab};
+use crate::report::Cell;
+use crate::slice::{Latencies, Slice, Started};
+use crate::subjects::{Subject, quorlock};
+use crate::workloads::{Bench, progress};
+
+const NAME: &str = "recovery_fsync";
+
+/// The servers, by what they do with what they are told.
+const SERVERS: [(&str, &[&str]); 3] = [
+    ("no persistence", &["--appendonly", "no"]),
+    ("everysec", &["--appendonly", "yes", "--appendfsync", "everysec", NO_REWRITE.0, NO_REWRITE.1]),
+    ("always", &["--appendonly", "yes", "--appendfsync", "always", NO_REWRITE.0, NO_REWRITE.1]),
+];
+
+/// A log that is written anew in the middle of a turn would disturb that turn and no other.
+const NO_REWRITE: (&str, &str) = ("--auto-aof-rewrite-percentage", "0");
+
+/// What the disk alone takes.
+const DISK: &str = "one write and fsync";
+
+/// As much as an acquire adds to a log.
+const APPENDED: usize = 150;
+
+/// With one locker and with many: whether an fsync is shared is what makes the difference.
+pub(crate) fn run(bench: &mut Bench) {
+    let start = |(name, args): &(&'static str, &[&str])| {
+        Lab::with(&bench.binary, NODES, args).map(|lab| (*name, lab))
+    };
+    let labs: Vec<_> = match SERVERS.iter().map(start).collect() {
+        Ok(labs) => labs,
+        Err(why) => return bench.figures.not_run("quorlock", NAME, why),
+    };
+    for lockers in [1, 64] {
+        progress(&format!("{NAME}, N={NODES}, c={lockers}"));
+        let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
+        for (name, lab) in &labs {
+            let urls = lab::urls(lab.first(NODES));
+            match quorlock::named(name, quorlock::builder(urls), bench.flavor) {
+                Ok(subject) => subjects.push(Box::new(subject)),
+                Err(why) => bench.figures.not_run(name, NAME, why),
+            }
+        }
+        bench.interleave(NAME, subjects, |bench, subject| {
+            let lab = labs.iter().find(|(name, _)| *name == subject.name());
+            let (_, lab) = lab.ok_or("it has no servers")?;
+            turn(bench, subject, lab.first(NODES), lockers)
+        });
+        ratios(&mut bench.figures, NAME, &SERVERS.map(|(name, _)| name), lockers);
+    }
+    for _ in 0..bench.rounds {
+        match disk(bench.slice) {
+            Ok(slice) => {
+                let cell = Cell { workload: NAME, subject: DISK, nodes: 1, concurrency: 1 };
+                bench.figures.add(cell, "p50_us", slice.p50_us);
+                bench.figures.add(cell, "p99_us", slice.p99_us);
+            }
+            Err(why) => return bench.figures.not_run(DISK, NAME, why),
+        }
+    }
+}
+
+fn turn(
+    bench: &mut Bench,
+    subject: &mut dyn Subject,
+    servers: &[Server],
+    lockers: usize,
+) -> Result<(), String> {
+    subject.pairs(lockers, bench.warm_up())?;
+    let before = appends(servers)?;
+    let slice = subject.pairs(lockers, bench.slice)?;
+    let appends = appends(servers)? - before;
+
+    let concurrency = lockers as u64;
+    let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
+    bench.figures.add(cell, "pairs_per_s", slice.rate());
+    bench.figures.add(cell, "p50_us", slice.p50_us);
+    bench.figures.add(cell, "p99_us", slice.p99_us);
+    bench.figures.add(cell, "appends_per_pair", appends / slice.pairs as f64);
+    Ok(())
+}
+
+/// How often servers have written to their logs: the kernel counts the writes of a process, and the
+/// server those to its clients; what remains goes to the log. With `always`, an fsync follows each.
+fn appends(servers: &[Server]) -> Result<f64, String> {
+    let written = |server: &Server| {
+        let pid = server.pid().ok_or("a server has ended")?;
+        let path = format!("/proc/{pid}/io");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let count = text.lines().find_map(|line| line.strip_prefix("syscw: ")?.parse::<u64>().ok());
+        count.ok_or_else(|| format!("{path} has no syscw"))
+    };
+    let written: Result<u64, String> = servers.iter().map(written).sum();
+    Ok(written? as f64 - lab::counter(servers, "total_writes_processed")? as f64)
+}
+
+/// A small file grows, and each time the disk must say that it has it.
+fn disk(time: Duration) -> Result<Slice, String> {
+    let failed = |error: std::io::Error| format!("a file in the temporary folder: {error}");
+    let mut file = tempfile::tempfile().map_err(failed)?;
+    let mut latencies = Latencies::default();
+    let started = Started::now();
+    let mut now = clock::now();
+    let until = now + time;
+    while now < until {
+        file.write_all(&[b'x'; APPENDED]).and_then(|()| file.sync_data()).map_err(failed)?;
+        let done = clock::now();
+        latencies.record(done - now);
+        now = done;
+    }
+    started.end(&latencies)
+}

@@ -1,0 +1,110 @@
+//! What the restart guard costs while nothing happens: the same pairs on the same servers, by a
+//! client without it, by another one without it, which shows how far two that are alike differ,
+//! and by one with it.
+
+use ::quorlock::RestartGuard;
+
+use super::{NODES, all_vote, ratios};
+use crate::lab::{self, Commands};
+use crate::report::Cell;
+use crate::subjects::{Subject, TTL, quorlock};
+use crate::workloads::{Bench, progress};
+
+pub(crate) const NAME: &str = "recovery_guard";
+
+/// What its targets begin with.
+pub(crate) const TARGETS: &str = "restart guard";
+
+/// Those without the guard, and the one with it.
+pub(crate) const OFF: &str = "off";
+pub(crate) const OFF_AGAIN: &str = "off again";
+pub(crate) const STRICT: &str = "strict";
+
+/// What is measured beside the first.
+const SUBJECTS: [(&str, RestartGuard); 3] =
+    [(OFF, RestartGuard::Off), (OFF_AGAIN, RestartGuard::Off), (STRICT, RestartGuard::Strict)];
+
+/// With one locker and with many.
+pub(crate) fn run(bench: &mut Bench) {
+    for lockers in [1, 64] {
+        progress(&format!("{NAME}, N={NODES}, c={lockers}"));
+        let subjects = match SUBJECTS.iter().map(|one| subject(bench, *one)).collect() {
+            Ok(subjects) => subjects,
+            Err(why) => return bench.figures.not_run(STRICT, NAME, why),
+        };
+        bench.interleave(NAME, subjects, |bench, subject| turn(bench, subject, lockers));
+        ratios(&mut bench.figures, NAME, &SUBJECTS.map(|(name, _)| name), lockers);
+    }
+}
+
+/// A client whose nodes all vote.
+fn subject(
+    bench: &Bench,
+    (name, guard): (&'static str, RestartGuard),
+) -> Result<Box<dyn Subject>, String> {
+    let urls = lab::urls(bench.lab.first(NODES));
+    let builder = quorlock::builder(urls).max_ttl(TTL).restart_guard(guard);
+    let subject = quorlock::named(name, builder, bench.flavor)?;
+    subject.runtime.block_on(all_vote(subject.locker.clone()))?;
+    Ok(Box::new(subject))
+}
+
+fn turn(bench: &mut Bench, subject: &mut dyn Subject, lockers: usize) -> Result<(), String> {
+    subject.pairs(lockers, bench.warm_up())?;
+    let servers = bench.lab.first(NODES);
+    let before = Commands::read(servers)?;
+    let slice = subject.pairs(lockers, bench.slice)?;
+    let sent = Commands::read(servers)?.since(&before).sent();
+
+    let concurrency = lockers as u64;
+    let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
+    bench.figures.add(cell, "pairs_per_s", slice.rate());
+    bench.figures.add(cell, "p50_us", slice.p50_us);
+    bench.figures.add(cell, "p99_us", slice.p99_us);
+    bench.figures.add(cell, "cpu_us_per_pair", slice.cpu_us_per_pair());
+    bench.figures.add(cell, "commands_per_pair", sent as f64 / slice.pairs as f64);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use quorlock_servers::find_or_skip;
+
+    use super::*;
+    use crate::lab::Lab;
+    use crate::subjects::Flavor;
+    use crate::workloads::recovery::once;
+
+    #[test]
+    fn the_guard_costs_a_get_per_node_and_batch() {
+        let name = "the_guard_costs_a_get_per_node_and_batch";
+        let Some(binary) = find_or_skip(name) else { return };
+        let lab = Lab::start(&binary, 3).unwrap();
+        let servers = lab.first(3);
+        // So that the servers need not be waited for longer than for three seconds.
+        let ttl = Duration::from_millis(500);
+        let sent = |guard| {
+            let builder = quorlock::builder(lab::urls(servers)).ttl(ttl).max_ttl(ttl);
+            let subject =
+                quorlock::named("counted", builder.restart_guard(guard), Flavor::CurrentThread);
+            let subject = subject.unwrap();
+            subject.runtime.block_on(all_vote(subject.locker.clone())).unwrap();
+            let before = Commands::read(servers).unwrap();
+            for _ in 0..100 {
+                let pair = once(subject.locker.clone(), name.to_owned());
+                subject.runtime.block_on(pair).unwrap();
+            }
+            // What is under way to the slowest node belongs to it.
+            subject.runtime.block_on(tokio::time::sleep(Duration::from_millis(50)));
+            Commands::read(servers).unwrap().since(&before)
+        };
+        let (without, with) = (sent(RestartGuard::Off), sent(RestartGuard::Strict));
+        assert_eq!(without.sent(), 600, "{without:?}");
+        // An acquire that found the one before still in the pipe would share its batch.
+        let more = with.sent() - without.sent();
+        assert!((1..=300).contains(&more), "{more} more: {with:?}");
+        assert_eq!(with.calls("get") - without.calls("get"), more, "{with:?}");
+    }
+}

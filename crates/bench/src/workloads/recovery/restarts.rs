@@ -1,0 +1,131 @@
+//! Nodes are killed (SIGKILL) and started again at once: how long until a caller who asks at that
+//! moment has a lock.
+
+use std::thread;
+use std::time::Duration;
+
+use ::quorlock::{Client, RestartGuard};
+use quorlock_servers::Server;
+
+use super::{NODES, all_vote, once};
+use crate::clock;
+use crate::lab::{self, Lab};
+use crate::report::Cell;
+use crate::subjects::closed_loop::AsyncSubject;
+use crate::subjects::quorlock;
+use crate::workloads::{Bench, progress};
+
+pub(crate) const NAME: &str = "recovery_restart";
+
+/// How many of the five are killed at once: fewer than a majority, a majority, all.
+const KILLED: [usize; 3] = [1, 3, 5];
+
+/// Rounds last long here, and differ little.
+const ROUNDS: usize = 3;
+
+/// Servers and clients that are set up alike.
+struct Setup {
+    name: &'static str,
+    guard: RestartGuard,
+    max_ttl: Duration,
+    args: &'static [&'static str],
+    /// The operator says that they forget nothing.
+    is_lasting: bool,
+}
+
+const SETUPS: [Setup; 4] = [
+    Setup {
+        name: "strict, max_ttl 1 s",
+        guard: RestartGuard::Strict,
+        max_ttl: Duration::from_secs(1),
+        args: &[],
+        is_lasting: false,
+    },
+    Setup {
+        name: "strict, max_ttl 3 s",
+        guard: RestartGuard::Strict,
+        max_ttl: Duration::from_secs(3),
+        args: &[],
+        is_lasting: false,
+    },
+    Setup {
+        name: "strict, max_ttl 3 s, always, declared lasting",
+        guard: RestartGuard::Strict,
+        max_ttl: Duration::from_secs(3),
+        args: &["--appendonly", "yes", "--appendfsync", "always"],
+        is_lasting: true,
+    },
+    Setup {
+        name: "off: unsafe",
+        guard: RestartGuard::Off,
+        max_ttl: Duration::from_secs(3),
+        args: &[],
+        is_lasting: false,
+    },
+];
+
+/// The same for all, so that it makes no difference.
+const TTL: Duration = Duration::from_secs(1);
+
+/// Each setup in every round.
+pub(crate) fn run(bench: &mut Bench) {
+    let started: Result<Vec<_>, String> = SETUPS.iter().map(|setup| start(bench, setup)).collect();
+    let started = match started {
+        Ok(started) => started,
+        Err(why) => return bench.figures.not_run("quorlock", NAME, why),
+    };
+    for round in 1..=bench.rounds.min(ROUNDS) {
+        for (setup, lab, subject) in &started {
+            progress(&format!("{NAME}, round {round}: {}", setup.name));
+            for (at, killed) in KILLED.into_iter().enumerate() {
+                let key = format!("bench:{NAME}:{round}:{at}");
+                match outage(&lab.first(NODES)[..killed], subject, key) {
+                    Ok(time) => {
+                        let concurrency = killed as u64;
+                        let cell =
+                            Cell { workload: NAME, subject: setup.name, nodes: NODES, concurrency };
+                        bench.figures.add(cell, "back_after_ms", time.as_secs_f64() * 1000.0);
+                    }
+                    Err(why) => return bench.figures.not_run(setup.name, NAME, why),
+                }
+            }
+        }
+    }
+}
+
+type Started = (&'static Setup, Lab, AsyncSubject<Client>);
+
+fn start(bench: &Bench, setup: &'static Setup) -> Result<Started, String> {
+    let lab = Lab::with(&bench.binary, NODES, setup.args)?;
+    let name = |(index, url)| format!("n{index}={url}");
+    let nodes = lab::urls(lab.first(NODES)).into_iter().enumerate().map(name);
+    let builder = quorlock::builder(nodes)
+        .ttl(TTL)
+        .max_ttl(setup.max_ttl)
+        .restart_guard(setup.guard)
+        .lasting_nodes((0..NODES).filter(|_| setup.is_lasting).map(|index| format!("n{index}")));
+    let subject = quorlock::named(setup.name, builder, bench.flavor)?;
+    Ok((setup, lab, subject))
+}
+
+/// From before the first is killed until a lock was had, by a caller who asked when they were dead.
+fn outage(
+    killed: &[Server],
+    subject: &AsyncSubject<Client>,
+    key: String,
+) -> Result<Duration, String> {
+    let AsyncSubject { locker, runtime, .. } = subject;
+    runtime.block_on(all_vote(locker.clone()))?;
+    let begin = clock::now();
+    killed.iter().try_for_each(Server::kill).map_err(|error| error.to_string())?;
+    thread::scope(|scope| {
+        let restarts: Vec<_> =
+            killed.iter().map(|server| scope.spawn(|| server.restart())).collect();
+        let had = runtime.block_on(runtime.spawn(once(locker.clone(), key)));
+        for restart in restarts {
+            let restarted = restart.join().map_err(|_| "a restart panicked".to_owned())?;
+            restarted.map_err(|error| error.to_string())?;
+        }
+        Ok(had.map_err(|panic| panic.to_string())?? - begin)
+    })
+}
