@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use quorlock::RestartGuard;
+use serde::Deserialize;
 
 use crate::exit_code;
 
@@ -22,6 +24,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Run(Run),
     Status(Status),
+    Init(Init),
+    Doctor(Doctor),
     Bench(Bench),
     Demo(Demo),
 }
@@ -33,9 +37,9 @@ pub(crate) enum Command {
 /// quorlock itself is stopped or killed. A descendant that starts a session of its own (setsid)
 /// escapes.
 ///
-/// CMD finds in its environment: QUORLOCK_KEY, QUORLOCK_TOKEN, and QUORLOCK_VALID_UNTIL_MS, the
-/// Unix time in milliseconds until which the lock is held if it is never extended. QUORLOCK_NODES
-/// and QUORLOCK_PASSWORD are taken out of it, unless --pass-nodes.
+/// CMD finds in its environment: QUORLOCK_KEY, QUORLOCK_TOKEN, with --fenced QUORLOCK_FENCE, and
+/// QUORLOCK_VALID_UNTIL_MS, the Unix time in milliseconds until which the lock is held if it is never
+/// extended. QUORLOCK_NODES and QUORLOCK_PASSWORD are taken out of it, unless --pass-nodes.
 #[derive(Debug, Args)]
 #[command(after_help = exit_code::HELP)]
 pub(crate) struct Run {
@@ -47,7 +51,7 @@ pub(crate) struct Run {
     pub(crate) cmd: Vec<OsString>,
 
     /// How long the nodes keep the lock without an extension, at least 500ms; a crashed holder
-    /// blocks others for so long [default: 10s]
+    /// blocks others for so long [default: 10s, or --max-ttl if that is shorter]
     #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) ttl: Option<Duration>,
 
@@ -78,6 +82,12 @@ pub(crate) struct Run {
     /// Exit with this code instead of 75 if others hold the lock
     #[arg(long, short = 'E', env = "QUORLOCK_HELD_EXIT_CODE", value_name = "N")]
     pub(crate) held_exit_code: Option<u8>,
+
+    /// Ask for a fence: a number that is larger than that of every earlier holder, for what CMD writes
+    /// to, to refuse those that have lost the lock. CMD finds it in QUORLOCK_FENCE. All who use KEY must
+    /// ask for one, or none
+    #[arg(long, env = "QUORLOCK_FENCED", value_parser = FalseyValueParser::new())]
+    pub(crate) fenced: bool,
 
     /// Describe this holder to whoever asks [default: the command's name]
     #[arg(long, env = "QUORLOCK_LABEL", value_name = "TEXT")]
@@ -111,6 +121,72 @@ pub(crate) struct Status {
     /// Look again every second, until interrupted
     #[arg(long)]
     pub(crate) watch: bool,
+
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Say what only an operator can know: that no lock is in use, or that settings change
+///
+/// A server that was never used, or has lost its data, cannot be told from one that has forgotten its
+/// locks: its votes count after a wait of a bit more than the longest TTL. Nothing need be done for
+/// that. With --fresh they count at once. With --reconfigure the nodes of --node take the place of the
+/// old ones, or change their quorum or longest TTL, without two holders in between: locks are not
+/// granted for a bit more than the longest TTL, old or new.
+///
+/// Exit code 0 if a quorum of nodes votes now, 69 if not.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true))]
+pub(crate) struct Init {
+    /// No lock is in use, and none has been for a while: all nodes may vote at once. If that is not
+    /// so, two may hold one lock
+    #[arg(long, group = "what")]
+    pub(crate) fresh: bool,
+
+    /// The list of nodes, the quorum or --max-ttl changes to what is given here. What it was is known
+    /// from the nodes. If it is interrupted, run it again
+    #[arg(long, group = "what")]
+    pub(crate) reconfigure: bool,
+
+    /// A node of the old list that is not in the new one, repeatable: needed if fewer than N - Q + 1
+    /// of the old ones are. With the name that it had
+    #[arg(long, value_name = "[NAME=]URL", requires = "reconfigure")]
+    pub(crate) old_node: Vec<String>,
+
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Find out whether the nodes are fit to hold locks
+///
+/// Asks each node what it is, and tries what the user may do there, on a key of its own that is gone
+/// afterwards. Says what is found, why it matters for locks, and what mends it. Changes nothing.
+///
+/// Exit code 0 if all is well, 1 if there are warnings, 2 if there are errors.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Show also what is only good to know
+    #[arg(long)]
+    pub(crate) notes: bool,
+
+    /// Print only the command that makes USER one who may lock on these nodes, and nothing else
+    #[arg(long, value_name = "USER", value_parser = acl_user, conflicts_with_all = ["systemd", "json"])]
+    pub(crate) acl: Option<String>,
+
+    /// Print only a drop-in for the servers' systemd unit that delays a restart until no lock from
+    /// before it can be held: protects those too who lock by other libraries
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) systemd: bool,
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
@@ -186,6 +262,18 @@ pub(crate) struct NodeArgs {
     #[arg(long, env = "QUORLOCK_MAX_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) max_ttl: Option<Duration>,
 
+    /// Whether votes of nodes count that were restarted, lost data, or are no independent masters:
+    /// "strict": they do not; "observe": they do, and are told of; "off": nobody looks. Protects a
+    /// lock only if all its clients are strict [default: strict]
+    #[arg(long, env = "QUORLOCK_RESTART_GUARD", value_name = "MODE")]
+    pub(crate) restart_guard: Option<GuardMode>,
+
+    /// The nodes of these names lose nothing when they stop, and need not wait when they are
+    /// restarted: they run with appendonly yes and appendfsync always, and did so before they last
+    /// stopped. Repeatable, or comma separated
+    #[arg(long, env = "QUORLOCK_LASTING", value_delimiter = ',', value_name = "NAME")]
+    pub(crate) lasting: Vec<String>,
+
     /// How long to wait for a node's answer, at most a quarter of the TTL [default: 5% of TTL, at
     /// most 50ms, but at least four round trips]
     #[arg(long, env = "QUORLOCK_NODE_TIMEOUT", value_parser = duration, value_name = "TIME")]
@@ -229,6 +317,28 @@ pub(crate) struct OutputArgs {
     pub(crate) json: bool,
 }
 
+/// How much is made of what nodes say of themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum GuardMode {
+    /// Votes of nodes that are not to be trusted do not count.
+    Strict,
+    /// They count, and are told of.
+    Observe,
+    /// Nobody looks.
+    Off,
+}
+
+impl From<GuardMode> for RestartGuard {
+    fn from(mode: GuardMode) -> Self {
+        match mode {
+            GuardMode::Strict => Self::Strict,
+            GuardMode::Observe => Self::Observe,
+            GuardMode::Off => Self::Off,
+        }
+    }
+}
+
 /// What to do if others hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IfHeld {
@@ -262,6 +372,15 @@ impl std::str::FromStr for WaitArg {
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
         .map_err(|error| format!("{error}; write a time as 250ms, 10s, 5m or 24h"))
+}
+
+/// A name that needs no quotes in an ACL command.
+fn acl_user(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text.is_empty() || !text.chars().all(good) {
+        return Err("a user's name has letters, digits, '.', '_' or '-'".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn load_time(text: &str) -> Result<Duration, String> {

@@ -7,6 +7,10 @@ use std::process;
 pub(crate) enum ExitCode {
     /// All went well.
     Success,
+    /// `doctor` found nothing worse than warnings.
+    Warnings,
+    /// `doctor` found errors.
+    Errors,
     /// The arguments were wrong (EX_USAGE).
     Usage,
     /// No quorum of nodes answered (EX_UNAVAILABLE).
@@ -36,6 +40,8 @@ impl ExitCode {
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Success => 0,
+            Self::Warnings => 1,
+            Self::Errors => 2,
             Self::Usage => 64,
             Self::NoQuorum => 69,
             Self::Internal => 70,

@@ -61,6 +61,10 @@ fn run(command: Command) -> Code {
     let (json, result) = match command {
         Command::Run(args) => (args.output.json, commands::run::main(&args).map(as_shells_see_it)),
         Command::Status(args) => (args.output.json, commands::status::main(&args)),
+        Command::Init(args) => {
+            (args.output.json, commands::init::main(&args).map(as_shells_see_it))
+        }
+        Command::Doctor(args) => (args.output.json, commands::doctor::main(&args)),
         Command::Bench(args) => (args.output.json, commands::bench::main(&args)),
         Command::Demo(args) => (false, commands::demo::main(&args)),
     };

@@ -11,7 +11,7 @@ use quorlock::node::{NodeConfig, Tls};
 use quorlock::{BuildError, Client, ClientBuilder};
 use serde::Deserialize;
 
-use crate::args::{NodeArgs, WaitArg, duration};
+use crate::args::{GuardMode, NodeArgs, WaitArg, duration};
 use crate::exit_code::ExitCode;
 
 /// Why quorlock cannot begin; nothing was sent.
@@ -65,6 +65,8 @@ pub(crate) struct File {
     quorum: Option<usize>,
     key_prefix: Option<String>,
     max_ttl: Option<Time>,
+    restart_guard: Option<GuardMode>,
+    lasting: Vec<String>,
     node_timeout: Option<Time>,
     connect_timeout: Option<Time>,
     username: Option<String>,
@@ -138,8 +140,13 @@ pub(crate) fn builder(args: &NodeArgs, file: &File) -> Result<ClientBuilder, Ref
     }
     let time = |own: Option<Duration>, file: Option<Time>| own.or(file.map(|time| time.0));
     if let Some(max_ttl) = time(args.max_ttl, file.max_ttl) {
-        builder = builder.max_ttl(max_ttl);
+        builder = builder.max_ttl(max_ttl).ttl(default_ttl(args, file));
     }
+    if let Some(mode) = guard(args, file) {
+        builder = builder.restart_guard(mode.into());
+    }
+    let lasting = if args.lasting.is_empty() { &file.lasting } else { &args.lasting };
+    builder = builder.lasting_nodes(lasting);
     if let Some(timeout) = time(args.node_timeout, file.node_timeout) {
         builder = builder.node_timeout(timeout);
     }
@@ -158,6 +165,23 @@ pub(crate) fn builder(args: &NodeArgs, file: &File) -> Result<ClientBuilder, Ref
     Ok(builder)
 }
 
+/// Nobody is to look whether nodes are to be trusted.
+pub(crate) fn guard_is_off(args: &NodeArgs, file: &File) -> bool {
+    guard(args, file) == Some(GuardMode::Off)
+}
+
+/// How much is to be made of what nodes say of themselves, if that was said.
+pub(crate) fn guard(args: &NodeArgs, file: &File) -> Option<GuardMode> {
+    args.restart_guard.or(file.restart_guard)
+}
+
+/// The ttl of locks for which none is given: what is usual, unless no client's is that long.
+pub(crate) fn default_ttl(args: &NodeArgs, file: &File) -> Duration {
+    const USUAL: Duration = Duration::from_secs(10);
+    let max_ttl = args.max_ttl.or(file.max_ttl.map(|time| time.0));
+    max_ttl.map_or(USUAL, |max_ttl| max_ttl.min(USUAL))
+}
+
 /// Builds the client, on a thread of its own; blames what does not fit on where it came from.
 pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
     build_here(builder.own_thread(), args)
@@ -165,18 +189,27 @@ pub(crate) fn build(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, R
 
 /// Builds the client as a task on the runtime that this is called on.
 pub(crate) fn build_here(builder: ClientBuilder, args: &NodeArgs) -> Result<Client, Refused> {
-    builder.build().map_err(|error| match error {
+    builder.build().map_err(|error| blamed(error, args))
+}
+
+/// Blames what does not fit on where it came from.
+pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
+    match error {
         BuildError::Node(_) | BuildError::Duplicate { .. } if args.node.is_empty() => {
             Refused::config(error.to_string())
         }
         BuildError::Thread { .. } => {
             Refused { message: error.to_string(), code: ExitCode::Internal }
         }
+        BuildError::UnknownNode { .. } => {
+            let message = format!("--lasting: {error}");
+            Refused::settings(message, &["lasting"], args.config.is_some())
+        }
         BuildError::Quorum(_) => {
             Refused::settings(error.to_string(), &["quorum", "node"], args.config.is_some())
         }
         _ => Refused::settings(error.to_string(), TIMES, args.config.is_some()),
-    })
+    }
 }
 
 fn nodes(args: &NodeArgs, file: &File) -> Result<Vec<NodeConfig>, Refused> {

@@ -7,10 +7,12 @@
 //! was a yes) or nowhere (if it was a no: a release is queued behind every command, so whatever
 //! the node granted is void, S1).
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::command::{Answer, Command, Failure, FailureKind, Holding};
+use crate::command::{Answer, Command, Counter, Failure, FailureKind, Holding};
+use crate::fence::Sought;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading};
@@ -28,15 +30,32 @@ pub struct Attempt {
     value: Value,
     started: Reading,
     slots: Vec<Slot>,
+    /// Of a lock that is to have a fence. Boxed, because most have none.
+    sought: Option<Box<Sought>>,
 }
 
 /// What is known of one node in this attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Slot {
-    Outstanding { due: BootTime },
-    Granted { sent: Reading, took: Duration },
-    Refused { took: Duration },
-    Failed { failure: Failure, took: Duration },
+    Outstanding {
+        due: BootTime,
+    },
+    Granted {
+        sent: Reading,
+        took: Duration,
+    },
+    Refused {
+        took: Duration,
+        holding: Option<Box<Holding>>,
+    },
+    Failed {
+        failure: Failure,
+        took: Duration,
+    },
+    /// It had granted, and the key is gone.
+    Gone {
+        took: Duration,
+    },
 }
 
 /// What follows from the answers so far.
@@ -45,6 +64,9 @@ enum Slot {
 pub enum Decision {
     /// Not decided: more answers are awaited.
     Wait,
+    /// A quorum has granted, but not with the same number: ask these nodes to raise theirs
+    /// ([`Attempt::raise_command`]).
+    Raise(NodeSet),
     /// The lock is held, as long as this says.
     Acquired(Validity),
     /// The lock is not held; step 5 is due.
@@ -85,17 +107,48 @@ impl Attempt {
             .map(|node| if connecting(node) { connection_due } else { answer_due })
             .map(|due| Slot::Outstanding { due })
             .collect();
-        Self { quorum, timing, node_timeout, key, value, started, slots }
+        Self { quorum, timing, node_timeout, key, value, started, slots, sought: None }
+    }
+
+    /// The lock is to have a fence, which is counted there; no number above `seen` has been told to
+    /// this call so far.
+    pub fn seek_fence(&mut self, counter: Counter, seen: u64) {
+        self.sought = Some(Box::new(Sought::new(counter, seen)));
     }
 
     /// Step 2: the same key and value for every node, all at the same time, each node with a
     /// timeout that is small against the ttl.
     pub fn command(&self) -> Command {
-        Command::Acquire {
+        let (key, value, ttl_ms) = (self.key.clone(), self.value.clone(), self.timing.ttl_ms());
+        match &self.sought {
+            None => Command::Acquire { key, value, ttl_ms },
+            Some(sought) => {
+                let proposal = sought.proposal(self.started);
+                let counter = sought.counter.clone();
+                Command::AcquireFenced { key, value, ttl_ms, counter, proposal }
+            }
+        }
+    }
+
+    /// What [`Decision::Raise`] asks for.
+    pub fn raise_command(&self) -> Option<Command> {
+        let sought = self.sought.as_ref()?;
+        Some(Command::Raise {
             key: self.key.clone(),
             value: self.value.clone(),
-            ttl_ms: self.timing.ttl_ms(),
-        }
+            counter: sought.counter.clone(),
+            to: sought.recording.number(),
+        })
+    }
+
+    /// The lock's fence, once it is held; until then, the number that is about to be it.
+    pub fn fence(&self) -> Option<u64> {
+        self.sought.as_ref().map(|sought| sought.recording.number())
+    }
+
+    /// The largest number that the call has been told.
+    pub(crate) fn seen(&self) -> u64 {
+        self.sought.as_ref().map_or(0, |sought| sought.seen)
     }
 
     /// Counts a node's answer to a command that was sent at `sent`.
@@ -113,18 +166,49 @@ impl Attempt {
         let awaited = match slot {
             Slot::Outstanding { .. } => true,
             Slot::Failed { failure, .. } => failure.kind() == FailureKind::Silent,
-            Slot::Granted { .. } | Slot::Refused { .. } => false,
+            Slot::Granted { .. } | Slot::Refused { .. } | Slot::Gone { .. } => false,
         };
         if awaited {
-            *slot = match answer {
-                Answer::Granted => {
-                    let sent = if mutant!(ValidityFromReply) { now } else { sent };
+            let sent = if mutant!(ValidityFromReply) { now } else { sent };
+            *slot = match (answer, &mut self.sought) {
+                (Answer::Granted, None) => Slot::Granted { sent, took },
+                (Answer::Refused, None) => Slot::Refused { took, holding: None },
+                (Answer::GrantedFenced { fence }, Some(sought)) if fence < Counter::LIMIT => {
+                    sought.note(fence);
+                    sought.recording.handle_vote(node, fence);
                     Slot::Granted { sent, took }
                 }
-                Answer::Refused => Slot::Refused { took },
-                Answer::Failed(failure) => Slot::Failed { failure, took },
+                (Answer::RefusedFenced { fence, holding }, Some(sought)) => {
+                    sought.note(fence);
+                    Slot::Refused { took, holding: Some(holding) }
+                }
+                (Answer::Failed(failure), _) => Slot::Failed { failure, took },
                 _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
             };
+        }
+        self.decide(now)
+    }
+
+    /// Takes a node's answer to [`Attempt::raise_command`]. That our key is not there any more, or not
+    /// there either, proves the vote gone.
+    pub fn handle_raised(&mut self, node: NodeId, answer: Answer, now: Reading) -> Decision {
+        let took = now.elapsed_since(self.started);
+        let slot = &mut self.slots[node.index()];
+        let (Some(sought), Slot::Granted { .. }) = (&mut self.sought, &slot) else {
+            return Decision::Wait;
+        };
+        match answer {
+            Answer::Raised { fence } => {
+                sought.note(fence);
+                sought.recording.handle_raised(node, fence);
+            }
+            Answer::Absent => *slot = Slot::Gone { took },
+            Answer::Other => *slot = Slot::Refused { took, holding: None },
+            Answer::Failed(failure) => sought.recording.fail(node, failure),
+            _ => sought.recording.fail(node, Failure::new(FailureKind::Protocol)),
+        }
+        if !matches!(slot, Slot::Granted { .. }) {
+            sought.recording.drop_vote(node);
         }
         self.decide(now)
     }
@@ -139,6 +223,9 @@ impl Attempt {
                 *slot = Slot::Failed { failure: Failure::new(FailureKind::Silent), took };
                 timed_out(node);
             }
+        }
+        if let Some(sought) = &mut self.sought {
+            sought.recording.handle_time(now, timed_out);
         }
         self.decide(now)
     }
@@ -164,24 +251,23 @@ impl Attempt {
 
     /// When the next node's time is up.
     pub fn deadline(&self) -> Option<BootTime> {
-        self.slots
-            .iter()
-            .filter_map(|slot| match slot {
-                Slot::Outstanding { due } => Some(*due),
-                _ => None,
-            })
-            .min()
+        let slots = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Outstanding { due } => Some(*due),
+            _ => None,
+        });
+        let raises = self.sought.as_ref().and_then(|sought| sought.recording.deadline());
+        slots.chain(raises).min()
     }
 
     /// Step 3: acquired if and only if a majority granted, and what is left of the validity is
     /// enough. Decided as early as possible, both ways (V2).
-    fn decide(&self, now: Reading) -> Decision {
+    fn decide(&mut self, now: Reading) -> Decision {
         let (mut granted, mut outstanding) = (0, 0);
         for slot in &self.slots {
             match slot {
                 Slot::Granted { .. } => granted += 1,
                 Slot::Outstanding { .. } => outstanding += 1,
-                Slot::Refused { .. } | Slot::Failed { .. } => {}
+                Slot::Refused { .. } | Slot::Failed { .. } | Slot::Gone { .. } => {}
             }
         }
         let more = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
@@ -192,12 +278,42 @@ impl Attempt {
             let valid_for = validity.valid_for(now);
             let enough = valid_for >= self.timing.min_validity();
             if enough && valid_for > self.timing.margin() || mutant!(NoClockCheck) {
-                return Decision::Acquired(validity);
+                return match self.sought {
+                    None => Decision::Acquired(validity),
+                    Some(_) => self.record(validity, outstanding, now),
+                };
             }
             return Decision::GiveUp(WhyNot::TooSlow);
         }
         if self.quorum.is_out_of_reach(granted, outstanding) {
-            return Decision::GiveUp(self.why_not(outstanding));
+            return Decision::GiveUp(self.why_not(granted, outstanding));
+        }
+        Decision::Wait
+    }
+
+    /// A quorum has granted. A lock with a fence is acquired when a quorum of its nodes have recorded
+    /// it (S18): at once, if they all granted the same number; else after they have been raised to it.
+    fn record(&mut self, validity: Validity, outstanding: usize, now: Reading) -> Decision {
+        let voters: NodeSet = self.granting().collect();
+        let due = now.after(self.node_timeout);
+        let quorum = self.quorum;
+        let Some(sought) = &mut self.sought else {
+            return Decision::Acquired(validity);
+        };
+        let (recorded, _) = sought.recording.counts();
+        let more = usize::from(mutant!(QuorumLessOne) && quorum.needed() > 1);
+        if quorum.is_reached(recorded + more) || mutant!(NoWriteBack) {
+            return Decision::Acquired(validity);
+        }
+        let below = sought.recording.ask(voters, due);
+        if !below.is_empty() {
+            return Decision::Raise(below);
+        }
+        let (recorded, awaited) = sought.recording.counts();
+        // A vote that is still to come may come with the number, or with a larger one.
+        let open = awaited + outstanding;
+        if quorum.is_out_of_reach(recorded, open) {
+            return Decision::GiveUp(self.why_not(recorded, open));
         }
         Decision::Wait
     }
@@ -235,14 +351,14 @@ impl Attempt {
     /// Why there is no quorum, when the caller's patience ends before the attempt is decided: who
     /// has not answered by then counts as failed.
     pub(crate) fn why_not_yet(&self) -> WhyNot {
-        self.why_not(0)
+        self.why_not(self.granting().count(), 0)
     }
 
     /// Contention is never inferred from an I/O error (S26): the refusals must have been decisive,
     /// that is, without them there might be a quorum, with the votes that could still come
     /// (`outstanding`). The first refusal that decides must not make "too few nodes" of a lock that
     /// is held, only because the other holders' nodes have not been heard yet.
-    fn why_not(&self, outstanding: usize) -> WhyNot {
+    fn why_not(&self, granted: usize, outstanding: usize) -> WhyNot {
         let doubted = self.count(
             |slot| matches!(slot, Slot::Failed { failure, .. } if failure.kind().is_about_trust()),
         );
@@ -250,7 +366,6 @@ impl Attempt {
             return WhyNot::Unsafe;
         }
         let refused = self.count(|slot| matches!(slot, Slot::Refused { .. }));
-        let granted = self.count(|slot| matches!(slot, Slot::Granted { .. }));
         if refused > 0 && self.quorum.is_reached(granted + refused + outstanding) {
             WhyNot::Contended
         } else {
@@ -292,20 +407,28 @@ impl Attempt {
     /// What each node said, for people.
     pub(crate) fn story(&self, now: Reading) -> Vec<NodeStory> {
         let so_far = now.elapsed_since(self.started);
-        let tell = |slot: &Slot| match slot {
+        // Who granted, and then failed to raise its number, is told of as failed.
+        let failure = |node| self.sought.as_ref().and_then(|sought| sought.recording.failure(node));
+        let tell = |(node, slot): (NodeId, &Slot)| match slot {
             Slot::Outstanding { .. } => NodeStory::new(NodeSaid::Nothing, so_far),
-            Slot::Granted { took, .. } => NodeStory::new(NodeSaid::Granted, *took),
-            Slot::Refused { took } => NodeStory::new(NodeSaid::Refused(None), *took),
+            Slot::Granted { took, .. } => match failure(node) {
+                None => NodeStory::new(NodeSaid::Granted, *took),
+                Some(failure) => NodeStory::new(NodeSaid::Failed(failure.clone()), so_far),
+            },
+            Slot::Refused { took, holding } => {
+                NodeStory::new(NodeSaid::Refused(holding.as_deref().cloned()), *took)
+            }
             Slot::Failed { failure, took } => {
                 NodeStory::new(NodeSaid::Failed(failure.clone()), *took)
             }
+            Slot::Gone { took } => NodeStory::new(NodeSaid::Seen(Holding::Free), *took),
         };
-        self.slots.iter().map(tell).collect()
+        self.quorum.node_ids().zip(&self.slots).map(tell).collect()
     }
 
     /// What of it lives on in the lease.
-    pub(crate) fn into_parts(self) -> (Quorum, Key, Value) {
-        (self.quorum, self.key, self.value)
+    pub(crate) fn into_parts(self) -> (Quorum, Key, Value, Option<Box<Sought>>) {
+        (self.quorum, self.key, self.value, self.sought)
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
@@ -316,8 +439,13 @@ impl Attempt {
                 Slot::Granted { sent, took } => {
                     (*sent, *took) = (sent.shifted(base), Duration::ZERO);
                 }
-                Slot::Refused { took } | Slot::Failed { took, .. } => *took = Duration::ZERO,
+                Slot::Refused { took, .. } | Slot::Failed { took, .. } | Slot::Gone { took } => {
+                    *took = Duration::ZERO;
+                }
             }
+        }
+        if let Some(sought) = &mut self.sought {
+            sought.shift(base);
         }
     }
 

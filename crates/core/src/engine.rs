@@ -460,6 +460,8 @@ struct Call {
     polite: bool,
     /// The caller has been told that nodes are not to be trusted, and which.
     is_told: bool,
+    /// The largest number that any node has told of a lock with a fence.
+    number_seen: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -622,7 +624,7 @@ impl Engine {
             Verb::Acquire | Verb::Heal => self.handle_vote(node, sent, ticket, answer, now, out),
             Verb::Extend => self.handle_extended(node, sent, ticket, answer, now, out),
             Verb::Release => self.handle_released(node, ticket, answer, now, out),
-            Verb::Raise => {}
+            Verb::Raise => self.handle_raised(node, sent, ticket, answer, now, out),
             Verb::Trust => self.handle_trust(node, ticket, answer, now, out),
             Verb::Inspect => self.handle_seen(node, ticket, answer, now, out),
         }

@@ -10,10 +10,11 @@ use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use crate::acquire::Attempt;
-use crate::command::{Answer, Command};
+use crate::command::{Answer, Command, Failure, FailureKind};
 use crate::courtesy::TURNS_MAX;
 use crate::engine::{LockId, Request};
 use crate::extend::Extension;
+use crate::fence::{Fenced, Passing, Recording};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading, nanos};
@@ -52,6 +53,8 @@ pub struct Lease {
     /// Boxed, because most of the time there is none.
     extension: Option<Box<Extension>>,
     lost: Option<LossCause>,
+    /// Boxed, because most locks have no fence.
+    fenced: Option<Box<Fenced>>,
 }
 
 /// Why a lock was lost.
@@ -81,7 +84,7 @@ impl Lease {
         let Request { timing, automatic, max_hold, .. } = *request;
         let hold_until = now.after(max_hold);
         let reached = attempt.reached();
-        let (quorum, key, value) = attempt.into_parts();
+        let (quorum, key, value, sought) = attempt.into_parts();
         Self {
             holder,
             token,
@@ -104,6 +107,7 @@ impl Lease {
             extend_at: automatic.then(|| now.after(timing.extend_every())),
             extension: None,
             lost: None,
+            fenced: sought.map(|sought| Box::new(Fenced::new(*sought))),
         }
     }
 
@@ -147,6 +151,7 @@ impl Lease {
     pub(crate) fn may_be_handed_to(&self, next: &Request, now: Reading) -> bool {
         self.lost.is_none()
             && next.timing == self.timing
+            && next.fenced.as_ref() == self.fenced.as_ref().map(|fenced| &fenced.counter)
             && Value::owner_of(self.value.as_bytes()) == Some(&next.owner)
             && !self.is_exhausted(now)
             && now.after(self.timing.ttl()) <= self.token_until
@@ -164,6 +169,69 @@ impl Lease {
         self.automatic = next.automatic;
         self.extension = None;
         self.extend_at = next.automatic.then(|| now.after(self.timing.extend_every()));
+        if let Some(fenced) = &mut self.fenced
+            && let Some(passing) = fenced.passing.take()
+        {
+            fenced.fence = passing.recording.number();
+            fenced.note(passing.recording.largest());
+            fenced.superseded = false;
+        }
+    }
+
+    /// The lock's fence, if it has one.
+    pub(crate) fn fence(&self) -> Option<u64> {
+        self.fenced.as_ref().map(|fenced| fenced.fence)
+    }
+
+    /// It has been given back, and is to have a larger fence before another may have it. Until then
+    /// nobody holds it.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.passing().is_some()
+    }
+
+    fn passing(&self) -> Option<&Passing> {
+        self.fenced.as_ref()?.passing.as_deref()
+    }
+
+    /// Its holder gives the lease back, and the next caller of this process is to have it: with a
+    /// fence of its own, larger than all that the nodes have told whose votes are held, which they
+    /// have to record first. Says what to ask of whom; `None` if the lock cannot have another fence.
+    pub(crate) fn pass(&mut self, report: bool, now: Reading) -> Option<(NodeSet, u32, Command)> {
+        let due = now.after(self.node_timeout());
+        let fenced = self.fenced.as_mut()?;
+        let to = fenced.next()?;
+        let mut recording = Recording::new(to);
+        let nodes = recording.ask(self.validity.held(), due);
+        self.round += 1;
+        let (round, called) = (self.round, now);
+        fenced.passing = Some(Box::new(Passing { round, called, report, recording }));
+        let (key, value, counter) = (self.key.clone(), self.value.clone(), fenced.counter.clone());
+        self.extend_at = None;
+        self.extension = None;
+        Some((nodes, round, Command::Raise { key, value, counter, to }))
+    }
+
+    /// Whether enough nodes have recorded the next guard's fence: `None` as long as it may still be.
+    pub(crate) fn is_passed(&self) -> Option<bool> {
+        let (recorded, awaited) = self.passing()?.recording.counts();
+        if self.quorum.is_reached(recorded) {
+            return Some(true);
+        }
+        self.quorum.is_out_of_reach(recorded, awaited).then_some(false)
+    }
+
+    /// Whether the outcome of giving it back is wanted, if it is being passed on.
+    pub(crate) fn passing_report(&self) -> bool {
+        self.passing().is_some_and(|passing| passing.report)
+    }
+
+    /// Stops waiting for nodes that are to record the next guard's fence, when their time is up.
+    pub(crate) fn handle_time(&mut self, now: Reading, timed_out: impl FnMut(NodeId)) {
+        if let Some(fenced) = &mut self.fenced
+            && let Some(passing) = &mut fenced.passing
+        {
+            passing.recording.handle_time(now, timed_out);
+        }
     }
 
     /// The votes held.
@@ -199,9 +267,17 @@ impl Lease {
         answer: &Answer,
         now: Reading,
     ) -> bool {
-        if self.lost.is_some() || !matches!(answer, Answer::Granted) || self.is_outdated(node, sent)
-        {
+        let number = match (answer, &self.fenced) {
+            (Answer::Granted, None) => None,
+            (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
+            _ => return false,
+        };
+        if self.lost.is_some() || self.is_outdated(node, sent) {
             return false;
+        }
+        // The fence stays what it is (S18), but the next one is to be larger.
+        if let (Some(fenced), Some(number)) = (&mut self.fenced, number) {
+            fenced.note(number);
         }
         self.reached.insert(node);
         self.validity.raise(node, sent, now);
@@ -228,18 +304,71 @@ impl Lease {
                 self.validity.raise(node, sent, now);
                 true
             }
-            Answer::Absent | Answer::Other => {
-                let had = self.validity.has_vote_of(node);
-                if mutant!(AbsentKeepsVote) {
-                    return false;
-                }
-                self.validity.drop_vote(node);
-                let gone = self.gone.entry(node).or_insert(sent);
-                *gone = (*gone).max(sent);
-                had
+            Answer::Absent | Answer::Other => self.drop_vote(node, sent),
+            _ => false,
+        }
+    }
+
+    /// Takes an answer to a raise, of the attempt or of a hand-over. A definite "gone" is one here too.
+    /// Returns whether the votes have changed.
+    pub(crate) fn handle_raised(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        round: u32,
+        answer: Answer,
+    ) -> bool {
+        if self.lost.is_some() {
+            return false;
+        }
+        if matches!(answer, Answer::Absent | Answer::Other) {
+            return self.drop_vote(node, sent);
+        }
+        let Some(fenced) = self.fenced.as_mut().filter(|_| self.validity.has_vote_of(node)) else {
+            return false;
+        };
+        let passing = fenced.passing.as_mut().filter(|passing| passing.round == round);
+        let recording = passing.map(|passing| &mut passing.recording);
+        match (answer, recording) {
+            (Answer::Raised { fence }, Some(recording)) => {
+                let above = mutant!(HandOverRecordedAbove);
+                let counted = if above { fence.min(recording.number()) } else { fence };
+                recording.handle_raised(node, counted);
+            }
+            (Answer::Raised { fence }, None) => fenced.note(fence),
+            (Answer::Failed(failure), Some(recording)) => recording.fail(node, failure),
+            (_, Some(recording)) => recording.fail(node, Failure::new(FailureKind::Protocol)),
+            _ => {}
+        }
+        false
+    }
+
+    /// A node says that another has had its vote since, with this larger fence. Returns whether that is
+    /// to be told: once to every guard.
+    pub(crate) fn handle_superseded(&mut self, by: u64) -> bool {
+        match &mut self.fenced {
+            Some(fenced) if self.lost.is_none() && fenced.passing.is_none() => {
+                by > fenced.fence && !core::mem::replace(&mut fenced.superseded, true)
             }
             _ => false,
         }
+    }
+
+    /// The node's vote is proved to be gone; returns whether it was held.
+    fn drop_vote(&mut self, node: NodeId, sent: Reading) -> bool {
+        let had = self.validity.has_vote_of(node);
+        if mutant!(AbsentKeepsVote) {
+            return false;
+        }
+        self.validity.drop_vote(node);
+        let gone = self.gone.entry(node).or_insert(sent);
+        *gone = (*gone).max(sent);
+        if let Some(fenced) = &mut self.fenced
+            && let Some(passing) = &mut fenced.passing
+        {
+            passing.recording.drop_vote(node);
+        }
+        had
     }
 
     /// The acquire turns out never to have reached the node: no release is owed there.
@@ -316,20 +445,25 @@ impl Lease {
     /// The command that puts our key back on nodes that have lost it.
     pub fn heal_command(&mut self, nodes: NodeSet) -> Command {
         nodes.iter().for_each(|node| self.reached.insert(node));
-        Command::Acquire {
-            key: self.key.clone(),
-            value: self.value.clone(),
-            ttl_ms: self.timing.ttl_ms(),
+        let (key, value, ttl_ms) = (self.key.clone(), self.value.clone(), self.timing.ttl_ms());
+        match &self.fenced {
+            None => Command::Acquire { key, value, ttl_ms },
+            Some(fenced) => {
+                let (counter, to) = (fenced.counter.clone(), fenced.fence);
+                Command::HealFenced { key, value, ttl_ms, counter, to }
+            }
         }
     }
 
-    /// The release on every node that ends this lease. With `report`, its outcome is told.
+    /// The release on every node that ends this lease. With `report`, its outcome is told: by the
+    /// votes as they are known now, and by the time at which it was given back.
     pub(crate) fn end(&self, report: bool, now: Reading) -> Release {
+        let called = self.passing().map_or(now, |passing| passing.called);
         let mut release = Release::of_lease(
             (self.key.clone(), self.value.clone()),
             &self.timing,
             self.reached,
-            &self.validity,
+            (&self.validity, called),
             report.then(|| (self.holder, self.node_timeout())),
             (self.quorum, now),
         )
@@ -357,7 +491,8 @@ impl Lease {
             return None;
         }
         let round = self.extension().map(Extension::deadline);
-        match [self.extend_at, round].into_iter().flatten().min() {
+        let passing = self.passing().and_then(|passing| passing.recording.deadline());
+        match [self.extend_at, round, passing].into_iter().flatten().min() {
             Some(at) if self.validity.lasts(at.remaining(now), now) => Some(at),
             _ => Some(now.after(self.validity.remaining(now))),
         }
@@ -381,6 +516,9 @@ impl Lease {
         if let Some(extension) = &mut self.extension {
             extension.shift(base);
         }
+        if let Some(fenced) = &mut self.fenced {
+            fenced.shift(base);
+        }
     }
 
     fn node_timeout(&self) -> Duration {
@@ -388,10 +526,13 @@ impl Lease {
     }
 
     fn extend_command(&self) -> Command {
-        Command::Extend {
-            key: self.key.clone(),
-            value: self.value.clone(),
-            ttl_ms: self.timing.ttl_ms() >> usize::from(mutant!(ExtensionShortens)),
+        let (key, value) = (self.key.clone(), self.value.clone());
+        let ttl_ms = self.timing.ttl_ms() >> usize::from(mutant!(ExtensionShortens));
+        match &self.fenced {
+            None => Command::Extend { key, value, ttl_ms },
+            Some(fenced) => {
+                Command::ExtendFenced { key, value, ttl_ms, counter: fenced.counter.clone() }
+            }
         }
     }
 }

@@ -58,6 +58,7 @@ pub mod command;
 mod courtesy;
 pub mod engine;
 pub mod extend;
+mod fence;
 pub mod info;
 pub mod inspect;
 pub mod lease;

@@ -34,6 +34,10 @@ pub enum Mutant {
     QuarantinedCounts,
     TwinsCount,
     HealCountsInQuarantine,
+    NoWriteBack,
+    FenceRecordedAbove,
+    HandOverRecordedAbove,
+    LateVoteKeepsRecord,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.
@@ -53,6 +57,16 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("late grant counted behind a queued release", Mutant::LateGrantBehindRelease, "votes"),
     ("drift 0", Mutant::NoDrift, "validity"),
     ("elapsed by the boot clock alone", Mutant::BootClockAlone, "validity"),
+    ("quarantined vote counted", Mutant::QuarantinedCounts, "quarantine"),
+    ("uptime off by 2 s", Mutant::UptimeOffByTwo, "quarantine"),
+    ("uptime unsigned", Mutant::UptimeUnsigned, "quarantine"),
+    ("verification skipped on reconnect", Mutant::NoVerificationOnReconnect, "quarantine"),
+    ("same server twice", Mutant::TwinsCount, "quarantine"),
+    ("heal counted in quarantine", Mutant::HealCountsInQuarantine, "quarantine"),
+    ("no write-back", Mutant::NoWriteBack, "fencing"),
+    ("fence recorded on F >= t", Mutant::FenceRecordedAbove, "fencing"),
+    ("hand-over raise counted on F >= t'", Mutant::HandOverRecordedAbove, "fencing"),
+    ("late vote does not restart the raise", Mutant::LateVoteKeepsRecord, "fencing"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);

@@ -101,13 +101,13 @@ impl Release {
         Self { attempt, ..self }
     }
 
-    /// The end of a lease. With `report`, its holder is told the outcome once it is clear, or
-    /// after the time given.
+    /// The end of a lease that was given back at `called`. With `report`, its holder is told the
+    /// outcome once it is clear, or after the time given.
     pub(crate) fn of_lease(
         (key, value): (Key, Value),
         timing: &Timing,
         reached: NodeSet,
-        validity: &Validity,
+        (validity, called): (&Validity, Reading),
         report: Option<(LockId, Duration)>,
         (quorum, now): (Quorum, Reading),
     ) -> Self {
@@ -115,7 +115,7 @@ impl Release {
         release.held = validity.held();
         release.report = report.map(|(holder, timeout)| Report {
             holder,
-            was_valid: validity.lasts(Duration::ZERO, now),
+            was_valid: validity.lasts(Duration::ZERO, called),
             due: now.after(timeout),
             time_is_up: false,
         });
@@ -320,7 +320,7 @@ impl Release {
 pub struct ReleaseReport {
     /// The outcome.
     pub outcome: Outcome,
-    /// The lock was passed on to the next caller of this process: no node was asked.
+    /// The lock was passed on to the next caller of this process: no node was asked to delete it.
     pub handed_over: bool,
     /// What each node said, in the order of the client's list.
     pub nodes: Vec<NodeReleased>,

@@ -160,6 +160,7 @@ fn run(quorum: Quorum, min_validity: i64, schedule: &Schedule) -> Option<Decided
         let expected = oracle.decided(*time);
         let decided = match decision {
             Decision::Wait => None,
+            Decision::Raise(_) => unreachable!("no fence is wanted"),
             Decision::GiveUp(why) => Some(Decided::No(why)),
             Decision::Acquired(validity) => {
                 assert_eq!(validity.votes(at(0)), oracle.yes(), "the votes are the yeses");

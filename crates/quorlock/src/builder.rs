@@ -1,5 +1,7 @@
 //! What a client is made from. Relations are checked once, here; refused, never clamped.
 
+mod survey;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use quorlock_core::{
     Delay, NodeSet, Quorum, RestartGuard, Retry, Rules, Timing, TimingError, TimingOptions,
 };
 
+pub(crate) use self::survey::Survey;
 use crate::client::{Client, Common, Names, RESERVED, Shared};
 use crate::clock::Clock;
 use crate::driver::{Asks, Driver, Figures};
@@ -364,8 +367,17 @@ impl ClientBuilder {
     }
 
     fn make_nodes(&self, timing: &Timing) -> Result<Vec<Arc<dyn Node>>, BuildError> {
+        let servers = self.make_servers(timing)?.into_iter();
+        let mut nodes: Vec<Arc<dyn Node>> =
+            servers.map(|server| Arc::new(server) as Arc<dyn Node>).collect();
+        nodes.extend(self.custom.iter().cloned());
+        check_names(nodes.iter().map(|node| node.name()))?;
+        Ok(nodes)
+    }
+
+    fn make_servers(&self, timing: &Timing) -> Result<Vec<RedisNode>, BuildError> {
         let mut addresses = BTreeSet::new();
-        let mut nodes: Vec<Arc<dyn Node>> = Vec::new();
+        let mut servers = Vec::new();
         for config in &self.nodes {
             let config = self.complete(config.clone()?);
             if !addresses.insert(config.address()) {
@@ -374,17 +386,9 @@ impl ClientBuilder {
             }
             let connect = self.defaults.timing.connect_timeout;
             let silence = 3 * timing.node_timeout(Duration::ZERO);
-            nodes.push(Arc::new(RedisNode::new(config, connect, silence)?));
+            servers.push(RedisNode::new(config, connect, silence)?);
         }
-        nodes.extend(self.custom.iter().cloned());
-        let mut names = BTreeSet::new();
-        for node in &nodes {
-            if !names.insert(node.name().to_owned()) {
-                let hint = "every node needs a name of its own";
-                return Err(BuildError::Duplicate { name: node.name().to_owned(), hint });
-            }
-        }
-        Ok(nodes)
+        Ok(servers)
     }
 
     /// Fills in what is set for all nodes.
@@ -402,6 +406,17 @@ impl ClientBuilder {
             _ => config,
         }
     }
+}
+
+fn check_names<'a>(nodes: impl Iterator<Item = &'a str>) -> Result<(), BuildError> {
+    let mut names = BTreeSet::new();
+    for name in nodes {
+        if !names.insert(name) {
+            let hint = "every node needs a name of its own";
+            return Err(BuildError::Duplicate { name: name.to_owned(), hint });
+        }
+    }
+    Ok(())
 }
 
 /// The name of the marker among the library's own keys.

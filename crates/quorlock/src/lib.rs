@@ -9,6 +9,7 @@
 //! | no async | [`blocking`] |
 //! | to know who holds a lock | [`Client::inspect`] |
 //! | to test your own code without a server | [`node::MemoryNode`] |
+//! | to know whether your servers are fit for it | [`doctor`] |
 //! | to know what is promised | [`guarantees`] |
 //! | another transport | [`node::Node`] |
 //!
@@ -29,9 +30,11 @@ pub mod blocking;
 mod builder;
 mod client;
 mod clock;
+pub mod doctor;
 mod driver;
 mod error;
 mod guard;
+pub mod init;
 mod inspect;
 pub mod node;
 

@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Engine, Event, FailureKind, LockId, Quorum, Reading, Ticket};
+use quorlock_core::{
+    Answer, Command, Engine, Event, FailureKind, LockId, Proof, Quorum, Reading, Ticket,
+};
 
 use crate::network::ConnectionId;
 use crate::time::{Machine, Time};
@@ -90,6 +92,9 @@ pub(crate) struct Line {
     pub(crate) alive_at: Time,
     /// A look at the silence is planned.
     pub(crate) watched: bool,
+    /// The connections there have been, and whether the node has said on this one what it is.
+    pub(crate) epoch: u64,
+    pub(crate) greeted: bool,
     /// The attempt to connect that is under way.
     pub(crate) dial: Option<u64>,
     pub(crate) dials: u64,
@@ -114,14 +119,16 @@ pub(crate) struct Batch {
     pub(crate) announced: bool,
     pub(crate) orders: Vec<Order>,
     pub(crate) answers: Option<Vec<Answer>>,
+    /// What came with them.
+    pub(crate) proof: Proof,
 }
 
 impl Client {
-    pub(crate) fn new(quorum: Quorum, machine: Machine, callers: usize) -> Self {
+    pub(crate) fn new(engine: Engine, quorum: Quorum, machine: Machine, callers: usize) -> Self {
         let lines = quorum.node_ids().map(|_| Line::new()).collect();
         let idle = Caller { state: CallerState::Idle, generation: 0 };
         Self {
-            engine: Engine::new(quorum),
+            engine,
             machine,
             alive: true,
             still: None,
@@ -183,6 +190,8 @@ impl Line {
             given_up: BTreeMap::new(),
             alive_at: 0,
             watched: false,
+            epoch: 0,
+            greeted: false,
             dial: None,
             dials: 0,
             failures: 0,

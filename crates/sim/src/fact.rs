@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Extended, Holding, Key, LockId, LossCause, Reading, Refusal, ReleaseReport,
-    Request, Ticket, Token, Validity, Value,
+    Answer, Command, Extended, Holding, Key, LockId, LossCause, Proof, Reading, Refusal,
+    ReleaseReport, Request, Standing, Ticket, Token, Validity, Value,
 };
 
 use crate::guard::GuardId;
@@ -49,9 +49,14 @@ pub(crate) enum Fact<'a> {
         zombie: bool,
         /// It came a second time.
         duplicate: bool,
+        /// So short a time after the node was started, or lost what it knew, that its vote must not
+        /// count.
+        early: bool,
     },
     /// An answer reaches the client. The engine is told when it gets to it.
     Arrived { client: ClientId, node: NodeIndex, ticket: Ticket },
+    /// The engine is told what comes with answers.
+    Proved { client: ClientId, node: NodeIndex, proof: &'a Proof },
     /// The engine is told an answer.
     Told { client: ClientId, node: NodeIndex, sent: Reading, ticket: Ticket, answer: &'a Answer },
     /// The engine is told that a key has changed.
@@ -64,6 +69,12 @@ pub(crate) enum Fact<'a> {
     Lost { guard: GuardId, cause: LossCause },
     /// The engine says that a lock is not to be had.
     NotAcquired { client: ClientId, lock: LockId, refusal: &'a Refusal },
+    /// The engine says that somebody else has a larger fence.
+    Superseded { guard: GuardId, fence: u64 },
+    /// The engine says whether a node is to be trusted.
+    Standing { client: ClientId, node: NodeIndex, standing: &'a Standing },
+    /// Who holds a lock writes to what it protects, or who did.
+    Written { guard: GuardId },
     /// The engine says how an extension went.
     Extension { guard: GuardId, outcome: &'a Extended },
     /// The engine says how a release went.
@@ -119,6 +130,12 @@ pub(crate) enum Mishap {
     NodeHealth { node: NodeIndex, health: crate::node::Health },
     /// A node loses all its keys.
     NodeFlushed { node: NodeIndex },
+    /// What a node has is not what it had: the last writes are gone, or its master's are in their place.
+    NodeOverwritten { node: NodeIndex },
+    /// A replica becomes a master.
+    NodePromoted { node: NodeIndex },
+    /// A node begins to delete keys when its memory is full, or does not any more.
+    NodeEvicts { node: NodeIndex, evicts: bool },
     /// Somebody deletes a key by hand.
     KeyDeleted { node: NodeIndex },
     /// Somebody puts a key of his own where a lock would be.
@@ -164,21 +181,31 @@ impl fmt::Display for Fact<'_> {
             Self::Sent { client, node, ticket, command } => {
                 write!(f, "client {client} → node {node}: {} sent ({})", Said(command), T(ticket))
             }
-            Self::Executed { node, client, ticket, command, answer, zombie, duplicate } => write!(
-                f,
-                "node {node}: {} of client {client} ({}): {}{}{}",
-                Said(command),
-                T(ticket),
-                Heard(answer),
-                if *zombie { ", its connection is dead" } else { "" },
-                if *duplicate { ", a second time" } else { "" },
-            ),
+            Self::Executed { node, client, ticket, command, answer, zombie, duplicate, .. } => {
+                write!(
+                    f,
+                    "node {node}: {} of client {client} ({}): {}{}{}",
+                    Said(command),
+                    T(ticket),
+                    Heard(answer),
+                    if *zombie { ", its connection is dead" } else { "" },
+                    if *duplicate { ", a second time" } else { "" },
+                )
+            }
             Self::Arrived { client, node, ticket } => {
                 write!(f, "client {client} ← node {node}: an answer is there ({})", T(ticket))
             }
             Self::Told { client, node, ticket, answer, .. } => {
                 write!(f, "client {client} ← node {node}: {} ({})", Heard(answer), T(ticket))
             }
+            Self::Proved { client, node, proof } => {
+                write!(f, "client {client} ← node {node}: {proof:?}")
+            }
+            Self::Superseded { guard, fence } => write!(f, "{guard}: there is the fence {fence}"),
+            Self::Standing { client, node, standing } => {
+                write!(f, "client {client}: node {node}: {standing:?}")
+            }
+            Self::Written { guard } => write!(f, "{guard}: writes"),
             Self::Pushed { client, node, key } => {
                 let what = key.map_or("everything", |key| key);
                 write!(f, "client {client} ← node {node}: {what} has changed")
@@ -256,6 +283,11 @@ impl fmt::Display for Mishap {
             Self::NodeFrozen { node } => write!(f, "node {node} stands still"),
             Self::NodeThawed { node } => write!(f, "node {node} goes on"),
             Self::NodeHealth { node, health } => write!(f, "node {node}: {health:?}"),
+            Self::NodeOverwritten { node } => write!(f, "node {node} has other data"),
+            Self::NodePromoted { node } => write!(f, "node {node} is a master again"),
+            Self::NodeEvicts { node, evicts } => {
+                write!(f, "node {node} {} keys", if *evicts { "evicts" } else { "keeps its" })
+            }
             Self::NodeFlushed { node } => write!(f, "node {node} loses all keys"),
             Self::KeyDeleted { node } => write!(f, "somebody deletes a key on node {node}"),
             Self::KeyOccupied { node } => write!(f, "somebody occupies a key on node {node}"),

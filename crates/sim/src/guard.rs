@@ -33,6 +33,8 @@ pub(crate) struct Guard {
     pub(crate) token: Token,
     /// The turn under this token.
     pub(crate) turn: u32,
+    /// The fence, if one was wanted.
+    pub(crate) fence: Option<u64>,
     /// The votes.
     pub(crate) validity: Validity,
     /// It has ended, and how.
@@ -65,6 +67,7 @@ impl Guard {
             request,
             token,
             turn,
+            fence: None,
             validity,
             ended: None,
             told_lost: false,

@@ -15,6 +15,7 @@ pub(crate) mod clock_check;
 pub(crate) mod deadlock_free;
 pub(crate) mod extension;
 pub(crate) mod fault_tolerance;
+pub(crate) mod fencing;
 pub(crate) mod invalid_first;
 pub(crate) mod latched;
 pub(crate) mod mutual_exclusion;
@@ -22,6 +23,7 @@ pub(crate) mod nothing_left;
 pub(crate) mod nothing_resent;
 pub(crate) mod outcomes;
 pub(crate) mod patience;
+pub(crate) mod quarantine;
 pub(crate) mod released_everywhere;
 pub(crate) mod tally;
 pub(crate) mod token_ownership;
@@ -52,6 +54,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (deadlock_free::NAME, deadlock_free::SENTENCE),
     (fault_tolerance::NAME, fault_tolerance::SENTENCE),
     (token_ownership::NAME, token_ownership::SENTENCE),
+    (quarantine::NAME, quarantine::SENTENCE),
     (votes::NAME, votes::SENTENCE),
     (validity::NAME, validity::SENTENCE),
     (clock_check::NAME, clock_check::SENTENCE),
@@ -61,6 +64,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (invalid_first::NAME, invalid_first::SENTENCE),
     (released_everywhere::NAME, released_everywhere::SENTENCE),
     (unique_guards::NAME, unique_guards::SENTENCE),
+    (fencing::NAME, fencing::SENTENCE),
     (outcomes::NAME, outcomes::SENTENCE),
     (patience::NAME, patience::SENTENCE),
     (nothing_left::NAME, nothing_left::SENTENCE),
@@ -78,6 +82,7 @@ pub(crate) struct Invariants {
     nothing_resent: nothing_resent::NothingResent,
     latched: latched::Latched,
     unique_guards: unique_guards::UniqueGuards,
+    fencing: fencing::Fencing,
     patience: patience::Patience,
     only: Option<String>,
 }
@@ -92,6 +97,7 @@ impl Invariants {
             nothing_resent: nothing_resent::NothingResent::default(),
             latched: latched::Latched::default(),
             unique_guards: unique_guards::UniqueGuards::default(),
+            fencing: fencing::Fencing::new(nodes),
             patience: patience::Patience::default(),
             only,
         }
@@ -114,6 +120,7 @@ impl Invariants {
         let verdicts = [
             (mutual_exclusion::NAME, self.mutual_exclusion.check(fact, view, counts)),
             (token_ownership::NAME, self.token_ownership.check(fact, view)),
+            (quarantine::NAME, quarantine::check(fact, view)),
             (votes::NAME, self.votes.check(fact, view)),
             (validity::NAME, validity::check(fact, view)),
             (clock_check::NAME, clock_check::check(fact, view)),
@@ -123,6 +130,7 @@ impl Invariants {
             (invalid_first::NAME, invalid_first::check(fact, view)),
             (released_everywhere::NAME, released_everywhere::check(fact, view)),
             (unique_guards::NAME, self.unique_guards.check(fact, view)),
+            (fencing::NAME, self.fencing.check(fact, view, counts)),
             (outcomes::NAME, outcomes::check(fact, view)),
             (patience::NAME, self.patience.check(fact, view)),
         ];

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quorlock_core::{Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Verb};
+use quorlock_core::{Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Value, Verb};
 
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::Guard;
+use crate::proofs::{Proofs, Void};
 use crate::time::{MS, Time, elapsed};
 
 /// What is known of every token.
@@ -15,6 +16,8 @@ use crate::time::{MS, Time, elapsed};
 pub(crate) struct Ledger {
     quorum: Quorum,
     drift: Drift,
+    /// Which answers count.
+    proofs: Proofs,
     requests: BTreeMap<(ClientId, LockId), Request>,
     tokens: BTreeMap<Arc<[u8]>, TokenRecord>,
     commands: BTreeMap<(ClientId, Ticket), Arc<[u8]>>,
@@ -58,19 +61,40 @@ pub(crate) struct TokenRecord {
 /// What is known of one token on one node.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct NodeRecord {
+    /// Something but a release has been given to the node.
+    pub(crate) asked: bool,
     /// A release has been given to the node: whatever was granted is void for ever (S1).
     pub(crate) released: bool,
     /// When the command was sent that the node's latest yes answers.
     pub(crate) yes: Option<Reading>,
     /// When the command was sent that proved the vote gone.
     pub(crate) gone: Option<Reading>,
+    /// When the command was sent that the latest yes answers which must not count, and why.
+    pub(crate) void: Option<(Reading, Void)>,
+    /// What the node has said that its counter shows.
+    pub(crate) recorded: Option<u64>,
+}
+
+/// The key and the value that a command is about, if it is about a lock and says whose.
+pub(crate) const fn subject(command: &Command) -> Option<(&Key, &Value)> {
+    match command {
+        Command::Acquire { key, value, .. }
+        | Command::AcquireFenced { key, value, .. }
+        | Command::Raise { key, value, .. }
+        | Command::HealFenced { key, value, .. }
+        | Command::Extend { key, value, .. }
+        | Command::ExtendFenced { key, value, .. }
+        | Command::Release { key, value, .. } => Some((key, value)),
+        _ => None,
+    }
 }
 
 impl Ledger {
-    pub(crate) fn new(quorum: Quorum, drift: Drift) -> Self {
+    pub(crate) fn new(quorum: Quorum, drift: Drift, proofs: Proofs) -> Self {
         Self {
             quorum,
             drift,
+            proofs,
             requests: BTreeMap::new(),
             tokens: BTreeMap::new(),
             commands: BTreeMap::new(),
@@ -121,9 +145,26 @@ impl Ledger {
     /// For how long a token's votes make a lock, by section 1 of the protocol: the Q-th largest
     /// remaining time.
     pub(crate) fn valid_for(&self, token: &TokenRecord, now: Reading) -> i64 {
-        let left =
-            |node: &NodeRecord| node.yes.map_or(0, |sent| (token.term - elapsed(sent, now)).max(0));
-        let mut left: Vec<i64> = token.nodes.iter().map(left).collect();
+        let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
+        self.of_quorum(token.nodes.iter().map(|node| node.yes.map_or(0, left)))
+    }
+
+    /// The same, if votes counted that must not.
+    pub(crate) fn valid_for_with_void(&self, token: &TokenRecord, now: Reading) -> i64 {
+        let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
+        self.of_quorum(token.nodes.iter().map(|node| {
+            let void = node.void.map_or(0, |(sent, _)| left(sent));
+            node.yes.map_or(0, left).max(void)
+        }))
+    }
+
+    /// Only what is proved counts.
+    pub(crate) const fn needs_proof(&self) -> bool {
+        self.proofs.are_needed()
+    }
+
+    fn of_quorum(&self, left: impl Iterator<Item = i64>) -> i64 {
+        let mut left: Vec<i64> = left.collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
         left[self.quorum.needed() - 1]
     }
@@ -138,6 +179,7 @@ impl Ledger {
                 (node.yes, node.gone) = (kept(node.yes), kept(node.gone));
                 node.yes = node.yes.map(|at| at.shifted(base));
                 node.gone = node.gone.map(|at| at.shifted(base));
+                node.void = node.void.map(|(at, why)| (at.shifted(base), why));
             }
             if token.nodes.iter().all(|node| node.released) {
                 (token.extending, token.deleted) = ((0, 0), 0);
@@ -154,7 +196,14 @@ impl Ledger {
             Fact::Ordered { client, node, ticket, command } => {
                 self.ordered(*client, *node, *ticket, command);
             }
+            Fact::Proved { client, node, proof } => self.proofs.note(*client, *node, proof),
+            Fact::Executed { client, node, ticket, early: true, .. } => {
+                self.proofs.note_early(*client, *node, *ticket);
+            }
             Fact::Told { client, node, sent, ticket, answer } => {
+                if let Answer::Failed(failure) = answer {
+                    self.proofs.note_failure(*client, *node, failure);
+                }
                 if let Some(now) = now {
                     self.told(*client, *node, *sent, *ticket, answer, now);
                 }
@@ -164,17 +213,13 @@ impl Ledger {
     }
 
     fn ordered(&mut self, client: ClientId, node: NodeIndex, ticket: Ticket, command: &Command) {
-        let (Command::Acquire { key, value, .. }
-        | Command::Extend { key, value, .. }
-        | Command::Release { key, value, .. }) = command
-        else {
-            return;
-        };
+        let Some((key, value)) = subject(command) else { return };
         let value = match self.tokens.get_key_value(value.as_bytes()) {
             Some((known, _)) => known.clone(),
             None => self.open(client, ticket.lock, key, value.as_bytes().into()),
         };
         if let Some(token) = self.tokens.get_mut(&value) {
+            token.nodes[node].asked |= !command.is_release();
             match ticket.verb {
                 Verb::Release => token.nodes[node].released = true,
                 Verb::Extend if token.extending.0 != ticket.round => {
@@ -209,8 +254,10 @@ impl Ledger {
     ) {
         let Some(value) = self.commands.get(&(client, ticket)) else { return };
         let Some(token) = self.tokens.get_mut(value) else { return };
+        let doubt = self.proofs.doubt(client, node, ticket);
         if ticket.verb == Verb::Extend
             && *answer == Answer::Extended
+            && doubt.is_none()
             && token.extending.0 == ticket.round
         {
             token.extending.1 += 1;
@@ -218,14 +265,27 @@ impl Ledger {
         token.deleted += usize::from(*answer == Answer::Deleted);
         let record = &mut token.nodes[node];
         match answer {
-            Answer::Granted | Answer::Extended if !record.released => {
+            Answer::Granted | Answer::GrantedFenced { .. } | Answer::Extended
+                if doubt.is_some() =>
+            {
+                record.void = doubt.map(|why| (sent, why));
+            }
+            Answer::Granted | Answer::GrantedFenced { .. } | Answer::Extended
+                if !record.released =>
+            {
+                if let Answer::GrantedFenced { fence } = answer {
+                    record.recorded = Some(*fence);
+                }
                 let outdated = record.gone.is_some_and(|gone| sent.boot() < gone.boot());
                 let later = |old: Reading| elapsed(sent, now) < elapsed(old, now);
                 if !outdated && record.yes.is_none_or(later) {
                     record.yes = Some(sent);
                 }
             }
-            Answer::Absent | Answer::Other if ticket.verb == Verb::Extend => {
+            Answer::Raised { fence } if doubt.is_none() => record.recorded = Some(*fence),
+            Answer::Absent | Answer::Other
+                if matches!(ticket.verb, Verb::Extend | Verb::Raise) && doubt.is_none() =>
+            {
                 record.yes = None;
                 let later = |old: Reading| old.boot() < sent.boot();
                 if record.gone.is_none_or(later) {

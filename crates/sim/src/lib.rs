@@ -29,6 +29,7 @@ mod network;
 pub mod node;
 pub mod picture;
 mod plan;
+mod proofs;
 mod random;
 mod shrink;
 pub mod tape;

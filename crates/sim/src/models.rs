@@ -55,6 +55,7 @@ enum Action {
     Cut(ClientId, NodeIndex),
     Wake(ClientId),
     Flush(NodeIndex),
+    Vanish(NodeIndex),
     /// Some clients stand still meanwhile.
     Tick([Pace; CLIENTS], [bool; CLIENTS]),
 }
@@ -77,6 +78,9 @@ impl Model for Timed {
         for node in 0..NODES {
             if world.flushes > 0 && is_surplus(world, node) {
                 actions.push(Action::Flush(node));
+            }
+            if world.vanishing > 0 && world.stored(node).is_some() {
+                actions.push(Action::Vanish(node));
             }
         }
         for paused in self.pauses(world) {
@@ -124,6 +128,7 @@ impl Timed {
             Action::Cut(client, node) => step.cut(client, node),
             Action::Wake(client) => step.wake(client),
             Action::Flush(node) => step.flush(node),
+            Action::Vanish(node) => step.vanish(node),
             Action::Tick(paces, paused) => step.tick(paces, paused),
         }
         step.done()
@@ -194,7 +199,7 @@ impl Timed {
         let busy = world.clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
         let all_over = world.clients.iter().all(|it| it.call == Call::Over);
         let keys = (0..NODES).any(|node| world.stored(node).is_some());
-        if all_over || !busy && !keys {
+        if self.bounds.vanishing.is_some() || all_over || !busy && !keys {
             return Vec::new();
         }
         for some in [&[[false, false]][..], &[[true, false], [false, true]], &[[true, true]]] {

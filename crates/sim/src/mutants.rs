@@ -20,6 +20,12 @@ pub enum Mutant {
     ReleaseBeforeInvalid,
     /// A guard that has seen its end takes votes that are told later.
     GuardValidAgain,
+    /// The node's script raises the counter whoever holds the key.
+    RaiseWithoutCompare,
+    /// The node's script lets a client propose a fence as far ahead as a floor is.
+    OneLimit,
+    /// The node's script marks a node however short a time ago it was adopted.
+    AdoptionOfAnyAge,
 }
 
 #[cfg(not(quorlock_mutants))]
@@ -63,6 +69,14 @@ mod switches {
             "invalid first",
         ),
         ("guard valid again after loss", "guard", Mutant::GuardValidAgain, "latched"),
+        (
+            "fence raised without token check",
+            "node's script",
+            Mutant::RaiseWithoutCompare,
+            "fencing",
+        ),
+        ("one limit for proposal and floor", "node's script", Mutant::OneLimit, "fencing"),
+        ("catch-up before quarantine", "node's script", Mutant::AdoptionOfAnyAge, "quarantine"),
     ];
 
     /// Whether a mistake is made.

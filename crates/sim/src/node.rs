@@ -3,11 +3,15 @@
 //! It stands for the servers in every run of the simulator; `tests/differential.rs` holds it against
 //! real ones. Time comes in with each command, as true time; the node reads its own wall clock.
 
+mod fenced;
+mod run;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Key, Value};
 
+pub use self::run::Run;
 use crate::mutants::{Mutant, is_active};
 use crate::time::{Clock, MS, Time};
 
@@ -22,8 +26,12 @@ pub struct ModelNode {
     pub clock: Clock,
     /// What it refuses to do at the moment.
     pub health: Health,
+    /// The run of its process.
+    pub run: Run,
     kind: Kind,
     keys: BTreeMap<Key, Stored>,
+    /// What was there before each of the last writes, if that is kept: what is not on the disk yet.
+    undo: Option<Vec<(Key, Option<Stored>)>>,
     /// Who is to be told, once, when a key changes.
     watchers: BTreeMap<Key, BTreeSet<Connection>>,
     pushes: Vec<(Connection, Key)>,
@@ -71,8 +79,10 @@ impl ModelNode {
         Self {
             clock,
             health: Health::Good,
+            run: Run::new(0, clock.at(0)),
             kind,
             keys: BTreeMap::new(),
+            undo: None,
             watchers: BTreeMap::new(),
             pushes: Vec::new(),
         }
@@ -105,8 +115,7 @@ impl ModelNode {
                 }
                 let expires_ms = Some(now_ms + *ttl_ms as i64);
                 let value = Some(value.as_bytes().to_vec());
-                self.keys.insert(key.clone(), Stored { value, expires_ms });
-                self.changed(key, Some(by));
+                self.put(key, Stored { value, expires_ms }, by);
                 Answer::Granted
             }
             Command::Extend { key, value, ttl_ms } => {
@@ -148,8 +157,7 @@ impl ModelNode {
                         if let Some(kind) = write_error {
                             return failed(command, kind);
                         }
-                        self.keys.remove(key);
-                        self.changed(key, Some(by));
+                        self.take(key, by);
                         Answer::Deleted
                     }
                     _ if self.kind.deletes_natively && !tell => Answer::NotOurs,
@@ -169,7 +177,70 @@ impl ModelNode {
                 self.watchers.entry(key.clone()).or_default().insert(by);
                 Answer::Watched(holding)
             }
-            _ => Answer::Failed(Failure::unsent(FailureKind::Protocol)),
+            Command::Greet => Answer::Greeted,
+            Command::Adopt { key, text, replaces } => {
+                let adopted = self.adopt((key, text), replaces.as_ref(), by, now_ms);
+                adopted.unwrap_or_else(|| self.script_failed(command))
+            }
+            Command::Mark { key, text, replaces, adoption } => {
+                if self.write_error(true).is_some() {
+                    return self.script_failed(command);
+                }
+                self.mark((key, text), replaces.as_ref(), adoption.as_ref(), by, now_ms)
+            }
+            _ => {
+                let answer = self.carry_out_fenced(by, command, now);
+                answer.unwrap_or_else(|| self.script_failed(command))
+            }
+        }
+    }
+
+    /// From now on, what was there before each write is kept.
+    pub fn keep_undo(&mut self) {
+        self.undo = Some(Vec::new());
+    }
+
+    /// The last writes are not on the disk: they never were. Returns whether there were any.
+    pub fn undo(&mut self, writes: usize) -> bool {
+        let undo = self.undo.as_mut().map(std::mem::take).unwrap_or_default();
+        let kept = undo.len().saturating_sub(writes);
+        for (key, before) in undo[kept..].iter().rev() {
+            match before {
+                Some(before) => self.keys.insert(key.clone(), before.clone()),
+                None => self.keys.remove(key),
+            };
+        }
+        let any = kept < undo.len();
+        self.undo = self.undo.is_some().then(|| undo[..kept].to_vec());
+        any
+    }
+
+    /// Takes over what another node has: it was its replica.
+    pub fn copy(&mut self, other: &Self, now: Time) {
+        self.keys = other.keys.clone();
+        // Their clocks are set apart as far as anybody likes; what is copied lives as long on both.
+        let apart = self.now_ms(now) - other.now_ms(now);
+        for stored in self.keys.values_mut() {
+            stored.expires_ms = stored.expires_ms.map(|at| at + apart);
+        }
+        self.undo = self.undo.is_some().then(Vec::new);
+    }
+
+    fn put(&mut self, key: &Key, stored: Stored, by: Connection) {
+        let before = self.keys.insert(key.clone(), stored);
+        self.note_undo(key, before);
+        self.changed(key, Some(by));
+    }
+
+    fn take(&mut self, key: &Key, by: Connection) {
+        let before = self.keys.remove(key);
+        self.note_undo(key, before);
+        self.changed(key, Some(by));
+    }
+
+    fn note_undo(&mut self, key: &Key, before: Option<Stored>) {
+        if let Some(undo) = &mut self.undo {
+            undo.push((key.clone(), before));
         }
     }
 
@@ -217,6 +288,7 @@ impl ModelNode {
     /// to do.
     pub fn flush(&mut self) {
         self.keys.clear();
+        self.undo = self.undo.is_some().then(Vec::new);
         self.watchers.clear();
         self.pushes.clear();
     }
@@ -226,7 +298,7 @@ impl ModelNode {
         self.watchers.clear();
         self.pushes.clear();
         if !keeps_data {
-            self.keys.clear();
+            self.flush();
         }
     }
 
@@ -309,11 +381,15 @@ impl Stored {
     }
 }
 
-/// An error by name in answer to a `SET` says that no key was set; in answer to a script it says
-/// nothing.
+/// An error by name in answer to what sets a lock says that no key was set; in answer to another
+/// script it says nothing.
 fn failed(command: &Command, kind: FailureKind) -> Answer {
     Answer::Failed(match command {
-        Command::Acquire { .. } => Failure::unsent(kind),
+        Command::Acquire { .. } | Command::AcquireFenced { .. } | Command::HealFenced { .. }
+            if kind != FailureKind::Rejected =>
+        {
+            Failure::unsent(kind)
+        }
         _ => Failure::new(kind),
     })
 }

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use quorlock_core::{Quorum, Timing, TimingOptions};
+use quorlock_core::marker::Cluster;
+use quorlock_core::{Key, NodeSet, Quorum, RestartGuard, Rules, Timing, TimingOptions};
 
 use crate::random::Random;
 use crate::time::{MS, SECOND, Time, US};
@@ -55,6 +56,16 @@ pub struct Plan {
     pub lossy: Vec<usize>,
     /// Nodes that stay out of order until the end: a minority.
     pub down_to_the_end: Vec<usize>,
+    /// How much the clients make of what nodes say of themselves.
+    pub guard: RestartGuard,
+    /// The nodes have been marked before, and have been running for long.
+    pub prepared: bool,
+    /// The first two nodes of the list are one server.
+    pub twins: bool,
+    /// So many calls in a hundred want a fence.
+    pub fenced: u64,
+    /// Clients' wall clocks show what the nodes' show.
+    pub sober: bool,
     /// Check this invariant alone; `None`: all.
     pub only: Option<String>,
 }
@@ -90,11 +101,15 @@ pub enum Fault {
     Losses,
     /// Node clocks are set back, or ahead by less than what is allowed for.
     NodeSteps,
+    /// Nodes are started again with all of their data, a part, or none; flushed, also between two
+    /// commands of a batch; made replicas, and masters again; set to evict. Only with the restart
+    /// guard, which is there for that.
+    Distrust,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Resets,
         Self::Partitions,
         Self::Freezes,
@@ -109,7 +124,11 @@ impl Fault {
         Self::Occupants,
         Self::Losses,
         Self::NodeSteps,
+        Self::Distrust,
     ];
+
+    /// Those that every plan may have.
+    const COMMON: usize = Self::ALL.len() - 1;
 }
 
 /// In which way a run is outside of the assumptions of mutual exclusion.
@@ -129,19 +148,53 @@ const HALF_DRIFT_PPM: i64 = 5_000;
 impl Plan {
     /// Draws the plan of a seed.
     pub fn draw(seed: u64) -> Self {
+        // A stream of its own: what it adds changes nothing else.
+        let mut more = Random::new(seed, 7);
+        let guard = match more.below(100) {
+            0..40 => RestartGuard::Strict,
+            40..45 => RestartGuard::Observe,
+            _ => RestartGuard::Off,
+        };
+        let plan = Self::draw_guarded(seed, guard);
+        let mut plan = Self { prepared: more.percent(70), sober: more.coin(), ..plan };
+        plan.fenced = if more.percent(40) { more.pick(&[50, 100]) } else { 0 };
+        if plan.sober {
+            plan.faults.retain(|fault| plan.fenced == 0 || *fault != Fault::WallSteps);
+        }
+        if guard == RestartGuard::Strict && more.percent(85) {
+            plan.faults.push(Fault::Distrust);
+        }
+        plan.twins = guard == RestartGuard::Strict && plan.quorum.nodes() > 1 && more.percent(3);
+        plan
+    }
+
+    /// The plan of a seed with neither guard nor fences.
+    pub fn draw_plain(seed: u64) -> Self {
+        Self::draw_guarded(seed, RestartGuard::Off)
+    }
+
+    fn draw_guarded(seed: u64, guard: RestartGuard) -> Self {
         let mut random = Random::new(seed, 0);
         let outside = random
             .percent(35)
-            .then(|| random.pick(&[Outside::Amnesia, Outside::Losses, Outside::Clocks]));
-        Self::draw_with(seed, outside, &mut random)
+            .then(|| random.pick(&[Outside::Amnesia, Outside::Losses, Outside::Clocks]))
+            // With the guard, that is what the promise is about.
+            .filter(|outside| guard != RestartGuard::Strict || *outside != Outside::Amnesia);
+        Self::draw_with(seed, outside, guard, &mut random)
     }
 
     /// The plan of a seed in which nodes forget what they granted: two must come to hold one lock.
     pub fn draw_amnesia(seed: u64) -> Self {
-        Self::draw_with(seed, Some(Outside::Amnesia), &mut Random::new(seed, 0))
+        let random = &mut Random::new(seed, 0);
+        Self::draw_with(seed, Some(Outside::Amnesia), RestartGuard::Off, random)
     }
 
-    fn draw_with(seed: u64, outside: Option<Outside>, random: &mut Random) -> Self {
+    fn draw_with(
+        seed: u64,
+        outside: Option<Outside>,
+        guard: RestartGuard,
+        random: &mut Random,
+    ) -> Self {
         let nodes = random.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 5, 6, 7]);
         let majority = nodes / 2 + 1;
         let needed = if random.percent(80) {
@@ -150,15 +203,23 @@ impl Plan {
             majority + random.index(nodes - majority + 1)
         };
         let quorum = quorum(nodes, needed);
-        let ttl = random.pick(&[100, 150, 300, 500, 1000, 2000]) * MS;
+        let ttl = match guard {
+            RestartGuard::Off => random.pick(&[100, 150, 300, 500, 1000, 2000]) * MS,
+            // Long beside the quarantine, or nothing but waiting would happen; and no whole seconds, by
+            // which servers count how long they have been running.
+            _ => random.pick(&[900, 1500, 1500, 1900, 1900, 2900]) * MS,
+        };
         let one_way = random.pick(&[50 * US, 200 * US, MS, 3 * MS, 10 * MS]).min(ttl / 40);
         let mut timings = vec![timing(ttl, one_way, random)];
         if random.percent(25) {
             timings.push(timing((ttl / 2).max(100 * MS), one_way, random));
         }
         let chance = random.pick(&[10, 30, 50, 70]);
-        let mut faults: Vec<Fault> =
-            Fault::ALL.into_iter().filter(|_| random.percent(chance)).collect();
+        let mut faults: Vec<Fault> = Fault::ALL[..Fault::COMMON]
+            .iter()
+            .copied()
+            .filter(|_| random.percent(chance))
+            .collect();
         // What is within the assumptions, and may be lost all the same.
         let spare = 2 * needed - nodes - 1;
         let lossy_count = match outside {
@@ -215,6 +276,11 @@ impl Plan {
             node_ppm,
             lossy,
             down_to_the_end,
+            guard,
+            prepared: false,
+            twins: false,
+            fenced: 0,
+            sober: false,
             only: None,
         }
     }
@@ -235,7 +301,43 @@ impl Plan {
     pub fn bound(&self) -> Time {
         let expiry = self.zombie_for + 3 * self.ttl_max + self.back_steps();
         let connect = 2 * SECOND + self.silence + self.replace_after + 2 * CONNECT_TIMEOUT;
-        expiry + connect + 3 * SECOND
+        expiry + connect + 3 * SECOND + self.trust()
+    }
+
+    /// How long it may take until nodes are trusted of which nothing is known: a quarantine by a clock
+    /// that may have been set back, and again if the node was flushed meanwhile; and some looks.
+    fn trust(&self) -> Time {
+        match self.guard {
+            RestartGuard::Strict => 2 * (self.quarantine() + 4 * SECOND) + self.back_steps(),
+            _ => 0,
+        }
+    }
+
+    /// How long a node that has been started, or adopted, does not vote.
+    pub fn quarantine(&self) -> Time {
+        i64::try_from(self.rules().quarantine().as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    /// On how many nodes counters may be lost at most: all, if no floor is below what was given out; and
+    /// without floors, so many that any two quorums still have a node in common that has its own.
+    pub(crate) fn spare_counters(&self) -> usize {
+        let (nodes, needed) = (self.quorum.nodes(), self.quorum.needed());
+        match self.guard {
+            RestartGuard::Strict if self.sober => nodes,
+            RestartGuard::Strict => needed - 1,
+            _ => 2 * needed - nodes - 1,
+        }
+    }
+
+    /// What the clients measure nodes by.
+    pub fn rules(&self) -> Rules {
+        let names: Vec<_> =
+            (0..self.quorum.nodes()).map(|node| format!("n{node}").into()).collect();
+        let max_ttl_ms = u64::try_from(self.ttl_max / MS).unwrap_or(0);
+        let cluster = Cluster::new(&names, self.quorum.needed(), max_ttl_ms);
+        let (marker, adoption) = (marker_key(), Key::from("quorlock:adopt"));
+        let lasting = NodeSet::default();
+        Rules { guard: self.guard, cluster, names, marker, adoption, lasting }
     }
 
     /// By how much node clocks may be set back in all, at most.
@@ -246,6 +348,11 @@ impl Plan {
             0
         }
     }
+}
+
+/// Where nodes are marked.
+pub(crate) fn marker_key() -> Key {
+    Key::from("quorlock:node")
 }
 
 /// How long a connection may take to be made.

@@ -253,7 +253,9 @@ impl Tape {
                     self.begin(Id::Refuses(node), bar, now);
                 }
             }
-            Mishap::NodeFlushed { node } | Mishap::KeyDeleted { node } => {
+            Mishap::NodeFlushed { node }
+            | Mishap::NodeOverwritten { node }
+            | Mishap::KeyDeleted { node } => {
                 self.mark(Lane::Node(node), Sign::KeysLost, tip, now);
             }
             Mishap::Blocked { client, node, span, .. } => {
@@ -274,6 +276,8 @@ impl Tape {
             }
             // They are seen where they take place.
             Mishap::KeyOccupied { .. } | Mishap::KeyVacated { .. } => {}
+            // Nobody sees them but who asks the node.
+            Mishap::NodePromoted { .. } | Mishap::NodeEvicts { .. } => {}
         }
     }
 

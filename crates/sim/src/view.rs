@@ -18,6 +18,8 @@ pub(crate) struct View<'a> {
     pub(crate) quorum: Quorum,
     /// Where things stand outside of what mutual exclusion assumes, if they do.
     pub(crate) outside: Option<Outside>,
+    /// So many nodes may have lost their counters, and fences must grow all the same.
+    pub(crate) spare_counters: usize,
     /// The guards.
     pub(crate) guards: &'a Guards,
     /// What went over the wire.

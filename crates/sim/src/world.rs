@@ -12,7 +12,7 @@ mod nodes;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use quorlock_core::{Answer, Key, Reading};
+use quorlock_core::{Answer, Key, Proof, Reading, RestartGuard, Rules};
 
 use crate::client::{Client, Order};
 use crate::count::{Count, Counts};
@@ -24,6 +24,7 @@ use crate::ledger::{Drift, Ledger};
 use crate::network::{ConnectionId, Network};
 use crate::node::ModelNode;
 use crate::plan::{Fault, Plan};
+use crate::proofs::Proofs;
 use crate::random::Random;
 use crate::tape::Tape;
 use crate::time::Time;
@@ -41,7 +42,7 @@ pub(crate) enum Happening {
     /// A batch reaches its node.
     Request(Box<Parcel>),
     /// Answers reach the client.
-    Reply { wire: ConnectionId, batch: u64, answers: Vec<Answer> },
+    Reply { wire: ConnectionId, batch: u64, answers: Vec<Answer>, proof: Proof },
     /// News reach the client; `None`: everything has changed.
     Push { wire: ConnectionId, key: Option<Key> },
     /// The client learns that a connection is gone.
@@ -71,6 +72,7 @@ pub(crate) enum Mend {
     Thaw(NodeIndex),
     Cure(NodeIndex),
     Vacate(NodeIndex, Key),
+    KeepKeys(NodeIndex),
 }
 
 /// A batch under way to its node.
@@ -79,7 +81,20 @@ pub(crate) struct Parcel {
     pub(crate) wire: ConnectionId,
     pub(crate) batch: u64,
     pub(crate) orders: Vec<Order>,
+    /// What else the node is to say, if anything.
+    pub(crate) looks: Option<Looks>,
     pub(crate) duplicate: bool,
+}
+
+/// What is asked beside a batch's commands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Looks {
+    /// On which connection.
+    pub(crate) epoch: u64,
+    /// What the node is, before the commands.
+    pub(crate) info: bool,
+    /// Its marker, behind them.
+    pub(crate) marker: bool,
 }
 
 /// A node and its process.
@@ -92,6 +107,8 @@ pub(crate) struct Server {
     pub(crate) silent: bool,
     /// By how much its clock has been set ahead in all.
     pub(crate) ahead: Time,
+    /// Since when nothing is lost of what it knew: it was started then, flushed or overwritten.
+    pub(crate) sound_since: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,6 +173,9 @@ pub(crate) struct World {
     /// Everybody is to end.
     pub(crate) closing: bool,
     keys: Vec<Key>,
+    pub(crate) rules: Rules,
+    /// How often a process has been started.
+    runs: u64,
     batches: u64,
     invariants: Invariants,
     tally: Tally,
@@ -228,7 +248,7 @@ impl World {
             servers: Vec::new(),
             network: Network::new(&plan),
             guards: Guards::default(),
-            ledger: Ledger::new(plan.quorum, Drift::default()),
+            ledger: Ledger::new(plan.quorum, Drift::default(), Proofs::new(&plan.rules())),
             random: Streams {
                 callers: Random::new(seed, 2),
                 clients: Random::new(seed, 3),
@@ -241,6 +261,8 @@ impl World {
             healing: false,
             closing: false,
             keys: (0..plan.resources).map(|place| Key::from(["orders", "jobs"][place])).collect(),
+            rules: plan.rules(),
+            runs: 0,
             batches: 0,
             invariants: Invariants::new(plan.quorum.nodes(), plan.only.clone()),
             tally: Tally::default(),
@@ -263,6 +285,9 @@ impl World {
         }
         if self.plan.outside.is_some() {
             self.counts.add(Count::Outside);
+        }
+        if self.plan.guard == RestartGuard::Strict {
+            self.counts.add(Count::Guarded);
         }
         if !self.plan.down_to_the_end.is_empty() {
             self.counts.add(Count::MinorityDown);
@@ -351,7 +376,9 @@ impl World {
                 }
             }
             Happening::Request(parcel) => self.receive(parcel),
-            Happening::Reply { wire, batch, answers } => self.reply(wire, batch, answers),
+            Happening::Reply { wire, batch, answers, proof } => {
+                self.reply(wire, batch, answers, proof);
+            }
             Happening::Push { wire, key } => self.push(wire, key),
             Happening::Broken(wire) => self.broken(wire),
             Happening::Dialled { client, node, dial, in_time } => {
@@ -405,6 +432,7 @@ impl World {
             now: self.now,
             quorum: self.plan.quorum,
             outside: self.plan.outside,
+            spare_counters: self.plan.spare_counters(),
             guards: &self.guards,
             ledger: &self.ledger,
             around: &Stage { now: self.now, clients: &self.clients, servers: &self.servers },

@@ -11,18 +11,25 @@ mod resp3;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Holding, Key, Token, Value};
+use quorlock_core::info::Info;
+use quorlock_core::{Adopted, Answer, Command, Counter, FailureKind, Holding, Key, Token, Value};
 use quorlock_servers::{
     NotFound, REQUIRE_VARIABLE, Server, ServerBinary, ServerOptions, find_all, skip,
 };
-use quorlock_sim::node::{Connection as ConnectionId, Kind, ModelNode};
+use quorlock_sim::node::{Connection as ConnectionId, Health, Kind, ModelNode};
 use quorlock_sim::time::{Clock, Time};
 use resp3::{Connection, Reply};
 
 const EXTEND: &str = include_str!("../../quorlock/src/node/scripts/extend.lua");
 const RELEASE: &str = include_str!("../../quorlock/src/node/scripts/release.lua");
+const ACQUIRE_FENCED: &str = include_str!("../../quorlock/src/node/scripts/acquire_fenced.lua");
+const RAISE: &str = include_str!("../../quorlock/src/node/scripts/raise.lua");
+const HEAL_FENCED: &str = include_str!("../../quorlock/src/node/scripts/heal_fenced.lua");
+const ADOPT: &str = include_str!("../../quorlock/src/node/scripts/adopt.lua");
+const MARK: &str = include_str!("../../quorlock/src/node/scripts/mark.lua");
 
 /// A connection that watches nothing.
 const NOBODY: ConnectionId = ConnectionId(u64::MAX);
@@ -55,9 +62,57 @@ fn compare(binary: &ServerBinary, seed: u64) {
         pair.step();
     }
     println!("{:?}", pair.seen);
-    let Seen { compared, skipped, lives, pushes, expired } = pair.seen;
+    let Seen { compared, skipped, lives, pushes, expired, fences, adopted } = pair.seen;
+    assert!(fences > 100 && adopted > 20, "fences are given, nodes are marked");
     assert!(compared > STEPS / 2 && lives > 100 && pushes > 50 && expired > 5);
     assert!(skipped < compared / 10, "what is about to expire is the exception");
+}
+
+/// Of what the node says of itself, what the engine goes by.
+#[test]
+fn a_server_says_of_itself_what_the_model_says() {
+    const NAME: &str = "a_server_says_of_itself_what_the_model_says";
+    let servers = match find_all(None) {
+        Ok(servers) => servers,
+        Err(NotFound::Nowhere) if std::env::var_os(REQUIRE_VARIABLE).is_none() => {
+            return skip(NAME, "no Redis or Valkey server found");
+        }
+        Err(help) => panic!("{NAME} needs a server: {help}"),
+    };
+    for binary in &servers {
+        println!("{binary}");
+        let server = Server::start(binary, ServerOptions::default()).expect("it starts");
+        let url = server.url();
+        let (_, socket) = url.split_once("://").expect("a URL");
+        let mut real = Connection::open(&PathBuf::from(socket));
+        let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: false };
+        let mut model = ModelNode::new(Clock::new(time(&real.ask(&[&["TIME"]])[0]), 0), kind);
+        let alike = |model: &ModelNode, real: &mut Connection| {
+            let Reply::Bulk(text) = real.ask(&[&["INFO"]]).remove(0) else { panic!("no text") };
+            let said = Info::parse(&String::from_utf8_lossy(&text)).expect("all is there");
+            let modelled = model.info(0).expect("it is sound");
+            let modelled = Info::parse(&modelled).expect("all is there");
+            assert_eq!(said.run_id.len(), modelled.run_id.len());
+            assert!((0..60).contains(&said.uptime_s) && modelled.uptime_s == 0);
+            let parts = |info: &Info| {
+                (info.is_master, info.is_cluster, info.is_loading, info.evicts_by.clone())
+            };
+            assert_eq!(parts(&said), parts(&modelled));
+            assert_eq!(said.promoted_at.is_some(), modelled.promoted_at.is_some());
+        };
+        alike(&model, &mut real);
+        real.ask(&[&["CONFIG", "SET", "maxmemory", "100mb"]]);
+        real.ask(&[&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]]);
+        model.run.evicts = true;
+        alike(&model, &mut real);
+        real.ask(&[&["REPLICAOF", "127.0.0.1", "1"]]);
+        model.health = Health::ReadOnly(FailureKind::ReadOnly);
+        alike(&model, &mut real);
+        real.ask(&[&["REPLICAOF", "NO", "ONE"]]);
+        model.health = Health::Good;
+        model.run.promoted_at = Some(1);
+        alike(&model, &mut real);
+    }
 }
 
 /// What was compared.
@@ -68,6 +123,8 @@ struct Seen {
     lives: usize,
     pushes: usize,
     expired: usize,
+    fences: usize,
+    adopted: usize,
 }
 
 struct Pair {
@@ -131,12 +188,32 @@ impl Pair {
         let value = Value::new(&Token::new([self.random.below(3) as u8; Token::BYTES]), "");
         let ttl_ms = [1, 5, 20, 50, 10_000][self.random.below(5) as usize];
         let tell = self.random.below(2) == 0;
-        let command = match self.random.below(8) {
+        let fence = self.random.below(40);
+        let counter = Counter {
+            key: format!("fence:{key}").into(),
+            ttl_ms: 100_000_000,
+            marker: "node".into(),
+        };
+        let command = match self.random.below(16) {
+            8 | 9 => {
+                // What is proposed counts, or is too little, or the server's clock bounds it.
+                let proposal = [0, fence, u64::MAX >> 12][self.random.below(3) as usize];
+                Command::AcquireFenced { key: key.clone(), value, ttl_ms, counter, proposal }
+            }
+            10 | 11 => Command::Raise { key: key.clone(), value, counter, to: fence },
+            12 => Command::HealFenced { key: key.clone(), value, ttl_ms, counter, to: fence },
+            13 => Command::ExtendFenced { key: key.clone(), value, ttl_ms, counter },
+            14 => self.adopt(),
+            15 => self.mark(),
             0..=2 => Command::Acquire { key: key.clone(), value, ttl_ms },
             3 => Command::Extend { key: key.clone(), value, ttl_ms },
             4 => Command::Release { key: key.clone(), value, tell },
             5 => Command::Inspect { key: key.clone() },
             _ => Command::Watch { key: key.clone() },
+        };
+        let key = match &command {
+            Command::Adopt { key, .. } | Command::Mark { key, .. } => key.clone(),
+            _ => key,
         };
         self.last_by = by as u64;
         if let Command::Watch { key } = &command {
@@ -161,7 +238,35 @@ impl Pair {
                 };
                 self.compare_holding(&command, (early, late), said, to - from);
             }
+            (
+                Answer::RefusedFenced { fence: one, holding: early },
+                Answer::RefusedFenced { fence: two, holding: late },
+            ) => {
+                let Answer::RefusedFenced { fence, holding } = &answer else {
+                    panic!("{command:?}: the server says {answer:?}")
+                };
+                assert_eq!((fence, fence), (one, two), "{command:?}");
+                self.compare_holding(&command, (early, late), holding, to - from);
+            }
+            (Answer::GrantedFenced { fence: early }, Answer::GrantedFenced { fence: late }) => {
+                let Answer::GrantedFenced { fence } = &answer else {
+                    panic!("{command:?}: the server says {answer:?}")
+                };
+                assert!(early <= fence && fence <= late, "{command:?}: {early} {fence} {late}");
+                self.seen.fences += 1;
+                self.count(&command, *fence, to);
+            }
+            (Answer::Adopting { text, age: early }, Answer::Adopting { text: same, age: late }) => {
+                let Answer::Adopting { text: said, age } = &answer else {
+                    panic!("{command:?}: the server says {answer:?}")
+                };
+                assert_eq!((said, said), (text, same), "{command:?}");
+                let took = Duration::from_nanos((to - from).unsigned_abs() + 1_000_000);
+                assert!(early.saturating_sub(took) <= *age, "{command:?}: {early:?}, {age:?}");
+                assert!(*age <= *late + took, "{command:?}: {age:?}, {late:?}");
+            }
             _ => {
+                self.seen.adopted += usize::from(answer == Answer::Marked);
                 assert_eq!(early, late, "{command:?}: the models agree");
                 assert_eq!(answer, early, "{command:?}: as the model says");
             }
@@ -169,6 +274,44 @@ impl Pair {
         self.seen.compared += 1;
         let is_there = self.early.stored(&key, to).is_some();
         self.seen.expired += usize::from(was_there && answer == Answer::Granted && is_there);
+    }
+
+    /// An adoption of one of three texts, perhaps in place of another.
+    fn adopt(&mut self) -> Command {
+        let texts: [Arc<str>; 3] = [1, 2, 3].map(|text| format!("adoption {text}").into());
+        let [text, old] = [(); 2].map(|()| texts[self.random.below(3) as usize].clone());
+        let replaces = (self.random.below(2) == 0).then_some(old);
+        Command::Adopt { key: "adopt".into(), text, replaces }
+    }
+
+    /// A marker with a floor, in place of nothing or of another; by an adoption that is there or not, and
+    /// that is old enough or not.
+    fn mark(&mut self) -> Command {
+        let texts: [Arc<str>; 3] = [10, 20, 3_000].map(|floor| {
+            let cluster = "quorlock 1 nodes=a quorum=1 max_ttl_ms=1000";
+            format!("{cluster} run_id=x promoted=-1 floor={floor}").into()
+        });
+        let [text, old] = [(); 2].map(|()| texts[self.random.below(3) as usize].clone());
+        let adoption = (self.random.below(2) == 0).then(|| Adopted {
+            key: "adopt".into(),
+            text: format!("adoption {}", 1 + self.random.below(3)).into(),
+            age_ms: [0, 80_000_000][self.random.below(2) as usize],
+        });
+        let replaces = (self.random.below(3) > 0).then_some(old);
+        Command::Mark { key: "node".into(), text, replaces, adoption }
+    }
+
+    /// The models count what the server does: what a clock was at the moment they cannot know.
+    fn count(&mut self, command: &Command, fence: u64, now: Time) {
+        let (Command::AcquireFenced { counter, .. } | Command::HealFenced { counter, .. }) =
+            command
+        else {
+            panic!("{command:?} has a fence")
+        };
+        let (value, ttl_ms) = (fence.to_string().into_bytes(), counter.ttl_ms as i64);
+        for model in [&mut self.early, &mut self.late] {
+            model.set(&counter.key, Some(value.clone()), Some(ttl_ms), now);
+        }
     }
 
     /// Values are the same, and the time to live lies between those of the two models.
@@ -340,6 +483,39 @@ impl Pair {
                 bytes("PX"),
                 bytes(&ttl_ms.to_string()),
             ]],
+            Command::AcquireFenced { key, value, ttl_ms, counter, proposal } => {
+                let keys = [key, &counter.key, &counter.marker];
+                let rest = [*ttl_ms, counter.ttl_ms, *proposal];
+                vec![fenced(ACQUIRE_FENCED, &keys, value, &rest)]
+            }
+            Command::Raise { key, value, counter, to } => {
+                vec![fenced(RAISE, &[key, &counter.key], value, &[*to, counter.ttl_ms])]
+            }
+            Command::HealFenced { key, value, ttl_ms, counter, to } => {
+                let rest = [*ttl_ms, *to, counter.ttl_ms];
+                vec![fenced(HEAL_FENCED, &[key, &counter.key], value, &rest)]
+            }
+            Command::ExtendFenced { key, value, ttl_ms, counter } => {
+                let rest = [*ttl_ms, counter.ttl_ms];
+                vec![fenced(EXTEND, &[key, &counter.key], value, &rest)]
+            }
+            Command::Adopt { key, text, replaces } => {
+                let old = replaces.as_deref().unwrap_or_default();
+                vec![["EVAL", ADOPT, "1", key, text, old].map(bytes).to_vec()]
+            }
+            Command::Mark { key, text, replaces, adoption } => {
+                let how = if replaces.is_some() { "instead" } else { "new" };
+                let old = replaces.as_deref().unwrap_or_default();
+                vec![match adoption {
+                    None => ["EVAL", MARK, "1", key, text, how, old].map(bytes).to_vec(),
+                    Some(it) => {
+                        let age = it.age_ms.to_string();
+                        let rest = [text, how, old, &it.text, &age];
+                        let words = [["EVAL", MARK, "2", key, &it.key].as_slice(), &rest].concat();
+                        words.into_iter().map(bytes).collect()
+                    }
+                }]
+            }
             Command::Extend { key, value, ttl_ms } => {
                 let mut call = script(EXTEND, key, value);
                 call.push(bytes(&ttl_ms.to_string()));
@@ -369,10 +545,46 @@ impl Pair {
     }
 }
 
+/// A call of a script of the fences.
+fn fenced(text: &str, keys: &[&Key], value: &Value, rest: &[u64]) -> Vec<Vec<u8>> {
+    let mut call = vec![b"EVAL".to_vec(), text.into(), keys.len().to_string().into_bytes()];
+    call.extend(keys.iter().map(|key| key.as_bytes().to_vec()));
+    call.push(value.as_bytes().to_vec());
+    call.extend(rest.iter().map(|number| number.to_string().into_bytes()));
+    call
+}
+
 fn understand(command: &Command, native: bool, replies: &[Reply]) -> Answer {
     match (command, replies) {
         (Command::Acquire { .. }, [Reply::Simple(_)]) => Answer::Granted,
         (Command::Acquire { .. }, [Reply::Nothing]) => Answer::Refused,
+        (Command::AcquireFenced { .. }, [Reply::Int(fence)]) => {
+            Answer::GrantedFenced { fence: fence.unsigned_abs() }
+        }
+        (Command::AcquireFenced { .. }, [Reply::Many(held)]) => {
+            let (fence, ttl) = (number(&held[0]), &held[1]);
+            let other_type = Reply::Error("WRONGTYPE".to_owned());
+            let holding = Box::new(holding(held.get(2).unwrap_or(&other_type), ttl));
+            Answer::RefusedFenced { fence, holding }
+        }
+        (Command::Raise { .. }, [Reply::Many(counter)]) => {
+            Answer::Raised { fence: number(&counter[0]) }
+        }
+        (Command::HealFenced { to, .. }, [Reply::Int(1)]) => Answer::GrantedFenced { fence: *to },
+        (Command::HealFenced { .. }, [Reply::Int(0)]) => Answer::Refused,
+        (Command::HealFenced { .. }, [Reply::Many(counter)]) => {
+            Answer::Superseded { fence: number(&counter[0]) }
+        }
+        (Command::Raise { .. } | Command::ExtendFenced { .. }, [Reply::Int(-1)]) => Answer::Absent,
+        (Command::Raise { .. } | Command::ExtendFenced { .. }, [Reply::Int(0)]) => Answer::Other,
+        (Command::ExtendFenced { .. }, [Reply::Int(1)]) => Answer::Extended,
+        (Command::Adopt { .. }, [Reply::Many(adoption)]) => {
+            let Reply::Bulk(text) = &adoption[0] else { panic!("{adoption:?}") };
+            let text = std::str::from_utf8(text).expect("our text").into();
+            Answer::Adopting { text, age: Duration::from_millis(number(&adoption[1])) }
+        }
+        (Command::Mark { .. }, [Reply::Int(1)]) => Answer::Marked,
+        (Command::Mark { .. }, [Reply::Int(0)]) => Answer::NotMarked,
         (Command::Extend { .. }, [Reply::Int(1)]) => Answer::Extended,
         (Command::Release { .. }, [Reply::Int(1)]) => Answer::Deleted,
         (Command::Release { tell: false, .. }, [Reply::Error(error)])
@@ -388,6 +600,13 @@ fn understand(command: &Command, native: bool, replies: &[Reply]) -> Answer {
         }
         (Command::Inspect { .. }, [value, ttl]) => Answer::Seen(holding(value, ttl)),
         other => panic!("the server says {other:?}"),
+    }
+}
+
+fn number(reply: &Reply) -> u64 {
+    match reply {
+        Reply::Int(number) => number.unsigned_abs(),
+        other => panic!("no number: {other:?}"),
     }
 }
 

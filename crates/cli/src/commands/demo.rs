@@ -166,6 +166,8 @@ fn introduce(screen: &mut Screen, kind: &Kind, nodes: &FiveNodes, counter: &Path
         Kind::Servers(binary, _) => {
             say(&format!("  nodes    {binary}"));
             say(&format!("           {}", in_braces(&nodes.addresses())));
+            say("           Restart guard off: they are new, and would not vote for 3 s at first;");
+            say("           one that is killed here stays down for longer than the ttl instead.");
         }
     }
     let file = counter.display();

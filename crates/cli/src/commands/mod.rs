@@ -2,6 +2,8 @@
 
 pub(crate) mod bench;
 pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod init;
 pub(crate) mod run;
 pub(crate) mod status;
 

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use quorlock::{AcquireError, Client, Guard, LossCause, Outcome, Waiting};
+use quorlock::{AcquireError, Client, Guard, LossCause, NodeStanding, Outcome, Waiting};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
@@ -62,7 +62,8 @@ struct Plan {
 
 impl Plan {
     fn new(args: &Run, file: &File) -> Result<Self, Refused> {
-        let ttl = args.ttl.or(file.ttl.map(|time| time.0)).unwrap_or(Duration::from_secs(10));
+        let ttl = args.ttl.or(file.ttl.map(|time| time.0));
+        let ttl = ttl.unwrap_or_else(|| options::default_ttl(&args.nodes, file));
         let refuse = |message: String| {
             Err(Refused::settings(message, options::TIMES, args.nodes.config.is_some()))
         };
@@ -161,6 +162,7 @@ impl Keeper<'_> {
     async fn acquire(&mut self) -> Waited {
         let (progress, mut waiting) = watch::channel(None);
         let call = self.client.acquire(&self.args.key).progress(progress);
+        let call = if self.args.fenced { call.fenced() } else { call };
         let call = match self.plan.wait {
             WaitArg::For(wait) => call.wait(wait),
             WaitArg::Forever => call.wait_forever(),
@@ -199,11 +201,13 @@ impl Keeper<'_> {
             "key": self.args.key,
             "attempts": story.attempts,
             "contended": story.contended,
+            "untrusted": story.untrusted,
             "nodes": nodes,
         });
         let why = match story.holder() {
             Some(holder) if story.contended => format!("held by {holder}"),
             _ if story.contended => "others want it too".to_owned(),
+            _ if story.untrusted => self.who_is_not_trusted(),
             _ => {
                 let failed = story.nodes.iter().filter(|node| node.failure().is_some());
                 let failed: Vec<String> = failed.map(ToString::to_string).collect();
@@ -221,12 +225,37 @@ impl Keeper<'_> {
         self.output.progress(event, &line, first);
     }
 
+    /// As of now: the story is of the last attempt, and this counts down.
+    fn who_is_not_trusted(&self) -> String {
+        let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+        for node in self.client.stats().nodes {
+            let why = match node.standing {
+                NodeStanding::Quarantined { .. } | NodeStanding::Refused(_) => {
+                    node.standing.to_string()
+                }
+                _ => continue,
+            };
+            match groups.iter_mut().find(|(other, _)| *other == why) {
+                Some((_, names)) => names.push(node.name.to_string()),
+                None => groups.push((why, vec![node.name.to_string()])),
+            }
+        }
+        let told = groups.iter().map(|(why, names)| match &names[..] {
+            [name] => format!("node {name}: {why}"),
+            names => format!("nodes {}: each {why}", names.join(", ")),
+        });
+        let told: Vec<String> = told.collect();
+        if told.is_empty() { "nodes are being looked at".to_owned() } else { told.join("; ") }
+    }
+
     fn refused(&mut self, error: &AcquireError) -> ExitCode {
         let nodes: Vec<_> = error.nodes().iter().map(node_json).collect();
         let event = json!({
             "event": "not_acquired",
             "key": self.args.key,
             "contended": error.is_contended(),
+            "untrusted": matches!(error, AcquireError::Unsafe(_)),
+            "retry_after_ms": error.retry_after().map(millis),
             "message": error.to_string(),
             "nodes": nodes,
         });
@@ -234,7 +263,14 @@ impl Keeper<'_> {
             self.output.event(event, None);
             return ExitCode::Success;
         }
-        self.output.error(event, &error.to_string());
+        let hint = match error {
+            AcquireError::Unsafe(_) if error.retry_after().is_some() => {
+                "; give it a longer --wait; or, if no lock is in use: quorlock init --fresh"
+            }
+            AcquireError::Unsafe(_) => "; quorlock doctor says more",
+            _ => "",
+        };
+        self.output.error(event, &format!("{error}{hint}"));
         match error {
             AcquireError::Contended(_) => {
                 self.args.held_exit_code.map_or(ExitCode::Held, ExitCode::Own)
@@ -338,18 +374,25 @@ impl Keeper<'_> {
 
     fn environment(&self, guard: &Guard, remaining: Duration) -> Vec<(OsString, OsString)> {
         let until = unix_ms().saturating_add(millis(remaining));
-        vec![
+        let mut environment: Vec<(OsString, OsString)> = vec![
             ("QUORLOCK_KEY".into(), self.args.key.clone().into()),
             ("QUORLOCK_TOKEN".into(), guard.token().to_string().into()),
             ("QUORLOCK_VALID_UNTIL_MS".into(), until.to_string().into()),
-        ]
+        ];
+        if self.args.fenced {
+            environment.push(("QUORLOCK_FENCE".into(), guard.fence().to_string().into()));
+        }
+        environment
     }
 
     fn environment_to_remove(&self) -> Vec<OsString> {
-        if self.args.pass_nodes {
-            return Vec::new();
+        // That of another lock, around this one, says nothing about this one.
+        let mut removed: Vec<OsString> =
+            if self.args.fenced { Vec::new() } else { vec!["QUORLOCK_FENCE".into()] };
+        if !self.args.pass_nodes {
+            removed.extend(["QUORLOCK_NODES".into(), "QUORLOCK_PASSWORD".into()]);
         }
-        vec!["QUORLOCK_NODES".into(), "QUORLOCK_PASSWORD".into()]
+        removed
     }
 
     fn not_started(&mut self, error: &SpawnError) -> ExitCode {
@@ -440,6 +483,7 @@ impl Keeper<'_> {
             "event": name,
             "key": self.args.key,
             "votes": guard.votes(),
+            "fence": self.args.fenced.then(|| guard.fence()),
             "valid_for_ms": millis(remaining),
             "valid_until_unix_ms": unix_ms().saturating_add(millis(remaining)),
         })
@@ -449,8 +493,8 @@ impl Keeper<'_> {
 /// Deadlines that differ by less than this are the same, read twice.
 const JITTER_NS: u64 = 1_000_000;
 
-/// Which signals end the wait for a lock at once. The others stop and continue quorlock itself.
-fn ends_the_wait(signal: Signal) -> Option<Signal> {
+/// Which signals end a wait at once. The others stop and continue quorlock itself.
+pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
     match signal {
         Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM | Signal::USR1 | Signal::USR2 => {
             Some(signal)

@@ -4,7 +4,10 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use quorlock::node::Holding;
-use quorlock::{Client, Holder, HolderKind, Inspection, NodeAnswer, NodeSaid, Verdict};
+use quorlock::{
+    Client, Holder, HolderKind, Inspection, NodeAnswer, NodeSaid, NodeStanding, NodeStats,
+    RestartGuard, Verdict,
+};
 use serde_json::{Value, json};
 
 use crate::args::Status;
@@ -18,7 +21,11 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
     options::check_key(&args.key)?;
     let file = File::read(&args.nodes)?;
-    let builder = options::builder(&args.nodes, &file)?;
+    let mut builder = options::builder(&args.nodes, &file)?;
+    if !options::guard_is_off(&args.nodes, &file) {
+        // Who only looks writes nothing.
+        builder = builder.restart_guard(RestartGuard::Observe);
+    }
     let client = options::build(builder, &args.nodes)?;
     let runtime = super::runtime()
         .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
@@ -26,19 +33,25 @@ pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
 }
 
 async fn show(client: &Client, args: &Status) -> Result<ExitCode, Refused> {
+    let inspect = || async {
+        let inspected = client.inspect(&args.key).await;
+        inspected.map_err(|error| Refused::usage(error.to_string()))
+    };
+    // What follows from the first look at a node is asked behind it: with the second one it is known.
+    inspect().await?;
     loop {
-        let inspection =
-            client.inspect(&args.key).await.map_err(|error| Refused::usage(error.to_string()))?;
+        let inspection = inspect().await?;
+        let nodes = client.stats().nodes;
         if args.watch && !args.output.json && io::stdout().is_terminal() {
             // Home, and clear what follows: nothing is scrolled away.
             print_out("\x1b[H\x1b[2J");
         }
         if args.output.json {
-            print_out(&format!("{}\n", as_json(&args.key, &inspection)));
+            print_out(&format!("{}\n", as_json(&args.key, &inspection, &nodes)));
         } else if args.output.quiet {
             print_out(&format!("{}\n", inspection.verdict()));
         } else {
-            print_out(&as_table(&args.key, &inspection));
+            print_out(&(as_table(&args.key, &inspection) + &standings(&nodes)));
         }
         if !args.watch {
             return Ok(exit_code(&inspection));
@@ -79,6 +92,17 @@ fn as_table(key: &str, inspection: &Inspection) -> String {
         line([a, b, c, d]);
     }
     table
+}
+
+/// A line for each node whose votes do not count.
+fn standings(nodes: &[NodeStats]) -> String {
+    let mut lines = String::new();
+    for node in nodes {
+        if matches!(node.standing, NodeStanding::Quarantined { .. } | NodeStanding::Refused(_)) {
+            lines.push_str(&format!("  node {}: {}\n", node.name, node.standing));
+        }
+    }
+    lines
 }
 
 fn headline(inspection: &Inspection) -> String {
@@ -124,8 +148,22 @@ fn who(holder: &Holder) -> String {
     }
 }
 
-fn as_json(key: &str, inspection: &Inspection) -> Value {
-    let nodes: Vec<Value> = inspection.nodes.iter().map(node_json).collect();
+fn as_json(key: &str, inspection: &Inspection, stats: &[NodeStats]) -> Value {
+    let with_standing = |(answer, stats): (&NodeAnswer, &NodeStats)| {
+        let mut node = node_json(answer);
+        let (standing, remaining) = match &stats.standing {
+            NodeStanding::Trusted => ("trusted", None),
+            NodeStanding::Quarantined { remaining, .. } => ("quarantined", Some(*remaining)),
+            NodeStanding::Refused(_) => ("refused", None),
+            NodeStanding::Unguarded => ("unguarded", None),
+            _ => ("unverified", None),
+        };
+        node["standing"] = json!(standing);
+        node["standing_text"] = json!(stats.standing.to_string());
+        node["votes_count_in_ms"] = json!(remaining.map(millis));
+        node
+    };
+    let nodes: Vec<Value> = inspection.nodes.iter().zip(stats).map(with_standing).collect();
     json!({
         "key": key,
         "verdict": inspection.verdict().to_string().to_lowercase(),

@@ -73,6 +73,7 @@ impl Engine {
             draws: 0,
             polite: false,
             is_told: false,
+            number_seen: 0,
         };
         let refused = match self.queues.entry(key) {
             _ if self.closing => Some(RefusalKind::Closed),
@@ -159,6 +160,9 @@ impl Engine {
         let connecting = |node: NodeId| nodes[node.index()].connecting;
         let timeout = timing.node_timeout(round_trip);
         let mut attempt = Attempt::start(name, self.quorum, timing, timeout, connecting, now);
+        if let Some(counter) = &call.request.fenced {
+            attempt.seek_fence(counter.clone(), call.number_seen);
+        }
         let ticket = Ticket { lock, round: call.round, verb: Verb::Acquire };
         let mut nodes = self.quorum.all();
         for (node, failure) in barred {
@@ -183,22 +187,60 @@ impl Engine {
         let Some(timed) = self.calls.get_mut(&ticket.lock) else {
             return self.vote_for_lease(node, sent, ticket, &answer, now, out);
         };
+        let call = &mut timed.record;
         // An answer to an earlier attempt: its release is queued, the vote is void for ever (S1).
-        if timed.record.round != ticket.round && !mutant!(LateGrantBehindRelease) {
-            return;
+        if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
+            return call.note_number(&answer);
         }
-        let Phase::Attempting(attempt) = &mut timed.record.phase else {
-            return;
+        let Phase::Attempting(attempt) = &mut call.phase else {
+            return call.note_number(&answer);
         };
         // While it waits for others, its deadline is where it was, or later.
         let decision = attempt.handle_answer(node, sent, answer, now);
         self.follow(ticket.lock, decision, now, out);
     }
 
+    /// A number raised, or not, for the attempt under way, or for the lease that it has become.
+    pub(super) fn handle_raised(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(timed) = self.calls.get_mut(&ticket.lock) else {
+            return self.raised_for_lease(node, sent, ticket, answer, now, out);
+        };
+        let call = &mut timed.record;
+        if let Phase::Attempting(attempt) = &mut call.phase
+            && call.round == ticket.round
+        {
+            let decision = attempt.handle_raised(node, answer, now);
+            self.follow(ticket.lock, decision, now, out);
+        }
+    }
+
+    /// Sends what an attempt needs to have its number recorded.
+    fn raise(&mut self, lock: LockId, nodes: NodeSet, out: &mut Vec<Effect>) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        if let Phase::Attempting(attempt) = &timed.record.phase
+            && let Some(command) = attempt.raise_command()
+        {
+            let ticket = Ticket { lock, round: timed.record.round, verb: Verb::Raise };
+            out.push(Effect::Send { nodes, ticket, command });
+        }
+        Self::index_call(&mut self.deadlines, lock, timed);
+    }
+
     /// Does what an attempt's decision demands.
     fn follow(&mut self, lock: LockId, decision: Decision, now: Reading, out: &mut Vec<Effect>) {
         match decision {
             Decision::Wait => {}
+            Decision::Raise(nodes) => self.raise(lock, nodes, out),
             Decision::Acquired(validity) => self.begin_lease(lock, validity, now, out),
             Decision::GiveUp(why) => self.attempt_failed(lock, why, now, out),
         }
@@ -224,7 +266,7 @@ impl Engine {
             validity: validity.clone(),
             attempts,
             turn: 0,
-            fence: None,
+            fence: attempt.fence(),
         };
         let lease = Lease::begin(
             attempt,
@@ -248,6 +290,7 @@ impl Engine {
         let phase = core::mem::replace(&mut call.phase, Phase::Starting);
         let Phase::Attempting(attempt) = phase else { unreachable!("only an attempt fails") };
         let round = call.round;
+        call.number_seen = call.number_seen.max(attempt.seen());
         call.last = Some((why, attempt.story(now)));
         call.waiting = Some(Waiting::after(&attempt, self.quorum));
         call.split = why == WhyNot::Contended && attempt.granting().next().is_some();
@@ -752,6 +795,13 @@ impl Call {
     fn is_to_watch(&self) -> bool {
         let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
         adaptive && self.request.wait != Wait::Once && !self.is_spent()
+    }
+
+    /// Notes what number a node has told, too late for its attempt.
+    fn note_number(&mut self, answer: &Answer) {
+        if let Answer::GrantedFenced { fence } | Answer::RefusedFenced { fence, .. } = answer {
+            self.number_seen = self.number_seen.max(*fence);
+        }
     }
 
     /// There were as many attempts as there may be.

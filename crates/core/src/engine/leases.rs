@@ -34,10 +34,37 @@ impl Engine {
         if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
             return;
         }
+        if let Answer::Superseded { fence } = answer
+            && lease.handle_superseded(*fence)
+        {
+            out.push(Effect::Superseded { lock: lease.holder(), fence: *fence });
+        }
         // A vote only puts the loss off (S11): nothing has become due by it, nor will be any sooner.
         if lease.handle_vote(node, sent, answer, now) {
-            out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
+            Self::tell_change(lease, out);
         }
+    }
+
+    /// An answer to a raise.
+    pub(super) fn raised_for_lease(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
+            return;
+        };
+        if let Some(cause) = lease.due_loss(now)
+            && !mutant!(LossNotLatched)
+        {
+            return self.lose(ticket.lock, cause, now, out);
+        }
+        let changed = lease.handle_raised(node, sent, ticket.round, answer);
+        self.review_lease(ticket.lock, changed, now, out);
     }
 
     /// An answer to an extension.
@@ -67,12 +94,12 @@ impl Engine {
         self.review_lease(ticket.lock, changed, now, out);
     }
 
-    /// The lease that this guard holds. `None` also for a guard that has handed its lease over: it
-    /// is another's now (S24).
+    /// The lease that this guard holds. `None` also for a guard that has handed its lease over, or is
+    /// about to: it is another's now (S24), or nobody's.
     fn held_by(&self, holder: LockId) -> Option<LockId> {
         let lock = self.handed.get(&holder).copied().unwrap_or(holder);
         let lease = &self.leases.get(&lock)?.record;
-        (lease.holder() == holder).then_some(lock)
+        (lease.holder() == holder && !lease.is_passing()).then_some(lock)
     }
 
     /// The holder wants an extension now: joins the round under way or starts one.
@@ -132,13 +159,18 @@ impl Engine {
             }
             return;
         };
-        if self.hand_over(lock, report, now, out) {
-            return;
+        if !self.hand_over(lock, report, now, out) {
+            self.give_back(lock, report, now, out);
         }
-        self.handed.remove(&holder);
+    }
+
+    /// One release on every node, and the next caller may try.
+    fn give_back(&mut self, lock: LockId, report: bool, now: Reading, out: &mut Vec<Effect>) {
         let Some(mut timed) = self.leases.remove(&lock) else {
             return;
         };
+        let holder = timed.record.holder();
+        self.handed.remove(&holder);
         if let Some(at) = timed.wake {
             self.deadlines.remove(&(at, Owner::Lease(lock)));
         }
@@ -156,10 +188,11 @@ impl Engine {
         }
     }
 
-    /// Local hand-over: the lease goes to the next caller of this process that wants the same lock,
-    /// without a word to the nodes. For that caller it is a grant like any other: `now` was read
-    /// after the old guard gave up, and what is left must be enough (S5). The old guard was invalid
-    /// before it asked (S14), so no two guards hold the lease (S24).
+    /// Local hand-over: the lease goes to the next caller of this process that wants the same lock. For
+    /// that caller it is a grant like any other: `now` was read after the old guard gave up, and what
+    /// is left must be enough (S5). The old guard was invalid before it asked (S14), so no two guards
+    /// hold the lease (S24). Without a fence not a word is said to the nodes; with one, they have to
+    /// record a larger one first, and nobody holds the lease until they have.
     fn hand_over(
         &mut self,
         lock: LockId,
@@ -181,12 +214,21 @@ impl Engine {
         else {
             return false;
         };
-        queue.advance();
         Self::tell_extension(lease, Extended::Lost(LossCause::Expired), out);
+        if lease.fence().is_some() && !lease.is_passing() {
+            let Some((nodes, round, command)) = lease.pass(report, now) else {
+                return false;
+            };
+            let ticket = Ticket { lock, round, verb: Verb::Raise };
+            out.push(Effect::Send { nodes, ticket, command });
+            Self::index_lease(&mut self.deadlines, lock, timed, now);
+            return true;
+        }
+        queue.advance();
         let old = lease.holder();
         lease.hand_over(next, &call.request, now);
         let (attempts, validity) = (call.attempts, lease.validity().clone());
-        let (token, turn) = lease.token_and_turn();
+        let ((token, turn), fence) = (lease.token_and_turn(), lease.fence());
         if report {
             let kept = |node| match validity.has_vote_of(node) {
                 true => NodeReleased::HandedOver,
@@ -200,15 +242,31 @@ impl Engine {
         self.handed.insert(next, lock);
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.take_call(next);
-        out.push(Effect::Acquired { lock: next, token, validity, attempts, turn, fence: None });
+        out.push(Effect::Acquired { lock: next, token, validity, attempts, turn, fence });
         true
+    }
+
+    /// Looks whether the next guard's fence is recorded. If it cannot be, or nobody wants the lock any
+    /// more, it is given back.
+    fn review_passing(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(timed) = self.leases.get_mut(&lock) else {
+            return;
+        };
+        let report = timed.record.passing_report();
+        match timed.record.is_passed() {
+            None => Self::index_lease(&mut self.deadlines, lock, timed, now),
+            Some(true) if self.hand_over(lock, report, now, out) => {}
+            Some(_) => self.give_back(lock, report, now, out),
+        }
     }
 
     /// Time has passed for a lease.
     pub(super) fn lease_is_due(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
-        let lease = self.leases.get_mut(&lock);
-        if let Some(extension) = lease.and_then(|timed| timed.record.extension_mut()) {
-            extension.handle_time(now);
+        if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
+            if let Some(extension) = lease.extension_mut() {
+                extension.handle_time(now);
+            }
+            lease.handle_time(now, |node| out.push(Effect::TimedOut { node }));
         }
         self.review_lease(lock, false, now, out);
     }
@@ -227,6 +285,11 @@ impl Engine {
         let lease = &mut timed.record;
         if lease.lost().is_some() {
             return;
+        }
+        if lease.is_passing() {
+            // Nobody holds it who could lose it: it ends as what was given back.
+            let report = lease.passing_report();
+            return self.give_back(lock, report, now, out);
         }
         Self::tell_extension(lease, Extended::Lost(cause), out);
         lease.lose(cause);
@@ -260,8 +323,11 @@ impl Engine {
         if lease.lost().is_some() {
             return;
         }
+        if lease.is_passing() {
+            return self.review_passing(lock, now, out);
+        }
         if changed {
-            out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
+            Self::tell_change(lease, out);
         }
         Self::review_extension(lock, lease, now, out);
         if lease.extension_is_due(now) {
@@ -321,6 +387,13 @@ impl Engine {
         let (round, command) = lease.start_extension(now);
         let ticket = Ticket { lock, round, verb: Verb::Extend };
         out.push(Effect::Send { nodes, ticket, command });
+    }
+
+    /// Tells the holder how the votes are now, unless there is none.
+    fn tell_change(lease: &Lease, out: &mut Vec<Effect>) {
+        if !lease.is_passing() {
+            out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
+        }
     }
 
     /// Tells the outcome of the round under way, if somebody waits for it; once.

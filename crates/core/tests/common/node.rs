@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Key};
+use quorlock_core::{Answer, Command, Counter, Failure, FailureKind, Holding, Key, Value};
 
 /// One millisecond in the nanoseconds of the virtual clock.
 pub(crate) const MS: i64 = 1_000_000;
+
+/// What the wall clocks show at the start.
+pub(crate) const EPOCH: i64 = 1_000_000 * MS;
 
 /// One server. Its clock may run fast, so that keys are gone before their time.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
@@ -16,6 +19,8 @@ pub(crate) struct Node {
     pub(crate) failing: Option<FailureKind>,
     /// How much the node's clock runs fast, in parts per million.
     pub(crate) fast_ppm: i64,
+    /// The counters of locks with a fence. They outlive the locks, and a restart.
+    pub(crate) counters: BTreeMap<Key, u64>,
 }
 
 /// What a key holds, and until when.
@@ -57,6 +62,35 @@ impl Node {
                     None => Answer::Absent,
                 }
             }
+            Command::AcquireFenced { key, counter, .. } if self.keys.contains_key(key) => {
+                let holding = Box::new(self.look(key, now));
+                Answer::RefusedFenced { fence: self.counter(counter), holding }
+            }
+            Command::AcquireFenced { key, value, ttl_ms, counter, proposal } => {
+                let in_an_hour = ((EPOCH + now) / 1000) as u64 + 3_600_000_000;
+                let fence = (self.counter(counter) + 1).max((*proposal).min(in_an_hour));
+                self.grant_fenced(key, value, *ttl_ms, counter, fence, now)
+            }
+            Command::HealFenced { key, .. } if self.keys.contains_key(key) => Answer::Refused,
+            Command::HealFenced { key, value, ttl_ms, counter, to } => {
+                match self.counter(counter) {
+                    fence if fence > *to => Answer::Superseded { fence },
+                    _ => self.grant_fenced(key, value, *ttl_ms, counter, *to, now),
+                }
+            }
+            Command::ExtendFenced { key, value, ttl_ms, .. } => {
+                let (key, value, ttl_ms) = (key.clone(), value.clone(), *ttl_ms);
+                self.execute(&Command::Extend { key, value, ttl_ms }, now)
+            }
+            Command::Raise { key, value, counter, to } => match self.keys.get(key) {
+                Some(stored) if stored.value.as_deref() == Some(value.as_bytes()) => {
+                    let fence = self.counter(counter).max(*to);
+                    self.counters.insert(counter.key.clone(), fence);
+                    Answer::Raised { fence }
+                }
+                Some(_) => Answer::Other,
+                None => Answer::Absent,
+            },
             Command::Release { key, value, .. } => match self.keys.get(key) {
                 Some(stored) if stored.value.as_deref() == Some(value.as_bytes()) => {
                     self.keys.remove(key);
@@ -69,6 +103,26 @@ impl Node {
             Command::Watch { key } => Answer::Watched(self.look(key, now)),
             _ => unreachable!("there are no other commands"),
         }
+    }
+
+    fn grant_fenced(
+        &mut self,
+        key: &Key,
+        value: &Value,
+        ttl_ms: u64,
+        counter: &Counter,
+        fence: u64,
+        now: i64,
+    ) -> Answer {
+        self.counters.insert(counter.key.clone(), fence);
+        let (key, value) = (key.clone(), value.clone());
+        let granted = self.execute(&Command::Acquire { key, value, ttl_ms }, now);
+        assert_eq!(granted, Answer::Granted);
+        Answer::GrantedFenced { fence }
+    }
+
+    fn counter(&self, counter: &Counter) -> u64 {
+        self.counters.get(&counter.key).copied().unwrap_or(0)
     }
 
     /// Forgets the keys whose time is over.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Effect, Extended, LockId, LossCause, NodeId, Refusal, ReleaseReport, Request, Retry, Timing,
-    TimingOptions, Verb,
+    Counter, Effect, Extended, LockId, LossCause, NodeId, Refusal, ReleaseReport, Request, Retry,
+    Timing, TimingOptions, Verb,
 };
 
 use super::world::{Guard, World};
@@ -48,6 +48,21 @@ pub(crate) fn request(key: &str) -> Request {
         progress: true,
         fenced: None,
     }
+}
+
+/// The same lock with a fence.
+pub(crate) fn fenced(request: Request) -> Request {
+    let counter = Counter {
+        key: counter_of(&request.key).into(),
+        ttl_ms: 7 * 24 * 3_600_000,
+        marker: "node".into(),
+    };
+    Request { fenced: Some(counter), ..request }
+}
+
+/// Where a lock's fences are counted.
+pub(crate) fn counter_of(key: &str) -> String {
+    format!("fence of {key}")
 }
 
 pub(crate) fn once(key: &str) -> Request {
@@ -100,6 +115,15 @@ impl World {
         })
     }
 
+    /// By which larger fence the lock's was told to be superseded.
+    pub(crate) fn superseded(&self, wanted: LockId) -> Vec<(i64, u64)> {
+        let superseded = self.log.iter().filter_map(|(at, _, effect)| match effect {
+            Effect::Superseded { lock, fence } if *lock == wanted => Some((*at, *fence)),
+            _ => None,
+        });
+        superseded.collect()
+    }
+
     /// When a command of this kind was given to this node for this lock.
     pub(crate) fn sent(&self, lock: LockId, verb: Verb, to: usize) -> Vec<i64> {
         let sent = self.log.iter().filter_map(|(at, _, effect)| match effect {
@@ -130,6 +154,22 @@ impl World {
 
     pub(crate) fn is_valid(&self, lock: LockId) -> bool {
         self.guards.get(&lock).is_some_and(|guard| guard.is_valid(self.reading()))
+    }
+
+    pub(crate) fn fence(&self, lock: LockId) -> u64 {
+        self.guard(lock).fence.expect("a fence was wanted")
+    }
+
+    /// What a node's counter stands at.
+    pub(crate) fn counter(&self, node: usize, key: &str) -> Option<u64> {
+        self.nodes[node].counters.get(counter_of(key).as_str()).copied()
+    }
+
+    /// The nodes' counters stand there, each at its own.
+    pub(crate) fn set_counters(&mut self, key: &str, at: &[u64]) {
+        for (node, at) in self.nodes.iter_mut().zip(at) {
+            node.counters.insert(counter_of(key).into(), *at);
+        }
     }
 
     /// For how long the lock is valid, in milliseconds.

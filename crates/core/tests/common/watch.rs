@@ -26,6 +26,12 @@ pub(crate) struct Watch {
     commands: BTreeMap<(Between, Ticket), Value>,
     /// Where a value may be: it was asked for, and no release has been queued since.
     unreleased: BTreeSet<(Between, Value)>,
+    /// When each attempt, or the raise of a hand-over, was first sent.
+    began: BTreeMap<(Value, u32), i64>,
+    /// What a node was last asked to raise its counter to.
+    raised: BTreeMap<(Between, Value), u64>,
+    /// How often a fence was shown that had to be raised first, or passed on.
+    pub(crate) raises: usize,
     /// Who said yes to which value, before a release was queued.
     yes: BTreeSet<(Between, Value)>,
 }
@@ -39,6 +45,9 @@ impl Watch {
             orphans: 0,
             attempts: BTreeMap::new(),
             commands: BTreeMap::new(),
+            began: BTreeMap::new(),
+            raised: BTreeMap::new(),
+            raises: 0,
             unreleased: BTreeSet::new(),
             yes: BTreeSet::new(),
         }
@@ -59,11 +68,14 @@ impl Watch {
             same.max_by_key(|guard| guard.turn)
         };
         let value = match command {
-            Command::Acquire { value, .. } => {
+            Command::Acquire { value, .. }
+            | Command::AcquireFenced { value, .. }
+            | Command::HealFenced { value, .. } => {
                 let attempt = (between.0, ticket.lock, ticket.round);
                 if ticket.verb == Verb::Acquire {
                     let first = *self.attempts.entry(value.clone()).or_insert(attempt);
                     assert_eq!(first, attempt, "every attempt has a token of its own (S6)");
+                    self.began.entry((value.clone(), 0)).or_insert(now.boot().as_nanos());
                 } else {
                     let healed = of_value(value).expect("only a held lock is healed");
                     assert!(healed.is_valid(now) && healed.value() == *value, "healed while valid");
@@ -71,7 +83,19 @@ impl Watch {
                 self.unreleased.insert((between, value.clone()));
                 value
             }
-            Command::Extend { value, .. } => {
+            Command::Raise { value, to, .. } => {
+                let unreleased = self.unreleased.contains(&(between, value.clone()));
+                assert!(unreleased, "nothing is raised behind its release");
+                let before = self.raised.insert((between, value.clone()), *to);
+                assert!(before < Some(*to), "raised from {before:?} to {to}");
+                if let Some(given_back) = of_value(value) {
+                    let next = (value.clone(), given_back.turn + 1);
+                    self.began.entry(next).or_insert(now.boot().as_nanos());
+                    assert!(!given_back.is_valid(now), "invalid before the next one's fence (S14)");
+                }
+                value
+            }
+            Command::Extend { value, .. } | Command::ExtendFenced { value, .. } => {
                 // The guard may be going: what is due comes before its release is looked at.
                 let extended = of_value(value).expect("only a held lock is extended");
                 let valid = !extended.validity.remaining(now).is_zero();
@@ -90,8 +114,9 @@ impl Watch {
             _ => return,
         };
         let again = self.commands.insert((between, ticket), value.clone());
-        let release = ticket.verb == Verb::Release;
-        assert!(release || again.is_none(), "nothing but a release is sent twice (S8)");
+        // A raise is not the same again: it is to a larger number each time.
+        let may = matches!(ticket.verb, Verb::Release | Verb::Raise);
+        assert!(may || again.is_none(), "nothing but a release is sent twice (S8)");
     }
 
     /// A node's answer is delivered.
@@ -101,7 +126,7 @@ impl Watch {
         };
         let unreleased = self.unreleased.contains(&(between, value.clone()));
         match answer {
-            Answer::Granted | Answer::Extended if unreleased => {
+            Answer::Granted | Answer::GrantedFenced { .. } | Answer::Extended if unreleased => {
                 self.yes.insert((between, value.clone()));
             }
             Answer::Absent | Answer::Other => {
@@ -126,6 +151,42 @@ impl Watch {
         let holders = of_same_key.filter(|other| other.is_valid(now)).count();
         assert!(holders == 0 || !self.assume_no_loss, "two clients hold one lock");
         self.overlaps += holders;
+    }
+
+    /// A fence is shown: no other is like it, it is larger than all that were shown before it was
+    /// asked for, and a quorum of nodes have recorded it (S18).
+    pub(crate) fn fenced(
+        &mut self,
+        granted: &Guard,
+        guards: &BTreeMap<LockId, Guard>,
+        nodes: &[Node],
+    ) {
+        let Some(counter) = &granted.request.fenced else {
+            return assert_eq!(granted.fence, None);
+        };
+        let fence = granted.fence.expect("a fence was wanted");
+        let began = self.began[&(granted.value(), granted.turn)];
+        let same_key = guards.values().filter(|other| other.request.key == granted.request.key);
+        for other in same_key {
+            let Some(shown) = other.fence else {
+                continue;
+            };
+            assert_ne!(shown, fence, "two guards show the same fence");
+            let earlier = other.granted < began || self.assume_no_loss;
+            assert!(!earlier || shown < fence, "{fence} is shown after {shown}");
+        }
+        let raised = |(between, value): &(Between, Value)| {
+            between.0 == granted.client && *value == granted.value()
+        };
+        self.raises += usize::from(self.raised.keys().any(raised));
+        let records = |node: &Node| {
+            let stored = node.keys.get(&granted.request.key).and_then(|key| key.value.as_deref());
+            node.counters.get(&counter.key) == Some(&fence)
+                && stored == Some(granted.value().as_bytes())
+        };
+        let recorded = nodes.iter().filter(|node| records(node)).count();
+        let enough = self.quorum.is_reached(recorded) || !self.assume_no_loss;
+        assert!(enough, "{fence} is recorded on {recorded} nodes (S18)");
     }
 
     /// The votes of a lock are made known: each has been given, and was not given back (S1).

@@ -12,7 +12,7 @@ use quorlock_core::{
     Quorum, Reading, Request, Ticket, Token, Validity, Value,
 };
 
-use super::node::{MS, Node, Stored};
+use super::node::{EPOCH, MS, Node, Stored};
 use super::shadow;
 use super::story::{ONE_WAY, once};
 use super::watch::Watch;
@@ -26,6 +26,8 @@ pub(crate) struct Guard {
     pub(crate) validity: Validity,
     pub(crate) attempts: u32,
     pub(crate) turn: u32,
+    pub(crate) fence: Option<u64>,
+    pub(crate) granted: i64,
     /// Lost or given back: invalid for ever (S13).
     pub(crate) over: bool,
     lost: bool,
@@ -140,7 +142,7 @@ impl World {
         };
         Self {
             now: 0,
-            wall: 1_000_000 * MS,
+            wall: EPOCH,
             quorum,
             nodes: vec![Node::default(); quorum.nodes()],
             frozen: vec![false; quorum.nodes()],
@@ -241,11 +243,21 @@ impl World {
                     self.send(client, node.index(), ticket, command.clone());
                 }
             }
-            Effect::Acquired { lock, token, validity, attempts, turn, .. } => {
-                let request = self.owners[lock.0 as usize].1.clone();
-                let (over, lost) = (false, false);
-                let guard = Guard { client, request, token, validity, attempts, turn, over, lost };
+            Effect::Acquired { lock, token, validity, attempts, turn, fence } => {
+                let guard = Guard {
+                    client,
+                    request: self.owners[lock.0 as usize].1.clone(),
+                    token,
+                    validity,
+                    attempts,
+                    turn,
+                    fence,
+                    granted: self.now,
+                    over: false,
+                    lost: false,
+                };
                 self.watch.granted(&guard, &self.guards, now);
+                self.watch.fenced(&guard, &self.guards, &self.nodes);
                 self.watch.votes(&guard);
                 assert!(self.guards.insert(lock, guard).is_none(), "granted once");
             }
@@ -359,7 +371,11 @@ impl World {
     /// A node carries out a command, and tells those who wanted to know that a key has changed.
     fn execute(&mut self, client: Option<usize>, node: usize, command: &Command) -> Answer {
         let (Command::Acquire { key, .. }
+        | Command::AcquireFenced { key, .. }
+        | Command::Raise { key, .. }
+        | Command::HealFenced { key, .. }
         | Command::Extend { key, .. }
+        | Command::ExtendFenced { key, .. }
         | Command::Release { key, .. }
         | Command::Inspect { key }
         | Command::Watch { key }) = command

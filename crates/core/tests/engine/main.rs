@@ -19,6 +19,9 @@
 //! | S14 invalid here before released there * | every release and loss |
 //! | S15 every attempt without success releases on all nodes * | `waiting`: cancelled contenders, waits that end |
 //! | S16 bounds of the ttl | `src/timing.rs` |
+//! | S18 a fence is shown when it is recorded on a quorum, exactly * | `fencing` |
+//! | S20 exact arithmetic | `fencing`: where numbers end |
+//! | S23 heals never lower a counter | `fencing` |
 //! | S24 two guards never share a lease * | `waiting`: the local queue |
 //! | S25 a call may end at any point * | `waiting`: cancelled in every phase |
 //! | S26 contention is never inferred from an I/O error | `acquiring`; `tests/acquire.rs` |
@@ -26,6 +29,7 @@
 mod acquiring;
 #[path = "../common/mod.rs"]
 mod common;
+mod fencing;
 mod holding;
 mod random;
 mod releasing;

@@ -9,11 +9,11 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::{Event, FailureKind, LockId, Proof, Quorum, Request, Retry};
 
-use crate::common::story::request;
+use crate::common::story::{fenced, request};
 use crate::common::world::{Delivered, World};
 
 /// SplitMix64: small, and the same everywhere.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -24,14 +24,16 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    fn one_in(&mut self, bound: usize) -> bool {
+    pub(crate) fn one_in(&mut self, bound: usize) -> bool {
         self.below(bound) == 0
     }
 }
+
+const KEYS: [&str; 2] = ["a", "b"];
 
 /// What a run may do beside calling: each seed draws its own.
 struct Faults {
@@ -42,6 +44,10 @@ struct Faults {
     errors: bool,
     clocks: bool,
     duplicates: bool,
+    /// Nodes' counters are ahead of all clocks, and differ.
+    counters: bool,
+    /// How many callers in four want a fence.
+    fenced: usize,
 }
 
 /// What must have happened in some seed, or the test shows nothing.
@@ -51,6 +57,9 @@ struct Seen {
     refused: usize,
     lost: usize,
     overlapped: usize,
+    raised: usize,
+    passed_on: usize,
+    superseded: usize,
 }
 
 fn run(seed: u64, steps: usize, seen: &mut Seen) {
@@ -69,7 +78,16 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
         errors: random.one_in(2),
         clocks: random.one_in(2),
         duplicates: random.one_in(2),
+        counters: random.one_in(2),
+        fenced: [0, 2, 4][random.below(3)],
     };
+    if faults.counters {
+        for key in KEYS {
+            let ahead = || 10_000_000_000 + random.below(20) as u64;
+            let at: Vec<u64> = std::iter::repeat_with(ahead).take(nodes).collect();
+            world.set_counters(key, &at);
+        }
+    }
     if faults.duplicates {
         world.history = Some(Vec::new());
     }
@@ -79,7 +97,7 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
     let mut calls: Vec<LockId> = Vec::new();
     for _ in 0..steps {
         match random.below(8) {
-            0 | 1 => calls.push(call(&mut world, &mut random, clients)),
+            0 | 1 => calls.push(call(&mut world, &mut random, &faults)),
             2 | 3 if !calls.is_empty() => follow_up(&mut world, &mut random, &calls),
             4 => disturb(&mut world, &mut random, &faults),
             5 => world.run_for(random.below(400) as i64),
@@ -91,10 +109,14 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
     seen.refused += calls.iter().filter(|lock| world.refused(**lock).is_some()).count();
     seen.lost += calls.iter().filter(|lock| world.lost(**lock).is_some()).count();
     seen.overlapped += world.watch.overlaps;
+    seen.raised += world.watch.raises;
+    let fenced = world.guards.values().filter(|guard| guard.fence.is_some());
+    seen.passed_on += fenced.filter(|guard| guard.turn > 0).count();
+    seen.superseded += calls.iter().map(|lock| world.superseded(*lock).len()).sum::<usize>();
 }
 
-fn call(world: &mut World, random: &mut Random, clients: usize) -> LockId {
-    let key = ["a", "b"][random.below(2)];
+fn call(world: &mut World, random: &mut Random, faults: &Faults) -> LockId {
+    let key = KEYS[random.below(2)];
     let wait = match random.below(3) {
         0 => Wait::Once,
         1 => Wait::For(Duration::from_millis(random.below(500) as u64)),
@@ -105,7 +127,9 @@ fn call(world: &mut World, random: &mut Random, clients: usize) -> LockId {
     let automatic = random.one_in(2);
     let max_hold = Duration::from_millis(1000 + random.below(3000) as u64);
     let request = Request { wait, retry, automatic, max_hold, ..request(key) };
-    world.acquire_by(random.below(clients), request)
+    let request = if random.below(4) < faults.fenced { fenced(request) } else { request };
+    let client = random.below(world.engines.len());
+    world.acquire_by(client, request)
 }
 
 /// A caller does something with its call or its lock.
@@ -170,17 +194,27 @@ fn repeat(world: &mut World, random: &mut Random) {
     world.tell(client, Event::Answered { node, sent, proof: Proof::Vouched, answers });
 }
 
+/// Runs so many seeds, or as many as `SEEDS` says, and returns how many; or the one that `SEED` says.
+pub(crate) fn seeds(many: usize, mut run: impl FnMut(u64)) -> Option<usize> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    if let Some(seed) = number("SEED") {
+        run(seed);
+        return None;
+    }
+    let many = number("SEEDS").map_or(many, |many| many as usize);
+    (0..many as u64).for_each(run);
+    Some(many)
+}
+
 #[test]
 fn whatever_happens_the_rules_hold_and_nothing_is_left() {
-    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let mut seen = Seen::default();
-    if let Some(seed) = number("SEED") {
-        return run(seed, 300, &mut seen);
-    }
-    let seeds = number("SEEDS").unwrap_or(400);
-    (0..seeds).for_each(|seed| run(seed, 300, &mut seen));
-    let often = seeds as usize / 2;
+    let Some(seeds) = seeds(400, |seed| run(seed, 300, &mut seen)) else {
+        return;
+    };
+    let often = seeds / 2;
     assert!(seen.granted > often && seen.refused > often && seen.lost > often, "{seen:?}");
     assert!(seen.overlapped > 0, "the losses are real: {seen:?}");
+    assert!(seen.raised > 0 && seen.passed_on > 0 && seen.superseded > 0, "{seen:?}");
     println!("{seen:?}");
 }

@@ -842,8 +842,8 @@ pub async fn an_adoption_is_written_once_and_grows_old(subject: &Subject) {
     let (young, old) = (Duration::from_secs(30), Duration::from_secs(3600));
     let (text, age) = adopt("first", None).await;
     assert!(text == "first" && age < young);
-    assert!(outside.ttl(&key).is_some_and(|ttl| ttl + young > DAY && ttl <= DAY));
-    outside.set(&key, b"first", Some(DAY - old));
+    assert!(outside.ttl(&key).is_some_and(|ttl| ttl + young > LIFE && ttl <= LIFE));
+    outside.set(&key, b"first", Some(LIFE - old));
     for (text, replaces) in [("first", None), ("second", None), ("second", Some("third"))] {
         let (kept, age) = adopt(text, replaces).await;
         assert_eq!(kept, "first", "it is another's");
@@ -855,7 +855,7 @@ pub async fn an_adoption_is_written_once_and_grows_old(subject: &Subject) {
     outside.set(&key, b"second", None);
     let (text, age) = adopt("second", None).await;
     assert!(text == "second" && age < young);
-    assert!(outside.ttl(&key).is_some_and(|ttl| ttl + young > DAY && ttl <= DAY));
+    assert!(outside.ttl(&key).is_some_and(|ttl| ttl + young > LIFE && ttl <= LIFE));
     outside.remove(&key);
 }
 
@@ -891,17 +891,17 @@ pub async fn a_marker_waits_for_its_adoption(subject: &Subject) {
     };
     assert_eq!(mark().await, Answer::NotMarked, "there is none");
     for (text, ttl) in [
-        ("adopted", Some(DAY)),
-        ("adopted", Some(DAY - STILL_LONG)),
+        ("adopted", Some(LIFE)),
+        ("adopted", Some(LIFE - STILL_LONG)),
         ("adopted", None),
-        ("another", Some(DAY - 2 * LONG)),
+        ("another", Some(LIFE - 2 * LONG)),
     ] {
         outside.set(&other, text.as_bytes(), ttl);
         assert_eq!(mark().await, Answer::NotMarked, "{text}, {ttl:?}");
         assert_eq!(outside.value(&other).as_deref(), Some(text.as_bytes()));
     }
     assert!(!outside.exists(&key));
-    outside.set(&other, b"adopted", Some(DAY - 2 * LONG));
+    outside.set(&other, b"adopted", Some(LIFE - 2 * LONG));
     outside.set(&key, b"there already", None);
     assert_eq!(mark().await, Answer::NotMarked);
     assert!(outside.exists(&other));
@@ -921,7 +921,7 @@ pub async fn the_node_is_up_and_has_a_name(subject: &Subject) {
 
 /// For so long counters are kept, and adoptions.
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
-const DAY: Duration = Duration::from_secs(86_400);
+const LIFE: Duration = Duration::from_millis(quorlock_core::marker::Adoption::TTL_MS);
 
 /// A lock with a fence, of a client that may ask for it.
 struct Fenced {

@@ -24,6 +24,7 @@ use tokio::sync::mpsc::UnboundedSender;
 pub use self::config::{NodeConfig, NodeConfigError, Tls};
 pub use self::memory::MemoryNode;
 pub use self::redis::RedisNode;
+pub(crate) use self::redis::{Exam, Reply};
 pub use quorlock_core::{
     Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, Proof, Value,
 };

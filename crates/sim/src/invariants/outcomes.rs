@@ -41,6 +41,8 @@ fn check_kind(refusal: &Refusal, view: &View<'_>) -> Verdict {
     // Who looks before the first attempt sees nodes that would have granted.
     let granted = count(|said| matches!(said, NodeSaid::Granted | NodeSaid::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
+    let doubted =
+        count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()));
     let open = count(|said| matches!(said, NodeSaid::Nothing));
     let wrong = match refusal.kind {
         // Without the refusals there might have been a quorum.
@@ -48,6 +50,8 @@ fn check_kind(refusal: &Refusal, view: &View<'_>) -> Verdict {
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused + open),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
+        // With all who are not doubted there might have been a quorum.
+        RefusalKind::Unsafe => quorum.is_reached(quorum.nodes() - doubted),
         RefusalKind::BusyHere | RefusalKind::Closed => false,
         _ => false,
     };

@@ -40,7 +40,7 @@ fn of_call(client: ClientId, lock: LockId, view: &View<'_>) -> Verdict {
 }
 
 fn check_token(token: &TokenRecord) -> Verdict {
-    match token.nodes.iter().position(|node| !node.released) {
+    match token.nodes.iter().position(|node| node.asked && !node.released) {
         None => Ok(()),
         Some(node) => Err(format!(
             "client {} has not released {} (of its lock {}) on node {node}",

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Extended, Key, LockId, LossCause, NodeSaid, Outcome, RefusalKind, Ticket, Verb,
+    Answer, Command, Extended, Key, LockId, LossCause, NodeSaid, Outcome, Reading, RefusalKind,
+    Ticket, Verb,
 };
 
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
 use crate::guard::GuardId;
+use crate::proofs::Void;
 use crate::view::View;
 
 #[derive(Debug, Default)]
@@ -31,6 +33,7 @@ impl Tally {
                     RefusalKind::NoQuorum => counts.add(Count::NoQuorum),
                     RefusalKind::TooSlow => counts.add(Count::TooSlow),
                     RefusalKind::BusyHere => counts.add(Count::BusyHere),
+                    RefusalKind::Unsafe => counts.add(Count::Unsafe),
                     _ => {}
                 }
                 if refusal.nodes.iter().any(|node| node.said == NodeSaid::Granted) {
@@ -49,8 +52,8 @@ impl Tally {
                 LossCause::Shutdown => Count::Shutdown,
                 _ => Count::Expired,
             }),
-            Fact::Told { client, node, ticket, answer, .. } => {
-                told(*client, *node, *ticket, answer, view, counts);
+            Fact::Told { client, node, sent, ticket, answer } => {
+                told((*client, *node, *ticket), *sent, answer, view, counts);
             }
             Fact::Extension { guard, outcome } => match outcome {
                 Extended::Confirmed => counts.add(Count::Extensions),
@@ -75,8 +78,9 @@ impl Tally {
             {
                 counts.add(Count::Owed);
             }
-            Fact::Executed { answer, zombie, duplicate, .. } => {
-                let granted = **answer == Answer::Granted;
+            Fact::Executed { command, answer, zombie, duplicate, .. } => {
+                executed(command, answer, counts);
+                let granted = is_grant(answer);
                 for (is, what, vote) in [
                     (*zombie, Count::Zombies, Count::ZombieVotes),
                     (*duplicate, Count::Duplicates, Count::DuplicateVotes),
@@ -100,6 +104,7 @@ impl Tally {
             Fact::Begun { client, lock, round_trip, .. } => {
                 self.begun(*client, *lock, *round_trip, view, counts);
             }
+            Fact::Superseded { .. } => counts.add(Count::Superseded),
             Fact::Woken { .. } => counts.add(Count::Woken),
             Fact::TimedOut { .. } => counts.add(Count::Timeouts),
             Fact::Mishap(
@@ -144,6 +149,20 @@ impl Tally {
     }
 }
 
+const fn is_grant(answer: &Answer) -> bool {
+    matches!(answer, Answer::Granted | Answer::GrantedFenced { .. })
+}
+
+fn executed(command: &Command, answer: &Answer, counts: &mut Counts) {
+    match (command, answer) {
+        (Command::Mark { adoption: Some(_), .. }, Answer::Marked) => counts.add(Count::Adoptions),
+        (Command::Mark { .. }, Answer::Marked) => counts.add(Count::Rewritten),
+        (Command::Raise { .. }, Answer::Raised { .. }) => counts.add(Count::Raises),
+        (_, Answer::Superseded { .. }) => counts.add(Count::SupersededHeals),
+        _ => {}
+    }
+}
+
 fn granted(id: GuardId, attempts: u32, view: &View<'_>, counts: &mut Counts) {
     counts.add(Count::Grants);
     if attempts > 1 {
@@ -153,15 +172,20 @@ fn granted(id: GuardId, attempts: u32, view: &View<'_>, counts: &mut Counts) {
     if guard.turn > 0 {
         counts.add(Count::HandOvers);
     }
+    if guard.fence.is_some() {
+        counts.add(Count::FencedGrants);
+    }
+    if guard.fence.is_some() && guard.turn > 0 {
+        counts.add(Count::FencedHandOvers);
+    }
     if view.quorum.node_ids().all(|node| guard.validity.has_vote_of(node)) {
         counts.add(Count::GrantsByAll);
     }
 }
 
 fn told(
-    client: ClientId,
-    node: NodeIndex,
-    ticket: Ticket,
+    (client, node, ticket): (ClientId, NodeIndex, Ticket),
+    sent: Reading,
     answer: &Answer,
     view: &View<'_>,
     counts: &mut Counts,
@@ -173,10 +197,17 @@ fn told(
             && view.ledger.of_guard(guard).is_some_and(|of_guard| std::ptr::eq(of_guard, token))
     });
     let released = token.nodes[node].released;
+    if is_grant(answer) || *answer == Answer::Extended {
+        match token.nodes[node].void {
+            Some((at, Void::Quarantined)) if at == sent => counts.add(Count::EarlyVotes),
+            Some((at, Void::Unverified)) if at == sent => counts.add(Count::UnverifiedVotes),
+            _ => {}
+        }
+    }
     match (answer, ticket.verb) {
-        (Answer::Granted, Verb::Acquire) if released => counts.add(Count::VoidGrants),
-        (Answer::Granted, Verb::Acquire) if held => counts.add(Count::LateGrants),
-        (Answer::Granted, Verb::Heal) if held => counts.add(Count::Heals),
+        (answer, Verb::Acquire) if is_grant(answer) && released => counts.add(Count::VoidGrants),
+        (answer, Verb::Acquire) if is_grant(answer) && held => counts.add(Count::LateGrants),
+        (answer, Verb::Heal) if is_grant(answer) && held => counts.add(Count::Heals),
         (Answer::Absent | Answer::Other, Verb::Extend) if held => counts.add(Count::ProofsOfLoss),
         _ => {}
     }

@@ -6,6 +6,7 @@ use quorlock_core::{Answer, Command, Key, LockId, Verb};
 
 use super::Verdict;
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
+use crate::ledger::subject;
 use crate::node::Stored;
 use crate::time::{MS, Time};
 use crate::view::View;
@@ -39,9 +40,12 @@ impl TokenOwnership {
 
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
         match fact {
-            Fact::Ordered { client, ticket, command: Command::Acquire { value, .. }, .. }
-                if ticket.verb == Verb::Acquire =>
-            {
+            Fact::Ordered {
+                client,
+                ticket,
+                command: Command::Acquire { value, .. } | Command::AcquireFenced { value, .. },
+                ..
+            } if ticket.verb == Verb::Acquire => {
                 let attempt = (*client, ticket.lock, ticket.round);
                 let known = self.attempts.entry(value.as_bytes().to_vec()).or_insert(attempt);
                 if *known != attempt {
@@ -56,6 +60,7 @@ impl TokenOwnership {
                 Mishap::NodeCrashed { node, .. }
                 | Mishap::NodeStepped { node, .. }
                 | Mishap::NodeFlushed { node }
+                | Mishap::NodeOverwritten { node }
                 | Mishap::KeyDeleted { node }
                 | Mishap::KeyOccupied { node }
                 | Mishap::KeyVacated { node },
@@ -74,19 +79,14 @@ impl TokenOwnership {
         answer: &Answer,
         view: &View<'_>,
     ) -> Verdict {
-        let (Command::Acquire { key, value, .. }
-        | Command::Extend { key, value, .. }
-        | Command::Release { key, value, .. }) = command
-        else {
-            return Ok(());
-        };
+        let Some((key, value)) = subject(command) else { return Ok(()) };
         let after = view.node(node).stored(key, view.now).cloned();
         let before = match &after {
             Some(stored) => self.seen[node].insert(key.clone(), stored.clone()),
             None => self.seen[node].remove(key),
         };
         let before = before.filter(|stored| view.node(node).is_alive(stored, view.now));
-        if *answer == Answer::Granted {
+        if matches!(answer, Answer::Granted | Answer::GrantedFenced { .. }) {
             let lives = after.as_ref().is_some_and(|stored| stored.expires_ms.is_some());
             return match before {
                 None if lives => Ok(()),

@@ -58,7 +58,10 @@ impl Votes {
             }
             Fact::Told { client, node, ticket, answer, .. } => {
                 let Some(epoch) = self.0.get_mut(&(*client, *node)) else { return Ok(()) };
-                let is_yes = matches!(answer, Answer::Granted | Answer::Extended);
+                let is_yes = matches!(
+                    answer,
+                    Answer::Granted | Answer::GrantedFenced { .. } | Answer::Extended
+                );
                 if !epoch.arrived.remove(ticket) && is_yes {
                     return Err(format!(
                         "client {client} is told a yes of node {node} on a connection given up before"

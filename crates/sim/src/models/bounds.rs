@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
-use quorlock_core::{Delay, Request, Retry, Timing, TimingOptions};
+use quorlock_core::{Counter, Delay, Request, Retry, Timing, TimingOptions};
 
 use crate::ledger::Drift;
 use crate::time::{SECOND, Time};
@@ -50,6 +50,9 @@ pub(crate) struct Bounds {
     pub(crate) prompt: bool,
     /// The second client comes when the first has got the lock.
     pub(crate) in_turn: bool,
+    /// The lock has a fence, no time passes, and so many keys vanish, whenever and wherever they like:
+    /// what holds then rests on no clock.
+    pub(crate) vanishing: Option<u8>,
     /// The clients do the same, so that it may be called the first one whose command comes first.
     pub(crate) alike: bool,
 }
@@ -78,13 +81,20 @@ impl Bounds {
             timing,
             wait: Wait::Forever,
             retry: Retry {
-                delay: Delay::Between { min: ticks(1), max: ticks(1) },
+                delay: match self.vanishing {
+                    Some(_) => Delay::Between { min: Duration::ZERO, max: Duration::ZERO },
+                    None => Delay::Between { min: ticks(1), max: ticks(1) },
+                },
                 attempts_max: Some(self.attempts[client]),
             },
             automatic: false,
             max_hold: ticks(1000),
             progress: true,
-            fenced: None,
+            fenced: self.vanishing.map(|_| Counter {
+                key: "quorlock:fence:orders".into(),
+                ttl_ms: u64::MAX,
+                marker: "quorlock:node".into(),
+            }),
         }
     }
 

@@ -33,6 +33,8 @@ rare! {
     Flush "a key vanishes",
     Break "a connection breaks",
     ZombieSet "a key is set after its connection broke",
+    Raise "a counter is raised",
+    Vanished "a key vanishes, wherever it likes",
     Reordered "a command overtakes one on a dead connection",
 }
 

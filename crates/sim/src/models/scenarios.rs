@@ -3,7 +3,7 @@
 use stateright::Path;
 
 use super::*;
-use crate::invariants::mutual_exclusion;
+use crate::invariants::{fencing, mutual_exclusion};
 
 /// A model, its bounds, and what must come of it.
 #[derive(Debug)]
@@ -24,7 +24,8 @@ pub struct Scenario {
 enum Pinned {
     /// Every invariant holds in all of these states.
     Exhausted { states: usize, steps: usize },
-    /// Two come to hold the lock, after so many steps at the soonest. Nothing else is looked at.
+    /// Two come to hold the lock, or where there are fences, these are not as they must be, after so
+    /// many steps at the soonest. Nothing else is looked at.
     Overlap { after: usize },
 }
 
@@ -69,6 +70,7 @@ const M1: Bounds = Bounds {
     zombie_age: 0,
     prompt: false,
     in_turn: false,
+    vanishing: None,
     alike: true,
 };
 
@@ -81,6 +83,10 @@ const PAUSES: Bounds = Bounds { pauses: 1, ..M1 };
 /// The first client extends, the second only wants the lock.
 const M4: Bounds =
     Bounds { node_fast: 0, extensions: [1, 0], alike: false, in_turn: true, prompt: true, ..M1 };
+
+/// Fences, on no clock: keys vanish whenever they like, so both clients may believe that they hold the
+/// lock.
+const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
 
 /// Models in which every invariant holds in every state.
 pub fn positives() -> Vec<Scenario> {
@@ -155,6 +161,20 @@ pub fn positives() -> Vec<Scenario> {
                 Rare::LostExpired,
             ],
         ),
+        new(
+            "M2 fencing",
+            "fences without time: keys vanish, only the fences are looked at",
+            M2,
+            (0, 0),
+            &[Rare::InTurn, Rare::Raise, Rare::Vanished],
+        ),
+        new(
+            "M2 retries",
+            "fences without time: the first client tries again",
+            Bounds { attempts: [2, 1], alike: false, ..M2 },
+            (0, 0),
+            &[Rare::InTurn, Rare::Raise, Rare::Vanished, Rare::Retry],
+        ),
     ]
 }
 
@@ -196,6 +216,20 @@ pub fn negatives() -> Vec<Scenario> {
             M1,
             6,
         ));
+        all.push(new(
+            "no write-back",
+            "a fence is shown that too few nodes have recorded",
+            Some("no write-back"),
+            M2,
+            0,
+        ));
+        all.push(new(
+            "recorded above",
+            "a counter above the fence is taken for one that shows it",
+            Some("fence recorded on F >= t"),
+            Bounds { attempts: [2, 1], alike: false, ..M2 },
+            0,
+        ));
     }
     all
 }
@@ -206,7 +240,10 @@ impl Scenario {
         let overlaps = matches!(self.pinned, Pinned::Overlap { .. });
         let model = Timed {
             bounds: self.bounds,
-            only: overlaps.then_some(mutual_exclusion::NAME),
+            only: match self.bounds.vanishing {
+                Some(_) => Some(fencing::NAME),
+                None => overlaps.then_some(mutual_exclusion::NAME),
+            },
             seen: Witnesses::default(),
             failed: AtomicBool::new(false),
         };
@@ -236,7 +273,7 @@ impl Scenario {
     fn judge(&self, found: &Found) -> Option<String> {
         let never = found.sometimes.iter().find(|(_, times)| *times == 0);
         match (self.pinned, found.broken, never) {
-            (Pinned::Overlap { .. }, None, _) => Some("no two came to hold the lock".to_owned()),
+            (Pinned::Overlap { .. }, None, _) => Some("every invariant holds".to_owned()),
             (Pinned::Overlap { after }, Some(_), _) => {
                 (found.after != after).then(|| format!("it took {after} steps"))
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
-use quorlock_core::{Delay, Event, LockId, Request, Retry};
+use quorlock_core::{Counter, Delay, Event, LockId, Request, Retry};
 
 use super::{Happening, World};
 use crate::client::CallerState;
@@ -63,22 +63,36 @@ impl World {
         };
         let attempts_max = random.percent(10).then(|| 1 + random.below(4) as u32);
         let automatic = random.coin();
+        let fenced = self.plan.fenced > 0 && random.percent(self.plan.fenced);
+        let owner = if random.coin() { "".into() } else { "sim".into() };
+        let max_hold = Duration::from_nanos((ttl * random.between(2, 8)).unsigned_abs());
+        let fenced = self.counter_for(key, fenced);
         let request = Request {
             key: self.keys[key].clone(),
-            owner: if random.coin() { "".into() } else { "sim".into() },
+            owner,
             timing,
             wait,
             retry: Retry { delay, attempts_max },
             automatic,
-            max_hold: Duration::from_nanos((ttl * random.between(2, 8)).unsigned_abs()),
+            max_hold,
             progress: true,
-            fenced: None,
+            fenced,
         };
         self.ask_for(client, caller, key, request);
         if self.random.callers.percent(15) {
             let span = self.random.callers.span(self.plan.ttl_max / 4);
             self.plan_caller(client, caller, span);
         }
+    }
+
+    /// Where a lock's fences are counted, if it is to have one.
+    pub(crate) fn counter_for(&self, key: usize, fenced: bool) -> Option<Counter> {
+        const WEEK_MS: u64 = 7 * 86_400_000;
+        fenced.then(|| Counter {
+            key: format!("quorlock:fence:{}", self.keys[key]).into(),
+            ttl_ms: WEEK_MS,
+            marker: self.rules.marker.clone(),
+        })
     }
 
     /// Asks the driver for a lock.
@@ -145,6 +159,10 @@ impl World {
         let guard = GuardId { client, lock };
         let reading = self.clients[client].machine.read(self.now);
         let is_over = self.now >= until;
+        // Whether or not it still holds the lock: the resource has to know.
+        if self.guards.of(guard).is_some_and(|held| held.fence.is_some()) {
+            self.note(&Fact::Written { guard });
+        }
         let Some(held) = self.guards.of_mut(guard) else {
             return self.next(client, caller);
         };

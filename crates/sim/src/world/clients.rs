@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use quorlock_core::{Effect, Event, LockId, NodeId, Reading, Token};
+use quorlock_core::{Effect, Engine, Event, LockId, NodeId, Proof, Reading, Token};
 
+use super::nodes::WALL;
 use super::{Happening, World};
 use crate::client::{Client, Turn};
 use crate::count::Count;
@@ -11,7 +12,7 @@ use crate::fact::{ClientId, Fact};
 use crate::guard::{Ended, Guard, GuardId};
 use crate::mutants::{Mutant, is_active};
 use crate::plan::Fault;
-use crate::time::{Clock, MS, Machine, SECOND, US};
+use crate::time::{Clock, MS, Machine, SECOND, Time, US};
 
 impl World {
     /// A new process on a machine of its own.
@@ -20,11 +21,13 @@ impl World {
         let ppm = self.plan.client_ppm[id % self.plan.client_ppm.len()];
         let random = &mut self.random.clients;
         let boot = Clock::new(random.between(SECOND, 1_000_000 * SECOND), ppm);
-        let wall = Clock::new(random.between(1_000_000 * SECOND, 2_000_000 * SECOND), ppm);
+        let wall = random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
+        let wall = Clock::new(self.client_wall(wall), ppm);
         let mut machine = Machine { boot, wall };
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
-        self.clients.push(Client::new(self.plan.quorum, machine, self.plan.callers));
+        let engine = Engine::guarded(self.plan.quorum, self.rules.clone());
+        self.clients.push(Client::new(engine, self.plan.quorum, machine, self.plan.callers));
         self.note(&Fact::Started { client: id });
         for node in 0..self.servers.len() {
             self.dial(id, node);
@@ -33,6 +36,19 @@ impl World {
             self.plan_next_wish(id, caller);
         }
         id
+    }
+
+    /// What a client's wall clock shows: anything; or where there are fences, what the nodes' show, if
+    /// all are set right, and else hours more or less as well.
+    fn client_wall(&self, drawn: Time) -> Time {
+        const HOUR: Time = 3_600 * SECOND;
+        match drawn / SECOND % 3 {
+            _ if self.plan.fenced == 0 => drawn,
+            _ if self.plan.sober => WALL + self.now + drawn % (2 * MS) - MS,
+            0 => WALL + self.now,
+            1 => WALL + self.now + drawn % (6 * HOUR) - 2 * HOUR,
+            _ => drawn,
+        }
     }
 
     /// There is something for the driver to do.
@@ -114,9 +130,12 @@ impl World {
 
     fn tell(&mut self, client: ClientId, event: Event, now: Reading) {
         match &event {
-            Event::Answered { node, sent, answers, .. } => {
+            Event::Answered { node, sent, answers, proof } => {
+                let (node, sent) = (node.index(), *sent);
+                if *proof != Proof::Vouched {
+                    self.note(&Fact::Proved { client, node, proof });
+                }
                 for (ticket, answer) in answers {
-                    let (node, sent) = (node.index(), *sent);
                     let ticket = *ticket;
                     self.note(&Fact::Told { client, node, sent, ticket, answer });
                 }
@@ -156,8 +175,9 @@ impl World {
                 self.note(&Fact::Begun { client, lock, token, round_trip });
                 return Some(Event::Begin { lock, token, jitter, round_trip });
             }
-            Effect::Acquired { lock, token, validity, attempts, turn, .. } => {
-                self.grant(GuardId { client, lock }, (token, turn), validity, attempts);
+            Effect::Acquired { lock, token, validity, attempts, turn, fence } => {
+                let made = (token, turn, fence);
+                self.grant(GuardId { client, lock }, made, validity, attempts);
             }
             Effect::NotAcquired { lock, refusal } => {
                 self.note(&Fact::NotAcquired { client, lock, refusal: &refusal });
@@ -205,7 +225,14 @@ impl World {
                 self.clients[client].drained = true;
                 self.note(&Fact::Drained { client });
             }
-            Effect::Superseded { .. } | Effect::Standing { .. } | Effect::Inspected { .. } => {}
+            Effect::Superseded { lock, fence } => {
+                self.note(&Fact::Superseded { guard: GuardId { client, lock }, fence });
+            }
+            Effect::Standing { node, standing } => {
+                let node = node.index();
+                self.note(&Fact::Standing { client, node, standing: &standing });
+            }
+            Effect::Inspected { .. } => {}
         }
         None
     }
@@ -213,7 +240,7 @@ impl World {
     fn grant(
         &mut self,
         id: GuardId,
-        (token, turn): (Token, u32),
+        (token, turn, fence): (Token, u32, Option<u64>),
         validity: quorlock_core::Validity,
         attempts: u32,
     ) {
@@ -223,7 +250,7 @@ impl World {
                 format!("{id}: nobody has asked for it"),
             );
         };
-        let guard = Guard::new(request, (token, turn), validity);
+        let guard = Guard { fence, ..Guard::new(request, (token, turn), validity) };
         self.guards.insert(id, guard);
         self.note(&Fact::Granted { guard: id, attempts });
         self.granted(id);

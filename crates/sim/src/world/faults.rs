@@ -22,6 +22,7 @@ impl World {
 
     fn mean_of(&self, fault: Fault) -> Time {
         match fault {
+            Fault::Distrust => self.plan.ttl_max * 2,
             // Where nodes lose votes, this is what the run is about.
             Fault::Losses if self.plan.outside.is_some() => self.plan.ttl_max / 2,
             _ => self.plan.fault_every,
@@ -68,6 +69,7 @@ impl World {
             Fault::Occupants => self.occupy(node, span),
             Fault::Losses => self.lose_votes(),
             Fault::NodeSteps => self.set_node_clock(node),
+            Fault::Distrust => self.distrust(node, span),
             // These strike where they do.
             Fault::Stalls | Fault::Duplicates => {}
         }
@@ -295,10 +297,7 @@ impl World {
         };
         match what {
             0 => {
-                self.counts.add(Count::Flushes);
-                self.servers[node].node.flush();
-                self.note_mishap(Mishap::NodeFlushed { node });
-                self.push_everything(node);
+                self.flush_node(node);
             }
             1 => {
                 let place = self.random.faults[Fault::Losses as usize].index(self.keys.len());
@@ -315,6 +314,95 @@ impl World {
                 let down = self.chance(Fault::Losses).between(0, 5 * MS);
                 self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
             }
+        }
+    }
+
+    /// Something happens to a node after which it must not vote for a while.
+    fn distrust(&mut self, node: NodeIndex, span: Time) {
+        if self.servers[node].process != Process::Runs {
+            return;
+        }
+        let (what, writes) = {
+            let chance = self.chance(Fault::Distrust);
+            (chance.below(8), 1 + chance.index(8))
+        };
+        match what {
+            0 => self.restart_node(node, 0, Count::Restarts),
+            1 => self.restart_node(node, writes, Count::TailsLost),
+            2 => self.restart_node(node, 10 * writes, Count::Snapshots),
+            3 => {
+                self.counts.add(Count::NodeAmnesia);
+                self.kill_node(node, false, false);
+                let down = self.chance(Fault::Distrust).between(0, 5 * MS);
+                self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
+            }
+            4 => self.flush_node(node),
+            5 => self.make_replica(node, span),
+            6 => {
+                // A replica that lags behind takes its master's place: a process of its own.
+                self.restart_node(node, writes, Count::Promotions);
+                self.start_node(node);
+                let server = &mut self.servers[node];
+                server.node.run.started_s -= 1_000;
+                server.node.run.promoted_at = Some(self.now / MS);
+                self.note_mishap(Mishap::NodePromoted { node });
+            }
+            _ => {
+                self.evict(node, true);
+                self.plan_in(span, Happening::Mend(Mend::KeepKeys(node)));
+            }
+        }
+    }
+
+    /// A node is killed and started again at once; so many of its last writes were not on the disk.
+    fn restart_node(&mut self, node: NodeIndex, writes_lost: usize, count: Count) {
+        self.counts.add(count);
+        self.kill_node(node, true, false);
+        if self.servers[node].node.undo(writes_lost) {
+            self.note_mishap(Mishap::NodeOverwritten { node });
+        }
+        let down = self.chance(Fault::Distrust).between(0, 5 * MS);
+        self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
+    }
+
+    /// `REPLICAOF`: its data are gone, or another's, or it has not got any yet. The process and its
+    /// connections go on.
+    fn make_replica(&mut self, node: NodeIndex, span: Time) {
+        if self.servers[node].node.health != Health::Good {
+            return;
+        }
+        self.counts.add(Count::Replicas);
+        let health = Health::ReadOnly(FailureKind::ReadOnly);
+        self.servers[node].node.health = health;
+        self.note_mishap(Mishap::NodeHealth { node, health });
+        let nodes = self.servers.len();
+        let other = (node + 1 + self.chance(Fault::Distrust).index(nodes)) % nodes;
+        let changes = match self.chance(Fault::Distrust).below(3) {
+            0 => false,
+            choice if choice == 1 || other == node => {
+                self.servers[node].node.flush();
+                true
+            }
+            _ => {
+                let other = self.servers[other].node.clone();
+                self.servers[node].node.copy(&other, self.now);
+                true
+            }
+        };
+        if changes {
+            self.servers[node].sound_since = self.now;
+            self.note_mishap(Mishap::NodeOverwritten { node });
+            self.push_everything(node);
+        }
+        self.plan_in(span, Happening::Mend(Mend::Cure(node)));
+    }
+
+    pub(crate) fn evict(&mut self, node: NodeIndex, evicts: bool) {
+        if std::mem::replace(&mut self.servers[node].node.run.evicts, evicts) != evicts {
+            if evicts {
+                self.counts.add(Count::Evicting);
+            }
+            self.note_mishap(Mishap::NodeEvicts { node, evicts });
         }
     }
 

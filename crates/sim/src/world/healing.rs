@@ -69,6 +69,7 @@ impl World {
             }
             self.thaw_node(node);
             self.cure_node(node);
+            self.evict(node, false);
             for key in self.keys.clone() {
                 self.vacate(node, &key);
             }
@@ -121,7 +122,7 @@ impl World {
                 automatic: false,
                 max_hold: Duration::from_nanos((2 * self.plan.ttl_max).unsigned_abs()),
                 progress: false,
-                fenced: None,
+                fenced: self.counter_for(caller, self.plan.fenced > 0 && caller == 0),
             };
             self.ask_for(newcomer, caller, caller, request);
         }

@@ -6,9 +6,11 @@
 
 use std::collections::VecDeque;
 
-use quorlock_core::{Answer, Event, Failure, FailureKind, Key, NodeId, Proof};
+use quorlock_core::{
+    Answer, Command, Event, Failure, FailureKind, Key, NodeId, Proof, RestartGuard,
+};
 
-use super::{Happening, Parcel, Process, World};
+use super::{Happening, Looks, Parcel, Process, World};
 use crate::client::{Batch, IN_FLIGHT_MAX, Line, Link, Order};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -52,8 +54,8 @@ impl World {
             let count = line.waiting.len().min(self.plan.batch_max);
             let orders = line.waiting.drain(..count).collect();
             self.batches += 1;
-            let (id, sent, answers) = (self.batches, None, None);
-            line.in_flight.push_back(Batch { id, sent, announced: false, orders, answers });
+            let (id, sent, answers, proof) = (self.batches, None, None, Proof::Vouched);
+            line.in_flight.push_back(Batch { id, sent, announced: false, orders, answers, proof });
             if line.wire.is_some() {
                 self.send_batch(client, node);
             }
@@ -84,6 +86,12 @@ impl World {
             it.answered.push(Event::Connected { node: NodeId::new(node) });
         }
         let (id, orders, announced) = (batch.id, batch.orders.clone(), batch.announced);
+        let looks = (self.plan.guard != RestartGuard::Off).then(|| {
+            let greets = |(_, command): &Order| matches!(command, Command::Greet);
+            let info = !std::mem::replace(&mut line.greeted, true) || orders.iter().any(greets);
+            let votes = orders.iter().any(|(_, command)| command.is_about_votes());
+            Looks { epoch: line.epoch, info, marker: info || votes }
+        });
         if !std::mem::replace(&mut line.watched, true) {
             self.plan_in(self.plan.silence, Happening::Watch { client, node });
         }
@@ -95,12 +103,18 @@ impl World {
         }
         // The clock was read; until the first byte leaves, the process may stand still.
         let arrival = self.network.arrival(wire, Direction::There, self.now);
-        let parcel = Box::new(Parcel { wire, batch: id, orders, duplicate: false });
+        let parcel = Box::new(Parcel { wire, batch: id, orders, looks, duplicate: false });
         self.plan_at(arrival, Happening::Request(parcel));
     }
 
     /// Answers have come.
-    pub(crate) fn reply(&mut self, wire: ConnectionId, id: u64, answers: Vec<Answer>) {
+    pub(crate) fn reply(
+        &mut self,
+        wire: ConnectionId,
+        id: u64,
+        answers: Vec<Answer>,
+        proof: Proof,
+    ) {
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
         let line = &mut self.clients[client].lines[node];
         if let Some(late) = line.given_up.remove(&id) {
@@ -113,7 +127,7 @@ impl World {
             line.link = Link::Up;
         }
         if let Some(batch) = line.in_flight.iter_mut().find(|batch| batch.id == id) {
-            batch.answers = Some(answers);
+            (batch.answers, batch.proof) = (Some(answers), proof);
             let tickets: Vec<_> = batch.orders.iter().map(|(ticket, _)| *ticket).collect();
             for ticket in tickets {
                 self.note(&Fact::Arrived { client, node, ticket });
@@ -146,7 +160,7 @@ impl World {
             it.answered.push(Event::Answered {
                 node: NodeId::new(node),
                 sent,
-                proof: Proof::Vouched,
+                proof: batch.proof,
                 answers,
             });
         }
@@ -287,6 +301,8 @@ impl World {
         let old = line.wire.take();
         let wire = self.network.connect(client, node);
         line.wire = Some(wire);
+        line.epoch += 1;
+        line.greeted = false;
         line.link = Link::Up;
         line.alive_at = self.now;
         line.failures = line.failures.min(1);

@@ -1,29 +1,64 @@
 //! Nodes: what their processes do with what arrives.
 
-use quorlock_core::{Answer, Key};
+use quorlock_core::marker::Marker;
+use quorlock_core::{Answer, FailureKind, Key, MarkerSeen, Proof, RestartGuard};
 
 use super::{Happening, Mend, Parcel, Process, Server, World};
+use crate::count::Count;
 use crate::fact::{Fact, Mishap, NodeIndex};
 use crate::network::Direction;
-use crate::node::{Connection, Health, Kind, ModelNode};
+use crate::node::{Connection, Health, Kind, ModelNode, Run};
 use crate::plan::Fault;
-use crate::time::{Clock, MS, SECOND};
+use crate::time::{Clock, MS, SECOND, Time};
+
+/// What wall clocks show at the beginning, where they are set right.
+pub(super) const WALL: Time = 1_500_000 * SECOND;
+
+/// For how long servers have been running that have been for long.
+const LONG: Time = 1_000 * SECOND;
 
 impl World {
     pub(crate) fn start_servers(&mut self) {
         for node in 0..self.plan.quorum.nodes() {
             let random = &mut self.random.clients;
             let wall = random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
+            // Where there are fences, they are within the hour that the floors allow for.
+            let wall = match self.plan.fenced {
+                0 => wall,
+                _ if self.plan.sober => WALL + wall % (2 * SECOND) - SECOND,
+                _ => WALL + wall % (1_200 * SECOND),
+            };
             let clock = Clock::new(wall, self.plan.node_ppm[node]);
             let kind = Kind {
                 expires_at_once: random.coin(),
                 deletes_natively: random.coin(),
                 pushes: random.percent(80),
             };
-            let node = ModelNode::new(clock, kind);
+            let mut node = ModelNode::new(clock, kind);
+            self.runs += 1;
+            // What is one server behind two addresses says that it is.
+            let one = self.plan.twins && self.servers.len() == 1;
+            node.run = Run::new(if one { 1 } else { self.runs }, wall);
+            if self.plan.guard == RestartGuard::Strict {
+                node.keep_undo();
+            }
+            let sound_since = if self.plan.prepared { self.prepare(&mut node) } else { 0 };
             let (process, stuck) = (Process::Runs, Vec::new());
-            self.servers.push(Server { node, process, stuck, silent: false, ahead: 0 });
+            let (silent, ahead) = (false, 0);
+            self.servers.push(Server { node, process, stuck, silent, ahead, sound_since });
         }
+    }
+
+    /// The node has been in use for long.
+    fn prepare(&self, node: &mut ModelNode) -> Time {
+        node.run = Run::new(node.run.id, node.clock.at(0) - LONG);
+        let run_id = format!("{:040x}", node.run.id).into();
+        let cluster = self.rules.cluster.clone();
+        let marker = Marker { cluster, run_id, promoted_at: -1, floor: 0 };
+        if self.plan.guard == RestartGuard::Strict {
+            node.set(&self.rules.marker, Some(marker.to_string().into_bytes()), None, 0);
+        }
+        -LONG
     }
 
     /// A batch reaches its node.
@@ -60,7 +95,15 @@ impl World {
         let duplicate = parcel.duplicate;
         let by = Connection(parcel.wire as u64);
         let mut answers: Vec<Answer> = Vec::with_capacity(parcel.orders.len());
-        for (ticket, command) in &parcel.orders {
+        let looks = parcel.looks;
+        let info = looks.filter(|looks| looks.info);
+        let info = info.map(|_| self.servers[node].node.info(self.now));
+        let mut flush_at = self.flush_within(parcel.orders.len());
+        for (place, (ticket, command)) in parcel.orders.iter().enumerate() {
+            if flush_at.take_if(|at| *at == place).is_some() {
+                self.flush_node(node);
+            }
+            let early = self.now - self.servers[node].sound_since < self.plan.ttl_max / 100 * 101;
             let answer = self.servers[node].node.execute(by, command, self.now);
             let (ticket, answer_ref) = (*ticket, &answer);
             self.note(&Fact::Executed {
@@ -71,9 +114,26 @@ impl World {
                 answer: answer_ref,
                 zombie,
                 duplicate,
+                early,
             });
             answers.push(answer);
         }
+        if flush_at.is_some() {
+            self.flush_node(node);
+        }
+        let proof = looks.map_or(Proof::Vouched, |looks| {
+            let marker = looks.marker.then(|| {
+                let server = &mut self.servers[node];
+                server.node.get(by, &self.rules.marker, self.now)
+            });
+            let marker = match marker {
+                None => MarkerSeen::NotAsked,
+                Some(Ok(None)) => MarkerSeen::Missing,
+                Some(Ok(Some(text))) => MarkerSeen::Text(text),
+                Some(Err(failure)) => MarkerSeen::Failed(failure),
+            };
+            Proof::Seen { epoch: looks.epoch, info, marker }
+        });
         self.deliver_pushes(node);
         if duplicate {
             return;
@@ -81,7 +141,7 @@ impl World {
         if !zombie {
             let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
             let (wire, batch) = (parcel.wire, parcel.batch);
-            self.plan_at(arrival, Happening::Reply { wire, batch, answers });
+            self.plan_at(arrival, Happening::Reply { wire, batch, answers, proof });
         }
         let random = &mut self.random.faults[Fault::Duplicates as usize];
         if self.plan.has(Fault::Duplicates) && !self.healing && random.percent(4) {
@@ -89,6 +149,24 @@ impl World {
             let late = random.span(self.plan.ttl_max / 2);
             self.plan_in(late, Happening::Request(Box::new(parcel)));
         }
+    }
+
+    /// Before which of so many commands of a batch somebody flushes the node, if anybody does.
+    fn flush_within(&mut self, commands: usize) -> Option<usize> {
+        if !self.plan.has(Fault::Distrust) || self.healing {
+            return None;
+        }
+        let chance = &mut self.random.faults[Fault::Distrust as usize];
+        (chance.below(500) == 0).then(|| chance.index(commands + 1))
+    }
+
+    /// Somebody deletes everything.
+    pub(crate) fn flush_node(&mut self, node: NodeIndex) {
+        self.counts.add(Count::Flushes);
+        self.servers[node].node.flush();
+        self.servers[node].sound_since = self.now;
+        self.note_mishap(Mishap::NodeFlushed { node });
+        self.push_everything(node);
     }
 
     pub(crate) fn deliver_pushes(&mut self, node: NodeIndex) {
@@ -140,7 +218,11 @@ impl World {
 
     pub(crate) fn start_node(&mut self, node: NodeIndex) {
         if self.servers[node].process == Process::Down {
-            self.servers[node].process = Process::Runs;
+            self.runs += 1;
+            let server = &mut self.servers[node];
+            server.process = Process::Runs;
+            server.node.run = Run::new(self.runs, server.node.clock.at(self.now));
+            server.sound_since = self.now;
             self.note_mishap(Mishap::NodeStarted { node });
         }
     }
@@ -173,8 +255,14 @@ impl World {
     }
 
     pub(crate) fn cure_node(&mut self, node: NodeIndex) {
-        if self.servers[node].node.health != Health::Good {
-            self.servers[node].node.health = Health::Good;
+        let server = &mut self.servers[node];
+        if server.node.health != Health::Good {
+            if server.node.health == Health::ReadOnly(FailureKind::ReadOnly) {
+                // It was a replica, and has its own history from here on.
+                let offset = server.node.run.promoted_at.unwrap_or(0) + 1 + self.now / SECOND;
+                server.node.run.promoted_at = Some(offset);
+            }
+            server.node.health = Health::Good;
             self.note_mishap(Mishap::NodeHealth { node, health: Health::Good });
         }
     }
@@ -214,6 +302,7 @@ impl World {
             Mend::Thaw(node) => self.thaw_node(node),
             Mend::Cure(node) => self.cure_node(node),
             Mend::Vacate(node, key) => self.vacate(node, &key),
+            Mend::KeepKeys(node) => self.evict(node, false),
         }
     }
 }

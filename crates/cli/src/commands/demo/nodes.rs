@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock::node::MemoryNode;
-use quorlock::{Client, ClientBuilder, Delay, Retry};
+use quorlock::{Client, ClientBuilder, Delay, RestartGuard, Retry};
 use quorlock_servers::{Listen, Nodes, ServerBinary, ServerOptions, StartError};
 
 use super::TTL;
@@ -131,5 +131,6 @@ pub(super) fn client_of<S: AsRef<str>>(urls: &[S]) -> ClientBuilder {
 /// The same for every client of the demo, as it has to be.
 fn settings() -> ClientBuilder {
     let retry = Retry { delay: Delay::Adaptive { ceiling: LOOK_AGAIN }, attempts_max: None };
-    Client::builder().ttl(TTL).max_ttl(TTL).retry(retry)
+    // The servers are new, hold no lock but the demo's, and stay down for longer than that: see the script.
+    Client::builder().ttl(TTL).max_ttl(TTL).retry(retry).restart_guard(RestartGuard::Off)
 }

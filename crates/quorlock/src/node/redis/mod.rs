@@ -23,6 +23,7 @@
 //! ([`target`], [`tls`]), and [`supervise`] sees to it that there is one.
 
 mod connect;
+mod exam;
 mod proof;
 mod resp;
 mod scripts;
@@ -43,7 +44,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::connect::{Dialer, NotConnected};
+pub(crate) use self::exam::Exam;
 use self::proof::{Looks, Seen};
+pub(crate) use self::resp::Reply;
 use self::scripts::Scripts;
 use self::speech::{Skills, Way, is_out_of_protocol, say, translate};
 use self::supervise::{REPLACE_AFTER, supervise};

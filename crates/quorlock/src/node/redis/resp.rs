@@ -2,7 +2,7 @@
 
 /// What a server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// `OK`.
     Okay,
     /// Any other line of text.

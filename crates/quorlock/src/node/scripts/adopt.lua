@@ -1,15 +1,15 @@
--- Writes the adoption ARGV[1] to KEYS[1] for a day, if there is none, or if it is ARGV[2].
+-- Writes the adoption ARGV[1] to KEYS[1] for two days, if there is none, or if it is ARGV[2].
 -- Answers {adoption, age in milliseconds}.
-local DAY = 86400000
+local LIFE = 172800000
 local text = redis.call('GET', KEYS[1])
 if not text or text == ARGV[2] then
   text = ARGV[1]
-  redis.call('SET', KEYS[1], text, 'PX', DAY)
+  redis.call('SET', KEYS[1], text, 'PX', LIFE)
 end
 local left = redis.call('PTTL', KEYS[1])
 -- Its age is told by its expiry. One without, or with a later one than it can have, counts anew.
-if left < 0 or left > DAY then
-  redis.call('PEXPIRE', KEYS[1], DAY)
-  left = DAY
+if left < 0 or left > LIFE then
+  redis.call('PEXPIRE', KEYS[1], LIFE)
+  left = LIFE
 end
-return {string.sub(text, 1, 16384), DAY - left}
+return {string.sub(text, 1, 16384), LIFE - left}

@@ -1,14 +1,14 @@
 -- Writes the marker ARGV[1] to KEYS[1], if what is there is ARGV[3] (ARGV[2] 'instead') or nothing
 -- (ARGV[2] 'new'); and if there is a KEYS[2], only if that is the adoption ARGV[4] and at least ARGV[5]
 -- milliseconds old, and then it is deleted. Answers 1 written, 0 not.
-local DAY = 86400000
+local LIFE = 172800000
 local text = redis.call('GET', KEYS[1])
 if text ~= (ARGV[2] == 'instead' and ARGV[3]) then
   return 0
 end
 if KEYS[2] then
   local left = redis.call('PTTL', KEYS[2])
-  if redis.call('GET', KEYS[2]) ~= ARGV[4] or left < 0 or DAY - left < tonumber(ARGV[5]) then
+  if redis.call('GET', KEYS[2]) ~= ARGV[4] or left < 0 or LIFE - left < tonumber(ARGV[5]) then
     return 0
   end
 end

@@ -1,0 +1,179 @@
+//! `quorlock doctor`: whether the nodes are fit to hold locks.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use quorlock::doctor::{ClockOffset, Examination, Finding, NodeReport, Severity, Votes, examine};
+use serde_json::{Value, json};
+
+use crate::args::Doctor;
+use crate::exit_code::ExitCode;
+use crate::options::{self, File, Refused};
+use crate::output::{millis, time};
+
+pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
+    let file = File::read(&args.nodes)?;
+    let builder = options::builder(&args.nodes, &file)?;
+    let runtime = super::runtime()
+        .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
+    let examined = runtime.block_on(examine(&builder));
+    let examined = examined.map_err(|error| options::blamed(error, &args.nodes))?;
+    let paint = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let text = if args.systemd {
+        examined.systemd()
+    } else if let Some(user) = &args.acl {
+        acl(&examined, user)
+    } else if args.output.json {
+        format!("{}\n", as_json(&examined))
+    } else {
+        as_text(&examined, args, paint)
+    };
+    // A reader that has gone away has seen enough.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(match examined.worst() {
+        Some(Severity::Error) => ExitCode::Errors,
+        Some(Severity::Warning) => ExitCode::Warnings,
+        _ => ExitCode::Success,
+    })
+}
+
+/// One line per node, and what was found below it.
+fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
+    let rows: Vec<[String; 6]> = examined.nodes.iter().map(row).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for (node, row) in examined.nodes.iter().zip(&rows) {
+        let worst = node.worst().filter(|worst| *worst > Severity::Note);
+        if args.output.quiet && worst.is_none() {
+            continue;
+        }
+        let mut line = String::new();
+        for (cell, &width) in row.iter().zip(&widths) {
+            line.push_str(&format!("  {cell:width$}"));
+        }
+        let verdict = worst.map_or_else(|| "ok".to_owned(), |worst| worst.to_string());
+        text.push_str(&painted(worst, paint, &format!("{verdict:7}{}", line.trim_end())));
+        text.push('\n');
+        for finding in &node.findings {
+            if args.notes || finding.severity > Severity::Note {
+                text.push_str(&told(finding, paint));
+            }
+        }
+    }
+    text
+}
+
+fn told(finding: &Finding, paint: bool) -> String {
+    let severity = Some(finding.severity).filter(|severity| *severity > Severity::Note);
+    let what = format!("{}: {}", finding.severity, finding.what);
+    let mut text = format!("         {}\n", painted(severity, paint, &what));
+    text.push_str(&format!("             why  {}\n", finding.why));
+    if let Some(fix) = &finding.fix {
+        text.push_str(&format!("             fix  {fix}\n"));
+    }
+    text
+}
+
+fn painted(severity: Option<Severity>, paint: bool, text: &str) -> String {
+    let color = match severity {
+        None => "32",
+        Some(Severity::Error) => "31",
+        Some(_) => "33",
+    };
+    if paint { format!("\x1b[{color}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+fn row(node: &NodeReport) -> [String; 6] {
+    let up = node.uptime_s.and_then(|seconds| u64::try_from(seconds).ok());
+    let up = up.map(|seconds| format!("up {}", humantime::format_duration(rounded(seconds))));
+    [
+        node.node.to_string(),
+        node.server.clone().unwrap_or_default(),
+        up.unwrap_or_default(),
+        node.latency
+            .map(|latency| format!("{:.2}ms", latency.as_secs_f64() * 1000.0))
+            .unwrap_or_default(),
+        node.clock.map(offset).unwrap_or_default(),
+        match node.votes {
+            Votes::Count => "votes count".to_owned(),
+            Votes::CountIn(wait) => format!("votes count in {}", time(wait)),
+            _ => "no votes".to_owned(),
+        },
+    ]
+}
+
+/// A time in its two largest units.
+fn rounded(seconds: u64) -> Duration {
+    let unit = match seconds {
+        ..3600 => 1,
+        3600..86_400 => 60,
+        _ => 3600,
+    };
+    Duration::from_secs(seconds / unit * unit)
+}
+
+fn offset(clock: ClockOffset) -> String {
+    let (ahead, error) = (clock.ahead_us as f64 / 1000.0, clock.error.as_secs_f64() * 1000.0);
+    format!("clock {ahead:+.1}±{error:.1}ms")
+}
+
+/// The same line may be for several nodes.
+fn acl(examined: &Examination, user: &str) -> String {
+    let mut text = String::new();
+    let lines = examined.acl(user);
+    for (line, nodes) in &lines {
+        if lines.len() > 1 {
+            let nodes: Vec<&str> = nodes.iter().map(|node| &**node).collect();
+            text.push_str(&format!("# on {}\n", nodes.join(", ")));
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
+}
+
+fn as_json(examined: &Examination) -> Value {
+    let nodes: Vec<Value> = examined.nodes.iter().map(node_json).collect();
+    json!({
+        "worst": examined.worst().map_or_else(|| "ok".to_owned(), |worst| worst.to_string()),
+        "quorum": examined.quorum,
+        "quarantine_ms": millis(examined.quarantine),
+        "nodes": nodes,
+    })
+}
+
+fn node_json(node: &NodeReport) -> Value {
+    let (votes, count_in) = match node.votes {
+        Votes::Count => ("count", None),
+        Votes::CountIn(wait) => ("count_in", Some(millis(wait))),
+        _ => ("do_not_count", None),
+    };
+    let findings: Vec<Value> = node.findings.iter().map(finding_json).collect();
+    json!({
+        "node": &*node.node,
+        "address": node.address,
+        "server": node.server,
+        "uptime_s": node.uptime_s,
+        "latency_us": node.latency.map(micros),
+        "clock_ahead_us": node.clock.map(|clock| clock.ahead_us),
+        "clock_error_us": node.clock.map(|clock| micros(clock.error)),
+        "votes": votes,
+        "votes_count_in_ms": count_in,
+        "findings": findings,
+    })
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    json!({
+        "severity": finding.severity.to_string(),
+        "check": finding.check,
+        "what": finding.what,
+        "why": finding.why,
+        "fix": finding.fix,
+    })
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,158 @@
+//! `quorlock init`: what an operator decides about the nodes.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::time::Duration;
+
+use quorlock::ClientBuilder;
+use quorlock::init::{Done, InitError, Initialized, NodeDone, fresh, reconfigure};
+use quorlock::node::NodeConfig;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::run::ends_the_wait;
+use crate::args::Init;
+use crate::child::Signals;
+use crate::exit_code::ExitCode;
+use crate::options::{self, File, Refused};
+use crate::output::{Output, millis, time};
+
+pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
+    let file = File::read(&args.nodes)?;
+    let builder = options::builder(&args.nodes, &file)?;
+    let old: Result<Vec<NodeConfig>, _> =
+        args.old_node.iter().map(|url| NodeConfig::parse(url)).collect();
+    let old = old.map_err(|error| Refused::usage(format!("--old-node: {error}")))?;
+    let mut output =
+        Output::new(args.output, None).map_err(|error| Refused::usage(error.to_string()))?;
+    confirm(args)?;
+    let internal =
+        |error: io::Error| Refused { message: error.to_string(), code: ExitCode::Internal };
+    let signals = Signals::catch().map_err(internal)?;
+    let runtime = super::runtime().map_err(internal)?;
+    let done = runtime.block_on(async {
+        if args.fresh {
+            fresh(&builder).await.map(Ended::Done)
+        } else {
+            moved(&builder, &old, &mut output, signals).await
+        }
+    });
+    match done {
+        Ok(Ended::Done(done)) => Ok(conclude(&done, &mut output)),
+        Ok(Ended::Signal(signal)) => Ok(ExitCode::Signal(signal.as_raw())),
+        Err(InitError::Build(error)) => Err(options::blamed(error, &args.nodes)),
+        Err(error) => {
+            let message = error.to_string();
+            output.error(json!({ "event": "not_initialized", "message": message }), &message);
+            Ok(ExitCode::NoQuorum)
+        }
+    }
+}
+
+/// How it ended.
+enum Ended {
+    Done(Initialized),
+    Signal(Signal),
+}
+
+/// Whoever does not say so beforehand is asked.
+fn confirm(args: &Init) -> Result<(), Refused> {
+    if args.yes {
+        return Ok(());
+    }
+    let question = if args.fresh {
+        "No lock is in use on these nodes, and no client is about to take one by the old settings?"
+    } else {
+        "No lock will be granted until this is done. Go on?"
+    };
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Refused::usage(format!("{question} Say so with --yes")));
+    }
+    let mut answer = String::new();
+    let asked = write!(io::stderr(), "quorlock: {question} Type yes: ")
+        .and_then(|()| io::stderr().flush())
+        .and_then(|()| io::stdin().lock().read_line(&mut answer));
+    match asked {
+        Ok(_) if answer.trim() == "yes" => Ok(()),
+        _ => Err(Refused::usage("nothing was changed: it takes a yes")),
+    }
+}
+
+/// Moves the nodes, and counts the wait down.
+async fn moved(
+    builder: &ClientBuilder,
+    old: &[NodeConfig],
+    output: &mut Output,
+    mut signals: Signals,
+) -> Result<Ended, InitError> {
+    let moving = reconfigure(builder, old).await?;
+    let mut first = true;
+    loop {
+        let left = moving.left();
+        if left.is_zero() {
+            break;
+        }
+        let nodes: Vec<Value> = moving.nodes.iter().map(node_json).collect();
+        let event = json!({ "event": "waiting", "left_ms": millis(left), "nodes": nodes });
+        let line = format!(
+            "the nodes wait until no lock from before can be held: {} left; Ctrl-C leaves it to the \
+             clients",
+            time(left)
+        );
+        output.progress(event, &line, first);
+        first = false;
+        tokio::select! {
+            () = tokio::time::sleep(left.min(Duration::from_millis(500))) => {}
+            signal = signals.next() => {
+                if let Some(signal) = ends_the_wait(signal) {
+                    let line = "interrupted: the nodes go on waiting, and any client of the new \
+                                settings finishes it, or this command if it is run again";
+                    output.event(json!({ "event": "interrupted" }), Some(line));
+                    return Ok(Ended::Signal(signal));
+                }
+            }
+        }
+    }
+    Ok(Ended::Done(moving.finish().await))
+}
+
+/// Tells what was done on each node.
+fn conclude(done: &Initialized, output: &mut Output) -> ExitCode {
+    for node in &done.nodes {
+        let line = format!("node {}: {}", node.node, in_words(node));
+        let mut event = node_json(node);
+        event["event"] = json!("node");
+        output.event(event, Some(&line));
+    }
+    let (votes, needed) = (done.voting(), done.needed);
+    let event = json!({ "event": "initialized", "voting": votes, "needed": needed });
+    if votes >= needed {
+        output.event(event, Some(&format!("{votes} nodes vote, {needed} must")));
+        ExitCode::Success
+    } else {
+        output.error(event, &format!("only {votes} nodes vote, {needed} must"));
+        ExitCode::NoQuorum
+    }
+}
+
+fn in_words(node: &NodeDone) -> String {
+    match &node.done {
+        Ok(Done::Marked) => "its votes count".to_owned(),
+        Ok(Done::WasMarked) => "its votes counted before".to_owned(),
+        Ok(Done::Waits) => "its votes count after the wait".to_owned(),
+        Ok(Done::Retired) => "it votes for nobody any more".to_owned(),
+        Ok(_) => "done".to_owned(),
+        Err(why) => format!("nothing was done: {why}"),
+    }
+}
+
+fn node_json(node: &NodeDone) -> Value {
+    let (done, why) = match &node.done {
+        Ok(Done::Marked) => ("marked", None),
+        Ok(Done::WasMarked) => ("was_marked", None),
+        Ok(Done::Waits) => ("waits", None),
+        Ok(Done::Retired) => ("retired", None),
+        Ok(_) => ("done", None),
+        Err(why) => ("nothing", Some(why)),
+    };
+    json!({ "node": &*node.node, "done": done, "why": why })
+}

@@ -1,0 +1,310 @@
+//! `quorlock doctor` on real servers: five that are well, and every misconfiguration, set up for real.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use common::{Lab, eventually, stderr, stdout};
+use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions, find_all, find_or_skip};
+use serde_json::Value;
+
+/// What was found on each node: checks of warnings and errors, in order.
+fn found(examined: &Value) -> Vec<Vec<String>> {
+    let checks = |node: &Value| {
+        let findings = node["findings"].as_array().unwrap().iter();
+        let bad = findings.filter(|finding| finding["severity"] != "note");
+        bad.map(|finding| {
+            assert!(finding["why"].as_str().unwrap().len() > 10, "{finding}");
+            format!(
+                "{} {}",
+                finding["severity"].as_str().unwrap(),
+                finding["check"].as_str().unwrap()
+            )
+        })
+        .collect()
+    };
+    examined["nodes"].as_array().unwrap().iter().map(checks).collect()
+}
+
+fn examine(lab: &Lab, args: &[&str]) -> (Value, i32) {
+    let output = lab.quorlock(&[&["doctor", "--json"], args].concat()).output().unwrap();
+    let examined = serde_json::from_slice(&output.stdout);
+    (examined.unwrap_or_else(|_| panic!("{}", stderr(&output))), output.status.code().unwrap())
+}
+
+fn command(server: &Server, words: &[&str]) {
+    let reply = server.command(words).unwrap();
+    assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
+}
+
+fn what(examined: &Value, node: usize, check: &str) -> String {
+    let findings = examined["nodes"][node]["findings"].as_array().unwrap();
+    let finding = findings.iter().find(|finding| finding["check"] == check);
+    finding.unwrap_or_else(|| panic!("no {check} in {findings:?}"))["what"].as_str().unwrap().into()
+}
+
+const FRESH: &[&str] = &["init", "--fresh", "--yes", "--quiet"];
+
+#[test]
+fn five_servers_that_are_well_are_five_lines() {
+    let Some(lab) = Lab::new("five_servers_that_are_well_are_five_lines") else { return };
+    for args in [&["doctor"][..], FRESH, &["doctor"]] {
+        let output = lab.quorlock(args).output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{args:?}: {}{}",
+            stdout(&output),
+            stderr(&output)
+        );
+        if args == ["doctor"] {
+            let text = stdout(&output);
+            assert_eq!(text.lines().count(), 5, "{text}");
+            assert!(
+                text.lines().all(|line| line.starts_with("ok  ") && line.len() < 100),
+                "{text}"
+            );
+        }
+    }
+    // Only the markers are there; what was tried is gone.
+    for node in lab.nodes.iter() {
+        assert_eq!(node.command(&["DBSIZE"]).unwrap(), Reply::Int(1));
+    }
+}
+
+#[test]
+fn what_a_server_is_decides() {
+    let Some(lab) = Lab::new("what_a_server_is_decides") else { return };
+    let [a, b, c, d, e] = &lab.nodes[..] else { panic!("five") };
+    command(a, &["REPLICAOF", "127.0.0.1", "1"]);
+    command(b, &["REPLICAOF", "127.0.0.1", "1"]);
+    command(b, &["REPLICAOF", "NO", "ONE"]);
+    command(c, &["CONFIG", "SET", "maxmemory", "100mb"]);
+    command(c, &["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    command(d, &["MSET", "x", "1", "y", "1"]);
+    command(d, &["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
+    command(d, &["CONFIG", "SET", "maxmemory", "1"]);
+    // It is refused; what is there is deleted all the same.
+    let _ = d.command(&["SET", "z", "1"]);
+    command(d, &["CONFIG", "SET", "maxmemory", "0"]);
+    e.pause().unwrap();
+    let (examined, code) = examine(&lab, &["--connect-timeout", "300ms"]);
+    let found = found(&examined);
+    assert!(found[0].contains(&"error role".to_owned()), "{found:?}");
+    assert_eq!(found[1], ["warning promoted"]);
+    assert_eq!(found[2], ["error eviction"]);
+    assert_eq!(found[3], ["warning evicted"]);
+    assert_eq!(found[4], ["error reach"]);
+    assert_eq!(code, 2);
+    let text = stdout(&lab.quorlock(&["doctor", "--connect-timeout", "300ms"]).output().unwrap());
+    assert!(
+        text.contains("fix  redis-cli -s ") && text.contains("maxmemory-policy noeviction"),
+        "{text}"
+    );
+
+    // Such nodes are not to be marked by an operator's word either.
+    let refused = lab.quorlock(FRESH).output().unwrap();
+    assert_eq!(refused.status.code(), Some(69));
+    let said = stderr(&refused);
+    assert!(
+        said.contains("node a: it is a replica") && said.contains("node c: it deletes"),
+        "{said}"
+    );
+    assert_eq!(b.command(&["EXISTS", "quorlock:node"]).unwrap(), Reply::Int(0));
+}
+
+#[test]
+fn warnings_alone_are_told_by_the_exit_code() {
+    let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
+    let Some(lab) = Lab::with("warnings_alone_are_told_by_the_exit_code", options) else { return };
+    let master = lab.nodes[0].address();
+    let port = master.rsplit(':').next().unwrap();
+    // A server besides, which is none of the nodes.
+    let replica = Nodes::start(lab.nodes[0].binary(), 1, ServerOptions::default()).unwrap();
+    command(&replica[0], &["REPLICAOF", "127.0.0.1", port]);
+    eventually("the replica is attached", || {
+        let Ok(Reply::Bulk(Some(info))) = lab.nodes[0].command(&["INFO", "replication"]) else {
+            panic!("INFO answers with a text");
+        };
+        String::from_utf8(info).unwrap().contains("connected_slaves:1").then_some(())
+    });
+    let (examined, code) = examine(&lab, &[]);
+    assert_eq!(found(&examined)[0], ["warning replicas"]);
+    assert_eq!((code, &examined["worst"]), (1, &"warning".into()));
+}
+
+#[test]
+fn one_server_under_two_names_and_a_dead_one() {
+    let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
+    let Some(lab) = Lab::with("one_server_under_two_names_and_a_dead_one", options) else { return };
+    let url = lab.nodes[0].url();
+    let twin = format!("twin={}", url.replace("127.0.0.1", "localhost"));
+    let dead = format!("dead={}", lab.nodes[1].url());
+    lab.nodes[1].kill().unwrap();
+    let nodes = ["-n", &format!("one={url}"), "-n", &twin, "-n", &dead];
+    let (examined, code) = examine(&lab, &nodes);
+    assert_eq!(found(&examined)[..2], [["error same_server"], ["error same_server"]]);
+    assert!(what(&examined, 0, "same_server").contains("node twin (localhost:"));
+    assert_eq!((found(&examined)[2].clone(), code), (vec!["error reach".to_owned()], 2));
+}
+
+#[test]
+fn clients_that_do_not_agree_are_shown_both_settings() {
+    let name = "clients_that_do_not_agree_are_shown_both_settings";
+    let Some(lab) = Lab::new(name) else { return };
+    assert!(lab.quorlock(FRESH).status().unwrap().success());
+    let (examined, code) = examine(&lab, &["--quorum", "4"]);
+    assert_eq!((found(&examined)[0].clone(), code), (vec!["error configuration".to_owned()], 2));
+    let both = what(&examined, 0, "configuration");
+    assert!(both.contains("quorum=3 ") && both.contains("quorum=4 "), "{both}");
+
+    // Lost data, a key of somebody else's, a floor that some clock has set, and a restart.
+    let [a, b, c, d, _] = &lab.nodes[..] else { panic!("five") };
+    command(a, &["FLUSHALL"]);
+    command(b, &["SET", "quorlock:node", "mine"]);
+    command(c, &["DEL", "quorlock:node"]);
+    command(c, &["LPUSH", "quorlock:node", "x"]);
+    let Ok(Reply::Bulk(Some(marker))) = d.command(&["GET", "quorlock:node"]) else {
+        panic!("text")
+    };
+    let marker = String::from_utf8(marker).unwrap();
+    let (rest, floor) = marker.rsplit_once('=').unwrap();
+    let day = 86_400_000_000_u64;
+    let ahead = format!("{rest}={}", floor.parse::<u64>().unwrap() + day);
+    command(d, &["SET", "quorlock:node", &ahead]);
+    let (examined, code) = examine(&lab, &[]);
+    let found = found(&examined);
+    assert_eq!(
+        found[..4],
+        [["warning marker"], ["error marker"], ["error marker"], ["warning floor"]]
+    );
+    assert_eq!((found[4].len(), code), (0, 2));
+    // Fences go on from there.
+    assert!(lab.quorlock(FRESH).status().unwrap().success());
+    let Ok(Reply::Bulk(Some(marker))) = c.command(&["GET", "quorlock:node"]) else {
+        panic!("text")
+    };
+    assert!(String::from_utf8(marker).unwrap().ends_with(ahead.rsplit_once('=').unwrap().1));
+}
+
+#[test]
+fn a_server_that_came_back_with_its_data_waits() {
+    let name = "a_server_that_came_back_with_its_data_waits";
+    let args = ["--appendonly", "yes", "--appendfsync", "always"].map(String::from).to_vec();
+    let Some(lab) = Lab::with(name, ServerOptions { args, ..ServerOptions::default() }) else {
+        return;
+    };
+    assert!(lab.quorlock(FRESH).status().unwrap().success());
+    lab.nodes[2].restart().unwrap();
+    let (examined, code) = examine(&lab, &[]);
+    assert_eq!((found(&examined)[2].clone(), code), (vec!["warning restarted".to_owned()], 1));
+    assert_eq!(examined["nodes"][2]["votes"], "count_in");
+    assert_eq!(examined["nodes"][1]["votes"], "count");
+}
+
+/// One server of the lab, alone.
+fn only(lab: &Lab, place: usize, args: &[&str]) -> (Value, i32) {
+    let url = lab.nodes[place].url();
+    examine(lab, &[&["-n", &url], args].concat())
+}
+
+#[test]
+fn a_cluster_resp2_and_debug() {
+    let name = "a_cluster_resp2_and_debug";
+    let Some(binary) = find_or_skip(name) else { return };
+    let one = |args: &[&str]| {
+        let args = args.iter().map(ToString::to_string).collect();
+        let options = ServerOptions { args, ..ServerOptions::default() };
+        let server = Server::start(&binary, options).unwrap();
+        let lab = Lab {
+            nodes: Nodes::start(&binary, 0, ServerOptions::default()).unwrap(),
+            folder: tempfile::tempdir().unwrap(),
+        };
+        examine(&lab, &["-n", &server.url()])
+    };
+    let (cluster, code) = one(&["--cluster-enabled", "yes"]);
+    assert!(found(&cluster)[0].contains(&"error cluster".to_owned()), "{cluster}");
+    assert_eq!(code, 2);
+    let (old, code) = one(&["--rename-command", "HELLO", ""]);
+    assert_eq!((found(&old)[0].clone(), code), (vec!["warning resp2".to_owned()], 1));
+    // Servers before 7.0 do not have the setting.
+    if binary.version.major >= 7 {
+        let (debug, code) = one(&["--enable-debug-command", "yes"]);
+        assert_eq!((found(&debug)[0].clone(), code), (vec!["warning debug".to_owned()], 1));
+    }
+}
+
+/// On every server that is here: who has the rights that are printed needs no others, and who lacks
+/// one of them is told which.
+#[test]
+fn the_rights_that_are_printed_are_those_that_are_needed() {
+    let name = "the_rights_that_are_printed_are_those_that_are_needed";
+    if find_or_skip(name).is_none() {
+        return;
+    }
+    for binary in find_all(None).unwrap() {
+        let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
+        let lab = Lab { nodes, folder: tempfile::tempdir().unwrap() };
+        let prefix = ["--key-prefix", "locks:"];
+        let acl =
+            lab.quorlock(&[&["doctor", "--acl", "app"], &prefix[..]].concat()).output().unwrap();
+        let line = stdout(&acl).trim().replace("'>PASSWORD'", ">secret");
+        assert!(line.contains(" ~locks:* +"), "{binary}: {line}");
+        let words: Vec<&str> = line.split(' ').collect();
+        let as_app = |args: &[&str]| {
+            let args = [&args[..1], &prefix, &["--username", "app"], &args[1..]].concat();
+            let mut command = lab.quorlock(&args);
+            command.env("QUORLOCK_PASSWORD", "secret").output().unwrap()
+        };
+        lab.nodes.iter().for_each(|node| command(node, &words));
+        for args in
+            [&["doctor"][..], FRESH, &["run", "--restart-guard", "strict", "k", "--", "true"]]
+        {
+            let output = as_app(args);
+            assert_eq!(
+                output.status.code(),
+                Some(0),
+                "{binary} {args:?}: {}{}",
+                stdout(&output),
+                stderr(&output)
+            );
+        }
+        // Each right but one.
+        for right in words.iter().filter(|word| word.starts_with('+')) {
+            let fewer: Vec<&str> = words.iter().filter(|word| *word != right).copied().collect();
+            lab.nodes.iter().for_each(|node| command(node, &fewer));
+            let output = as_app(&["doctor"]);
+            let text = stdout(&output);
+            let told =
+                text.contains(right) || (*right == "+info" && text.contains("INFO says nothing"));
+            let is_nicety = *right == "+client|setinfo";
+            assert!(told || is_nicety, "{binary} without {right}: {text}");
+            assert!(
+                output.status.code() != Some(0) || is_nicety,
+                "{binary} without {right}: {text}"
+            );
+        }
+        // Other keys, and a wrong password.
+        let elsewhere: Vec<&str> =
+            words.iter().map(|word| if *word == "~locks:*" { "~other:*" } else { word }).collect();
+        lab.nodes.iter().for_each(|node| command(node, &elsewhere));
+        let text = stdout(&as_app(&["doctor"]));
+        assert!(text.contains("may not use keys that begin with \"locks:quorlock:\""), "{text}");
+        let args = ["doctor", "--username", "app"];
+        let output = lab.quorlock(&args).env("QUORLOCK_PASSWORD", "guess").output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let text = stdout(&output);
+        assert!(text.contains("not authenticated") && !text.contains("guess"), "{text}");
+    }
+}
+
+#[test]
+fn what_is_on_disk_matters_where_it_was_promised() {
+    let Some(lab) = Lab::new("what_is_on_disk_matters_where_it_was_promised") else { return };
+    let (examined, code) = only(&lab, 0, &[]);
+    assert_eq!(code, 0);
+    assert!(what(&examined, 0, "persistence").contains("appendonly no"));
+    let drop_in = lab.quorlock(&["doctor", "--systemd", "--max-ttl", "10s"]).output().unwrap();
+    // 10 s and a hundredth, and two seconds.
+    assert!(stdout(&drop_in).contains("ExecStartPre=/bin/sleep 13\n"), "{}", stdout(&drop_in));
+}

@@ -1,0 +1,243 @@
+//! `quorlock init` and the restart guard as the command line shows it, on real servers whose longest
+//! ttl is 500 ms: they wait for 2.505 s.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::process::Output;
+use std::time::Duration;
+
+use common::{Lab, Running, boot, eventually, stderr, stdout};
+use quorlock_servers::{Reply, Server};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const QUARANTINE: Duration = Duration::from_millis(2505);
+
+/// `quorlock` with the first so many nodes of the lab, strict, and this longest ttl.
+fn strict(lab: &Lab, nodes: usize, max_ttl: &str, args: &[&str]) -> std::process::Command {
+    let mut command = lab.quorlock(args);
+    let named = ["a", "b", "c", "d", "e"].iter().zip(lab.nodes.urls()).take(nodes);
+    let named: Vec<String> = named.map(|(name, url)| format!("{name}={url}")).collect();
+    command.env("QUORLOCK_NODES", named.join(","));
+    command.env("QUORLOCK_RESTART_GUARD", "strict").env("QUORLOCK_MAX_TTL", max_ttl);
+    command
+}
+
+fn get(server: &Server, key: &str) -> Option<String> {
+    match server.command(&["GET", key]).unwrap() {
+        Reply::Bulk(Some(text)) => Some(String::from_utf8(text).unwrap()),
+        Reply::Bulk(None) => None,
+        reply => panic!("{reply:?}"),
+    }
+}
+
+fn markers(lab: &Lab) -> Vec<String> {
+    lab.nodes.iter().map(|node| get(node, "quorlock:node").unwrap_or_default()).collect()
+}
+
+fn code(output: &Output, expected: i32) {
+    assert_eq!(output.status.code(), Some(expected), "{}{}", stdout(output), stderr(output));
+}
+
+const FRESH: &[&str] = &["init", "--fresh", "--yes"];
+const RECONFIGURE: &[&str] = &["init", "--reconfigure", "--yes"];
+const RUN: &[&str] = &["run", "k", "--wait", "0s", "--", "echo", "ran"];
+
+#[test]
+fn new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once() {
+    let name = "new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once";
+    let Some(lab) = Lab::new(name) else { return };
+    let run =
+        |args: &[&str]| strict(&lab, 5, "500ms", &[&["run", "k"], args].concat()).output().unwrap();
+    let start = boot();
+    let refused = run(&["--wait", "2s", "--", "true"]);
+    code(&refused, 69);
+    // It would be that long otherwise; and it says what to do.
+    assert!(boot() - start < Duration::from_secs(2));
+    let said = stderr(&refused);
+    for words in ["node a: quarantined: ", "its votes count in 3 s", "quorlock init --fresh"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let status = strict(&lab, 5, "500ms", &["status", "k", "--json"]).output().unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["nodes"][4]["standing"], "quarantined");
+    let left = status["nodes"][4]["votes_count_in_ms"].as_u64().unwrap();
+    assert!(left > 0 && left <= 2600, "{status}");
+    let text = stdout(&strict(&lab, 5, "500ms", &["status", "k"]).output().unwrap());
+    assert!(text.contains("\n  node a: quarantined: "), "{text}");
+
+    // The wait that has begun goes on, whoever waits.
+    let waited = run(&["--wait", "20s", "--", "echo", "ran"]);
+    code(&waited, 0);
+    assert!(boot() - start >= QUARANTINE);
+    let said = stderr(&waited);
+    assert!(said.contains("waiting for ") && said.contains("votes count in "), "{said}");
+    let status = strict(&lab, 5, "500ms", &["status", "k", "--json"]).output().unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["nodes"][4]["standing"], "trusted");
+    code(&run(&["--wait", "0s", "--", "true"]), 0);
+}
+
+#[test]
+fn who_only_looks_writes_nothing() {
+    let Some(lab) = Lab::new("who_only_looks_writes_nothing") else { return };
+    for args in [&["status", "k"][..], &["doctor"], &["doctor", "--json"]] {
+        code(&strict(&lab, 5, "500ms", args).output().unwrap(), 0);
+    }
+    for node in lab.nodes.iter() {
+        assert_eq!(node.command(&["DBSIZE"]).unwrap(), Reply::Int(0));
+    }
+}
+
+#[test]
+fn an_operators_word_spares_the_wait() {
+    let Some(lab) = Lab::new("an_operators_word_spares_the_wait") else { return };
+    let unsaid = strict(&lab, 5, "30s", &["init", "--fresh"]).output().unwrap();
+    code(&unsaid, 64);
+    assert!(stderr(&unsaid).contains("--yes") && markers(&lab)[0].is_empty());
+    lab.nodes[4].kill().unwrap();
+    let done = strict(&lab, 5, "30s", FRESH).output().unwrap();
+    code(&done, 0);
+    let said = stderr(&done);
+    assert!(
+        said.contains("node a: its votes count\n") && said.contains("node e: nothing was done"),
+        "{said}"
+    );
+    code(&strict(&lab, 5, "30s", RUN).output().unwrap(), 0);
+
+    // The number that CMD gets grows.
+    let fence = || {
+        let args = ["run", "k", "--fenced", "--", "sh", "-c", "echo $QUORLOCK_FENCE"];
+        stdout(&strict(&lab, 5, "30s", &args).output().unwrap()).trim().parse::<u64>().unwrap()
+    };
+    let (first, second) = (fence(), fence());
+    assert!(first > 0 && second > first, "{first} {second}");
+    let none = ["run", "k", "--", "sh", "-c", "echo ${QUORLOCK_FENCE-none}"];
+    let none = strict(&lab, 5, "30s", &none).env("QUORLOCK_FENCE", "7").output().unwrap();
+    assert_eq!(stdout(&none), "none\n");
+
+    // Fewer than a quorum: nothing is written.
+    lab.nodes[3].kill().unwrap();
+    lab.nodes[2].kill().unwrap();
+    let before = get(&lab.nodes[0], "quorlock:node");
+    let refused = strict(&lab, 5, "30s", FRESH).output().unwrap();
+    code(&refused, 69);
+    assert!(stderr(&refused).contains("2 of 5 nodes answered, 3 must"), "{}", stderr(&refused));
+    assert_eq!(get(&lab.nodes[0], "quorlock:node"), before);
+}
+
+#[test]
+fn three_nodes_become_five() {
+    let Some(lab) = Lab::new("three_nodes_become_five") else { return };
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 0);
+    let other = strict(&lab, 5, "500ms", RUN).output().unwrap();
+    code(&other, 69);
+    let said = stderr(&other);
+    assert!(said.contains("nodes=a,b,c ") && said.contains("nodes=a,b,c,d,e "), "{said}");
+
+    let start = boot();
+    let done = strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap();
+    code(&done, 0);
+    assert!(boot() - start >= QUARANTINE);
+    assert!(stderr(&done).contains("left"), "{}", stderr(&done));
+    assert!(markers(&lab).iter().all(|marker| marker.contains(" nodes=a,b,c,d,e quorum=3 ")));
+    code(&strict(&lab, 5, "500ms", RUN).output().unwrap(), 0);
+    // The old settings are worth nothing any more.
+    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
+    // Once more is once too often, and says so.
+    let start = boot();
+    let again = strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap();
+    code(&again, 0);
+    assert!(stderr(&again).contains("counted before") && boot() - start < QUARANTINE);
+}
+
+/// The wait is that of the longer of both, and who is interrupted leaves it to clients.
+#[test]
+fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
+    let name = "an_interrupted_change_is_finished_by_a_client_or_a_second_run";
+    let Some(lab) = Lab::new(name) else { return };
+    code(&strict(&lab, 5, "2s", FRESH).output().unwrap(), 0);
+    let start = boot();
+    let run = Running::start(&mut strict(&lab, 5, "500ms", RECONFIGURE));
+    eventually("every node is adopted", || {
+        lab.nodes.iter().all(|node| get(node, "quorlock:adopt").is_some()).then_some(())
+    });
+    assert!(get(&lab.nodes[0], "quorlock:adopt").unwrap().contains(" wait_ms=4020"));
+    run.signal(Signal::INT);
+    let output = run.end();
+    assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));
+    // It died of the signal, as shells want it.
+    assert!(!output.status.success() && markers(&lab)[0].is_empty());
+
+    code(&strict(&lab, 5, "2s", RUN).output().unwrap(), 69);
+    let wait = ["run", "k", "--wait", "20s", "--", "true"];
+    let client = Running::start(&mut strict(&lab, 5, "500ms", &wait));
+    let again = strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap();
+    code(&again, 0);
+    code(&client.end(), 0);
+    // Two seconds and a hundredth, and two.
+    assert!(boot() - start >= Duration::from_millis(4020));
+}
+
+#[test]
+fn so_many_old_nodes_must_answer_that_the_others_are_no_quorum() {
+    let name = "so_many_old_nodes_must_answer_that_the_others_are_no_quorum";
+    let Some(lab) = Lab::new(name) else { return };
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    // From a, b, c to a, d, e: b and c could still grant locks to the old clients.
+    let urls = lab.nodes.urls();
+    let new = format!("a={},d={},e={}", urls[0], urls[3], urls[4]);
+    let run = |args: &[&str]| {
+        let mut command = strict(&lab, 3, "500ms", &[RECONFIGURE, args].concat());
+        command.env("QUORLOCK_NODES", &new).output().unwrap()
+    };
+    let before = markers(&lab);
+    let refused = run(&[]);
+    code(&refused, 69);
+    let said = stderr(&refused);
+    assert!(
+        said.contains("2 of the nodes that vote for") && said.contains("URLs of b, c"),
+        "{said}"
+    );
+    assert_eq!(markers(&lab), before);
+
+    // The same is so if a was taken out of use by a run that was killed before it came to b.
+    let marker = &before[0];
+    let (cluster, rest) = marker.split_at(marker.find(" run_id=").unwrap());
+    let ours = "nodes=a,d,e quorum=2 max_ttl_ms=500";
+    let blocked = format!("{cluster} becomes {ours}{rest}");
+    lab.nodes[0].command(&["SET", "quorlock:node", &blocked]).unwrap();
+    code(&run(&[]), 69);
+    assert_eq!(markers(&lab)[0], blocked);
+    // Such a node votes for nobody: neither the old ones nor the new ones.
+    lab.nodes[1].kill().unwrap();
+    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
+    lab.nodes[1].restart().unwrap();
+
+    let old = format!("c={}", urls[2]);
+    let done = run(&["--old-node", &old]);
+    code(&done, 0);
+    assert!(stderr(&done).contains("node c: it votes for nobody any more"), "{}", stderr(&done));
+    let after = markers(&lab);
+    for place in [0, 3, 4] {
+        assert!(after[place].contains("nodes=a,d,e quorum=2 max_ttl_ms=500 run_id="), "{after:?}");
+    }
+    assert!(after[2].contains(" becomes nodes=a,d,e ") && after[1].is_empty(), "{after:?}");
+}
+
+#[test]
+fn what_is_not_this_versions_is_not_replaced() {
+    let Some(lab) = Lab::new("what_is_not_this_versions_is_not_replaced") else { return };
+    lab.nodes[0].command(&["SET", "quorlock:node", "quorlock 2 something new"]).unwrap();
+    let refused = strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap();
+    code(&refused, 69);
+    assert!(stderr(&refused).contains("not this version's"), "{}", stderr(&refused));
+    assert_eq!(get(&lab.nodes[0], "quorlock:node").unwrap(), "quorlock 2 something new");
+    let unknown = strict(&lab, 5, "500ms", &["run", "k", "--lasting", "a,z", "--", "true"]);
+    let unknown = { unknown }.output().unwrap();
+    code(&unknown, 64);
+    assert!(stderr(&unknown).contains("there is no node \"z\""), "{}", stderr(&unknown));
+}

@@ -1,0 +1,68 @@
+//! One process that withdraws 30, under the lock.
+
+use std::error::Error;
+use std::io::{BufRead as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use quorlock::{Client, RestartGuard};
+
+use super::store::Store;
+
+/// What a process ends with that was refused by the store.
+pub(crate) const REFUSED: u8 = 3;
+
+const TTL: Duration = Duration::from_secs(1);
+
+/// How a process is told who it is, where the store is, and which nodes there are.
+pub(crate) const NAME: &str = "FENCED_STORE_NAME";
+pub(crate) const DATABASE: &str = "FENCED_STORE_DATABASE";
+pub(crate) const NODES: &str = "FENCED_STORE_NODES";
+
+/// Whether this is such a process.
+pub(crate) fn is_wanted() -> bool {
+    std::env::var_os(NAME).is_some()
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn run() -> Result<ExitCode, Box<dyn Error>> {
+    let (name, nodes) = (std::env::var(NAME)?, std::env::var(NODES)?);
+    let database = std::env::var_os(DATABASE).ok_or("no database was given")?;
+    // The servers of this story are thrown away with it; on real ones leave the guard on.
+    let client = Client::builder()
+        .nodes(nodes.split(','))
+        .restart_guard(RestartGuard::Off)
+        .ttl(TTL)
+        .build()?;
+    let guard = client.acquire("account").fenced().await?;
+    let fence = guard.fence();
+
+    let mut store = Store::open(database.as_ref())?;
+    let balance = match store.read(fence)? {
+        Ok(balance) => balance,
+        Err(overtaken) => return Ok(refused(&name, fence, overtaken.seen)),
+    };
+    println!(
+        "{name}: holds the lock with fence {fence}, reads {balance}, is_valid {}",
+        guard.is_valid()
+    );
+    std::io::stdout().flush()?;
+
+    // The moment in which everything can happen: here the story stops the process.
+    std::io::stdin().lock().read_line(&mut String::new())?;
+
+    // It does not ask whether its lock is valid, to show what it would lead to; nor would that
+    // help: between the question and the write it could be stopped just as well.
+    match store.write(fence, balance - 30)? {
+        Ok(()) => println!("{name}: has written {}", balance - 30),
+        Err(overtaken) => return Ok(refused(&name, fence, overtaken.seen)),
+    }
+    let _ = guard.release().await;
+    client.shutdown(TTL).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refused(name: &str, fence: u64, seen: u64) -> ExitCode {
+    println!("{name}: refused by the store: fence {fence}, but it has seen {seen}");
+    ExitCode::from(REFUSED)
+}

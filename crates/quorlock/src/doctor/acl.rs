@@ -1,0 +1,48 @@
+//! How the least rights are given to a user.
+
+/// What a user is given who may lock with keys behind `prefix`, and nothing else.
+pub(super) fn rules<'a>(prefix: &str, rights: impl Iterator<Item = &'a str>) -> String {
+    let rights: Vec<&str> = rights.collect();
+    format!("{} {}", quoted(&format!("~{}*", escaped(prefix))), rights.join(" "))
+}
+
+/// The command that makes `user` one by these rules.
+pub(super) fn line(user: &str, rules: &str) -> String {
+    format!("ACL SETUSER {user} reset on '>PASSWORD' {rules}")
+}
+
+/// A prefix as a pattern that matches itself.
+fn escaped(prefix: &str) -> String {
+    let mut escaped = String::with_capacity(prefix.len());
+    for c in prefix.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+/// As `redis-cli` takes one word that may hold anything.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "~*:._-/{}".contains(c);
+    if word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_no_pattern() {
+        let rights = ["+get", "+set"];
+        assert_eq!(
+            line("app", &rules("locks:", rights.into_iter())),
+            "ACL SETUSER app reset on '>PASSWORD' ~locks:* +get +set"
+        );
+        assert!(rules("a*", rights.into_iter()).starts_with(r#""~a\\**" "#));
+    }
+}

@@ -1,0 +1,228 @@
+//! What there is to be seen on a node, without a judgement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock_core::Failure;
+use quorlock_core::info::Info;
+use quorlock_core::marker::Adoption;
+
+use super::ClockOffset;
+use super::rights::{self, Rights};
+use crate::builder::Survey;
+use crate::clock::Clock;
+use crate::node::{Exam, Node as _, RedisNode, Reply};
+
+/// So many round trips are measured; the median of an odd number is one of them.
+const ROUND_TRIPS: usize = 7;
+
+/// A node, and what was seen on it.
+pub(crate) struct Looked {
+    pub(crate) name: Arc<str>,
+    pub(crate) address: String,
+    /// Or why nothing was.
+    pub(crate) facts: Result<Facts, Failure>,
+}
+
+/// What was seen on a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) speaks_resp3: bool,
+    /// What decides whether its votes count, or why that is not known.
+    pub(crate) info: Result<Info, String>,
+    pub(crate) more: More,
+    pub(crate) marker: Seen,
+    pub(crate) adoption: Seen,
+    /// For how long the adoption has been there.
+    pub(crate) adopted_for: Duration,
+    /// `None`: the user may not ask.
+    pub(crate) appendfsync: Option<String>,
+    pub(crate) rests_on_rewrite: Option<bool>,
+    pub(crate) debug: Option<String>,
+    pub(crate) rights: Rights,
+    /// Round trips, shortest first.
+    pub(crate) round_trips: Vec<Duration>,
+    pub(crate) clock: Option<ClockOffset>,
+    /// Its clock said the same all the time.
+    pub(crate) clock_stands: bool,
+    /// Its wall clock in microseconds, as of the last look.
+    pub(crate) time_us: Option<i64>,
+}
+
+/// A key of the library's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Nothing,
+    Text(String),
+    /// Something else, or no answer.
+    Unreadable(String),
+}
+
+/// What `INFO` says beyond what decides whether votes count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct More {
+    pub(crate) software: Option<String>,
+    pub(crate) version: Option<(u32, u32)>,
+    pub(crate) evicted_keys: u64,
+    pub(crate) replicas: u64,
+}
+
+impl Facts {
+    pub(crate) fn latency(&self) -> Option<Duration> {
+        self.round_trips.get(self.round_trips.len() / 2).copied()
+    }
+}
+
+/// Looks at all nodes at once.
+pub(crate) async fn look_at_all(
+    survey: &Survey,
+    servers: &[RedisNode],
+    thorough: bool,
+) -> Vec<Looked> {
+    let looks = servers.iter().map(|server| async move {
+        let facts = look(survey, server, thorough).await;
+        Looked { name: server.name().into(), address: server.address().to_owned(), facts }
+    });
+    futures_util::future::join_all(looks).await
+}
+
+async fn look(survey: &Survey, server: &RedisNode, thorough: bool) -> Result<Facts, Failure> {
+    let exam = Exam::begin(server).await?;
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let questions = [
+        words(&["INFO"]),
+        words(&["GET", &survey.rules.marker]),
+        words(&["GET", &survey.rules.adoption]),
+        words(&["PTTL", &survey.rules.adoption]),
+        words(&["CONFIG", "GET", "appendfsync"]),
+        words(&["CONFIG", "GET", "no-appendfsync-on-rewrite"]),
+        words(&["CONFIG", "GET", "enable-debug-command"]),
+    ];
+    let mut replies = exam.ask(&questions).await?.into_iter();
+    let mut next = || replies.next().unwrap_or(Reply::Nil);
+    let info = text(next());
+    let (marker, adoption) = (seen(next()), seen(next()));
+    let adopted_for = match next() {
+        Reply::Int(left_ms) => {
+            let left_ms = u64::try_from(left_ms).unwrap_or(Adoption::TTL_MS);
+            Duration::from_millis(Adoption::TTL_MS.saturating_sub(left_ms))
+        }
+        _ => Duration::ZERO,
+    };
+    let (appendfsync, on_rewrite, debug) = (setting(next()), setting(next()), setting(next()));
+    let times = times(&exam).await?;
+    let rights = if thorough { rights::test(&exam, survey).await? } else { Rights::default() };
+    Ok(Facts {
+        speaks_resp3: exam.speaks_resp3(),
+        more: info.as_deref().map(More::parse).unwrap_or_default(),
+        info: info.and_then(|info| Info::parse(&info).map_err(|missing| missing.to_string())),
+        marker,
+        adoption,
+        adopted_for,
+        appendfsync,
+        rests_on_rewrite: on_rewrite.map(|on_rewrite| on_rewrite == "yes"),
+        debug,
+        rights,
+        round_trips: times.round_trips,
+        clock: times.offset,
+        clock_stands: times.stands,
+        time_us: times.last_us,
+    })
+}
+
+/// What was measured.
+struct Times {
+    round_trips: Vec<Duration>,
+    offset: Option<ClockOffset>,
+    stands: bool,
+    last_us: Option<i64>,
+}
+
+/// Asks a few times, one at a time, for a sign of life and the time. Of the server's clock, what came
+/// by the shortest round trip tells most: it was read somewhere within that.
+async fn times(exam: &Exam) -> Result<Times, Failure> {
+    let question = [vec!["PING"], vec!["TIME"]];
+    let mut samples = Vec::with_capacity(ROUND_TRIPS);
+    for _ in 0..ROUND_TRIPS {
+        let before = Clock::System.now();
+        let replies = exam.ask(&question).await?;
+        let after = Clock::System.now();
+        let took = after.elapsed_since(before);
+        let middle_us = (before.real_ns() / 2 + after.real_ns() / 2) / 1000;
+        let time_us = replies.get(1).and_then(time_us);
+        samples.push((took, time_us, middle_us));
+    }
+    let clock: Vec<i64> = samples.iter().filter_map(|(_, time_us, _)| *time_us).collect();
+    let stands = clock.len() > 1 && clock.iter().all(|time| *time == clock[0]);
+    samples.sort_unstable();
+    let offset = samples.iter().find_map(|(took, time_us, middle_us)| {
+        let ahead_us = (*time_us)?.saturating_sub(*middle_us);
+        Some(ClockOffset { ahead_us, error: *took / 2 })
+    });
+    Ok(Times {
+        round_trips: samples.into_iter().map(|(took, ..)| took).collect(),
+        offset,
+        stands,
+        last_us: clock.last().copied(),
+    })
+}
+
+/// What `TIME` answers, in microseconds.
+fn time_us(reply: &Reply) -> Option<i64> {
+    let Reply::List(parts) = reply else { return None };
+    let number = |part: &Reply| match part {
+        Reply::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse::<i64>().ok(),
+        _ => None,
+    };
+    let seconds = number(parts.first()?)?;
+    seconds.checked_mul(1_000_000)?.checked_add(number(parts.get(1)?)?)
+}
+
+fn seen(reply: Reply) -> Seen {
+    match reply {
+        Reply::Nil => Seen::Nothing,
+        reply => text(reply).map_or_else(Seen::Unreadable, Seen::Text),
+    }
+}
+
+/// A text, or what was said instead.
+fn text(reply: Reply) -> Result<String, String> {
+    match reply {
+        Reply::Bytes(bytes) => {
+            String::from_utf8(bytes).map_err(|_| "what is there is not text".to_owned())
+        }
+        Reply::Text(text) => Ok(text),
+        Reply::Error(error) => Err(crate::error::printable(&error)),
+        _ => Err("an answer that does not fit the question".to_owned()),
+    }
+}
+
+/// The value in the answer to `CONFIG GET`, of one setting.
+fn setting(reply: Reply) -> Option<String> {
+    let Reply::List(parts) = reply else { return None };
+    text(parts.into_iter().nth(1)?).ok()
+}
+
+impl More {
+    fn parse(info: &str) -> Self {
+        let find = |name: &str| {
+            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        let number = |name| find(name).and_then(|number| number.parse().ok()).unwrap_or(0);
+        // Valkey says which Redis it can stand in for, too.
+        let (name, version) = match (find("valkey_version"), find("redis_version")) {
+            (Some(version), _) => ("Valkey", Some(version)),
+            (None, version) => ("Redis", version),
+        };
+        let parts = version.map(|version| {
+            let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+            (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+        });
+        Self {
+            software: version.map(|version| format!("{name} {}", crate::error::printable(version))),
+            version: parts,
+            evicted_keys: number("evicted_keys"),
+            replicas: number("connected_slaves"),
+        }
+    }
+}

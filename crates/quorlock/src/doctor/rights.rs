@@ -1,0 +1,126 @@
+//! Which rights a client needs on a server, and which of them it has.
+//!
+//! Each is tried on a key that nobody else uses: what is answered to the real thing says more than
+//! what is answered to a question about it, and the user who may lock may seldom ask.
+
+use quorlock_core::{Failure, Token};
+
+use super::acl;
+use crate::builder::Survey;
+use crate::node::{Exam, Reply};
+
+/// What a user lacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rights {
+    /// Without these there are no locks; as an ACL spells them.
+    pub(crate) needed: Vec<&'static str>,
+    /// Without these it is slower, or tells less.
+    pub(crate) wanted: Vec<&'static str>,
+    /// The library's own keys are out of bounds.
+    pub(crate) keys: bool,
+    /// Why nothing can be written, if not for want of a right.
+    pub(crate) cannot_write: Option<String>,
+    /// Commands that the server does not know, as an ACL spells them.
+    pub(crate) unknown: Vec<&'static str>,
+    /// The keys are not in the first database.
+    pub(crate) selects: bool,
+}
+
+/// What becomes of locks without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// There are none.
+    Needed,
+    /// They are slower, or less is told.
+    Wanted,
+    /// Nothing.
+    Nicety,
+}
+
+/// A right: as an ACL spells it, what it is worth, and a call that needs it; `KEY` stands for the key.
+pub(crate) type Right = (&'static str, Weight, &'static [&'static str]);
+
+const KEY: &str = "KEY";
+
+use Weight::{Needed, Nicety, Wanted};
+
+/// All rights, in an order in which the calls make sense one after the other.
+pub(crate) const RIGHTS: &[Right] = &[
+    ("+info", Needed, &["INFO", "server"]),
+    ("+set", Needed, &["SET", KEY, "x", "NX", "PX", "10000"]),
+    ("+get", Needed, &["GET", KEY]),
+    ("+getrange", Needed, &["GETRANGE", KEY, "0", "1"]),
+    ("+exists", Needed, &["EXISTS", KEY]),
+    ("+pttl", Needed, &["PTTL", KEY]),
+    ("+pexpire", Needed, &["PEXPIRE", KEY, "10000"]),
+    ("+eval", Needed, &["EVAL", "return 1", "1", KEY]),
+    ("+evalsha", Needed, &["EVALSHA", "0000000000000000000000000000000000000000", "1", KEY]),
+    ("+time", Needed, &["TIME"]),
+    ("+ping", Wanted, &["PING"]),
+    ("+script|load", Wanted, &["SCRIPT", "LOAD", "return 1"]),
+    ("+command|info", Wanted, &["COMMAND", "INFO", "SET"]),
+    ("+client|tracking", Wanted, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]),
+    ("+client|caching", Wanted, &["CLIENT", "CACHING", "YES"]),
+    // Only shows in lists of clients who is connected. Servers before 7.2 do not know it.
+    ("+client|setinfo", Nicety, &["CLIENT", "SETINFO", "LIB-NAME", "quorlock"]),
+    ("+delifeq", Needed, &["DELIFEQ", KEY, "y"]),
+    ("+delex", Needed, &["DELEX", KEY, "IFEQ", "y"]),
+    ("+del", Needed, &["DEL", KEY]),
+];
+
+/// Tries each right, all in one round trip.
+pub(crate) async fn test(exam: &Exam, survey: &Survey) -> Result<Rights, Failure> {
+    let mut random = [0; Token::BYTES];
+    // Without random bytes two doctors may use one key, and both only find what is there.
+    let _ = getrandom::fill(&mut random);
+    let key = survey.own_key(&format!("doctor:{}", Token::new(random)));
+    let call = |right: &Right| -> Vec<String> {
+        let word = |word: &&str| if *word == KEY { key.to_string() } else { (*word).to_owned() };
+        right.2.iter().map(word).collect()
+    };
+    let replies = exam.ask(&RIGHTS.iter().map(call).collect::<Vec<_>>()).await?;
+    Ok(Rights { selects: exam.selects(), ..Rights::read(&replies, exam.own_delete()) })
+}
+
+impl Rights {
+    fn read(replies: &[Reply], own_delete: Option<&str>) -> Self {
+        let mut rights = Self::default();
+        for ((right, weight, call), reply) in RIGHTS.iter().zip(replies) {
+            let Reply::Error(error) = reply else { continue };
+            // A command of the server's own is used only if it has told that it has it.
+            let is_own = matches!(*right, "+delifeq" | "+delex");
+            if is_own && own_delete != Some(call[0]) {
+                rights.unknown.push(right);
+            } else if is_unknown(error) {
+                rights.unknown.push(right);
+            } else if is_about_keys(error) {
+                rights.keys = true;
+            } else if error.starts_with("NOPERM") {
+                match weight {
+                    Needed => rights.needed.push(right),
+                    Wanted => rights.wanted.push(right),
+                    Nicety => {}
+                }
+            } else if *right == "+set" {
+                rights.cannot_write = Some(crate::error::printable(error));
+            }
+        }
+        rights
+    }
+
+    /// The least with which everything works on this server.
+    pub(crate) fn acl(&self, prefix: &str) -> String {
+        let known = RIGHTS.iter().map(|(right, ..)| *right);
+        let known = known.filter(|right| !self.unknown.contains(right));
+        acl::rules(prefix, known.chain(self.selects.then_some("+select")))
+    }
+}
+
+fn is_unknown(error: &str) -> bool {
+    let error = error.to_lowercase();
+    error.contains("unknown command") || error.contains("unknown subcommand")
+}
+
+fn is_about_keys(error: &str) -> bool {
+    error.starts_with("NOPERM") && error.contains(" key")
+}

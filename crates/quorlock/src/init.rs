@@ -1,0 +1,214 @@
+//! What an operator decides about nodes, and no client may: that no lock is in use ([`fresh`]), and
+//! that nodes, quorum or longest ttl change ([`reconfigure`]).
+//!
+//! Both write the markers by which nodes say for whom they vote; see [`guarantees`](crate::guarantees).
+
+mod keys;
+mod moving;
+
+use std::sync::Arc;
+
+use quorlock_core::marker::Marker;
+
+use self::keys::Change;
+pub use self::moving::{Moving, reconfigure};
+use crate::builder::{ClientBuilder, Survey};
+use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
+use crate::doctor::unfit;
+use crate::error::BuildError;
+use crate::node::RedisNode;
+
+/// A floor is so far ahead of the clocks by which it is set, for those of others may be ahead.
+const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
+
+/// What became of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeDone {
+    /// The node's name.
+    pub node: Arc<str>,
+    /// What was done there, or why nothing was.
+    pub done: Result<Done, String>,
+}
+
+/// What was done on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Done {
+    /// It is marked: its votes count.
+    Marked,
+    /// It was marked for these settings before.
+    WasMarked,
+    /// It votes for nobody until the wait is over.
+    Waits,
+    /// It belongs to the old nodes alone, and votes for nobody any more.
+    Retired,
+}
+
+/// What became of all nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Initialized {
+    /// Per node: the new ones in order, then old ones that were given besides.
+    pub nodes: Vec<NodeDone>,
+    /// How many nodes must grant a lock.
+    pub needed: usize,
+}
+
+impl Initialized {
+    /// How many nodes vote now.
+    pub fn voting(&self) -> usize {
+        let votes = |node: &&NodeDone| matches!(node.done, Ok(Done::Marked | Done::WasMarked));
+        self.nodes.iter().filter(votes).count()
+    }
+}
+
+/// Why nothing could be done, or not enough.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// The settings are wrong; nothing was sent.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// Some nodes must not vote at all. Nothing was written.
+    #[error("nothing was changed: {}", list(nodes))]
+    Unfit {
+        /// Each, and why.
+        nodes: Vec<(Arc<str>, String)>,
+    },
+    /// Too few nodes were reached. Nothing was written.
+    #[error(
+        "nothing was changed: {reached} of {all} nodes answered, {needed} must: {}",
+        list(nodes)
+    )]
+    TooFew {
+        /// So many answered.
+        reached: usize,
+        /// Of so many.
+        all: usize,
+        /// So many must.
+        needed: usize,
+        /// Those that did not, and why.
+        nodes: Vec<(Arc<str>, String)>,
+    },
+    /// Too few of the nodes that vote for the old settings were reached: the others could still make a
+    /// quorum. Nothing was written.
+    #[error(
+        "nothing was changed: {needed} of the nodes that vote for \"{old}\" must answer, or the others \
+         could still grant locks; {reached} did; give the URLs of {} as old nodes", missing.join(", ")
+    )]
+    OldNodes {
+        /// The old settings.
+        old: String,
+        /// So many of their nodes answered.
+        reached: usize,
+        /// So many must.
+        needed: usize,
+        /// Those that were not reached.
+        missing: Vec<String>,
+    },
+    /// Some of the old nodes could not be taken out of use, and too few are left that were. They vote
+    /// for nobody now; run it again.
+    #[error("not done, run it again: {}", list(nodes))]
+    Interrupted {
+        /// What failed where.
+        nodes: Vec<(Arc<str>, String)>,
+    },
+}
+
+fn list(nodes: &[(Arc<str>, String)]) -> String {
+    let nodes: Vec<String> =
+        nodes.iter().map(|(node, why)| format!("node {node}: {why}")).collect();
+    nodes.join("; ")
+}
+
+/// Marks all nodes for clients of these settings, **on the word of the operator that no lock is in
+/// use**: their votes count from now on, without a wait.
+///
+/// Whatever markers there were are replaced; fences go on from above theirs. Nodes that cannot be
+/// reached are told in the result; they join later, after a wait.
+///
+/// # Errors
+/// [`InitError::Unfit`] if a node must not vote, [`InitError::TooFew`] if fewer than a quorum
+/// answered; nothing was written.
+///
+/// # Cancel safety
+/// Some nodes may be marked, others not. It can be called again.
+pub async fn fresh(settings: &ClientBuilder) -> Result<Initialized, InitError> {
+    let survey = settings.survey()?;
+    let looked = look_at_all(&survey, &survey.servers, false).await;
+    check(&survey, &looked)?;
+    let floor = floor(&looked, 0);
+    let marks = survey.servers.iter().zip(&looked);
+    let marks = marks.map(|(server, node)| {
+        let (name, marked) = (node.name.clone(), mark_fresh(&survey, server, node, floor));
+        async move { NodeDone { node: name, done: marked.await } }
+    });
+    let nodes = futures_util::future::join_all(marks).await;
+    Ok(Initialized { nodes, needed: survey.quorum.needed() })
+}
+
+async fn mark_fresh(
+    survey: &Survey,
+    server: &RedisNode,
+    node: &Looked,
+    floor: u64,
+) -> Result<Done, String> {
+    let (facts, run_id, promoted_at) = known(node)?;
+    let cluster = survey.rules.cluster.clone();
+    let marker = Marker { cluster, run_id, promoted_at, floor };
+    let change = Change {
+        from: (written(&facts.marker), written(&facts.adoption)),
+        to: (marker.to_string(), String::new()),
+        age_ms: None,
+    };
+    change.make(survey, server).await.map(|()| Done::Marked)
+}
+
+/// What must still be there when it is changed; see [`Change`].
+fn written(seen: &Seen) -> String {
+    match seen {
+        Seen::Nothing => String::new(),
+        Seen::Text(text) => text.clone(),
+        Seen::Unreadable(_) => "*".to_owned(),
+    }
+}
+
+/// Whether all that answered may vote, and a quorum did.
+fn check(survey: &Survey, looked: &[Looked]) -> Result<(), InitError> {
+    let nodes = unfit(survey, looked);
+    if !nodes.is_empty() {
+        return Err(InitError::Unfit { nodes });
+    }
+    let silent: Vec<_> =
+        looked.iter().filter_map(|node| Some((node, known(node).err()?))).collect();
+    let reached = looked.len() - silent.len();
+    if reached < survey.quorum.needed() {
+        return Err(InitError::TooFew {
+            reached,
+            all: looked.len(),
+            needed: survey.quorum.needed(),
+            nodes: silent.into_iter().map(|(node, why)| (node.name.clone(), why)).collect(),
+        });
+    }
+    Ok(())
+}
+
+/// What is known of a node: facts, its run, and when it was promoted.
+fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
+    let facts = node.facts.as_ref().map_err(ToString::to_string)?;
+    let info = facts.info.as_ref().map_err(Clone::clone)?;
+    Ok((facts, info.run_id.clone(), info.promoted_at.unwrap_or(-1)))
+}
+
+/// Above every clock, and every floor that was; no lower than `least`.
+fn floor(looked: &[Looked], least: u64) -> u64 {
+    let facts = || looked.iter().filter_map(|node| node.facts.as_ref().ok());
+    let times = facts().filter_map(|facts| u64::try_from(facts.time_us?).ok());
+    let floors = facts().filter_map(|facts| match &facts.marker {
+        Seen::Text(text) => Some(Marker::parse(text)?.floor),
+        _ => None,
+    });
+    let ahead = times.max().map_or(0, |time| time.saturating_add(FLOOR_AHEAD_US));
+    ahead.max(floors.max().unwrap_or(0)).max(least)
+}

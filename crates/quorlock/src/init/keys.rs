@@ -1,0 +1,49 @@
+//! Writing a node's marker and adoption, both in one atomic step.
+
+use quorlock_core::marker::Adoption;
+
+use crate::builder::Survey;
+use crate::error::printable;
+use crate::node::{Exam, RedisNode, Reply};
+
+const SCRIPT: &str = include_str!("keys.lua");
+
+/// A change of both keys; an empty text stands for none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// What must be there; `*` is anything.
+    pub(super) from: (String, String),
+    /// What is to be there.
+    pub(super) to: (String, String),
+    /// How old the adoption must be, in milliseconds.
+    pub(super) age_ms: Option<u64>,
+}
+
+impl Change {
+    /// Makes it, on a connection of its own.
+    ///
+    /// # Errors
+    /// In words: it was not made, or that is not known.
+    pub(super) async fn make(&self, survey: &Survey, server: &RedisNode) -> Result<(), String> {
+        let left_max = match self.age_ms {
+            Some(age_ms) => Adoption::TTL_MS.saturating_sub(age_ms).to_string(),
+            None => "-1".to_owned(),
+        };
+        let ttl = Adoption::TTL_MS.to_string();
+        let words = [
+            ("EVAL", SCRIPT, "2"),
+            (&*survey.rules.marker, &*survey.rules.adoption, &*self.from.0),
+            (&*self.from.1, &*self.to.0, &*self.to.1),
+        ];
+        let mut call: Vec<&str> = words.iter().flat_map(|(a, b, c)| [*a, *b, *c]).collect();
+        call.extend([&*ttl, &*left_max]);
+        let exam = Exam::begin(server).await.map_err(|failure| failure.to_string())?;
+        let replies = exam.ask(&[call]).await.map_err(|failure| failure.to_string())?;
+        match replies.first() {
+            Some(Reply::Int(1)) => Ok(()),
+            Some(Reply::Int(0)) => Err("somebody else has changed it meanwhile".to_owned()),
+            Some(Reply::Error(error)) => Err(printable(error)),
+            _ => Err("an answer that does not fit".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! From old nodes, quorum or longest ttl to new ones, without two holders in between.
+//!
+//! Clients of the old settings must not find a quorum any more before those of the new ones can find
+//! one, and locks that were granted before must have ended. So, in this order:
+//!
+//! 1. Of every old list so many nodes must answer that the others are no quorum: `N − Q + 1`.
+//! 2. The markers of all that answer are replaced by one that fits nobody, old or new, and says which
+//!    becomes which. Only when that has been done on as many does anything else happen: whoever is
+//!    killed before leaves nodes that vote for nobody, and that say so.
+//! 3. On the new nodes it is replaced by an adoption, and they wait for longer than any lock may
+//!    still be held. From here on any client of the new settings can finish it.
+//! 4. The new markers are written.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock_core::marker::{Adoption, Cluster, Marker};
+use quorlock_core::{BootTime, Rules};
+
+use super::keys::Change;
+use super::{Done, InitError, Initialized, NodeDone, check, floor, known, written};
+use crate::builder::{ClientBuilder, Survey};
+use crate::clock::Clock;
+use crate::doctor::look::{Looked, Seen, look_at_all};
+use crate::error::BuildError;
+use crate::node::{Node as _, NodeConfig, RedisNode};
+
+/// Ages are counted in whole milliseconds, on two machines.
+const GRACE: Duration = Duration::from_millis(10);
+
+/// A change of settings whose wait has begun.
+#[derive(Debug)]
+pub struct Moving {
+    survey: Survey,
+    over_at: BootTime,
+    floor: u64,
+    /// What has been done on each node so far; the new ones first.
+    pub nodes: Vec<NodeDone>,
+}
+
+/// What clients must agree on, as a marker has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Settings {
+    text: String,
+    names: Vec<String>,
+    quorum: usize,
+    max_ttl_ms: u64,
+}
+
+/// Between the old settings and the new ones, in a marker that fits neither.
+const BECOMES: &str = " becomes ";
+
+impl Settings {
+    fn parse(text: &str) -> Option<Self> {
+        let field = |name: &str| {
+            text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+        };
+        Some(Self {
+            text: text.to_owned(),
+            names: field("nodes")?.split(',').map(str::to_owned).collect(),
+            quorum: field("quorum")?.parse().ok()?,
+            max_ttl_ms: field("max_ttl_ms")?.parse().ok()?,
+        })
+    }
+
+    fn all_of(cluster: &Cluster) -> Vec<Self> {
+        cluster.to_string().split(BECOMES).filter_map(Self::parse).collect()
+    }
+
+    /// So many of its nodes must be out of use for it to be.
+    fn needed(&self) -> usize {
+        (self.names.len() + 1).saturating_sub(self.quorum)
+    }
+}
+
+/// A node's name as markers have it.
+fn name_in_marker(name: &str) -> String {
+    let one = Settings::all_of(&Cluster::new([name], 1, 1)).pop();
+    one.and_then(|one| one.names.into_iter().next()).unwrap_or_default()
+}
+
+/// Moves nodes from the settings that their markers tell of to these. Returns when the wait has
+/// begun; call [`Moving::finish`] when [`Moving::left`] is zero. `others` are nodes of the old
+/// settings that are not among the new ones, under the names that they had: needed only where too few
+/// of the old ones are.
+///
+/// # Errors
+/// [`InitError`]; see there what has been written.
+///
+/// # Cancel safety
+/// May be dropped, or the process killed, at any time, and be called again: no two can come to hold a
+/// lock by it. Until it is, nodes may vote for nobody.
+pub async fn reconfigure(
+    settings: &ClientBuilder,
+    others: &[NodeConfig],
+) -> Result<Moving, InitError> {
+    let survey = settings.survey()?;
+    let servers = with_others(&survey, settings.survey_of(others)?)?;
+    let looked = look_at_all(&survey, &servers, false).await;
+    check(&survey, &looked[..survey.servers.len()])?;
+    let floor = floor(&looked, 0);
+    let states: Vec<Option<State>> =
+        looked.iter().map(|node| State::of(node, &survey.rules)).collect();
+    unknown_markers(&survey, &looked)?;
+    let old = old_settings(&states, &survey.rules);
+    for old in &old {
+        enough_of(old, &servers, &states)?;
+    }
+    let ours = survey.rules.cluster.max_ttl_ms();
+    let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
+    let cluster = Cluster::new(["any"], 1, longest);
+    let wait = Rules { cluster, ..survey.rules.clone() }.quarantine();
+
+    // Nobody's votes, first.
+    let blocked = each(&survey, &servers, &states, |state, place| {
+        state.blocked(&survey.rules, place >= survey.servers.len(), &old)
+    });
+    let blocked = blocked.await;
+    for old in &old {
+        let done: Vec<Option<State>> = states
+            .iter()
+            .zip(&blocked)
+            .map(|(state, done)| state.clone().filter(|_| done.is_ok()))
+            .collect();
+        if enough_of(old, &servers, &done).is_err() {
+            let failed = servers.iter().zip(&blocked).filter_map(|(server, done)| {
+                Some((Arc::from(server.name()), done.as_ref().err()?.clone()))
+            });
+            return Err(InitError::Interrupted { nodes: failed.collect() });
+        }
+    }
+    // Then, the new ones' adoption.
+    let after: Vec<Option<State>> = states
+        .iter()
+        .zip(&blocked)
+        .map(|(state, done)| Some(state.clone()?.after(done.as_ref().ok()?)))
+        .collect();
+    let adopted = each(&survey, &servers[..survey.servers.len()], &after, |state, _| {
+        state.adopted(&survey.rules, wait)
+    });
+    let adopted = adopted.await;
+    Ok(begun(survey, (servers, states), (blocked, adopted), (wait, floor)))
+}
+
+/// What follows from what was done.
+fn begun(
+    survey: Survey,
+    (servers, states): (Vec<RedisNode>, Vec<Option<State>>),
+    (blocked, adopted): (Vec<Made>, Vec<Made>),
+    (wait, floor): (Duration, u64),
+) -> Moving {
+    let mut longest = Duration::ZERO;
+    let mut nodes = Vec::new();
+    for (place, (server, state)) in servers.iter().zip(&states).enumerate() {
+        let made = match (&blocked[place], adopted.get(place)) {
+            (Err(why), _) | (Ok(_), Some(Err(why))) => Err(why.clone()),
+            (Ok(_), None) => Ok(Done::Retired),
+            (Ok(_), Some(Ok(None))) if state.as_ref().is_some_and(State::is_ours) => {
+                Ok(Done::WasMarked)
+            }
+            (Ok(_), Some(Ok(change))) => {
+                let left = match (change, state) {
+                    (None, Some(state)) => state.left(),
+                    _ => wait,
+                };
+                longest = longest.max(left + GRACE);
+                Ok(Done::Waits)
+            }
+        };
+        nodes.push(NodeDone { node: server.name().into(), done: made });
+    }
+    Moving { over_at: Clock::System.now().after(longest), survey, floor, nodes }
+}
+
+impl Moving {
+    /// How much of the wait is left; by the clock that no one sets.
+    pub fn left(&self) -> Duration {
+        self.over_at.remaining(Clock::System.now())
+    }
+
+    /// Writes the new markers.
+    ///
+    /// # Errors
+    /// None of its own: what became of each node is told. One that was restarted meanwhile waits once
+    /// more, and joins by itself.
+    ///
+    /// # Cancel safety
+    /// As [`reconfigure`].
+    pub async fn finish(self) -> Initialized {
+        let Self { survey, floor: least, nodes, .. } = &self;
+        let looked = look_at_all(survey, &survey.servers, false).await;
+        let floor = floor(&looked, *least);
+        let marks = survey.servers.iter().zip(&looked).zip(nodes).map(
+            |((server, node), before)| async move {
+                let done = match &before.done {
+                    Ok(Done::Waits) => mark(survey, server, node, floor).await,
+                    done => done.clone(),
+                };
+                NodeDone { node: node.name.clone(), done }
+            },
+        );
+        let mut done = futures_util::future::join_all(marks).await;
+        done.extend(nodes[survey.servers.len()..].iter().cloned());
+        Initialized { nodes: done, needed: survey.quorum.needed() }
+    }
+}
+
+async fn mark(
+    survey: &Survey,
+    server: &RedisNode,
+    node: &Looked,
+    floor: u64,
+) -> Result<Done, String> {
+    let (facts, run_id, promoted_at) = known(node)?;
+    let cluster = &survey.rules.cluster;
+    let marker = Marker { cluster: cluster.clone(), run_id, promoted_at, floor };
+    if let Seen::Text(text) = &facts.marker {
+        // A client of the new settings was faster.
+        let is_ours = Marker::parse(text).is_some_and(|marker| marker.cluster == *cluster);
+        return if is_ours { Ok(Done::Marked) } else { Err(format!("it says \"{text}\" now")) };
+    }
+    let Seen::Text(text) = &facts.adoption else {
+        return Err(
+            "its data was deleted meanwhile; it waits once more, and joins by itself".into()
+        );
+    };
+    let adoption = Adoption::parse(text)
+        .filter(|adoption| adoption.cluster == *cluster && adoption.run_id == marker.run_id);
+    let Some(adoption) = adoption else {
+        return Err("it was restarted meanwhile; it waits once more, and joins by itself".into());
+    };
+    let change = Change {
+        from: (String::new(), text.clone()),
+        to: (marker.to_string(), String::new()),
+        age_ms: Some(adoption.wait_ms),
+    };
+    change.make(survey, server).await.map(|()| Done::Marked)
+}
+
+/// What a node's keys say.
+#[derive(Clone, Debug)]
+struct State {
+    run_id: Box<str>,
+    marker: String,
+    adoption: String,
+    adopted_for: Duration,
+    /// For whom it votes, or may come to vote.
+    settings: Vec<Settings>,
+    ours: Ours,
+}
+
+/// Whether the node is on the new side already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ours {
+    No,
+    /// It is adopted, for so many milliseconds.
+    Adopted(u64),
+    Marked,
+}
+
+/// What was changed, if anything had to be.
+type Made = Result<Option<Change>, String>;
+
+impl State {
+    /// `None`: it does not answer.
+    fn of(node: &Looked, rules: &Rules) -> Option<Self> {
+        let (facts, run_id, _) = known(node).ok()?;
+        let (marker, adoption) = (written(&facts.marker), written(&facts.adoption));
+        let cluster_of = |marker: &str, adoption: &str| match Marker::parse(marker) {
+            Some(marker) => Some((marker.cluster, Ours::Marked)),
+            None => Adoption::parse(adoption).map(|adoption| {
+                let is_of_this_run = adoption.run_id == run_id;
+                let ours = if is_of_this_run { Ours::Adopted(adoption.wait_ms) } else { Ours::No };
+                (adoption.cluster, ours)
+            }),
+        };
+        let found = cluster_of(&marker, &adoption);
+        let is_ours = found.as_ref().is_some_and(|(cluster, _)| *cluster == rules.cluster);
+        let ours = found.as_ref().filter(|_| is_ours).map_or(Ours::No, |(_, ours)| *ours);
+        let settings = match found {
+            Some((cluster, _)) if !is_ours => Settings::all_of(&cluster),
+            _ => Vec::new(),
+        };
+        Some(Self { run_id, marker, adoption, adopted_for: facts.adopted_for, settings, ours })
+    }
+
+    fn is_ours(&self) -> bool {
+        self.ours == Ours::Marked
+    }
+
+    /// Of the wait of an adoption that was there before.
+    fn left(&self) -> Duration {
+        let Ours::Adopted(wait_ms) = self.ours else { return Duration::ZERO };
+        Duration::from_millis(wait_ms).saturating_sub(self.adopted_for)
+    }
+
+    /// The change to a marker that fits nobody. None is needed where nobody's votes are in question,
+    /// unless the node is `leaving`: then somebody might take it into use again.
+    fn blocked(&self, rules: &Rules, leaving: bool, old: &BTreeSet<Settings>) -> Option<Change> {
+        let last = self.settings.last();
+        let ours = rules.cluster.to_string();
+        let becomes_ours = last.is_some_and(|last| last.text == ours);
+        let chain = match (&*self.settings, old.first()) {
+            ([], Some(old)) if leaving => old.text.clone(),
+            ([], _) => return None,
+            // It has been blocked for these settings before.
+            (_, _) if becomes_ours && !self.marker.is_empty() => return None,
+            (settings, _) => {
+                let texts: Vec<&str> = settings.iter().map(|settings| &*settings.text).collect();
+                texts.join(BECOMES)
+            }
+        };
+        let floor = Marker::parse(&self.marker).map_or(0, |marker| marker.floor);
+        let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
+        // As the new one will be, but for whom.
+        let marker = Marker { cluster, run_id, promoted_at: -1, floor }.to_string();
+        let marker = marker.replacen(&ours, &format!("{chain}{BECOMES}{ours}"), 1);
+        Some(Change {
+            from: (self.marker.clone(), self.adoption.clone()),
+            to: (marker, String::new()),
+            age_ms: None,
+        })
+    }
+
+    /// As it is after the change.
+    fn after(mut self, change: &Option<Change>) -> Self {
+        if let Some(change) = change {
+            (self.marker, self.adoption) = change.to.clone();
+        }
+        self
+    }
+
+    /// The change to an adoption, unless there is one that will do, or the marker.
+    fn adopted(&self, rules: &Rules, wait: Duration) -> Option<Change> {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        match self.ours {
+            Ours::Marked => return None,
+            Ours::Adopted(so_long) if so_long >= wait_ms => return None,
+            _ => {}
+        }
+        let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
+        let adoption = Adoption { cluster, run_id, wait_ms };
+        Some(Change {
+            from: (self.marker.clone(), self.adoption.clone()),
+            to: (String::new(), adoption.to_string()),
+            age_ms: None,
+        })
+    }
+}
+
+/// Makes a change on every node that answered, on all at once.
+async fn each(
+    survey: &Survey,
+    servers: &[RedisNode],
+    states: &[Option<State>],
+    change: impl Fn(&State, usize) -> Option<Change>,
+) -> Vec<Made> {
+    let changes = servers.iter().zip(states).enumerate().map(|(place, (server, state))| {
+        let change = state.as_ref().map(|state| change(state, place));
+        async move {
+            match change {
+                None => Err("it did not answer; it joins later, by a second run".to_owned()),
+                Some(None) => Ok(None),
+                Some(Some(change)) => change.make(survey, server).await.map(|()| Some(change)),
+            }
+        }
+    });
+    futures_util::future::join_all(changes).await
+}
+
+/// The new nodes and the old ones, each once.
+fn with_others(survey: &Survey, others: Vec<RedisNode>) -> Result<Vec<RedisNode>, BuildError> {
+    let mut servers = survey.servers.clone();
+    for other in others {
+        let same = |server: &RedisNode| {
+            server.address() == other.address() || server.name() == other.name()
+        };
+        if servers.iter().any(same) {
+            let hint = "an old node is one that is not among the new ones";
+            return Err(BuildError::Duplicate { name: other.name().to_owned(), hint });
+        }
+        servers.push(other);
+    }
+    Ok(servers)
+}
+
+/// What is not of this version is nobody's here to replace.
+fn unknown_markers(survey: &Survey, looked: &[Looked]) -> Result<(), InitError> {
+    let unknown = looked.iter().filter_map(|node| {
+        let (facts, ..) = known(node).ok()?;
+        let is_known = match &facts.marker {
+            Seen::Nothing => true,
+            Seen::Text(text) => Marker::parse(text).is_some(),
+            Seen::Unreadable(_) => false,
+        };
+        let key = &survey.rules.marker;
+        let why = format!("its key {key} is not this version's; see quorlock doctor");
+        (!is_known).then(|| (node.name.clone(), why))
+    });
+    let nodes: Vec<_> = unknown.collect();
+    if nodes.is_empty() { Ok(()) } else { Err(InitError::Unfit { nodes }) }
+}
+
+/// All settings but ours that any node votes for, or may come to vote for.
+fn old_settings(states: &[Option<State>], rules: &Rules) -> BTreeSet<Settings> {
+    let ours = rules.cluster.to_string();
+    let all = states.iter().flatten().flat_map(|state| state.settings.iter());
+    all.filter(|settings| settings.text != ours).cloned().collect()
+}
+
+/// Whether the nodes that answered are so many of the old ones that the others are no quorum.
+fn enough_of(
+    old: &Settings,
+    servers: &[RedisNode],
+    states: &[Option<State>],
+) -> Result<(), InitError> {
+    let answered: BTreeSet<String> = servers
+        .iter()
+        .zip(states)
+        .filter(|(_, state)| state.is_some())
+        .map(|(server, _)| name_in_marker(server.name()))
+        .collect();
+    let missing: Vec<String> =
+        old.names.iter().filter(|name| !answered.contains(*name)).cloned().collect();
+    let reached = old.names.len() - missing.len();
+    if reached < old.needed() {
+        let (old, needed) = (old.text.clone(), old.needed());
+        return Err(InitError::OldNodes { old, reached, needed, missing });
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! A connection of its own to a server, for questions that no lock asks: those of
+//! [`doctor`](crate::doctor) and [`init`](crate::init). It is made, and greeted, as any other.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use quorlock_core::{Failure, FailureKind, NodeId};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::timeout;
+
+use super::resp::{self, Reply};
+use super::speech::Delete;
+use super::{Connection, RedisNode};
+use crate::node::News;
+
+/// One connection, and one question at a time.
+pub(crate) struct Exam {
+    connection: Arc<Connection>,
+    speaks_resp3: bool,
+    selects: bool,
+    patience: Duration,
+}
+
+impl Exam {
+    /// Connects and logs in, within the node's bound for it.
+    pub(crate) async fn begin(node: &RedisNode) -> Result<Self, Failure> {
+        // Nobody waits for what it may say unasked.
+        let (nobody, _) = unbounded_channel();
+        let shared = &node.shared;
+        let connection = shared.connect(&News::new(NodeId::new(0), nobody)).await?;
+        let speaks_resp3 = !shared.resp2.load(Ordering::Relaxed);
+        let selects = shared.dialer.target.database != 0;
+        Ok(Self { connection, speaks_resp3, selects, patience: shared.connect_timeout })
+    }
+
+    /// The keys are not in the first database.
+    pub(crate) fn selects(&self) -> bool {
+        self.selects
+    }
+
+    /// The server can push, so who waits for a lock is told when it changes.
+    pub(crate) fn speaks_resp3(&self) -> bool {
+        self.speaks_resp3
+    }
+
+    /// The server's own command that compares and deletes, if it has one and says so.
+    pub(crate) fn own_delete(&self) -> Option<&'static str> {
+        self.connection.skills.delete.map(|delete| match delete {
+            Delete::IfEq => "DELIFEQ",
+            Delete::Ex => "DELEX",
+        })
+    }
+
+    /// Asks all of this in one round trip. Errors that the server answers are replies; none of them
+    /// ends the others.
+    pub(crate) async fn ask<W: AsRef<[u8]>>(
+        &self,
+        commands: &[Vec<W>],
+    ) -> Result<Vec<Reply>, Failure> {
+        let wire = &self.connection.wire;
+        let said = wire.send(|out| {
+            for words in commands {
+                let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
+                resp::write(out, &words);
+            }
+            commands.len()
+        })?;
+        let answered = async {
+            tokio::select! {
+                biased;
+                replies = said => replies.map_err(|_| wire.why_closed()),
+                () = wire.run() => Err(wire.why_closed()),
+            }
+        };
+        timeout(self.patience, answered).await.unwrap_or_else(|_| {
+            let bound = format!("nothing within {:?}", self.patience);
+            Err(Failure::new(FailureKind::Silent).with_detail(bound))
+        })
+    }
+}

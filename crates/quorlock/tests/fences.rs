@@ -1,0 +1,165 @@
+//! Fences on real servers: numbers that grow from holder to holder, whoever it is.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    PATIENCE, all_servers, all_up, builder, calls, client, eventually, five, get, pttl, run,
+};
+use quorlock::node::MemoryNode;
+use quorlock::{Client, blocking};
+use quorlock_servers::{Nodes, ServerOptions};
+
+const COUNTER: &str = "quorlock:fence:orders";
+
+/// Seven days, in milliseconds.
+const WEEK: i64 = 7 * 86_400_000;
+
+#[tokio::test]
+async fn fences_grow_from_holder_to_holder() {
+    for binary in all_servers("fences_grow_from_holder_to_holder") {
+        let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
+        let clients = [client(&nodes), builder(&nodes).fenced().build().unwrap()];
+        let mut last = 0;
+        for turn in 0..10 {
+            let guard = clients[turn % 2].acquire("orders").fenced().await.unwrap();
+            assert!(guard.fence() > last, "{} after {last}", guard.fence());
+            assert!(!guard.is_superseded());
+            last = guard.fence();
+            assert!(guard.release().await.is_released());
+        }
+        // The numbers are times as long as clocks agree, and so have a meaning to people.
+        assert!(last > 1_700_000_000_000_000 && last < 1 << 53, "{last}");
+        // From hand to hand within a process, too.
+        let guard = clients[0].acquire("orders").fenced().await.unwrap();
+        let next = tokio::spawn(clients[0].acquire("orders").fenced().into_future());
+        eventually("it waits", || clients[0].stats().calls_waiting == 1).await;
+        let first = guard.fence();
+        assert!(guard.release().await.handed_over);
+        let next = next.await.unwrap().unwrap();
+        assert!(first > last && next.fence() > first);
+        assert!(next.release().await.is_released());
+        for node in &nodes {
+            assert!(pttl(node, COUNTER) > WEEK - 600_000, "{}", pttl(node, COUNTER));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_guard_that_was_asked_for_none_has_no_fence() {
+    let client =
+        Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).build().unwrap();
+    let guard = client.acquire("orders").await.unwrap();
+    assert_eq!((guard.fence(), guard.is_superseded()), (0, false));
+    assert!(guard.release().await.is_released());
+    assert!(client.acquire("orders").fenced().await.unwrap().fence() > 0);
+}
+
+#[tokio::test]
+async fn an_uncontended_fenced_acquire_is_one_command_per_node() {
+    let Some(nodes) = five("an_uncontended_fenced_acquire_is_one_command_per_node") else { return };
+    let client = builder(&nodes).key_prefix("app:").build().unwrap();
+    all_up(&client).await;
+    // The counters agree from the first one on.
+    for _ in 0..2 {
+        for node in &nodes {
+            run(node, &["CONFIG", "RESETSTAT"]);
+        }
+        let guard = client.acquire("orders").fenced().auto_extend(false).await.unwrap();
+        eventually("all have voted", || guard.votes() == 5).await;
+        for node in &nodes {
+            let said = ["evalsha", "eval"].map(|command| calls(node, command));
+            assert_eq!(said, [1, 0], "{}", node.address());
+            assert_eq!(get(node, "app:quorlock:fence:orders"), Some(guard.fence().to_string()));
+        }
+        assert!(guard.release().await.is_released());
+    }
+}
+
+/// What servers have forgotten of scripts costs nothing but time.
+#[tokio::test]
+async fn a_fence_is_had_when_the_scripts_are_gone() {
+    for binary in all_servers("a_fence_is_had_when_the_scripts_are_gone") {
+        let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
+        let client = client(&nodes);
+        all_up(&client).await;
+        for node in &nodes {
+            run(node, &["SCRIPT", "FLUSH"]);
+        }
+        // One attempt, and nothing else under way.
+        let guard = client.try_acquire("orders").fenced().await.unwrap();
+        assert!(guard.fence() > 0);
+        assert!(guard.release().await.is_released());
+        for node in &nodes {
+            run(node, &["SCRIPT", "FLUSH"]);
+        }
+        // Many at once: some are too late to be asked again, and try anew.
+        let calls = (0..50).map(|number| client.acquire(format!("job {number}")).fenced());
+        let calls: Vec<_> = calls.map(|call| tokio::spawn(call.into_future())).collect();
+        for call in calls {
+            assert!(call.await.unwrap().unwrap().fence() > 0);
+        }
+        for node in &nodes {
+            eventually("no lock is left", || get(node, "job 7").is_none()).await;
+        }
+    }
+}
+
+/// A call that is given up while a server says that it does not know the script: the release is on its
+/// way by then, and nothing that sets the lock may come behind it.
+#[tokio::test]
+async fn a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone() {
+    let test = "a_call_that_is_given_up_leaves_nothing_when_the_scripts_are_gone";
+    let Some(nodes) = five(test) else { return };
+    let client = builder(&nodes).ttl(Duration::from_secs(30)).build().unwrap();
+    all_up(&client).await;
+    for number in 0..40 {
+        for node in &nodes {
+            run(node, &["SCRIPT", "FLUSH"]);
+        }
+        let call = tokio::spawn(client.acquire(format!("job {number}")).fenced().into_future());
+        for _ in 0..number / 4 {
+            tokio::task::yield_now().await;
+        }
+        call.abort();
+        let _ = call.await;
+    }
+    client.shutdown(PATIENCE).await.unwrap();
+    for (number, node) in (0..40).flat_map(|number| nodes.iter().map(move |node| (number, node))) {
+        assert_eq!(get(node, &format!("job {number}")), None, "{number} on {}", node.address());
+    }
+}
+
+/// A node that lost the lock has given a larger number to somebody since.
+#[tokio::test]
+async fn a_holder_is_told_that_it_may_have_been_superseded() {
+    let Some(nodes) = five("a_holder_is_told_that_it_may_have_been_superseded") else { return };
+    let client = client(&nodes);
+    all_up(&client).await;
+    let guard = client.acquire("orders").fenced().await.unwrap();
+    eventually("all have voted", || guard.votes() == 5).await;
+    run(&nodes[0], &["DEL", "orders"]);
+    let larger = (guard.fence() + 1).to_string();
+    run(&nodes[0], &["SET", COUNTER, &larger]);
+    // Which is found when the vote is to be healed.
+    let _ = guard.extend().await;
+    eventually("it is told", || guard.is_superseded()).await;
+    assert!(guard.is_valid(), "the others' votes are enough");
+    assert_eq!(get(&nodes[0], "orders"), None, "nothing was written there");
+    assert_eq!(get(&nodes[0], COUNTER), Some(larger));
+}
+
+#[test]
+fn the_blocking_front_has_fences_too() {
+    let nodes = ["a", "b", "c"].map(MemoryNode::new);
+    let client = blocking::Client::build(blocking::Client::builder().custom_nodes(nodes)).unwrap();
+    let first = client.acquire("orders").fenced().call().unwrap();
+    let fence = first.fence();
+    assert!(fence > 0 && !first.is_superseded());
+    first.release();
+    assert!(client.acquire("orders").fenced().call().unwrap().fence() > fence);
+    client.shutdown(Duration::from_secs(5)).unwrap();
+}

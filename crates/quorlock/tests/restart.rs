@@ -1,0 +1,416 @@
+//! The restart guard on real servers: nodes that may have forgotten their votes have none.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use common::{PATIENCE, all_servers, calls, eventually, get, key_count, run};
+use quorlock::node::FailureKind;
+use quorlock::{AcquireError, Client, ClientBuilder, Guard, NodeStanding, RestartGuard};
+use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions, find_or_skip};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+/// Short, so that the quarantine is.
+const TTL: Duration = Duration::from_millis(500);
+
+/// The ttl × 1.01 + 2 s.
+const QUARANTINE: Duration = Duration::from_millis(2505);
+
+/// The keys of the library's own that a node keeps.
+const MARKER: &str = "quorlock:node";
+const ADOPTION: &str = "quorlock:adopt";
+
+fn strict(nodes: &[Server]) -> ClientBuilder {
+    named("abcdefg".chars().zip(nodes.iter().map(Server::url)))
+}
+
+fn named(nodes: impl IntoIterator<Item = (char, String)>) -> ClientBuilder {
+    let nodes = nodes.into_iter().map(|(name, url)| format!("{name}={url}"));
+    Client::builder().nodes(nodes).ttl(TTL).max_ttl(TTL).node_timeout(TTL / 4).wait(PATIENCE)
+}
+
+fn start(test: &str, count: usize, options: ServerOptions) -> Option<Nodes> {
+    common::start(test, count, options)
+}
+
+fn with_args(args: &[&str]) -> ServerOptions {
+    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+    ServerOptions { args, listen: Listen::Tcp, ..ServerOptions::default() }
+}
+
+fn standing(client: &Client, place: usize) -> NodeStanding {
+    client.stats().nodes[place].standing.clone()
+}
+
+/// Waits until all of a client's nodes vote. Somebody must ask for that.
+async fn all_trusted(client: &Client) {
+    let guard = client.acquire("warming up").await.unwrap();
+    assert!(guard.release().await.is_released());
+    for place in 0..client.stats().nodes.len() {
+        let is_trusted = || standing(client, place) == NodeStanding::Trusted;
+        eventually("all nodes are trusted", is_trusted).await;
+    }
+    eventually("nothing is held", || client.stats().releases_owed == 0).await;
+}
+
+/// Why a lock that nobody holds cannot be had right now.
+async fn unsafe_now(client: &Client) -> AcquireError {
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    assert!(!error.is_contended() && !error.lacks_rights(), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn a_server_is_waited_for_once_and_is_trusted_then() {
+    let servers = all_servers("a_server_is_waited_for_once_and_is_trusted_then");
+    let each = servers.into_iter().map(|binary| async move {
+        let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
+        let client = strict(&nodes).build().unwrap();
+        let (told, mut seen) = watch::channel(None);
+        let started = Instant::now();
+        let acquiring = tokio::spawn(client.acquire("orders").progress(told).into_future());
+        seen.changed().await.unwrap();
+        let waiting = seen.borrow().clone().unwrap();
+        assert!(waiting.untrusted && !waiting.contended);
+        let said = waiting.nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        assert!(said.contains("its votes count in 3 s"), "{said}");
+
+        let guard = acquiring.await.unwrap().unwrap();
+        assert!(started.elapsed() >= QUARANTINE, "{:?}", started.elapsed());
+        assert!(guard.release().await.is_released());
+        for (place, node) in nodes.iter().enumerate() {
+            eventually("it is trusted", || standing(&client, place) == NodeStanding::Trusted).await;
+            let marker = get(node, MARKER).unwrap();
+            let agreed = "quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=500 run_id=";
+            assert!(marker.starts_with(agreed), "{marker}");
+            assert_eq!(get(node, ADOPTION), None);
+        }
+        // Whoever comes after need not wait.
+        let next = strict(&nodes).build().unwrap();
+        assert!(next.try_acquire("orders").await.unwrap().is_valid());
+        assert_eq!(standing(&next, 0).to_string(), "trusted");
+    });
+    // All at a time, for they mostly wait.
+    each.collect::<JoinSet<()>>().join_all().await;
+}
+
+#[tokio::test]
+async fn who_will_not_wait_is_told_how_long_it_would_take() {
+    let test = "who_will_not_wait_is_told_how_long_it_would_take";
+    let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
+    let client = strict(&nodes).build().unwrap();
+    let error = unsafe_now(&client).await;
+    let left = error.retry_after().unwrap();
+    assert!(left <= QUARANTINE + Duration::from_secs(1), "{left:?}");
+    let text = error.to_string();
+    assert!(text.contains("too few nodes can be trusted, 2 of 3 must grant"), "{text}");
+    let reason = ": quarantined: is new, or has lost its data, its votes count in 3 s";
+    assert!(text.contains(reason), "{text}");
+    assert!(matches!(standing(&client, 0), NodeStanding::Quarantined { .. }));
+
+    // The same for a wait that is too short: there is no use in it.
+    let short = Duration::from_millis(1500);
+    let error = client.acquire("orders").wait(short).await.unwrap_err();
+    let AcquireError::Unsafe(attempts) = &error else { panic!("{error}") };
+    assert!(attempts.elapsed < short, "{error}");
+    assert!(error.retry_after().is_some());
+    for node in &nodes {
+        eventually("nothing but the adoption is left", || key_count(node) == 1).await;
+        assert!(get(node, ADOPTION).is_some());
+    }
+}
+
+/// The long ttl of the next test, within which three servers are started again.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Three of five servers come back empty while a lock is held. Returns whether there were two holders.
+async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
+    let builder = || {
+        let nodes = "abcde".chars().zip(nodes.urls());
+        let builder = named(nodes).ttl(LONG).max_ttl(LONG).auto_extend(false);
+        builder.node_timeout(Duration::from_millis(400)).restart_guard(guard)
+    };
+    let (client, known) = (builder().build().unwrap(), builder().build().unwrap());
+    drop(known.acquire("warming up").await.unwrap());
+    // Exactly three votes would be too few of a promise: the lock has all five.
+    let holder: Guard = loop {
+        let guard = client.acquire("orders").await.unwrap();
+        if guard.votes() == 5 {
+            break guard;
+        }
+        // Some node was still in quarantine, or slow.
+        assert!(guard.release().await.is_released());
+        sleep(Duration::from_millis(50)).await;
+    };
+    std::thread::scope(|scope| {
+        for node in nodes.iter().take(3) {
+            scope.spawn(|| node.restart().unwrap());
+        }
+    });
+    // One that knew the servers before, and one that does not.
+    let new = builder().build().unwrap();
+    let (resource, still) = ("orders", &holder);
+    let is_second = async |rival: &Client| {
+        let guard = rival.acquire(resource).auto_extend(false).await.unwrap();
+        let both = still.is_valid() && guard.is_valid();
+        assert!(guard.release().await.is_released());
+        both
+    };
+    let (first, second) = tokio::join!(is_second(&new), is_second(&known));
+    first || second
+}
+
+/// Killed by SIGKILL and started again empty, at once.
+#[tokio::test]
+async fn restarted_nodes_give_a_held_lock_to_nobody_else() {
+    let test = "restarted_nodes_give_a_held_lock_to_nobody_else";
+    let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
+    assert!(!three_of_five_forget(&nodes, RestartGuard::Strict).await, "two held it");
+}
+
+/// The same without the guard: so the test above can fail.
+#[tokio::test]
+async fn without_the_guard_restarted_nodes_give_it_to_another() {
+    let test = "without_the_guard_restarted_nodes_give_it_to_another";
+    let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
+    assert!(
+        three_of_five_forget(&nodes, RestartGuard::Off).await,
+        "the servers have not forgotten"
+    );
+}
+
+#[tokio::test]
+async fn clients_with_different_lists_are_told_both() {
+    let test = "clients_with_different_lists_are_told_both";
+    let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
+    let five = strict(&nodes).build().unwrap();
+    all_trusted(&five).await;
+    let four = strict(&nodes[..4]).build().unwrap();
+    // At the first acquire, and with time to spare: waiting does not mend it.
+    let error = four.acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    assert_eq!(error.retry_after(), None);
+    let failure = error.nodes().iter().find_map(|node| node.failure());
+    assert_eq!(failure.unwrap().kind(), FailureKind::OtherConfiguration);
+    let text = error.to_string();
+    for list in ["nodes=a,b,c,d,e quorum=3", "nodes=a,b,c,d quorum=3"] {
+        assert!(text.contains(list), "{text}");
+    }
+    assert!(five.try_acquire("orders").await.is_ok(), "the others are not disturbed");
+}
+
+/// One server by two addresses, which the client cannot tell from two servers: but it can be asked.
+#[tokio::test]
+async fn one_server_under_two_names_is_refused() {
+    let test = "one_server_under_two_names_is_refused";
+    let Some(nodes) = start(test, 2, with_args(&[])) else { return };
+    let Reply::Array(config) = run(&nodes[0], &["CONFIG", "GET", "unixsocket"]) else { panic!() };
+    let Reply::Bulk(Some(path)) = &config[1] else { panic!("{config:?}") };
+    let socket = format!("redis+unix://{}", String::from_utf8_lossy(path));
+    let urls = [('a', nodes[0].url()), ('b', socket), ('c', nodes[1].url())];
+    let client = named(urls).build().unwrap();
+    let error = client.acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    let twins = error.nodes().iter().filter_map(|node| node.failure());
+    assert_eq!(twins.filter(|failure| failure.kind() == FailureKind::SameServer).count(), 2);
+    assert!(error.to_string().contains("is the same server"), "{error}");
+}
+
+/// What a client of this one server is told.
+async fn refusal_of(server: &Server) -> String {
+    let client = strict(std::slice::from_ref(server)).build().unwrap();
+    // Whoever waits does so in the hope that somebody mends it.
+    let error = unsafe_now(&client).await;
+    assert_eq!(error.retry_after(), None, "{error}");
+    let failure = error.nodes()[0].failure().unwrap();
+    assert_eq!(failure.kind(), FailureKind::Unsafe);
+    let NodeStanding::Refused(standing) = standing(&client, 0) else { panic!("{error}") };
+    assert_eq!(standing.to_string(), failure.to_string());
+    error.to_string()
+}
+
+#[tokio::test]
+async fn servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_fix() {
+    let test = "servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_fix";
+    let Some(binary) = find_or_skip(test) else { return };
+    let server = |args: &[&str]| Server::start(&binary, with_args(args)).unwrap();
+
+    let replica = server(&[]);
+    run(&replica, &["REPLICAOF", "127.0.0.1", "1"]);
+    let text = refusal_of(&replica).await;
+    assert!(text.contains("it is a replica") && text.contains("list masters alone"), "{text}");
+
+    let evicting = server(&["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"]);
+    let text = refusal_of(&evicting).await;
+    assert!(text.contains("its maxmemory-policy is allkeys-lru"), "{text}");
+    assert!(text.contains("CONFIG SET maxmemory-policy noeviction"), "{text}");
+
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let clustered = server(&["--cluster-enabled", "yes", "--cluster-port", &free]);
+    let text = refusal_of(&clustered).await;
+    assert!(text.contains("it is in cluster mode"), "{text}");
+    assert!(text.contains("use independent masters"), "{text}");
+}
+
+/// A master and its replica, in step.
+async fn follow(replica: &Server, master: &Server) {
+    let (_, port) =
+        master.url().rsplit_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    run(replica, &["REPLICAOF", "127.0.0.1", &port]);
+    eventually("the replica is in step", || {
+        let Reply::Bulk(Some(info)) = run(replica, &["INFO", "replication"]) else { panic!() };
+        String::from_utf8_lossy(&info).contains("master_link_status:up")
+    })
+    .await;
+}
+
+/// A replica that has become the master has what the old master had sent it, which may lack the last
+/// votes: so it is adopted first.
+#[tokio::test]
+async fn a_promoted_replica_is_waited_for() {
+    let Some(nodes) = start("a_promoted_replica_is_waited_for", 2, with_args(&[])) else { return };
+    let old = strict(&nodes[..1]).build().unwrap();
+    all_trusted(&old).await;
+    follow(&nodes[1], &nodes[0]).await;
+    assert!(get(&nodes[1], MARKER).is_some(), "it has the old master's marker");
+    run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
+    let new = strict(&nodes[1..]).build().unwrap();
+    let error = unsafe_now(&new).await;
+    assert!(error.to_string().contains("quarantined: was a replica"), "{error}");
+    all_trusted(&new).await;
+    // It remains one that was promoted, and is waited for once.
+    let next = strict(&nodes[1..]).build().unwrap();
+    assert!(next.try_acquire("orders").await.is_ok());
+}
+
+/// What is behind a client's back, on a connection that lasts.
+#[tokio::test]
+async fn a_flush_is_noticed() {
+    let Some(nodes) = start("a_flush_is_noticed", 3, ServerOptions::default()) else { return };
+    let client = strict(&nodes).build().unwrap();
+    all_trusted(&client).await;
+    let holder = client.acquire("orders").await.unwrap();
+    for node in &nodes {
+        run(node, &["FLUSHALL"]);
+    }
+    // The very first that asks is not believed: the marker behind its vote is gone.
+    let rival = strict(&nodes).build().unwrap();
+    let error = rival.try_acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    let error = client.try_acquire("other").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    let guard = rival.acquire("orders").await.unwrap();
+    assert!(!holder.is_valid() && guard.is_valid());
+}
+
+#[tokio::test]
+async fn another_masters_data_is_noticed() {
+    let Some(nodes) = start("another_masters_data_is_noticed", 2, with_args(&[])) else { return };
+    let client = strict(&nodes[..1]).build().unwrap();
+    all_trusted(&client).await;
+    let holder = client.acquire("orders").await.unwrap();
+    // The connection lasts, and so do uptime and run id: but what the node knew is gone.
+    follow(&nodes[0], &nodes[1]).await;
+    run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(get(&nodes[0], "orders"), None);
+    let error = client.try_acquire("other").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    let rival = strict(&nodes[..1]).build().unwrap();
+    unsafe_now(&rival).await;
+    drop(holder);
+    all_trusted(&client).await;
+}
+
+/// A server that reads its own data anew forgets nothing, and goes on voting.
+#[tokio::test]
+async fn a_reload_of_its_own_data_costs_no_vote() {
+    let test = "a_reload_of_its_own_data_costs_no_vote";
+    let Some(binary) = find_or_skip(test) else { return };
+    let args: &[&str] = match binary.version.major {
+        ..7 => &[],
+        7.. => &["--enable-debug-command", "yes"],
+    };
+    let nodes = Nodes::start(&binary, 3, with_args(args)).unwrap();
+    let client = strict(&nodes).build().unwrap();
+    all_trusted(&client).await;
+    let holder = client.acquire("orders").await.unwrap();
+    for node in &nodes {
+        run(node, &["DEBUG", "RELOAD"]);
+    }
+    let rival = strict(&nodes).build().unwrap();
+    let error = rival.try_acquire("orders").await.unwrap_err();
+    assert!(error.is_contended(), "{error}");
+    assert_eq!(holder.loss(), None);
+    all_trusted(&rival).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
+    let test = "a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker";
+    let durable = with_args(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let Some(nodes) = start(test, 1, durable) else { return };
+    let build = |lasting: &[&str]| strict(&nodes).lasting_nodes(lasting.iter().copied()).build();
+    all_trusted(&build(&["a"]).unwrap()).await;
+    nodes[0].restart().unwrap();
+    let error = unsafe_now(&build(&[]).unwrap()).await;
+    assert!(error.to_string().contains("quarantined: started "), "{error}");
+    let guard = build(&["a"]).unwrap().acquire("orders").wait(Duration::from_secs(1)).await;
+    assert!(guard.is_ok(), "{guard:?}");
+    let unknown = build(&["a", "z"]).unwrap_err().to_string();
+    assert_eq!(unknown, "there is no node \"z\" in the list; there are a");
+}
+
+#[tokio::test]
+async fn observing_tells_and_does_nothing_else() {
+    let test = "observing_tells_and_does_nothing_else";
+    let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
+    let client = strict(&nodes).restart_guard(RestartGuard::Observe).build().unwrap();
+    let guard = client.try_acquire("orders").await.unwrap();
+    for (place, node) in nodes.iter().enumerate() {
+        let is_told = || matches!(standing(&client, place), NodeStanding::Quarantined { .. });
+        eventually("it is told", is_told).await;
+        assert_eq!((get(node, MARKER), get(node, ADOPTION)), (None, None));
+    }
+    assert!(guard.release().await.is_released());
+    let off = strict(&nodes).restart_guard(RestartGuard::Off).build().unwrap();
+    assert!(off.try_acquire("orders").await.is_ok());
+    assert_eq!(standing(&off, 0), NodeStanding::Unguarded);
+}
+
+/// The first lock costs a connection with its greeting, and one round trip in which all else is; every
+/// further batch one command more than without the guard.
+#[tokio::test]
+async fn proof_costs_one_command_per_batch_and_one_per_connection() {
+    let test = "proof_costs_one_command_per_batch_and_one_per_connection";
+    let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
+    all_trusted(&strict(&nodes).build().unwrap()).await;
+    // To ask is to send INFO, which is counted from the next time on: so that one comes first.
+    let counts =
+        |node: &Server| ["info", "hello", "set", "get"].map(|command| calls(node, command));
+    let reset = || {
+        for node in &nodes {
+            run(node, &["CONFIG", "RESETSTAT"]);
+        }
+    };
+    reset();
+    let client = strict(&nodes).auto_extend(false).build().unwrap();
+    let guard = client.try_acquire("orders").await.unwrap();
+    eventually("all have voted", || guard.votes() == 3).await;
+    for node in &nodes {
+        assert_eq!(counts(node), [1, 1, 1, 1], "{}", node.address());
+    }
+    assert!(guard.release().await.is_released());
+    eventually("all have released", || client.stats().releases_owed == 0).await;
+    reset();
+    let guard = client.try_acquire("orders").await.unwrap();
+    eventually("all have voted", || guard.votes() == 3).await;
+    for node in &nodes {
+        assert_eq!(counts(node), [0, 0, 1, 1], "{}", node.address());
+    }
+}

@@ -1,0 +1,202 @@
+//! Fences are unique and grow, and a resource that refuses smaller ones is never written to by two in
+//! turns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quorlock_core::{Answer, Command, Counter, Key, LockId, Token};
+
+use super::Verdict;
+use crate::count::{Count, Counts};
+use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
+use crate::guard::{Guard, GuardId};
+use crate::ledger::subject;
+use crate::view::View;
+
+pub(crate) const NAME: &str = "fencing";
+
+pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
+     while F survives. (protocol, 7) — S18: a fence t is shown only with F = t exactly on ≥ Q nodes \
+     whose votes we hold. S19: F is written only with a grant or under L == our value; never decreases. \
+     S20: exact arithmetic below 2^53. (protocol, 9)";
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Fencing {
+    /// The largest fence that was shown.
+    shown: BTreeMap<Key, u64>,
+    all: BTreeSet<(Key, u64)>,
+    /// What had been shown when an attempt began, and when a lease was to be handed over.
+    before: BTreeMap<(ClientId, LockId), u64>,
+    handed: BTreeMap<Token, u64>,
+    /// What each node was last seen to count.
+    counters: Vec<BTreeMap<Key, u64>>,
+    /// The nodes that have lost counters.
+    lost: BTreeSet<NodeIndex>,
+    /// What a resource has accepted last, and of whom.
+    accepted: BTreeMap<Key, (u64, GuardId)>,
+}
+
+impl Fencing {
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self {
+            shown: BTreeMap::new(),
+            all: BTreeSet::new(),
+            before: BTreeMap::new(),
+            handed: BTreeMap::new(),
+            counters: vec![BTreeMap::new(); nodes],
+            lost: BTreeSet::new(),
+            accepted: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn check(
+        &mut self,
+        fact: &Fact<'_>,
+        view: &View<'_>,
+        counts: &mut Counts,
+    ) -> Verdict {
+        match fact {
+            Fact::Begun { client, lock, .. } => {
+                let request = view.ledger.request(*client, *lock);
+                if let Some(request) = request.filter(|request| request.fenced.is_some()) {
+                    let shown = self.shown_for(&request.key);
+                    self.before.insert((*client, *lock), shown);
+                }
+                Ok(())
+            }
+            Fact::ReleaseAsked { guard, .. } => {
+                let fenced = view.guards.of(*guard).filter(|guard| guard.fence.is_some());
+                if let Some(guard) = fenced {
+                    self.handed.insert(guard.token, self.shown_for(&guard.request.key));
+                }
+                Ok(())
+            }
+            Fact::Granted { guard: id, .. } => {
+                let Some(guard) = view.guards.of(*id) else { return Ok(()) };
+                match (guard.fence, &guard.request.fenced) {
+                    (None, None) => Ok(()),
+                    (Some(fence), Some(_)) => {
+                        is_recorded(*id, guard, fence, view)?;
+                        self.granted(*id, guard, fence, view, counts)
+                    }
+                    (fence, _) => Err(format!("{id} has the fence {fence:?}, as nobody asked")),
+                }
+            }
+            Fact::Executed { node, command, answer, .. } => {
+                self.executed(*node, command, answer, view)
+            }
+            Fact::Written { guard } => self.written(*guard, view, counts),
+            Fact::Mishap(
+                Mishap::NodeCrashed { node, keeps_data: false, .. }
+                | Mishap::NodeFlushed { node }
+                | Mishap::NodeOverwritten { node },
+            ) => {
+                self.counters[*node].clear();
+                self.lost.insert(*node);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn shown_for(&self, key: &Key) -> u64 {
+        self.shown.get(key).copied().unwrap_or(0)
+    }
+
+    fn granted(
+        &mut self,
+        id: GuardId,
+        guard: &Guard,
+        fence: u64,
+        view: &View<'_>,
+        counts: &mut Counts,
+    ) -> Verdict {
+        let key = &guard.request.key;
+        let before = match guard.turn {
+            0 => self.before.remove(&(id.client, id.lock)).unwrap_or(0),
+            _ => self.handed.remove(&guard.token).unwrap_or(0),
+        };
+        let known = !self.all.insert((key.clone(), fence));
+        let shown = self.shown.entry(key.clone()).or_default();
+        *shown = fence.max(*shown);
+        let wrong = if fence >= Counter::LIMIT {
+            "is too large to be exact".to_owned()
+        } else if known {
+            "was shown before".to_owned()
+        } else if fence <= before {
+            format!("is not larger than {before}, which was shown before this attempt began")
+        } else {
+            return Ok(());
+        };
+        if self.lost.len() > view.spare_counters {
+            counts.add(Count::FencesLost);
+            return Ok(());
+        }
+        Err(format!("{id} has the fence {fence} for {key}, which {wrong}"))
+    }
+
+    /// S19: a counter moves only with a grant, or for who holds the lock there.
+    fn executed(
+        &mut self,
+        node: NodeIndex,
+        command: &Command,
+        answer: &Answer,
+        view: &View<'_>,
+    ) -> Verdict {
+        let (Command::AcquireFenced { counter, .. }
+        | Command::Raise { counter, .. }
+        | Command::HealFenced { counter, .. }
+        | Command::ExtendFenced { counter, .. }) = command
+        else {
+            return Ok(());
+        };
+        let after = view.node(node).fence(counter).unwrap_or(0);
+        // What a node counts that has been given other data is known when it has been seen.
+        let Some(before) = self.counters[node].insert(counter.key.clone(), after) else {
+            return Ok(());
+        };
+        let holds = subject(command).is_some_and(|(key, value)| {
+            view.node(node).stored(key, view.now).is_some_and(|stored| stored.holds(value))
+        });
+        let may = match answer {
+            Answer::GrantedFenced { .. } => after >= before,
+            Answer::Raised { .. } => after >= before && holds,
+            _ => after == before,
+        };
+        match may {
+            true => Ok(()),
+            false => Err(format!(
+                "the counter of node {node} has gone from {before} to {after}: {command:?}"
+            )),
+        }
+    }
+
+    /// A resource accepts a write unless it has accepted one with a larger fence.
+    fn written(&mut self, id: GuardId, view: &View<'_>, counts: &mut Counts) -> Verdict {
+        let Some(guard) = view.guards.of(id) else { return Ok(()) };
+        let Some(fence) = guard.fence else { return Ok(()) };
+        let key = &guard.request.key;
+        let (largest, of) = *self.accepted.entry(key.clone()).or_insert((fence, id));
+        if fence > largest {
+            self.accepted.insert(key.clone(), (fence, id));
+        } else if fence < largest {
+            counts.add(Count::FencedOff);
+        } else if of != id && self.lost.len() <= view.spare_counters {
+            return Err(format!("{key} is written to by {of} and by {id}, with one fence"));
+        }
+        Ok(())
+    }
+}
+
+/// S18: the fence is what the counters of a quorum show whose votes are held.
+fn is_recorded(id: GuardId, guard: &Guard, fence: u64, view: &View<'_>) -> Verdict {
+    let Some(token) = view.ledger.of_guard(guard) else { return Ok(()) };
+    let nodes = view.quorum.node_ids().zip(&token.nodes);
+    let recorded = nodes.filter(|(node, record)| {
+        guard.validity.has_vote_of(*node) && record.recorded == Some(fence)
+    });
+    let count = recorded.count();
+    if view.quorum.is_reached(count) {
+        return Ok(());
+    }
+    Err(format!("{id} is shown the fence {fence}, which {count} nodes have recorded"))
+}
