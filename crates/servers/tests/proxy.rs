@@ -202,3 +202,18 @@ async fn a_server_that_is_down_takes_no_connection_until_it_is_back() {
     lab.server.restart().unwrap();
     lab.connect().await;
 }
+
+#[tokio::test]
+async fn new_connections_lead_elsewhere_and_old_ones_stay() {
+    let Some(lab) = Lab::start("new_connections_lead_elsewhere_and_old_ones_stay").await else {
+        return;
+    };
+    let Some(other) = Lab::start("new_connections_lead_elsewhere_and_old_ones_stay").await else {
+        return;
+    };
+    let mut old = lab.connect().await;
+    lab.proxy.lead_to(&other.server);
+    assert_eq!(ask(&mut lab.connect().await, "SET new 1", 5).await, "+OK\r\n");
+    assert_eq!(ask(&mut old, "SET old 1", 5).await, "+OK\r\n");
+    assert!(other.has("new") && !other.has("old") && lab.has("old") && !lab.has("new"));
+}
