@@ -228,7 +228,10 @@ impl Call {
         let took = now.elapsed_since(self.started);
         let mut nodes = alloc::vec![NodeStory::new(NodeSaid::NotAsked, took); quorum.nodes()];
         for (node, failure) in barred {
-            nodes[node.index()].said = NodeSaid::Failed(failure);
+            // Who has done nothing wrong, but is not asked because of others, has not failed.
+            if failure.kind() != FailureKind::Unverified {
+                nodes[node.index()].said = NodeSaid::Failed(failure);
+            }
         }
         self.last = Some((WhyNot::Unsafe, nodes));
         self.waiting = None;
