@@ -88,7 +88,8 @@ fn a_third_of_the_plans_lies_outside_of_the_assumptions_in_each_way() {
     let plans: Vec<Plan> = (0..1000).map(Plan::draw).collect();
     for outside in [Outside::Amnesia, Outside::Losses, Outside::Clocks] {
         let count = plans.iter().filter(|plan| plan.outside == Some(outside)).count();
-        assert!(count > 80, "{outside:?}: {count}");
+        // With the guard, nodes that forget what they granted are inside.
+        assert!(count > 40, "{outside:?}: {count}");
     }
     for plan in plans.iter().filter(|plan| plan.excludes()) {
         let (nodes, needed) = (plan.quorum.nodes(), plan.quorum.needed());

@@ -41,8 +41,12 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
     // Who looks before the first attempt sees nodes that would have granted.
     let granted = count(|said| matches!(said, NodeSaid::Granted | NodeSaid::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
-    let doubted =
-        count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()));
+    // Among them those that cannot say, or are not let say, what they are.
+    let doubted = count(|said| {
+        matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()
+            || failure.kind().is_about_rights()
+            || failure.kind() == FailureKind::Loading)
+    });
     let silent = count(
         |said| matches!(said, NodeSaid::Failed(failure) if failure.kind() == FailureKind::Silent),
     );

@@ -168,13 +168,6 @@ pub fn positives() -> Vec<Scenario> {
             (1_051_681, 4_168_569),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
         ),
-        new(
-            "M2 retries",
-            "fences without time: the first client tries again",
-            Bounds { attempts: [2, 1], alike: false, vanishing: Some(1), ..M2 },
-            (0, 0),
-            &[Rare::InTurn, Rare::Raise, Rare::Vanished, Rare::Retry],
-        ),
     ]
 }
 
@@ -215,20 +208,6 @@ pub fn negatives() -> Vec<Scenario> {
             Some("quorum less one"),
             M1,
             6,
-        ));
-        all.push(new(
-            "no write-back",
-            "a fence is shown that too few nodes have recorded",
-            Some("no write-back"),
-            M2,
-            0,
-        ));
-        all.push(new(
-            "recorded above",
-            "a counter above the fence is taken for one that shows it",
-            Some("fence recorded on F >= t"),
-            Bounds { attempts: [2, 1], alike: false, ..M2 },
-            0,
         ));
     }
     all
