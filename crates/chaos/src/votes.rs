@@ -21,6 +21,10 @@ const MARKER: &str = "quorlock:node";
 /// How exact times are when a clock is read here and another one there.
 const SLACK: Time = 2 * MS;
 
+/// A key that would expire within so long may have been gone already: a server looks at its clock before
+/// it begins, and tells the time when it has done it.
+const NEARLY: Time = 30 * MS;
+
 /// A server that was killed may have answered so shortly before that its stream does not show it.
 const UNSAID: Time = 50 * MS;
 
@@ -73,6 +77,8 @@ struct Key {
     vote: Option<usize>,
     /// When it was set, if the server was not marked then.
     unmarked: Option<Time>,
+    /// What is there if that was not yet gone when this was set.
+    instead: Option<Box<Key>>,
 }
 
 struct Replay<'a> {
@@ -84,6 +90,8 @@ struct Replay<'a> {
     run: String,
     /// It repeats what its master does.
     is_replica: bool,
+    /// What the script that runs was given.
+    given: Vec<String>,
 }
 
 /// What a server's stream says.
@@ -95,6 +103,7 @@ pub(crate) fn replay(log: &Log, reading: Reading<'_>) -> Record {
         marker: None,
         run: String::new(),
         is_replica: false,
+        given: Vec::new(),
     };
     for seen in &log.seen {
         match seen {
@@ -113,6 +122,9 @@ impl Replay<'_> {
     fn takes(&mut self, command: &Command, heard: Time, dumps: &BTreeMap<String, Dump>) {
         let Command { at: shown, by_script, words } = command;
         let at = self.reading.course.showed(*shown, heard);
+        if !by_script {
+            self.given.clone_from(words);
+        }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let name = words.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
         if let ("EVAL", Some(dump)) =
@@ -134,7 +146,7 @@ impl Replay<'_> {
                 let ttl = ttl.and_then(|ttl| ttl.parse().ok());
                 if let (Some(resource), Some(ttl)) = (lock(key), ttl) {
                     let free =
-                        self.keys.get(&resource).is_none_or(|key| key.expires - SLACK <= *shown);
+                        self.keys.get(&resource).is_none_or(|key| key.expires - NEARLY <= *shown);
                     if free || *by_script || !is_new {
                         self.set(resource, value, (*shown, at), ttl);
                     }
@@ -147,16 +159,16 @@ impl Replay<'_> {
             }
             ("DEL", [key, ..]) if *by_script => {
                 if let Some(resource) = lock(key) {
+                    self.correct(resource);
                     self.deleted(resource, at);
                 }
             }
             ("DELIFEQ", [key, value]) | ("DELEX", [key, _, value]) => {
-                let resource = lock(key);
-                let resource = resource.filter(|resource| {
-                    self.keys.get(resource).is_some_and(|key| key.value == *value)
-                });
-                if let Some(resource) = resource {
-                    self.deleted(resource, at);
+                if let Some(resource) = lock(key) {
+                    self.correct(resource);
+                    if self.keys.get(&resource).is_some_and(|key| key.value == *value) {
+                        self.deleted(resource, at);
+                    }
                 }
             }
             // What it had granted is not taken back by that.
@@ -185,7 +197,7 @@ impl Replay<'_> {
             let known = before.get(&resource).filter(|key| key.value == *value);
             let vote = known.and_then(|key| key.vote);
             let expires = shown + ttl * MS;
-            let key = Key { value: value.clone(), expires, vote, unmarked: None };
+            let key = Key { value: value.clone(), expires, vote, unmarked: None, instead: None };
             self.keys.insert(resource, key);
         }
     }
@@ -207,10 +219,9 @@ impl Replay<'_> {
     }
 
     fn until(&self, shown: Time, at: Time, ttl_ms: i64) -> Time {
-        match self.reading.is_wrong {
-            true => at + ttl_ms * MS,
-            false => self.reading.course.shows(shown + ttl_ms * MS, at),
-        }
+        // Set back, it keeps keys for longer; set forward, it owes what it does not keep.
+        let kept = self.reading.course.shows(shown + ttl_ms * MS, at);
+        if self.reading.is_wrong { kept.max(at + ttl_ms * MS) } else { kept }
     }
 
     fn set(&mut self, resource: usize, value: &str, (shown, at): (Time, Time), ttl_ms: i64) {
@@ -222,11 +233,30 @@ impl Replay<'_> {
             self.record.votes.push(Vote { resource, value: value.clone(), from: at, to });
         }
         let unmarked = (!is_marked).then_some(at);
-        self.keys.insert(resource, Key { value, expires, vote, unmarked });
+        let before = self.keys.remove(&resource).filter(|key| key.expires > shown);
+        let instead = before.map(Box::new);
+        self.keys.insert(resource, Key { value, expires, vote, unmarked, instead });
+    }
+
+    /// What is compared with the key shows whether the one before was gone when it was set.
+    fn correct(&mut self, resource: usize) {
+        let Some(key) = self.keys.get_mut(&resource) else { return };
+        let is_given = |value: &String| self.given.contains(value);
+        if is_given(&key.value) || !key.instead.as_ref().is_some_and(|key| is_given(&key.value)) {
+            return;
+        }
+        if let Some(none) = key.vote {
+            let none = &mut self.record.votes[none];
+            none.to = none.from;
+        }
+        if let Some(instead) = key.instead.take() {
+            *key = *instead;
+        }
     }
 
     /// A script has compared the value, and found it there.
     fn extended(&mut self, resource: usize, (shown, at): (Time, Time), ttl_ms: i64) {
+        self.correct(resource);
         let (is_marked, to) = (self.is_marked(), self.until(shown, at, ttl_ms));
         let Some(key) = self.keys.get_mut(&resource) else { return };
         key.expires = key.expires.max(shown + ttl_ms * MS);
@@ -364,6 +394,29 @@ mod tests {
         // In one breath with the mark.
         let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
         assert_eq!(votes(&[(20, SET), (30, &mark)]), [(20, 120)]);
+    }
+
+    #[test]
+    fn who_was_still_there_shows_by_what_is_compared() {
+        let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
+        // The stream's lines are those of scripts; what a script was given is in one that is not.
+        let given =
+            |value: &str| format!(r#"+0.105000 [0 x] "EVALSHA" "5" "1" "orders" "{value}""#);
+        let course = Course::right(0);
+        let reading = Reading { course: &course, is_wrong: false, guarded: true };
+        for (value, expected) in [("t1", [(20, 205), (100, 100)]), ("t2", [(20, 120), (100, 205)])]
+        {
+            let mut log = stream(&[(10, &mark), (20, SET)]);
+            let rest = [
+                r#"+0.100000 [0 x] "SET" "orders" "t2" "NX" "PX" "100""#.to_owned(),
+                given(value),
+                r#"+0.105000 [0 lua] "PEXPIRE" "orders" "100""#.to_owned(),
+            ];
+            log.seen.extend(rest.map(|line| Seen::Line(105 * MS, line)));
+            let votes = replay(&log, reading).votes;
+            let votes: Vec<_> = votes.iter().map(|vote| (vote.from / MS, vote.to / MS)).collect();
+            assert_eq!(votes, expected, "{value}");
+        }
     }
 
     fn hold(token: &str, from: Time, to: Time) -> Hold {

@@ -215,7 +215,12 @@ impl Caller {
         let long = !self.is_calm() && self.random.percent(40);
         let most = if long { 2 * ttl } else { 20 * MS };
         let end = now() + self.random.between(0, most);
-        self.stay(&guard, &mut relied, end).await;
+        if long && fence.is_some() && self.random.coin() {
+            // As one that was paused: it does not see that it has lost the lock, and writes.
+            self.be_away(end).await;
+        } else {
+            self.stay(&guard, &mut relied, end).await;
+        }
         if long && guard.is_valid() && self.random.percent(20) {
             // How it went shows in the validity.
             let _ = guard.extend().await;
@@ -257,6 +262,15 @@ impl Caller {
             }
             relied.look(guard);
             say(&Said::StillHolds { caller: self.number, until: relied.until });
+        }
+    }
+
+    /// Looks at nothing for so long, unless all is over.
+    async fn be_away(&self, end: Time) {
+        let mut phase = self.phase.clone();
+        tokio::select! {
+            _ = phase.wait_for(|phase| *phase == Phase::Over) => {}
+            () = sleep(nanos((end - now()).max(0))) => {}
         }
     }
 
