@@ -97,7 +97,7 @@ mod tests {
                 subject.runtime.block_on(pair).unwrap();
             }
             // What is under way to the slowest node belongs to it.
-            subject.runtime.block_on(tokio::time::sleep(Duration::from_millis(50)));
+            subject.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
             Commands::read(servers).unwrap().since(&before)
         };
         let (without, with) = (sent(RestartGuard::Off), sent(RestartGuard::Strict));
