@@ -40,14 +40,38 @@ impl fmt::Display for Incomplete {
 /// The sections that are asked for where a server lets one choose.
 pub const SECTIONS: [&str; 5] = ["server", "replication", "memory", "persistence", "stats"];
 
+/// What is looked for.
+const NAMES: [&str; 13] = [
+    "run_id",
+    "uptime_in_seconds",
+    "role",
+    "redis_mode",
+    "cluster_enabled",
+    "loading",
+    "async_loading",
+    "master_replid2",
+    "second_repl_offset",
+    "maxmemory",
+    "maxmemory_policy",
+    "server_time_usec",
+    "aof_enabled",
+];
+
 impl Info {
     /// Reads the answer to `INFO`.
     ///
     /// # Errors
     /// The first part that is missing, of those without which nothing can be said.
     pub fn parse(text: &str) -> Result<Self, Incomplete> {
+        // Looked through once, and found in an order of their own: it is asked for every few seconds.
+        let mut found = [None; NAMES.len()];
+        for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            if let Some(place) = NAMES.iter().position(|known| *known == name) {
+                found[place].get_or_insert(value.trim());
+            }
+        }
         let find = |name: &'static str| {
-            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+            found.iter().zip(NAMES).find_map(|(value, known)| value.filter(|_| known == name))
         };
         let need = |name| find(name).ok_or(Incomplete(name));
         let number = |name| find(name).and_then(|number| number.parse::<i64>().ok());

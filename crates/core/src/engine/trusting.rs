@@ -154,10 +154,13 @@ impl Engine {
             }
             return;
         }
-        // Whoever waits for nodes to be trusted looks whether they are.
+        // Whoever waits for nodes to be trusted looks whether they are; or tells for how much longer.
+        let barred = self.quorum.node_ids().filter(|node| watch.bars(*node, now).is_some()).count();
+        let is_possible = !self.quorum.is_out_of_reach(self.quorum.nodes() - barred, 0);
         for (lock, timed) in &mut self.calls {
             let call = &mut timed.record;
             if call.is_barred()
+                && (is_possible || call.request.progress)
                 && let Phase::Pausing { until, .. } = &mut call.phase
             {
                 *until = (*until).min(now.boot());
@@ -188,8 +191,10 @@ impl Engine {
         let call = &mut timed.record;
         call.free_in = watch.quorum_in(now);
         let in_vain = call.free_in.is_some_and(|time| call.is_over_by(now.after(time)));
-        if call.is_to_end(now) || in_vain || watch.disagreement().is_some() {
-            return self.refuse(lock, RefusalKind::Unsafe, now, out);
+        let is_hopeless = watch.disagreement().is_some() || call.lacks_rights(self.quorum);
+        if call.is_to_end(now) || in_vain || is_hopeless {
+            let why = call.last.as_ref().map_or(WhyNot::Unsafe, |(why, _)| *why);
+            return self.refuse(lock, why.into(), now, out);
         }
         // Woken when a standing changes; and if it is only late, not looked at all the time.
         let until = now.after(call.free_in.unwrap_or_default().max(crate::retry::POLL_CEILING));
@@ -227,14 +232,25 @@ impl Call {
     ) {
         let took = now.elapsed_since(self.started);
         let mut nodes = alloc::vec![NodeStory::new(NodeSaid::NotAsked, took); quorum.nodes()];
+        // As with an attempt: that nodes are loading, or do not let us look, is no want of trust.
+        let doubted = barred.iter().filter(|(_, failure)| failure.kind().is_about_trust()).count();
+        let is_unsafe = quorum.is_out_of_reach(quorum.nodes() - doubted, 0);
+        let why = if is_unsafe { WhyNot::Unsafe } else { WhyNot::NoQuorum };
         for (node, failure) in barred {
             // Who has done nothing wrong, but is not asked because of others, has not failed.
             if failure.kind() != FailureKind::Unverified {
                 nodes[node.index()].said = NodeSaid::Failed(failure);
             }
         }
-        self.last = Some((WhyNot::Unsafe, nodes));
+        self.last = Some((why, nodes));
         self.waiting = None;
+    }
+
+    /// Only a person can mend what keeps so many nodes from being looked at.
+    fn lacks_rights(&self, quorum: Quorum) -> bool {
+        let about_rights = |story: &&NodeStory| matches!(&story.said, NodeSaid::Failed(failure) if failure.kind().is_about_rights());
+        let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
+        quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
     }
 
     /// It waits for nodes to be trusted.

@@ -94,7 +94,11 @@ fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
 fn marker_of(reply: Reply) -> Option<MarkerSeen> {
     match reply {
         Reply::Nil => Some(MarkerSeen::Missing),
-        Reply::Bytes(bytes) => Some(MarkerSeen::Text(String::from_utf8_lossy(&bytes).into_owned())),
+        // Ours is plain text; what is not is another's, and need only be shown.
+        Reply::Bytes(bytes) => Some(MarkerSeen::Text(
+            String::from_utf8(bytes)
+                .unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned()),
+        )),
         Reply::Error(error) => {
             let right = "the rights +get, and ~<prefix>quorlock:* for its keys";
             Some(MarkerSeen::Failed(with_help(rejected(&error), right)))
