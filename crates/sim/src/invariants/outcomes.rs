@@ -41,12 +41,11 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
     // Who looks before the first attempt sees nodes that would have granted.
     let granted = count(|said| matches!(said, NodeSaid::Granted | NodeSaid::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
-    // Among them those that cannot say, or are not let say, what they are.
-    let doubted = count(|said| {
-        matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()
-            || failure.kind().is_about_rights()
-            || failure.kind() == FailureKind::Loading)
-    });
+    let doubted =
+        count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()));
+    // One node that shows that clients do not agree is enough.
+    let disagreed =
+        count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_disagreement()));
     let silent = count(
         |said| matches!(said, NodeSaid::Failed(failure) if failure.kind() == FailureKind::Silent),
     );
@@ -60,7 +59,7 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
         RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + silent),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
         // With all who are not doubted there might have been a quorum.
-        RefusalKind::Unsafe => quorum.is_reached(quorum.nodes() - doubted),
+        RefusalKind::Unsafe => disagreed == 0 && quorum.is_reached(quorum.nodes() - doubted),
         RefusalKind::BusyHere | RefusalKind::Closed => false,
         _ => false,
     };
