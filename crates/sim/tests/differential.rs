@@ -35,7 +35,7 @@ const MARK: &str = include_str!("../../quorlock/src/node/scripts/mark.lua");
 const NOBODY: ConnectionId = ConnectionId(u64::MAX);
 
 /// How many commands each server is given.
-const STEPS: usize = 3_000;
+const STEPS: usize = 5_000;
 
 #[test]
 fn every_server_answers_as_the_model_does() {
@@ -63,7 +63,7 @@ fn compare(binary: &ServerBinary, seed: u64) {
     }
     println!("{:?}", pair.seen);
     let Seen { compared, skipped, lives, pushes, expired, fences, adopted } = pair.seen;
-    assert!(fences > 100 && adopted > 20, "fences are given, nodes are marked");
+    assert!(fences > 80 && adopted > 15, "fences are given, nodes are marked");
     assert!(compared > STEPS / 2 && lives > 100 && pushes > 50 && expired > 5);
     assert!(skipped < compared / 10, "what is about to expire is the exception");
 }
