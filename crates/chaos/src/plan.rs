@@ -187,13 +187,15 @@ impl Draw {
         match kind {
             Kind::Promote | Kind::Jump | Kind::Flush | Kind::Forget | Kind::Amnesia => 1,
             kind if kind.loses_data() => 1 + self.random.below(2),
+            // Little may pass at a time.
+            Kind::Delay | Kind::Hold | Kind::Drop | Kind::Split => 3 + self.random.below(3),
             _ => 1 + self.random.below(4),
         }
     }
 
     fn fault(&mut self, kind: Kind) {
         let at = self.random.between(FAULTS / 20, FAULTS * 9 / 10);
-        let span = self.random.between(FAULTS / 50, FAULTS * 2 / 5);
+        let span = self.random.between(FAULTS / 14, FAULTS * 2 / 5);
         match kind {
             Kind::Delay => {
                 let delay = self.random.between(MS, 150 * MS);
