@@ -387,6 +387,8 @@ impl Pair {
     fn start_anew(&mut self, key: &Key) {
         self.other.ask(&[&["SET", &**key, "anything"]]);
         self.take_away(key);
+        // What was not compared may have moved its counter on.
+        self.take_away(&format!("fence:{key}").into());
         for connection in &mut self.connections {
             connection.ask(&[&["PING"]]);
             connection.pushed.clear();
