@@ -364,7 +364,8 @@ impl Watch {
             promoted_at,
             replaces: old.as_ref().map(|(text, _)| text.as_str().into()),
             floor: old.as_ref().map_or(0, |(_, old)| old.floor),
-            grown_at: sent.after(young_for),
+            // It said so before its answer came, and after it was asked: the safe side is the former.
+            grown_at: now.after(young_for),
             why: why(&info, old.is_some()).into(),
             adoption: None,
         };

@@ -149,6 +149,8 @@ struct Scene {
     draws: u8,
     /// So many nodes do not answer.
     mute: NodeSet,
+    /// An answer takes so long.
+    late: i64,
 }
 
 fn names() -> Vec<Arc<str>> {
@@ -172,7 +174,7 @@ impl Scene {
         // They have been running for a while.
         let servers = (0..3).map(|run| Server::new(run, -100 * SECOND)).collect();
         let (told, sent, mute) = (Vec::new(), Vec::new(), NodeSet::default());
-        Self { engine, servers, now: 0, told, sent, draws: 0, mute }
+        Self { engine, servers, now: 0, told, sent, draws: 0, mute, late: 0 }
     }
 
     /// Strict, and the nodes have been marked.
@@ -220,6 +222,8 @@ impl Scene {
     }
 
     fn serve(&mut self, node: usize, orders: Vec<(Ticket, Command)>) -> Event {
+        let sent = at(self.now);
+        self.now += self.late;
         let (now, server) = (self.now, &mut self.servers[node]);
         let is_new = server.greeted != server.epoch;
         let greets = is_new || orders.iter().any(|(_, command)| *command == Command::Greet);
@@ -237,7 +241,7 @@ impl Scene {
             Some(text) => MarkerSeen::Text(text.clone()),
         };
         let proof = Proof::Seen { epoch: server.epoch, info, marker };
-        Event::Answered { node: NodeId::new(node), sent: at(now), proof, answers }
+        Event::Answered { node: NodeId::new(node), sent, proof, answers }
     }
 
     /// Time passes, and what becomes due in it happens.
@@ -595,4 +599,26 @@ impl Scene {
         let policy = if log.ends_with('1') { "noeviction\naof_enabled:1" } else { "noeviction" };
         self.servers.iter_mut().for_each(|server| server.policy = policy);
     }
+}
+
+/// What a server says of its uptime was so when it said it, not when it was asked.
+#[test]
+fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
+    let mut scene = Scene::settled();
+    for server in &mut scene.servers {
+        server.restart(true, 0);
+    }
+    scene.mute = [1, 2].map(NodeId::new).into_iter().collect();
+    (scene.now, scene.late) = (5 * SECOND, 4 * SECOND);
+    scene.acquire(1, Wait::Forever);
+    scene.late = 0;
+    assert_eq!(
+        scene.now,
+        9 * SECOND,
+        "it stood still, and then said that it has been there for nine"
+    );
+    scene.pass(3 * SECOND);
+    assert_eq!(scene.trusted(), 0, "it has been there for 12 s");
+    scene.pass(3 * SECOND);
+    assert_eq!(scene.trusted(), 1);
 }
