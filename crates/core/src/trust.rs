@@ -108,6 +108,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// A node that is not is looked at again after so long, if nothing else is known.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
+/// But not sooner than this: an uptime is told in whole seconds, and may be short by a moment for long.
+const LOOK_SOONEST: Duration = Duration::from_millis(50);
+
 /// For so long other nodes are asked for their time before one is marked without it.
 const GATHER_FOR: Duration = Duration::from_secs(1);
 
@@ -547,10 +550,12 @@ impl Watch {
         if !left.is_zero() || !writes {
             trust.step = Step::Rest;
             // A bit later than in time, for ages are in whole milliseconds; and now and then before, for
-            // an operator may have vouched for it.
-            let in_time = plan.grown_at.after(Duration::from_millis(1));
-            trust.due =
-                Some(in_time.min(now.after(LOOK_AGAIN)).max(now.after(left.min(LOOK_AGAIN))));
+            // an operator may have vouched for it. Who only looks comes back when somebody may have marked it.
+            let wait = match left.is_zero() {
+                true => LOOK_AGAIN,
+                false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),
+            };
+            trust.due = Some(now.after(wait));
             return;
         }
         // Quarantine first, then the floor, then votes (S21): so the others' clocks are read now.

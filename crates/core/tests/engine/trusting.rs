@@ -622,3 +622,20 @@ fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
     scene.pass(3 * SECOND);
     assert_eq!(scene.trusted(), 1);
 }
+
+#[test]
+fn who_only_looks_does_not_ask_all_the_time() {
+    let mut scene = Scene::settled();
+    let observe = Scene::with(rules(RestartGuard::Observe));
+    scene.engine = observe.engine;
+    // They came back long ago, and nobody has marked them for it.
+    for server in &mut scene.servers {
+        server.restart(true, -100 * SECOND);
+    }
+    scene.acquire(1, Wait::Once);
+    assert_eq!(scene.outcome(1), Some(Ok(())));
+    scene.late = 2_000_000;
+    scene.pass(10 * SECOND);
+    let looks = scene.sent.iter().filter(|(_, command)| *command == Command::Greet).count();
+    assert!(looks <= 3 * 6, "{looks} looks in ten seconds");
+}
