@@ -147,6 +147,8 @@ pub(crate) struct Trust {
     clock: Option<(i64, BootTime)>,
     /// The adoption when it was seen first: its text, its age, and when.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
+    /// How long its quarantine lasts is not known yet: it is no longer than its standing says.
+    is_guess: bool,
     step: Step,
     /// The number of the last command about this.
     pub(crate) round: u32,
@@ -224,8 +226,18 @@ impl Watch {
 
     /// In what time a quorum of nodes will be trusted, for all we know; `None`: that depends on people.
     pub(crate) fn quorum_in(&self, now: Reading) -> Option<Duration> {
+        self.quorum_by(now, |_| false)
+    }
+
+    /// The same, at the earliest: others may have waited already for a node of which it is not known.
+    pub(crate) fn quorum_in_at_least(&self, now: Reading) -> Option<Duration> {
+        self.quorum_by(now, |trust| trust.is_guess)
+    }
+
+    fn quorum_by(&self, now: Reading, is_soon: impl Fn(&Trust) -> bool) -> Option<Duration> {
         let in_time = |trust: &Trust| match &trust.standing {
             Standing::Unverified | Standing::Trusted => Some(Duration::ZERO),
+            Standing::Quarantined { .. } if is_soon(trust) => Some(Duration::ZERO),
             Standing::Quarantined { until, .. } => Some(until.remaining(now)),
             Standing::Refused(_) => None,
         };
@@ -449,6 +461,8 @@ impl Watch {
         let writes = self.rules.is_strict();
         let trust = self.node_mut(node);
         if !matches!(trust.standing, Standing::Quarantined { .. }) {
+            // Others may have waited for most of it.
+            trust.is_guess = true;
             let until = now.after(quarantine).max(plan.grown_at);
             trust.standing = Standing::Quarantined { until, why: plan.why.clone() };
         }
@@ -546,6 +560,10 @@ impl Watch {
     fn mark_in_time(&mut self, node: NodeId, plan: Plan, now: Reading, todo: &mut Todo) {
         let (left, writes) = (plan.grown_at.remaining(now), self.rules.is_strict());
         let trust = self.node_mut(node);
+        if core::mem::take(&mut trust.is_guess) {
+            // That is news, even if the guess was right.
+            trust.told = None;
+        }
         trust.standing = Standing::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
             trust.step = Step::Rest;
@@ -652,6 +670,7 @@ impl Trust {
             answered_before: None,
             clock: None,
             adopted: None,
+            is_guess: false,
             step: Step::Rest,
             round: 0,
             due: None,

@@ -187,7 +187,8 @@ impl Engine {
         let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
         let call = &mut timed.record;
         call.free_in = watch.quorum_in(now);
-        let in_vain = call.free_in.is_some_and(|time| call.is_over_by(now.after(time)));
+        let in_vain =
+            watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
         if call.is_to_end(now) || in_vain || watch.disagreement().is_some() {
             return self.refuse(lock, RefusalKind::Unsafe, now, out);
         }

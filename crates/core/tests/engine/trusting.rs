@@ -639,3 +639,17 @@ fn who_only_looks_does_not_ask_all_the_time() {
     let looks = scene.sent.iter().filter(|(_, command)| *command == Command::Greet).count();
     assert!(looks <= 3 * 6, "{looks} looks in ten seconds");
 }
+
+/// Others have waited for most of it already: who has time for the rest is not sent away.
+#[test]
+fn who_has_time_for_the_rest_of_an_adoption_waits_for_it() {
+    let mut first = Scene::with(rules(RestartGuard::Strict));
+    first.acquire(1, Wait::Once);
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    (scene.servers, scene.now) = (first.servers, 10 * SECOND);
+    scene.servers.iter_mut().for_each(|server| server.greeted = 0);
+    scene.acquire(1, Wait::For(Duration::from_secs(5)));
+    assert_eq!(scene.outcome(1), None);
+    scene.pass(3 * SECOND);
+    assert_eq!(scene.outcome(1), Some(Ok(())));
+}
