@@ -182,6 +182,8 @@ struct Plan {
     /// The marker that is there now, and its floor.
     replaces: Option<Arc<str>>,
     floor: u64,
+    /// Its counters are what they were.
+    lasts: bool,
     /// The server has been running for long enough by then.
     grown_at: BootTime,
     /// Why it does not vote yet.
@@ -379,6 +381,7 @@ impl Watch {
             promoted_at,
             replaces: old.as_ref().map(|(text, _)| text.as_str().into()),
             floor: old.as_ref().map_or(0, |(_, old)| old.floor),
+            lasts: self.is_lasting(node, &info),
             // It said so before its answer came, and after it was asked: the safe side is the former.
             grown_at: now.after(young_for),
             why: why(&info, old.is_some()).into(),
@@ -391,6 +394,11 @@ impl Watch {
         self.adopt(node, plan, None, now, todo);
     }
 
+    /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
+    fn is_lasting(&self, node: NodeId, info: &Info) -> bool {
+        self.rules.lasting.contains(node) && info.keeps_log != Some(false)
+    }
+
     /// For how much longer the server must have been running (S10).
     fn young_for(&self, node: NodeId, info: &Info, sent: Reading) -> Duration {
         // It says so itself; but whoever knows of an earlier run knows an upper bound.
@@ -401,8 +409,7 @@ impl Watch {
             Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
         });
         let less = Duration::from_secs(if mutant!(UptimeOffByTwo) { 2 } else { 0 });
-        let is_lasting = self.rules.lasting.contains(node) && info.keeps_log != Some(false);
-        if is_lasting {
+        if self.is_lasting(node, info) {
             Duration::ZERO
         } else {
             self.rules.quarantine().saturating_sub(told.min(seen) + less)
@@ -612,12 +619,11 @@ impl Watch {
         let latest = self.times_beside(node, now).chain(own).max();
         let latest = latest.unwrap_or_else(|| u64::try_from(now.real_ns() / 1000).unwrap_or(0));
         let (cluster, key) = (self.rules.cluster.clone(), self.rules.marker.clone());
-        let lasts = self.rules.lasting.contains(node);
         let trust = self.node_mut(node);
         let Step::Gathering(plan) = core::mem::replace(&mut trust.step, Step::Marking) else {
             unreachable!("only who has gathered marks");
         };
-        let Plan { run_id, promoted_at, replaces, floor, adoption, .. } = *plan;
+        let Plan { run_id, promoted_at, replaces, floor, lasts, adoption, .. } = *plan;
         let floor = if lasts && adoption.is_none() {
             floor
         } else {

@@ -653,3 +653,18 @@ fn who_has_time_for_the_rest_of_an_adoption_waits_for_it() {
     scene.pass(3 * SECOND);
     assert_eq!(scene.outcome(1), Some(Ok(())));
 }
+
+#[test]
+fn a_floor_is_set_on_a_node_that_says_itself_that_it_keeps_no_log() {
+    let quorum = Quorum::majority(3).unwrap();
+    let mut scene = Scene::settled();
+    let lasting = NodeSet::only(NodeId::new(0));
+    scene.engine = Engine::guarded(quorum, Rules { lasting, ..rules(RestartGuard::Strict) });
+    // What the operator says of it is not so: it may have lost its counters.
+    scene.servers[0].restart(true, 0);
+    scene.acquire(1, Wait::For(Duration::from_secs(20)));
+    scene.pass(16 * SECOND);
+    let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
+    assert_eq!(*marker.run_id, *scene.servers[0].run_id());
+    assert!(marker.floor > 0, "counters may have been rolled back");
+}
