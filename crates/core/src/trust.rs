@@ -111,6 +111,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// But not sooner than this: an uptime is told in whole seconds, and may be short by a moment for long.
 const LOOK_SOONEST: Duration = Duration::from_millis(50);
 
+/// What a server that was promoted tells of it is kept for so long at least (`repl-backlog-ttl`).
+const PROMOTION_KEPT: Duration = Duration::from_secs(3600);
+
 /// For so long other nodes are asked for their time before one is marked without it.
 const GATHER_FOR: Duration = Duration::from_secs(1);
 
@@ -334,6 +337,14 @@ impl Watch {
                 );
                 return trust.refuse(Failure::new(FailureKind::Unsafe).with_detail(detail));
             }
+            // No server of the kind refuses it for good without a word for why: a proxy may.
+            Err(failure) if failure.kind() == FailureKind::Rejected => {
+                let said = failure.detail().unwrap_or_default();
+                let detail = format!(
+                    "it does not answer INFO ({said}): a proxy, or no server of the kind; connect to the server itself, or switch the restart guard off"
+                );
+                return trust.refuse(Failure::new(FailureKind::Unsafe).with_detail(detail));
+            }
             // It may be asked another time; until then nothing it says counts.
             Err(failure) if !failure.kind().is_about_rights() => {
                 trust.standing = Standing::Unverified;
@@ -387,7 +398,9 @@ impl Watch {
             why: why(&info, old.is_some()).into(),
             adoption: None,
         };
-        if old.is_some() && info.promoted_at.is_none() {
+        // For so long a server remembers that it was a replica; no longer, if nobody replicates from it.
+        let would_tell = plan.lasts || self.rules.quarantine() < PROMOTION_KEPT;
+        if old.is_some() && info.promoted_at.is_none() && would_tell {
             // It came back with its data: it need only have been there for long enough.
             return self.mark_in_time(node, plan, now, todo);
         }
@@ -556,6 +569,8 @@ impl Watch {
         let boot = now.boot().as_nanos().saturating_sub(at.as_nanos());
         let passed = Duration::from_nanos(u64::try_from(boot).unwrap_or(0));
         let age = age.min(*first_age + passed);
+        // One that was begun anew meanwhile looks the same, but for its age.
+        (*first_age, *at) = (age, now.boot());
         let left = quarantine.saturating_sub(age);
         plan.grown_at = plan.grown_at.max(now.after(left));
         let age_ms = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);

@@ -7,8 +7,9 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::{
-    Answer, Command, Effect, Engine, Event, FailureKind, LockId, MarkerSeen, NodeId, NodeSaid,
-    NodeSet, Proof, Quorum, Reading, RefusalKind, RestartGuard, Rules, Standing, Ticket, Token,
+    Answer, Command, Effect, Engine, Event, Failure, FailureKind, LockId, MarkerSeen, NodeId,
+    NodeSaid, NodeSet, Proof, Quorum, Reading, RefusalKind, RestartGuard, Rules, Standing, Ticket,
+    Token,
 };
 
 use crate::common::story::request;
@@ -36,6 +37,10 @@ struct Server {
     promoted: i64,
     policy: &'static str,
     same_as: Option<u32>,
+    /// What it answers to `INFO` instead.
+    no_info: Option<&'static str>,
+    /// By so much its wall clock has jumped since the adoption was begun.
+    jumped: i64,
 }
 
 impl Server {
@@ -52,6 +57,8 @@ impl Server {
             promoted: -1,
             policy: "noeviction",
             same_as: None,
+            no_info: None,
+            jumped: 0,
         }
     }
 
@@ -117,13 +124,14 @@ impl Server {
                     self.adoption = Some((text.to_string(), now));
                 }
                 let (text, since) = self.adoption.clone().expect("written just now");
-                let age = Duration::from_nanos((now - since) as u64);
+                let age = Duration::from_nanos((now - since + self.jumped) as u64);
                 Answer::Adopting { text: text.into(), age }
             }
             Command::Mark { text, replaces, adoption, .. } => {
                 let is_old_enough = adoption.as_ref().is_none_or(|wanted| {
                     self.adoption.as_ref().is_some_and(|(text, since)| {
-                        **text == *wanted.text && now - since >= wanted.age_ms as i64 * 1_000_000
+                        **text == *wanted.text
+                            && now - since + self.jumped >= wanted.age_ms as i64 * 1_000_000
                     })
                 });
                 if self.marker.as_deref() != replaces.as_deref() || !is_old_enough {
@@ -228,7 +236,10 @@ impl Scene {
         let is_new = server.greeted != server.epoch;
         let greets = is_new || orders.iter().any(|(_, command)| *command == Command::Greet);
         server.greeted = server.epoch;
-        let info = greets.then(|| Ok(server.info(now).into()));
+        let info = greets.then(|| match server.no_info {
+            None => Ok(server.info(now).into()),
+            Some(why) => Err(Failure::new(FailureKind::Rejected).with_detail(why)),
+        });
         let votes = orders.iter().any(|(_, command)| command.is_about_votes());
         let mut answers = Vec::new();
         for (ticket, command) in orders {
@@ -667,4 +678,54 @@ fn a_floor_is_set_on_a_node_that_says_itself_that_it_keeps_no_log() {
     let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
     assert_eq!(*marker.run_id, *scene.servers[0].run_id());
     assert!(marker.floor > 0, "counters may have been rolled back");
+}
+
+#[test]
+fn a_proxy_that_refuses_info_is_told_of() {
+    let mut scene = Scene::settled();
+    for server in &mut scene.servers {
+        server.no_info = Some("ERR unsupported command 'INFO'");
+    }
+    scene.acquire(1, Wait::Once);
+    assert_eq!(scene.refusal(1).kind, RefusalKind::Unsafe);
+    let NodeSaid::Failed(failure) = &scene.refusal(1).nodes[0].said else { panic!() };
+    let text = failure.to_string();
+    assert!(text.starts_with("refused as unsafe: it does not answer INFO (ERR unsupp"), "{text}");
+}
+
+/// Deleted and begun anew, an adoption says what it said before; then the server's clock jumps.
+#[test]
+fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new() {
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    scene.acquire(1, Wait::Forever);
+    scene.pass(8 * SECOND);
+    for server in &mut scene.servers {
+        server.flush();
+    }
+    scene.pass(3 * SECOND);
+    for server in &mut scene.servers {
+        server.jumped = 1000 * SECOND;
+    }
+    scene.pass(7 * SECOND);
+    assert_eq!(scene.trusted(), 0);
+    scene.pass(6 * SECOND);
+    assert_eq!((scene.trusted(), scene.outcome(1)), (3, Some(Ok(()))));
+}
+
+/// A server forgets after an hour that it was a replica: where locks may live for longer, a marker of
+/// another run is not enough, however long the server has been there.
+#[test]
+fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
+    let cluster = Cluster::new(names(), 2, 7_200_000);
+    let mut scene = Scene::with(Rules { cluster: cluster.clone(), ..rules(RestartGuard::Strict) });
+    for server in &mut scene.servers {
+        let run_id = "another".into();
+        let marker = Marker { cluster: cluster.clone(), run_id, promoted_at: -1, floor: 0 };
+        (server.marker, server.started) = (Some(marker.to_string()), -10_000 * SECOND);
+    }
+    scene.acquire(1, Wait::Once);
+    scene.pass(7_200 * SECOND);
+    assert_eq!(scene.trusted(), 0);
+    scene.pass(80 * SECOND);
+    assert_eq!(scene.trusted(), 3);
 }
