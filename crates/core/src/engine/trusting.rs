@@ -190,7 +190,8 @@ impl Engine {
         let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
         let call = &mut timed.record;
         call.free_in = watch.quorum_in(now);
-        let in_vain = call.free_in.is_some_and(|time| call.is_over_by(now.after(time)));
+        let in_vain =
+            watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
         let is_hopeless = watch.disagreement().is_some() || call.lacks_rights(self.quorum);
         if call.is_to_end(now) || in_vain || is_hopeless {
             let why = call.last.as_ref().map_or(WhyNot::Unsafe, |(why, _)| *why);
