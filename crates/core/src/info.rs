@@ -75,9 +75,8 @@ impl Info {
         };
         let need = |name| find(name).ok_or(Incomplete(name));
         let number = |name| find(name).and_then(|number| number.parse::<i64>().ok());
-        let uptime_s = number("uptime_in_seconds").ok_or(Incomplete("uptime_in_seconds"))?;
         // A wall clock that was set back makes it negative, and that must not be read as a long time.
-        let uptime_s = if mutant!(UptimeUnsigned) && uptime_s < 0 { i64::MAX } else { uptime_s };
+        let uptime_s = number("uptime_in_seconds").ok_or(Incomplete("uptime_in_seconds"))?;
         let policy = need("maxmemory_policy")?;
         let evicts = number("maxmemory").is_none_or(|limit| limit != 0) && policy != "noeviction";
         let old_id = find("master_replid2").unwrap_or_default();

@@ -22,8 +22,6 @@ pub enum Mutant {
     GuardValidAgain,
     /// The node's script raises the counter whoever holds the key.
     RaiseWithoutCompare,
-    /// The node's script lets a client propose a fence as far ahead as a floor is.
-    OneLimit,
     /// The node's script marks a node however short a time ago it was adopted.
     AdoptionOfAnyAge,
 }
@@ -75,7 +73,6 @@ mod switches {
             Mutant::RaiseWithoutCompare,
             "fencing",
         ),
-        ("one limit for proposal and floor", "node's script", Mutant::OneLimit, "fencing"),
         ("catch-up before quarantine", "node's script", Mutant::AdoptionOfAnyAge, "quarantine"),
     ];
 

@@ -442,6 +442,19 @@ fn an_uptime_by_a_clock_that_jumped_is_bounded_by_what_was_seen() {
 }
 
 #[test]
+fn an_uptime_below_zero_is_no_long_time() {
+    // Their clocks have been set back since they were started again; this client knows of no earlier run.
+    let mut scene = Scene::settled();
+    for server in &mut scene.servers {
+        server.restart(true, 1000 * SECOND);
+    }
+    scene.acquire(1, Wait::Once);
+    assert_eq!(scene.refusal(1).kind, RefusalKind::Unsafe);
+    assert_eq!(scene.trusted(), 0);
+    assert!(scene.servers[0].info(scene.now).contains("uptime_in_seconds:-1000\n"));
+}
+
+#[test]
 fn data_that_vanishes_on_a_living_connection_is_noticed() {
     let mut scene = Scene::settled();
     scene.acquire(1, Wait::Once);

@@ -28,11 +28,7 @@ impl ModelNode {
                     return Some(Answer::RefusedFenced { fence, holding });
                 }
                 let time = u64::try_from(self.clock.at(now).div_euclid(US)).unwrap_or(0);
-                let limit = match is_active(Mutant::OneLimit) {
-                    true => 2 * AHEAD_MAX,
-                    false => AHEAD_MAX,
-                };
-                let proposal = (*proposal).min(time + limit);
+                let proposal = (*proposal).min(time + AHEAD_MAX);
                 let next = (fence + 1).max(self.floor(&counter.marker)).max(proposal);
                 if next >= Counter::LIMIT || self.write_error(true).is_some() {
                     return None;
