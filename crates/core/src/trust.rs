@@ -124,9 +124,6 @@ const FRESH: Duration = Duration::from_secs(60);
 /// clocks of nodes may differ by as much.
 const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
 
-/// How far a floor is ahead of the others': what has been given out above one is by far no more.
-const FLOOR_APART_US: u64 = 600 * 1_000_000;
-
 /// What is known of all nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Watch {
@@ -151,8 +148,6 @@ pub(crate) struct Trust {
     answered_before: Option<BootTime>,
     /// Its wall clock in microseconds, when it was asked.
     clock: Option<(i64, BootTime)>,
-    /// The largest floor that its marker has been seen with.
-    floor: u64,
     /// The adoption when it was seen first: its text, its age, and when.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
     /// How long its quarantine lasts is not known yet: it is no longer than its standing says.
@@ -381,10 +376,6 @@ impl Watch {
             }
         };
         let promoted_at = info.promoted_at.unwrap_or(-1);
-        if let Some((_, old)) = &old {
-            let floor = &mut self.node_mut(node).floor;
-            *floor = old.floor.max(*floor);
-        }
         let is_of_this_run =
             |old: &Marker| *old.run_id == *info.run_id && old.promoted_at == promoted_at;
         if let Some((text, _)) = old.as_ref().filter(|(_, old)| is_of_this_run(old)) {
@@ -637,17 +628,15 @@ impl Watch {
         others.filter_map(move |other| self.node(other).time_us(now))
     }
 
-    /// Writes the marker, with a floor that no fence given out before is above, as far as clocks and the
-    /// other nodes tell: proposals are bounded by the clocks, and what was given out above them comes from
-    /// an earlier floor.
+    /// Writes the marker, with a floor that no fence given out before is above, as far as clocks tell:
+    /// proposals are bounded by them, and what was given out above them comes from an earlier floor,
+    /// hence from clocks as well. (To add the others' floors would not help: who does not know them
+    /// would set a lower one next.)
     fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let own = self.node(node).time_us(now);
         let latest = self.times_beside(node, now).chain(own).max();
         let latest = latest.unwrap_or_else(|| u64::try_from(now.real_ns() / 1000).unwrap_or(0));
         let (cluster, key) = (self.rules.cluster.clone(), self.rules.marker.clone());
-        let others = self.quorum.node_ids().filter(|other| *other != node);
-        let highest = others.map(|other| self.node(other).floor).max().filter(|floor| *floor > 0);
-        let highest = highest.map_or(0, |floor| floor.saturating_add(FLOOR_APART_US));
         let trust = self.node_mut(node);
         let Step::Gathering(plan) = core::mem::replace(&mut trust.step, Step::Marking) else {
             unreachable!("only who has gathered marks");
@@ -656,7 +645,7 @@ impl Watch {
         let floor = if lasts && adoption.is_none() {
             floor
         } else {
-            floor.max(latest.saturating_add(FLOOR_AHEAD_US)).max(highest)
+            floor.max(latest.saturating_add(FLOOR_AHEAD_US))
         };
         let floor = floor.min(Counter::LIMIT - 1);
         let text = Marker { cluster, run_id, promoted_at, floor }.to_string().into();
@@ -704,7 +693,6 @@ impl Trust {
             answered: None,
             answered_before: None,
             clock: None,
-            floor: 0,
             adopted: None,
             is_guess: false,
             step: Step::Rest,

@@ -742,18 +742,3 @@ fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
     scene.pass(80 * SECOND);
     assert_eq!(scene.trusted(), 3);
 }
-
-/// Clocks differ: what was given out by a fast one is known by the floors that it has led to.
-#[test]
-fn a_floor_is_above_those_of_the_nodes_that_are_known() {
-    let mut scene = Scene::settled();
-    let ahead = 4_000_000_000_000_000;
-    let run_id = scene.servers[1].run_id().into();
-    let marker = Marker { cluster: cluster(), run_id, promoted_at: -1, floor: ahead };
-    scene.servers[1].marker = Some(marker.to_string());
-    scene.servers[0].flush();
-    scene.acquire(1, Wait::Once);
-    scene.pass(13 * SECOND + SECOND / 2);
-    let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
-    assert!(marker.floor > ahead, "{}", marker.floor);
-}
