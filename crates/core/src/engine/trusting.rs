@@ -59,8 +59,16 @@ impl Engine {
             Verb::Heal => !mutant!(HealCountsInQuarantine),
             Verb::Inspect | Verb::Release | Verb::Trust => false,
         };
+        // That our key is gone is the truth, whatever is wrong with the node; but of one that is in
+        // quarantine nobody else can have the vote, and of one that was not looked at it is not known.
+        let is_gone = |doubt: &Failure| {
+            let is_out = matches!(doubt.kind(), FailureKind::Quarantined | FailureKind::Unverified);
+            !is_out && matches!(answer, Answer::Absent | Answer::Other)
+        };
         match doubt {
-            Some(doubt) if about_votes && !is_refusal => Answer::Failed(doubt.clone()),
+            Some(doubt) if about_votes && !is_refusal && !is_gone(doubt) => {
+                Answer::Failed(doubt.clone())
+            }
             _ => answer,
         }
     }
