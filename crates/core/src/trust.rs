@@ -211,6 +211,13 @@ impl Watch {
         &mut self.nodes[node.index()]
     }
 
+    /// Whether there is a node that is not to be sent anything that asks for a vote.
+    pub(crate) fn bars_any(&self) -> bool {
+        let may_vote =
+            |trust: &Trust| matches!(trust.standing, Standing::Unverified | Standing::Trusted);
+        !self.nodes.iter().all(may_vote)
+    }
+
     /// Whether the node is to be sent anything that asks for a vote; if not, why.
     pub(crate) fn bars(&self, node: NodeId, now: Reading) -> Option<Failure> {
         match self.node(node).standing {

@@ -39,11 +39,12 @@ impl Engine {
     ) -> Option<Failure> {
         let Proof::Seen { epoch, info, marker } = proof else { return None };
         let watch = self.watch.as_mut()?;
-        let before = watch.node(node).standing().clone();
+        let was_trusted = *watch.node(node).standing() == Standing::Trusted;
         let mut todo = Todo::new();
         let doubt = watch.handle_proof(node, (epoch, info, &marker), sent, now, &mut todo);
         // Most of the time there is nothing to it.
-        if !todo.is_empty() || *watch.node(node).standing() != before {
+        let is_trusted = *watch.node(node).standing() == Standing::Trusted;
+        if !todo.is_empty() || !was_trusted || !is_trusted {
             self.follow_trust(todo, now, out);
         }
         doubt
@@ -180,7 +181,9 @@ impl Engine {
 
     /// The nodes that are not asked for votes, and why: all of them if their clients do not agree.
     pub(super) fn barred(&self, now: Reading) -> Vec<(NodeId, Failure)> {
-        let Some(watch) = &self.watch else { return Vec::new() };
+        let Some(watch) = self.watch.as_ref().filter(|watch| watch.bars_any()) else {
+            return Vec::new();
+        };
         let disagreed = watch.disagreement().map(|_| {
             Failure::unsent(FailureKind::Unverified)
                 .with_detail("not asked, for clients do not agree about the nodes")
