@@ -247,6 +247,9 @@ impl Watch {
     }
 
     fn quorum_by(&self, now: Reading, is_soon: impl Fn(&Trust) -> bool) -> Option<Duration> {
+        if self.disagreement().is_some() {
+            return None;
+        }
         let in_time = |trust: &Trust| match &trust.standing {
             Standing::Unverified | Standing::Trusted => Some(Duration::ZERO),
             Standing::Quarantined { .. } if is_soon(trust) => Some(Duration::ZERO),

@@ -158,6 +158,8 @@ impl Engine {
             for lock in ended {
                 if let Some(timed) = self.calls.get_mut(&lock) {
                     timed.record.note_unsafe(self.quorum, barred.clone(), now);
+                    // Time does not mend this.
+                    timed.record.free_in = None;
                 }
                 self.abandon(lock, RefusalKind::Unsafe, now, out);
             }

@@ -497,6 +497,7 @@ fn an_adoption_for_others_is_not_taken_over() {
     scene.servers[1].adoption = Some((text.clone(), 0));
     scene.acquire(1, Wait::For(Duration::from_secs(60)));
     assert!(scene.failures(1).contains(&FailureKind::OtherConfiguration));
+    assert_eq!(scene.refusal(1).retry_after, None, "time does not mend it");
     assert_eq!(scene.servers[1].adoption, Some((text, 0)));
 }
 
