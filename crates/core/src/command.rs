@@ -437,6 +437,11 @@ impl FailureKind {
         )
     }
 
+    /// The node's votes do not count, and time does not mend that.
+    pub const fn is_for_good(self) -> bool {
+        matches!(self, Self::Unsafe | Self::OtherConfiguration | Self::SameServer)
+    }
+
     /// The clients of a lock do not agree about its nodes: no vote of any node is worth anything until
     /// a person has mended that.
     pub const fn is_disagreement(self) -> bool {

@@ -62,15 +62,21 @@ impl Engine {
         };
         // That our key is gone is the truth, whatever is wrong with the node; but of one that is in
         // quarantine nobody else can have the vote, and of one that was not looked at it is not known.
-        let is_gone = |doubt: &Failure| {
-            let is_out = matches!(doubt.kind(), FailureKind::Quarantined | FailureKind::Unverified);
-            !is_out && matches!(answer, Answer::Absent | Answer::Other)
+        let is_gone = |doubt: &Failure, answer: &Answer| {
+            doubt.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
         };
-        match doubt {
-            Some(doubt) if about_votes && !is_refusal && !is_gone(doubt) => {
+        match (doubt, answer) {
+            // What the node is says more than its error, and what to do.
+            (Some(doubt), Answer::Failed(failure)) if about_votes && doubt.kind().is_for_good() => {
+                Answer::Failed(match failure.may_have_been_executed() {
+                    true => doubt.clone(),
+                    false => doubt.clone().unexecuted(),
+                })
+            }
+            (Some(doubt), answer) if about_votes && !is_refusal && !is_gone(doubt, &answer) => {
                 Answer::Failed(doubt.clone())
             }
-            _ => answer,
+            (_, answer) => answer,
         }
     }
 
