@@ -176,7 +176,7 @@ impl Plan {
     fn draw_guarded(seed: u64, guard: RestartGuard) -> Self {
         let mut random = Random::new(seed, 0);
         let outside = random
-            .percent(35)
+            .percent(37)
             .then(|| random.pick(&[Outside::Amnesia, Outside::Losses, Outside::Clocks]))
             // With the guard, that is what the promise is about.
             .filter(|outside| guard != RestartGuard::Strict || *outside != Outside::Amnesia);

@@ -55,7 +55,8 @@ fn who_is_drawn_to_hold_a_lock_has_the_votes_drawn() {
     let mut seen = 0;
     for seed in 0..SEEDS {
         let plan = Plan::draw(seed);
-        if !plan.excludes() || !plan.lossy.is_empty() || plan.has(Fault::Crashes) {
+        let loses = plan.has(Fault::Crashes) || plan.has(Fault::Distrust);
+        if !plan.excludes() || !plan.lossy.is_empty() || loses {
             continue;
         }
         let outcome = run(&plan, true);
