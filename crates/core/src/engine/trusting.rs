@@ -171,13 +171,11 @@ impl Engine {
             }
             return;
         }
-        // Whoever waits for nodes to be trusted looks whether they are; or tells for how much longer.
-        let barred = self.quorum.node_ids().filter(|node| watch.bars(*node, now).is_some()).count();
-        let is_possible = !self.quorum.is_out_of_reach(self.quorum.nodes() - barred, 0);
+        // Whoever waits for nodes to be trusted looks whether they are, or whether they will be in time;
+        // and tells for how much longer.
         for (lock, timed) in &mut self.calls {
             let call = &mut timed.record;
             if call.is_barred()
-                && (is_possible || call.request.progress)
                 && let Phase::Pausing { until, .. } = &mut call.phase
             {
                 *until = (*until).min(now.boot());

@@ -743,3 +743,16 @@ fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
     scene.pass(80 * SECOND);
     assert_eq!(scene.trusted(), 3);
 }
+
+/// Also if nobody listens to how it goes on.
+#[test]
+fn who_turns_out_to_wait_in_vain_is_told_as_soon_as_that_is_known() {
+    for progress in [true, false] {
+        let mut scene = Scene::with(rules(RestartGuard::Strict));
+        let wait = Wait::For(Duration::from_secs(5));
+        let request = quorlock_core::Request { wait, progress, ..request("orders") };
+        scene.tell(Event::Acquire { lock: LockId(1), request });
+        scene.pass(1_000_000);
+        assert_eq!(scene.refusal(1).kind, RefusalKind::Unsafe);
+    }
+}
