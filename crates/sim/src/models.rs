@@ -56,6 +56,7 @@ enum Action {
     Wake(ClientId),
     Flush(NodeIndex),
     Vanish(NodeIndex),
+    Restart(NodeIndex),
     /// Some clients stand still meanwhile.
     Tick([Pace; CLIENTS], [bool; CLIENTS]),
 }
@@ -78,6 +79,9 @@ impl Model for Timed {
         for node in 0..NODES {
             if world.flushes > 0 && is_surplus(world, node) {
                 actions.push(Action::Flush(node));
+            }
+            if world.restarts > 0 && world.stored(node).is_some() {
+                actions.push(Action::Restart(node));
             }
             if world.vanishing > 0 && world.stored(node).is_some() {
                 actions.push(Action::Vanish(node));
@@ -129,6 +133,7 @@ impl Timed {
             Action::Wake(client) => step.wake(client),
             Action::Flush(node) => step.flush(node),
             Action::Vanish(node) => step.vanish(node),
+            Action::Restart(node) => step.restart(node),
             Action::Tick(paces, paused) => step.tick(paces, paused),
         }
         step.done()

@@ -1,5 +1,6 @@
 //! The models that are checked, with their bounds, and what must come of each.
 
+use quorlock_core::RestartGuard;
 use stateright::Path;
 
 use super::*;
@@ -66,6 +67,8 @@ const M1: Bounds = Bounds {
     pause: 4,
     pauses: 0,
     flushes: 0,
+    restarts: 0,
+    guard: RestartGuard::Off,
     breaks: 0,
     zombie_age: 0,
     prompt: false,
@@ -88,6 +91,10 @@ const M4: Bounds =
 /// lock.
 const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
 
+/// Nodes are started again and have forgotten their votes.
+const M3: Bounds =
+    Bounds { drift: 0, node_fast: 0, restarts: 2, guard: RestartGuard::Strict, ..M1 };
+
 /// Models in which every invariant holds in every state.
 pub fn positives() -> Vec<Scenario> {
     let new = |name, about, bounds, (states, steps), sometimes| {
@@ -95,6 +102,11 @@ pub fn positives() -> Vec<Scenario> {
         Scenario { name, about, mutant: None, bounds, pinned, sometimes }
     };
     vec![
+        new("T3a", "", Bounds { restarts: 1, ..M3 }, (0, 0), &[]),
+        new("T3b", "", Bounds { prompt: true, ..M3 }, (0, 0), &[]),
+        new("T3c", "", Bounds { prompt: true, restarts: 1, ..M3 }, (0, 0), &[]),
+        new("T3d", "", Bounds { prompt: true, in_turn: true, alike: false, ..M3 }, (0, 0), &[]),
+        new("T3e", "", Bounds { prompt: true, in_turn: true, alike: false, restarts: 1, ..M3 }, (0, 0), &[]),
         new(
             "M1 retries",
             "timed mutex: two attempts each, fast node clocks",
@@ -168,6 +180,21 @@ pub fn positives() -> Vec<Scenario> {
             (1_051_681, 4_168_569),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
         ),
+        new(
+            "M3 restarts",
+            "restart guard: nodes with votes come back without their data",
+            M3,
+            (0, 0),
+            &[
+                Rare::InTurn,
+                Rare::Contended,
+                Rare::KeyExpired,
+                Rare::LostExpired,
+                Rare::Restarted,
+                Rare::Quarantined,
+                Rare::Adopted,
+            ],
+        ),
     ]
 }
 
@@ -192,6 +219,13 @@ pub fn negatives() -> Vec<Scenario> {
             None,
             Bounds { node_fast: 3, ..drift },
             13,
+        ),
+        new(
+            "no guard",
+            "nodes that have forgotten their votes vote at once",
+            None,
+            Bounds { guard: RestartGuard::Off, ..M3 },
+            0,
         ),
     ];
     if cfg!(quorlock_mutants) {

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Command, Effect, Engine, Event, Extended, Failure, FailureKind, LockId, LossCause,
-    NodeId, Proof, Quorum, Reading, RefusalKind, Ticket, Token, Verb, WhyNot,
+    MarkerSeen, NodeId, Proof, Quorum, Reading, RefusalKind, RestartGuard, Standing, Ticket, Token,
+    Verb, WhyNot,
 };
+
+use quorlock_core::marker::Marker;
 
 use super::bounds::{Bounds, TICK};
 use super::rare::{Rare, Witnesses};
@@ -18,9 +21,9 @@ use crate::guard::{Ended, Guard, GuardId, Guards};
 use crate::invariants::{Invariants, Violation};
 use crate::ledger::Ledger;
 use crate::mutants::{Mutant, is_active};
-use crate::node::{Connection, Kind, ModelNode};
+use crate::node::{Connection, Kind, ModelNode, Run};
 use crate::proofs::Proofs;
-use crate::time::{Clock, Time};
+use crate::time::{Clock, SECOND, Time};
 use crate::view::{Surroundings, View};
 
 pub(crate) const NODES: usize = 3;
@@ -48,6 +51,7 @@ pub(crate) struct World {
     /// What is left of the budgets.
     pub(crate) flushes: u8,
     pub(crate) vanishing: u8,
+    pub(crate) restarts: u8,
     pub(crate) breaks: u8,
     pub(crate) suspends: u8,
     pub(crate) pauses: u8,
@@ -77,6 +81,9 @@ pub(crate) enum Call {
     Over,
 }
 
+/// For how many seconds the nodes have been running at first. More makes no difference to anybody.
+const LONG_S: i64 = 10 * TICK / SECOND;
+
 /// A command and when it was sent.
 pub(crate) type Sent<T> = (Reading, Ticket, T);
 
@@ -85,8 +92,11 @@ pub(crate) type Sent<T> = (Reading, Ticket, T);
 #[derive(Clone, Default, PartialEq, Hash, Debug)]
 pub(crate) struct Link {
     pub(crate) commands: VecDeque<Sent<Command>>,
-    pub(crate) answers: VecDeque<Sent<Answer>>,
+    pub(crate) answers: VecDeque<Sent<(Answer, Proof)>>,
     pub(crate) zombies: VecDeque<Sent<Command>>,
+    /// The connection, counted, and whether the node has been asked on it what it is.
+    pub(crate) epoch: u64,
+    pub(crate) greeted: bool,
 }
 
 /// What is noted, and held against the invariants that the simulator has too.
@@ -159,8 +169,9 @@ pub(crate) fn quorum() -> Quorum {
 impl World {
     /// The beginning. `only`: this invariant alone is checked.
     pub(crate) fn new(bounds: &Bounds, only: Option<&str>) -> Self {
+        let rules = bounds.rules(NODES, quorum().needed());
         let client = Client {
-            engine: Shared::new(Engine::new(quorum())),
+            engine: Shared::new(Engine::guarded(quorum(), rules.clone())),
             call: Call::NotYet,
             attempts: 0,
             extensions: 0,
@@ -170,20 +181,30 @@ impl World {
         };
         // The worst of its kind: a key is gone as soon as it may be.
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: false };
-        let node = Shared::new(ModelNode::new(Clock::new(0, 0), kind));
+        let node = |id: NodeIndex| {
+            let mut node = ModelNode::new(Clock::new(0, 0), kind);
+            node.run = Run { started_s: -LONG_S, ..Run::new(id as u64, 0) };
+            if bounds.guard != RestartGuard::Off {
+                let (cluster, run_id) = (rules.cluster.clone(), format!("{id:040x}").into());
+                let marker = Marker { cluster, run_id, promoted_at: -1, floor: 0 };
+                node.set(&rules.marker, Some(marker.to_string().into_bytes()), None, 0);
+            }
+            Shared::new(node)
+        };
         let link = Shared::new(Link::default());
         let watch = Watch {
             guards: Guards::default(),
-            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::default()),
+            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::new(&rules)),
             invariants: Invariants::new(NODES, only.map(str::to_owned)),
         };
         Self {
             clients: [client.clone(), client],
-            nodes: std::array::from_fn(|_| node.clone()),
+            nodes: std::array::from_fn(node),
             links: std::array::from_fn(|_| std::array::from_fn(|_| link.clone())),
             watch: Shared::new(watch),
             flushes: bounds.flushes,
             vanishing: bounds.vanishing.unwrap_or(0),
+            restarts: bounds.restarts,
             breaks: bounds.breaks,
             suspends: bounds.suspends,
             pauses: bounds.pauses,
@@ -314,15 +335,45 @@ impl Step<'_> {
         let link = self.world.links[client][node].change();
         let Some((sent, ticket, command)) = link.commands.pop_front() else { return };
         let overtakes = !link.zombies.is_empty();
-        let answer = self.carry_out(client, node, ticket, &command, false);
+        let answer = self.carry_out_proved(client, node, ticket, &command);
         if overtakes {
             self.seen.add(Rare::Reordered);
         }
-        if ticket.verb == Verb::Release || self.bounds.prompt {
+        if matches!(ticket.verb, Verb::Release | Verb::Trust) || self.bounds.prompt {
             // To a release: nobody waits for it and nothing depends on it: one order stands for all.
             return self.answer(client, node, (sent, ticket, answer));
         }
         self.world.links[client][node].change().answers.push_back((sent, ticket, answer));
+    }
+
+    /// As a batch of its own, with what goes with it.
+    fn carry_out_proved(
+        &mut self,
+        client: ClientId,
+        node: NodeIndex,
+        ticket: Ticket,
+        command: &Command,
+    ) -> (Answer, Proof) {
+        if self.bounds.guard == RestartGuard::Off {
+            return (self.carry_out(client, node, ticket, command, false), Proof::Vouched);
+        }
+        let link = self.world.links[client][node].change();
+        let greeted = std::mem::replace(&mut link.greeted, true);
+        let epoch = link.epoch;
+        let info = (!greeted || *command == Command::Greet).then(|| self.world.nodes[node].info(0));
+        let answer = self.carry_out(client, node, ticket, command, false);
+        let marker = if info.is_some() || command.is_about_votes() {
+            let key = self.bounds.rules(NODES, quorum().needed()).marker;
+            let by = Connection(client as u64);
+            match self.world.nodes[node].change().get(by, &key, 0) {
+                Ok(None) => MarkerSeen::Missing,
+                Ok(Some(text)) => MarkerSeen::Text(text),
+                Err(failure) => MarkerSeen::Failed(failure),
+            }
+        } else {
+            MarkerSeen::NotAsked
+        };
+        (answer, Proof::Seen { epoch, info, marker })
     }
 
     /// A node carries out a command of a dead connection.
@@ -348,7 +399,11 @@ impl Step<'_> {
         if matches!(answer, Answer::Raised { .. }) {
             self.seen.add(Rare::Raise);
         }
-        let early = false;
+        if *answer == Answer::Marked {
+            self.seen.add(Rare::Adopted);
+        }
+        let age = -self.world.nodes[node].run.started_s * SECOND;
+        let early = age < Time::from(self.bounds.ttl) * TICK / 100 * 101;
         self.note(&Fact::Executed {
             node,
             client,
@@ -370,13 +425,10 @@ impl Step<'_> {
         }
     }
 
-    fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<Answer>) {
-        let (sent, ticket, answer) = answer;
+    fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<(Answer, Proof)>) {
+        let (sent, ticket, (answer, proof)) = answer;
         let node = NodeId::new(node);
-        self.tell(
-            client,
-            Event::Answered { node, sent, proof: Proof::Vouched, answers: vec![(ticket, answer)] },
-        );
+        self.tell(client, Event::Answered { node, sent, proof, answers: vec![(ticket, answer)] });
     }
 
     /// A connection breaks, and is made again at once. The client is told that everything on it has
@@ -394,7 +446,7 @@ impl Step<'_> {
             answers.chain(commands.iter().map(|(sent, ticket, _)| (*sent, *ticket))).collect();
         link.zombies.extend(commands);
         for (sent, ticket) in lost {
-            self.answer(client, node, (sent, ticket, failed.clone()));
+            self.answer(client, node, (sent, ticket, (failed.clone(), Proof::Vouched)));
         }
     }
 
@@ -417,6 +469,28 @@ impl Step<'_> {
         self.world.vanishing -= 1;
         self.world.nodes[node].change().delete(RESOURCE, 0);
         self.note(&Fact::Mishap(Mishap::KeyDeleted { node }));
+    }
+
+    /// A node is killed and started again at once, without its data. What it has answered still arrives;
+    /// what it was sent has failed.
+    pub(crate) fn restart(&mut self, node: NodeIndex) {
+        self.seen.add(Rare::Restarted);
+        self.world.restarts -= 1;
+        let it = self.world.nodes[node].change();
+        it.crash(false);
+        it.run = Run::new(it.run.id + NODES as u64, 0);
+        for links in &mut self.world.links {
+            let link = links[node].change();
+            let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
+            let lost = std::mem::take(&mut link.commands).into_iter();
+            let lost =
+                lost.map(|(sent, ticket, _)| (sent, ticket, (failed.clone(), Proof::Vouched)));
+            link.answers.extend(lost);
+            link.epoch += 1;
+            link.greeted = false;
+        }
+        self.note(&Fact::Mishap(Mishap::NodeCrashed { node, keeps_data: false, silent: false }));
+        self.note(&Fact::Mishap(Mishap::NodeStarted { node }));
     }
 
     /// A node's clock has run fast all the time: its key is over now.
@@ -491,6 +565,9 @@ impl Step<'_> {
             if keys > 0 {
                 node.change().rebase(TICK);
             }
+            if node.run.started_s > -LONG_S {
+                node.change().run.started_s -= TICK / SECOND;
+            }
             if node.all(0).count() < keys {
                 self.seen.add(Rare::KeyExpired);
             }
@@ -509,7 +586,8 @@ impl Step<'_> {
 
     /// As the driver does: carries out what comes of an event.
     fn tell(&mut self, client: ClientId, event: Event) {
-        if let Event::Answered { node, sent, answers, .. } = &event {
+        if let Event::Answered { node, sent, proof, answers } = &event {
+            self.note(&Fact::Proved { client, node: node.index(), proof });
             for (ticket, answer) in answers {
                 let (node, sent, ticket) = (node.index(), *sent, *ticket);
                 self.note(&Fact::Told { client, node, sent, ticket, answer });
@@ -557,10 +635,18 @@ impl Step<'_> {
                             proof: Proof::Vouched,
                             answers,
                         });
-                    } else {
-                        let link = self.world.links[client][node].change();
-                        link.commands.push_back((NOW, ticket, command.clone()));
+                        continue;
                     }
+                    if ticket.verb == Verb::Trust && self.world.links[client][node].is_empty() {
+                        // Looks take no time, unless something is before them on the connection.
+                        let (answer, proof) = self.carry_out_proved(client, node, ticket, command);
+                        self.note(&Fact::Proved { client, node, proof: &proof });
+                        let answers = vec![(ticket, answer)];
+                        events.push_back(Event::Answered { node: id, sent: NOW, proof, answers });
+                        continue;
+                    }
+                    let link = self.world.links[client][node].change();
+                    link.commands.push_back((NOW, ticket, command.clone()));
                 }
             }
             Effect::Begin { lock } => {
@@ -631,8 +717,12 @@ impl Step<'_> {
             Effect::TimedOut { node } => {
                 self.note(&Fact::TimedOut { client, node: node.index() });
             }
+            Effect::Standing { standing, .. } => {
+                if matches!(standing, Standing::Quarantined { .. }) {
+                    self.seen.add(Rare::Quarantined);
+                }
+            }
             Effect::Superseded { .. }
-            | Effect::Standing { .. }
             | Effect::Inspected { .. }
             | Effect::Woken { .. }
             | Effect::Drained => {}
