@@ -106,7 +106,13 @@ pub fn positives() -> Vec<Scenario> {
         new("T3b", "", Bounds { prompt: true, ..M3 }, (0, 0), &[]),
         new("T3c", "", Bounds { prompt: true, restarts: 1, ..M3 }, (0, 0), &[]),
         new("T3d", "", Bounds { prompt: true, in_turn: true, alike: false, ..M3 }, (0, 0), &[]),
-        new("T3e", "", Bounds { prompt: true, in_turn: true, alike: false, restarts: 1, ..M3 }, (0, 0), &[]),
+        new(
+            "T3e",
+            "",
+            Bounds { prompt: true, in_turn: true, alike: false, restarts: 1, ..M3 },
+            (0, 0),
+            &[],
+        ),
         new(
             "M1 retries",
             "timed mutex: two attempts each, fast node clocks",
