@@ -124,7 +124,7 @@ impl Servers {
         fs::remove_file(saved).or_else(absent_is_fine).map_err(|error| error.to_string())?;
         // It drops what it has before it sees that there is nothing to load, which it then complains of.
         match self.command(place, &["DEBUG", "RELOAD", "NOSAVE"]) {
-            Err(why) if !why.contains("Error trying to load the RDB dump") => return Err(why),
+            Err(why) if !why.contains("Error trying to load the RDB dump") => Err(why),
             _ => self.dump(self.at[place]),
         }
     }

@@ -182,6 +182,32 @@ fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
     assert!(boot() - start >= Duration::from_millis(4020));
 }
 
+/// Clients of the new settings may have run before, been told to reconfigure, and taken the new nodes
+/// into use meanwhile: those nodes wait again, for the old clients' locks have not ended.
+#[test]
+fn new_nodes_that_new_clients_have_marked_wait_as_well() {
+    let name = "new_nodes_that_new_clients_have_marked_wait_as_well";
+    let Some(lab) = Lab::new(name) else { return };
+    // As a client of the new settings would have marked b and c, had it been given the time.
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 1, "4s", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
+    let hold = ["run", "k", "--ttl", "4s", "--", "sleep", "30"];
+    let old = Running::start(&mut strict(&lab, 1, "4s", &hold));
+    eventually("the old client has the lock", || get(&lab.nodes[0], "k"));
+    let moving = Running::start(&mut strict(&lab, 3, "500ms", RECONFIGURE));
+    eventually("a does not vote for the old client", || get(&lab.nodes[0], "quorlock:adopt"));
+    for node in &lab.nodes.iter().collect::<Vec<_>>()[1..3] {
+        assert_eq!(get(node, "quorlock:node"), None, "it would vote while the old lock is held");
+        assert!(get(node, "quorlock:adopt").unwrap().contains(" wait_ms=6040"));
+    }
+    assert!(!strict(&lab, 3, "500ms", RUN).output().unwrap().status.success());
+    old.signal(Signal::TERM);
+    old.end();
+    code(&moving.end(), 0);
+    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 0);
+}
+
 #[test]
 fn so_many_old_nodes_must_answer_that_the_others_are_no_quorum() {
     let name = "so_many_old_nodes_must_answer_that_the_others_are_no_quorum";

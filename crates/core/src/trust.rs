@@ -108,6 +108,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// A node that is not is looked at again after so long, if nothing else is known.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
+/// But not sooner than this: an uptime is told in whole seconds, and may be short by a moment for long.
+const LOOK_SOONEST: Duration = Duration::from_millis(50);
+
+/// What a server that was promoted tells of it is kept for so long at least (`repl-backlog-ttl`).
+const PROMOTION_KEPT: Duration = Duration::from_secs(3600);
+
 /// For so long other nodes are asked for their time before one is marked without it.
 const GATHER_FOR: Duration = Duration::from_secs(1);
 
@@ -144,6 +150,8 @@ pub(crate) struct Trust {
     clock: Option<(i64, BootTime)>,
     /// The adoption when it was seen first: its text, its age, and when.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
+    /// How long its quarantine lasts is not known yet: it is no longer than its standing says.
+    is_guess: bool,
     step: Step,
     /// The number of the last command about this.
     pub(crate) round: u32,
@@ -177,6 +185,8 @@ struct Plan {
     /// The marker that is there now, and its floor.
     replaces: Option<Arc<str>>,
     floor: u64,
+    /// Its counters are what they were.
+    lasts: bool,
     /// The server has been running for long enough by then.
     grown_at: BootTime,
     /// Why it does not vote yet.
@@ -201,6 +211,13 @@ impl Watch {
         &mut self.nodes[node.index()]
     }
 
+    /// Whether there is a node that is not to be sent anything that asks for a vote.
+    pub(crate) fn bars_any(&self) -> bool {
+        let may_vote =
+            |trust: &Trust| matches!(trust.standing, Standing::Unverified | Standing::Trusted);
+        !self.nodes.iter().all(may_vote)
+    }
+
     /// Whether the node is to be sent anything that asks for a vote; if not, why.
     pub(crate) fn bars(&self, node: NodeId, now: Reading) -> Option<Failure> {
         match self.node(node).standing {
@@ -221,8 +238,21 @@ impl Watch {
 
     /// In what time a quorum of nodes will be trusted, for all we know; `None`: that depends on people.
     pub(crate) fn quorum_in(&self, now: Reading) -> Option<Duration> {
+        self.quorum_by(now, |_| false)
+    }
+
+    /// The same, at the earliest: others may have waited already for a node of which it is not known.
+    pub(crate) fn quorum_in_at_least(&self, now: Reading) -> Option<Duration> {
+        self.quorum_by(now, |trust| trust.is_guess)
+    }
+
+    fn quorum_by(&self, now: Reading, is_soon: impl Fn(&Trust) -> bool) -> Option<Duration> {
+        if self.disagreement().is_some() {
+            return None;
+        }
         let in_time = |trust: &Trust| match &trust.standing {
             Standing::Unverified | Standing::Trusted => Some(Duration::ZERO),
+            Standing::Quarantined { .. } if is_soon(trust) => Some(Duration::ZERO),
             Standing::Quarantined { until, .. } => Some(until.remaining(now)),
             Standing::Refused(_) => None,
         };
@@ -317,6 +347,14 @@ impl Watch {
                 );
                 return trust.refuse(Failure::new(FailureKind::Unsafe).with_detail(detail));
             }
+            // No server of the kind refuses it for good without a word for why: a proxy may.
+            Err(failure) if failure.kind() == FailureKind::Rejected => {
+                let said = failure.detail().unwrap_or_default();
+                let detail = format!(
+                    "it does not answer INFO ({said}): a proxy, or no server of the kind; connect to the server itself, or switch the restart guard off"
+                );
+                return trust.refuse(Failure::new(FailureKind::Unsafe).with_detail(detail));
+            }
             // It may be asked another time; until then nothing it says counts.
             Err(failure) if !failure.kind().is_about_rights() => {
                 trust.standing = Standing::Unverified;
@@ -364,15 +402,24 @@ impl Watch {
             promoted_at,
             replaces: old.as_ref().map(|(text, _)| text.as_str().into()),
             floor: old.as_ref().map_or(0, |(_, old)| old.floor),
-            grown_at: sent.after(young_for),
+            lasts: self.is_lasting(node, &info),
+            // It said so before its answer came, and after it was asked: the safe side is the former.
+            grown_at: now.after(young_for),
             why: why(&info, old.is_some()).into(),
             adoption: None,
         };
-        if old.is_some() && info.promoted_at.is_none() {
+        // For so long a server remembers that it was a replica; no longer, if nobody replicates from it.
+        let would_tell = plan.lasts || self.rules.quarantine() < PROMOTION_KEPT;
+        if old.is_some() && info.promoted_at.is_none() && would_tell {
             // It came back with its data: it need only have been there for long enough.
             return self.mark_in_time(node, plan, now, todo);
         }
         self.adopt(node, plan, None, now, todo);
+    }
+
+    /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
+    fn is_lasting(&self, node: NodeId, info: &Info) -> bool {
+        self.rules.lasting.contains(node) && info.keeps_log != Some(false)
     }
 
     /// For how much longer the server must have been running (S10).
@@ -385,8 +432,7 @@ impl Watch {
             Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
         });
         let less = Duration::from_secs(if mutant!(UptimeOffByTwo) { 2 } else { 0 });
-        let is_lasting = self.rules.lasting.contains(node) && info.keeps_log != Some(false);
-        if is_lasting {
+        if self.is_lasting(node, info) {
             Duration::ZERO
         } else {
             self.rules.quarantine().saturating_sub(told.min(seen) + less)
@@ -445,6 +491,8 @@ impl Watch {
         let writes = self.rules.is_strict();
         let trust = self.node_mut(node);
         if !matches!(trust.standing, Standing::Quarantined { .. }) {
+            // Others may have waited for most of it.
+            trust.is_guess = true;
             let until = now.after(quarantine).max(plan.grown_at);
             trust.standing = Standing::Quarantined { until, why: plan.why.clone() };
         }
@@ -531,6 +579,8 @@ impl Watch {
         let boot = now.boot().as_nanos().saturating_sub(at.as_nanos());
         let passed = Duration::from_nanos(u64::try_from(boot).unwrap_or(0));
         let age = age.min(*first_age + passed);
+        // One that was begun anew meanwhile looks the same, but for its age.
+        (*first_age, *at) = (age, now.boot());
         let left = quarantine.saturating_sub(age);
         plan.grown_at = plan.grown_at.max(now.after(left));
         let age_ms = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
@@ -542,14 +592,20 @@ impl Watch {
     fn mark_in_time(&mut self, node: NodeId, plan: Plan, now: Reading, todo: &mut Todo) {
         let (left, writes) = (plan.grown_at.remaining(now), self.rules.is_strict());
         let trust = self.node_mut(node);
+        if core::mem::take(&mut trust.is_guess) {
+            // That is news, even if the guess was right.
+            trust.told = None;
+        }
         trust.standing = Standing::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
             trust.step = Step::Rest;
             // A bit later than in time, for ages are in whole milliseconds; and now and then before, for
-            // an operator may have vouched for it.
-            let in_time = plan.grown_at.after(Duration::from_millis(1));
-            trust.due =
-                Some(in_time.min(now.after(LOOK_AGAIN)).max(now.after(left.min(LOOK_AGAIN))));
+            // an operator may have vouched for it. Who only looks comes back when somebody may have marked it.
+            let wait = match left.is_zero() {
+                true => LOOK_AGAIN,
+                false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),
+            };
+            trust.due = Some(now.after(wait));
             return;
         }
         // Quarantine first, then the floor, then votes (S21): so the others' clocks are read now.
@@ -582,18 +638,20 @@ impl Watch {
         others.filter_map(move |other| self.node(other).time_us(now))
     }
 
-    /// Writes the marker, with a floor that no fence given out before is above.
+    /// Writes the marker, with a floor that no fence given out before is above, as far as clocks tell:
+    /// proposals are bounded by them, and what was given out above them comes from an earlier floor,
+    /// hence from clocks as well. (To add the others' floors would not help: who does not know them
+    /// would set a lower one next.)
     fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let own = self.node(node).time_us(now);
         let latest = self.times_beside(node, now).chain(own).max();
         let latest = latest.unwrap_or_else(|| u64::try_from(now.real_ns() / 1000).unwrap_or(0));
         let (cluster, key) = (self.rules.cluster.clone(), self.rules.marker.clone());
-        let lasts = self.rules.lasting.contains(node);
         let trust = self.node_mut(node);
         let Step::Gathering(plan) = core::mem::replace(&mut trust.step, Step::Marking) else {
             unreachable!("only who has gathered marks");
         };
-        let Plan { run_id, promoted_at, replaces, floor, adoption, .. } = *plan;
+        let Plan { run_id, promoted_at, replaces, floor, lasts, adoption, .. } = *plan;
         let floor = if lasts && adoption.is_none() {
             floor
         } else {
@@ -646,6 +704,7 @@ impl Trust {
             answered_before: None,
             clock: None,
             adopted: None,
+            is_guess: false,
             step: Step::Rest,
             round: 0,
             due: None,

@@ -197,7 +197,8 @@ impl Ledger {
                 self.ordered(*client, *node, *ticket, command);
             }
             Fact::Proved { client, node, proof } => self.proofs.note(*client, *node, proof),
-            Fact::Executed { client, node, ticket, early: true, .. } => {
+            // What the network repeats is answered to nobody.
+            Fact::Executed { client, node, ticket, early: true, duplicate: false, .. } => {
                 self.proofs.note_early(*client, *node, *ticket);
             }
             Fact::Told { client, node, sent, ticket, answer } => {

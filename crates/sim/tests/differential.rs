@@ -421,10 +421,15 @@ impl Pair {
     /// that a key's time is over.
     fn compare_pushes(&mut self) {
         let mut told: BTreeSet<(u64, String)> = BTreeSet::new();
-        for (place, connection) in self.connections.iter_mut().enumerate() {
-            connection.ask(&[&["PING"]]);
-            let keys = std::mem::take(&mut connection.pushed).into_iter().flatten();
-            told.extend(keys.map(|key| (place as u64, key)));
+        // What expires between two of these questions has been told to one and not yet to the other.
+        let mut before = None;
+        while before != Some(told.len()) {
+            before = Some(told.len());
+            for (place, connection) in self.connections.iter_mut().enumerate() {
+                connection.ask(&[&["PING"]]);
+                let keys = std::mem::take(&mut connection.pushed).into_iter().flatten();
+                told.extend(keys.map(|key| (place as u64, key)));
+            }
         }
         for one in &told {
             assert!(self.asked.remove(one), "{one:?} is told without having asked");

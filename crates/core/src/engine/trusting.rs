@@ -39,11 +39,12 @@ impl Engine {
     ) -> Option<Failure> {
         let Proof::Seen { epoch, info, marker } = proof else { return None };
         let watch = self.watch.as_mut()?;
-        let before = watch.node(node).standing().clone();
+        let was_trusted = *watch.node(node).standing() == Standing::Trusted;
         let mut todo = Todo::new();
         let doubt = watch.handle_proof(node, (epoch, info, &marker), sent, now, &mut todo);
         // Most of the time there is nothing to it.
-        if !todo.is_empty() || *watch.node(node).standing() != before {
+        let is_trusted = *watch.node(node).standing() == Standing::Trusted;
+        if !todo.is_empty() || !was_trusted || !is_trusted {
             self.follow_trust(todo, now, out);
         }
         doubt
@@ -59,8 +60,16 @@ impl Engine {
             Verb::Heal => !mutant!(HealCountsInQuarantine),
             Verb::Inspect | Verb::Release | Verb::Trust => false,
         };
+        // That our key is gone is the truth, whatever is wrong with the node; but of one that is in
+        // quarantine nobody else can have the vote, and of one that was not looked at it is not known.
+        let is_gone = |doubt: &Failure| {
+            let is_out = matches!(doubt.kind(), FailureKind::Quarantined | FailureKind::Unverified);
+            !is_out && matches!(answer, Answer::Absent | Answer::Other)
+        };
         match doubt {
-            Some(doubt) if about_votes && !is_refusal => Answer::Failed(doubt.clone()),
+            Some(doubt) if about_votes && !is_refusal && !is_gone(doubt) => {
+                Answer::Failed(doubt.clone())
+            }
             _ => answer,
         }
     }
@@ -149,6 +158,8 @@ impl Engine {
             for lock in ended {
                 if let Some(timed) = self.calls.get_mut(&lock) {
                     timed.record.note_unsafe(self.quorum, barred.clone(), now);
+                    // Time does not mend this.
+                    timed.record.free_in = None;
                 }
                 self.abandon(lock, RefusalKind::Unsafe, now, out);
             }
@@ -172,7 +183,9 @@ impl Engine {
 
     /// The nodes that are not asked for votes, and why: all of them if their clients do not agree.
     pub(super) fn barred(&self, now: Reading) -> Vec<(NodeId, Failure)> {
-        let Some(watch) = &self.watch else { return Vec::new() };
+        let Some(watch) = self.watch.as_ref().filter(|watch| watch.bars_any()) else {
+            return Vec::new();
+        };
         let disagreed = watch.disagreement().map(|_| {
             Failure::unsent(FailureKind::Unverified)
                 .with_detail("not asked, for clients do not agree about the nodes")
@@ -190,7 +203,8 @@ impl Engine {
         let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
         let call = &mut timed.record;
         call.free_in = watch.quorum_in(now);
-        let in_vain = call.free_in.is_some_and(|time| call.is_over_by(now.after(time)));
+        let in_vain =
+            watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
         let is_hopeless = watch.disagreement().is_some() || call.lacks_rights(self.quorum);
         if call.is_to_end(now) || in_vain || is_hopeless {
             let why = call.last.as_ref().map_or(WhyNot::Unsafe, |(why, _)| *why);

@@ -7,8 +7,9 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::{
-    Answer, Command, Effect, Engine, Event, FailureKind, LockId, MarkerSeen, NodeId, NodeSaid,
-    NodeSet, Proof, Quorum, Reading, RefusalKind, RestartGuard, Rules, Standing, Ticket, Token,
+    Answer, Command, Effect, Engine, Event, Failure, FailureKind, LockId, MarkerSeen, NodeId,
+    NodeSaid, NodeSet, Proof, Quorum, Reading, RefusalKind, RestartGuard, Rules, Standing, Ticket,
+    Token,
 };
 
 use crate::common::story::request;
@@ -36,6 +37,10 @@ struct Server {
     promoted: i64,
     policy: &'static str,
     same_as: Option<u32>,
+    /// What it answers to `INFO` instead.
+    no_info: Option<&'static str>,
+    /// By so much its wall clock has jumped since the adoption was begun.
+    jumped: i64,
 }
 
 impl Server {
@@ -52,6 +57,8 @@ impl Server {
             promoted: -1,
             policy: "noeviction",
             same_as: None,
+            no_info: None,
+            jumped: 0,
         }
     }
 
@@ -117,13 +124,14 @@ impl Server {
                     self.adoption = Some((text.to_string(), now));
                 }
                 let (text, since) = self.adoption.clone().expect("written just now");
-                let age = Duration::from_nanos((now - since) as u64);
+                let age = Duration::from_nanos((now - since + self.jumped) as u64);
                 Answer::Adopting { text: text.into(), age }
             }
             Command::Mark { text, replaces, adoption, .. } => {
                 let is_old_enough = adoption.as_ref().is_none_or(|wanted| {
                     self.adoption.as_ref().is_some_and(|(text, since)| {
-                        **text == *wanted.text && now - since >= wanted.age_ms as i64 * 1_000_000
+                        **text == *wanted.text
+                            && now - since + self.jumped >= wanted.age_ms as i64 * 1_000_000
                     })
                 });
                 if self.marker.as_deref() != replaces.as_deref() || !is_old_enough {
@@ -149,6 +157,8 @@ struct Scene {
     draws: u8,
     /// So many nodes do not answer.
     mute: NodeSet,
+    /// An answer takes so long.
+    late: i64,
 }
 
 fn names() -> Vec<Arc<str>> {
@@ -172,7 +182,7 @@ impl Scene {
         // They have been running for a while.
         let servers = (0..3).map(|run| Server::new(run, -100 * SECOND)).collect();
         let (told, sent, mute) = (Vec::new(), Vec::new(), NodeSet::default());
-        Self { engine, servers, now: 0, told, sent, draws: 0, mute }
+        Self { engine, servers, now: 0, told, sent, draws: 0, mute, late: 0 }
     }
 
     /// Strict, and the nodes have been marked.
@@ -220,11 +230,16 @@ impl Scene {
     }
 
     fn serve(&mut self, node: usize, orders: Vec<(Ticket, Command)>) -> Event {
+        let sent = at(self.now);
+        self.now += self.late;
         let (now, server) = (self.now, &mut self.servers[node]);
         let is_new = server.greeted != server.epoch;
         let greets = is_new || orders.iter().any(|(_, command)| *command == Command::Greet);
         server.greeted = server.epoch;
-        let info = greets.then(|| Ok(server.info(now).into()));
+        let info = greets.then(|| match server.no_info {
+            None => Ok(server.info(now).into()),
+            Some(why) => Err(Failure::new(FailureKind::Rejected).with_detail(why)),
+        });
         let votes = orders.iter().any(|(_, command)| command.is_about_votes());
         let mut answers = Vec::new();
         for (ticket, command) in orders {
@@ -237,7 +252,7 @@ impl Scene {
             Some(text) => MarkerSeen::Text(text.clone()),
         };
         let proof = Proof::Seen { epoch: server.epoch, info, marker };
-        Event::Answered { node: NodeId::new(node), sent: at(now), proof, answers }
+        Event::Answered { node: NodeId::new(node), sent, proof, answers }
     }
 
     /// Time passes, and what becomes due in it happens.
@@ -482,6 +497,7 @@ fn an_adoption_for_others_is_not_taken_over() {
     scene.servers[1].adoption = Some((text.clone(), 0));
     scene.acquire(1, Wait::For(Duration::from_secs(60)));
     assert!(scene.failures(1).contains(&FailureKind::OtherConfiguration));
+    assert_eq!(scene.refusal(1).retry_after, None, "time does not mend it");
     assert_eq!(scene.servers[1].adoption, Some((text, 0)));
 }
 
@@ -608,4 +624,122 @@ impl Scene {
         let policy = if log.ends_with('1') { "noeviction\naof_enabled:1" } else { "noeviction" };
         self.servers.iter_mut().for_each(|server| server.policy = policy);
     }
+}
+
+/// What a server says of its uptime was so when it said it, not when it was asked.
+#[test]
+fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
+    let mut scene = Scene::settled();
+    for server in &mut scene.servers {
+        server.restart(true, 0);
+    }
+    scene.mute = [1, 2].map(NodeId::new).into_iter().collect();
+    (scene.now, scene.late) = (5 * SECOND, 4 * SECOND);
+    scene.acquire(1, Wait::Forever);
+    scene.late = 0;
+    assert_eq!(
+        scene.now,
+        9 * SECOND,
+        "it stood still, and then said that it has been there for nine"
+    );
+    scene.pass(3 * SECOND);
+    assert_eq!(scene.trusted(), 0, "it has been there for 12 s");
+    scene.pass(3 * SECOND);
+    assert_eq!(scene.trusted(), 1);
+}
+
+#[test]
+fn who_only_looks_does_not_ask_all_the_time() {
+    let mut scene = Scene::settled();
+    let observe = Scene::with(rules(RestartGuard::Observe));
+    scene.engine = observe.engine;
+    // They came back long ago, and nobody has marked them for it.
+    for server in &mut scene.servers {
+        server.restart(true, -100 * SECOND);
+    }
+    scene.acquire(1, Wait::Once);
+    assert_eq!(scene.outcome(1), Some(Ok(())));
+    scene.late = 2_000_000;
+    scene.pass(10 * SECOND);
+    let looks = scene.sent.iter().filter(|(_, command)| *command == Command::Greet).count();
+    assert!(looks <= 3 * 6, "{looks} looks in ten seconds");
+}
+
+/// Others have waited for most of it already: who has time for the rest is not sent away.
+#[test]
+fn who_has_time_for_the_rest_of_an_adoption_waits_for_it() {
+    let mut first = Scene::with(rules(RestartGuard::Strict));
+    first.acquire(1, Wait::Once);
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    (scene.servers, scene.now) = (first.servers, 10 * SECOND);
+    scene.servers.iter_mut().for_each(|server| server.greeted = 0);
+    scene.acquire(1, Wait::For(Duration::from_secs(5)));
+    assert_eq!(scene.outcome(1), None);
+    scene.pass(3 * SECOND);
+    assert_eq!(scene.outcome(1), Some(Ok(())));
+}
+
+#[test]
+fn a_floor_is_set_on_a_node_that_says_itself_that_it_keeps_no_log() {
+    let quorum = Quorum::majority(3).unwrap();
+    let mut scene = Scene::settled();
+    let lasting = NodeSet::only(NodeId::new(0));
+    scene.engine = Engine::guarded(quorum, Rules { lasting, ..rules(RestartGuard::Strict) });
+    // What the operator says of it is not so: it may have lost its counters.
+    scene.servers[0].restart(true, 0);
+    scene.acquire(1, Wait::For(Duration::from_secs(20)));
+    scene.pass(16 * SECOND);
+    let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
+    assert_eq!(*marker.run_id, *scene.servers[0].run_id());
+    assert!(marker.floor > 0, "counters may have been rolled back");
+}
+
+#[test]
+fn a_proxy_that_refuses_info_is_told_of() {
+    let mut scene = Scene::settled();
+    for server in &mut scene.servers {
+        server.no_info = Some("ERR unsupported command 'INFO'");
+    }
+    scene.acquire(1, Wait::Once);
+    assert_eq!(scene.refusal(1).kind, RefusalKind::Unsafe);
+    let NodeSaid::Failed(failure) = &scene.refusal(1).nodes[0].said else { panic!() };
+    let text = failure.to_string();
+    assert!(text.starts_with("refused as unsafe: it does not answer INFO (ERR unsupp"), "{text}");
+}
+
+/// Deleted and begun anew, an adoption says what it said before; then the server's clock jumps.
+#[test]
+fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new() {
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    scene.acquire(1, Wait::Forever);
+    scene.pass(8 * SECOND);
+    for server in &mut scene.servers {
+        server.flush();
+    }
+    scene.pass(3 * SECOND);
+    for server in &mut scene.servers {
+        server.jumped = 1000 * SECOND;
+    }
+    scene.pass(7 * SECOND);
+    assert_eq!(scene.trusted(), 0);
+    scene.pass(6 * SECOND);
+    assert_eq!((scene.trusted(), scene.outcome(1)), (3, Some(Ok(()))));
+}
+
+/// A server forgets after an hour that it was a replica: where locks may live for longer, a marker of
+/// another run is not enough, however long the server has been there.
+#[test]
+fn with_a_long_ttl_a_replica_that_was_promoted_long_ago_is_adopted() {
+    let cluster = Cluster::new(names(), 2, 7_200_000);
+    let mut scene = Scene::with(Rules { cluster: cluster.clone(), ..rules(RestartGuard::Strict) });
+    for server in &mut scene.servers {
+        let run_id = "another".into();
+        let marker = Marker { cluster: cluster.clone(), run_id, promoted_at: -1, floor: 0 };
+        (server.marker, server.started) = (Some(marker.to_string()), -10_000 * SECOND);
+    }
+    scene.acquire(1, Wait::Once);
+    scene.pass(7_200 * SECOND);
+    assert_eq!(scene.trusted(), 0);
+    scene.pass(80 * SECOND);
+    assert_eq!(scene.trusted(), 3);
 }

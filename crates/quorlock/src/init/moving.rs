@@ -5,7 +5,8 @@
 //!
 //! 1. Of every old list so many nodes must answer that the others are no quorum: `N − Q + 1`.
 //! 2. The markers of all that answer are replaced by one that fits nobody, old or new, and says which
-//!    becomes which. Only when that has been done on as many does anything else happen: whoever is
+//!    becomes which; also on the new nodes, which clients of the new settings may have taken into use
+//!    by themselves while the old ones were voting. Only when that has been done on as many does anything else happen: whoever is
 //!    killed before leaves nodes that vote for nobody, and that say so.
 //! 3. On the new nodes it is replaced by an adoption, and they wait for longer than any lock may
 //!    still be held. From here on any client of the new settings can finish it.
@@ -68,6 +69,21 @@ impl Settings {
         cluster.to_string().split(BECOMES).filter_map(Self::parse).collect()
     }
 
+    /// Whether its clients may have had a quorum until now. Not if so many of its nodes are on the new
+    /// side that an earlier run must have taken it out of use: no node comes there before.
+    fn is_in_force(&self, servers: &[RedisNode], states: &[Option<State>], wait: Duration) -> bool {
+        let has_changed = |state: &State| match state.ours {
+            Ours::No => false,
+            Ours::Adopted(_) => state.waits_for() >= wait,
+            Ours::Marked => true,
+        };
+        let changed = servers.iter().zip(states).filter(|(server, state)| {
+            self.names.contains(&name_in_marker(server.name()))
+                && state.as_ref().is_some_and(has_changed)
+        });
+        changed.count() < self.needed()
+    }
+
     /// So many of its nodes must be out of use for it to be.
     fn needed(&self) -> usize {
         (self.names.len() + 1).saturating_sub(self.quorum)
@@ -111,12 +127,26 @@ pub async fn reconfigure(
     let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
     let cluster = Cluster::new(["any"], 1, longest);
     let wait = Rules { cluster, ..survey.rules.clone() }.quarantine();
+    // A wait that was begun for longer than ours was for locks that nobody here may know of any more.
+    let wait = states.iter().flatten().map(State::waits_for).fold(wait, Duration::max);
+    let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
 
     // Nobody's votes, first.
     let blocked = each(&survey, &servers, &states, |state, place| {
-        state.blocked(&survey.rules, place >= survey.servers.len(), &old)
+        state.blocked(&survey.rules, in_force || place >= survey.servers.len(), &old)
     });
     let blocked = blocked.await;
+    let failed = || {
+        let failed = servers.iter().zip(&blocked).filter_map(|(server, done)| {
+            Some((Arc::from(server.name()), done.as_ref().err()?.clone()))
+        });
+        Err(InitError::Interrupted { nodes: failed.collect() })
+    };
+    // Nor may clients of the new settings find a quorum of nodes that they have marked themselves.
+    let free = blocked[..survey.servers.len()].iter().filter(|done| done.is_err()).count();
+    if in_force && free >= survey.quorum.needed() {
+        return failed();
+    }
     for old in &old {
         let done: Vec<Option<State>> = states
             .iter()
@@ -124,10 +154,7 @@ pub async fn reconfigure(
             .map(|(state, done)| state.clone().filter(|_| done.is_ok()))
             .collect();
         if enough_of(old, &servers, &done).is_err() {
-            let failed = servers.iter().zip(&blocked).filter_map(|(server, done)| {
-                Some((Arc::from(server.name()), done.as_ref().err()?.clone()))
-            });
-            return Err(InitError::Interrupted { nodes: failed.collect() });
+            return failed();
         }
     }
     // Then, the new ones' adoption.
@@ -285,6 +312,12 @@ impl State {
         Some(Self { run_id, marker, adoption, adopted_for: facts.adopted_for, settings, ours })
     }
 
+    /// For how long it was to wait for our settings.
+    fn waits_for(&self) -> Duration {
+        let Ours::Adopted(wait_ms) = self.ours else { return Duration::ZERO };
+        Duration::from_millis(wait_ms)
+    }
+
     fn is_ours(&self) -> bool {
         self.ours == Ours::Marked
     }
@@ -296,13 +329,13 @@ impl State {
     }
 
     /// The change to a marker that fits nobody. None is needed where nobody's votes are in question,
-    /// unless the node is `leaving`: then somebody might take it into use again.
-    fn blocked(&self, rules: &Rules, leaving: bool, old: &BTreeSet<Settings>) -> Option<Change> {
+    /// but where `somebody` might take it into use, or has.
+    fn blocked(&self, rules: &Rules, somebody: bool, old: &BTreeSet<Settings>) -> Option<Change> {
         let last = self.settings.last();
         let ours = rules.cluster.to_string();
         let becomes_ours = last.is_some_and(|last| last.text == ours);
         let chain = match (&*self.settings, old.first()) {
-            ([], Some(old)) if leaving => old.text.clone(),
+            ([], Some(old)) if somebody => old.text.clone(),
             ([], _) => return None,
             // It has been blocked for these settings before.
             (_, _) if becomes_ours && !self.marker.is_empty() => return None,
@@ -327,6 +360,7 @@ impl State {
     fn after(mut self, change: &Option<Change>) -> Self {
         if let Some(change) = change {
             (self.marker, self.adoption) = change.to.clone();
+            self.ours = Ours::No;
         }
         self
     }

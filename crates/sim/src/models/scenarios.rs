@@ -154,7 +154,7 @@ pub fn positives() -> Vec<Scenario> {
             "M4 healing",
             "extension: a key vanishes, votes are healed",
             Bounds { flushes: 1, ..M4 },
-            (147_431, 490_684),
+            (154_623, 505_336),
             &[
                 Rare::InTurn,
                 Rare::Extended,
@@ -183,7 +183,7 @@ pub fn positives() -> Vec<Scenario> {
             "M2 fencing",
             "fences without time: keys vanish, only the fences are looked at",
             M2,
-            (1_051_681, 4_168_569),
+            (1_072_759, 4_233_669),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
         ),
         new(
