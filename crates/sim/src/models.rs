@@ -66,7 +66,7 @@ impl Model for Timed {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        vec![World::new(&self.bounds, self.only)]
+        World::all(&self.bounds, self.only)
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {

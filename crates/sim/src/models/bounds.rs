@@ -49,6 +49,8 @@ pub(crate) struct Bounds {
     /// make of what nodes say of themselves.
     pub(crate) restarts: u8,
     pub(crate) guard: RestartGuard,
+    /// One node, whichever, has been started a moment before without its data.
+    pub(crate) fresh: bool,
     /// How many connections of the first client break; what was under way on them may still arrive.
     pub(crate) breaks: u8,
     /// How old a command may be when it arrives after its connection broke.
@@ -75,7 +77,7 @@ impl Bounds {
             drift_constant: Duration::ZERO,
             // None, so that a mistake of one tick shows.
             margin: Some(Duration::ZERO),
-            node_timeout: Some(ticks(1)),
+            node_timeout: Some(ticks(1).min(ticks(self.ttl) / 4)),
             ..TimingOptions::default()
         };
         let timing = match Timing::new(options) {
@@ -113,6 +115,14 @@ impl Bounds {
         let (marker, adoption) = ("quorlock:node".into(), "quorlock:adopt".into());
         let lasting = NodeSet::default();
         Rules { guard: self.guard, cluster, names, marker, adoption, lasting }
+    }
+
+    /// A node that has been running for so many seconds, in whole ticks, is through its quarantine: more
+    /// makes no difference to anybody.
+    pub(crate) fn grown_s(&self) -> i64 {
+        let quarantine = self.rules(1, 1).quarantine().as_nanos();
+        let ticks = quarantine.div_ceil(TICK.unsigned_abs().into());
+        i64::try_from(ticks).unwrap_or(i64::MAX) * (TICK / SECOND)
     }
 
     /// The drift that is allowed for, as a rate.

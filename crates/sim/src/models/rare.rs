@@ -36,7 +36,8 @@ rare! {
     Raise "a counter is raised",
     Vanished "a key vanishes, wherever it likes",
     Restarted "a node is started again without its data",
-    Quarantined "a node is in its quarantine",
+    RestartedHeld "a node that voted for a lock which is held is started again",
+    Voided "a vote does not count, for its node is in its quarantine",
     Adopted "a node is marked after its quarantine",
     Reordered "a command overtakes one on a dead connection",
 }

@@ -81,8 +81,8 @@ pub(crate) enum Call {
     Over,
 }
 
-/// For how many seconds the nodes have been running at first. More makes no difference to anybody.
-const LONG_S: i64 = 10 * TICK / SECOND;
+/// The time of a node, as it says it.
+const TIME: &str = "server_time_usec:0\r\n";
 
 /// A command and when it was sent.
 pub(crate) type Sent<T> = (Reading, Ticket, T);
@@ -167,8 +167,15 @@ pub(crate) fn quorum() -> Quorum {
 }
 
 impl World {
-    /// The beginning. `only`: this invariant alone is checked.
-    pub(crate) fn new(bounds: &Bounds, only: Option<&str>) -> Self {
+    /// The beginnings. `only`: this invariant alone is checked.
+    pub(crate) fn all(bounds: &Bounds, only: Option<&str>) -> Vec<Self> {
+        match bounds.fresh {
+            true => (0..NODES).map(|fresh| Self::new(bounds, only, Some(fresh))).collect(),
+            false => vec![Self::new(bounds, only, None)],
+        }
+    }
+
+    fn new(bounds: &Bounds, only: Option<&str>, fresh: Option<NodeIndex>) -> Self {
         let rules = bounds.rules(NODES, quorum().needed());
         let client = Client {
             engine: Shared::new(Engine::guarded(quorum(), rules.clone())),
@@ -183,8 +190,10 @@ impl World {
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: false };
         let node = |id: NodeIndex| {
             let mut node = ModelNode::new(Clock::new(0, 0), kind);
-            node.run = Run { started_s: -LONG_S, ..Run::new(id as u64, 0) };
-            if bounds.guard != RestartGuard::Off {
+            node.run = Run { started_s: -bounds.grown_s(), ..Run::new(id as u64, 0) };
+            if fresh == Some(id) {
+                node.run = Run::new(id as u64, 0);
+            } else if bounds.guard != RestartGuard::Off {
                 let (cluster, run_id) = (rules.cluster.clone(), format!("{id:040x}").into());
                 let marker = Marker { cluster, run_id, promoted_at: -1, floor: 0 };
                 node.set(&rules.marker, Some(marker.to_string().into_bytes()), None, 0);
@@ -233,9 +242,25 @@ impl World {
 impl Step<'_> {
     /// The world after the step.
     pub(crate) fn done(mut self) -> (World, Vec<String>) {
+        if self.bounds.guard != RestartGuard::Off {
+            (0..CLIENTS).for_each(|client| self.forget(client));
+        }
         self.world.watch.change().rebase(0, |_| NOW);
         self.world.seal();
         (self.world, self.trace.unwrap_or_default())
+    }
+
+    /// Whose call is over, and of whom nothing is under way, is as one who has not come: it would only
+    /// look at nodes, and release on nodes that were started again what they have forgotten.
+    fn forget(&mut self, client: ClientId) {
+        let World { clients, links, watch, .. } = &mut self.world;
+        let is_idle = links[client].iter().all(|link| link.is_empty());
+        if clients[client].call == Call::Over && is_idle {
+            let rules = self.bounds.rules(NODES, quorum().needed());
+            *clients[client].engine.change() = Engine::guarded(quorum(), rules);
+            links[client].iter_mut().for_each(|link| *link.change() = Link::default());
+            watch.change().ledger.forget(client);
+        }
     }
 
     fn guard(&mut self, client: ClientId) -> Option<&mut Guard> {
@@ -361,6 +386,8 @@ impl Step<'_> {
         let greeted = std::mem::replace(&mut link.greeted, true);
         let epoch = link.epoch;
         let info = (!greeted || *command == Command::Greet).then(|| self.world.nodes[node].info(0));
+        // It is always now, so its time says nothing.
+        let info = info.map(|text| text.map(|text| text.replace(TIME, "").into()));
         let answer = self.carry_out(client, node, ticket, command, false);
         let marker = if info.is_some() || command.is_about_votes() {
             let key = self.bounds.rules(NODES, quorum().needed()).marker;
@@ -475,6 +502,16 @@ impl Step<'_> {
     /// what it was sent has failed.
     pub(crate) fn restart(&mut self, node: NodeIndex) {
         self.seen.add(Rare::Restarted);
+        let valued = self.world.stored(node).map(|(value, _)| value);
+        let is_held = self
+            .world
+            .watch
+            .guards
+            .iter()
+            .any(|(_, guard)| guard.is_valid(NOW) && Some(guard.value().as_bytes()) == valued);
+        if is_held {
+            self.seen.add(Rare::RestartedHeld);
+        }
         self.world.restarts -= 1;
         let it = self.world.nodes[node].change();
         it.crash(false);
@@ -565,7 +602,7 @@ impl Step<'_> {
             if keys > 0 {
                 node.change().rebase(TICK);
             }
-            if node.run.started_s > -LONG_S {
+            if node.run.started_s > -self.bounds.grown_s() {
                 node.change().run.started_s -= TICK / SECOND;
             }
             if node.all(0).count() < keys {
@@ -582,6 +619,16 @@ impl Step<'_> {
             }
         }
         self.world.watch.change().rebase(TICK, base);
+        if self.bounds.guard != RestartGuard::Off {
+            // Who looks at nodes is in time. What nodes say of themselves depends on nothing that others
+            // do within a tick, but for a restart, which comes before the tick as well.
+            for client in 0..CLIENTS {
+                let it = &self.world.clients[client];
+                if it.call != Call::Over && it.engine.is_due(NOW) {
+                    self.tell(client, Event::Wake);
+                }
+            }
+        }
     }
 
     /// As the driver does: carries out what comes of an event.
@@ -600,6 +647,12 @@ impl Step<'_> {
             Event::Answered { answers, .. } => answers.first().map(|(ticket, _)| ticket.verb),
             _ => None,
         };
+        let yes = match &event {
+            Event::Answered { node, answers, .. } => {
+                answers.iter().any(|(_, answer)| *answer == Answer::Granted).then_some(*node)
+            }
+            _ => None,
+        };
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let mut effects = Vec::new();
@@ -607,6 +660,10 @@ impl Step<'_> {
             for effect in effects {
                 self.carry(client, effect, verb, &mut events);
             }
+        }
+        let standing = yes.and_then(|node| self.world.clients[client].engine.standing(node));
+        if matches!(standing, Some(Standing::Quarantined { .. })) {
+            self.seen.add(Rare::Voided);
         }
         self.note(&Fact::TurnOver { client });
     }
@@ -717,12 +774,8 @@ impl Step<'_> {
             Effect::TimedOut { node } => {
                 self.note(&Fact::TimedOut { client, node: node.index() });
             }
-            Effect::Standing { standing, .. } => {
-                if matches!(standing, Standing::Quarantined { .. }) {
-                    self.seen.add(Rare::Quarantined);
-                }
-            }
-            Effect::Superseded { .. }
+            Effect::Standing { .. }
+            | Effect::Superseded { .. }
             | Effect::Inspected { .. }
             | Effect::Woken { .. }
             | Effect::Drained => {}
