@@ -686,8 +686,10 @@ impl Watch {
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
+        let quarantine = self.rules.quarantine();
         for trust in &mut self.nodes {
             trust.shift(base);
+            trust.forget(quarantine);
         }
     }
 }
@@ -787,6 +789,25 @@ impl Trust {
         }
         if let Step::Adopting(plan) | Step::Gathering(plan) = &mut self.step {
             plan.grown_at = plan.grown_at.shifted(base);
+        }
+    }
+
+    /// What makes no difference any more, as seen from the origin of time; no command about trust may be
+    /// under way, for its answer would not be known again.
+    fn forget(&mut self, quarantine: Duration) {
+        let now = Reading::default();
+        let ago = |at: &BootTime| Duration::from_nanos(at.as_nanos().min(0).unsigned_abs());
+        // Whoever was seen so long ago may as well not have been.
+        self.answered = self.answered.filter(|at| ago(at) < quarantine);
+        self.answered_before = self.answered_before.filter(|at| ago(at) < quarantine);
+        self.clock = self.clock.filter(|_| self.time_us(now).is_some());
+        if let Some((_, age, at)) = &mut self.adopted {
+            // Only their sum matters.
+            *age += ago(at);
+            *at = now.boot();
+        }
+        if matches!(self.step, Step::Rest | Step::Gathering(_)) {
+            self.round = 0;
         }
     }
 }

@@ -108,6 +108,9 @@ impl Invariants {
         self.token_ownership.rebase(by);
         self.latched.rebase(&base, guards);
         self.patience.rebase(&base);
+        if by > 0 {
+            self.nothing_resent.rebase();
+        }
     }
 
     /// Shows a fact to all of them.

@@ -179,12 +179,18 @@ impl Ledger {
                 (node.yes, node.gone) = (kept(node.yes), kept(node.gone));
                 node.yes = node.yes.map(|at| at.shifted(base));
                 node.gone = node.gone.map(|at| at.shifted(base));
+                node.void = node.void.filter(|_| !node.released);
                 node.void = node.void.map(|(at, why)| (at.shifted(base), why));
             }
             if token.nodes.iter().all(|node| node.released) {
                 (token.extending, token.deleted) = ((0, 0), 0);
             }
         }
+    }
+
+    /// A client is done with everything.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        self.proofs.forget(client);
     }
 
     /// Notes a fact; `now` is what the client's clocks show.
@@ -198,7 +204,9 @@ impl Ledger {
             }
             Fact::Proved { client, node, proof } => self.proofs.note(*client, *node, proof),
             // What the network repeats is answered to nobody.
-            Fact::Executed { client, node, ticket, early: true, duplicate: false, .. } => {
+            Fact::Executed { client, node, ticket, early: true, duplicate: false, .. }
+                if ticket.verb != Verb::Trust =>
+            {
                 self.proofs.note_early(*client, *node, *ticket);
             }
             Fact::Told { client, node, sent, ticket, answer } => {

@@ -17,7 +17,7 @@ mod world;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use quorlock_core::{Reading, Verb};
+use quorlock_core::{Reading, RestartGuard, Verb};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use self::bounds::{Bounds, TICK};
@@ -56,6 +56,7 @@ enum Action {
     Wake(ClientId),
     Flush(NodeIndex),
     Vanish(NodeIndex),
+    Restart(NodeIndex),
     /// Some clients stand still meanwhile.
     Tick([Pace; CLIENTS], [bool; CLIENTS]),
 }
@@ -65,7 +66,7 @@ impl Model for Timed {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        vec![World::new(&self.bounds, self.only)]
+        World::all(&self.bounds, self.only)
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -78,6 +79,9 @@ impl Model for Timed {
         for node in 0..NODES {
             if world.flushes > 0 && is_surplus(world, node) {
                 actions.push(Action::Flush(node));
+            }
+            if world.restarts > 0 && world.stored(node).is_some() {
+                actions.push(Action::Restart(node));
             }
             if world.vanishing > 0 && world.stored(node).is_some() {
                 actions.push(Action::Vanish(node));
@@ -129,6 +133,7 @@ impl Timed {
             Action::Wake(client) => step.wake(client),
             Action::Flush(node) => step.flush(node),
             Action::Vanish(node) => step.vanish(node),
+            Action::Restart(node) => step.restart(node),
             Action::Tick(paces, paused) => step.tick(paces, paused),
         }
         step.done()
@@ -152,7 +157,9 @@ impl Timed {
             }
             Call::Waiting | Call::Over => {}
         }
-        if it.engine.is_due(Reading::default()) {
+        // Whose call is over only looks at nodes, and nobody depends on that.
+        let done = it.call == Call::Over && self.bounds.guard != RestartGuard::Off;
+        if !done && it.engine.is_due(Reading::default()) {
             actions.push(Action::Wake(client));
         }
         for (node, link) in world.links[client].iter().enumerate() {
@@ -236,7 +243,9 @@ impl Timed {
                 let waits = !link.answers.is_empty() && !paused[client];
                 slow += usize::from(!link.commands.is_empty() || waits);
             }
-            let late = it.engine.deadline().map_or(-1, |at| -at.as_nanos());
+            let done = it.call == Call::Over && self.bounds.guard != RestartGuard::Off;
+            let due = it.engine.deadline().filter(|_| !done);
+            let late = due.map_or(-1, |at| -at.as_nanos());
             let lost = world.guard(client).is_some_and(|guard| guard.told_lost);
             // Who does not stand still is in time, and gives back what is lost.
             if !paused[client] && (late >= 0 || lost) || u32::from(it.paused) >= pause {

@@ -102,6 +102,12 @@ impl Proofs {
         }
     }
 
+    /// A client is done with everything.
+    pub(crate) fn forget(&mut self, client: ClientId) {
+        self.lines.retain(|(its, _), _| *its != client);
+        self.early.retain(|(its, ..)| *its != client);
+    }
+
     /// Whether an answer that comes now must not count.
     pub(crate) fn doubt(&self, client: ClientId, node: NodeIndex, ticket: Ticket) -> Option<Void> {
         if !self.are_needed() {

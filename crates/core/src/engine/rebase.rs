@@ -14,7 +14,7 @@ impl Engine {
     /// Two states that behave alike from now on, but for when and under which numbers, are equal
     /// after this, unless a deadline was put off in one of them (Lamport: real-time model checking is
     /// really simple). How long a call and its nodes have taken is only told to people, and is
-    /// forgotten.
+    /// forgotten. No command about trust may be under way: they are numbered anew.
     #[must_use]
     pub fn rebased(&self, now: Reading, first: u64) -> (Self, BTreeMap<LockId, LockId>) {
         let ids: BTreeSet<LockId> = self

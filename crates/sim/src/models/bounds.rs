@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
-use quorlock_core::{Counter, Delay, Request, Retry, Timing, TimingOptions};
+use quorlock_core::marker::Cluster;
+use quorlock_core::{
+    Counter, Delay, NodeSet, Request, RestartGuard, Retry, Rules, Timing, TimingOptions,
+};
 
 use crate::ledger::Drift;
-use crate::time::{SECOND, Time};
+use crate::time::{MS, SECOND, Time};
 
 /// One tick. So long that the engine's manners towards others (ten seconds) are over after one: they
 /// say who is next, never how many hold, and would only multiply the states.
@@ -42,6 +45,12 @@ pub(crate) struct Bounds {
     pub(crate) pauses: u8,
     /// How many keys vanish early, of those that vanish without bringing a holder below a quorum.
     pub(crate) flushes: u8,
+    /// How often all in all a node with a vote is started again without its data; and what the clients
+    /// make of what nodes say of themselves.
+    pub(crate) restarts: u8,
+    pub(crate) guard: RestartGuard,
+    /// One node, whichever, has been started a moment before without its data.
+    pub(crate) fresh: bool,
     /// How many connections of the first client break; what was under way on them may still arrive.
     pub(crate) breaks: u8,
     /// How old a command may be when it arrives after its connection broke.
@@ -68,7 +77,7 @@ impl Bounds {
             drift_constant: Duration::ZERO,
             // None, so that a mistake of one tick shows.
             margin: Some(Duration::ZERO),
-            node_timeout: Some(ticks(1)),
+            node_timeout: Some(ticks(1).min(ticks(self.ttl) / 4)),
             ..TimingOptions::default()
         };
         let timing = match Timing::new(options) {
@@ -96,6 +105,24 @@ impl Bounds {
                 marker: "quorlock:node".into(),
             }),
         }
+    }
+
+    /// What the clients measure nodes by.
+    pub(crate) fn rules(&self, nodes: usize, needed: usize) -> Rules {
+        let names: Vec<_> = (0..nodes).map(|node| format!("n{node}").into()).collect();
+        let max_ttl_ms = u64::from(self.ttl) * (TICK / MS).unsigned_abs();
+        let cluster = Cluster::new(&names, needed, max_ttl_ms);
+        let (marker, adoption) = ("quorlock:node".into(), "quorlock:adopt".into());
+        let lasting = NodeSet::default();
+        Rules { guard: self.guard, cluster, names, marker, adoption, lasting }
+    }
+
+    /// A node that has been running for so many seconds, in whole ticks, is through its quarantine: more
+    /// makes no difference to anybody.
+    pub(crate) fn grown_s(&self) -> i64 {
+        let quarantine = self.rules(1, 1).quarantine().as_nanos();
+        let ticks = quarantine.div_ceil(TICK.unsigned_abs().into());
+        i64::try_from(ticks).unwrap_or(i64::MAX) * (TICK / SECOND)
     }
 
     /// The drift that is allowed for, as a rate.

@@ -35,6 +35,10 @@ rare! {
     ZombieSet "a key is set after its connection broke",
     Raise "a counter is raised",
     Vanished "a key vanishes, wherever it likes",
+    Restarted "a node is started again without its data",
+    RestartedHeld "a node that voted for a lock which is held is started again",
+    Voided "a vote does not count, for its node is in its quarantine",
+    Adopted "a node is marked after its quarantine",
     Reordered "a command overtakes one on a dead connection",
 }
 

@@ -1,5 +1,6 @@
 //! The models that are checked, with their bounds, and what must come of each.
 
+use quorlock_core::RestartGuard;
 use stateright::Path;
 
 use super::*;
@@ -66,6 +67,9 @@ const M1: Bounds = Bounds {
     pause: 4,
     pauses: 0,
     flushes: 0,
+    restarts: 0,
+    guard: RestartGuard::Off,
+    fresh: false,
     breaks: 0,
     zombie_age: 0,
     prompt: false,
@@ -87,6 +91,21 @@ const M4: Bounds =
 /// Fences, on no clock: keys vanish whenever they like, so both clients may believe that they hold the
 /// lock.
 const M2: Bounds = Bounds { node_fast: 0, vanishing: Some(2), ..M1 };
+
+/// A node is started again and has forgotten its vote, another was a moment before. Answers come at
+/// once; the longest ttl is two ticks, a quarantine three.
+const M3: Bounds = Bounds {
+    ttl: 2,
+    drift: 0,
+    node_fast: 0,
+    restarts: 1,
+    fresh: true,
+    guard: RestartGuard::Strict,
+    prompt: true,
+    in_turn: true,
+    alike: false,
+    ..M1
+};
 
 /// Models in which every invariant holds in every state.
 pub fn positives() -> Vec<Scenario> {
@@ -168,6 +187,21 @@ pub fn positives() -> Vec<Scenario> {
             (1_072_759, 4_233_669),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
         ),
+        new(
+            "M3 restarts",
+            "restart guard: nodes with votes come back without their data",
+            M3,
+            (264_996, 857_521),
+            &[
+                Rare::InTurn,
+                Rare::Contended,
+                Rare::KeyExpired,
+                Rare::LostExpired,
+                Rare::RestartedHeld,
+                Rare::Voided,
+                Rare::Adopted,
+            ],
+        ),
     ]
 }
 
@@ -192,6 +226,13 @@ pub fn negatives() -> Vec<Scenario> {
             None,
             Bounds { node_fast: 3, ..drift },
             13,
+        ),
+        new(
+            "no guard",
+            "nodes that have forgotten their votes vote at once",
+            None,
+            Bounds { guard: RestartGuard::Off, fresh: false, ..M3 },
+            7,
         ),
     ];
     if cfg!(quorlock_mutants) {
@@ -269,8 +310,9 @@ impl Scenario {
 /// A way through the model as a story: what is done, and what happens then.
 fn tell(model: &Timed, path: Path<World, Action>) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut world = World::new(&model.bounds, model.only);
     let mut ticks = 0;
+    let mut states = path.clone().into_states().into_iter();
+    let Some(mut world) = states.next() else { return lines };
     for action in path.into_actions() {
         let (next, trace) = model.step(&world, action, true);
         ticks += u32::from(matches!(action, Action::Tick(..)));

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Command, Effect, Engine, Event, Extended, Failure, FailureKind, LockId, LossCause,
-    NodeId, Proof, Quorum, Reading, RefusalKind, Ticket, Token, Verb, WhyNot,
+    MarkerSeen, NodeId, Proof, Quorum, Reading, RefusalKind, RestartGuard, Standing, Ticket, Token,
+    Verb, WhyNot,
 };
+
+use quorlock_core::marker::Marker;
 
 use super::bounds::{Bounds, TICK};
 use super::rare::{Rare, Witnesses};
@@ -18,9 +21,9 @@ use crate::guard::{Ended, Guard, GuardId, Guards};
 use crate::invariants::{Invariants, Violation};
 use crate::ledger::Ledger;
 use crate::mutants::{Mutant, is_active};
-use crate::node::{Connection, Kind, ModelNode};
+use crate::node::{Connection, Kind, ModelNode, Run};
 use crate::proofs::Proofs;
-use crate::time::{Clock, Time};
+use crate::time::{Clock, SECOND, Time};
 use crate::view::{Surroundings, View};
 
 pub(crate) const NODES: usize = 3;
@@ -48,6 +51,7 @@ pub(crate) struct World {
     /// What is left of the budgets.
     pub(crate) flushes: u8,
     pub(crate) vanishing: u8,
+    pub(crate) restarts: u8,
     pub(crate) breaks: u8,
     pub(crate) suspends: u8,
     pub(crate) pauses: u8,
@@ -77,6 +81,9 @@ pub(crate) enum Call {
     Over,
 }
 
+/// The time of a node, as it says it.
+const TIME: &str = "server_time_usec:0\r\n";
+
 /// A command and when it was sent.
 pub(crate) type Sent<T> = (Reading, Ticket, T);
 
@@ -85,8 +92,11 @@ pub(crate) type Sent<T> = (Reading, Ticket, T);
 #[derive(Clone, Default, PartialEq, Hash, Debug)]
 pub(crate) struct Link {
     pub(crate) commands: VecDeque<Sent<Command>>,
-    pub(crate) answers: VecDeque<Sent<Answer>>,
+    pub(crate) answers: VecDeque<Sent<(Answer, Proof)>>,
     pub(crate) zombies: VecDeque<Sent<Command>>,
+    /// The connection, counted, and whether the node has been asked on it what it is.
+    pub(crate) epoch: u64,
+    pub(crate) greeted: bool,
 }
 
 /// What is noted, and held against the invariants that the simulator has too.
@@ -157,10 +167,18 @@ pub(crate) fn quorum() -> Quorum {
 }
 
 impl World {
-    /// The beginning. `only`: this invariant alone is checked.
-    pub(crate) fn new(bounds: &Bounds, only: Option<&str>) -> Self {
+    /// The beginnings. `only`: this invariant alone is checked.
+    pub(crate) fn all(bounds: &Bounds, only: Option<&str>) -> Vec<Self> {
+        match bounds.fresh {
+            true => (0..NODES).map(|fresh| Self::new(bounds, only, Some(fresh))).collect(),
+            false => vec![Self::new(bounds, only, None)],
+        }
+    }
+
+    fn new(bounds: &Bounds, only: Option<&str>, fresh: Option<NodeIndex>) -> Self {
+        let rules = bounds.rules(NODES, quorum().needed());
         let client = Client {
-            engine: Shared::new(Engine::new(quorum())),
+            engine: Shared::new(Engine::guarded(quorum(), rules.clone())),
             call: Call::NotYet,
             attempts: 0,
             extensions: 0,
@@ -170,20 +188,32 @@ impl World {
         };
         // The worst of its kind: a key is gone as soon as it may be.
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: false };
-        let node = Shared::new(ModelNode::new(Clock::new(0, 0), kind));
+        let node = |id: NodeIndex| {
+            let mut node = ModelNode::new(Clock::new(0, 0), kind);
+            node.run = Run { started_s: -bounds.grown_s(), ..Run::new(id as u64, 0) };
+            if fresh == Some(id) {
+                node.run = Run::new(id as u64, 0);
+            } else if bounds.guard != RestartGuard::Off {
+                let (cluster, run_id) = (rules.cluster.clone(), format!("{id:040x}").into());
+                let marker = Marker { cluster, run_id, promoted_at: -1, floor: 0 };
+                node.set(&rules.marker, Some(marker.to_string().into_bytes()), None, 0);
+            }
+            Shared::new(node)
+        };
         let link = Shared::new(Link::default());
         let watch = Watch {
             guards: Guards::default(),
-            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::default()),
+            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::new(&rules)),
             invariants: Invariants::new(NODES, only.map(str::to_owned)),
         };
         Self {
             clients: [client.clone(), client],
-            nodes: std::array::from_fn(|_| node.clone()),
+            nodes: std::array::from_fn(node),
             links: std::array::from_fn(|_| std::array::from_fn(|_| link.clone())),
             watch: Shared::new(watch),
             flushes: bounds.flushes,
             vanishing: bounds.vanishing.unwrap_or(0),
+            restarts: bounds.restarts,
             breaks: bounds.breaks,
             suspends: bounds.suspends,
             pauses: bounds.pauses,
@@ -212,9 +242,25 @@ impl World {
 impl Step<'_> {
     /// The world after the step.
     pub(crate) fn done(mut self) -> (World, Vec<String>) {
+        if self.bounds.guard != RestartGuard::Off {
+            (0..CLIENTS).for_each(|client| self.forget(client));
+        }
         self.world.watch.change().rebase(0, |_| NOW);
         self.world.seal();
         (self.world, self.trace.unwrap_or_default())
+    }
+
+    /// Whose call is over, and of whom nothing is under way, is as one who has not come: it would only
+    /// look at nodes, and release on nodes that were started again what they have forgotten.
+    fn forget(&mut self, client: ClientId) {
+        let World { clients, links, watch, .. } = &mut self.world;
+        let is_idle = links[client].iter().all(|link| link.is_empty());
+        if clients[client].call == Call::Over && is_idle {
+            let rules = self.bounds.rules(NODES, quorum().needed());
+            *clients[client].engine.change() = Engine::guarded(quorum(), rules);
+            links[client].iter_mut().for_each(|link| *link.change() = Link::default());
+            watch.change().ledger.forget(client);
+        }
     }
 
     fn guard(&mut self, client: ClientId) -> Option<&mut Guard> {
@@ -314,15 +360,47 @@ impl Step<'_> {
         let link = self.world.links[client][node].change();
         let Some((sent, ticket, command)) = link.commands.pop_front() else { return };
         let overtakes = !link.zombies.is_empty();
-        let answer = self.carry_out(client, node, ticket, &command, false);
+        let answer = self.carry_out_proved(client, node, ticket, &command);
         if overtakes {
             self.seen.add(Rare::Reordered);
         }
-        if ticket.verb == Verb::Release || self.bounds.prompt {
+        if matches!(ticket.verb, Verb::Release | Verb::Trust) || self.bounds.prompt {
             // To a release: nobody waits for it and nothing depends on it: one order stands for all.
             return self.answer(client, node, (sent, ticket, answer));
         }
         self.world.links[client][node].change().answers.push_back((sent, ticket, answer));
+    }
+
+    /// As a batch of its own, with what goes with it.
+    fn carry_out_proved(
+        &mut self,
+        client: ClientId,
+        node: NodeIndex,
+        ticket: Ticket,
+        command: &Command,
+    ) -> (Answer, Proof) {
+        if self.bounds.guard == RestartGuard::Off {
+            return (self.carry_out(client, node, ticket, command, false), Proof::Vouched);
+        }
+        let link = self.world.links[client][node].change();
+        let greeted = std::mem::replace(&mut link.greeted, true);
+        let epoch = link.epoch;
+        let info = (!greeted || *command == Command::Greet).then(|| self.world.nodes[node].info(0));
+        // It is always now, so its time says nothing.
+        let info = info.map(|text| text.map(|text| text.replace(TIME, "").into()));
+        let answer = self.carry_out(client, node, ticket, command, false);
+        let marker = if info.is_some() || command.is_about_votes() {
+            let key = self.bounds.rules(NODES, quorum().needed()).marker;
+            let by = Connection(client as u64);
+            match self.world.nodes[node].change().get(by, &key, 0) {
+                Ok(None) => MarkerSeen::Missing,
+                Ok(Some(text)) => MarkerSeen::Text(text),
+                Err(failure) => MarkerSeen::Failed(failure),
+            }
+        } else {
+            MarkerSeen::NotAsked
+        };
+        (answer, Proof::Seen { epoch, info, marker })
     }
 
     /// A node carries out a command of a dead connection.
@@ -348,7 +426,11 @@ impl Step<'_> {
         if matches!(answer, Answer::Raised { .. }) {
             self.seen.add(Rare::Raise);
         }
-        let early = false;
+        if *answer == Answer::Marked {
+            self.seen.add(Rare::Adopted);
+        }
+        let age = -self.world.nodes[node].run.started_s * SECOND;
+        let early = age < Time::from(self.bounds.ttl) * TICK / 100 * 101;
         self.note(&Fact::Executed {
             node,
             client,
@@ -370,13 +452,10 @@ impl Step<'_> {
         }
     }
 
-    fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<Answer>) {
-        let (sent, ticket, answer) = answer;
+    fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<(Answer, Proof)>) {
+        let (sent, ticket, (answer, proof)) = answer;
         let node = NodeId::new(node);
-        self.tell(
-            client,
-            Event::Answered { node, sent, proof: Proof::Vouched, answers: vec![(ticket, answer)] },
-        );
+        self.tell(client, Event::Answered { node, sent, proof, answers: vec![(ticket, answer)] });
     }
 
     /// A connection breaks, and is made again at once. The client is told that everything on it has
@@ -394,7 +473,7 @@ impl Step<'_> {
             answers.chain(commands.iter().map(|(sent, ticket, _)| (*sent, *ticket))).collect();
         link.zombies.extend(commands);
         for (sent, ticket) in lost {
-            self.answer(client, node, (sent, ticket, failed.clone()));
+            self.answer(client, node, (sent, ticket, (failed.clone(), Proof::Vouched)));
         }
     }
 
@@ -417,6 +496,38 @@ impl Step<'_> {
         self.world.vanishing -= 1;
         self.world.nodes[node].change().delete(RESOURCE, 0);
         self.note(&Fact::Mishap(Mishap::KeyDeleted { node }));
+    }
+
+    /// A node is killed and started again at once, without its data. What it has answered still arrives;
+    /// what it was sent has failed.
+    pub(crate) fn restart(&mut self, node: NodeIndex) {
+        self.seen.add(Rare::Restarted);
+        let valued = self.world.stored(node).map(|(value, _)| value);
+        let is_held = self
+            .world
+            .watch
+            .guards
+            .iter()
+            .any(|(_, guard)| guard.is_valid(NOW) && Some(guard.value().as_bytes()) == valued);
+        if is_held {
+            self.seen.add(Rare::RestartedHeld);
+        }
+        self.world.restarts -= 1;
+        let it = self.world.nodes[node].change();
+        it.crash(false);
+        it.run = Run::new(it.run.id + NODES as u64, 0);
+        for links in &mut self.world.links {
+            let link = links[node].change();
+            let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
+            let lost = std::mem::take(&mut link.commands).into_iter();
+            let lost =
+                lost.map(|(sent, ticket, _)| (sent, ticket, (failed.clone(), Proof::Vouched)));
+            link.answers.extend(lost);
+            link.epoch += 1;
+            link.greeted = false;
+        }
+        self.note(&Fact::Mishap(Mishap::NodeCrashed { node, keeps_data: false, silent: false }));
+        self.note(&Fact::Mishap(Mishap::NodeStarted { node }));
     }
 
     /// A node's clock has run fast all the time: its key is over now.
@@ -491,6 +602,9 @@ impl Step<'_> {
             if keys > 0 {
                 node.change().rebase(TICK);
             }
+            if node.run.started_s > -self.bounds.grown_s() {
+                node.change().run.started_s -= TICK / SECOND;
+            }
             if node.all(0).count() < keys {
                 self.seen.add(Rare::KeyExpired);
             }
@@ -505,11 +619,22 @@ impl Step<'_> {
             }
         }
         self.world.watch.change().rebase(TICK, base);
+        if self.bounds.guard != RestartGuard::Off {
+            // Who looks at nodes is in time. What nodes say of themselves depends on nothing that others
+            // do within a tick, but for a restart, which comes before the tick as well.
+            for client in 0..CLIENTS {
+                let it = &self.world.clients[client];
+                if it.call != Call::Over && it.engine.is_due(NOW) {
+                    self.tell(client, Event::Wake);
+                }
+            }
+        }
     }
 
     /// As the driver does: carries out what comes of an event.
     fn tell(&mut self, client: ClientId, event: Event) {
-        if let Event::Answered { node, sent, answers, .. } = &event {
+        if let Event::Answered { node, sent, proof, answers } = &event {
+            self.note(&Fact::Proved { client, node: node.index(), proof });
             for (ticket, answer) in answers {
                 let (node, sent, ticket) = (node.index(), *sent, *ticket);
                 self.note(&Fact::Told { client, node, sent, ticket, answer });
@@ -522,6 +647,12 @@ impl Step<'_> {
             Event::Answered { answers, .. } => answers.first().map(|(ticket, _)| ticket.verb),
             _ => None,
         };
+        let yes = match &event {
+            Event::Answered { node, answers, .. } => {
+                answers.iter().any(|(_, answer)| *answer == Answer::Granted).then_some(*node)
+            }
+            _ => None,
+        };
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let mut effects = Vec::new();
@@ -529,6 +660,10 @@ impl Step<'_> {
             for effect in effects {
                 self.carry(client, effect, verb, &mut events);
             }
+        }
+        let standing = yes.and_then(|node| self.world.clients[client].engine.standing(node));
+        if matches!(standing, Some(Standing::Quarantined { .. })) {
+            self.seen.add(Rare::Voided);
         }
         self.note(&Fact::TurnOver { client });
     }
@@ -557,10 +692,18 @@ impl Step<'_> {
                             proof: Proof::Vouched,
                             answers,
                         });
-                    } else {
-                        let link = self.world.links[client][node].change();
-                        link.commands.push_back((NOW, ticket, command.clone()));
+                        continue;
                     }
+                    if ticket.verb == Verb::Trust && self.world.links[client][node].is_empty() {
+                        // Looks take no time, unless something is before them on the connection.
+                        let (answer, proof) = self.carry_out_proved(client, node, ticket, command);
+                        self.note(&Fact::Proved { client, node, proof: &proof });
+                        let answers = vec![(ticket, answer)];
+                        events.push_back(Event::Answered { node: id, sent: NOW, proof, answers });
+                        continue;
+                    }
+                    let link = self.world.links[client][node].change();
+                    link.commands.push_back((NOW, ticket, command.clone()));
                 }
             }
             Effect::Begin { lock } => {
@@ -631,8 +774,8 @@ impl Step<'_> {
             Effect::TimedOut { node } => {
                 self.note(&Fact::TimedOut { client, node: node.index() });
             }
-            Effect::Superseded { .. }
-            | Effect::Standing { .. }
+            Effect::Standing { .. }
+            | Effect::Superseded { .. }
             | Effect::Inspected { .. }
             | Effect::Woken { .. }
             | Effect::Drained => {}
