@@ -340,7 +340,7 @@ impl<'a> Round<'a> {
                     found.extend(short);
                     (judged, blind, verdict.short.len())
                 } else {
-                    (0, 0, 0)
+                    (0, judged + blind, 0)
                 };
                 votes = Votes { judged, blind, short };
             }

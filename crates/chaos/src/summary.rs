@@ -135,7 +135,7 @@ impl Summary {
             return Vec::new();
         }
         let asked = [
-            ("whether votes were alive", self.votes.judged >= self.votes.blind),
+            ("whether votes were alive", self.votes.judged > self.votes.blind),
             ("whether fences grow", self.fenced > 0),
             ("a store that asks for fences", self.store.writes > 0 && self.store.refused > 0),
             ("a witness that asks for validity", self.witness.writes > 0),
