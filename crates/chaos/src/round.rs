@@ -334,14 +334,8 @@ impl<'a> Round<'a> {
                     );
                     Violation { at: *at, what }
                 });
-                let (judged, blind) = (verdict.judged, verdict.blind);
-                // Where a clock is set wrong, a replay does not know to the moment when a key is gone there.
-                let (judged, blind, short) = if wrong.is_empty() {
-                    found.extend(short);
-                    (judged, blind, verdict.short.len())
-                } else {
-                    (0, judged + blind, 0)
-                };
+                found.extend(short);
+                let (judged, blind, short) = (verdict.judged, verdict.blind, verdict.short.len());
                 votes = Votes { judged, blind, short };
             }
             None => votes.blind = ledger.tally.granted,
