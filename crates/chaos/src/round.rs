@@ -21,7 +21,7 @@ use crate::plan::{PROCESSES, Plan, nanos, over};
 use crate::servers::Servers;
 use crate::shim::Shim;
 use crate::talk::{CLIENTS, Job, RESOURCES, Told};
-use crate::votes::judge;
+use crate::votes::{Record, judge};
 
 /// What a machine that is busy with other things may take on top of every bound.
 const BUSY: Time = 10 * SECOND;
@@ -36,7 +36,7 @@ const END: Time = 30 * SECOND;
 /// How much of the story is told around a violation: before and after it, and how many lines.
 const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
-const LINES: usize = 80;
+const LINES: usize = 200;
 
 /// Somebody wants an end.
 pub(crate) type Interrupt = Arc<AtomicBool>;
@@ -337,6 +337,19 @@ impl<'a> Round<'a> {
                 found.extend(short);
                 let (judged, blind, short) = (verdict.judged, verdict.blind, verdict.short.len());
                 votes = Votes { judged, blind, short };
+                let evidence: Vec<_> = verdict
+                    .short
+                    .iter()
+                    .flat_map(|(hold, at, _)| {
+                        records
+                            .iter()
+                            .enumerate()
+                            .flat_map(|(node, record)| said(&ledger, node, record, (hold, *at)))
+                    })
+                    .collect();
+                for (at, what) in evidence {
+                    ledger.note(at, what);
+                }
             }
             None => votes.blind = ledger.tally.granted,
         }
@@ -403,6 +416,27 @@ fn set_wrong(event: &crate::act::Event) -> Option<usize> {
         Act::Step(node, by) if by.abs() > 2 * MS => Some(node),
         _ => None,
     }
+}
+
+/// What a node said of a lock, and whose votes that was taken for, until a holder had too few of them.
+fn said(
+    ledger: &Ledger,
+    node: usize,
+    record: &Record,
+    (hold, at): (&Hold, Time),
+) -> Vec<(Time, String)> {
+    let name = node_name(node);
+    let (lock, span) = (RESOURCES[hold.resource], hold.asked - BEFORE..at + AFTER);
+    let of_it = |words: &str| {
+        words.contains("SET quorlock:node") || words.split(' ').any(|word| word == lock)
+    };
+    let said = record.said.iter().filter(|(_, words)| of_it(words));
+    let said = said.map(|(at, words)| (*at, format!("node {name}: {words}")));
+    let votes = record.votes.iter().filter(|vote| vote.resource == hold.resource).map(|vote| {
+        let (until, value) = (ledger.when(vote.to), &vote.value);
+        (vote.from, format!("node {name} votes until {until} for {value}"))
+    });
+    said.chain(votes).filter(|(at, _)| span.contains(at)).collect()
 }
 
 fn in_disorder((before, hold): (&Hold, &Hold)) -> Violation {

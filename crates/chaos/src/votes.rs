@@ -47,6 +47,8 @@ pub(crate) struct Record {
     pub(crate) votes: Vec<Vote>,
     /// When anything may have been granted that was not seen.
     pub(crate) blind: Vec<(Time, Time)>,
+    /// What it said of locks and its mark, for whoever has to understand what came of it.
+    pub(crate) said: Vec<(Time, String)>,
 }
 
 impl Record {
@@ -54,6 +56,7 @@ impl Record {
     pub(crate) fn add(&mut self, other: Self) {
         self.votes.extend(other.votes);
         self.blind.extend(other.blind);
+        self.said.extend(other.said);
     }
 }
 
@@ -67,6 +70,15 @@ pub(crate) struct Reading<'a> {
     pub(crate) guarded: bool,
 }
 
+/// What may be under a lock's key: nobody knows for sure where one was set when the one before was
+/// near its end, until something shows it. Only one of them is there.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    keys: Vec<Key>,
+    /// There may be nothing, although there may be something.
+    may_be_free: bool,
+}
+
 /// A lock's key.
 #[derive(Clone, Debug)]
 struct Key {
@@ -77,14 +89,12 @@ struct Key {
     vote: Option<usize>,
     /// When it was set, if the server was not marked then.
     unmarked: Option<Time>,
-    /// What is there if that was not yet gone when this was set.
-    instead: Option<Box<Key>>,
 }
 
 struct Replay<'a> {
     reading: Reading<'a>,
     record: Record,
-    keys: BTreeMap<usize, Key>,
+    places: BTreeMap<usize, Place>,
     marker: Option<String>,
     /// What is in the marker of the server's present run.
     run: String,
@@ -99,7 +109,7 @@ pub(crate) fn replay(log: &Log, reading: Reading<'_>) -> Record {
     let mut replay = Replay {
         reading,
         record: Record::default(),
-        keys: BTreeMap::new(),
+        places: BTreeMap::new(),
         marker: None,
         run: String::new(),
         is_replica: false,
@@ -125,6 +135,11 @@ impl Replay<'_> {
         if !by_script {
             self.given.clone_from(words);
         }
+        let only_reads = words.first().is_none_or(|name| name == "GET" || name == "PTTL");
+        if !only_reads && words.iter().any(|word| lock(word).is_some() || word == MARKER) {
+            let by = if *by_script { "  script: " } else { "" };
+            self.record.said.push((at, format!("{by}{}", words.join(" "))));
+        }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let name = words.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
         if let ("EVAL", Some(dump)) =
@@ -145,11 +160,7 @@ impl Replay<'_> {
                 let ttl = options.iter().skip_while(|option| **option != "PX").nth(1);
                 let ttl = ttl.and_then(|ttl| ttl.parse().ok());
                 if let (Some(resource), Some(ttl)) = (lock(key), ttl) {
-                    let free =
-                        self.keys.get(&resource).is_none_or(|key| key.expires - NEARLY <= *shown);
-                    if free || *by_script || !is_new {
-                        self.set(resource, value, (*shown, at), ttl);
-                    }
+                    self.set(resource, value, (*shown, at), ttl, is_new && !by_script);
                 }
             }
             ("PEXPIRE", [key, ttl, ..]) if *by_script => {
@@ -159,21 +170,22 @@ impl Replay<'_> {
             }
             ("DEL", [key, ..]) if *by_script => {
                 if let Some(resource) = lock(key) {
-                    self.correct(resource);
-                    self.deleted(resource, at);
+                    self.settle(resource);
+                    let place = self.places.remove(&resource).unwrap_or_default();
+                    place.keys.iter().for_each(|key| self.ends(key, at));
                 }
             }
             ("DELIFEQ", [key, value]) | ("DELEX", [key, _, value]) => {
-                if let Some(resource) = lock(key) {
-                    self.correct(resource);
-                    if self.keys.get(&resource).is_some_and(|key| key.value == *value) {
-                        self.deleted(resource, at);
-                    }
+                if let Some(place) = lock(key).and_then(|lock| self.places.get_mut(&lock)) {
+                    let theirs = place.keys.extract_if(.., |key| key.value == *value);
+                    let theirs: Vec<Key> = theirs.collect();
+                    place.may_be_free |= !theirs.is_empty();
+                    theirs.iter().for_each(|key| self.ends(key, at));
                 }
             }
             // What it had granted is not taken back by that.
             ("FLUSHALL" | "FLUSHDB", _) => {
-                self.keys.clear();
+                self.places.clear();
                 self.marker = None;
             }
             _ => {}
@@ -190,15 +202,15 @@ impl Replay<'_> {
         self.run = format!(" run_id={} promoted={} ", dump.run_id, dump.promoted);
         let find = |name: &str| dump.data.iter().find(|(key, ..)| key == name);
         self.marker = find(MARKER).map(|(_, text, _)| text.clone());
-        let before = std::mem::take(&mut self.keys);
+        let before = std::mem::take(&mut self.places);
         for (resource, name) in RESOURCES.iter().enumerate() {
             let Some((_, value, ttl)) = find(name) else { continue };
             // Of one that was not there before it is not known whether it is a vote.
-            let known = before.get(&resource).filter(|key| key.value == *value);
-            let vote = known.and_then(|key| key.vote);
+            let mut known = before.get(&resource).into_iter().flat_map(|place| &place.keys);
+            let vote = known.find(|key| key.value == *value).and_then(|key| key.vote);
             let expires = shown + ttl * MS;
-            let key = Key { value: value.clone(), expires, vote, unmarked: None, instead: None };
-            self.keys.insert(resource, key);
+            let key = Key { value: value.clone(), expires, vote, unmarked: None };
+            self.places.insert(resource, Place { keys: vec![key], may_be_free: false });
         }
     }
 
@@ -208,7 +220,9 @@ impl Replay<'_> {
             return;
         }
         let (reading, votes) = (self.reading, &mut self.record.votes);
-        for (resource, key) in &mut self.keys {
+        let keys = self.places.iter_mut();
+        let keys = keys.flat_map(|(lock, place)| place.keys.iter_mut().map(move |key| (lock, key)));
+        for (resource, key) in keys {
             let from = key.unmarked.take().filter(|from| at - from <= BREATH);
             if let Some(from) = from {
                 key.vote = Some(votes.len());
@@ -224,7 +238,26 @@ impl Replay<'_> {
         if self.reading.is_wrong { kept.max(at + ttl_ms * MS) } else { kept }
     }
 
-    fn set(&mut self, resource: usize, value: &str, (shown, at): (Time, Time), ttl_ms: i64) {
+    fn set(
+        &mut self,
+        resource: usize,
+        value: &str,
+        (shown, at): (Time, Time),
+        ttl_ms: i64,
+        only_if_free: bool,
+    ) {
+        let place = self.places.entry(resource).or_default();
+        if only_if_free {
+            let may_be_gone = |key: &Key| key.expires <= shown + NEARLY;
+            let may_be_set = place.may_be_free || place.keys.iter().any(may_be_gone);
+            if !may_be_set && !place.keys.is_empty() {
+                return;
+            }
+            place.keys.retain(|key| key.expires + SLACK > shown);
+        } else {
+            place.keys.clear();
+        }
+        place.may_be_free = false;
         let is_marked = self.is_marked();
         let (value, expires) = (value.to_owned(), shown + ttl_ms * MS);
         let vote = is_marked.then_some(self.record.votes.len());
@@ -233,52 +266,45 @@ impl Replay<'_> {
             self.record.votes.push(Vote { resource, value: value.clone(), from: at, to });
         }
         let unmarked = (!is_marked).then_some(at);
-        let before = self.keys.remove(&resource).filter(|key| key.expires > shown);
-        let instead = before.map(Box::new);
-        self.keys.insert(resource, Key { value, expires, vote, unmarked, instead });
+        let key = Key { value, expires, vote, unmarked };
+        self.places.entry(resource).or_default().keys.push(key);
     }
 
-    /// What is compared with the key shows whether the one before was gone when it was set.
-    fn correct(&mut self, resource: usize) {
-        let Some(key) = self.keys.get_mut(&resource) else { return };
-        let is_given = |value: &String| self.given.contains(value);
-        if is_given(&key.value) || !key.instead.as_ref().is_some_and(|key| is_given(&key.value)) {
-            return;
-        }
-        if let Some(none) = key.vote {
+    /// A script has found there what it was given: what was set after that, was not.
+    fn settle(&mut self, resource: usize) -> bool {
+        let Some(place) = self.places.get_mut(&resource) else { return false };
+        let is_given = |key: &Key| self.given.contains(&key.value);
+        let Some(found) = place.keys.iter().position(is_given) else { return false };
+        for none in place.keys.drain(found + 1..).filter_map(|key| key.vote) {
             let none = &mut self.record.votes[none];
             none.to = none.from;
         }
-        if let Some(instead) = key.instead.take() {
-            *key = *instead;
-        }
+        place.keys.drain(..found);
+        place.may_be_free = false;
+        true
     }
 
-    /// A script has compared the value, and found it there.
     fn extended(&mut self, resource: usize, (shown, at): (Time, Time), ttl_ms: i64) {
-        self.correct(resource);
-        let (is_marked, to) = (self.is_marked(), self.until(shown, at, ttl_ms));
-        let Some(key) = self.keys.get_mut(&resource) else { return };
-        key.expires = key.expires.max(shown + ttl_ms * MS);
-        if !is_marked {
+        if !self.settle(resource) {
             return;
         }
-        match key.vote {
-            Some(vote) => {
-                let vote = &mut self.record.votes[vote];
-                vote.to = vote.to.max(to);
-            }
-            None => {
-                key.vote = Some(self.record.votes.len());
-                let value = key.value.clone();
-                self.record.votes.push(Vote { resource, value, from: at, to });
+        let (is_marked, to) = (self.is_marked(), self.until(shown, at, ttl_ms));
+        let votes = &mut self.record.votes;
+        for key in self.places.entry(resource).or_default().keys.iter_mut() {
+            key.expires = key.expires.max(shown + ttl_ms * MS);
+            match key.vote {
+                _ if !is_marked => {}
+                Some(vote) => votes[vote].to = votes[vote].to.max(to),
+                None => {
+                    key.vote = Some(votes.len());
+                    votes.push(Vote { resource, value: key.value.clone(), from: at, to });
+                }
             }
         }
     }
 
-    fn deleted(&mut self, resource: usize, at: Time) {
-        let vote = self.keys.remove(&resource).and_then(|key| key.vote);
-        if let Some(vote) = vote {
+    fn ends(&mut self, key: &Key, at: Time) {
+        if let Some(vote) = key.vote {
             let vote = &mut self.record.votes[vote];
             vote.to = vote.to.min(at);
         }
@@ -352,13 +378,15 @@ mod tests {
 
     const MARK: &str = r#""quorlock 1 nodes=a run_id=r1 promoted=-1 floor=5""#;
 
-    /// The stream of a server whose clock is right: what is done at which millisecond.
+    /// The stream of a server whose clock is right: what is done at which millisecond, with what
+    /// scripts do after a `>`.
     fn stream(lines: &[(i64, &str)]) -> Log {
         let mut log = Log::default();
         let dump = Dump { run_id: "r1".into(), promoted: "-1".into(), data: Vec::new() };
         log.dumps.insert("d".into(), dump);
         for (ms, words) in [(0, r#""EVAL" "" "0" "d""#)].iter().chain(lines) {
-            let line = format!("+0.{:06} [0 lua] {words}", ms * 1000);
+            let (from, words) = words.strip_prefix('>').map_or(("x", *words), |it| ("lua", it));
+            let line = format!("+0.{:06} [0 {from}] {words}", ms * 1000);
             log.seen.push(Seen::Line(ms * MS, line));
         }
         log
@@ -372,15 +400,16 @@ mod tests {
     }
 
     const SET: &str = r#""SET" "orders" "t1" "NX" "PX" "100""#;
+    const SCRIPT: &str = r#""EVALSHA" "5" "1" "orders" "t1""#;
 
     #[test]
     fn a_vote_counts_on_a_marked_node_and_ends_with_its_key() {
         let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
         assert_eq!(votes(&[(10, &mark), (20, SET)]), [(20, 120)]);
-        let extended = (90, r#""PEXPIRE" "orders" "100""#);
-        assert_eq!(votes(&[(10, &mark), (20, SET), extended]), [(20, 190)]);
-        let deleted = (60, r#""DEL" "orders""#);
-        assert_eq!(votes(&[(10, &mark), (20, SET), deleted]), [(20, 60)]);
+        let extended = [(90, SCRIPT), (90, r#">"PEXPIRE" "orders" "100""#)];
+        assert_eq!(votes(&[&[(10, &*mark), (20, SET)], &extended[..]].concat()), [(20, 190)]);
+        let deleted = [(60, SCRIPT), (60, r#">"DEL" "orders""#)];
+        assert_eq!(votes(&[&[(10, &*mark), (20, SET)], &deleted[..]].concat()), [(20, 60)]);
         // A flush takes nothing back, but what comes then is none.
         let flush = (60, r#""FLUSHALL""#);
         assert_eq!(votes(&[(10, &mark), (20, SET), flush, (70, SET)]), [(20, 120)]);
@@ -397,26 +426,43 @@ mod tests {
     }
 
     #[test]
-    fn who_was_still_there_shows_by_what_is_compared() {
+    fn what_may_have_been_refused_does_not_hide_what_was_granted_next() {
         let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
-        // The stream's lines are those of scripts; what a script was given is in one that is not.
-        let given =
-            |value: &str| format!(r#"+0.105000 [0 x] "EVALSHA" "5" "1" "orders" "{value}""#);
-        let course = Course::right(0);
-        let reading = Reading { course: &course, is_wrong: false, guarded: true };
+        let (second, third) = (SET.replace("t1", "t2"), SET.replace("t1", "t3"));
+        // The second came shortly before the first's end: perhaps it got it. If it did not, the third
+        // did.
+        let sets = [(10, &*mark), (20, SET), (105, &*second), (150, &*third)];
+        assert_eq!(votes(&sets), [(20, 120), (105, 205), (150, 250)]);
+        // While the first was there for sure it did not.
+        assert_eq!(votes(&[sets[0], sets[1], (80, &*second), sets[3]]), [(20, 120), (150, 250)]);
+    }
+
+    #[test]
+    fn what_was_there_shows_by_what_a_script_finds() {
+        let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
+        let second = SET.replace("t1", "t2");
+        let begin = [(10, &*mark), (20, SET), (100, &*second)];
+        let extend = (105, r#">"PEXPIRE" "orders" "100""#);
         for (value, expected) in [("t1", [(20, 205), (100, 100)]), ("t2", [(20, 120), (100, 205)])]
         {
-            let mut log = stream(&[(10, &mark), (20, SET)]);
-            let rest = [
-                r#"+0.100000 [0 x] "SET" "orders" "t2" "NX" "PX" "100""#.to_owned(),
-                given(value),
-                r#"+0.105000 [0 lua] "PEXPIRE" "orders" "100""#.to_owned(),
-            ];
-            log.seen.extend(rest.map(|line| Seen::Line(105 * MS, line)));
-            let votes = replay(&log, reading).votes;
-            let votes: Vec<_> = votes.iter().map(|vote| (vote.from / MS, vote.to / MS)).collect();
-            assert_eq!(votes, expected, "{value}");
+            let given = SCRIPT.replace("t1", value);
+            let lines = [&begin[..], &[(105, &*given), extend]].concat();
+            assert_eq!(votes(&lines), expected, "{value}");
         }
+    }
+
+    #[test]
+    fn what_is_deleted_if_it_is_there_may_have_been_there() {
+        let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
+        let (second, third) = (SET.replace("t1", "t2"), SET.replace("t1", "t3"));
+        let delete = (60, r#""DELIFEQ" "orders" "t1""#);
+        assert_eq!(votes(&[(10, &mark), (20, SET), delete, (70, &second)]), [(20, 60), (70, 170)]);
+        let other = (60, r#""DELIFEQ" "orders" "t2""#);
+        assert_eq!(votes(&[(10, &mark), (20, SET), other, (70, &second)]), [(20, 120)]);
+        // Nobody knows whether the second was there.
+        let delete = (110, r#""DELIFEQ" "orders" "t2""#);
+        let lines = [(10, &*mark), (20, SET), (105, &second), delete, (112, &third)];
+        assert_eq!(votes(&lines), [(20, 120), (105, 110), (112, 212)]);
     }
 
     fn hold(token: &str, from: Time, to: Time) -> Hold {
@@ -426,7 +472,7 @@ mod tests {
     #[test]
     fn a_hold_needs_a_quorum_all_the_time() {
         let vote = |to| Vote { resource: 0, value: "t1 owner".into(), from: 0, to: to * MS };
-        let node = |to| Record { votes: vec![vote(to)], blind: Vec::new() };
+        let node = |to| Record { votes: vec![vote(to)], blind: Vec::new(), said: Vec::new() };
         let nodes = [node(100), node(200), node(300)];
         let holds = [hold("t1/3", 10, 200)];
         assert!(judge(&holds, &nodes, 2).short.is_empty());
