@@ -277,6 +277,15 @@ pub enum Effect {
         /// As it is now.
         standing: Standing,
     },
+    /// A node that had lost its fences' counters is given a floor that rests on the clocks of fewer
+    /// other nodes than a quorum, for no more could be reached: should all of these be behind, its
+    /// fences may be too. For people.
+    FloorOfFew {
+        /// Which node.
+        node: NodeId,
+        /// The clocks of how many others it rests on, beside the node's own.
+        clocks: usize,
+    },
     /// The lock is lost; terminal.
     Lost {
         /// Which lock.
@@ -617,7 +626,7 @@ impl Engine {
             Answer::Failed(failure) if failure.kind().is_about_reach() => {
                 self.nodes[node.index()].away = true;
             }
-            Answer::Failed(failure) => self.review_failure(node, &failure.clone(), now, out),
+            Answer::Failed(failure) => self.review_failure(node, failure.kind(), now, out),
             _ => self.node_is_back(node, now),
         }
         match ticket.verb {
@@ -665,7 +674,7 @@ impl Engine {
 
     fn close(&mut self, now: Reading, out: &mut Vec<Effect>) {
         self.closing = true;
-        Self::stop_trusting(&mut self.watch, self.quorum, &mut self.deadlines);
+        self.stop_looking();
         let waiting: Vec<LockId> = self.calls.keys().copied().collect();
         for lock in waiting {
             self.abandon(lock, RefusalKind::Closed, now, out);

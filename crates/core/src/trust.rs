@@ -160,6 +160,8 @@ pub(crate) struct Trust {
     pub(crate) wake: Option<BootTime>,
     /// What has been told of its standing.
     pub(crate) told: Option<Standing>,
+    /// Its floor has been set by the clocks of so few nodes, and that is to be told.
+    pub(crate) few_clocks: Option<usize>,
 }
 
 /// What is being done about a node.
@@ -228,12 +230,9 @@ impl Watch {
     }
 
     /// The clients of these nodes do not agree: nobody may have a lock until that is mended.
-    pub(crate) fn disagreement(&self) -> Option<Failure> {
-        let disagrees = |trust: &Trust| match &trust.standing {
-            Standing::Refused(failure) if failure.kind().is_disagreement() => Some(failure.clone()),
-            _ => None,
-        };
-        self.nodes.iter().find_map(disagrees).filter(|_| self.rules.is_strict())
+    pub(crate) fn is_disagreed(&self) -> bool {
+        let disagrees = |trust: &Trust| matches!(&trust.standing, Standing::Refused(failure) if failure.kind().is_disagreement());
+        self.rules.is_strict() && self.nodes.iter().any(disagrees)
     }
 
     /// In what time a quorum of nodes will be trusted, for all we know; `None`: that depends on people.
@@ -247,7 +246,7 @@ impl Watch {
     }
 
     fn quorum_by(&self, now: Reading, is_soon: impl Fn(&Trust) -> bool) -> Option<Duration> {
-        if self.disagreement().is_some() {
+        if self.is_disagreed() {
             return None;
         }
         let in_time = |trust: &Trust| match &trust.standing {
@@ -626,11 +625,17 @@ impl Watch {
             let trust = self.node(node);
             let is_gathering = matches!(trust.step, Step::Gathering(_));
             let is_due = trust.due.is_some_and(|due| due.remaining(now).is_zero());
-            let others = self.quorum.needed().min(self.quorum.nodes() - 1);
-            if is_gathering && (is_due || self.times_beside(node, now).count() >= others) {
+            if is_gathering
+                && (is_due || self.times_beside(node, now).count() >= self.clocks_needed())
+            {
                 self.mark(node, now, todo);
             }
         }
+    }
+
+    /// The clocks of how many other nodes go into a floor.
+    fn clocks_needed(&self) -> usize {
+        self.quorum.needed().min(self.quorum.nodes() - 1)
     }
 
     fn times_beside(&self, node: NodeId, now: Reading) -> impl Iterator<Item = u64> {
@@ -644,6 +649,8 @@ impl Watch {
     /// would set a lower one next.)
     fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let own = self.node(node).time_us(now);
+        let clocks = self.times_beside(node, now).count();
+        let is_few = clocks < self.clocks_needed();
         let latest = self.times_beside(node, now).chain(own).max();
         let latest = latest.unwrap_or_else(|| u64::try_from(now.real_ns() / 1000).unwrap_or(0));
         let (cluster, key) = (self.rules.cluster.clone(), self.rules.marker.clone());
@@ -655,6 +662,7 @@ impl Watch {
         let floor = if lasts && adoption.is_none() {
             floor
         } else {
+            trust.few_clocks = is_few.then_some(clocks);
             floor.max(latest.saturating_add(FLOOR_AHEAD_US))
         };
         let floor = floor.min(Counter::LIMIT - 1);
@@ -712,6 +720,7 @@ impl Trust {
             due: None,
             wake: None,
             told: None,
+            few_clocks: None,
         }
     }
 

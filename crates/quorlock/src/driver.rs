@@ -504,6 +504,14 @@ impl Driver {
                 let place = &self.figures.nodes[node.index()].standing;
                 *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(standing);
             }
+            Effect::FloorOfFew { node, clocks } => {
+                let name = &self.names[node.index()];
+                tracing::warn!(
+                    "node {name} may have lost its fences' counters, and its new floor rests on the clocks of \
+                     {clocks} other nodes, for no more could be reached: fewer than a quorum; see to it that \
+                     nodes' clocks agree"
+                );
+            }
             Effect::Begin { lock } => self.begins.push_back(lock),
         }
     }

@@ -1,6 +1,5 @@
 //! Trust: what goes with answers is looked at before they are, and what follows from it is sent.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Ticket, Verb};
@@ -8,7 +7,7 @@ use crate::acquire::{NodeSaid, NodeStory, WhyNot};
 use crate::command::{Answer, Failure, FailureKind};
 use crate::proof::Proof;
 use crate::quorum::{NodeId, NodeSet, Quorum};
-use crate::time::{BootTime, Reading};
+use crate::time::Reading;
 use crate::trust::{Rules, Standing, Todo, Watch};
 
 /// Whose commands they are that are about trust: no caller's.
@@ -103,13 +102,13 @@ impl Engine {
     pub(super) fn review_failure(
         &mut self,
         node: NodeId,
-        failure: &Failure,
+        failure: FailureKind,
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
         let Some(watch) = self.watch.as_mut() else { return };
         use FailureKind::{Loading, MasterDown, ReadOnly};
-        if matches!(failure.kind(), ReadOnly | Loading | MasterDown) {
+        if matches!(failure, ReadOnly | Loading | MasterDown) {
             let mut todo = Todo::new();
             watch.suspect(node, &mut todo);
             self.follow_trust(todo, now, out);
@@ -145,6 +144,9 @@ impl Engine {
                 has_changed = true;
                 out.push(Effect::Standing { node, standing: trust.standing().clone() });
             }
+            if let Some(clocks) = trust.few_clocks.take() {
+                out.push(Effect::FloorOfFew { node, clocks });
+            }
         }
         if has_changed {
             self.standings_changed(now, out);
@@ -153,7 +155,7 @@ impl Engine {
 
     fn standings_changed(&mut self, now: Reading, out: &mut Vec<Effect>) {
         let Some(watch) = &self.watch else { return };
-        if watch.disagreement().is_some() {
+        if watch.is_disagreed() {
             let barred = self.barred(now);
             let ended: Vec<LockId> = self
                 .calls
@@ -190,7 +192,7 @@ impl Engine {
         let Some(watch) = self.watch.as_ref().filter(|watch| watch.bars_any()) else {
             return Vec::new();
         };
-        let disagreed = watch.disagreement().map(|_| {
+        let disagreed = watch.is_disagreed().then(|| {
             Failure::unsent(FailureKind::Unverified)
                 .with_detail("not asked, for clients do not agree about the nodes")
         });
@@ -209,7 +211,7 @@ impl Engine {
         call.free_in = watch.quorum_in(now);
         let in_vain =
             watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
-        let is_hopeless = watch.disagreement().is_some() || call.lacks_rights(self.quorum);
+        let is_hopeless = watch.is_disagreed() || call.lacks_rights(self.quorum);
         if call.is_to_end(now) || in_vain || is_hopeless {
             let why = call.last.as_ref().map_or(WhyNot::Unsafe, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
@@ -226,16 +228,12 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, timed);
     }
 
-    pub(super) fn stop_trusting(
-        watch: &mut Option<alloc::boxed::Box<Watch>>,
-        quorum: Quorum,
-        deadlines: &mut BTreeSet<(BootTime, Owner)>,
-    ) {
-        for node in quorum.node_ids() {
-            if let Some(watch) = watch {
-                let wake = &mut watch.node_mut(node).wake;
-                Self::index(deadlines, Owner::Trust(node), wake, None);
-            }
+    /// Nodes are not looked at again by themselves.
+    pub(super) fn stop_looking(&mut self) {
+        let Some(watch) = &mut self.watch else { return };
+        for node in self.quorum.node_ids() {
+            let wake = &mut watch.node_mut(node).wake;
+            Self::index(&mut self.deadlines, Owner::Trust(node), wake, None);
         }
     }
 }

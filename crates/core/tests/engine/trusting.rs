@@ -756,3 +756,24 @@ fn who_turns_out_to_wait_in_vain_is_told_as_soon_as_that_is_known() {
         assert_eq!(scene.refusal(1).kind, RefusalKind::Unsafe);
     }
 }
+
+#[test]
+fn a_floor_that_rests_on_the_clocks_of_few_is_told_of() {
+    let few = |scene: &Scene| {
+        let few = |effect: &Effect| match effect {
+            Effect::FloorOfFew { node, clocks } => Some((node.index(), *clocks)),
+            _ => None,
+        };
+        scene.told.iter().find_map(few)
+    };
+    for (mute, expected) in [(NodeSet::default(), None), (NodeSet::only(NodeId::new(2)), Some(1))] {
+        let mut scene = Scene::settled();
+        scene.mute = mute;
+        scene.servers[0].restart(false, 0);
+        scene.acquire(1, Wait::For(Duration::from_secs(30)));
+        scene.pass(30 * SECOND);
+        let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
+        assert!(marker.floor > 0, "it has lost its counters");
+        assert_eq!(few(&scene), expected.map(|clocks| (0, clocks)));
+    }
+}

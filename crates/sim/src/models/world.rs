@@ -775,6 +775,7 @@ impl Step<'_> {
                 self.note(&Fact::TimedOut { client, node: node.index() });
             }
             Effect::Standing { .. }
+            | Effect::FloorOfFew { .. }
             | Effect::Superseded { .. }
             | Effect::Inspected { .. }
             | Effect::Woken { .. }

@@ -232,7 +232,7 @@ impl World {
                 let node = node.index();
                 self.note(&Fact::Standing { client, node, standing: &standing });
             }
-            Effect::Inspected { .. } => {}
+            Effect::FloorOfFew { .. } | Effect::Inspected { .. } => {}
         }
         None
     }
