@@ -10,7 +10,7 @@ use common::{
     PATIENCE, all_servers, all_up, builder, calls, client, eventually, five, get, pttl, run,
 };
 use quorlock::node::MemoryNode;
-use quorlock::{Client, blocking};
+use quorlock::{Client, blocking, doctor};
 use quorlock_servers::{Nodes, ServerOptions};
 
 const COUNTER: &str = "quorlock:fence:orders";
@@ -150,6 +150,44 @@ async fn a_holder_is_told_that_it_may_have_been_superseded() {
     assert!(guard.is_valid(), "the others' votes are enough");
     assert_eq!(get(&nodes[0], "orders"), None, "nothing was written there");
     assert_eq!(get(&nodes[0], COUNTER), Some(larger));
+}
+
+/// What the doctor prints for a user who may lock is enough for all that fences need.
+#[tokio::test]
+async fn the_least_rights_suffice_for_fences() {
+    for binary in all_servers("the_least_rights_suffice_for_fences") {
+        let nodes = Nodes::start(&binary, 5, ServerOptions::default()).unwrap();
+        let settings = builder(&nodes).key_prefix("locks:");
+        let rules = doctor::examine(&settings).await.unwrap().acl("app");
+        let [(rules, _)] = &rules[..] else { panic!("{binary}: {rules:?}") };
+        let rules = rules.replace("'>PASSWORD'", ">secret");
+        for node in &nodes {
+            run(node, &rules.split(' ').collect::<Vec<_>>());
+        }
+        let client = settings.username("app").password("secret").build().unwrap();
+        all_up(&client).await;
+        let guard = client.acquire("orders").fenced().await.unwrap();
+        eventually("all have voted", || guard.votes() == 5).await;
+        // One has lost the lock, and another its counter as well: votes are healed, numbers raised.
+        run(&nodes[0], &["DEL", "locks:orders"]);
+        run(&nodes[1], &["DEL", "locks:orders", &format!("locks:{COUNTER}")]);
+        guard.extend().await.unwrap();
+        let fence = guard.fence();
+        for node in &nodes[..2] {
+            eventually("its vote is healed", || get(node, "locks:orders").is_some()).await;
+            assert_eq!(
+                get(node, &format!("locks:{COUNTER}")).as_ref(),
+                Some(&fence.to_string()),
+                "{binary}"
+            );
+        }
+        // One gives a larger number than the others, to which these are raised.
+        assert!(guard.release().await.is_released());
+        run(&nodes[2], &["SET", &format!("locks:{COUNTER}"), &(fence + 7).to_string()]);
+        let next = client.acquire("orders").fenced().await.unwrap();
+        assert!(next.fence() > fence, "{binary}: {} after {fence}", next.fence());
+        assert!(next.release().await.is_released());
+    }
 }
 
 #[test]
