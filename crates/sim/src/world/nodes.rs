@@ -103,7 +103,7 @@ impl World {
             if flush_at.take_if(|at| *at == place).is_some() {
                 self.flush_node(node);
             }
-            let early = self.now - self.servers[node].sound_since < self.plan.ttl_max / 100 * 101;
+            let early = self.is_early(node);
             let answer = self.servers[node].node.execute(by, command, self.now);
             let (ticket, answer_ref) = (*ticket, &answer);
             self.note(&Fact::Executed {
@@ -276,6 +276,15 @@ impl World {
             self.deliver_pushes(node);
             self.note_mishap(Mishap::KeyVacated { node });
         }
+    }
+
+    /// Whether it is too soon after its start, or the loss of what it knew, for the node's votes to
+    /// count. How old an adoption is, its own clock tells: where that is set ahead by more than is allowed,
+    /// nothing is promised.
+    fn is_early(&self, node: NodeIndex) -> bool {
+        let server = &self.servers[node];
+        let is_off = server.ahead > MS;
+        !is_off && self.now - server.sound_since < self.plan.ttl_max / 100 * 101
     }
 
     /// How long a node must stay down that has lost its data: until no vote can count any more that
