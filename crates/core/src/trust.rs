@@ -293,13 +293,17 @@ impl Watch {
         } else {
             trust.answered = Some(sent.boot());
             let is_gone = !trust.is_marked_as(marker) && *marker != MarkerSeen::NotAsked;
-            // While it was away, another name may have come to lead to the same server (S3).
-            if trust.standing == Standing::Trusted && (is_gone || was_away) {
+            if trust.standing == Standing::Trusted && is_gone {
                 trust.distrust();
             }
             if trust.standing == Standing::Unverified && trust.step == Step::Rest {
                 trust.greet(node, todo);
             }
+        }
+        // The server behind a connection does not change; but while it was away, another name may have come
+        // to lead to it (S3).
+        if was_away && let Some(twin) = self.twin_of(node) {
+            self.refuse_twins(node, twin);
         }
         let trust = self.node(node);
         if trust.standing == Standing::Trusted && trust.is_marked_as(marker) {
@@ -449,7 +453,7 @@ impl Watch {
 
     /// Another node of the list that is the same server (S3).
     fn twin_of(&self, node: NodeId) -> Option<NodeId> {
-        let run_id = self.node(node).run_id.as_deref();
+        let run_id = Some(self.node(node).run_id.as_deref()?);
         let is_same = |other: &NodeId| {
             let trust = self.node(*other);
             *other != node && trust.is_near && trust.run_id.as_deref() == run_id
