@@ -483,7 +483,7 @@ impl Watch {
     fn refuse_key(&mut self, node: NodeId, key: &Key, text: &str) {
         let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
         let detail = format!(
-            "its key {key} holds \"{shown}\", which is not this version's; find out whose it is, or run quorlock init --fresh"
+            "its key {key} holds \"{shown}\", which is not this version's; find out whose it is; if nobody's, delete the key: the node then waits like a new one"
         );
         let failure = Failure::new(FailureKind::OtherConfiguration).with_detail(detail);
         self.node_mut(node).refuse(failure);
