@@ -152,6 +152,10 @@ impl World {
             Health::OutOfMemory,
             Health::Garbled,
         ]);
+        // What has become a replica stays one until it is promoted.
+        if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly) {
+            return;
+        }
         self.counts.add(Count::NodeRefusals);
         self.servers[node].node.health = health;
         self.note_mishap(Mishap::NodeHealth { node, health });
@@ -377,7 +381,7 @@ impl World {
         self.note_mishap(Mishap::NodeHealth { node, health });
         let nodes = self.servers.len();
         let other = (node + 1 + self.chance(Fault::Distrust).index(nodes)) % nodes;
-        let changes = match self.chance(Fault::Distrust).below(3) {
+        let changes = match self.chance(Fault::Distrust).below(4) {
             0 => false,
             // Nodes further on alone take over the data of others: else one could get back its own marker
             // with older data, which is noticed at the next look alone (GUARANTEES.md says so).
@@ -385,10 +389,17 @@ impl World {
                 self.servers[node].node.flush();
                 true
             }
-            _ => {
+            2 => {
                 let other = self.servers[other].node.clone();
                 self.servers[node].node.copy(&other, self.now);
                 true
+            }
+            // Its own replica's, which lags behind: older data with its own marker. Connections do not
+            // outlive that, for on living ones it would be noticed at the next look alone.
+            _ => {
+                let writes = 1 + self.chance(Fault::Distrust).index(8);
+                self.servers[node].cut_when_cured = true;
+                self.servers[node].node.undo(writes)
             }
         };
         if changes {

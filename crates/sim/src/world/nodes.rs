@@ -45,7 +45,15 @@ impl World {
             let sound_since = if self.plan.prepared { self.prepare(&mut node) } else { 0 };
             let (process, stuck) = (Process::Runs, Vec::new());
             let (silent, ahead) = (false, 0);
-            self.servers.push(Server { node, process, stuck, silent, ahead, sound_since });
+            self.servers.push(Server {
+                node,
+                process,
+                stuck,
+                silent,
+                ahead,
+                sound_since,
+                cut_when_cured: false,
+            });
         }
     }
 
@@ -216,6 +224,15 @@ impl World {
         }
     }
 
+    /// The node closes all of its connections.
+    fn reset_all(&mut self, node: NodeIndex) {
+        for wire in 0..self.network.wires.len() {
+            if self.network.wires[wire].node == node {
+                self.reset(wire);
+            }
+        }
+    }
+
     pub(crate) fn start_node(&mut self, node: NodeIndex) {
         if self.servers[node].process == Process::Down {
             self.runs += 1;
@@ -264,6 +281,9 @@ impl World {
             }
             server.node.health = Health::Good;
             self.note_mishap(Mishap::NodeHealth { node, health: Health::Good });
+            if std::mem::take(&mut self.servers[node].cut_when_cured) {
+                self.reset_all(node);
+            }
         }
     }
 
