@@ -581,7 +581,8 @@ impl Watch {
             return self.refuse_other(node, "it is being taken into use for", &found.cluster);
         }
         plan.floor = plan.floor.max(found.floor);
-        if found.run_id != plan.run_id || found.promoted_at != plan.promoted_at {
+        let is_older = found.promoted_at != plan.promoted_at && !mutant!(AdoptionOutlivesPromotion);
+        if found.run_id != plan.run_id || is_older {
             // Begun for an earlier run, or before it was a replica: begun anew.
             if self.rules.is_strict() {
                 return self.adopt(node, plan, Some((text, found.wait_ms)), now, todo);
