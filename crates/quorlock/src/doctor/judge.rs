@@ -27,6 +27,12 @@ const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000 + 60 * 1_000_000;
 /// The oldest servers that are supported.
 const VERSION_MIN: (u32, u32) = (6, 2);
 
+/// Why a key of the library's own matters.
+const OWN_KEY: &str = "it is the library's own: what it says decides whether votes count";
+
+/// What mends a want of rights.
+const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them";
+
 /// A word on each node, in order.
 pub(super) fn judge(survey: &Survey, looked: &[Looked]) -> Vec<NodeReport> {
     let unused = looked.iter().all(|node| match &node.facts {
@@ -125,8 +131,7 @@ impl Case<'_> {
     fn rights(&self, facts: &Facts) -> Vec<Finding> {
         let rights = &facts.rights;
         let mut findings = Vec::new();
-        let fix =
-            || Some("quorlock doctor --acl USER prints the command that gives them".to_owned());
+        let fix = || Some(LACKS_RIGHTS.to_owned());
         if rights.keys {
             findings.push(Finding {
                 severity: Error,
@@ -233,13 +238,7 @@ impl Case<'_> {
     fn standing(&self, facts: &Facts, info: &Info) -> (Votes, Vec<Finding>) {
         let ours = &self.survey.rules.cluster;
         let key = &self.survey.rules.marker;
-        let foreign = |key: &str, what: String| Finding {
-            severity: Error,
-            check: "marker",
-            what: format!("its key {key} holds {what}"),
-            why: "it is the library's own: what it says decides whether votes count",
-            fix: self.cli(&format!("DEL {key}")),
-        };
+        let foreign = |key: &str, what: String| self.foreign(key, &what);
         let other = |how: &str, theirs: &dyn std::fmt::Display| {
             Finding {
             severity: Error,
@@ -255,7 +254,7 @@ impl Case<'_> {
         let no = |finding| (Votes::DoNotCount, vec![finding]);
         let marker = match &facts.marker {
             Seen::Nothing => return self.without_marker(facts, info, &foreign, &other),
-            Seen::Unreadable(error) => return no(foreign(key, format!("no text: {error}"))),
+            Seen::Unreadable(error) => return no(self.unread(key, error, facts, info)),
             Seen::Text(text) => match Marker::parse(text) {
                 Some(marker) if marker.cluster == *ours => marker,
                 Some(marker) => return no(other("it votes for", &marker.cluster)),
@@ -288,6 +287,42 @@ impl Case<'_> {
         (Votes::Count, findings)
     }
 
+    /// A key of the library's own holds what it never wrote.
+    fn foreign(&self, key: &str, what: &str) -> Finding {
+        let delete = redis_cli(&self.node.address, &format!("DEL {key}"));
+        Finding {
+            severity: Error,
+            check: "marker",
+            what: format!("its key {key} holds {what}"),
+            why: OWN_KEY,
+            fix: Some(format!("find out who wrote it; if nobody needs it: {delete}")),
+        }
+    }
+
+    /// The server did not say what a key of the library's own holds: that is no reason to delete it, for
+    /// it may be a good marker.
+    fn unread(&self, key: &str, error: &str, facts: &Facts, info: &Info) -> Finding {
+        if error.starts_with("WRONGTYPE") {
+            return self.foreign(key, &format!("no text: {error}"));
+        }
+        let lacks_right = error.starts_with("NOPERM");
+        // What it is, or what its user lacks, is then an error by itself, with a fix of its own.
+        let is_told = (lacks_right && (facts.rights.keys || !facts.rights.needed.is_empty()))
+            || is_for_its_kind(error, info);
+        Finding {
+            severity: if is_told { Note } else { Error },
+            check: "marker",
+            what: format!("its key {key} cannot be read: {error}"),
+            why: OWN_KEY,
+            fix: Some(if lacks_right {
+                LACKS_RIGHTS.to_owned()
+            } else {
+                "leave the key as it is; mend what else is found here, and look again: quorlock doctor"
+                    .to_owned()
+            }),
+        }
+    }
+
     fn without_marker(
         &self,
         facts: &Facts,
@@ -300,7 +335,7 @@ impl Case<'_> {
         let adoption = match &facts.adoption {
             Seen::Nothing => None,
             Seen::Unreadable(error) => {
-                return (Votes::DoNotCount, vec![foreign(key, format!("no text: {error}"))]);
+                return (Votes::DoNotCount, vec![self.unread(key, error, facts, info)]);
             }
             Seen::Text(text) => match Adoption::parse(text) {
                 Some(adoption) if adoption.cluster == self.survey.rules.cluster => Some(adoption),
@@ -559,6 +594,14 @@ fn redis_cli(address: &str, command: &str) -> String {
     }
 }
 
+/// The server refuses because it is a replica, one of a cluster, or loading: as INFO says, too.
+fn is_for_its_kind(error: &str, info: &Info) -> bool {
+    let is_any = |codes: &[&str]| codes.iter().any(|code| error.starts_with(code));
+    (!info.is_master && is_any(&["MASTERDOWN", "READONLY"]))
+        || (info.is_cluster && is_any(&["CLUSTERDOWN", "MOVED", "ASK"]))
+        || (info.is_loading && is_any(&["LOADING"]))
+}
+
 fn quoted(text: &str) -> String {
     let shown: String = text.chars().take(80).collect();
     format!("\"{}\", which is not this version's", printable(&shown))
@@ -602,15 +645,19 @@ mod tests {
 
     /// The checks that fail on a node of which this is so; notes are left out.
     fn found(lasting: bool, change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
+        let report = report(lasting, change);
+        let bad = report.findings.iter().filter(|finding| finding.severity > Note);
+        bad.map(|finding| finding.check).collect()
+    }
+
+    fn report(lasting: bool, change: impl FnOnce(&mut Facts)) -> NodeReport {
         let mut facts = facts();
         change(&mut facts);
         let settings = Client::builder().nodes(["a=redis://a"]);
         let settings = if lasting { settings.lasting_nodes(["a"]) } else { settings };
         let survey = settings.survey().unwrap();
         let node = Looked { name: "a".into(), address: "a:6379".to_owned(), facts: Ok(facts) };
-        let report = judge(&survey, &[node]).remove(0);
-        let bad = report.findings.iter().filter(|finding| finding.severity > Note);
-        bad.map(|finding| finding.check).collect()
+        judge(&survey, &[node]).remove(0)
     }
 
     /// What cannot be had from a server here.
@@ -637,6 +684,26 @@ mod tests {
         assert_eq!(found(false, far), ["latency"]);
         let old = |facts: &mut Facts| facts.more.version = Some((6, 0));
         assert_eq!(found(false, old), ["version"]);
+    }
+
+    /// Who follows the fix on every node must not delete good markers.
+    #[test]
+    fn a_marker_is_deleted_only_if_it_is_none() {
+        let fix_of = |error: &str, key_is_marker: bool| {
+            let error = Seen::Unreadable(error.to_owned());
+            let examined = report(false, |facts| {
+                *(if key_is_marker { &mut facts.marker } else { &mut facts.adoption }) = error;
+            });
+            assert_eq!(examined.votes, Votes::DoNotCount);
+            let mut findings = examined.findings.into_iter();
+            findings.find_map(|finding| finding.fix.filter(|_| finding.check == "marker")).unwrap()
+        };
+        for is_marker in [true, false] {
+            assert!(fix_of("WRONGTYPE Operation against a key", is_marker).contains(" DEL "));
+            for error in ["NOPERM this user", "MASTERDOWN Link", "CLUSTERDOWN Hash", "BUSY Redis"] {
+                assert!(!fix_of(error, is_marker).contains("DEL"), "{error}");
+            }
+        }
     }
 
     #[test]
