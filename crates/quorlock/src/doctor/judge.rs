@@ -1,9 +1,10 @@
 //! What follows for locks from what was seen on the nodes. Reads facts, and asks nobody.
 
+mod standing;
+
 use std::time::Duration;
 
 use quorlock_core::info::Info;
-use quorlock_core::marker::{Adoption, Marker};
 use quorlock_core::{Failure, FailureKind};
 
 use super::look::{Facts, Looked, Seen};
@@ -21,14 +22,8 @@ const OFFSET_MAX: Duration = Duration::from_secs(1);
 /// A lock takes a round trip at least; with more than this it is felt.
 const LATENCY_MAX: Duration = Duration::from_millis(100);
 
-/// A floor is two hours ahead of the clocks when it is written.
-const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000 + 60 * 1_000_000;
-
 /// The oldest servers that are supported.
 const VERSION_MIN: (u32, u32) = (6, 2);
-
-/// Why a key of the library's own matters.
-const OWN_KEY: &str = "it is the library's own: what it says decides whether votes count";
 
 /// What mends a want of rights.
 const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them";
@@ -234,197 +229,6 @@ impl Case<'_> {
         })
     }
 
-    /// Whether its votes count, by its marker.
-    fn standing(&self, facts: &Facts, info: &Info) -> (Votes, Vec<Finding>) {
-        let ours = &self.survey.rules.cluster;
-        let key = &self.survey.rules.marker;
-        let foreign = |key: &str, what: String| self.foreign(key, &what);
-        let other = |how: &str, theirs: &dyn std::fmt::Display| {
-            Finding {
-            severity: Error,
-            check: "configuration",
-            what: format!("{how} {}, but here it is {ours}", printable(&theirs.to_string())),
-            why: "clients that do not agree about nodes, quorum and longest ttl can hold one lock at the same time",
-            fix: Some(
-                "give all clients the same settings; or, to change them, quorlock init --reconfigure"
-                    .to_owned(),
-            ),
-        }
-        };
-        let no = |finding| (Votes::DoNotCount, vec![finding]);
-        let marker = match &facts.marker {
-            Seen::Nothing => return self.without_marker(facts, info, &foreign, &other),
-            Seen::Unreadable(error) => return no(self.unread(key, error, facts, info)),
-            Seen::Text(text) => match Marker::parse(text) {
-                Some(marker) if marker.cluster == *ours => marker,
-                Some(marker) => return no(other("it votes for", &marker.cluster)),
-                None => return no(foreign(key, quoted(text))),
-            },
-        };
-        let mut findings = self.floor(facts, &marker);
-        if *marker.run_id == *info.run_id && marker.promoted_at == info.promoted_at.unwrap_or(-1) {
-            return (Votes::Count, findings);
-        }
-        if info.promoted_at.is_some() {
-            findings.push(self.promoted());
-            return (Votes::CountIn(self.survey.quarantine()), findings);
-        }
-        let young_for = self.young_for(info);
-        if !young_for.is_zero() {
-            findings.push(Finding {
-                severity: Warning,
-                check: "restarted",
-                what: format!(
-                    "it was restarted {} s ago; its votes count in {} s",
-                    info.uptime_s,
-                    seconds(young_for)
-                ),
-                why: "it may have forgotten locks that are still held",
-                fix: None,
-            });
-            return (Votes::CountIn(young_for), findings);
-        }
-        (Votes::Count, findings)
-    }
-
-    /// A key of the library's own holds what it never wrote.
-    fn foreign(&self, key: &str, what: &str) -> Finding {
-        let delete = redis_cli(&self.node.address, &format!("DEL {key}"));
-        Finding {
-            severity: Error,
-            check: "marker",
-            what: format!("its key {key} holds {what}"),
-            why: OWN_KEY,
-            fix: Some(format!("find out who wrote it; if nobody needs it: {delete}")),
-        }
-    }
-
-    /// The server did not say what a key of the library's own holds: that is no reason to delete it, for
-    /// it may be a good marker.
-    fn unread(&self, key: &str, error: &str, facts: &Facts, info: &Info) -> Finding {
-        if error.starts_with("WRONGTYPE") {
-            return self.foreign(key, &format!("no text: {error}"));
-        }
-        let lacks_right = error.starts_with("NOPERM");
-        // What it is, or what its user lacks, is then an error by itself, with a fix of its own.
-        let is_told = (lacks_right && (facts.rights.keys || !facts.rights.needed.is_empty()))
-            || is_for_its_kind(error, info);
-        Finding {
-            severity: if is_told { Note } else { Error },
-            check: "marker",
-            what: format!("its key {key} cannot be read: {error}"),
-            why: OWN_KEY,
-            fix: Some(if lacks_right {
-                LACKS_RIGHTS.to_owned()
-            } else {
-                "leave the key as it is; mend what else is found here, and look again: quorlock doctor"
-                    .to_owned()
-            }),
-        }
-    }
-
-    fn without_marker(
-        &self,
-        facts: &Facts,
-        info: &Info,
-        foreign: &dyn Fn(&str, String) -> Finding,
-        other: &dyn Fn(&str, &dyn std::fmt::Display) -> Finding,
-    ) -> (Votes, Vec<Finding>) {
-        let quarantine = self.survey.quarantine();
-        let key = &self.survey.rules.adoption;
-        let adoption = match &facts.adoption {
-            Seen::Nothing => None,
-            Seen::Unreadable(error) => {
-                return (Votes::DoNotCount, vec![self.unread(key, error, facts, info)]);
-            }
-            Seen::Text(text) => match Adoption::parse(text) {
-                Some(adoption) if adoption.cluster == self.survey.rules.cluster => Some(adoption),
-                Some(adoption) => {
-                    let finding = other("it is being taken into use for", &adoption.cluster);
-                    return (Votes::DoNotCount, vec![finding]);
-                }
-                None => return (Votes::DoNotCount, vec![foreign(key, quoted(text))]),
-            },
-        };
-        let mut findings = Vec::new();
-        if info.promoted_at.is_some() {
-            findings.push(self.promoted());
-        }
-        let begun = adoption.filter(|adoption| *adoption.run_id == *info.run_id);
-        let wait = match &begun {
-            Some(adoption) => {
-                let wait = Duration::from_millis(adoption.wait_ms).max(quarantine);
-                wait.saturating_sub(facts.adopted_for).max(self.young_for(info))
-            }
-            None => quarantine,
-        };
-        let left = seconds(wait);
-        let forgotten = "a server without its marker may have forgotten locks that are still held";
-        findings.push(match (&begun, self.unused) {
-            (Some(_), _) => Finding {
-                severity: Note,
-                check: "adoption",
-                what: format!("it is being taken into use; its votes count in {left} s"),
-                why: forgotten,
-                fix: None,
-            },
-            (None, true) => Finding {
-                severity: Note,
-                check: "unused",
-                what: format!("it has never been used; its votes count {left} s after the first use"),
-                why: "a server that was never used cannot be told from one that has forgotten its locks",
-                fix: Some("quorlock init --fresh, if no lock is in use".to_owned()),
-            },
-            (None, false) => Finding {
-                severity: Warning,
-                check: "marker",
-                what: format!(
-                    "its marker is missing, unlike others': it is new, or its data was deleted; its \
-                     votes count {left} s after the next use"
-                ),
-                why: forgotten,
-                fix: None,
-            },
-        });
-        (Votes::CountIn(wait), findings)
-    }
-
-    fn promoted(&self) -> Finding {
-        Finding {
-            severity: Warning,
-            check: "promoted",
-            what: "it was a replica until it was promoted".to_owned(),
-            why: "a replica may not have seen all votes of its master: it waits as a new server does",
-            fix: Some("do not fail over to replicas: let the same server come back".to_owned()),
-        }
-    }
-
-    /// For how much longer it must run, by its own clock.
-    fn young_for(&self, info: &Info) -> Duration {
-        let told = Duration::from_secs(u64::try_from(info.uptime_s).unwrap_or(0));
-        self.survey.quarantine().saturating_sub(told)
-    }
-
-    fn floor(&self, facts: &Facts, marker: &Marker) -> Vec<Finding> {
-        let now = facts.time_us.and_then(|time| u64::try_from(time).ok());
-        let Some(ahead) = now.and_then(|now| marker.floor.checked_sub(now)) else {
-            return Vec::new();
-        };
-        let minutes = ahead / 60_000_000;
-        let is_far = ahead > FLOOR_AHEAD_US;
-        vec![Finding {
-            severity: if is_far { Warning } else { Note },
-            check: "floor",
-            what: format!("its fences begin {minutes} min ahead of its clock"),
-            why: if is_far {
-                "some clock was far ahead when that was written, or this one is behind; fences still grow, but do not tell the time"
-            } else {
-                "that is so for two hours after a node was taken into use; fences grow all the same"
-            },
-            fix: None,
-        }]
-    }
-
     fn memory(&self, facts: &Facts, info: &Info) -> Option<Finding> {
         let evicted = facts.more.evicted_keys;
         (evicted > 0 && info.evicts_by.is_none()).then(|| Finding {
@@ -488,12 +292,16 @@ impl Case<'_> {
         })
     }
 
+    /// The operator says that it forgets nothing when it stops.
+    fn is_declared_lasting(&self) -> bool {
+        let place = self.survey.servers.iter().position(|server| *server.name() == *self.node.name);
+        place.is_some_and(|place| {
+            self.survey.rules.lasting.contains(quorlock_core::NodeId::new(place))
+        })
+    }
+
     /// What is left of its data after a restart.
     fn disk(&self, facts: &Facts, info: &Info) -> Option<Finding> {
-        let place = self.survey.servers.iter().position(|server| *server.name() == *self.node.name);
-        let is_lasting = place.is_some_and(|place| {
-            self.survey.rules.lasting.contains(quorlock_core::NodeId::new(place))
-        });
         let rests = facts.rests_on_rewrite == Some(true);
         let what = match (info.keeps_log, facts.appendfsync.as_deref()) {
             (Some(false), _) => "nothing is kept on disk (appendonly no)".to_owned(),
@@ -510,7 +318,7 @@ impl Case<'_> {
                 )
             }
         };
-        if is_lasting {
+        if self.is_declared_lasting() {
             return Some(Finding {
                 severity: Error,
                 check: "lasting",
@@ -594,19 +402,6 @@ fn redis_cli(address: &str, command: &str) -> String {
     }
 }
 
-/// The server refuses because it is a replica, one of a cluster, or loading: as INFO says, too.
-fn is_for_its_kind(error: &str, info: &Info) -> bool {
-    let is_any = |codes: &[&str]| codes.iter().any(|code| error.starts_with(code));
-    (!info.is_master && is_any(&["MASTERDOWN", "READONLY"]))
-        || (info.is_cluster && is_any(&["CLUSTERDOWN", "MOVED", "ASK"]))
-        || (info.is_loading && is_any(&["LOADING"]))
-}
-
-fn quoted(text: &str) -> String {
-    let shown: String = text.chars().take(80).collect();
-    format!("\"{}\", which is not this version's", printable(&shown))
-}
-
 /// Whole seconds, and no less than that.
 fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
@@ -615,6 +410,7 @@ fn seconds(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use quorlock_core::info::Info;
+    use quorlock_core::marker::{Adoption, Marker};
 
     use super::*;
     use crate::Client;
@@ -703,6 +499,25 @@ mod tests {
             for error in ["NOPERM this user", "MASTERDOWN Link", "CLUSTERDOWN Hash", "BUSY Redis"] {
                 assert!(!fix_of(error, is_marker).contains("DEL"), "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn a_promoted_server_waits_for_what_is_left_of_its_adoption() {
+        let promoted = INFO.replace("role:master", "role:master\r\nsecond_repl_offset:15");
+        let cluster = Client::builder().nodes(["a=redis://a"]).survey().unwrap().rules.cluster;
+        let marker =
+            Marker { cluster: cluster.clone(), run_id: "0d".into(), promoted_at: -1, floor: 0 };
+        let adoption = Adoption { cluster, run_id: "0d2f".into(), wait_ms: 32_300 };
+        for marker in [Seen::Nothing, Seen::Text(marker.to_string())] {
+            let report = report(false, |facts| {
+                facts.info = Ok(Info::parse(&promoted).unwrap());
+                facts.marker = marker;
+                facts.adoption = Seen::Text(adoption.to_string());
+                facts.adopted_for = Duration::from_secs(20);
+            });
+            assert_eq!(report.votes, Votes::CountIn(Duration::from_millis(12_300)));
+            assert!(report.findings[0].what.ends_with("its votes count in 13 s"));
         }
     }
 
