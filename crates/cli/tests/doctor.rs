@@ -48,24 +48,38 @@ const FRESH: &[&str] = &["init", "--fresh", "--yes", "--quiet"];
 #[test]
 fn five_servers_that_are_well_are_five_lines() {
     let Some(lab) = Lab::new("five_servers_that_are_well_are_five_lines") else { return };
-    for args in [&["doctor"][..], FRESH, &["doctor"]] {
-        let output = lab.quorlock(args).output().unwrap();
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{args:?}: {}{}",
-            stdout(&output),
-            stderr(&output)
-        );
-        if args == ["doctor"] {
-            let text = stdout(&output);
-            assert_eq!(text.lines().count(), 5, "{text}");
-            assert!(
-                text.lines().all(|line| line.starts_with("ok  ") && line.len() < 100),
-                "{text}"
-            );
-        }
-    }
+    let doctor = |code| {
+        let output = lab.quorlock(&["doctor", "--restart-guard", "strict"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}{}", stdout(&output), stderr(&output));
+        stdout(&output)
+    };
+    // Who has never been used does not vote, and what to do about that is said without being asked for.
+    let text = doctor(2);
+    let warned = |text: &str| text.lines().filter(|line| line.starts_with("warning  ")).count();
+    assert_eq!((warned(&text), text.matches("never been used").count()), (5, 5), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.starts_with(
+            "error    0 of 5 nodes vote, 3 must: no lock can be granted until a client has waited 33 s once"
+        ) && last.contains("quorlock init --fresh"),
+        "{text}"
+    );
+    let (examined, _) = examine(&lab, &[]);
+    assert_eq!(examined["nodes"][0]["votes"], "count_after_use");
+    assert_eq!(
+        (&examined["together"]["check"], &examined["worst"]),
+        (&"quorum".into(), &"error".into())
+    );
+
+    assert!(lab.quorlock(FRESH).status().unwrap().success());
+    let text = doctor(0);
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert!(text.lines().all(|line| line.starts_with("ok  ") && line.len() < 100), "{text}");
+    let (examined, _) = examine(&lab, &[]);
+    assert_eq!(
+        (&examined["together"], &examined["nodes"][0]["votes"]),
+        (&Value::Null, &"count".into())
+    );
     // Only the markers are there; what was tried is gone.
     for node in lab.nodes.iter() {
         assert_eq!(node.command(&["DBSIZE"]).unwrap(), Reply::Int(1));
@@ -93,7 +107,7 @@ fn what_a_server_is_decides() {
     assert!(found[0].contains(&"error role".to_owned()), "{found:?}");
     assert_eq!(found[1], ["warning promoted"]);
     assert_eq!(found[2], ["error eviction"]);
-    assert_eq!(found[3], ["warning evicted"]);
+    assert_eq!(found[3], ["warning unused", "warning evicted"]);
     assert_eq!(found[4], ["error reach"]);
     assert_eq!(code, 2);
     let text = stdout(&lab.quorlock(&["doctor", "--connect-timeout", "300ms"]).output().unwrap());
@@ -117,6 +131,7 @@ fn what_a_server_is_decides() {
 fn warnings_alone_are_told_by_the_exit_code() {
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
     let Some(lab) = Lab::with("warnings_alone_are_told_by_the_exit_code", options) else { return };
+    assert!(lab.quorlock(FRESH).status().unwrap().success());
     let master = lab.nodes[0].address();
     let port = master.rsplit(':').next().unwrap();
     // A server besides, which is none of the nodes.
@@ -200,11 +215,23 @@ fn a_server_that_came_back_with_its_data_waits() {
     assert_eq!((found(&examined)[2].clone(), code), (vec!["warning restarted".to_owned()], 1));
     assert_eq!(examined["nodes"][2]["votes"], "count_in");
     assert_eq!(examined["nodes"][1]["votes"], "count");
+    // A minority has forgotten nothing that matters; more have.
+    lab.nodes[0].restart().unwrap();
+    lab.nodes[1].restart().unwrap();
+    let (examined, code) = examine(&lab, &["--restart-guard", "strict"]);
+    assert_eq!((found(&examined)[0].clone(), code), (vec!["warning restarted".to_owned()], 2));
+    let said = examined["together"]["what"].as_str().unwrap();
+    assert!(
+        said.starts_with("2 of 5 nodes vote, 3 must: no lock can be granted for about 3"),
+        "{said}"
+    );
 }
 
 /// One server of the lab, alone.
 fn only(lab: &Lab, place: usize, args: &[&str]) -> (Value, i32) {
     let url = lab.nodes[place].url();
+    // One that may not vote is not marked.
+    let _ = lab.quorlock(&[FRESH, &["-n", &url]].concat()).status().unwrap();
     examine(lab, &[&["-n", &url], args].concat())
 }
 
@@ -220,6 +247,8 @@ fn a_cluster_resp2_and_debug() {
             nodes: Nodes::start(&binary, 0, ServerOptions::default()).unwrap(),
             folder: tempfile::tempdir().unwrap(),
         };
+        // One that may not vote is not marked.
+        let _ = lab.quorlock(&[FRESH, &["-n", &server.url()]].concat()).output().unwrap();
         examine(&lab, &["-n", &server.url()])
     };
     let (cluster, code) = one(&["--cluster-enabled", "yes"]);
@@ -258,7 +287,7 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
         };
         lab.nodes.iter().for_each(|node| command(node, &words));
         for args in
-            [&["doctor"][..], FRESH, &["run", "--restart-guard", "strict", "k", "--", "true"]]
+            [FRESH, &["doctor"][..], &["run", "--restart-guard", "strict", "k", "--", "true"]]
         {
             let output = as_app(args);
             assert_eq!(

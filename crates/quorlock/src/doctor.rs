@@ -23,9 +23,9 @@ use crate::error::BuildError;
 pub enum Severity {
     /// Good to know.
     Note,
-    /// Locks work; something may surprise.
+    /// Locks work, or will when the node has been waited for; something may surprise.
     Warning,
-    /// The node's votes do not count, or must not be relied on.
+    /// The node's votes do not count, or must not be relied on; or too few nodes vote.
     Error,
 }
 
@@ -71,8 +71,10 @@ pub struct ClockOffset {
 pub enum Votes {
     /// They do.
     Count,
-    /// They will in so much time, without anybody's doing anything but using it.
+    /// They will in so much time, at the next use.
     CountIn(Duration),
+    /// They will so long after the next use, which begins the wait.
+    CountAfterUse(Duration),
     /// They do not.
     DoNotCount,
 }
@@ -112,6 +114,8 @@ impl NodeReport {
 pub struct Examination {
     /// Per node, in the order of the list.
     pub nodes: Vec<NodeReport>,
+    /// What is wrong with them together: fewer than a quorum vote at present.
+    pub together: Option<Finding>,
     /// For how long a node that was restarted, or is new, does not vote: a bit more than the longest
     /// ttl.
     pub quarantine: Duration,
@@ -123,7 +127,8 @@ pub struct Examination {
 impl Examination {
     /// How bad the worst finding is; `None`: there is none.
     pub fn worst(&self) -> Option<Severity> {
-        self.nodes.iter().filter_map(NodeReport::worst).max()
+        let together = self.together.as_ref().map(|finding| finding.severity);
+        self.nodes.iter().filter_map(NodeReport::worst).chain(together).max()
     }
 
     /// The command that makes a user who may lock on these nodes, and nothing else: the nodes that
@@ -173,8 +178,10 @@ fn judged(survey: &Survey, looked: &[look::Looked]) -> Examination {
             acl.entry(facts.rights.acl(&survey.prefix)).or_default().push(node.name.clone());
         }
     }
+    let nodes = judge::judge(survey, looked);
     Examination {
-        nodes: judge::judge(survey, looked),
+        together: judge::together(survey, &nodes),
+        nodes,
         quarantine: survey.quarantine(),
         quorum: survey.quorum.needed(),
         acl,

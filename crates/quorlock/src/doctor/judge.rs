@@ -1,6 +1,7 @@
 //! What follows for locks from what was seen on the nodes. Reads facts, and asks nobody.
 
 mod standing;
+mod together;
 
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use crate::error::printable;
 use crate::node::Node as _;
 
 use Severity::{Error, Note, Warning};
+
+pub(super) use together::together;
 
 /// Clocks that differ by more are worth a word; a lock does not compare them, but its ttl does not
 /// survive a step.
@@ -96,6 +99,9 @@ impl Case<'_> {
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         if findings.iter().any(|finding| finding.severity == Error) {
             report.votes = Votes::DoNotCount;
+            // No wait ends that, and none is told of.
+            findings
+                .retain(|finding| !standing::WAITS.contains(&(finding.check, finding.severity)));
         }
         report.findings = findings;
         report
@@ -410,7 +416,7 @@ fn seconds(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use quorlock_core::info::Info;
-    use quorlock_core::marker::{Adoption, Marker};
+    use quorlock_core::marker::{Adoption, Cluster, Marker};
 
     use super::*;
     use crate::Client;
@@ -420,12 +426,22 @@ mod tests {
     const INFO: &str = "redis_version:7.0.15\r\nrun_id:0d2f\r\nuptime_in_seconds:61\r\n\
         role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
 
+    fn cluster() -> Cluster {
+        Client::builder().nodes(["a=redis://a"]).survey().unwrap().rules.cluster
+    }
+
+    /// Of that run of the server.
+    fn marker(run_id: &str) -> String {
+        let run_id = run_id.into();
+        Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 }.to_string()
+    }
+
     fn facts() -> Facts {
         Facts {
             speaks_resp3: true,
             info: Ok(Info::parse(INFO).unwrap()),
             more: More::default(),
-            marker: Seen::Nothing,
+            marker: Seen::Text(marker("0d2f")),
             adoption: Seen::Nothing,
             adopted_for: Duration::ZERO,
             appendfsync: Some("always".to_owned()),
@@ -488,6 +504,7 @@ mod tests {
         let fix_of = |error: &str, key_is_marker: bool| {
             let error = Seen::Unreadable(error.to_owned());
             let examined = report(false, |facts| {
+                facts.marker = Seen::Nothing;
                 *(if key_is_marker { &mut facts.marker } else { &mut facts.adoption }) = error;
             });
             assert_eq!(examined.votes, Votes::DoNotCount);
@@ -505,11 +522,8 @@ mod tests {
     #[test]
     fn a_promoted_server_waits_for_what_is_left_of_its_adoption() {
         let promoted = INFO.replace("role:master", "role:master\r\nsecond_repl_offset:15");
-        let cluster = Client::builder().nodes(["a=redis://a"]).survey().unwrap().rules.cluster;
-        let marker =
-            Marker { cluster: cluster.clone(), run_id: "0d".into(), promoted_at: -1, floor: 0 };
-        let adoption = Adoption { cluster, run_id: "0d2f".into(), wait_ms: 32_300 };
-        for marker in [Seen::Nothing, Seen::Text(marker.to_string())] {
+        let adoption = Adoption { cluster: cluster(), run_id: "0d2f".into(), wait_ms: 32_300 };
+        for marker in [Seen::Nothing, Seen::Text(marker("0d"))] {
             let report = report(false, |facts| {
                 facts.info = Ok(Info::parse(&promoted).unwrap());
                 facts.marker = marker;

@@ -7,7 +7,7 @@ use quorlock_core::marker::{Adoption, Cluster, Marker};
 
 use super::{Case, Error, LACKS_RIGHTS, Note, Warning, redis_cli, seconds};
 use crate::doctor::look::{Facts, Seen};
-use crate::doctor::{Finding, Votes};
+use crate::doctor::{Finding, Severity, Votes};
 use crate::error::printable;
 
 /// Why a key of the library's own matters.
@@ -15,6 +15,15 @@ const OWN_KEY: &str = "it is the library's own: what it says decides whether vot
 
 /// Why a server without its marker waits.
 const FORGOTTEN: &str = "a server without its marker may have forgotten locks that are still held";
+
+/// What is said of a node that votes when it has been waited for.
+pub(super) const WAITS: [(&str, Severity); 5] = [
+    ("restarted", Warning),
+    ("promoted", Warning),
+    ("adoption", Warning),
+    ("unused", Warning),
+    ("marker", Warning),
+];
 
 /// A floor is two hours ahead of the clocks when it is written.
 const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000 + 60 * 1_000_000;
@@ -100,10 +109,11 @@ impl Case<'_> {
             wait.saturating_sub(facts.adopted_for).max(self.young_for(info))
         });
         let left = seconds(wait);
-        let votes = Votes::CountIn(wait);
-        let when = match &begun {
-            Some(_) => format!("its votes count in {left} s"),
-            None => format!("its votes count {left} s after the next use"),
+        let (votes, when) = match &begun {
+            Some(_) => (Votes::CountIn(wait), format!("its votes count in {left} s")),
+            None => {
+                (Votes::CountAfterUse(wait), format!("its votes count {left} s after the next use"))
+            }
         };
         let (severity, check, what, why, fix) = match (info.promoted_at, &begun) {
             (Some(_), _) => (
@@ -113,11 +123,15 @@ impl Case<'_> {
                 "a replica may not have seen all votes of its master: it waits as a new server does",
                 Some("do not fail over to replicas: let the same server come back".to_owned()),
             ),
-            (None, Some(_)) => {
-                (Note, "adoption", format!("it is being taken into use; {when}"), FORGOTTEN, None)
-            }
+            (None, Some(_)) => (
+                Warning,
+                "adoption",
+                format!("it is being taken into use; {when}"),
+                FORGOTTEN,
+                None,
+            ),
             (None, None) if self.unused => (
-                Note,
+                Warning,
                 "unused",
                 format!("it has never been used; {when}"),
                 "a server that was never used cannot be told from one that has forgotten its locks",
