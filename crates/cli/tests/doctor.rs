@@ -12,9 +12,12 @@ use serde_json::Value;
 fn found(examined: &Value) -> Vec<Vec<String>> {
     let checks = |node: &Value| {
         let findings = node["findings"].as_array().unwrap().iter();
+        for finding in findings.clone() {
+            assert!(finding["why"].as_str().unwrap().len() > 10, "{finding}");
+            assert!(finding["fix"].as_str().unwrap().len() > 10, "{finding}");
+        }
         let bad = findings.filter(|finding| finding["severity"] != "note");
         bad.map(|finding| {
-            assert!(finding["why"].as_str().unwrap().len() > 10, "{finding}");
             format!(
                 "{} {}",
                 finding["severity"].as_str().unwrap(),

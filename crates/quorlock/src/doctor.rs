@@ -51,8 +51,8 @@ pub struct Finding {
     pub what: String,
     /// Why that matters for locks.
     pub why: &'static str,
-    /// What mends it: mostly a command.
-    pub fix: Option<String>,
+    /// What mends it: mostly a command. Of what nothing but time mends it says so.
+    pub fix: String,
 }
 
 /// The clock of a server beside ours.
@@ -196,8 +196,7 @@ pub(crate) fn unfit(survey: &Survey, looked: &[look::Looked]) -> Vec<(Arc<str>, 
     let faults = reports.iter().filter_map(|report| {
         let is_fault = |finding: &&Finding| WHAT_THEY_ARE.contains(&finding.check);
         let fault = report.findings.iter().find(is_fault)?;
-        let fix = fault.fix.as_ref().map(|fix| format!(" ({fix})")).unwrap_or_default();
-        Some((report.node.clone(), format!("{}{fix}", fault.what)))
+        Some((report.node.clone(), format!("{} ({})", fault.what, fault.fix)))
     });
     faults.collect()
 }

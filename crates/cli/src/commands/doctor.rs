@@ -22,6 +22,11 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     let text = if args.systemd {
         examined.systemd()
     } else if let Some(user) = &args.acl {
+        if !args.output.quiet {
+            // Not among the commands, which may be piped to a server.
+            let keep = "then, to keep it over a restart: ACL SAVE if the server has an aclfile, else CONFIG REWRITE";
+            let _ = writeln!(io::stderr(), "{keep}");
+        }
         acl(&examined, user)
     } else if args.output.json {
         format!("{}\n", as_json(&examined))
@@ -65,8 +70,7 @@ fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
         }
     }
     if let Some(finding) = &examined.together {
-        let fix = finding.fix.as_ref().map(|fix| format!(" ({fix})")).unwrap_or_default();
-        let line = format!("{:7}  {}{fix}", finding.severity.to_string(), finding.what);
+        let line = format!("{:7}  {} ({})", finding.severity, finding.what, finding.fix);
         text.push_str(&painted(Some(finding.severity), paint, &line));
         text.push('\n');
     }
@@ -78,9 +82,7 @@ fn told(finding: &Finding, paint: bool) -> String {
     let what = format!("{}: {}", finding.severity, finding.what);
     let mut text = format!("         {}\n", painted(severity, paint, &what));
     text.push_str(&format!("             why  {}\n", finding.why));
-    if let Some(fix) = &finding.fix {
-        text.push_str(&format!("             fix  {fix}\n"));
-    }
+    text.push_str(&format!("             fix  {}\n", finding.fix));
     text
 }
 

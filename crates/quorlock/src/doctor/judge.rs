@@ -13,6 +13,7 @@ use super::{ClockOffset, Finding, NodeReport, Severity, Votes};
 use crate::builder::Survey;
 use crate::error::printable;
 use crate::node::Node as _;
+use standing::is_for_its_kind;
 
 use Severity::{Error, Note, Warning};
 
@@ -29,7 +30,7 @@ const LATENCY_MAX: Duration = Duration::from_millis(100);
 const VERSION_MIN: (u32, u32) = (6, 2);
 
 /// What mends a want of rights.
-const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them";
+const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them; then ACL SAVE, where an aclfile is used";
 
 /// A word on each node, in order.
 pub(super) fn judge(survey: &Survey, looked: &[Looked]) -> Vec<NodeReport> {
@@ -75,7 +76,7 @@ impl Case<'_> {
         match &facts.info {
             Ok(info) => {
                 report.uptime_s = Some(info.uptime_s);
-                findings.extend(self.kind(info));
+                findings.extend(self.kind(facts, info));
                 findings.extend(self.twins(info));
                 let (votes, standing) = self.standing(facts, info);
                 findings.extend(standing);
@@ -89,10 +90,8 @@ impl Case<'_> {
                 check: "info",
                 what: format!("INFO says nothing of use: {why}"),
                 why: "without it nobody knows whether the server was restarted and has forgotten its locks",
-                fix: Some(
-                    "connect to the server itself, not to a proxy, and give the user the right +info"
-                        .to_owned(),
-                ),
+                fix: "connect to the server itself, not to a proxy, and give the user the right +info"
+                    .to_owned(),
             }),
         }
         findings.extend(self.server(facts));
@@ -107,8 +106,22 @@ impl Case<'_> {
         report
     }
 
-    fn cli(&self, command: &str) -> Option<String> {
-        Some(redis_cli(&self.node.address, command))
+    fn cli(&self, command: &str) -> String {
+        redis_cli(&self.node.address, command)
+    }
+
+    /// Settings that are in force at once, and after a restart.
+    fn set(&self, settings: &[&str]) -> String {
+        let set = settings.iter().map(|setting| self.cli(&format!("CONFIG SET {setting}")));
+        set.chain([self.cli("CONFIG REWRITE")]).collect::<Vec<_>>().join(" && ")
+    }
+
+    /// What is set at start only.
+    fn configure(&self, setting: &str) -> String {
+        format!(
+            "set {setting} in its configuration file ({} names it) and restart it",
+            self.cli("INFO server")
+        )
     }
 
     fn unreached(&self, failure: &Failure) -> Finding {
@@ -119,12 +132,13 @@ impl Case<'_> {
             what: failure.to_string(),
             why: "its vote is missing from every lock",
             fix: if login {
-                Some(
-                    "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
-                        .to_owned(),
-                )
+                "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
+                    .to_owned()
             } else {
-                self.cli("PING")
+                format!(
+                    "start the server, or mend the way to it (its address, a firewall, TLS), until this answers: {}",
+                    self.cli("PING")
+                )
             },
         }
     }
@@ -132,7 +146,7 @@ impl Case<'_> {
     fn rights(&self, facts: &Facts) -> Vec<Finding> {
         let rights = &facts.rights;
         let mut findings = Vec::new();
-        let fix = || Some(LACKS_RIGHTS.to_owned());
+        let fix = || LACKS_RIGHTS.to_owned();
         if rights.keys {
             findings.push(Finding {
                 severity: Error,
@@ -164,19 +178,41 @@ impl Case<'_> {
             });
         }
         if let Some(error) = &rights.cannot_write {
+            let is_told = facts.info.as_ref().is_ok_and(|info| is_for_its_kind(error, info));
             findings.push(Finding {
-                severity: Error,
+                severity: if is_told { Note } else { Error },
                 check: "write",
                 what: format!("nothing can be written: {error}"),
                 why: "a vote is a key that is written",
-                fix: None,
+                fix: self.to_write(error),
             });
         }
         findings
     }
 
+    /// What mends that nothing can be written, by what the server says.
+    fn to_write(&self, error: &str) -> String {
+        match error.split(' ').next().unwrap_or_default() {
+            "OOM" => format!(
+                "give it more memory than it uses ({}): {}",
+                self.cli("INFO memory"),
+                self.set(&["maxmemory BYTES"])
+            ),
+            "MISCONF" => format!(
+                "make room on its disk and let it write there ({} tells what failed), then: {}",
+                self.cli("INFO persistence"),
+                self.cli("BGSAVE")
+            ),
+            "NOREPLICAS" => self.set(&["min-replicas-to-write 0"]),
+            _ => format!(
+                "mend what else is found here, or what the server says ({} tells more); then look again: quorlock doctor",
+                self.cli("INFO")
+            ),
+        }
+    }
+
     /// Whether it is a server that may vote at all.
-    fn kind(&self, info: &Info) -> Vec<Finding> {
+    fn kind(&self, facts: &Facts, info: &Info) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut error = |check, what: String, why, fix| {
             findings.push(Finding { severity: Error, check, what, why, fix });
@@ -186,7 +222,11 @@ impl Case<'_> {
                 "role",
                 "it is a replica".to_owned(),
                 "it repeats another server's votes and has none of its own",
-                self.cli("REPLICAOF NO ONE"),
+                format!(
+                    "list its master{} in its place; only if it is meant to be a node of its own, and nobody needs the copy: {}",
+                    facts.more.master.as_ref().map(|at| format!(" {at}")).unwrap_or_default(),
+                    self.cli("REPLICAOF NO ONE")
+                ),
             );
         }
         if info.is_cluster {
@@ -194,7 +234,7 @@ impl Case<'_> {
                 "cluster",
                 "it is part of a cluster (cluster-enabled yes)".to_owned(),
                 "a cluster moves keys, and fails over to replicas that have not seen every vote",
-                Some("use servers with cluster-enabled no".to_owned()),
+                format!("use a server of its own; or {}", self.configure("cluster-enabled no")),
             );
         }
         if info.is_loading {
@@ -202,7 +242,10 @@ impl Case<'_> {
                 "loading",
                 "it is loading its data".to_owned(),
                 "until then it answers nobody",
-                None,
+                format!(
+                    "time mends it: {} tells how far it is; then look again: quorlock doctor",
+                    self.cli("INFO persistence")
+                ),
             );
         }
         if let Some(policy) = &info.evicts_by {
@@ -213,7 +256,7 @@ impl Case<'_> {
                     printable(policy)
                 ),
                 "a lock that is deleted while it is held is granted to a second holder",
-                self.cli("CONFIG SET maxmemory-policy noeviction"),
+                self.set(&["maxmemory-policy noeviction"]),
             );
         }
         findings
@@ -231,7 +274,8 @@ impl Case<'_> {
             check: "same_server",
             what: format!("it is the same server as node {} ({})", twin.name, twin.address),
             why: "one server would vote twice, and a majority of votes be no majority of servers",
-            fix: Some("list it once; if it was copied or cloned, restart it".to_owned()),
+            fix: "list it once (-n, QUORLOCK_NODES or the file); if it was cloned, restart it"
+                .to_owned(),
         })
     }
 
@@ -242,7 +286,10 @@ impl Case<'_> {
             check: "evicted",
             what: format!("it has deleted {evicted} keys for want of memory since it was started"),
             why: "locks may have been among them; it does not do so now",
-            fix: self.cli("CONFIG RESETSTAT"),
+            fix: format!(
+                "nothing is left to mend; to have that forgotten: {}",
+                self.cli("CONFIG RESETSTAT")
+            ),
         })
     }
 
@@ -257,9 +304,9 @@ impl Case<'_> {
                     -info.uptime_s
                 ),
                 why: "its keys expire late by as much, and after a restart it waits for longer",
-                fix: Some(
-                    "set clocks before the server is started: After=time-sync.target".to_owned(),
-                ),
+                fix: "see that its clock is right: chronyc tracking; and have it set before the server starts: \
+                      systemctl edit redis-server.service, there After=time-sync.target in [Unit]"
+                    .to_owned(),
             });
         }
         if facts.clock_stands {
@@ -271,7 +318,9 @@ impl Case<'_> {
                     info.uptime_s
                 ),
                 why: "keys never expire, so a lock whose holder has crashed stays",
-                fix: Some("restart the server; see the clock source of its machine".to_owned()),
+                fix: "see the clock of its machine (timedatectl; a virtual machine that was paused; libfaketime), \
+                      and restart the server"
+                    .to_owned(),
             });
         } else if let Some(finding) = facts.clock.and_then(|clock| self.offset(clock)) {
             findings.push(finding);
@@ -291,10 +340,9 @@ impl Case<'_> {
                 error.as_secs_f64()
             ),
             why: "when a clock is set right by a step, locks on it end early, or late, by as much",
-            fix: Some(
-                "keep clocks in step with NTP, by slewing; step them only before the server starts"
-                    .to_owned(),
-            ),
+            fix: "find the wrong one with chronyc tracking, here and there; set it while the server is stopped: \
+                  chronyc makestep; then let chronyd keep it, by slewing"
+                .to_owned(),
         })
     }
 
@@ -330,11 +378,7 @@ impl Case<'_> {
                 check: "lasting",
                 what: format!("it was declared to forget nothing (--lasting), but {what}"),
                 why: "after a restart it would vote at once, and has forgotten locks that are still held",
-                fix: self.cli(match (info.keeps_log, rests) {
-                    (Some(false), _) => "CONFIG SET appendonly yes",
-                    (_, true) => "CONFIG SET no-appendfsync-on-rewrite no",
-                    _ => "CONFIG SET appendfsync always",
-                }),
+                fix: self.set(&self.to_last(facts, info)),
             });
         }
         Some(Finding {
@@ -342,8 +386,22 @@ impl Case<'_> {
             check: "persistence",
             what,
             why: "after a restart it does not vote for as long as any lock may be held, so that does no harm",
-            fix: None,
+            fix: format!(
+                "nothing need be mended; for it to vote at once after a restart, {}; then --lasting {}",
+                self.set(&self.to_last(facts, info)),
+                self.node.name
+            ),
         })
+    }
+
+    /// The settings that it lacks to forget nothing.
+    fn to_last(&self, facts: &Facts, info: &Info) -> Vec<&'static str> {
+        let lacks = [
+            (info.keeps_log != Some(true), "appendonly yes"),
+            (facts.appendfsync.as_deref() != Some("always"), "appendfsync always"),
+            (facts.rests_on_rewrite == Some(true), "no-appendfsync-on-rewrite no"),
+        ];
+        lacks.into_iter().filter_map(|(lacks, setting)| lacks.then_some(setting)).collect()
     }
 
     /// What it can do, and what may be done to it.
@@ -358,7 +416,7 @@ impl Case<'_> {
                 "version",
                 format!("{} is older than 6.2", more.software.as_deref().unwrap_or("its version")),
                 "nobody has tried whether locks work there",
-                Some("upgrade it".to_owned()),
+                "install Redis 6.2 or later, or Valkey, and restart it".to_owned(),
             );
         }
         if !facts.speaks_resp3 {
@@ -366,7 +424,10 @@ impl Case<'_> {
                 "resp2",
                 "it speaks RESP2 only".to_owned(),
                 "those who wait for a lock are not told when it is free, and have to ask again and again",
-                Some("connect to the server itself, Redis 6 or later".to_owned()),
+                format!(
+                    "connect to the server itself, not to a proxy, Redis 6 or later, until this answers: {}",
+                    self.cli("HELLO 3")
+                ),
             );
         }
         if more.replicas > 0 {
@@ -374,7 +435,10 @@ impl Case<'_> {
                 "replicas",
                 format!("it has {} replica(s)", more.replicas),
                 "a replica that takes its place has not seen all votes; if a tool may do that by itself, locks depend on the quarantine alone",
-                Some("switch automatic failover off for this server".to_owned()),
+                format!(
+                    "take this server out of Sentinel (SENTINEL REMOVE), or forbid to promote its replicas: {}",
+                    unpromoted(&more.replica_addresses)
+                ),
             );
         }
         if facts.debug.as_deref() == Some("yes") {
@@ -382,7 +446,7 @@ impl Case<'_> {
                 "debug",
                 "everybody may send DEBUG (enable-debug-command yes)".to_owned(),
                 "DEBUG RELOAD NOSAVE makes it forget all votes while it runs",
-                Some("set enable-debug-command no in its configuration and restart it".to_owned()),
+                self.configure("enable-debug-command no"),
             );
         }
         if let Some(latency) = facts.latency().filter(|latency| *latency > LATENCY_MAX) {
@@ -390,7 +454,11 @@ impl Case<'_> {
                 "latency",
                 format!("a round trip takes {latency:.1?}"),
                 "every lock takes at least one, and its validity is shorter by as much",
-                Some("use nodes that are nearer".to_owned()),
+                format!(
+                    "see what takes so long: {} and {}; if it is the way, use nodes that are nearer",
+                    self.cli("--latency"),
+                    self.cli("SLOWLOG GET 10")
+                ),
             );
         }
         findings
@@ -406,6 +474,18 @@ fn redis_cli(address: &str, command: &str) -> String {
         }
         _ => format!("redis-cli -s {address} {command}"),
     }
+}
+
+/// Replicas whose priority is 0 are promoted by no Sentinel.
+fn unpromoted(replicas: &[String]) -> String {
+    let command = "CONFIG SET replica-priority 0";
+    if replicas.is_empty() {
+        return redis_cli("REPLICA:PORT", command);
+    }
+    let all = replicas.iter().map(|replica| {
+        format!("{} && {}", redis_cli(replica, command), redis_cli(replica, "CONFIG REWRITE"))
+    });
+    all.collect::<Vec<_>>().join(" && ")
 }
 
 /// Whole seconds, and no less than that.
@@ -509,7 +589,7 @@ mod tests {
             });
             assert_eq!(examined.votes, Votes::DoNotCount);
             let mut findings = examined.findings.into_iter();
-            findings.find_map(|finding| finding.fix.filter(|_| finding.check == "marker")).unwrap()
+            findings.find_map(|finding| (finding.check == "marker").then_some(finding.fix)).unwrap()
         };
         for is_marker in [true, false] {
             assert!(fix_of("WRONGTYPE Operation against a key", is_marker).contains(" DEL "));

@@ -16,6 +16,14 @@ const OWN_KEY: &str = "it is the library's own: what it says decides whether vot
 /// Why a server without its marker waits.
 const FORGOTTEN: &str = "a server without its marker may have forgotten locks that are still held";
 
+/// What mends a wait that runs.
+const TIME_MENDS: &str =
+    "time mends it, quorlock doctor looks again; or, if no lock is in use: quorlock init --fresh";
+
+/// What mends a wait that has not begun.
+const USE_MENDS: &str =
+    "quorlock init --fresh, if no lock is in use; or have a client wait for a lock that long, once";
+
 /// What is said of a node that votes when it has been waited for.
 pub(super) const WAITS: [(&str, Severity); 5] = [
     ("restarted", Warning),
@@ -81,7 +89,7 @@ impl Case<'_> {
                 seconds(young_for)
             ),
             why: "it may have forgotten locks that are still held",
-            fix: None,
+            fix: TIME_MENDS.to_owned(),
         };
         (Votes::CountIn(young_for), Some(finding))
     }
@@ -115,27 +123,30 @@ impl Case<'_> {
                 (Votes::CountAfterUse(wait), format!("its votes count {left} s after the next use"))
             }
         };
+        let mended = if begun.is_some() { TIME_MENDS } else { USE_MENDS };
         let (severity, check, what, why, fix) = match (info.promoted_at, &begun) {
             (Some(_), _) => (
                 Warning,
                 "promoted",
                 format!("it was a replica until it was promoted; {when}"),
                 "a replica may not have seen all votes of its master: it waits as a new server does",
-                Some("do not fail over to replicas: let the same server come back".to_owned()),
+                format!(
+                    "do not fail over to replicas: let the same server come back; now {mended}"
+                ),
             ),
             (None, Some(_)) => (
                 Warning,
                 "adoption",
                 format!("it is being taken into use; {when}"),
                 FORGOTTEN,
-                None,
+                mended.to_owned(),
             ),
             (None, None) if self.unused => (
                 Warning,
                 "unused",
                 format!("it has never been used; {when}"),
                 "a server that was never used cannot be told from one that has forgotten its locks",
-                Some("quorlock init --fresh, if no lock is in use".to_owned()),
+                mended.to_owned(),
             ),
             (None, None) => (
                 Warning,
@@ -144,7 +155,7 @@ impl Case<'_> {
                     "its marker is missing, unlike others': it is new, or its data was deleted; {when}"
                 ),
                 FORGOTTEN,
-                None,
+                mended.to_owned(),
             ),
         };
         (votes, Some(Finding { severity, check, what, why, fix }))
@@ -171,10 +182,8 @@ impl Case<'_> {
             check: "configuration",
             what: format!("{how} {}, but here it is {ours}", printable(&theirs.to_string())),
             why: "clients that do not agree about nodes, quorum and longest ttl can hold one lock at the same time",
-            fix: Some(
-                "give all clients the same settings; or, to change them, quorlock init --reconfigure"
-                    .to_owned(),
-            ),
+            fix: "give all clients the same settings; or, to change them, quorlock init --reconfigure"
+                .to_owned(),
         }
     }
 
@@ -186,7 +195,7 @@ impl Case<'_> {
             check: "marker",
             what: format!("its key {key} holds {what}"),
             why: OWN_KEY,
-            fix: Some(format!("find out who wrote it; if nobody needs it: {delete}")),
+            fix: format!("find out who wrote it; if nobody needs it: {delete}"),
         }
     }
 
@@ -205,12 +214,12 @@ impl Case<'_> {
             check: "marker",
             what: format!("its key {key} cannot be read: {error}"),
             why: OWN_KEY,
-            fix: Some(if lacks_right {
+            fix: if lacks_right {
                 LACKS_RIGHTS.to_owned()
             } else {
                 "leave the key as it is; mend what else is found here, and look again: quorlock doctor"
                     .to_owned()
-            }),
+            },
         }
     }
 }
@@ -231,12 +240,17 @@ fn floor(facts: &Facts, marker: &Marker) -> Vec<Finding> {
         } else {
             "that is so for two hours after a node was taken into use; fences grow all the same"
         },
-        fix: None,
+        fix: if is_far {
+            "see that clocks are right, here and there: chronyc tracking; the fences need not be mended"
+        } else {
+            "time mends it"
+        }
+        .to_owned(),
     }]
 }
 
 /// The server refuses because it is a replica, one of a cluster, or loading: as INFO says, too.
-fn is_for_its_kind(error: &str, info: &Info) -> bool {
+pub(super) fn is_for_its_kind(error: &str, info: &Info) -> bool {
     let is_any = |codes: &[&str]| codes.iter().any(|code| error.starts_with(code));
     (!info.is_master && is_any(&["MASTERDOWN", "READONLY"]))
         || (info.is_cluster && is_any(&["CLUSTERDOWN", "MOVED", "ASK"]))

@@ -49,7 +49,7 @@ pub(in crate::doctor) fn together(survey: &Survey, nodes: &[NodeReport]) -> Opti
             "{voting} of {all} nodes {verb}, {needed} must: no lock can be granted{to_whom} {until}"
         ),
         why: "a lock is held by the votes of a quorum",
-        fix: Some(fix.to_owned()),
+        fix: fix.to_owned(),
     })
 }
 
