@@ -109,6 +109,10 @@ fn what_a_server_is_decides() {
     let found = found(&examined);
     assert!(found[0].contains(&"error role".to_owned()), "{found:?}");
     assert_eq!(found[1], ["warning promoted"]);
+    // Its master first: to end the replication is for who means it.
+    let role = &examined["nodes"][0]["findings"];
+    let role = role.as_array().unwrap().iter().find(|finding| finding["check"] == "role").unwrap();
+    assert!(role["fix"].as_str().unwrap().starts_with("list its master 127.0.0.1:1 "), "{role}");
     assert_eq!(found[2], ["error eviction"]);
     assert_eq!(found[3], ["warning unused", "warning evicted"]);
     assert_eq!(found[4], ["error reach"]);
@@ -280,6 +284,7 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
         let prefix = ["--key-prefix", "locks:"];
         let acl =
             lab.quorlock(&[&["doctor", "--acl", "app"], &prefix[..]].concat()).output().unwrap();
+        assert!(stderr(&acl).contains("ACL SAVE") && acl.status.success(), "{}", stderr(&acl));
         let line = stdout(&acl).trim().replace("'>PASSWORD'", ">secret");
         assert!(line.contains(" ~locks:* +"), "{binary}: {line}");
         let words: Vec<&str> = line.split(' ').collect();
@@ -339,4 +344,14 @@ fn what_is_on_disk_matters_where_it_was_promised() {
     let drop_in = lab.quorlock(&["doctor", "--systemd", "--max-ttl", "10s"]).output().unwrap();
     // 10 s and a hundredth, and two seconds.
     assert!(stdout(&drop_in).contains("ExecStartPre=/bin/sleep 13\n"), "{}", stdout(&drop_in));
+    assert!(stdout(&drop_in).contains("about twice as long"), "{}", stdout(&drop_in));
+    // All that it lacks at once, and over a restart.
+    let (promised, code) = only(&lab, 0, &["--lasting", &lab.nodes[0].address()]);
+    let findings = promised["nodes"][0]["findings"].as_array().unwrap();
+    let fix =
+        findings.iter().find(|finding| finding["check"] == "lasting").unwrap()["fix"].to_string();
+    for part in ["appendonly yes", "appendfsync always", "CONFIG REWRITE"] {
+        assert!(fix.contains(part), "{fix}");
+    }
+    assert_eq!(code, 2);
 }

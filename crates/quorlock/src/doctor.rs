@@ -148,7 +148,8 @@ impl Examination {
         format!(
             "# systemctl edit redis-server.service    (or valkey-server.service)\n\
              # A server that comes back without its data has forgotten its locks: it stays away for longer\n\
-             # than any of them can still be held.\n\
+             # than any of them can still be held. This is for clients that do not look for restarts:\n\
+             # quorlock's own wait as long once more, counted from the start, about twice as long in all.\n\
              [Service]\n\
              ExecStartPre=/bin/sleep {seconds}\n\
              TimeoutStartSec={limit}\n"

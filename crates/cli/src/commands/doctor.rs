@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use quorlock::doctor::{ClockOffset, Examination, Finding, NodeReport, Severity, Votes, examine};
+use quorlock::doctor::{Examination, Finding, NodeReport, Severity, Votes, examine};
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
@@ -96,8 +96,10 @@ fn painted(severity: Option<Severity>, paint: bool, text: &str) -> String {
 }
 
 fn row(node: &NodeReport) -> [String; 6] {
-    let up = node.uptime_s.and_then(|seconds| u64::try_from(seconds).ok());
-    let up = up.map(|seconds| format!("up {}", humantime::format_duration(rounded(seconds))));
+    let up = node.uptime_s.map(|seconds| match u64::try_from(seconds) {
+        Ok(seconds) => format!("up {}", humantime::format_duration(rounded(seconds))),
+        Err(_) => format!("up {seconds}s"),
+    });
     [
         node.node.to_string(),
         node.server.clone().unwrap_or_default(),
@@ -105,9 +107,10 @@ fn row(node: &NodeReport) -> [String; 6] {
         node.latency
             .map(|latency| format!("{:.2}ms", latency.as_secs_f64() * 1000.0))
             .unwrap_or_default(),
-        node.clock.map(offset).unwrap_or_default(),
+        node.clock.map(|clock| offset(clock.ahead_us, clock.error)).unwrap_or_default(),
         match node.votes {
             Votes::Count => "votes count".to_owned(),
+            Votes::CountIn(Duration::ZERO) => "votes count at once".to_owned(),
             Votes::CountIn(wait) => format!("votes count in {}", time(wait)),
             Votes::CountAfterUse(wait) => format!("votes count {} after use", time(wait)),
             _ => "no votes".to_owned(),
@@ -125,8 +128,10 @@ fn rounded(seconds: u64) -> Duration {
     Duration::from_secs(seconds / unit * unit)
 }
 
-fn offset(clock: ClockOffset) -> String {
-    let (ahead, error) = (clock.ahead_us as f64 / 1000.0, clock.error.as_secs_f64() * 1000.0);
+fn offset(ahead_us: i64, error: Duration) -> String {
+    // Rounded first: what is behind by less is not shown as less than nothing.
+    let tenths = (ahead_us as f64 / 100.0).round();
+    let (ahead, error) = (tenths / 10.0 + 0.0, error.as_secs_f64() * 1000.0);
     format!("clock {ahead:+.1}±{error:.1}ms")
 }
 
@@ -195,4 +200,17 @@ fn finding_json(finding: &Finding) -> Value {
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_less_than_nothing() {
+        let told = |ahead_us| offset(ahead_us, Duration::from_micros(20));
+        assert_eq!(told(-20), "clock +0.0±0.0ms");
+        assert_eq!(told(-60), "clock -0.1±0.0ms");
+        assert_eq!(told(1_234), "clock +1.2±0.0ms");
+    }
 }

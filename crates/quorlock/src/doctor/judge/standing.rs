@@ -118,6 +118,9 @@ impl Case<'_> {
         });
         let left = seconds(wait);
         let (votes, when) = match &begun {
+            Some(_) if wait.is_zero() => {
+                (Votes::CountIn(wait), "its votes count at the next use".to_owned())
+            }
             Some(_) => (Votes::CountIn(wait), format!("its votes count in {left} s")),
             None => {
                 (Votes::CountAfterUse(wait), format!("its votes count {left} s after the next use"))
