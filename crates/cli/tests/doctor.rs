@@ -12,9 +12,12 @@ use serde_json::Value;
 fn found(examined: &Value) -> Vec<Vec<String>> {
     let checks = |node: &Value| {
         let findings = node["findings"].as_array().unwrap().iter();
+        for finding in findings.clone() {
+            assert!(finding["why"].as_str().unwrap().len() > 10, "{finding}");
+            assert!(finding["fix"].as_str().unwrap().len() > 10, "{finding}");
+        }
         let bad = findings.filter(|finding| finding["severity"] != "note");
         bad.map(|finding| {
-            assert!(finding["why"].as_str().unwrap().len() > 10, "{finding}");
             format!(
                 "{} {}",
                 finding["severity"].as_str().unwrap(),
@@ -48,24 +51,38 @@ const FRESH: &[&str] = &["init", "--fresh", "--yes", "--quiet"];
 #[test]
 fn five_servers_that_are_well_are_five_lines() {
     let Some(lab) = Lab::new("five_servers_that_are_well_are_five_lines") else { return };
-    for args in [&["doctor"][..], FRESH, &["doctor"]] {
-        let output = lab.quorlock(args).output().unwrap();
-        assert_eq!(
-            output.status.code(),
-            Some(0),
-            "{args:?}: {}{}",
-            stdout(&output),
-            stderr(&output)
-        );
-        if args == ["doctor"] {
-            let text = stdout(&output);
-            assert_eq!(text.lines().count(), 5, "{text}");
-            assert!(
-                text.lines().all(|line| line.starts_with("ok  ") && line.len() < 100),
-                "{text}"
-            );
-        }
-    }
+    let doctor = |code| {
+        let output = lab.quorlock(&["doctor", "--restart-guard", "strict"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}{}", stdout(&output), stderr(&output));
+        stdout(&output)
+    };
+    // Who has never been used does not vote, and what to do about that is said without being asked for.
+    let text = doctor(2);
+    let warned = |text: &str| text.lines().filter(|line| line.starts_with("warning  ")).count();
+    assert_eq!((warned(&text), text.matches("never been used").count()), (5, 5), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.starts_with(
+            "error    0 of 5 nodes vote, 3 must: no lock can be granted until a client has waited 33 s once"
+        ) && last.contains("quorlock init --fresh"),
+        "{text}"
+    );
+    let (examined, _) = examine(&lab, &[]);
+    assert_eq!(examined["nodes"][0]["votes"], "count_after_use");
+    assert_eq!(
+        (&examined["together"]["check"], &examined["worst"]),
+        (&"quorum".into(), &"error".into())
+    );
+
+    assert!(lab.quorlock(FRESH).status().unwrap().success());
+    let text = doctor(0);
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert!(text.lines().all(|line| line.starts_with("ok  ") && line.len() < 100), "{text}");
+    let (examined, _) = examine(&lab, &[]);
+    assert_eq!(
+        (&examined["together"], &examined["nodes"][0]["votes"]),
+        (&Value::Null, &"count".into())
+    );
     // Only the markers are there; what was tried is gone.
     for node in lab.nodes.iter() {
         assert_eq!(node.command(&["DBSIZE"]).unwrap(), Reply::Int(1));
@@ -92,8 +109,12 @@ fn what_a_server_is_decides() {
     let found = found(&examined);
     assert!(found[0].contains(&"error role".to_owned()), "{found:?}");
     assert_eq!(found[1], ["warning promoted"]);
+    // Its master first: to end the replication is for who means it.
+    let role = &examined["nodes"][0]["findings"];
+    let role = role.as_array().unwrap().iter().find(|finding| finding["check"] == "role").unwrap();
+    assert!(role["fix"].as_str().unwrap().starts_with("list its master 127.0.0.1:1 "), "{role}");
     assert_eq!(found[2], ["error eviction"]);
-    assert_eq!(found[3], ["warning evicted"]);
+    assert_eq!(found[3], ["warning unused", "warning evicted"]);
     assert_eq!(found[4], ["error reach"]);
     assert_eq!(code, 2);
     let text = stdout(&lab.quorlock(&["doctor", "--connect-timeout", "300ms"]).output().unwrap());
@@ -117,6 +138,7 @@ fn what_a_server_is_decides() {
 fn warnings_alone_are_told_by_the_exit_code() {
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
     let Some(lab) = Lab::with("warnings_alone_are_told_by_the_exit_code", options) else { return };
+    assert!(lab.quorlock(FRESH).status().unwrap().success());
     let master = lab.nodes[0].address();
     let port = master.rsplit(':').next().unwrap();
     // A server besides, which is none of the nodes.
@@ -200,11 +222,23 @@ fn a_server_that_came_back_with_its_data_waits() {
     assert_eq!((found(&examined)[2].clone(), code), (vec!["warning restarted".to_owned()], 1));
     assert_eq!(examined["nodes"][2]["votes"], "count_in");
     assert_eq!(examined["nodes"][1]["votes"], "count");
+    // A minority has forgotten nothing that matters; more have.
+    lab.nodes[0].restart().unwrap();
+    lab.nodes[1].restart().unwrap();
+    let (examined, code) = examine(&lab, &["--restart-guard", "strict"]);
+    assert_eq!((found(&examined)[0].clone(), code), (vec!["warning restarted".to_owned()], 2));
+    let said = examined["together"]["what"].as_str().unwrap();
+    assert!(
+        said.starts_with("2 of 5 nodes vote, 3 must: no lock can be granted for about 3"),
+        "{said}"
+    );
 }
 
 /// One server of the lab, alone.
 fn only(lab: &Lab, place: usize, args: &[&str]) -> (Value, i32) {
     let url = lab.nodes[place].url();
+    // One that may not vote is not marked.
+    let _ = lab.quorlock(&[FRESH, &["-n", &url]].concat()).status().unwrap();
     examine(lab, &[&["-n", &url], args].concat())
 }
 
@@ -220,6 +254,8 @@ fn a_cluster_resp2_and_debug() {
             nodes: Nodes::start(&binary, 0, ServerOptions::default()).unwrap(),
             folder: tempfile::tempdir().unwrap(),
         };
+        // One that may not vote is not marked.
+        let _ = lab.quorlock(&[FRESH, &["-n", &server.url()]].concat()).output().unwrap();
         examine(&lab, &["-n", &server.url()])
     };
     let (cluster, code) = one(&["--cluster-enabled", "yes"]);
@@ -248,6 +284,7 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
         let prefix = ["--key-prefix", "locks:"];
         let acl =
             lab.quorlock(&[&["doctor", "--acl", "app"], &prefix[..]].concat()).output().unwrap();
+        assert!(stderr(&acl).contains("ACL SAVE") && acl.status.success(), "{}", stderr(&acl));
         let line = stdout(&acl).trim().replace("'>PASSWORD'", ">secret");
         assert!(line.contains(" ~locks:* +"), "{binary}: {line}");
         let words: Vec<&str> = line.split(' ').collect();
@@ -258,7 +295,7 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
         };
         lab.nodes.iter().for_each(|node| command(node, &words));
         for args in
-            [&["doctor"][..], FRESH, &["run", "--restart-guard", "strict", "k", "--", "true"]]
+            [FRESH, &["doctor"][..], &["run", "--restart-guard", "strict", "k", "--", "true"]]
         {
             let output = as_app(args);
             assert_eq!(
@@ -307,4 +344,14 @@ fn what_is_on_disk_matters_where_it_was_promised() {
     let drop_in = lab.quorlock(&["doctor", "--systemd", "--max-ttl", "10s"]).output().unwrap();
     // 10 s and a hundredth, and two seconds.
     assert!(stdout(&drop_in).contains("ExecStartPre=/bin/sleep 13\n"), "{}", stdout(&drop_in));
+    assert!(stdout(&drop_in).contains("about twice as long"), "{}", stdout(&drop_in));
+    // All that it lacks at once, and over a restart.
+    let (promised, code) = only(&lab, 0, &["--lasting", &lab.nodes[0].address()]);
+    let findings = promised["nodes"][0]["findings"].as_array().unwrap();
+    let fix =
+        findings.iter().find(|finding| finding["check"] == "lasting").unwrap()["fix"].to_string();
+    for part in ["appendonly yes", "appendfsync always", "CONFIG REWRITE"] {
+        assert!(fix.contains(part), "{fix}");
+    }
+    assert_eq!(code, 2);
 }

@@ -23,9 +23,9 @@ use crate::error::BuildError;
 pub enum Severity {
     /// Good to know.
     Note,
-    /// Locks work; something may surprise.
+    /// Locks work, or will when the node has been waited for; something may surprise.
     Warning,
-    /// The node's votes do not count, or must not be relied on.
+    /// The node's votes do not count, or must not be relied on; or too few nodes vote.
     Error,
 }
 
@@ -51,8 +51,8 @@ pub struct Finding {
     pub what: String,
     /// Why that matters for locks.
     pub why: &'static str,
-    /// What mends it: mostly a command.
-    pub fix: Option<String>,
+    /// What mends it: mostly a command. Of what nothing but time mends it says so.
+    pub fix: String,
 }
 
 /// The clock of a server beside ours.
@@ -71,8 +71,10 @@ pub struct ClockOffset {
 pub enum Votes {
     /// They do.
     Count,
-    /// They will in so much time, without anybody's doing anything but using it.
+    /// They will in so much time, at the next use.
     CountIn(Duration),
+    /// They will so long after the next use, which begins the wait.
+    CountAfterUse(Duration),
     /// They do not.
     DoNotCount,
 }
@@ -112,6 +114,8 @@ impl NodeReport {
 pub struct Examination {
     /// Per node, in the order of the list.
     pub nodes: Vec<NodeReport>,
+    /// What is wrong with them together: fewer than a quorum vote at present.
+    pub together: Option<Finding>,
     /// For how long a node that was restarted, or is new, does not vote: a bit more than the longest
     /// ttl.
     pub quarantine: Duration,
@@ -123,7 +127,8 @@ pub struct Examination {
 impl Examination {
     /// How bad the worst finding is; `None`: there is none.
     pub fn worst(&self) -> Option<Severity> {
-        self.nodes.iter().filter_map(NodeReport::worst).max()
+        let together = self.together.as_ref().map(|finding| finding.severity);
+        self.nodes.iter().filter_map(NodeReport::worst).chain(together).max()
     }
 
     /// The command that makes a user who may lock on these nodes, and nothing else: the nodes that
@@ -143,7 +148,8 @@ impl Examination {
         format!(
             "# systemctl edit redis-server.service    (or valkey-server.service)\n\
              # A server that comes back without its data has forgotten its locks: it stays away for longer\n\
-             # than any of them can still be held.\n\
+             # than any of them can still be held. This is for clients that do not look for restarts:\n\
+             # quorlock's own wait as long once more, counted from the start, about twice as long in all.\n\
              [Service]\n\
              ExecStartPre=/bin/sleep {seconds}\n\
              TimeoutStartSec={limit}\n"
@@ -173,8 +179,10 @@ fn judged(survey: &Survey, looked: &[look::Looked]) -> Examination {
             acl.entry(facts.rights.acl(&survey.prefix)).or_default().push(node.name.clone());
         }
     }
+    let nodes = judge::judge(survey, looked);
     Examination {
-        nodes: judge::judge(survey, looked),
+        together: judge::together(survey, &nodes),
+        nodes,
         quarantine: survey.quarantine(),
         quorum: survey.quorum.needed(),
         acl,
@@ -189,8 +197,7 @@ pub(crate) fn unfit(survey: &Survey, looked: &[look::Looked]) -> Vec<(Arc<str>, 
     let faults = reports.iter().filter_map(|report| {
         let is_fault = |finding: &&Finding| WHAT_THEY_ARE.contains(&finding.check);
         let fault = report.findings.iter().find(is_fault)?;
-        let fix = fault.fix.as_ref().map(|fix| format!(" ({fix})")).unwrap_or_default();
-        Some((report.node.clone(), format!("{}{fix}", fault.what)))
+        Some((report.node.clone(), format!("{} ({})", fault.what, fault.fix)))
     });
     faults.collect()
 }

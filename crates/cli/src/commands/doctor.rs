@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use quorlock::doctor::{ClockOffset, Examination, Finding, NodeReport, Severity, Votes, examine};
+use quorlock::doctor::{Examination, Finding, NodeReport, Severity, Votes, examine};
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
@@ -22,6 +22,11 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     let text = if args.systemd {
         examined.systemd()
     } else if let Some(user) = &args.acl {
+        if !args.output.quiet {
+            // Not among the commands, which may be piped to a server.
+            let keep = "then, to keep it over a restart: ACL SAVE if the server has an aclfile, else CONFIG REWRITE";
+            let _ = writeln!(io::stderr(), "{keep}");
+        }
         acl(&examined, user)
     } else if args.output.json {
         format!("{}\n", as_json(&examined))
@@ -31,13 +36,16 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     // A reader that has gone away has seen enough.
     let _ = io::stdout().write_all(text.as_bytes());
     Ok(match examined.worst() {
+        // Only what was asked for is printed, and it is right whatever else is found.
+        _ if args.systemd => ExitCode::Success,
+        _ if args.acl.is_some() && is_whole(&examined) => ExitCode::Success,
         Some(Severity::Error) => ExitCode::Errors,
         Some(Severity::Warning) => ExitCode::Warnings,
         _ => ExitCode::Success,
     })
 }
 
-/// One line per node, and what was found below it.
+/// One line per node, and what was found below it; last, what was found about all of them.
 fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
     let rows: Vec<[String; 6]> = examined.nodes.iter().map(row).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -61,6 +69,11 @@ fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
             }
         }
     }
+    if let Some(finding) = &examined.together {
+        let line = format!("{:7}  {} ({})", finding.severity, finding.what, finding.fix);
+        text.push_str(&painted(Some(finding.severity), paint, &line));
+        text.push('\n');
+    }
     text
 }
 
@@ -69,9 +82,7 @@ fn told(finding: &Finding, paint: bool) -> String {
     let what = format!("{}: {}", finding.severity, finding.what);
     let mut text = format!("         {}\n", painted(severity, paint, &what));
     text.push_str(&format!("             why  {}\n", finding.why));
-    if let Some(fix) = &finding.fix {
-        text.push_str(&format!("             fix  {fix}\n"));
-    }
+    text.push_str(&format!("             fix  {}\n", finding.fix));
     text
 }
 
@@ -85,8 +96,10 @@ fn painted(severity: Option<Severity>, paint: bool, text: &str) -> String {
 }
 
 fn row(node: &NodeReport) -> [String; 6] {
-    let up = node.uptime_s.and_then(|seconds| u64::try_from(seconds).ok());
-    let up = up.map(|seconds| format!("up {}", humantime::format_duration(rounded(seconds))));
+    let up = node.uptime_s.map(|seconds| match u64::try_from(seconds) {
+        Ok(seconds) => format!("up {}", humantime::format_duration(rounded(seconds))),
+        Err(_) => format!("up {seconds}s"),
+    });
     [
         node.node.to_string(),
         node.server.clone().unwrap_or_default(),
@@ -94,10 +107,12 @@ fn row(node: &NodeReport) -> [String; 6] {
         node.latency
             .map(|latency| format!("{:.2}ms", latency.as_secs_f64() * 1000.0))
             .unwrap_or_default(),
-        node.clock.map(offset).unwrap_or_default(),
+        node.clock.map(|clock| offset(clock.ahead_us, clock.error)).unwrap_or_default(),
         match node.votes {
             Votes::Count => "votes count".to_owned(),
+            Votes::CountIn(Duration::ZERO) => "votes count at once".to_owned(),
             Votes::CountIn(wait) => format!("votes count in {}", time(wait)),
+            Votes::CountAfterUse(wait) => format!("votes count {} after use", time(wait)),
             _ => "no votes".to_owned(),
         },
     ]
@@ -113,9 +128,16 @@ fn rounded(seconds: u64) -> Duration {
     Duration::from_secs(seconds / unit * unit)
 }
 
-fn offset(clock: ClockOffset) -> String {
-    let (ahead, error) = (clock.ahead_us as f64 / 1000.0, clock.error.as_secs_f64() * 1000.0);
+fn offset(ahead_us: i64, error: Duration) -> String {
+    // Rounded first: what is behind by less is not shown as less than nothing.
+    let tenths = (ahead_us as f64 / 100.0).round();
+    let (ahead, error) = (tenths / 10.0 + 0.0, error.as_secs_f64() * 1000.0);
     format!("clock {ahead:+.1}±{error:.1}ms")
+}
+
+/// Every node has told what its line must be.
+fn is_whole(examined: &Examination) -> bool {
+    examined.acl("USER").iter().map(|(_, nodes)| nodes.len()).sum::<usize>() == examined.nodes.len()
 }
 
 /// The same line may be for several nodes.
@@ -140,6 +162,7 @@ fn as_json(examined: &Examination) -> Value {
         "quorum": examined.quorum,
         "quarantine_ms": millis(examined.quarantine),
         "nodes": nodes,
+        "together": examined.together.as_ref().map(finding_json),
     })
 }
 
@@ -147,6 +170,7 @@ fn node_json(node: &NodeReport) -> Value {
     let (votes, count_in) = match node.votes {
         Votes::Count => ("count", None),
         Votes::CountIn(wait) => ("count_in", Some(millis(wait))),
+        Votes::CountAfterUse(wait) => ("count_after_use", Some(millis(wait))),
         _ => ("do_not_count", None),
     };
     let findings: Vec<Value> = node.findings.iter().map(finding_json).collect();
@@ -176,4 +200,17 @@ fn finding_json(finding: &Finding) -> Value {
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_less_than_nothing() {
+        let told = |ahead_us| offset(ahead_us, Duration::from_micros(20));
+        assert_eq!(told(-20), "clock +0.0±0.0ms");
+        assert_eq!(told(-60), "clock -0.1±0.0ms");
+        assert_eq!(told(1_234), "clock +1.2±0.0ms");
+    }
 }

@@ -1,9 +1,11 @@
 //! What follows for locks from what was seen on the nodes. Reads facts, and asks nobody.
 
+mod standing;
+mod together;
+
 use std::time::Duration;
 
 use quorlock_core::info::Info;
-use quorlock_core::marker::{Adoption, Marker};
 use quorlock_core::{Failure, FailureKind};
 
 use super::look::{Facts, Looked, Seen};
@@ -11,8 +13,11 @@ use super::{ClockOffset, Finding, NodeReport, Severity, Votes};
 use crate::builder::Survey;
 use crate::error::printable;
 use crate::node::Node as _;
+use standing::is_for_its_kind;
 
 use Severity::{Error, Note, Warning};
+
+pub(super) use together::together;
 
 /// Clocks that differ by more are worth a word; a lock does not compare them, but its ttl does not
 /// survive a step.
@@ -21,11 +26,11 @@ const OFFSET_MAX: Duration = Duration::from_secs(1);
 /// A lock takes a round trip at least; with more than this it is felt.
 const LATENCY_MAX: Duration = Duration::from_millis(100);
 
-/// A floor is two hours ahead of the clocks when it is written.
-const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000 + 60 * 1_000_000;
-
 /// The oldest servers that are supported.
 const VERSION_MIN: (u32, u32) = (6, 2);
+
+/// What mends a want of rights.
+const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them; then ACL SAVE, where an aclfile is used";
 
 /// A word on each node, in order.
 pub(super) fn judge(survey: &Survey, looked: &[Looked]) -> Vec<NodeReport> {
@@ -71,7 +76,7 @@ impl Case<'_> {
         match &facts.info {
             Ok(info) => {
                 report.uptime_s = Some(info.uptime_s);
-                findings.extend(self.kind(info));
+                findings.extend(self.kind(facts, info));
                 findings.extend(self.twins(info));
                 let (votes, standing) = self.standing(facts, info);
                 findings.extend(standing);
@@ -85,23 +90,38 @@ impl Case<'_> {
                 check: "info",
                 what: format!("INFO says nothing of use: {why}"),
                 why: "without it nobody knows whether the server was restarted and has forgotten its locks",
-                fix: Some(
-                    "connect to the server itself, not to a proxy, and give the user the right +info"
-                        .to_owned(),
-                ),
+                fix: "connect to the server itself, not to a proxy, and give the user the right +info"
+                    .to_owned(),
             }),
         }
         findings.extend(self.server(facts));
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         if findings.iter().any(|finding| finding.severity == Error) {
             report.votes = Votes::DoNotCount;
+            // No wait ends that, and none is told of.
+            findings
+                .retain(|finding| !standing::WAITS.contains(&(finding.check, finding.severity)));
         }
         report.findings = findings;
         report
     }
 
-    fn cli(&self, command: &str) -> Option<String> {
-        Some(redis_cli(&self.node.address, command))
+    fn cli(&self, command: &str) -> String {
+        redis_cli(&self.node.address, command)
+    }
+
+    /// Settings that are in force at once, and after a restart.
+    fn set(&self, settings: &[&str]) -> String {
+        let set = settings.iter().map(|setting| self.cli(&format!("CONFIG SET {setting}")));
+        set.chain([self.cli("CONFIG REWRITE")]).collect::<Vec<_>>().join(" && ")
+    }
+
+    /// What is set at start only.
+    fn configure(&self, setting: &str) -> String {
+        format!(
+            "set {setting} in its configuration file ({} names it) and restart it",
+            self.cli("INFO server")
+        )
     }
 
     fn unreached(&self, failure: &Failure) -> Finding {
@@ -112,12 +132,13 @@ impl Case<'_> {
             what: failure.to_string(),
             why: "its vote is missing from every lock",
             fix: if login {
-                Some(
-                    "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
-                        .to_owned(),
-                )
+                "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
+                    .to_owned()
             } else {
-                self.cli("PING")
+                format!(
+                    "start the server, or mend the way to it (its address, a firewall, TLS), until this answers: {}",
+                    self.cli("PING")
+                )
             },
         }
     }
@@ -125,8 +146,7 @@ impl Case<'_> {
     fn rights(&self, facts: &Facts) -> Vec<Finding> {
         let rights = &facts.rights;
         let mut findings = Vec::new();
-        let fix =
-            || Some("quorlock doctor --acl USER prints the command that gives them".to_owned());
+        let fix = || LACKS_RIGHTS.to_owned();
         if rights.keys {
             findings.push(Finding {
                 severity: Error,
@@ -158,19 +178,41 @@ impl Case<'_> {
             });
         }
         if let Some(error) = &rights.cannot_write {
+            let is_told = facts.info.as_ref().is_ok_and(|info| is_for_its_kind(error, info));
             findings.push(Finding {
-                severity: Error,
+                severity: if is_told { Note } else { Error },
                 check: "write",
                 what: format!("nothing can be written: {error}"),
                 why: "a vote is a key that is written",
-                fix: None,
+                fix: self.to_write(error),
             });
         }
         findings
     }
 
+    /// What mends that nothing can be written, by what the server says.
+    fn to_write(&self, error: &str) -> String {
+        match error.split(' ').next().unwrap_or_default() {
+            "OOM" => format!(
+                "give it more memory than it uses ({}): {}",
+                self.cli("INFO memory"),
+                self.set(&["maxmemory BYTES"])
+            ),
+            "MISCONF" => format!(
+                "make room on its disk and let it write there ({} tells what failed), then: {}",
+                self.cli("INFO persistence"),
+                self.cli("BGSAVE")
+            ),
+            "NOREPLICAS" => self.set(&["min-replicas-to-write 0"]),
+            _ => format!(
+                "mend what else is found here, or what the server says ({} tells more); then look again: quorlock doctor",
+                self.cli("INFO")
+            ),
+        }
+    }
+
     /// Whether it is a server that may vote at all.
-    fn kind(&self, info: &Info) -> Vec<Finding> {
+    fn kind(&self, facts: &Facts, info: &Info) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut error = |check, what: String, why, fix| {
             findings.push(Finding { severity: Error, check, what, why, fix });
@@ -180,7 +222,11 @@ impl Case<'_> {
                 "role",
                 "it is a replica".to_owned(),
                 "it repeats another server's votes and has none of its own",
-                self.cli("REPLICAOF NO ONE"),
+                format!(
+                    "list its master{} in its place; only if it is meant to be a node of its own, and nobody needs the copy: {}",
+                    facts.more.master.as_ref().map(|at| format!(" {at}")).unwrap_or_default(),
+                    self.cli("REPLICAOF NO ONE")
+                ),
             );
         }
         if info.is_cluster {
@@ -188,7 +234,7 @@ impl Case<'_> {
                 "cluster",
                 "it is part of a cluster (cluster-enabled yes)".to_owned(),
                 "a cluster moves keys, and fails over to replicas that have not seen every vote",
-                Some("use servers with cluster-enabled no".to_owned()),
+                format!("use a server of its own; or {}", self.configure("cluster-enabled no")),
             );
         }
         if info.is_loading {
@@ -196,7 +242,10 @@ impl Case<'_> {
                 "loading",
                 "it is loading its data".to_owned(),
                 "until then it answers nobody",
-                None,
+                format!(
+                    "time mends it: {} tells how far it is; then look again: quorlock doctor",
+                    self.cli("INFO persistence")
+                ),
             );
         }
         if let Some(policy) = &info.evicts_by {
@@ -207,7 +256,7 @@ impl Case<'_> {
                     printable(policy)
                 ),
                 "a lock that is deleted while it is held is granted to a second holder",
-                self.cli("CONFIG SET maxmemory-policy noeviction"),
+                self.set(&["maxmemory-policy noeviction"]),
             );
         }
         findings
@@ -225,172 +274,9 @@ impl Case<'_> {
             check: "same_server",
             what: format!("it is the same server as node {} ({})", twin.name, twin.address),
             why: "one server would vote twice, and a majority of votes be no majority of servers",
-            fix: Some("list it once; if it was copied or cloned, restart it".to_owned()),
+            fix: "list it once (-n, QUORLOCK_NODES or the file); if it was cloned, restart it"
+                .to_owned(),
         })
-    }
-
-    /// Whether its votes count, by its marker.
-    fn standing(&self, facts: &Facts, info: &Info) -> (Votes, Vec<Finding>) {
-        let ours = &self.survey.rules.cluster;
-        let key = &self.survey.rules.marker;
-        let foreign = |key: &str, what: String| Finding {
-            severity: Error,
-            check: "marker",
-            what: format!("its key {key} holds {what}"),
-            why: "it is the library's own: what it says decides whether votes count",
-            fix: self.cli(&format!("DEL {key}")),
-        };
-        let other = |how: &str, theirs: &dyn std::fmt::Display| {
-            Finding {
-            severity: Error,
-            check: "configuration",
-            what: format!("{how} {}, but here it is {ours}", printable(&theirs.to_string())),
-            why: "clients that do not agree about nodes, quorum and longest ttl can hold one lock at the same time",
-            fix: Some(
-                "give all clients the same settings; or, to change them, quorlock init --reconfigure"
-                    .to_owned(),
-            ),
-        }
-        };
-        let no = |finding| (Votes::DoNotCount, vec![finding]);
-        let marker = match &facts.marker {
-            Seen::Nothing => return self.without_marker(facts, info, &foreign, &other),
-            Seen::Unreadable(error) => return no(foreign(key, format!("no text: {error}"))),
-            Seen::Text(text) => match Marker::parse(text) {
-                Some(marker) if marker.cluster == *ours => marker,
-                Some(marker) => return no(other("it votes for", &marker.cluster)),
-                None => return no(foreign(key, quoted(text))),
-            },
-        };
-        let mut findings = self.floor(facts, &marker);
-        if *marker.run_id == *info.run_id && marker.promoted_at == info.promoted_at.unwrap_or(-1) {
-            return (Votes::Count, findings);
-        }
-        if info.promoted_at.is_some() {
-            findings.push(self.promoted());
-            return (Votes::CountIn(self.survey.quarantine()), findings);
-        }
-        let young_for = self.young_for(info);
-        if !young_for.is_zero() {
-            findings.push(Finding {
-                severity: Warning,
-                check: "restarted",
-                what: format!(
-                    "it was restarted {} s ago; its votes count in {} s",
-                    info.uptime_s,
-                    seconds(young_for)
-                ),
-                why: "it may have forgotten locks that are still held",
-                fix: None,
-            });
-            return (Votes::CountIn(young_for), findings);
-        }
-        (Votes::Count, findings)
-    }
-
-    fn without_marker(
-        &self,
-        facts: &Facts,
-        info: &Info,
-        foreign: &dyn Fn(&str, String) -> Finding,
-        other: &dyn Fn(&str, &dyn std::fmt::Display) -> Finding,
-    ) -> (Votes, Vec<Finding>) {
-        let quarantine = self.survey.quarantine();
-        let key = &self.survey.rules.adoption;
-        let adoption = match &facts.adoption {
-            Seen::Nothing => None,
-            Seen::Unreadable(error) => {
-                return (Votes::DoNotCount, vec![foreign(key, format!("no text: {error}"))]);
-            }
-            Seen::Text(text) => match Adoption::parse(text) {
-                Some(adoption) if adoption.cluster == self.survey.rules.cluster => Some(adoption),
-                Some(adoption) => {
-                    let finding = other("it is being taken into use for", &adoption.cluster);
-                    return (Votes::DoNotCount, vec![finding]);
-                }
-                None => return (Votes::DoNotCount, vec![foreign(key, quoted(text))]),
-            },
-        };
-        let mut findings = Vec::new();
-        if info.promoted_at.is_some() {
-            findings.push(self.promoted());
-        }
-        let promoted_at = info.promoted_at.unwrap_or(-1);
-        let begun = adoption.filter(|adoption| {
-            *adoption.run_id == *info.run_id && adoption.promoted_at == promoted_at
-        });
-        let wait = match &begun {
-            Some(adoption) => {
-                let wait = Duration::from_millis(adoption.wait_ms).max(quarantine);
-                wait.saturating_sub(facts.adopted_for).max(self.young_for(info))
-            }
-            None => quarantine,
-        };
-        let left = seconds(wait);
-        let forgotten = "a server without its marker may have forgotten locks that are still held";
-        findings.push(match (&begun, self.unused) {
-            (Some(_), _) => Finding {
-                severity: Note,
-                check: "adoption",
-                what: format!("it is being taken into use; its votes count in {left} s"),
-                why: forgotten,
-                fix: None,
-            },
-            (None, true) => Finding {
-                severity: Note,
-                check: "unused",
-                what: format!("it has never been used; its votes count {left} s after the first use"),
-                why: "a server that was never used cannot be told from one that has forgotten its locks",
-                fix: Some("quorlock init --fresh, if no lock is in use".to_owned()),
-            },
-            (None, false) => Finding {
-                severity: Warning,
-                check: "marker",
-                what: format!(
-                    "its marker is missing, unlike others': it is new, or its data was deleted; its \
-                     votes count {left} s after the next use"
-                ),
-                why: forgotten,
-                fix: None,
-            },
-        });
-        (Votes::CountIn(wait), findings)
-    }
-
-    fn promoted(&self) -> Finding {
-        Finding {
-            severity: Warning,
-            check: "promoted",
-            what: "it was a replica until it was promoted".to_owned(),
-            why: "a replica may not have seen all votes of its master: it waits as a new server does",
-            fix: Some("do not fail over to replicas: let the same server come back".to_owned()),
-        }
-    }
-
-    /// For how much longer it must run, by its own clock.
-    fn young_for(&self, info: &Info) -> Duration {
-        let told = Duration::from_secs(u64::try_from(info.uptime_s).unwrap_or(0));
-        self.survey.quarantine().saturating_sub(told)
-    }
-
-    fn floor(&self, facts: &Facts, marker: &Marker) -> Vec<Finding> {
-        let now = facts.time_us.and_then(|time| u64::try_from(time).ok());
-        let Some(ahead) = now.and_then(|now| marker.floor.checked_sub(now)) else {
-            return Vec::new();
-        };
-        let minutes = ahead / 60_000_000;
-        let is_far = ahead > FLOOR_AHEAD_US;
-        vec![Finding {
-            severity: if is_far { Warning } else { Note },
-            check: "floor",
-            what: format!("its fences begin {minutes} min ahead of its clock"),
-            why: if is_far {
-                "some clock was far ahead when that was written, or this one is behind; fences still grow, but do not tell the time"
-            } else {
-                "that is so for two hours after a node was taken into use; fences grow all the same"
-            },
-            fix: None,
-        }]
     }
 
     fn memory(&self, facts: &Facts, info: &Info) -> Option<Finding> {
@@ -400,7 +286,10 @@ impl Case<'_> {
             check: "evicted",
             what: format!("it has deleted {evicted} keys for want of memory since it was started"),
             why: "locks may have been among them; it does not do so now",
-            fix: self.cli("CONFIG RESETSTAT"),
+            fix: format!(
+                "nothing is left to mend; to have that forgotten: {}",
+                self.cli("CONFIG RESETSTAT")
+            ),
         })
     }
 
@@ -415,9 +304,9 @@ impl Case<'_> {
                     -info.uptime_s
                 ),
                 why: "its keys expire late by as much, and after a restart it waits for longer",
-                fix: Some(
-                    "set clocks before the server is started: After=time-sync.target".to_owned(),
-                ),
+                fix: "see that its clock is right: chronyc tracking; and have it set before the server starts: \
+                      systemctl edit redis-server.service, there After=time-sync.target in [Unit]"
+                    .to_owned(),
             });
         }
         if facts.clock_stands {
@@ -429,7 +318,9 @@ impl Case<'_> {
                     info.uptime_s
                 ),
                 why: "keys never expire, so a lock whose holder has crashed stays",
-                fix: Some("restart the server; see the clock source of its machine".to_owned()),
+                fix: "see the clock of its machine (timedatectl; a virtual machine that was paused; libfaketime), \
+                      and restart the server"
+                    .to_owned(),
             });
         } else if let Some(finding) = facts.clock.and_then(|clock| self.offset(clock)) {
             findings.push(finding);
@@ -449,19 +340,22 @@ impl Case<'_> {
                 error.as_secs_f64()
             ),
             why: "when a clock is set right by a step, locks on it end early, or late, by as much",
-            fix: Some(
-                "keep clocks in step with NTP, by slewing; step them only before the server starts"
-                    .to_owned(),
-            ),
+            fix: "find the wrong one with chronyc tracking, here and there; set it while the server is stopped: \
+                  chronyc makestep; then let chronyd keep it, by slewing"
+                .to_owned(),
+        })
+    }
+
+    /// The operator says that it forgets nothing when it stops.
+    fn is_declared_lasting(&self) -> bool {
+        let place = self.survey.servers.iter().position(|server| *server.name() == *self.node.name);
+        place.is_some_and(|place| {
+            self.survey.rules.lasting.contains(quorlock_core::NodeId::new(place))
         })
     }
 
     /// What is left of its data after a restart.
     fn disk(&self, facts: &Facts, info: &Info) -> Option<Finding> {
-        let place = self.survey.servers.iter().position(|server| *server.name() == *self.node.name);
-        let is_lasting = place.is_some_and(|place| {
-            self.survey.rules.lasting.contains(quorlock_core::NodeId::new(place))
-        });
         let rests = facts.rests_on_rewrite == Some(true);
         let what = match (info.keeps_log, facts.appendfsync.as_deref()) {
             (Some(false), _) => "nothing is kept on disk (appendonly no)".to_owned(),
@@ -478,17 +372,13 @@ impl Case<'_> {
                 )
             }
         };
-        if is_lasting {
+        if self.is_declared_lasting() {
             return Some(Finding {
                 severity: Error,
                 check: "lasting",
                 what: format!("it was declared to forget nothing (--lasting), but {what}"),
                 why: "after a restart it would vote at once, and has forgotten locks that are still held",
-                fix: self.cli(match (info.keeps_log, rests) {
-                    (Some(false), _) => "CONFIG SET appendonly yes",
-                    (_, true) => "CONFIG SET no-appendfsync-on-rewrite no",
-                    _ => "CONFIG SET appendfsync always",
-                }),
+                fix: self.set(&self.to_last(facts, info)),
             });
         }
         Some(Finding {
@@ -496,8 +386,22 @@ impl Case<'_> {
             check: "persistence",
             what,
             why: "after a restart it does not vote for as long as any lock may be held, so that does no harm",
-            fix: None,
+            fix: format!(
+                "nothing need be mended; for it to vote at once after a restart, {}; then --lasting {}",
+                self.set(&self.to_last(facts, info)),
+                self.node.name
+            ),
         })
+    }
+
+    /// The settings that it lacks to forget nothing.
+    fn to_last(&self, facts: &Facts, info: &Info) -> Vec<&'static str> {
+        let lacks = [
+            (info.keeps_log != Some(true), "appendonly yes"),
+            (facts.appendfsync.as_deref() != Some("always"), "appendfsync always"),
+            (facts.rests_on_rewrite == Some(true), "no-appendfsync-on-rewrite no"),
+        ];
+        lacks.into_iter().filter_map(|(lacks, setting)| lacks.then_some(setting)).collect()
     }
 
     /// What it can do, and what may be done to it.
@@ -512,7 +416,7 @@ impl Case<'_> {
                 "version",
                 format!("{} is older than 6.2", more.software.as_deref().unwrap_or("its version")),
                 "nobody has tried whether locks work there",
-                Some("upgrade it".to_owned()),
+                "install Redis 6.2 or later, or Valkey, and restart it".to_owned(),
             );
         }
         if !facts.speaks_resp3 {
@@ -520,7 +424,10 @@ impl Case<'_> {
                 "resp2",
                 "it speaks RESP2 only".to_owned(),
                 "those who wait for a lock are not told when it is free, and have to ask again and again",
-                Some("connect to the server itself, Redis 6 or later".to_owned()),
+                format!(
+                    "connect to the server itself, not to a proxy, Redis 6 or later, until this answers: {}",
+                    self.cli("HELLO 3")
+                ),
             );
         }
         if more.replicas > 0 {
@@ -528,7 +435,10 @@ impl Case<'_> {
                 "replicas",
                 format!("it has {} replica(s)", more.replicas),
                 "a replica that takes its place has not seen all votes; if a tool may do that by itself, locks depend on the quarantine alone",
-                Some("switch automatic failover off for this server".to_owned()),
+                format!(
+                    "take this server out of Sentinel (SENTINEL REMOVE), or forbid to promote its replicas: {}",
+                    unpromoted(&more.replica_addresses)
+                ),
             );
         }
         if facts.debug.as_deref() == Some("yes") {
@@ -536,7 +446,7 @@ impl Case<'_> {
                 "debug",
                 "everybody may send DEBUG (enable-debug-command yes)".to_owned(),
                 "DEBUG RELOAD NOSAVE makes it forget all votes while it runs",
-                Some("set enable-debug-command no in its configuration and restart it".to_owned()),
+                self.configure("enable-debug-command no"),
             );
         }
         if let Some(latency) = facts.latency().filter(|latency| *latency > LATENCY_MAX) {
@@ -544,7 +454,11 @@ impl Case<'_> {
                 "latency",
                 format!("a round trip takes {latency:.1?}"),
                 "every lock takes at least one, and its validity is shorter by as much",
-                Some("use nodes that are nearer".to_owned()),
+                format!(
+                    "see what takes so long: {} and {}; if it is the way, use nodes that are nearer",
+                    self.cli("--latency"),
+                    self.cli("SLOWLOG GET 10")
+                ),
             );
         }
         findings
@@ -562,9 +476,16 @@ fn redis_cli(address: &str, command: &str) -> String {
     }
 }
 
-fn quoted(text: &str) -> String {
-    let shown: String = text.chars().take(80).collect();
-    format!("\"{}\", which is not this version's", printable(&shown))
+/// Replicas whose priority is 0 are promoted by no Sentinel.
+fn unpromoted(replicas: &[String]) -> String {
+    let command = "CONFIG SET replica-priority 0";
+    if replicas.is_empty() {
+        return redis_cli("REPLICA:PORT", command);
+    }
+    let all = replicas.iter().map(|replica| {
+        format!("{} && {}", redis_cli(replica, command), redis_cli(replica, "CONFIG REWRITE"))
+    });
+    all.collect::<Vec<_>>().join(" && ")
 }
 
 /// Whole seconds, and no less than that.
@@ -575,6 +496,7 @@ fn seconds(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use quorlock_core::info::Info;
+    use quorlock_core::marker::{Adoption, Cluster, Marker};
 
     use super::*;
     use crate::Client;
@@ -584,12 +506,22 @@ mod tests {
     const INFO: &str = "redis_version:7.0.15\r\nrun_id:0d2f\r\nuptime_in_seconds:61\r\n\
         role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
 
+    fn cluster() -> Cluster {
+        Client::builder().nodes(["a=redis://a"]).survey().unwrap().rules.cluster
+    }
+
+    /// Of that run of the server.
+    fn marker(run_id: &str) -> String {
+        let run_id = run_id.into();
+        Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 }.to_string()
+    }
+
     fn facts() -> Facts {
         Facts {
             speaks_resp3: true,
             info: Ok(Info::parse(INFO).unwrap()),
             more: More::default(),
-            marker: Seen::Nothing,
+            marker: Seen::Text(marker("0d2f")),
             adoption: Seen::Nothing,
             adopted_for: Duration::ZERO,
             appendfsync: Some("always".to_owned()),
@@ -605,15 +537,19 @@ mod tests {
 
     /// The checks that fail on a node of which this is so; notes are left out.
     fn found(lasting: bool, change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
+        let report = report(lasting, change);
+        let bad = report.findings.iter().filter(|finding| finding.severity > Note);
+        bad.map(|finding| finding.check).collect()
+    }
+
+    fn report(lasting: bool, change: impl FnOnce(&mut Facts)) -> NodeReport {
         let mut facts = facts();
         change(&mut facts);
         let settings = Client::builder().nodes(["a=redis://a"]);
         let settings = if lasting { settings.lasting_nodes(["a"]) } else { settings };
         let survey = settings.survey().unwrap();
         let node = Looked { name: "a".into(), address: "a:6379".to_owned(), facts: Ok(facts) };
-        let report = judge(&survey, &[node]).remove(0);
-        let bad = report.findings.iter().filter(|finding| finding.severity > Note);
-        bad.map(|finding| finding.check).collect()
+        judge(&survey, &[node]).remove(0)
     }
 
     /// What cannot be had from a server here.
@@ -640,6 +576,43 @@ mod tests {
         assert_eq!(found(false, far), ["latency"]);
         let old = |facts: &mut Facts| facts.more.version = Some((6, 0));
         assert_eq!(found(false, old), ["version"]);
+    }
+
+    /// Who follows the fix on every node must not delete good markers.
+    #[test]
+    fn a_marker_is_deleted_only_if_it_is_none() {
+        let fix_of = |error: &str, key_is_marker: bool| {
+            let error = Seen::Unreadable(error.to_owned());
+            let examined = report(false, |facts| {
+                facts.marker = Seen::Nothing;
+                *(if key_is_marker { &mut facts.marker } else { &mut facts.adoption }) = error;
+            });
+            assert_eq!(examined.votes, Votes::DoNotCount);
+            let mut findings = examined.findings.into_iter();
+            findings.find_map(|finding| (finding.check == "marker").then_some(finding.fix)).unwrap()
+        };
+        for is_marker in [true, false] {
+            assert!(fix_of("WRONGTYPE Operation against a key", is_marker).contains(" DEL "));
+            for error in ["NOPERM this user", "MASTERDOWN Link", "CLUSTERDOWN Hash", "BUSY Redis"] {
+                assert!(!fix_of(error, is_marker).contains("DEL"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_promoted_server_waits_for_what_is_left_of_its_adoption() {
+        let promoted = INFO.replace("role:master", "role:master\r\nsecond_repl_offset:15");
+        let adoption = Adoption { cluster: cluster(), run_id: "0d2f".into(), wait_ms: 32_300 };
+        for marker in [Seen::Nothing, Seen::Text(marker("0d"))] {
+            let report = report(false, |facts| {
+                facts.info = Ok(Info::parse(&promoted).unwrap());
+                facts.marker = marker;
+                facts.adoption = Seen::Text(adoption.to_string());
+                facts.adopted_for = Duration::from_secs(20);
+            });
+            assert_eq!(report.votes, Votes::CountIn(Duration::from_millis(12_300)));
+            assert!(report.findings[0].what.ends_with("its votes count in 13 s"));
+        }
     }
 
     #[test]

@@ -65,6 +65,10 @@ pub(crate) struct More {
     pub(crate) version: Option<(u32, u32)>,
     pub(crate) evicted_keys: u64,
     pub(crate) replicas: u64,
+    /// Where they are, as far as it tells.
+    pub(crate) replica_addresses: Vec<String>,
+    /// Whose replica it is.
+    pub(crate) master: Option<String>,
 }
 
 impl Facts {
@@ -203,6 +207,14 @@ fn setting(reply: Reply) -> Option<String> {
     text(parts.into_iter().nth(1)?).ok()
 }
 
+/// From a line of `INFO` such as `slave0:ip=127.0.0.1,port=6380,state=online,…`.
+fn replica_address(line: &str) -> Option<String> {
+    let (number, told) = line.strip_prefix("slave")?.split_once(':')?;
+    number.parse::<u32>().ok()?;
+    let find = |name: &str| told.split(',').find_map(|part| part.trim().strip_prefix(name));
+    Some(crate::error::printable(&format!("{}:{}", find("ip=")?, find("port=")?)))
+}
+
 impl More {
     fn parse(info: &str) -> Self {
         let find = |name: &str| {
@@ -223,6 +235,10 @@ impl More {
             version: parts,
             evicted_keys: number("evicted_keys"),
             replicas: number("connected_slaves"),
+            replica_addresses: info.lines().filter_map(replica_address).collect(),
+            master: find("master_host")
+                .zip(find("master_port"))
+                .map(|(host, port)| crate::error::printable(&format!("{host}:{port}"))),
         }
     }
 }

@@ -1,0 +1,98 @@
+//! Whether the nodes together can grant a lock at present, and if not, when they can.
+
+use quorlock_core::RestartGuard;
+
+use super::{Error, seconds};
+use crate::builder::Survey;
+use crate::doctor::{Finding, NodeReport, Votes};
+
+/// What is to be said if fewer than a quorum vote.
+pub(in crate::doctor) fn together(survey: &Survey, nodes: &[NodeReport]) -> Option<Finding> {
+    let needed = survey.quorum.needed();
+    let voting = nodes.iter().filter(|node| node.votes == Votes::Count).count();
+    if voting >= needed {
+        return None;
+    }
+    let missing = needed - voting;
+    // Those whose time runs come first.
+    let mut waits: Vec<_> = nodes
+        .iter()
+        .filter_map(|node| match node.votes {
+            Votes::CountIn(wait) => Some((false, wait)),
+            Votes::CountAfterUse(wait) => Some((true, wait)),
+            Votes::Count | Votes::DoNotCount => None,
+        })
+        .collect();
+    waits.sort_unstable();
+    let longest = waits.iter().take(missing).map(|(_, wait)| seconds(*wait)).max().unwrap_or(0);
+    let (until, fix) = match waits.get(missing - 1) {
+        Some((false, _)) => (
+            format!("for about {longest} s"),
+            "quorlock doctor looks again; if no lock is in use, quorlock init --fresh ends the wait",
+        ),
+        Some((true, _)) => (
+            format!("until a client has waited {longest} s once"),
+            "if no lock is in use, quorlock init --fresh spares that",
+        ),
+        None => ("until errors are mended".to_owned(), "then look again: quorlock doctor"),
+    };
+    // Who does not look at nodes is granted locks all the same, which may be another's.
+    let to_whom = match survey.rules.guard {
+        RestartGuard::Strict => "",
+        RestartGuard::Observe | RestartGuard::Off => " under the restart guard",
+    };
+    let (all, verb) = (nodes.len(), if voting == 1 { "votes" } else { "vote" });
+    Some(Finding {
+        severity: Error,
+        check: "quorum",
+        what: format!(
+            "{voting} of {all} nodes {verb}, {needed} must: no lock can be granted{to_whom} {until}"
+        ),
+        why: "a lock is held by the votes of a quorum",
+        fix: fix.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Client;
+
+    #[test]
+    fn it_is_said_when_a_quorum_votes() {
+        let settings = Client::builder()
+            .nodes(["a", "b", "c", "d", "e"].map(|name| format!("{name}=redis://{name}")));
+        let survey = settings.survey().unwrap();
+        let said = |votes: [Votes; 5]| {
+            let nodes = votes.map(|votes| NodeReport {
+                node: "a".into(),
+                address: "a:6379".to_owned(),
+                server: None,
+                uptime_s: None,
+                latency: None,
+                clock: None,
+                votes,
+                findings: Vec::new(),
+            });
+            together(&survey, &nodes).map_or_else(String::new, |finding| finding.what)
+        };
+        let (yes, no) = (Votes::Count, Votes::DoNotCount);
+        let soon = |s| Votes::CountIn(Duration::from_secs(s));
+        let used = Votes::CountAfterUse(Duration::from_secs(33));
+        assert_eq!(said([yes, no, yes, used, yes]), "");
+        assert_eq!(
+            said([yes, soon(30), soon(12), used, yes]),
+            "2 of 5 nodes vote, 3 must: no lock can be granted for about 12 s"
+        );
+        assert_eq!(
+            said([used, soon(30), no, used, yes]),
+            "1 of 5 nodes votes, 3 must: no lock can be granted until a client has waited 33 s once"
+        );
+        assert_eq!(
+            said([yes, soon(30), no, no, no]),
+            "1 of 5 nodes votes, 3 must: no lock can be granted until errors are mended"
+        );
+    }
+}
