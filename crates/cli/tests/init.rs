@@ -254,6 +254,80 @@ fn so_many_old_nodes_must_answer_that_the_others_are_no_quorum() {
     assert!(after[2].contains(" becomes nodes=a,d,e ") && after[1].is_empty(), "{after:?}");
 }
 
+/// `init --reconfigure` onto these nodes, with these arguments.
+fn reconfigured(lab: &Lab, nodes: &str, args: &[&str]) -> Output {
+    let mut command = strict(lab, 0, "500ms", &[RECONFIGURE, args].concat());
+    command.env("QUORLOCK_NODES", nodes).output().unwrap()
+}
+
+/// Else two lists of nodes would grant the same locks.
+#[test]
+fn old_nodes_that_are_not_given_are_not_left_behind() {
+    let Some(lab) = Lab::new("old_nodes_that_are_not_given_are_not_left_behind") else { return };
+    let urls = lab.nodes.urls();
+    let old = format!("a={},b={}", urls[0], urls[1]);
+    let new = format!("x={},y={},z={}", urls[2], urls[3], urls[4]);
+    let with = |nodes: &str, args: &[&str]| {
+        strict(&lab, 0, "500ms", args).env("QUORLOCK_NODES", nodes).output().unwrap()
+    };
+    code(&with(&old, FRESH), 0);
+    let refused = reconfigured(&lab, &new, &[]);
+    code(&refused, 69);
+    assert!(stderr(&refused).contains("ever marked for other nodes"), "{}", stderr(&refused));
+    assert_eq!(lab.nodes[2].command(&["DBSIZE"]).unwrap(), Reply::Int(0));
+    // Nor does it help that a client of the new settings has looked at them.
+    code(&with(&new, RUN), 69);
+    eventually("z is adopted", || get(&lab.nodes[4], "quorlock:adopt"));
+    code(&reconfigured(&lab, &new, &[]), 69);
+    code(&with(&old, RUN), 0);
+
+    let a = format!("a={}", urls[0]);
+    code(&reconfigured(&lab, &new, &["--old-node", &a]), 0);
+    code(&with(&new, RUN), 0);
+    code(&with(&old, RUN), 69);
+    // It is complete, so once more does no harm.
+    code(&reconfigured(&lab, &new, &[]), 0);
+    // An earlier run was interrupted behind the last old node.
+    for (node, marker) in lab.nodes.iter().zip(markers(&lab)).skip(2) {
+        let (cluster, rest) = marker.split_at(marker.find(" promoted=").unwrap());
+        node.command(&["DEL", "quorlock:node"]).unwrap();
+        let adoption = format!("{cluster} wait_ms=2505 moved=1");
+        node.command(&["SET", "quorlock:adopt", &adoption, "PX", "172800000"]).unwrap();
+        assert!(rest.contains("floor="));
+    }
+    code(&reconfigured(&lab, &new, &[]), 0);
+    code(&with(&new, RUN), 0);
+}
+
+/// A server that has an old node's name and another address is another server: what the old one grants
+/// it does not know.
+#[test]
+fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
+    let Some(lab) = Lab::new("old_nodes_are_not_taken_for_new_ones_of_their_names") else { return };
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    let urls = lab.nodes.urls();
+    // a and c move, and still are a quorum of the old ones.
+    let new = format!("a={},b={},c={}", urls[3], urls[1], urls[4]);
+    let settings = ["--quorum", "3"];
+    let before = markers(&lab);
+    let refused = reconfigured(&lab, &new, &settings);
+    code(&refused, 69);
+    let said = stderr(&refused);
+    assert!(said.contains("what answers as a, c has no marker of theirs"), "{said}");
+    assert_eq!(markers(&lab), before);
+    // Not even if a run that was killed has marked them for nobody.
+    let (cluster, rest) = before[1].split_at(before[1].find(" run_id=").unwrap());
+    let came = format!("{cluster} becomes nodes=a,b,c quorum=3 max_ttl_ms=500{rest} came=new");
+    lab.nodes[3].command(&["SET", "quorlock:node", &came]).unwrap();
+    code(&reconfigured(&lab, &new, &settings), 69);
+
+    let old = format!("a={}", urls[0]);
+    code(&reconfigured(&lab, &new, &["--quorum", "3", "--old-node", &old]), 0);
+    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
+    let mut moved = strict(&lab, 0, "500ms", RUN);
+    code(&moved.env("QUORLOCK_NODES", &new).env("QUORLOCK_QUORUM", "3").output().unwrap(), 0);
+}
+
 #[test]
 fn what_is_not_this_versions_is_not_replaced() {
     let Some(lab) = Lab::new("what_is_not_this_versions_is_not_replaced") else { return };

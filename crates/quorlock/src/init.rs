@@ -95,7 +95,8 @@ pub enum InitError {
     /// quorum. Nothing was written.
     #[error(
         "nothing was changed: {needed} of the nodes that vote for \"{old}\" must answer, or the others \
-         could still grant locks; {reached} did; give the URLs of {} as old nodes", missing.join(", ")
+         could still grant locks; {reached} did{}",
+        advice(missing, unmarked)
     )]
     OldNodes {
         /// The old settings.
@@ -106,7 +107,16 @@ pub enum InitError {
         needed: usize,
         /// Those that were not reached.
         missing: Vec<String>,
+        /// Those in whose name a server answers that has no marker of these settings.
+        unmarked: Vec<String>,
     },
+    /// No node says that it voted for other settings than the new ones, nor that it was moved before:
+    /// the old nodes, if there are any, are others, and would go on granting locks. Nothing was written.
+    #[error(
+        "nothing was changed: none of these nodes was ever marked for other nodes; name the old ones \
+         with --old-node, or, if no lock is in use, run quorlock init --fresh"
+    )]
+    NothingOld,
     /// Some of the old nodes could not be taken out of use, and too few are left that were. They vote
     /// for nobody now; run it again.
     #[error("not done, run it again: {}", list(nodes))]
@@ -120,6 +130,23 @@ fn list(nodes: &[(Arc<str>, String)]) -> String {
     let nodes: Vec<String> =
         nodes.iter().map(|(node, why)| format!("node {node}: {why}")).collect();
     nodes.join("; ")
+}
+
+/// What to do about old nodes that were not found.
+fn advice(missing: &[String], unmarked: &[String]) -> String {
+    let mut advice = String::new();
+    if !missing.is_empty() {
+        advice = format!("; give the URLs of {} as old nodes", missing.join(", "));
+    }
+    if !unmarked.is_empty() {
+        advice += &format!(
+            "; what answers as {} has no marker of theirs: if the old server of that name is another \
+             one, give its URL as an old node; if this one has lost its data, have a client of the old \
+             settings look at it first",
+            unmarked.join(", ")
+        );
+    }
+    advice
 }
 
 /// Marks all nodes for clients of these settings, **on the word of the operator that no lock is in
