@@ -328,6 +328,24 @@ fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
     code(&moved.env("QUORLOCK_NODES", &new).env("QUORLOCK_QUORUM", "3").output().unwrap(), 0);
 }
 
+/// A clock, or a marker, that is far off leaves room for fences.
+#[test]
+fn a_floor_is_below_the_largest_fence() {
+    let Some(lab) = Lab::new("a_floor_is_below_the_largest_fence") else { return };
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    let marker = markers(&lab)[0].clone();
+    let (rest, _) = marker.split_at(marker.find(" floor=").unwrap());
+    let far = format!("{rest} floor={}", u64::MAX);
+    lab.nodes[0].command(&["SET", "quorlock:node", &far]).unwrap();
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    let floor = format!(" floor={}", (1_u64 << 53) - 1);
+    assert!(
+        markers(&lab)[..3].iter().all(|marker| marker.ends_with(&floor)),
+        "{:?}",
+        markers(&lab)
+    );
+}
+
 #[test]
 fn what_is_not_this_versions_is_not_replaced() {
     let Some(lab) = Lab::new("what_is_not_this_versions_is_not_replaced") else { return };

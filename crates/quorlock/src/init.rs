@@ -8,6 +8,7 @@ mod moving;
 
 use std::sync::Arc;
 
+use quorlock_core::Counter;
 use quorlock_core::marker::Marker;
 
 use self::keys::Change;
@@ -237,5 +238,7 @@ fn floor(looked: &[Looked], least: u64) -> u64 {
         _ => None,
     });
     let ahead = times.max().map_or(0, |time| time.saturating_add(FLOOR_AHEAD_US));
-    ahead.max(floors.max().unwrap_or(0)).max(least)
+    let floor = ahead.max(floors.max().unwrap_or(0)).max(least);
+    // A clock that is far off must not leave room for no fence at all.
+    floor.min(Counter::LIMIT - 1)
 }
