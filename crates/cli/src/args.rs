@@ -112,7 +112,8 @@ pub(crate) struct Run {
 /// Show who holds the lock KEY, node by node
 ///
 /// The verdict is HELD (one holder has a quorum), FREE (a quorum of nodes is free), SPLIT (neither)
-/// or UNKNOWN (too few nodes answered; exit code 69, or 77 if rights are missing).
+/// or UNKNOWN (too few nodes answered, or too many of those that say it is free may have forgotten it;
+/// exit code 69, or 77 if rights are missing).
 #[derive(Debug, Args)]
 pub(crate) struct Status {
     /// The lock

@@ -45,6 +45,41 @@ fn a_split_lock_is_called_so() {
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("SPLIT\n", Some(0)));
 }
 
+/// Nodes that were restarted empty say that the lock is free; they have forgotten it.
+#[test]
+fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {
+    let name = "nodes_that_may_have_forgotten_a_lock_do_not_make_it_free";
+    let Some(lab) = Lab::new(name) else { return };
+    let strict = |args: &[&str]| {
+        let mut command = lab.quorlock(args);
+        command.env("QUORLOCK_RESTART_GUARD", "strict").output().unwrap()
+    };
+    assert_eq!(strict(&["init", "--fresh", "--yes"]).status.code(), Some(0));
+    let free = strict(&["status", "k"]);
+    assert_eq!((stdout(&free).lines().next(), free.status.code()), (Some("k: FREE"), Some(0)));
+    for node in lab.nodes.iter() {
+        node.command(&["SET", "k", "x", "PX", "60000"]).unwrap();
+    }
+    for node in lab.nodes.iter().skip(2) {
+        node.command(&["FLUSHALL"]).unwrap();
+    }
+    let status = strict(&["status", "k"]);
+    let text = stdout(&status);
+    assert_eq!(status.status.code(), Some(69), "{text}");
+    assert!(text.starts_with("k: UNKNOWN: held by the foreign value \"x\", "), "{text}");
+    assert!(
+        text.contains("on 2 of 5 nodes; 3 that say it is free may have forgotten it"),
+        "{text}"
+    );
+    assert!(text.contains("\n  node e: quarantined: "), "{text}");
+    let other = strict(&["status", "other"]);
+    assert!(stdout(&other).starts_with("other: UNKNOWN: 3 that say"), "{}", stdout(&other));
+
+    // With a majority that knows of it, it is held.
+    lab.nodes[2].command(&["SET", "k", "x", "PX", "60000"]).unwrap();
+    assert!(stdout(&strict(&["status", "k"])).starts_with("k: HELD by "));
+}
+
 /// Arguments, environment, the exit code, and what must be said.
 type Wrong = (&'static [&'static str], &'static [(&'static str, &'static str)], i32, &'static str);
 
