@@ -80,6 +80,24 @@ fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {
     assert!(stdout(&strict(&["status", "k"])).starts_with("k: HELD by "));
 }
 
+/// Nothing is known of it but that its votes do not count.
+#[test]
+fn a_node_that_cannot_be_verified_is_told_of() {
+    let Some(lab) = Lab::new("a_node_that_cannot_be_verified_is_told_of") else { return };
+    let strict = |args: &[&str]| {
+        let mut command = lab.quorlock(args);
+        command.env("QUORLOCK_RESTART_GUARD", "strict").output().unwrap()
+    };
+    assert_eq!(strict(&["init", "--fresh", "--yes"]).status.code(), Some(0));
+    lab.nodes[1].command(&["DEL", "quorlock:node"]).unwrap();
+    lab.nodes[1].command(&["LPUSH", "quorlock:node", "x"]).unwrap();
+    let status = strict(&["status", "k"]);
+    let text = stdout(&status);
+    assert!(text.starts_with("k: FREE\n"), "{text}");
+    assert!(text.contains("\n  node b: not verified: ") && text.contains("doctor"), "{text}");
+    assert!(!text.contains("node a:"), "{text}");
+}
+
 /// Arguments, environment, the exit code, and what must be said.
 type Wrong = (&'static [&'static str], &'static [(&'static str, &'static str)], i32, &'static str);
 

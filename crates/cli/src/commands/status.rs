@@ -51,7 +51,7 @@ async fn show(client: &Client, args: &Status) -> Result<ExitCode, Refused> {
         } else if args.output.quiet {
             print_out(&format!("{}\n", inspection.verdict()));
         } else {
-            print_out(&(as_table(&args.key, &inspection) + &standings(&nodes)));
+            print_out(&(as_table(&args.key, &inspection) + &standings(&inspection, &nodes)));
         }
         if !args.watch {
             return Ok(exit_code(&inspection));
@@ -94,13 +94,18 @@ fn as_table(key: &str, inspection: &Inspection) -> String {
     table
 }
 
-/// A line for each node whose votes do not count.
-fn standings(nodes: &[NodeStats]) -> String {
+/// A line for each node whose votes do not count. Of one that did not answer, the table says it all.
+fn standings(inspection: &Inspection, nodes: &[NodeStats]) -> String {
     let mut lines = String::new();
-    for node in nodes {
-        if matches!(node.standing, NodeStanding::Quarantined { .. } | NodeStanding::Refused(_)) {
-            lines.push_str(&format!("  node {}: {}\n", node.name, node.standing));
-        }
+    for (answer, node) in inspection.nodes.iter().zip(nodes) {
+        let hint = match node.standing {
+            NodeStanding::Quarantined { .. } | NodeStanding::Refused(_) => "",
+            NodeStanding::Unverified if matches!(answer.said, NodeSaid::Seen(_)) => {
+                ": what it says of itself, or its marker, cannot be read; quorlock doctor says why"
+            }
+            _ => continue,
+        };
+        lines.push_str(&format!("  node {}: {}{hint}\n", node.name, node.standing));
     }
     lines
 }
