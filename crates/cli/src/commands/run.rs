@@ -123,7 +123,7 @@ impl Plan {
 impl Plan {
     /// Why a lock held since then was not extended: no further than `--max-hold` is it ever.
     fn why_ended(&self, since: u64) -> LossCause {
-        let held = Duration::from_nanos(boot_ns().saturating_sub(since));
+        let held = time_since(since);
         if held + self.ttl > self.max_hold { LossCause::HoldLimit } else { LossCause::Expired }
     }
 }
@@ -168,7 +168,7 @@ impl Keeper<'_> {
             WaitArg::Forever => call.wait_forever(),
         };
         let mut call = std::pin::pin!(call.into_future());
-        let mut said = false;
+        let (mut said, since) = (false, boot_ns());
         let mut ticks = interval(Duration::from_millis(500));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
@@ -186,7 +186,7 @@ impl Keeper<'_> {
                 _ = ticks.tick() => {
                     let story = waiting.borrow_and_update().clone();
                     if let Some(story) = story {
-                        self.say_waiting(&story, !said);
+                        self.say_waiting(&story, time_since(since), !said);
                         said = true;
                     }
                 }
@@ -194,7 +194,8 @@ impl Keeper<'_> {
         }
     }
 
-    fn say_waiting(&mut self, story: &Waiting, first: bool) {
+    /// The story is of the last attempt; how long this has lasted is as of now.
+    fn say_waiting(&mut self, story: &Waiting, waited: Duration, first: bool) {
         let nodes: Vec<_> = story.nodes.iter().map(node_json).collect();
         let event = json!({
             "event": "waiting",
@@ -217,7 +218,7 @@ impl Keeper<'_> {
         let patience = match self.plan.wait {
             WaitArg::Forever => "for ever".to_owned(),
             WaitArg::For(wait) => {
-                format!("for {} more", time(wait.saturating_sub(story.elapsed)))
+                format!("for {} more", time(wait.saturating_sub(waited)))
             }
         };
         let key = self.args.key.escape_debug();
@@ -444,7 +445,7 @@ impl Keeper<'_> {
 
     /// What `--min-hold` still demands.
     fn rest_of_min_hold(&self, since: u64) -> Option<Duration> {
-        let held = Duration::from_nanos(boot_ns().saturating_sub(since));
+        let held = time_since(since);
         self.args.min_hold.and_then(|min| min.checked_sub(held)).filter(|rest| !rest.is_zero())
     }
 
@@ -510,6 +511,10 @@ pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
 
 fn boot_ns() -> u64 {
     crate::guardian::clock::boot_ns()
+}
+
+fn time_since(boot_ns_then: u64) -> Duration {
+    Duration::from_nanos(boot_ns().saturating_sub(boot_ns_then))
 }
 
 fn unix_ms() -> u64 {
