@@ -81,6 +81,34 @@ fn new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once() {
 }
 
 #[test]
+fn votes_that_only_observers_count_are_told_of() {
+    let Some(lab) = Lab::new("votes_that_only_observers_count_are_told_of") else { return };
+    code(&strict(&lab, 5, "30s", FRESH).output().unwrap(), 0);
+    let run = |args: &[&str]| {
+        let mut command = strict(&lab, 5, "30s", &[&["run", "k"], args].concat());
+        command.env("QUORLOCK_RESTART_GUARD", "observe").output().unwrap()
+    };
+    let said = |output: Output| {
+        code(&output, 0);
+        stderr(&output)
+    };
+    assert_eq!(said(run(&["--", "true"])), "");
+    // The others alone are no quorum.
+    for node in lab.nodes.iter().take(3) {
+        node.command(&["DEL", "quorlock:node"]).unwrap();
+    }
+    let told = said(run(&["--", "true"]));
+    assert!(told.contains("\"k\" is held, but votes count of nodes that are not"), "{told}");
+    assert!(told.contains("quarantined: is new, or has lost its data"), "{told}");
+    assert_eq!(said(run(&["--quiet", "--", "true"])), "");
+    let events = said(run(&["--json", "--", "true"]));
+    let acquired: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    assert_eq!(acquired["event"], "acquired");
+    let nodes = acquired["untrusted_nodes"].as_array().unwrap();
+    assert!(!nodes.is_empty() && nodes.iter().all(|node| node["why"].is_string()), "{acquired}");
+}
+
+#[test]
 fn who_only_looks_writes_nothing() {
     let Some(lab) = Lab::new("who_only_looks_writes_nothing") else { return };
     // New nodes are not believed that nobody holds it.

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::status::node_json;
-use crate::args::{IfHeld, Run, WaitArg};
+use crate::args::{GuardMode, IfHeld, Run, WaitArg};
 use crate::child::{Child, ChildEvent, Deadlines, Signals, SpawnError};
 use crate::exit_code::ExitCode;
 use crate::options::{self, File, Refused};
@@ -56,6 +56,8 @@ struct Plan {
     /// SIGKILL so long before the end.
     kill_before: Duration,
     label: String,
+    /// Votes count of nodes that are not to be trusted.
+    observes: bool,
     /// How long the end waits for nodes that owe an answer to a release.
     give_back: Duration,
 }
@@ -106,6 +108,7 @@ impl Plan {
             term_before,
             kill_before,
             label,
+            observes: options::guard(&args.nodes, file) == Some(GuardMode::Observe),
             give_back: args.nodes.node_timeout.unwrap_or((ttl / 20).min(Duration::from_millis(50))),
         })
     }
@@ -226,19 +229,22 @@ impl Keeper<'_> {
         self.output.progress(event, &line, first);
     }
 
+    /// Nodes that are known not to be trusted, and why.
+    fn untrusted(&self) -> Vec<(String, String)> {
+        let nodes = self.client.stats().nodes.into_iter();
+        let untrusted = nodes.filter(|node| {
+            matches!(node.standing, NodeStanding::Quarantined { .. } | NodeStanding::Refused(_))
+        });
+        untrusted.map(|node| (node.name.to_string(), node.standing.to_string())).collect()
+    }
+
     /// As of now: the story is of the last attempt, and this counts down.
     fn who_is_not_trusted(&self) -> String {
         let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-        for node in self.client.stats().nodes {
-            let why = match node.standing {
-                NodeStanding::Quarantined { .. } | NodeStanding::Refused(_) => {
-                    node.standing.to_string()
-                }
-                _ => continue,
-            };
+        for (name, why) in self.untrusted() {
             match groups.iter_mut().find(|(other, _)| *other == why) {
-                Some((_, names)) => names.push(node.name.to_string()),
-                None => groups.push((why, vec![node.name.to_string()])),
+                Some((_, names)) => names.push(name),
+                None => groups.push((why, vec![name])),
             }
         }
         let told = groups.iter().map(|(why, names)| match &names[..] {
@@ -287,7 +293,7 @@ impl Keeper<'_> {
     async fn hold(&mut self, guard: Guard) -> ExitCode {
         let since = boot_ns();
         let remaining = guard.remaining();
-        self.output.event(self.validity_event("acquired", &guard), None);
+        self.say_acquired(&guard);
         let env = self.environment(&guard, remaining);
         let remove = self.environment_to_remove();
         let child = Child::spawn(&self.args.cmd, &env, &remove, self.plan.deadlines(&guard));
@@ -331,6 +337,21 @@ impl Keeper<'_> {
             }
             _ => code,
         }
+    }
+
+    /// Whoever lets votes count that strict clients would not is told of each such node.
+    fn say_acquired(&mut self, guard: &Guard) {
+        let mut event = self.validity_event("acquired", guard);
+        let doubtful = if self.plan.observes { self.untrusted() } else { Vec::new() };
+        let nodes = doubtful.iter().map(|(node, why)| json!({ "node": node, "why": why }));
+        event["untrusted_nodes"] = nodes.collect();
+        let line = format!(
+            "\"{}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard \
+             observe demands: {}",
+            self.args.key.escape_debug(),
+            self.who_is_not_trusted()
+        );
+        self.output.event(event, (!doubtful.is_empty()).then_some(&*line));
     }
 
     /// Tells the guardian each new deadline, and the command each signal, until the command ends.
