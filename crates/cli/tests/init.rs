@@ -108,6 +108,21 @@ fn votes_that_only_observers_count_are_told_of() {
     assert!(!nodes.is_empty() && nodes.iter().all(|node| node["why"].is_string()), "{acquired}");
 }
 
+/// Who holds a lock is told why an extension came to nothing, or where that is to be found out.
+#[test]
+fn who_loses_a_lock_by_a_change_of_settings_is_sent_to_the_doctor() {
+    let name = "who_loses_a_lock_by_a_change_of_settings_is_sent_to_the_doctor";
+    let Some(lab) = Lab::new(name) else { return };
+    code(&strict(&lab, 5, "4s", FRESH).output().unwrap(), 0);
+    let hold = ["run", "k", "--ttl", "1s", "--", "sleep", "30"];
+    let run = Running::start(&mut strict(&lab, 5, "4s", &hold));
+    eventually("the lock is held", || get(&lab.nodes[0], "k"));
+    code(&strict(&lab, 5, "3s", FRESH).output().unwrap(), 0);
+    let lost = run.end();
+    code(&lost, 79);
+    assert!(stderr(&lost).contains("not to be trusted any more (quorlock doctor tells)"));
+}
+
 #[test]
 fn who_only_looks_writes_nothing() {
     let Some(lab) = Lab::new("who_only_looks_writes_nothing") else { return };

@@ -456,7 +456,10 @@ impl Keeper<'_> {
         let why = match cause {
             LossCause::VotesGone => "its key is gone from a majority of the nodes",
             LossCause::HoldLimit => "it was held for as long as --max-hold allows",
-            _ => "too few nodes confirmed an extension in time, or quorlock itself was stopped",
+            _ => {
+                "too few nodes confirmed an extension in time, or are not to be trusted any more \
+                 (quorlock doctor tells), or quorlock itself was stopped"
+            }
         };
         let key = self.args.key.escape_debug();
         let line = format!("lost the lock \"{key}\" while the command ran: {why}");
