@@ -105,6 +105,14 @@ const WRONG: &[Wrong] = &[
     (&["run", "", "--", "true"], &[], 64, "the resource must have a name"),
     (&["run", "quorlock:x", "--", "true"], &[], 64, "must not begin with \"quorlock:\""),
     (&["run", "k", "--ttl", "0s", "--", "true"], &[], 64, "ttl (0ns) must be at least"),
+    (
+        &["run", "k", "--max-ttl", "0s", "--", "true"],
+        &[],
+        64,
+        "max-ttl (0ns) must be at least 500ms",
+    ),
+    (&["status", "k", "--max-ttl", "0s"], &[], 64, "max-ttl (0ns) must be at least 100ms"),
+    (&["init", "--fresh", "--yes"], &[("QUORLOCK_MAX_TTL", "1ms")], 78, "max-ttl (1ms) must be"),
     (&["run", "k", "--ttl", "50ms", "--", "true"], &[], 64, "ttl (50ms) must be at least"),
     (
         &["run", "k", "--ttl", "31s", "--", "true"],

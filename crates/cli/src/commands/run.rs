@@ -70,8 +70,11 @@ impl Plan {
             Err(Refused::settings(message, options::TIMES, args.nodes.config.is_some()))
         };
         if ttl < TTL_MIN {
+            // None was given: it is no longer than the longest.
+            let is_given = args.ttl.is_some() || file.ttl.is_some();
+            let name = if is_given { "ttl" } else { "max-ttl" };
             return refuse(format!(
-                "ttl ({ttl:?}) must be at least {TTL_MIN:?}, so that there is time to stop a command"
+                "{name} ({ttl:?}) must be at least {TTL_MIN:?}, so that there is time to stop a command"
             ));
         }
         let term_before = args.kill_after.unwrap_or(ttl / 5);
