@@ -154,7 +154,7 @@ pub(crate) struct Init {
 
     /// A node of the old list that is not in the new one, repeatable: needed if fewer than N - Q + 1
     /// of the old ones are. With the name that it had
-    #[arg(long, value_name = "[NAME=]URL", requires = "reconfigure")]
+    #[arg(long, value_name = "[NAME=]URL", requires = "reconfigure", conflicts_with = "fresh")]
     pub(crate) old_node: Vec<String>,
 
     /// Do not ask

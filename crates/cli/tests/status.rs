@@ -158,6 +158,7 @@ const WRONG: &[Wrong] = &[
     (&["run", "k", "--", "true"], &[("QUORLOCK_CONFIG", "/no/such/file")], 78, "/no/such/file"),
     (&["run", "k", "--status-fd", "77", "--", "true"], &[], 64, "--status-fd 77"),
     (&["run", "k"], &[], 64, "required"),
+    (&["init", "--fresh", "--yes", "--old-node", "redis://a"], &[], 64, "cannot be used with"),
     (&["status", ""], &[], 64, "the resource must have a name"),
     (&["unknown"], &[], 64, "unrecognized subcommand"),
 ];
