@@ -9,15 +9,16 @@ mod moving;
 use std::sync::Arc;
 
 use quorlock_core::Counter;
-use quorlock_core::marker::Marker;
+use quorlock_core::marker::{Adoption, Marker};
 
 use self::keys::Change;
+use self::moving::with_others;
 pub use self::moving::{Moving, reconfigure};
 use crate::builder::{ClientBuilder, Survey};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
 use crate::doctor::unfit;
-use crate::error::BuildError;
-use crate::node::RedisNode;
+use crate::error::{BuildError, printable};
+use crate::node::{NodeConfig, RedisNode};
 
 /// A floor is so far ahead of the clocks by which it is set, for those of others may be ahead.
 const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
@@ -131,6 +132,53 @@ fn list(nodes: &[(Arc<str>, String)]) -> String {
     let nodes: Vec<String> =
         nodes.iter().map(|(node, why)| format!("node {node}: {why}")).collect();
     nodes.join("; ")
+}
+
+/// What nodes say of the settings that they vote for, before anything is changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Before {
+    /// The new settings.
+    pub new: String,
+    /// Other ones, and the nodes that are marked for them. Of nodes that do not answer nothing is known.
+    pub old: Vec<(String, Vec<Arc<str>>)>,
+}
+
+/// Looks for what settings the nodes, and these others, are marked so far. Writes nothing.
+///
+/// # Errors
+/// [`InitError::Build`] if the settings are wrong; nothing was sent.
+pub async fn before(settings: &ClientBuilder, others: &[NodeConfig]) -> Result<Before, InitError> {
+    let survey = settings.survey()?;
+    let servers = with_others(&survey, settings.survey_of(others)?)?;
+    let new = printable(&survey.rules.cluster.to_string());
+    let mut old: Vec<(String, Vec<Arc<str>>)> = Vec::new();
+    for node in look_at_all(&survey, &servers, false).await {
+        let says = node.facts.as_ref().ok().and_then(marked_for).filter(|text| *text != new);
+        let Some(text) = says else { continue };
+        match old.iter_mut().find(|(other, _)| *other == text) {
+            Some((_, nodes)) => nodes.push(node.name),
+            None => old.push((text, vec![node.name])),
+        }
+    }
+    Ok(Before { new, old })
+}
+
+/// The settings that a node's marker names; or its adoption, if it has none.
+fn marked_for(facts: &Facts) -> Option<String> {
+    match &facts.marker {
+        Seen::Text(text) => Some(match Marker::parse(text) {
+            Some(marker) => printable(&marker.cluster.to_string()),
+            None => "something that is not this version's".to_owned(),
+        }),
+        Seen::Unreadable(_) => Some("something that cannot be read".to_owned()),
+        Seen::Nothing => match &facts.adoption {
+            Seen::Text(text) => {
+                Adoption::parse(text).map(|adoption| printable(&adoption.cluster.to_string()))
+            }
+            _ => None,
+        },
+    }
 }
 
 /// What to do about old nodes that were not found.

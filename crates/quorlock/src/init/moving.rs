@@ -443,7 +443,10 @@ async fn each(
 }
 
 /// The new nodes and the old ones, each once.
-fn with_others(survey: &Survey, others: Vec<RedisNode>) -> Result<Vec<RedisNode>, BuildError> {
+pub(super) fn with_others(
+    survey: &Survey,
+    others: Vec<RedisNode>,
+) -> Result<Vec<RedisNode>, BuildError> {
     let mut servers = survey.servers.clone();
     for other in others {
         // One that has moved has its name twice: where it was, and where it is.
