@@ -361,7 +361,7 @@ fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
     assert_eq!(markers(&lab), before);
     // Not even if a run that was killed has marked them for nobody.
     let (cluster, rest) = before[1].split_at(before[1].find(" run_id=").unwrap());
-    let came = format!("{cluster} becomes nodes=a,b,c quorum=3 max_ttl_ms=500{rest} came=new");
+    let came = format!("{cluster} becomes nodes=a,b,c quorum=3 max_ttl_ms=500{rest} came=1");
     lab.nodes[3].command(&["SET", "quorlock:node", &came]).unwrap();
     code(&reconfigured(&lab, &new, &settings), 69);
 
@@ -370,6 +370,34 @@ fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
     code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
     let mut moved = strict(&lab, 0, "500ms", RUN);
     code(&moved.env("QUORLOCK_NODES", &new).env("QUORLOCK_QUORUM", "3").output().unwrap(), 0);
+}
+
+/// Settings that a client tried, and that were never in force, do not ask for nodes of their own.
+#[test]
+fn what_was_only_tried_is_no_hindrance() {
+    let Some(lab) = Lab::new("what_was_only_tried_is_no_hindrance") else { return };
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 5, "500ms", RUN).output().unwrap(), 69);
+    let adopted = |lab: &Lab| get(&lab.nodes[3], "quorlock:adopt");
+    eventually("d is adopted by who tried", || {
+        // A disagreement may be seen before d is: then it is not tried there.
+        strict(&lab, 5, "500ms", RUN).output().unwrap();
+        adopted(&lab)
+    });
+    assert!(adopted(&lab).unwrap().contains("nodes=a,b,c,d,e"));
+    code(&strict(&lab, 4, "500ms", RECONFIGURE).output().unwrap(), 0);
+    code(&strict(&lab, 4, "500ms", RUN).output().unwrap(), 0);
+    // And what a killed run left there is its own: here, of a move to d, e that was then given up.
+    let (cluster, rest) = {
+        let marker = markers(&lab)[3].clone();
+        let at = marker.find(" run_id=").unwrap();
+        (marker[..at].to_owned(), marker[at..].to_owned())
+    };
+    let left = format!("{cluster} becomes nodes=d,e quorum=2 max_ttl_ms=500{rest}");
+    lab.nodes[3].command(&["SET", "quorlock:node", &left]).unwrap();
+    lab.nodes[4].command(&["SET", "quorlock:node", &format!("{left} came=1")]).unwrap();
+    code(&strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap(), 0);
+    assert!(markers(&lab).iter().all(|marker| marker.contains(" nodes=a,b,c,d,e quorum=3 ")));
 }
 
 /// A clock, or a marker, that is far off leaves room for fences.

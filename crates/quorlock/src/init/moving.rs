@@ -52,9 +52,9 @@ struct Settings {
 /// Between the old settings and the new ones, in a marker that fits neither.
 const BECOMES: &str = " becomes ";
 
-/// Behind a marker that fits nobody: the server had none before, so it is none of the old nodes, for
-/// all that is known, even if it has the name of one.
-const CAME_NEW: &str = " came=new";
+/// Behind a marker that fits nobody, with a number: the server had none before, so for all that is known
+/// it is no node of so many of the first settings named there, even if it has the name of one.
+const CAME: &str = " came=";
 
 /// Behind an adoption that was written here, when the old nodes had been taken out of use. What
 /// clients of the new settings write by themselves says nothing of old nodes.
@@ -289,10 +289,10 @@ struct State {
     marker: String,
     adoption: String,
     adopted_for: Duration,
-    /// Nobody's marker was there before the one that fits nobody.
-    came_new: bool,
     /// For whom it votes, or may come to vote.
     settings: Vec<Settings>,
+    /// So many of them, the first ones, were there before it came.
+    came: usize,
     ours: Ours,
 }
 
@@ -328,8 +328,9 @@ impl State {
             Some((cluster, _)) if !is_ours => Settings::all_of(&cluster),
             _ => Vec::new(),
         };
-        let (adopted_for, came_new) = (facts.adopted_for, marker.ends_with(CAME_NEW));
-        Some(Self { run_id, marker, adoption, adopted_for, came_new, settings, ours })
+        let came = marker.rsplit_once(CAME).and_then(|(_, came)| came.parse().ok()).unwrap_or(0);
+        let adopted_for = facts.adopted_for;
+        Some(Self { run_id, marker, adoption, adopted_for, settings, came, ours })
     }
 
     /// For how long it was to wait for our settings.
@@ -351,7 +352,11 @@ impl State {
     /// Whether it is the node of these settings that has its name, and not another server of that name
     /// at another address: that one says nothing of what the old one grants.
     fn is_of(&self, old: &Settings) -> bool {
-        self.is_handled() || (!self.came_new && self.settings.contains(old))
+        // Marked for yet others, it was a node under that name when these were tried.
+        let was_a_node = self.came == 0 && !self.marker.is_empty();
+        self.is_handled()
+            || was_a_node
+            || self.settings.iter().skip(self.came).any(|own| own == old)
     }
 
     fn is_ours(&self) -> bool {
@@ -385,8 +390,10 @@ impl State {
         // As the new one will be, but for whom.
         let marker = Marker { cluster, run_id, promoted_at: -1, floor }.to_string();
         let mut marker = marker.replacen(&ours, &format!("{chain}{BECOMES}{ours}"), 1);
-        if self.came_new || (self.settings.is_empty() && !self.is_handled()) {
-            marker.push_str(CAME_NEW);
+        let is_new = self.settings.is_empty() && !self.is_handled();
+        let came = if is_new { 1 } else { self.came };
+        if came > 0 {
+            marker += &format!("{CAME}{came}");
         }
         Some(Change {
             from: (self.marker.clone(), self.adoption.clone()),
