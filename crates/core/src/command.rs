@@ -114,8 +114,10 @@ pub enum Command {
     /// Say what you are: the [`Proof`](crate::Proof) that goes with the answers has the node's `INFO`
     /// and its marker. Answered by [`Answer::Greeted`].
     Greet,
-    /// Write the adoption if there is none, or if there is this other one; look at it in any case.
-    /// Answered by [`Answer::Adopting`].
+    /// Write the adoption if there is none, or if there is this other one; look at it in any case. What
+    /// is adopted must wait: the marker, if there is one, is taken away in the same atomic step. Answered
+    /// by [`Answer::Adopting`]; or by [`Answer::NotMarked`] if the marker is another than was seen, and
+    /// then nothing is written.
     Adopt {
         /// Where.
         key: Key,
@@ -123,6 +125,10 @@ pub enum Command {
         text: Arc<str>,
         /// The one that may be replaced.
         replaces: Option<Arc<str>>,
+        /// Where the marker is.
+        marker: Key,
+        /// What was seen there: this text, or nothing.
+        seen: Option<Arc<str>>,
     },
     /// Write the marker, in one atomic step with looking at what is there instead. Answered by
     /// [`Answer::Marked`] or [`Answer::NotMarked`].

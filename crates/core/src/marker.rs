@@ -102,6 +102,11 @@ pub struct Adoption {
     pub cluster: Cluster,
     /// Which run of the server this was written for.
     pub run_id: Box<str>,
+    /// The offset at which it had been promoted from a replica, if it ever was; else -1. One that was
+    /// promoted since is another adoption.
+    pub promoted_at: i64,
+    /// The floor in the marker that was taken away for it.
+    pub floor: u64,
     /// How old this must be first.
     pub wait_ms: u64,
 }
@@ -113,15 +118,24 @@ impl Adoption {
     /// Reads an adoption; `None` if it is none of ours.
     pub fn parse(text: &str) -> Option<Self> {
         let (cluster, rest) = Cluster::parse(text)?;
-        let run_id = field(rest, "run_id")?.into();
-        Some(Self { cluster, run_id, wait_ms: field(rest, "wait_ms")?.parse().ok()? })
+        Some(Self {
+            cluster,
+            run_id: field(rest, "run_id")?.into(),
+            promoted_at: field(rest, "promoted")?.parse().ok()?,
+            floor: field(rest, "floor")?.parse().ok()?,
+            wait_ms: field(rest, "wait_ms")?.parse().ok()?,
+        })
     }
 }
 
 impl fmt::Display for Adoption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cluster, run_id, wait_ms } = self;
-        write!(f, "{} run_id={run_id} wait_ms={wait_ms}", cluster.text)
+        let Self { cluster, run_id, promoted_at, floor, wait_ms } = self;
+        let cluster = &cluster.text;
+        write!(
+            f,
+            "{cluster} run_id={run_id} promoted={promoted_at} floor={floor} wait_ms={wait_ms}"
+        )
     }
 }
 
@@ -150,9 +164,9 @@ mod tests {
         let run_id = Box::from("0d2f");
         let marker = Marker { cluster: cluster.clone(), run_id, promoted_at: -1, floor: 17 };
         assert_eq!(Marker::parse(&marker.to_string()), Some(marker.clone()));
-        let adoption = Adoption { cluster, run_id: "0d2f".into(), wait_ms: 32_300 };
+        let run_id = Box::from("0d2f");
+        let adoption = Adoption { cluster, run_id, promoted_at: 7, floor: 17, wait_ms: 32_300 };
         assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption.clone()));
-        assert_eq!(Marker::parse(&adoption.to_string()), None);
         assert_eq!(Adoption::parse(&marker.to_string()), None);
         assert_eq!(Marker::parse("something else"), None);
         assert_eq!(Marker::parse(&marker.to_string().replace("quorlock 1", "quorlock 2")), None);

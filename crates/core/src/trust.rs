@@ -146,6 +146,9 @@ pub(crate) struct Trust {
     /// When the newest command was sent that this run has answered; and an earlier run.
     answered: Option<BootTime>,
     answered_before: Option<BootTime>,
+    /// How many seconds this run had been running by its own account when it was first heard of, and when
+    /// that was.
+    first: Option<(u64, BootTime)>,
     /// Its wall clock in microseconds, when it was asked.
     clock: Option<(i64, BootTime)>,
     /// The adoption when it was seen first: its text, its age, and when.
@@ -282,7 +285,7 @@ impl Watch {
             }
             trust.step = Step::Rest;
         }
-        trust.is_near = true;
+        let was_away = !core::mem::replace(&mut trust.is_near, true);
         if let Some(info) = info {
             if !mutant!(NoVerificationOnReconnect) || self.node(node).marker.is_none() {
                 self.judge(node, info, marker, sent, now, todo);
@@ -296,6 +299,11 @@ impl Watch {
             if trust.standing == Standing::Unverified && trust.step == Step::Rest {
                 trust.greet(node, todo);
             }
+        }
+        // The server behind a connection does not change; but while it was away, another name may have come
+        // to lead to it (S3).
+        if was_away && let Some(twin) = self.twin_of(node) {
+            self.refuse_twins(node, twin);
         }
         let trust = self.node(node);
         if trust.standing == Standing::Trusted && trust.is_marked_as(marker) {
@@ -361,7 +369,7 @@ impl Watch {
             }
             Err(failure) => return trust.refuse(failure),
         };
-        trust.note_run(&info, sent);
+        trust.note_run(&info, sent, now);
         if let Some(failure) = unsound(&info) {
             return trust.refuse(failure);
         }
@@ -423,24 +431,29 @@ impl Watch {
 
     /// For how much longer the server must have been running (S10).
     fn young_for(&self, node: NodeId, info: &Info, sent: Reading) -> Duration {
-        // It says so itself; but whoever knows of an earlier run knows an upper bound.
-        let told = Duration::from_secs(u64::try_from(info.uptime_s).unwrap_or(0));
-        let before = self.node(node).answered_before;
-        let seen = before.map_or(Duration::MAX, |before| {
-            let ns = sent.boot().as_nanos().saturating_sub(before.as_nanos());
+        // It says so itself, by a clock that may be set meanwhile. But whoever knows of an earlier run knows
+        // an upper bound; and since this one was first heard of, so much time has passed and no more.
+        let since = |at: BootTime| {
+            let ns = sent.boot().as_nanos().saturating_sub(at.as_nanos());
             Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
-        });
+        };
+        let told = Duration::from_secs(told_uptime(info));
+        let trust = self.node(node);
+        let seen = trust.answered_before.map_or(Duration::MAX, since);
+        let (at_first, passed) =
+            trust.first.map_or((0, Duration::ZERO), |(at_first, at)| (at_first, since(at)));
+        let told = told.min(seen).min(Duration::from_secs(at_first) + passed).max(passed);
         let less = Duration::from_secs(if mutant!(UptimeOffByTwo) { 2 } else { 0 });
         if self.is_lasting(node, info) {
             Duration::ZERO
         } else {
-            self.rules.quarantine().saturating_sub(told.min(seen) + less)
+            self.rules.quarantine().saturating_sub(told + less)
         }
     }
 
     /// Another node of the list that is the same server (S3).
     fn twin_of(&self, node: NodeId) -> Option<NodeId> {
-        let run_id = self.node(node).run_id.as_deref();
+        let run_id = Some(self.node(node).run_id.as_deref()?);
         let is_same = |other: &NodeId| {
             let trust = self.node(*other);
             *other != node && trust.is_near && trust.run_id.as_deref() == run_id
@@ -470,7 +483,7 @@ impl Watch {
     fn refuse_key(&mut self, node: NodeId, key: &Key, text: &str) {
         let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
         let detail = format!(
-            "its key {key} holds \"{shown}\", which is not this version's; find out whose it is, or run quorlock init --fresh"
+            "its key {key} holds \"{shown}\", which is not this version's; find out whose it is; if nobody's, delete the key: the node then waits like a new one"
         );
         let failure = Failure::new(FailureKind::OtherConfiguration).with_detail(detail);
         self.node_mut(node).refuse(failure);
@@ -480,14 +493,14 @@ impl Watch {
     fn adopt(
         &mut self,
         node: NodeId,
-        plan: Plan,
+        mut plan: Plan,
         other: Option<(Arc<str>, u64)>,
         now: Reading,
         todo: &mut Todo,
     ) {
         let quarantine = self.rules.quarantine();
         let (key, cluster) = (self.rules.adoption.clone(), self.rules.cluster.clone());
-        let writes = self.rules.is_strict();
+        let (marker, writes) = (self.rules.marker.clone(), self.rules.is_strict());
         let trust = self.node_mut(node);
         if !matches!(trust.standing, Standing::Quarantined { .. }) {
             // Others may have waited for most of it.
@@ -500,11 +513,18 @@ impl Watch {
             Some((text, wait_ms)) => (Some(text), wait_ms.max(millis)),
             None => (None, millis),
         };
-        let text = Adoption { cluster, run_id: plan.run_id.clone(), wait_ms }.to_string().into();
+        let Plan { promoted_at, floor, .. } = plan;
+        let run_id = plan.run_id.clone();
+        let text = Adoption { cluster, run_id, promoted_at, floor, wait_ms }.to_string().into();
+        // The marker is taken away with it: else it would fit again once the server forgets that it was
+        // promoted.
+        let seen = plan.replaces.take();
         trust.step = Step::Adopting(Box::new(plan));
         trust.due = None;
-        let command =
-            if writes { Command::Adopt { key, text, replaces } } else { Command::Inspect { key } };
+        let command = match writes {
+            true => Command::Adopt { key, text, replaces, marker, seen },
+            false => Command::Inspect { key },
+        };
         trust.send(node, command, todo);
     }
 
@@ -527,6 +547,8 @@ impl Watch {
                 self.adopting(node, *plan, (text, age), now, todo);
             }
             (Step::Marking, Answer::Marked) => trust.greet(node, todo),
+            // Somebody else has marked it meanwhile.
+            (Step::Adopting(_), Answer::NotMarked) => trust.due = Some(now.after(LOOK_SOONEST)),
             // What it is has been said beside the answers, and something may follow from that already.
             (step, Answer::Greeted) => {
                 trust.step = if step == Step::Greeting { Step::Rest } else { step };
@@ -558,8 +580,9 @@ impl Watch {
         if found.cluster != self.rules.cluster {
             return self.refuse_other(node, "it is being taken into use for", &found.cluster);
         }
-        if found.run_id != plan.run_id {
-            // Begun for an earlier run: begun anew for this one.
+        plan.floor = plan.floor.max(found.floor);
+        if found.run_id != plan.run_id || found.promoted_at != plan.promoted_at {
+            // Begun for an earlier run, or before it was a replica: begun anew.
             if self.rules.is_strict() {
                 return self.adopt(node, plan, Some((text, found.wait_ms)), now, todo);
             }
@@ -712,6 +735,7 @@ impl Trust {
             is_near: false,
             answered: None,
             answered_before: None,
+            first: None,
             clock: None,
             adopted: None,
             is_guess: false,
@@ -743,9 +767,12 @@ impl Trust {
         self.standing = Standing::Refused(failure.executed());
     }
 
-    fn note_run(&mut self, info: &Info, sent: Reading) {
-        if self.run_id.as_deref().is_some_and(|run_id| run_id != &*info.run_id) {
-            self.answered_before = self.answered;
+    fn note_run(&mut self, info: &Info, sent: Reading, now: Reading) {
+        if self.run_id.as_deref() != Some(&*info.run_id) {
+            if self.run_id.is_some() {
+                self.answered_before = self.answered;
+            }
+            self.first = Some((told_uptime(info), now.boot()));
         }
         self.run_id = Some(info.run_id.clone());
         self.answered = Some(sent.boot());
@@ -788,6 +815,9 @@ impl Trust {
         if let Some((_, at)) = &mut self.clock {
             *at = at.shifted(base);
         }
+        if let Some((_, at)) = &mut self.first {
+            *at = at.shifted(base);
+        }
         if let Some((_, _, at)) = &mut self.adopted {
             *at = at.shifted(base);
         }
@@ -810,6 +840,14 @@ impl Trust {
         self.answered = self.answered.filter(|at| ago(at) < quarantine);
         self.answered_before = self.answered_before.filter(|at| ago(at) < quarantine);
         self.clock = self.clock.filter(|_| self.time_us(now).is_some());
+        if let Some((at_first, at)) = &mut self.first {
+            // What has run for long enough is old enough.
+            let long = i64::try_from(quarantine.as_nanos()).unwrap_or(i64::MAX);
+            if at.as_nanos() <= -long {
+                (*at_first, *at) = (0, BootTime::from_nanos(-long));
+            }
+            *at_first = (*at_first).min(quarantine.as_secs() + 1);
+        }
         if let Some((_, age, at)) = &mut self.adopted {
             // Only their sum matters.
             *age += ago(at);
@@ -819,6 +857,12 @@ impl Trust {
             self.round = 0;
         }
     }
+}
+
+/// How many seconds the server says it has been running: a clock that was set back since says less than
+/// nothing.
+fn told_uptime(info: &Info) -> u64 {
+    u64::try_from(info.uptime_s).unwrap_or(0)
 }
 
 /// What makes a server's votes worthless, whatever it has been through.

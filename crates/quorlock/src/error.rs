@@ -57,6 +57,12 @@ impl fmt::Debug for NodeAnswer {
     }
 }
 
+impl NodeAnswer {
+    fn is_disagreement(&self) -> bool {
+        self.failure().is_some_and(|failure| failure.kind().is_disagreement())
+    }
+}
+
 impl fmt::Display for NodeAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { node, said, took } = self;
@@ -338,6 +344,9 @@ impl fmt::Display for Attempts {
         match why {
             Why::NoQuorum => {
                 write!(f, "no quorum, {needed} of {} nodes must grant: ", nodes.len())?
+            }
+            Why::Unsafe if nodes.iter().any(NodeAnswer::is_disagreement) => {
+                write!(f, "clients do not agree about the nodes, so nobody may have it: ")?
             }
             Why::Unsafe => {
                 let count = nodes.len();

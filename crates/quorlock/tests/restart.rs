@@ -191,16 +191,23 @@ async fn clients_with_different_lists_are_told_both() {
     let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
     let five = strict(&nodes).build().unwrap();
     all_trusted(&five).await;
-    let four = strict(&nodes[..4]).build().unwrap();
-    // At the first acquire, and with time to spare: waiting does not mend it.
-    let error = four.acquire("orders").await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
-    assert_eq!(error.retry_after(), None);
-    let failure = error.nodes().iter().find_map(|node| node.failure());
-    assert_eq!(failure.unwrap().kind(), FailureKind::OtherConfiguration);
-    let text = error.to_string();
-    for list in ["nodes=a,b,c,d,e quorum=3", "nodes=a,b,c,d quorum=3"] {
-        assert!(text.contains(list), "{text}");
+    for (other, differs) in [
+        (strict(&nodes[..4]), "nodes=a,b,c,d quorum=3"),
+        (strict(&nodes).quorum(4), "nodes=a,b,c,d,e quorum=4"),
+        (strict(&nodes).ttl(TTL * 2).max_ttl(TTL * 2), "max_ttl_ms=1000"),
+    ] {
+        let other = other.build().unwrap();
+        // At the first acquire, and with time to spare: waiting does not mend it.
+        let error = other.acquire("orders").await.unwrap_err();
+        assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+        assert_eq!(error.retry_after(), None);
+        let failure = error.nodes().iter().find_map(|node| node.failure());
+        assert_eq!(failure.unwrap().kind(), FailureKind::OtherConfiguration);
+        let text = error.to_string();
+        assert!(text.contains("clients do not agree about the nodes"), "{text}");
+        for settings in ["nodes=a,b,c,d,e quorum=3 max_ttl_ms=500", differs] {
+            assert!(text.contains(settings), "{text}");
+        }
     }
     assert!(five.try_acquire("orders").await.is_ok(), "the others are not disturbed");
 }

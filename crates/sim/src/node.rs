@@ -178,8 +178,9 @@ impl ModelNode {
                 Answer::Watched(holding)
             }
             Command::Greet => Answer::Greeted,
-            Command::Adopt { key, text, replaces } => {
-                let adopted = self.adopt((key, text), replaces.as_ref(), by, now_ms);
+            Command::Adopt { key, text, replaces, marker, seen } => {
+                let seen = (marker, seen.as_ref());
+                let adopted = self.adopt((key, text), replaces.as_ref(), seen, by, now_ms);
                 adopted.unwrap_or_else(|| self.script_failed(command))
             }
             Command::Mark { key, text, replaces, adoption } => {

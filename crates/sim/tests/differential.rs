@@ -277,22 +277,26 @@ impl Pair {
         self.seen.expired += usize::from(was_there && answer == Answer::Granted && is_there);
     }
 
-    /// An adoption of one of three texts, perhaps in place of another.
+    /// An adoption of one of three texts, perhaps in place of another; of a node with a marker or without.
     fn adopt(&mut self) -> Command {
         let texts: [Arc<str>; 3] = [1, 2, 3].map(|text| format!("adoption {text}").into());
         let [text, old] = [(); 2].map(|()| texts[self.random.below(3) as usize].clone());
         let replaces = (self.random.below(2) == 0).then_some(old);
-        Command::Adopt { key: "adopt".into(), text, replaces }
+        // Not too often: it takes the marker away.
+        let seen = (self.random.below(3) == 0).then(|| self.marker_text());
+        Command::Adopt { key: "adopt".into(), text, replaces, marker: "node".into(), seen }
+    }
+
+    fn marker_text(&mut self) -> Arc<str> {
+        let floor = [10, 20, 3_000][self.random.below(3) as usize];
+        let cluster = "quorlock 1 nodes=a quorum=1 max_ttl_ms=1000";
+        format!("{cluster} run_id=x promoted=-1 floor={floor}").into()
     }
 
     /// A marker with a floor, in place of nothing or of another; by an adoption that is there or not, and
     /// that is old enough or not.
     fn mark(&mut self) -> Command {
-        let texts: [Arc<str>; 3] = [10, 20, 3_000].map(|floor| {
-            let cluster = "quorlock 1 nodes=a quorum=1 max_ttl_ms=1000";
-            format!("{cluster} run_id=x promoted=-1 floor={floor}").into()
-        });
-        let [text, old] = [(); 2].map(|()| texts[self.random.below(3) as usize].clone());
+        let [text, old] = [(); 2].map(|()| self.marker_text());
         let adoption = (self.random.below(2) == 0).then(|| Adopted {
             key: "adopt".into(),
             text: format!("adoption {}", 1 + self.random.below(3)).into(),
@@ -507,9 +511,9 @@ impl Pair {
                 let rest = [*ttl_ms, counter.ttl_ms];
                 vec![fenced(EXTEND, &[key, &counter.key], value, &rest)]
             }
-            Command::Adopt { key, text, replaces } => {
-                let old = replaces.as_deref().unwrap_or_default();
-                vec![["EVAL", ADOPT, "1", key, text, old].map(bytes).to_vec()]
+            Command::Adopt { key, text, replaces, marker, seen } => {
+                let [old, seen] = [replaces, seen].map(|text| text.as_deref().unwrap_or_default());
+                vec![["EVAL", ADOPT, "2", key, marker, text, old, seen].map(bytes).to_vec()]
             }
             Command::Mark { key, text, replaces, adoption } => {
                 let how = if replaces.is_some() { "instead" } else { "new" };
@@ -592,7 +596,7 @@ fn understand(command: &Command, native: bool, replies: &[Reply]) -> Answer {
             Answer::Adopting { text, age: Duration::from_millis(number(&adoption[1])) }
         }
         (Command::Mark { .. }, [Reply::Int(1)]) => Answer::Marked,
-        (Command::Mark { .. }, [Reply::Int(0)]) => Answer::NotMarked,
+        (Command::Mark { .. } | Command::Adopt { .. }, [Reply::Int(0)]) => Answer::NotMarked,
         (Command::Extend { .. }, [Reply::Int(1)]) => Answer::Extended,
         (Command::Release { .. }, [Reply::Int(1)]) => Answer::Deleted,
         (Command::Release { tell: false, .. }, [Reply::Error(error)])

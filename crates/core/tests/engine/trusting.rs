@@ -32,7 +32,7 @@ struct Server {
     greeted: u64,
     marker: Option<String>,
     adoption: Option<(String, i64)>,
-    keys: BTreeMap<String, i64>,
+    keys: BTreeMap<String, (i64, quorlock_core::Value)>,
     role: &'static str,
     promoted: i64,
     policy: &'static str,
@@ -99,26 +99,47 @@ impl Server {
 
     fn execute(&mut self, command: &Command, now: i64) -> Answer {
         match command {
-            Command::Acquire { key, ttl_ms, .. } => {
+            Command::Acquire { key, value, ttl_ms } => {
                 let until = now + *ttl_ms as i64 * 1_000_000;
                 match self.keys.get(&**key) {
-                    Some(end) if *end >= now => Answer::Refused,
+                    Some((end, _)) if *end >= now => Answer::Refused,
                     _ => {
-                        self.keys.insert(key.to_string(), until);
+                        self.keys.insert(key.to_string(), (until, value.clone()));
                         Answer::Granted
                     }
                 }
             }
-            Command::Extend { key, .. } => match self.keys.contains_key(&**key) {
-                true => Answer::Extended,
-                false => Answer::Absent,
+            Command::Extend { key, value, ttl_ms } => match self.keys.get_mut(&**key) {
+                Some((end, held)) if *end >= now && held == value => {
+                    *end = now + *ttl_ms as i64 * 1_000_000;
+                    Answer::Extended
+                }
+                Some((end, _)) if *end >= now => Answer::Other,
+                _ => Answer::Absent,
             },
-            Command::Release { key, .. } => match self.keys.remove(&**key) {
-                Some(_) => Answer::Deleted,
-                None => Answer::Absent,
+            Command::Release { key, value, .. } => match self.keys.get(&**key) {
+                Some((end, held)) if *end >= now && held == value => {
+                    self.keys.remove(&**key);
+                    Answer::Deleted
+                }
+                Some((end, _)) if *end >= now => Answer::Other,
+                _ => Answer::Absent,
             },
             Command::Greet => Answer::Greeted,
-            Command::Adopt { text, replaces, .. } => {
+            Command::Inspect { key } | Command::Watch { key } => {
+                Answer::Seen(match self.keys.get(&**key) {
+                    Some((end, _)) if *end >= now => quorlock_core::Holding::Held {
+                        value: b"x".to_vec(),
+                        ttl: Some(Duration::from_nanos((*end - now) as u64)),
+                    },
+                    _ => quorlock_core::Holding::Free,
+                })
+            }
+            Command::Adopt { text, replaces, seen, .. } => {
+                if self.marker.as_deref() != seen.as_deref() {
+                    return Answer::NotMarked;
+                }
+                self.marker = None;
                 let stale = |(old, _): &(String, i64)| Some(&**old) == replaces.as_deref();
                 if self.adoption.as_ref().is_none_or(stale) {
                     self.adoption = Some((text.to_string(), now));
@@ -493,7 +514,8 @@ fn an_adoption_for_others_is_not_taken_over() {
     let mut scene = Scene::with(rules(RestartGuard::Strict));
     let others = Cluster::new(["a", "b"], 2, MAX_TTL);
     let run_id = scene.servers[1].run_id().into();
-    let text = Adoption { cluster: others, run_id, wait_ms: 1 }.to_string();
+    let text =
+        Adoption { promoted_at: -1, floor: 0, cluster: others, run_id, wait_ms: 1 }.to_string();
     scene.servers[1].adoption = Some((text.clone(), 0));
     scene.acquire(1, Wait::For(Duration::from_secs(60)));
     assert!(scene.failures(1).contains(&FailureKind::OtherConfiguration));
@@ -776,4 +798,207 @@ fn a_floor_that_rests_on_the_clocks_of_few_is_told_of() {
         assert!(marker.floor > 0, "it has lost its counters");
         assert_eq!(few(&scene), expected.map(|clocks| (0, clocks)));
     }
+}
+
+fn rival_of(scene: &Scene) -> Scene {
+    let mut rival = Scene::with(rules(RestartGuard::Strict));
+    (rival.servers, rival.now) = (scene.servers.clone(), scene.now);
+    rival.servers.iter_mut().for_each(|server| server.greeted = 0);
+    rival.draws = 100;
+    rival
+}
+
+fn is_held(scene: &Scene, lock: u64) -> bool {
+    let ended =
+        |effect: &Effect| matches!(effect, Effect::Lost { lock: LockId(it), .. } if *it == lock);
+    scene.outcome(lock) == Some(Ok(())) && !scene.told.iter().any(ended)
+}
+
+/// This very client has seen the run when it was 4 s old; then the server's clock jumps.
+#[test]
+fn an_uptime_that_jumps_after_it_was_seen_makes_no_run_older() {
+    let mut scene = Scene::settled();
+    for server in &mut scene.servers {
+        server.restart(true, 0);
+        server.keys.clear();
+    }
+    scene.now = 4 * SECOND;
+    scene.acquire(1, Wait::For(Duration::from_secs(10)));
+    scene.pass(SECOND);
+    assert_eq!(scene.trusted(), 0);
+    for server in &mut scene.servers {
+        server.started -= 60 * SECOND;
+    }
+    scene.pass(3 * SECOND);
+    assert_eq!((scene.trusted(), scene.outcome(1)), (0, None), "it started 8 s ago");
+}
+
+/// Promoted, with older data that has its own marker; after an hour it forgets that.
+#[test]
+fn a_promotion_that_the_server_has_forgotten_still_counts() {
+    let cluster = Cluster::new(names(), 2, 7_200_000);
+    let mut scene = Scene::with(Rules { cluster: cluster.clone(), ..rules(RestartGuard::Strict) });
+    for server in &mut scene.servers {
+        let run_id = server.run_id().into();
+        let marker = Marker { cluster: cluster.clone(), run_id, promoted_at: -1, floor: 0 };
+        (server.marker, server.started) = (Some(marker.to_string()), -10_000 * SECOND);
+        server.promoted = 15;
+    }
+    scene.acquire(1, Wait::Once);
+    scene.pass(3_600 * SECOND);
+    assert_eq!(scene.trusted(), 0, "quarantined for 7274 s");
+    for server in &mut scene.servers {
+        server.promoted = -1;
+    }
+    scene.pass(10 * SECOND);
+    assert_eq!(scene.trusted(), 0, "half of the quarantine has passed");
+}
+
+/// In a lagging replica's data there is an adoption from before.
+#[test]
+fn an_adoption_from_before_a_promotion_is_none() {
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    scene.acquire(1, Wait::For(Duration::from_secs(20)));
+    scene.pass(5 * SECOND);
+    let lagging = scene.servers[0].clone();
+    scene.pass(8 * SECOND);
+    assert_eq!((scene.trusted(), scene.outcome(1)), (3, Some(Ok(()))));
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    scene.mute = NodeSet::only(NodeId::new(2));
+    scene.acquire(2, Wait::Once);
+    assert!(is_held(&scene, 2));
+    // It becomes a replica of its own replica, which is behind, and a master again.
+    scene.servers[0] = Server { promoted: 16, epoch: 2, ..lagging };
+    let mut rival = rival_of(&scene);
+    rival.acquire(1, Wait::For(Duration::from_secs(5)));
+    rival.pass(SECOND / 10);
+    scene.pass(SECOND / 10);
+    assert!(is_held(&scene, 2));
+    assert!(!is_held(&rival, 1), "two hold the lock");
+}
+
+/// A node that was suspended answers again on its old connection; meanwhile another name leads to
+/// the same server.
+#[test]
+fn a_node_that_was_away_is_looked_at_before_it_votes_again() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    assert_eq!(scene.trusted(), 3);
+    // It is looked at while it is suspended.
+    scene.now = 15 * SECOND + 1;
+    let mut out = Vec::new();
+    scene.engine.handle(Event::Wake, at(scene.now), &mut out);
+    for effect in out {
+        if let Effect::Send { nodes, ticket, command: Command::Greet } = effect
+            && nodes.contains(NodeId::new(0))
+        {
+            let failure = Failure::unsent(FailureKind::Suspended);
+            let answers = vec![(ticket, Answer::Failed(failure))];
+            scene.tell(Event::Answered {
+                node: NodeId::new(0),
+                sent: at(scene.now),
+                proof: Proof::Vouched,
+                answers,
+            });
+        }
+    }
+    // The second name leads to the first server now.
+    scene.mute = NodeSet::only(NodeId::new(0));
+    scene.servers[1] = Server { epoch: 2, greeted: 0, ..scene.servers[0].clone() };
+    scene.acquire(2, Wait::Once);
+    assert!(is_held(&scene, 2));
+    scene.servers[0].keys = scene.servers[1].keys.clone();
+    scene.mute = NodeSet::default();
+    scene.told.clear();
+    scene.tell(Event::Extend { lock: LockId(2) });
+    let mut votes = scene.told.iter().filter_map(|effect| match effect {
+        Effect::Changed { validity, .. } => Some(validity.votes(at(scene.now))),
+        _ => None,
+    });
+    assert_eq!(votes.next_back(), Some(2), "there are two servers");
+}
+
+/// The same without the old adoption: the rival waits as well.
+#[test]
+fn a_promoted_replica_that_lags_does_not_vote_for_a_rival() {
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    scene.acquire(1, Wait::For(Duration::from_secs(20)));
+    scene.pass(5 * SECOND);
+    let lagging = scene.servers[0].clone();
+    scene.pass(8 * SECOND);
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    scene.mute = NodeSet::only(NodeId::new(2));
+    scene.acquire(2, Wait::Once);
+    scene.servers[0] = Server { promoted: 16, epoch: 2, adoption: None, ..lagging };
+    let mut rival = rival_of(&scene);
+    rival.acquire(1, Wait::For(Duration::from_secs(5)));
+    rival.pass(SECOND / 10);
+    scene.pass(SECOND / 10);
+    assert!(is_held(&scene, 2), "holder {:?}", scene.told);
+    assert!(!is_held(&rival, 1), "rival {:?} {:?}", rival.told, rival.sent);
+}
+
+/// Another server with an old copy of the data takes a node's place.
+#[test]
+fn a_server_with_a_copy_that_has_just_started_does_not_vote() {
+    let mut scene = Scene::settled();
+    scene.mute = NodeSet::only(NodeId::new(2));
+    let copy = scene.servers[0].marker.clone();
+    scene.acquire(1, Wait::Once);
+    scene.servers[0] = Server { marker: copy, ..Server::new(50, 0) };
+    let mut rival = rival_of(&scene);
+    rival.acquire(1, Wait::For(Duration::from_secs(20)));
+    rival.pass(SECOND / 10);
+    scene.pass(SECOND / 10);
+    assert!(is_held(&scene, 1) && !is_held(&rival, 1));
+}
+
+/// A second client's command to adopt comes behind the first one's marker; and what another has left
+/// there is not taken for the adoption of a node that was a replica a moment ago.
+#[test]
+fn an_adoption_that_comes_behind_the_marker_does_nothing() {
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    scene.acquire(1, Wait::For(Duration::from_secs(20)));
+    scene.pass(13 * SECOND);
+    assert_eq!((scene.trusted(), scene.outcome(1)), (3, Some(Ok(()))));
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    // The other has looked before it was marked.
+    let adopt = scene
+        .sent
+        .iter()
+        .find(|(to, command)| *to == 0 && matches!(command, Command::Adopt { .. }));
+    let (adopt, now) = (adopt.expect("it was adopted").1.clone(), scene.now);
+    assert_eq!(scene.servers[0].execute(&adopt, now), Answer::NotMarked);
+    assert_eq!(scene.servers[0].adoption, None);
+    let Command::Adopt { text, .. } = adopt else { unreachable!("as it was found") };
+    scene.servers[0].adoption = Some((text.to_string(), now));
+    scene.pass(60 * SECOND);
+    scene.mute = NodeSet::only(NodeId::new(2));
+    scene.acquire(2, Wait::Once);
+    assert!(is_held(&scene, 2));
+    // A replica of its own replica, which had not got the vote yet; and a master again.
+    let server = &mut scene.servers[0];
+    (server.promoted, server.role) = (16, "master");
+    server.keys.clear();
+    let mut rival = rival_of(&scene);
+    rival.acquire(1, Wait::For(Duration::from_secs(5)));
+    rival.pass(SECOND / 10);
+    scene.pass(SECOND / 10);
+    assert!(is_held(&scene, 2));
+    assert!(!is_held(&rival, 1), "two hold the lock");
+}
+
+/// Its clock was set back since it started, but it has been seen for longer than the quarantine.
+#[test]
+fn who_has_seen_a_run_for_long_enough_does_not_ask_its_clock() {
+    let mut scene = Scene::settled();
+    for server in &mut scene.servers {
+        server.restart(true, 0);
+        server.started += 3600 * SECOND;
+    }
+    scene.now = SECOND;
+    scene.acquire(1, Wait::Forever);
+    scene.pass(60 * SECOND);
+    assert_eq!(scene.outcome(1), Some(Ok(())), "seen for 60 s: {:?}", scene.told.last());
 }

@@ -315,7 +315,10 @@ impl Case<'_> {
         if info.promoted_at.is_some() {
             findings.push(self.promoted());
         }
-        let begun = adoption.filter(|adoption| *adoption.run_id == *info.run_id);
+        let promoted_at = info.promoted_at.unwrap_or(-1);
+        let begun = adoption.filter(|adoption| {
+            *adoption.run_id == *info.run_id && adoption.promoted_at == promoted_at
+        });
         let wait = match &begun {
             Some(adoption) => {
                 let wait = Duration::from_millis(adoption.wait_ms).max(quarantine);

@@ -270,7 +270,8 @@ async fn mark(
         );
     };
     let adoption = Adoption::parse(text)
-        .filter(|adoption| adoption.cluster == *cluster && adoption.run_id == marker.run_id);
+        .filter(|adoption| adoption.cluster == *cluster && adoption.run_id == marker.run_id)
+        .filter(|adoption| adoption.promoted_at == marker.promoted_at);
     let Some(adoption) = adoption else {
         return Err("it was restarted meanwhile; it waits once more, and joins by itself".into());
     };
@@ -286,6 +287,7 @@ async fn mark(
 #[derive(Clone, Debug)]
 struct State {
     run_id: Box<str>,
+    promoted_at: i64,
     marker: String,
     adoption: String,
     adopted_for: Duration,
@@ -311,12 +313,13 @@ type Made = Result<Option<Change>, String>;
 impl State {
     /// `None`: it does not answer.
     fn of(node: &Looked, rules: &Rules) -> Option<Self> {
-        let (facts, run_id, _) = known(node).ok()?;
+        let (facts, run_id, promoted_at) = known(node).ok()?;
         let (marker, adoption) = (written(&facts.marker), written(&facts.adoption));
         let cluster_of = |marker: &str, adoption: &str| match Marker::parse(marker) {
             Some(marker) => Some((marker.cluster, Ours::Marked)),
             None => Adoption::parse(adoption).map(|adoption| {
-                let is_of_this_run = adoption.run_id == run_id;
+                let is_of_this_run =
+                    adoption.run_id == run_id && adoption.promoted_at == promoted_at;
                 let ours = if is_of_this_run { Ours::Adopted(adoption.wait_ms) } else { Ours::No };
                 (adoption.cluster, ours)
             }),
@@ -330,7 +333,13 @@ impl State {
         };
         let came = marker.rsplit_once(CAME).and_then(|(_, came)| came.parse().ok()).unwrap_or(0);
         let adopted_for = facts.adopted_for;
-        Some(Self { run_id, marker, adoption, adopted_for, settings, came, ours })
+        Some(Self { run_id, promoted_at, marker, adoption, adopted_for, settings, came, ours })
+    }
+
+    /// The floor that its fences have, or had before it was adopted.
+    fn floor(&self) -> u64 {
+        let marked = Marker::parse(&self.marker).map(|marker| marker.floor);
+        marked.or_else(|| Some(Adoption::parse(&self.adoption)?.floor)).unwrap_or(0)
     }
 
     /// For how long it was to wait for our settings.
@@ -385,7 +394,7 @@ impl State {
                 texts.join(BECOMES)
             }
         };
-        let floor = Marker::parse(&self.marker).map_or(0, |marker| marker.floor);
+        let floor = self.floor();
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
         // As the new one will be, but for whom.
         let marker = Marker { cluster, run_id, promoted_at: -1, floor }.to_string();
@@ -420,7 +429,8 @@ impl State {
             _ => {}
         }
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
-        let adoption = Adoption { cluster, run_id, wait_ms };
+        let (promoted_at, floor) = (self.promoted_at, self.floor());
+        let adoption = Adoption { cluster, run_id, promoted_at, floor, wait_ms };
         Some(Change {
             from: (self.marker.clone(), self.adoption.clone()),
             to: (String::new(), format!("{adoption}{MOVED}")),

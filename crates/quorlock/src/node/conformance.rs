@@ -837,12 +837,15 @@ pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
 /// for how long it has been.
 pub async fn an_adoption_is_written_once_and_grows_old(subject: &Subject) {
     let (key, outside) = (new_key("adopt"), &subject.outside);
-    let adopt = async |text: &str, replaces: Option<&str>| {
-        let replaces = replaces.map(Into::into);
-        match subject.ask(Command::Adopt { key: key.clone(), text: text.into(), replaces }).await {
-            Answer::Adopting { text, age } => (text.to_string(), age),
-            other => panic!("an adoption was answered with {other:?}"),
-        }
+    let marker = new_key("marked");
+    let ask = async |text: &str, replaces: Option<&str>, seen: Option<&str>| {
+        let (replaces, seen) = (replaces.map(Into::into), seen.map(Into::into));
+        let (key, text, marker) = (key.clone(), text.into(), marker.clone());
+        subject.ask(Command::Adopt { key, text, replaces, marker, seen }).await
+    };
+    let adopt = async |text: &str, replaces: Option<&str>| match ask(text, replaces, None).await {
+        Answer::Adopting { text, age } => (text.to_string(), age),
+        other => panic!("an adoption was answered with {other:?}"),
     };
     let (young, old) = (Duration::from_secs(30), Duration::from_secs(3600));
     let (text, age) = adopt("first", None).await;
@@ -861,6 +864,17 @@ pub async fn an_adoption_is_written_once_and_grows_old(subject: &Subject) {
     let (text, age) = adopt("second", None).await;
     assert!(text == "second" && age < young);
     assert!(outside.ttl(&key).is_some_and(|ttl| ttl + young > LIFE && ttl <= LIFE));
+    outside.remove(&key);
+    // The marker that was seen is taken away; if there is another, nothing is written.
+    outside.set(&marker, b"marked", None);
+    for seen in [None, Some("another")] {
+        assert_eq!(ask("third", None, seen).await, Answer::NotMarked, "{seen:?}");
+        assert!(outside.exists(&marker) && !outside.exists(&key));
+    }
+    let adopted = ask("third", None, Some("marked")).await;
+    assert!(matches!(adopted, Answer::Adopting { .. }), "{adopted:?}");
+    assert!(!outside.exists(&marker) && outside.exists(&key));
+    assert_eq!(ask("third", None, Some("marked")).await, Answer::NotMarked, "it is gone");
     outside.remove(&key);
 }
 

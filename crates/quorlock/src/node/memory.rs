@@ -336,7 +336,13 @@ impl Inner {
                 answer
             }
             Command::Greet => Answer::Greeted,
-            Command::Adopt { key, text, replaces } => {
+            Command::Adopt { key, text, replaces, marker, seen } => {
+                if self.text(&marker) != seen.as_deref().map(str::as_bytes) {
+                    return Answer::NotMarked;
+                }
+                if seen.is_some() {
+                    self.remove(&marker);
+                }
                 let there = self.text(&key);
                 if there.is_none() || there == replaces.as_deref().map(str::as_bytes) {
                     self.set_text(&key, text.as_bytes(), Some(Adoption::TTL_MS));

@@ -75,14 +75,32 @@ impl ModelNode {
         }
     }
 
-    /// Writes the adoption if there is none, or this other one; says what is there then.
+    /// Writes the adoption if there is none, or this other one, and takes the marker away if it is as it
+    /// was seen; says what is there then.
     pub(super) fn adopt(
         &mut self,
         (key, text): (&Key, &Arc<str>),
         replaces: Option<&Arc<str>>,
+        (marker, seen): (&Key, Option<&Arc<str>>),
         by: Connection,
         now_ms: i64,
     ) -> Option<Answer> {
+        self.expire(marker, Some(by), now_ms);
+        let is_as_seen = match (self.keys.get(marker), seen) {
+            (None, None) => true,
+            (Some(Stored { value: None, .. }), _) => return None,
+            (Some(stored), Some(seen)) => stored.is_text(seen),
+            _ => false,
+        };
+        if !is_as_seen {
+            return Some(Answer::NotMarked);
+        }
+        if seen.is_some() {
+            if self.write_error(false).is_some() {
+                return None;
+            }
+            self.take(marker, by);
+        }
         self.expire(key, Some(by), now_ms);
         let there = self.keys.get(key);
         let write = match there {

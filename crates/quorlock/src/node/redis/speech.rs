@@ -123,9 +123,10 @@ pub(super) fn say(
         }
         Command::Inspect { key } | Command::Watch { key } => look(key, out),
         // The next two are rare: servers need not know them.
-        Command::Adopt { key, text, replaces } => {
-            let texts = [text.as_bytes(), replaces.as_deref().unwrap_or_default().as_bytes()];
-            scripts.adopt.call(Way::Text, [key.as_bytes()], texts, out)
+        Command::Adopt { key, text, replaces, marker, seen } => {
+            let [replaces, seen] = [replaces, seen].map(|text| text.as_deref().unwrap_or_default());
+            let texts = [text.as_bytes(), replaces.as_bytes(), seen.as_bytes()];
+            scripts.adopt.call(Way::Text, [key.as_bytes(), marker.as_bytes()], texts, out)
         }
         Command::Mark { key, text, replaces, adoption } => {
             let how = if replaces.is_some() { "instead" } else { "new" };
@@ -209,6 +210,7 @@ pub(super) fn translate(
         }
         Command::Adopt { .. } => match next() {
             Reply::List(adoption) => adopting(adoption),
+            Reply::Int(0) => Answer::NotMarked,
             other => unexpected(&other),
         },
         Command::Mark { .. } => match next() {
@@ -242,7 +244,9 @@ fn no_script(reply: Reply, way: Way, judge: fn(&str) -> Failure) -> Result<Answe
 fn fenced(fence: i64, answer: impl FnOnce(u64) -> Answer) -> Answer {
     match u64::try_from(fence) {
         Ok(fence) if fence < Counter::LIMIT => answer(fence),
-        _ => out_of_protocol(),
+        // The server has said what it has; that nobody can go on from there concerns this lock alone.
+        Ok(_) => Answer::Failed(rejected("ERR the fence counter is at its end")),
+        Err(_) => out_of_protocol(),
     }
 }
 

@@ -1,6 +1,14 @@
--- Writes the adoption ARGV[1] to KEYS[1] for two days, if there is none, or if it is ARGV[2].
+-- Writes the adoption ARGV[1] to KEYS[1] for two days, if there is none, or if it is ARGV[2]. Takes the
+-- marker KEYS[2] away, which must be ARGV[3] ('' nothing); else nothing is written, and the answer is 0.
 -- Answers {adoption, age in milliseconds}.
 local LIFE = 172800000
+local marker = redis.call('GET', KEYS[2])
+if (marker or '') ~= ARGV[3] then
+  return 0
+end
+if marker then
+  redis.call('DEL', KEYS[2])
+end
 local text = redis.call('GET', KEYS[1])
 if not text or text == ARGV[2] then
   text = ARGV[1]
