@@ -242,8 +242,10 @@ fn new_nodes_that_new_clients_have_marked_wait_as_well() {
     let moving = Running::start(&mut strict(&lab, 3, "500ms", RECONFIGURE));
     eventually("a does not vote for the old client", || get(&lab.nodes[0], "quorlock:adopt"));
     for node in &lab.nodes.iter().collect::<Vec<_>>()[1..3] {
+        // All are written to at once, so another may be later.
+        let adoption = eventually("it is adopted", || get(node, "quorlock:adopt"));
+        assert!(adoption.contains(" wait_ms=6040"));
         assert_eq!(get(node, "quorlock:node"), None, "it would vote while the old lock is held");
-        assert!(get(node, "quorlock:adopt").unwrap().contains(" wait_ms=6040"));
     }
     assert!(!strict(&lab, 3, "500ms", RUN).output().unwrap().status.success());
     old.signal(Signal::TERM);
@@ -414,6 +416,14 @@ fn a_floor_is_below_the_largest_fence() {
         "{:?}",
         markers(&lab)
     );
+    // Where the marker was taken away, the adoption has its floor.
+    let adoption = format!("{} wait_ms=2505", markers(&lab)[0]);
+    for node in lab.nodes.iter().take(3) {
+        node.command(&["DEL", "quorlock:node"]).unwrap();
+    }
+    lab.nodes[0].command(&["SET", "quorlock:adopt", &adoption, "PX", "172800000"]).unwrap();
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    assert!(markers(&lab)[..3].iter().all(|marker| marker.ends_with(&floor)));
 }
 
 #[test]

@@ -281,8 +281,10 @@ fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
 fn floor(looked: &[Looked], least: u64) -> u64 {
     let facts = || looked.iter().filter_map(|node| node.facts.as_ref().ok());
     let times = facts().filter_map(|facts| u64::try_from(facts.time_us?).ok());
-    let floors = facts().filter_map(|facts| match &facts.marker {
-        Seen::Text(text) => Some(Marker::parse(text)?.floor),
+    let floors = facts().filter_map(|facts| match (&facts.marker, &facts.adoption) {
+        (Seen::Text(text), _) => Some(Marker::parse(text)?.floor),
+        // That of the marker that was there before.
+        (_, Seen::Text(text)) => Some(Adoption::parse(text)?.floor),
         _ => None,
     });
     let ahead = times.max().map_or(0, |time| time.saturating_add(FLOOR_AHEAD_US));
