@@ -112,7 +112,8 @@ pub(crate) struct Run {
 /// Show who holds the lock KEY, node by node
 ///
 /// The verdict is HELD (one holder has a quorum), FREE (a quorum of nodes is free), SPLIT (neither)
-/// or UNKNOWN (too few nodes answered; exit code 69, or 77 if rights are missing).
+/// or UNKNOWN (too few nodes answered, or too many of those that say it is free may have forgotten it;
+/// exit code 69, or 77 if rights are missing).
 #[derive(Debug, Args)]
 pub(crate) struct Status {
     /// The lock
@@ -153,7 +154,7 @@ pub(crate) struct Init {
 
     /// A node of the old list that is not in the new one, repeatable: needed if fewer than N - Q + 1
     /// of the old ones are. With the name that it had
-    #[arg(long, value_name = "[NAME=]URL", requires = "reconfigure")]
+    #[arg(long, value_name = "[NAME=]URL", requires = "reconfigure", conflicts_with = "fresh")]
     pub(crate) old_node: Vec<String>,
 
     /// Do not ask

@@ -7,6 +7,7 @@ mod exit_code;
 mod guardian;
 mod options;
 mod output;
+mod window;
 
 use std::process::ExitCode;
 

@@ -53,6 +53,9 @@ impl Refused {
     }
 }
 
+/// The shortest ttl that a lock can have.
+const TTL_MIN: Duration = Duration::from_millis(100);
+
 /// The options whose values [`quorlock`] checks against each other.
 pub(crate) const TIMES: &[&str] =
     &["ttl", "max-ttl", "node-timeout", "connect-timeout", "max-hold", "min-hold", "kill-after"];
@@ -140,6 +143,11 @@ pub(crate) fn builder(args: &NodeArgs, file: &File) -> Result<ClientBuilder, Ref
     }
     let time = |own: Option<Duration>, file: Option<Time>| own.or(file.map(|time| time.0));
     if let Some(max_ttl) = time(args.max_ttl, file.max_ttl) {
+        if max_ttl < TTL_MIN {
+            // The ttl that would be blamed was not given.
+            let message = format!("max-ttl ({max_ttl:?}) must be at least {TTL_MIN:?}");
+            return Err(Refused::settings(message, &["max-ttl"], args.config.is_some()));
+        }
         builder = builder.max_ttl(max_ttl).ttl(default_ttl(args, file));
     }
     if let Some(mode) = guard(args, file) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::args::OutputArgs;
+use crate::window::{Window, cut};
 
 /// Where messages go.
 #[derive(Debug)]
@@ -102,7 +103,8 @@ impl Output {
         {
             status.write(&event);
         }
-        let _ = write!(io::stderr(), "\r\x1b[Kquorlock: {line}");
+        let line = cut(&format!("quorlock: {line}"), Window::of(io::stderr()).line());
+        let _ = write!(io::stderr(), "\r\x1b[K{line}");
         let _ = io::stderr().flush();
         self.transient = true;
     }

@@ -81,11 +81,54 @@ fn new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once() {
 }
 
 #[test]
+fn votes_that_only_observers_count_are_told_of() {
+    let Some(lab) = Lab::new("votes_that_only_observers_count_are_told_of") else { return };
+    code(&strict(&lab, 5, "30s", FRESH).output().unwrap(), 0);
+    let run = |args: &[&str]| {
+        let mut command = strict(&lab, 5, "30s", &[&["run", "k"], args].concat());
+        command.env("QUORLOCK_RESTART_GUARD", "observe").output().unwrap()
+    };
+    let said = |output: Output| {
+        code(&output, 0);
+        stderr(&output)
+    };
+    assert_eq!(said(run(&["--", "true"])), "");
+    // The others alone are no quorum.
+    for node in lab.nodes.iter().take(3) {
+        node.command(&["DEL", "quorlock:node"]).unwrap();
+    }
+    let told = said(run(&["--", "true"]));
+    assert!(told.contains("\"k\" is held, but votes count of nodes that are not"), "{told}");
+    assert!(told.contains("quarantined: is new, or has lost its data"), "{told}");
+    assert_eq!(said(run(&["--quiet", "--", "true"])), "");
+    let events = said(run(&["--json", "--", "true"]));
+    let acquired: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    assert_eq!(acquired["event"], "acquired");
+    let nodes = acquired["untrusted_nodes"].as_array().unwrap();
+    assert!(!nodes.is_empty() && nodes.iter().all(|node| node["why"].is_string()), "{acquired}");
+}
+
+/// Who holds a lock is told why an extension came to nothing, or where that is to be found out.
+#[test]
+fn who_loses_a_lock_by_a_change_of_settings_is_sent_to_the_doctor() {
+    let name = "who_loses_a_lock_by_a_change_of_settings_is_sent_to_the_doctor";
+    let Some(lab) = Lab::new(name) else { return };
+    code(&strict(&lab, 5, "4s", FRESH).output().unwrap(), 0);
+    let hold = ["run", "k", "--ttl", "1s", "--", "sleep", "30"];
+    let run = Running::start(&mut strict(&lab, 5, "4s", &hold));
+    eventually("the lock is held", || get(&lab.nodes[0], "k"));
+    code(&strict(&lab, 5, "3s", FRESH).output().unwrap(), 0);
+    let lost = run.end();
+    code(&lost, 79);
+    assert!(stderr(&lost).contains("not to be trusted any more (quorlock doctor tells)"));
+}
+
+#[test]
 fn who_only_looks_writes_nothing() {
     let Some(lab) = Lab::new("who_only_looks_writes_nothing") else { return };
-    // The doctor's code says that nobody votes yet.
+    // New nodes are not believed that nobody holds it, and the doctor's code says that nobody votes yet.
     for (args, expected) in
-        [(&["status", "k"][..], 0), (&["doctor"], 2), (&["doctor", "--json"], 2)]
+        [(&["status", "k"][..], 69), (&["doctor"], 2), (&["doctor", "--json"], 2)]
     {
         code(&strict(&lab, 5, "500ms", args).output().unwrap(), expected);
     }
@@ -194,15 +237,16 @@ fn new_nodes_that_new_clients_have_marked_wait_as_well() {
     // As a client of the new settings would have marked b and c, had it been given the time.
     code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
     code(&strict(&lab, 1, "4s", FRESH).output().unwrap(), 0);
-    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
     let hold = ["run", "k", "--ttl", "4s", "--", "sleep", "30"];
     let old = Running::start(&mut strict(&lab, 1, "4s", &hold));
     eventually("the old client has the lock", || get(&lab.nodes[0], "k"));
     let moving = Running::start(&mut strict(&lab, 3, "500ms", RECONFIGURE));
     eventually("a does not vote for the old client", || get(&lab.nodes[0], "quorlock:adopt"));
     for node in &lab.nodes.iter().collect::<Vec<_>>()[1..3] {
+        // All are written to at once, so another may be later.
+        let adoption = eventually("it is adopted", || get(node, "quorlock:adopt"));
+        assert!(adoption.contains(" wait_ms=6040"));
         assert_eq!(get(node, "quorlock:node"), None, "it would vote while the old lock is held");
-        assert!(get(node, "quorlock:adopt").unwrap().contains(" wait_ms=6040"));
     }
     assert!(!strict(&lab, 3, "500ms", RUN).output().unwrap().status.success());
     old.signal(Signal::TERM);
@@ -255,6 +299,132 @@ fn so_many_old_nodes_must_answer_that_the_others_are_no_quorum() {
         assert!(after[place].contains("nodes=a,d,e quorum=2 max_ttl_ms=500 run_id="), "{after:?}");
     }
     assert!(after[2].contains(" becomes nodes=a,d,e ") && after[1].is_empty(), "{after:?}");
+}
+
+/// `init --reconfigure` onto these nodes, with these arguments.
+fn reconfigured(lab: &Lab, nodes: &str, args: &[&str]) -> Output {
+    let mut command = strict(lab, 0, "500ms", &[RECONFIGURE, args].concat());
+    command.env("QUORLOCK_NODES", nodes).output().unwrap()
+}
+
+/// Else two lists of nodes would grant the same locks.
+#[test]
+fn old_nodes_that_are_not_given_are_not_left_behind() {
+    let Some(lab) = Lab::new("old_nodes_that_are_not_given_are_not_left_behind") else { return };
+    let urls = lab.nodes.urls();
+    let old = format!("a={},b={}", urls[0], urls[1]);
+    let new = format!("x={},y={},z={}", urls[2], urls[3], urls[4]);
+    let with = |nodes: &str, args: &[&str]| {
+        strict(&lab, 0, "500ms", args).env("QUORLOCK_NODES", nodes).output().unwrap()
+    };
+    code(&with(&old, FRESH), 0);
+    let refused = reconfigured(&lab, &new, &[]);
+    code(&refused, 69);
+    assert!(stderr(&refused).contains("ever marked for other nodes"), "{}", stderr(&refused));
+    assert_eq!(lab.nodes[2].command(&["DBSIZE"]).unwrap(), Reply::Int(0));
+    // Nor does it help that a client of the new settings has looked at them.
+    code(&with(&new, RUN), 69);
+    eventually("z is adopted", || get(&lab.nodes[4], "quorlock:adopt"));
+    code(&reconfigured(&lab, &new, &[]), 69);
+    code(&with(&old, RUN), 0);
+
+    let a = format!("a={}", urls[0]);
+    code(&reconfigured(&lab, &new, &["--old-node", &a]), 0);
+    code(&with(&new, RUN), 0);
+    code(&with(&old, RUN), 69);
+    // It is complete, so once more does no harm.
+    code(&reconfigured(&lab, &new, &[]), 0);
+    // An earlier run was interrupted behind the last old node.
+    for (node, marker) in lab.nodes.iter().zip(markers(&lab)).skip(2) {
+        node.command(&["DEL", "quorlock:node"]).unwrap();
+        let adoption = format!("{marker} wait_ms=2505 moved=1");
+        node.command(&["SET", "quorlock:adopt", &adoption, "PX", "172800000"]).unwrap();
+    }
+    code(&reconfigured(&lab, &new, &[]), 0);
+    code(&with(&new, RUN), 0);
+}
+
+/// A server that has an old node's name and another address is another server: what the old one grants
+/// it does not know.
+#[test]
+fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
+    let Some(lab) = Lab::new("old_nodes_are_not_taken_for_new_ones_of_their_names") else { return };
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    let urls = lab.nodes.urls();
+    // a and c move, and still are a quorum of the old ones.
+    let new = format!("a={},b={},c={}", urls[3], urls[1], urls[4]);
+    let settings = ["--quorum", "3"];
+    let before = markers(&lab);
+    let refused = reconfigured(&lab, &new, &settings);
+    code(&refused, 69);
+    let said = stderr(&refused);
+    assert!(said.contains("what answers as a, c has no marker of theirs"), "{said}");
+    assert_eq!(markers(&lab), before);
+    // Not even if a run that was killed has marked them for nobody.
+    let (cluster, rest) = before[1].split_at(before[1].find(" run_id=").unwrap());
+    let came = format!("{cluster} becomes nodes=a,b,c quorum=3 max_ttl_ms=500{rest} came=1");
+    lab.nodes[3].command(&["SET", "quorlock:node", &came]).unwrap();
+    code(&reconfigured(&lab, &new, &settings), 69);
+
+    let old = format!("a={}", urls[0]);
+    code(&reconfigured(&lab, &new, &["--quorum", "3", "--old-node", &old]), 0);
+    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
+    let mut moved = strict(&lab, 0, "500ms", RUN);
+    code(&moved.env("QUORLOCK_NODES", &new).env("QUORLOCK_QUORUM", "3").output().unwrap(), 0);
+}
+
+/// Settings that a client tried, and that were never in force, do not ask for nodes of their own.
+#[test]
+fn what_was_only_tried_is_no_hindrance() {
+    let Some(lab) = Lab::new("what_was_only_tried_is_no_hindrance") else { return };
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 5, "500ms", RUN).output().unwrap(), 69);
+    let adopted = |lab: &Lab| get(&lab.nodes[3], "quorlock:adopt");
+    eventually("d is adopted by who tried", || {
+        // A disagreement may be seen before d is: then it is not tried there.
+        strict(&lab, 5, "500ms", RUN).output().unwrap();
+        adopted(&lab)
+    });
+    assert!(adopted(&lab).unwrap().contains("nodes=a,b,c,d,e"));
+    code(&strict(&lab, 4, "500ms", RECONFIGURE).output().unwrap(), 0);
+    code(&strict(&lab, 4, "500ms", RUN).output().unwrap(), 0);
+    // And what a killed run left there is its own: here, of a move to d, e that was then given up.
+    let (cluster, rest) = {
+        let marker = markers(&lab)[3].clone();
+        let at = marker.find(" run_id=").unwrap();
+        (marker[..at].to_owned(), marker[at..].to_owned())
+    };
+    let left = format!("{cluster} becomes nodes=d,e quorum=2 max_ttl_ms=500{rest}");
+    lab.nodes[3].command(&["SET", "quorlock:node", &left]).unwrap();
+    lab.nodes[4].command(&["SET", "quorlock:node", &format!("{left} came=1")]).unwrap();
+    code(&strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap(), 0);
+    assert!(markers(&lab).iter().all(|marker| marker.contains(" nodes=a,b,c,d,e quorum=3 ")));
+}
+
+/// A clock, or a marker, that is far off leaves room for fences.
+#[test]
+fn a_floor_is_below_the_largest_fence() {
+    let Some(lab) = Lab::new("a_floor_is_below_the_largest_fence") else { return };
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    let marker = markers(&lab)[0].clone();
+    let (rest, _) = marker.split_at(marker.find(" floor=").unwrap());
+    let far = format!("{rest} floor={}", u64::MAX);
+    lab.nodes[0].command(&["SET", "quorlock:node", &far]).unwrap();
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    let floor = format!(" floor={}", (1_u64 << 53) - 1);
+    assert!(
+        markers(&lab)[..3].iter().all(|marker| marker.ends_with(&floor)),
+        "{:?}",
+        markers(&lab)
+    );
+    // Where the marker was taken away, the adoption has its floor.
+    let adoption = format!("{} wait_ms=2505", markers(&lab)[0]);
+    for node in lab.nodes.iter().take(3) {
+        node.command(&["DEL", "quorlock:node"]).unwrap();
+    }
+    lab.nodes[0].command(&["SET", "quorlock:adopt", &adoption, "PX", "172800000"]).unwrap();
+    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    assert!(markers(&lab)[..3].iter().all(|marker| marker.ends_with(&floor)));
 }
 
 #[test]

@@ -45,6 +45,59 @@ fn a_split_lock_is_called_so() {
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("SPLIT\n", Some(0)));
 }
 
+/// Nodes that were restarted empty say that the lock is free; they have forgotten it.
+#[test]
+fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {
+    let name = "nodes_that_may_have_forgotten_a_lock_do_not_make_it_free";
+    let Some(lab) = Lab::new(name) else { return };
+    let strict = |args: &[&str]| {
+        let mut command = lab.quorlock(args);
+        command.env("QUORLOCK_RESTART_GUARD", "strict").output().unwrap()
+    };
+    assert_eq!(strict(&["init", "--fresh", "--yes"]).status.code(), Some(0));
+    let free = strict(&["status", "k"]);
+    assert_eq!((stdout(&free).lines().next(), free.status.code()), (Some("k: FREE"), Some(0)));
+    for node in lab.nodes.iter() {
+        node.command(&["SET", "k", "x", "PX", "60000"]).unwrap();
+    }
+    for node in lab.nodes.iter().skip(2) {
+        node.command(&["FLUSHALL"]).unwrap();
+    }
+    let status = strict(&["status", "k"]);
+    let text = stdout(&status);
+    assert_eq!(status.status.code(), Some(69), "{text}");
+    assert!(text.starts_with("k: UNKNOWN: held by the foreign value \"x\", "), "{text}");
+    assert!(
+        text.contains("on 2 of 5 nodes; 3 that say it is free may have forgotten it"),
+        "{text}"
+    );
+    assert!(text.contains("\n  node e: quarantined: "), "{text}");
+    let other = strict(&["status", "other"]);
+    assert!(stdout(&other).starts_with("other: UNKNOWN: 3 that say"), "{}", stdout(&other));
+
+    // With a majority that knows of it, it is held.
+    lab.nodes[2].command(&["SET", "k", "x", "PX", "60000"]).unwrap();
+    assert!(stdout(&strict(&["status", "k"])).starts_with("k: HELD by "));
+}
+
+/// Nothing is known of it but that its votes do not count.
+#[test]
+fn a_node_that_cannot_be_verified_is_told_of() {
+    let Some(lab) = Lab::new("a_node_that_cannot_be_verified_is_told_of") else { return };
+    let strict = |args: &[&str]| {
+        let mut command = lab.quorlock(args);
+        command.env("QUORLOCK_RESTART_GUARD", "strict").output().unwrap()
+    };
+    assert_eq!(strict(&["init", "--fresh", "--yes"]).status.code(), Some(0));
+    lab.nodes[1].command(&["DEL", "quorlock:node"]).unwrap();
+    lab.nodes[1].command(&["LPUSH", "quorlock:node", "x"]).unwrap();
+    let status = strict(&["status", "k"]);
+    let text = stdout(&status);
+    assert!(text.starts_with("k: FREE\n"), "{text}");
+    assert!(text.contains("\n  node b: not verified: ") && text.contains("doctor"), "{text}");
+    assert!(!text.contains("node a:"), "{text}");
+}
+
 /// Arguments, environment, the exit code, and what must be said.
 type Wrong = (&'static [&'static str], &'static [(&'static str, &'static str)], i32, &'static str);
 
@@ -52,6 +105,14 @@ const WRONG: &[Wrong] = &[
     (&["run", "", "--", "true"], &[], 64, "the resource must have a name"),
     (&["run", "quorlock:x", "--", "true"], &[], 64, "must not begin with \"quorlock:\""),
     (&["run", "k", "--ttl", "0s", "--", "true"], &[], 64, "ttl (0ns) must be at least"),
+    (
+        &["run", "k", "--max-ttl", "0s", "--", "true"],
+        &[],
+        64,
+        "max-ttl (0ns) must be at least 500ms",
+    ),
+    (&["status", "k", "--max-ttl", "0s"], &[], 64, "max-ttl (0ns) must be at least 100ms"),
+    (&["init", "--fresh", "--yes"], &[("QUORLOCK_MAX_TTL", "1ms")], 78, "max-ttl (1ms) must be"),
     (&["run", "k", "--ttl", "50ms", "--", "true"], &[], 64, "ttl (50ms) must be at least"),
     (
         &["run", "k", "--ttl", "31s", "--", "true"],
@@ -97,6 +158,7 @@ const WRONG: &[Wrong] = &[
     (&["run", "k", "--", "true"], &[("QUORLOCK_CONFIG", "/no/such/file")], 78, "/no/such/file"),
     (&["run", "k", "--status-fd", "77", "--", "true"], &[], 64, "--status-fd 77"),
     (&["run", "k"], &[], 64, "required"),
+    (&["init", "--fresh", "--yes", "--old-node", "redis://a"], &[], 64, "cannot be used with"),
     (&["status", ""], &[], 64, "the resource must have a name"),
     (&["unknown"], &[], 64, "unrecognized subcommand"),
 ];

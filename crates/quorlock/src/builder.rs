@@ -342,6 +342,7 @@ impl ClientBuilder {
             runtime.spawn(async move { driver().await });
         }
         let settings = (self.prefix.into(), self.defaults);
+        let nodes = (nodes, self.nodes.len());
         Ok(Client::new(Shared::new(common, quorum, settings, nodes, figures)))
     }
 

@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) prefix: Box<str>,
     pub(crate) defaults: CallDefaults,
     nodes: Vec<Arc<dyn Node>>,
+    /// So many of them, the first ones, are servers; the others are custom ones.
+    servers: usize,
     figures: Arc<Figures>,
     next_lock: AtomicU64,
 }
@@ -74,11 +76,11 @@ impl Shared {
         common: Arc<Common>,
         quorum: Quorum,
         (prefix, defaults): (Box<str>, CallDefaults),
-        nodes: Vec<Arc<dyn Node>>,
+        (nodes, servers): (Vec<Arc<dyn Node>>, usize),
         figures: Arc<Figures>,
     ) -> Self {
         let next_lock = AtomicU64::new(1);
-        Self { common, quorum, prefix, defaults, nodes, figures, next_lock }
+        Self { common, quorum, prefix, defaults, nodes, servers, figures, next_lock }
     }
 
     pub(crate) fn new_lock(&self) -> LockId {
@@ -264,7 +266,15 @@ impl Client {
     }
 
     pub(crate) fn inspected(&self, stories: Vec<quorlock_core::NodeStory>) -> Inspection {
-        Inspection::new(NodeAnswer::all(&self.shared.common.names, stories), self.shared.quorum)
+        let is_doubted = |(place, node): (usize, &NodeStats)| match node.standing {
+            NodeStanding::Quarantined { .. } | NodeStanding::Refused(_) => true,
+            // What a server is, it says with its first answer. Nodes of others' making need not say it.
+            NodeStanding::Unverified => place < self.shared.servers,
+            NodeStanding::Unguarded | NodeStanding::Trusted => false,
+        };
+        let doubted = self.stats().nodes.iter().enumerate().map(is_doubted).collect();
+        let nodes = NodeAnswer::all(&self.shared.common.names, stories);
+        Inspection::new(nodes, doubted, self.shared.quorum)
     }
 
     /// Figures of this client, as of now.

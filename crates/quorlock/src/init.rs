@@ -8,15 +8,17 @@ mod moving;
 
 use std::sync::Arc;
 
-use quorlock_core::marker::Marker;
+use quorlock_core::Counter;
+use quorlock_core::marker::{Adoption, Marker};
 
 use self::keys::Change;
+use self::moving::with_others;
 pub use self::moving::{Moving, reconfigure};
 use crate::builder::{ClientBuilder, Survey};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
 use crate::doctor::unfit;
-use crate::error::BuildError;
-use crate::node::RedisNode;
+use crate::error::{BuildError, printable};
+use crate::node::{NodeConfig, RedisNode};
 
 /// A floor is so far ahead of the clocks by which it is set, for those of others may be ahead.
 const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
@@ -95,7 +97,8 @@ pub enum InitError {
     /// quorum. Nothing was written.
     #[error(
         "nothing was changed: {needed} of the nodes that vote for \"{old}\" must answer, or the others \
-         could still grant locks; {reached} did; give the URLs of {} as old nodes", missing.join(", ")
+         could still grant locks; {reached} did{}",
+        advice(missing, unmarked)
     )]
     OldNodes {
         /// The old settings.
@@ -106,7 +109,16 @@ pub enum InitError {
         needed: usize,
         /// Those that were not reached.
         missing: Vec<String>,
+        /// Those in whose name a server answers that has no marker of these settings.
+        unmarked: Vec<String>,
     },
+    /// No node says that it voted for other settings than the new ones, nor that it was moved before:
+    /// the old nodes, if there are any, are others, and would go on granting locks. Nothing was written.
+    #[error(
+        "nothing was changed: none of these nodes was ever marked for other nodes; name the old ones \
+         with --old-node, or, if no lock is in use, run quorlock init --fresh"
+    )]
+    NothingOld,
     /// Some of the old nodes could not be taken out of use, and too few are left that were. They vote
     /// for nobody now; run it again.
     #[error("not done, run it again: {}", list(nodes))]
@@ -120,6 +132,70 @@ fn list(nodes: &[(Arc<str>, String)]) -> String {
     let nodes: Vec<String> =
         nodes.iter().map(|(node, why)| format!("node {node}: {why}")).collect();
     nodes.join("; ")
+}
+
+/// What nodes say of the settings that they vote for, before anything is changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Before {
+    /// The new settings.
+    pub new: String,
+    /// Other ones, and the nodes that are marked for them. Of nodes that do not answer nothing is known.
+    pub old: Vec<(String, Vec<Arc<str>>)>,
+}
+
+/// Looks for what settings the nodes, and these others, are marked so far. Writes nothing.
+///
+/// # Errors
+/// [`InitError::Build`] if the settings are wrong; nothing was sent.
+pub async fn before(settings: &ClientBuilder, others: &[NodeConfig]) -> Result<Before, InitError> {
+    let survey = settings.survey()?;
+    let servers = with_others(&survey, settings.survey_of(others)?)?;
+    let new = printable(&survey.rules.cluster.to_string());
+    let mut old: Vec<(String, Vec<Arc<str>>)> = Vec::new();
+    for node in look_at_all(&survey, &servers, false).await {
+        let says = node.facts.as_ref().ok().and_then(marked_for).filter(|text| *text != new);
+        let Some(text) = says else { continue };
+        match old.iter_mut().find(|(other, _)| *other == text) {
+            Some((_, nodes)) => nodes.push(node.name),
+            None => old.push((text, vec![node.name])),
+        }
+    }
+    Ok(Before { new, old })
+}
+
+/// The settings that a node's marker names; or its adoption, if it has none.
+fn marked_for(facts: &Facts) -> Option<String> {
+    match &facts.marker {
+        Seen::Text(text) => Some(match Marker::parse(text) {
+            Some(marker) => printable(&marker.cluster.to_string()),
+            None => "something that is not this version's".to_owned(),
+        }),
+        Seen::Unreadable(_) => Some("something that cannot be read".to_owned()),
+        Seen::Nothing => match &facts.adoption {
+            Seen::Text(text) => {
+                Adoption::parse(text).map(|adoption| printable(&adoption.cluster.to_string()))
+            }
+            _ => None,
+        },
+    }
+}
+
+/// What to do about old nodes that were not found.
+fn advice(missing: &[String], unmarked: &[String]) -> String {
+    let mut advice = String::new();
+    if !missing.is_empty() {
+        advice = format!("; give the URLs of {} as old nodes", missing.join(", "));
+    }
+    if !unmarked.is_empty() {
+        advice += &format!(
+            "; what answers as {} has no marker of theirs: if the old server of that name is another \
+             one, give its URL as an old node; if this one has lost its data, have a client of the old \
+             settings look at it first",
+            unmarked.join(", ")
+        );
+    }
+    advice
 }
 
 /// Marks all nodes for clients of these settings, **on the word of the operator that no lock is in
@@ -205,10 +281,14 @@ fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
 fn floor(looked: &[Looked], least: u64) -> u64 {
     let facts = || looked.iter().filter_map(|node| node.facts.as_ref().ok());
     let times = facts().filter_map(|facts| u64::try_from(facts.time_us?).ok());
-    let floors = facts().filter_map(|facts| match &facts.marker {
-        Seen::Text(text) => Some(Marker::parse(text)?.floor),
+    let floors = facts().filter_map(|facts| match (&facts.marker, &facts.adoption) {
+        (Seen::Text(text), _) => Some(Marker::parse(text)?.floor),
+        // That of the marker that was there before.
+        (_, Seen::Text(text)) => Some(Adoption::parse(text)?.floor),
         _ => None,
     });
     let ahead = times.max().map_or(0, |time| time.saturating_add(FLOOR_AHEAD_US));
-    ahead.max(floors.max().unwrap_or(0)).max(least)
+    let floor = ahead.max(floors.max().unwrap_or(0)).max(least);
+    // A clock that is far off must not leave room for no fence at all.
+    floor.min(Counter::LIMIT - 1)
 }

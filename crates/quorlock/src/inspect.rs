@@ -13,6 +13,8 @@ pub struct Inspection {
     /// Per node, in the order of the client's list.
     pub nodes: Vec<NodeAnswer>,
     quorum: Quorum,
+    /// Which of them are not believed if they say that the lock is free.
+    doubted: Vec<bool>,
 }
 
 /// What follows from it.
@@ -21,11 +23,12 @@ pub struct Inspection {
 pub enum Verdict {
     /// One holder has a quorum.
     Held,
-    /// A quorum of nodes is free.
+    /// A quorum of nodes is free, and their votes count.
     Free,
     /// Neither: several have some votes, or the holder has lost too many.
     Split,
-    /// Too few nodes answered to tell.
+    /// Too few nodes answered to tell, or too few of those that say that it is free are to be
+    /// believed.
     Unknown,
 }
 
@@ -41,8 +44,8 @@ impl fmt::Display for Verdict {
 }
 
 impl Inspection {
-    pub(crate) fn new(nodes: Vec<NodeAnswer>, quorum: Quorum) -> Self {
-        Self { nodes, quorum }
+    pub(crate) fn new(nodes: Vec<NodeAnswer>, doubted: Vec<bool>, quorum: Quorum) -> Self {
+        Self { nodes, quorum, doubted }
     }
 
     /// How many nodes make a quorum.
@@ -50,11 +53,13 @@ impl Inspection {
         self.quorum.needed()
     }
 
-    /// What follows from the nodes' answers.
+    /// What follows from the nodes' answers. That somebody has the key is believed of all of them; that
+    /// nobody has it, only of those whose votes count, for others may have forgotten it.
     pub fn verdict(&self) -> Verdict {
-        let free = self.seen().filter(|holding| **holding == Holding::Free).count();
+        let doubtful = self.doubtful();
+        let free = self.seen().filter(|holding| **holding == Holding::Free).count() - doubtful;
         let largest = self.seen().map(|holding| self.count_same(holding)).max().unwrap_or(0);
-        let silent = self.quorum.nodes() - self.seen().count();
+        let silent = self.quorum.nodes() - self.seen().count() + doubtful;
         if self.quorum.is_reached(largest) {
             Verdict::Held
         } else if self.quorum.is_reached(free) {
@@ -66,6 +71,14 @@ impl Inspection {
         } else {
             Verdict::Unknown
         }
+    }
+
+    /// How many nodes say that the lock is free, and may have forgotten that it is not: they are in
+    /// quarantine, refused or not verified. With the restart guard off, all are believed.
+    pub fn doubtful(&self) -> usize {
+        let says_free = |node: &NodeAnswer| node.said == NodeSaid::Seen(Holding::Free);
+        let nodes = self.nodes.iter().zip(&self.doubted);
+        nodes.filter(|(node, is_doubted)| **is_doubted && says_free(node)).count()
     }
 
     /// Who holds the lock: on the most nodes, if they differ.

@@ -1,10 +1,11 @@
 //! `quorlock init`: what an operator decides about the nodes.
 
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock::ClientBuilder;
-use quorlock::init::{Done, InitError, Initialized, NodeDone, fresh, reconfigure};
+use quorlock::init::{Before, Done, InitError, Initialized, NodeDone, before, fresh, reconfigure};
 use quorlock::node::NodeConfig;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -24,11 +25,20 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
     let old = old.map_err(|error| Refused::usage(format!("--old-node: {error}")))?;
     let mut output =
         Output::new(args.output, None).map_err(|error| Refused::usage(error.to_string()))?;
-    confirm(args)?;
     let internal =
         |error: io::Error| Refused { message: error.to_string(), code: ExitCode::Internal };
-    let signals = Signals::catch().map_err(internal)?;
     let runtime = super::runtime().map_err(internal)?;
+    if !args.yes {
+        can_answer(args)?;
+        let before = match runtime.block_on(before(&builder, &old)) {
+            Ok(before) => before,
+            Err(InitError::Build(error)) => return Err(options::blamed(error, &args.nodes)),
+            Err(error) => return Err(Refused::usage(error.to_string())),
+        };
+        confirm(args, &before)?;
+    }
+    // Only from here on: who is asked may still press Ctrl-C.
+    let signals = Signals::catch().map_err(internal)?;
     let done = runtime.block_on(async {
         if args.fresh {
             fresh(&builder).await.map(Ended::Done)
@@ -54,27 +64,50 @@ enum Ended {
     Signal(Signal),
 }
 
-/// Whoever does not say so beforehand is asked.
-fn confirm(args: &Init) -> Result<(), Refused> {
-    if args.yes {
+const FRESH: &str =
+    "No lock is in use on these nodes, and no client is about to take one by the old settings?";
+const RECONFIGURE: &str = "No lock will be granted until this is done. Go on?";
+
+fn question(args: &Init) -> &'static str {
+    if args.fresh { FRESH } else { RECONFIGURE }
+}
+
+/// Whoever does not say so beforehand is asked, if there is somebody to ask.
+fn can_answer(args: &Init) -> Result<(), Refused> {
+    if io::stdin().is_terminal() && io::stderr().is_terminal() {
         return Ok(());
     }
-    let question = if args.fresh {
-        "No lock is in use on these nodes, and no client is about to take one by the old settings?"
-    } else {
-        "No lock will be granted until this is done. Go on?"
-    };
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Refused::usage(format!("{question} Say so with --yes")));
-    }
+    Err(Refused::usage(format!("{} Say so with --yes", question(args))))
+}
+
+fn confirm(args: &Init, before: &Before) -> Result<(), Refused> {
     let mut answer = String::new();
-    let asked = write!(io::stderr(), "quorlock: {question} Type yes: ")
+    let (shown, question) = (shown(args.fresh, &before.old, &before.new), question(args));
+    let asked = write!(io::stderr(), "{shown}quorlock: {question} Type yes: ")
         .and_then(|()| io::stderr().flush())
         .and_then(|()| io::stdin().lock().read_line(&mut answer));
     match asked {
         Ok(_) if answer.trim() == "yes" => Ok(()),
         _ => Err(Refused::usage("nothing was changed: it takes a yes")),
     }
+}
+
+/// What was, and what will be: a line each.
+fn shown(fresh: bool, old: &[(String, Vec<Arc<str>>)], new: &str) -> String {
+    let mut lines = String::new();
+    for (settings, nodes) in old {
+        let nodes = nodes.join(", ");
+        lines += &if fresh {
+            format!("quorlock: overwritten on {nodes}: the mark of other clients, {settings}\n")
+        } else {
+            format!("quorlock: old settings, as {nodes} say: {settings}\n")
+        };
+    }
+    if old.is_empty() && !fresh {
+        lines += "quorlock: old settings: no node that answers is marked for others\n";
+    }
+    lines += &format!("quorlock: new settings: {new}\n");
+    lines
 }
 
 /// Moves the nodes, and counts the wait down.
@@ -155,4 +188,25 @@ fn node_json(node: &NodeDone) -> Value {
         Err(why) => ("nothing", Some(why)),
     };
     json!({ "node": &*node.node, "done": done, "why": why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn the_question_shows_what_was_and_what_will_be() {
+        let old = vec![("nodes=a,b quorum=2".to_owned(), vec!["a".into(), "b".into()])];
+        let changes = |fresh, old: &[_]| shown(fresh, old, "nodes=c quorum=1");
+        assert_eq!(
+            changes(false, &old),
+            "quorlock: old settings, as a, b say: nodes=a,b quorum=2\n\
+             quorlock: new settings: nodes=c quorum=1\n"
+        );
+        assert!(
+            changes(true, &old).starts_with("quorlock: overwritten on a, b: the mark of other")
+        );
+        assert_eq!(changes(true, &[]), "quorlock: new settings: nodes=c quorum=1\n");
+        assert!(changes(false, &[]).contains("no node that answers is marked for others"));
+    }
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::status::node_json;
-use crate::args::{IfHeld, Run, WaitArg};
+use crate::args::{GuardMode, IfHeld, Run, WaitArg};
 use crate::child::{Child, ChildEvent, Deadlines, Signals, SpawnError};
 use crate::exit_code::ExitCode;
 use crate::options::{self, File, Refused};
@@ -56,6 +56,8 @@ struct Plan {
     /// SIGKILL so long before the end.
     kill_before: Duration,
     label: String,
+    /// Votes count of nodes that are not to be trusted.
+    observes: bool,
     /// How long the end waits for nodes that owe an answer to a release.
     give_back: Duration,
 }
@@ -68,8 +70,11 @@ impl Plan {
             Err(Refused::settings(message, options::TIMES, args.nodes.config.is_some()))
         };
         if ttl < TTL_MIN {
+            // None was given: it is no longer than the longest.
+            let is_given = args.ttl.is_some() || file.ttl.is_some();
+            let name = if is_given { "ttl" } else { "max-ttl" };
             return refuse(format!(
-                "ttl ({ttl:?}) must be at least {TTL_MIN:?}, so that there is time to stop a command"
+                "{name} ({ttl:?}) must be at least {TTL_MIN:?}, so that there is time to stop a command"
             ));
         }
         let term_before = args.kill_after.unwrap_or(ttl / 5);
@@ -106,6 +111,7 @@ impl Plan {
             term_before,
             kill_before,
             label,
+            observes: options::guard(&args.nodes, file) == Some(GuardMode::Observe),
             give_back: args.nodes.node_timeout.unwrap_or((ttl / 20).min(Duration::from_millis(50))),
         })
     }
@@ -123,7 +129,7 @@ impl Plan {
 impl Plan {
     /// Why a lock held since then was not extended: no further than `--max-hold` is it ever.
     fn why_ended(&self, since: u64) -> LossCause {
-        let held = Duration::from_nanos(boot_ns().saturating_sub(since));
+        let held = time_since(since);
         if held + self.ttl > self.max_hold { LossCause::HoldLimit } else { LossCause::Expired }
     }
 }
@@ -168,7 +174,7 @@ impl Keeper<'_> {
             WaitArg::Forever => call.wait_forever(),
         };
         let mut call = std::pin::pin!(call.into_future());
-        let mut said = false;
+        let (mut said, since) = (false, boot_ns());
         let mut ticks = interval(Duration::from_millis(500));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
@@ -186,7 +192,7 @@ impl Keeper<'_> {
                 _ = ticks.tick() => {
                     let story = waiting.borrow_and_update().clone();
                     if let Some(story) = story {
-                        self.say_waiting(&story, !said);
+                        self.say_waiting(&story, time_since(since), !said);
                         said = true;
                     }
                 }
@@ -194,7 +200,8 @@ impl Keeper<'_> {
         }
     }
 
-    fn say_waiting(&mut self, story: &Waiting, first: bool) {
+    /// The story is of the last attempt; how long this has lasted is as of now.
+    fn say_waiting(&mut self, story: &Waiting, waited: Duration, first: bool) {
         let nodes: Vec<_> = story.nodes.iter().map(node_json).collect();
         let event = json!({
             "event": "waiting",
@@ -217,7 +224,7 @@ impl Keeper<'_> {
         let patience = match self.plan.wait {
             WaitArg::Forever => "for ever".to_owned(),
             WaitArg::For(wait) => {
-                format!("for {} more", time(wait.saturating_sub(story.elapsed)))
+                format!("for {} more", time(wait.saturating_sub(waited)))
             }
         };
         let key = self.args.key.escape_debug();
@@ -225,19 +232,22 @@ impl Keeper<'_> {
         self.output.progress(event, &line, first);
     }
 
+    /// Nodes that are known not to be trusted, and why.
+    fn untrusted(&self) -> Vec<(String, String)> {
+        let nodes = self.client.stats().nodes.into_iter();
+        let untrusted = nodes.filter(|node| {
+            matches!(node.standing, NodeStanding::Quarantined { .. } | NodeStanding::Refused(_))
+        });
+        untrusted.map(|node| (node.name.to_string(), node.standing.to_string())).collect()
+    }
+
     /// As of now: the story is of the last attempt, and this counts down.
     fn who_is_not_trusted(&self) -> String {
         let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-        for node in self.client.stats().nodes {
-            let why = match node.standing {
-                NodeStanding::Quarantined { .. } | NodeStanding::Refused(_) => {
-                    node.standing.to_string()
-                }
-                _ => continue,
-            };
+        for (name, why) in self.untrusted() {
             match groups.iter_mut().find(|(other, _)| *other == why) {
-                Some((_, names)) => names.push(node.name.to_string()),
-                None => groups.push((why, vec![node.name.to_string()])),
+                Some((_, names)) => names.push(name),
+                None => groups.push((why, vec![name])),
             }
         }
         let told = groups.iter().map(|(why, names)| match &names[..] {
@@ -286,7 +296,7 @@ impl Keeper<'_> {
     async fn hold(&mut self, guard: Guard) -> ExitCode {
         let since = boot_ns();
         let remaining = guard.remaining();
-        self.output.event(self.validity_event("acquired", &guard), None);
+        self.say_acquired(&guard);
         let env = self.environment(&guard, remaining);
         let remove = self.environment_to_remove();
         let child = Child::spawn(&self.args.cmd, &env, &remove, self.plan.deadlines(&guard));
@@ -330,6 +340,21 @@ impl Keeper<'_> {
             }
             _ => code,
         }
+    }
+
+    /// Whoever lets votes count that strict clients would not is told of each such node.
+    fn say_acquired(&mut self, guard: &Guard) {
+        let mut event = self.validity_event("acquired", guard);
+        let doubtful = if self.plan.observes { self.untrusted() } else { Vec::new() };
+        let nodes = doubtful.iter().map(|(node, why)| json!({ "node": node, "why": why }));
+        event["untrusted_nodes"] = nodes.collect();
+        let line = format!(
+            "\"{}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard \
+             observe demands: {}",
+            self.args.key.escape_debug(),
+            self.who_is_not_trusted()
+        );
+        self.output.event(event, (!doubtful.is_empty()).then_some(&*line));
     }
 
     /// Tells the guardian each new deadline, and the command each signal, until the command ends.
@@ -434,7 +459,10 @@ impl Keeper<'_> {
         let why = match cause {
             LossCause::VotesGone => "its key is gone from a majority of the nodes",
             LossCause::HoldLimit => "it was held for as long as --max-hold allows",
-            _ => "too few nodes confirmed an extension in time, or quorlock itself was stopped",
+            _ => {
+                "too few nodes confirmed an extension in time, or are not to be trusted any more \
+                 (quorlock doctor tells), or quorlock itself was stopped"
+            }
         };
         let key = self.args.key.escape_debug();
         let line = format!("lost the lock \"{key}\" while the command ran: {why}");
@@ -444,7 +472,7 @@ impl Keeper<'_> {
 
     /// What `--min-hold` still demands.
     fn rest_of_min_hold(&self, since: u64) -> Option<Duration> {
-        let held = Duration::from_nanos(boot_ns().saturating_sub(since));
+        let held = time_since(since);
         self.args.min_hold.and_then(|min| min.checked_sub(held)).filter(|rest| !rest.is_zero())
     }
 
@@ -510,6 +538,10 @@ pub(super) fn ends_the_wait(signal: Signal) -> Option<Signal> {
 
 fn boot_ns() -> u64 {
     crate::guardian::clock::boot_ns()
+}
+
+fn time_since(boot_ns_then: u64) -> Duration {
+    Duration::from_nanos(boot_ns().saturating_sub(boot_ns_then))
 }
 
 fn unix_ms() -> u64 {

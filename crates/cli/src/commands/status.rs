@@ -51,7 +51,7 @@ async fn show(client: &Client, args: &Status) -> Result<ExitCode, Refused> {
         } else if args.output.quiet {
             print_out(&format!("{}\n", inspection.verdict()));
         } else {
-            print_out(&(as_table(&args.key, &inspection) + &standings(&nodes)));
+            print_out(&(as_table(&args.key, &inspection) + &standings(&inspection, &nodes)));
         }
         if !args.watch {
             return Ok(exit_code(&inspection));
@@ -94,13 +94,18 @@ fn as_table(key: &str, inspection: &Inspection) -> String {
     table
 }
 
-/// A line for each node whose votes do not count.
-fn standings(nodes: &[NodeStats]) -> String {
+/// A line for each node whose votes do not count. Of one that did not answer, the table says it all.
+fn standings(inspection: &Inspection, nodes: &[NodeStats]) -> String {
     let mut lines = String::new();
-    for node in nodes {
-        if matches!(node.standing, NodeStanding::Quarantined { .. } | NodeStanding::Refused(_)) {
-            lines.push_str(&format!("  node {}: {}\n", node.name, node.standing));
-        }
+    for (answer, node) in inspection.nodes.iter().zip(nodes) {
+        let hint = match node.standing {
+            NodeStanding::Quarantined { .. } | NodeStanding::Refused(_) => "",
+            NodeStanding::Unverified if matches!(answer.said, NodeSaid::Seen(_)) => {
+                ": what it says of itself, or its marker, cannot be read; quorlock doctor says why"
+            }
+            _ => continue,
+        };
+        lines.push_str(&format!("  node {}: {}{hint}\n", node.name, node.standing));
     }
     lines
 }
@@ -116,6 +121,17 @@ fn headline(inspection: &Inspection) -> String {
         (Verdict::Free, _) => format!("{verdict}"),
         (Verdict::Split, _) => {
             format!("{verdict}: nobody has {} of {nodes} nodes", inspection.quorum())
+        }
+        (_, holder) if inspection.doubtful() > 0 => {
+            let (believed, doubtful) = (nodes - inspection.doubtful(), inspection.doubtful());
+            let holder = match holder {
+                Some(holder) => format!("held by {holder} on {held} of {nodes} nodes; "),
+                None => String::new(),
+            };
+            format!(
+                "{verdict}: {holder}{doubtful} that say it is free may have forgotten it, and the \
+                 other {believed} do not tell"
+            )
         }
         _ => format!("{verdict}: too few of {nodes} nodes answered"),
     }

@@ -602,7 +602,13 @@ mod tests {
     #[test]
     fn a_promoted_server_waits_for_what_is_left_of_its_adoption() {
         let promoted = INFO.replace("role:master", "role:master\r\nsecond_repl_offset:15");
-        let adoption = Adoption { cluster: cluster(), run_id: "0d2f".into(), wait_ms: 32_300 };
+        let adoption = Adoption {
+            cluster: cluster(),
+            run_id: "0d2f".into(),
+            promoted_at: 15,
+            floor: 0,
+            wait_ms: 32_300,
+        };
         for marker in [Seen::Nothing, Seen::Text(marker("0d"))] {
             let report = report(false, |facts| {
                 facts.info = Ok(Info::parse(&promoted).unwrap());

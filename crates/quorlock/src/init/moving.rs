@@ -52,6 +52,14 @@ struct Settings {
 /// Between the old settings and the new ones, in a marker that fits neither.
 const BECOMES: &str = " becomes ";
 
+/// Behind a marker that fits nobody, with a number: the server had none before, so for all that is known
+/// it is no node of so many of the first settings named there, even if it has the name of one.
+const CAME: &str = " came=";
+
+/// Behind an adoption that was written here, when the old nodes had been taken out of use. What
+/// clients of the new settings write by themselves says nothing of old nodes.
+const MOVED: &str = " moved=1";
+
 impl Settings {
     fn parse(text: &str) -> Option<Self> {
         let field = |name: &str| {
@@ -72,16 +80,22 @@ impl Settings {
     /// Whether its clients may have had a quorum until now. Not if so many of its nodes are on the new
     /// side that an earlier run must have taken it out of use: no node comes there before.
     fn is_in_force(&self, servers: &[RedisNode], states: &[Option<State>], wait: Duration) -> bool {
-        let has_changed = |state: &State| match state.ours {
-            Ours::No => false,
-            Ours::Adopted(_) => state.waits_for() >= wait,
-            Ours::Marked => true,
-        };
-        let changed = servers.iter().zip(states).filter(|(server, state)| {
-            self.names.contains(&name_in_marker(server.name()))
-                && state.as_ref().is_some_and(has_changed)
-        });
-        changed.count() < self.needed()
+        let has_changed = |state: &State| state.was_moved() && state.waits_for() >= wait;
+        let changed = |state: &State| state.ours == Ours::Marked || has_changed(state);
+        self.nodes_that(servers, states, changed).len() < self.needed()
+    }
+
+    /// Its nodes, by name, of which the server that is reached is what is asked for.
+    fn nodes_that(
+        &self,
+        servers: &[RedisNode],
+        states: &[Option<State>],
+        is_so: impl Fn(&State) -> bool,
+    ) -> BTreeSet<String> {
+        let all = servers.iter().zip(states);
+        let so = all.filter(|(_, state)| state.as_ref().is_some_and(&is_so));
+        let names = so.map(|(server, _)| name_in_marker(server.name()));
+        names.filter(|name| self.names.contains(name)).collect()
     }
 
     /// So many of its nodes must be out of use for it to be.
@@ -120,6 +134,9 @@ pub async fn reconfigure(
         looked.iter().map(|node| State::of(node, &survey.rules)).collect();
     unknown_markers(&survey, &looked)?;
     let old = old_settings(&states, &survey.rules);
+    if old.is_empty() && !states.iter().flatten().any(State::is_handled) {
+        return Err(InitError::NothingOld);
+    }
     for old in &old {
         enough_of(old, &servers, &states)?;
     }
@@ -276,6 +293,8 @@ struct State {
     adopted_for: Duration,
     /// For whom it votes, or may come to vote.
     settings: Vec<Settings>,
+    /// So many of them, the first ones, were there before it came.
+    came: usize,
     ours: Ours,
 }
 
@@ -312,8 +331,9 @@ impl State {
             Some((cluster, _)) if !is_ours => Settings::all_of(&cluster),
             _ => Vec::new(),
         };
+        let came = marker.rsplit_once(CAME).and_then(|(_, came)| came.parse().ok()).unwrap_or(0);
         let adopted_for = facts.adopted_for;
-        Some(Self { run_id, promoted_at, marker, adoption, adopted_for, settings, ours })
+        Some(Self { run_id, promoted_at, marker, adoption, adopted_for, settings, came, ours })
     }
 
     /// The floor that its fences have, or had before it was adopted.
@@ -326,6 +346,26 @@ impl State {
     fn waits_for(&self) -> Duration {
         let Ours::Adopted(wait_ms) = self.ours else { return Duration::ZERO };
         Duration::from_millis(wait_ms)
+    }
+
+    /// Whether it was adopted by a move, hence after the old nodes had been taken out of use.
+    fn was_moved(&self) -> bool {
+        matches!(self.ours, Ours::Adopted(_)) && self.adoption.ends_with(MOVED)
+    }
+
+    /// Whether a move has been here before, or has ended.
+    fn is_handled(&self) -> bool {
+        self.is_ours() || self.was_moved()
+    }
+
+    /// Whether it is the node of these settings that has its name, and not another server of that name
+    /// at another address: that one says nothing of what the old one grants.
+    fn is_of(&self, old: &Settings) -> bool {
+        // Marked for yet others, it was a node under that name when these were tried.
+        let was_a_node = self.came == 0 && !self.marker.is_empty();
+        self.is_handled()
+            || was_a_node
+            || self.settings.iter().skip(self.came).any(|own| own == old)
     }
 
     fn is_ours(&self) -> bool {
@@ -358,7 +398,12 @@ impl State {
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
         // As the new one will be, but for whom.
         let marker = Marker { cluster, run_id, promoted_at: -1, floor }.to_string();
-        let marker = marker.replacen(&ours, &format!("{chain}{BECOMES}{ours}"), 1);
+        let mut marker = marker.replacen(&ours, &format!("{chain}{BECOMES}{ours}"), 1);
+        let is_new = self.settings.is_empty() && !self.is_handled();
+        let came = if is_new { 1 } else { self.came };
+        if came > 0 {
+            marker += &format!("{CAME}{came}");
+        }
         Some(Change {
             from: (self.marker.clone(), self.adoption.clone()),
             to: (marker, String::new()),
@@ -388,7 +433,7 @@ impl State {
         let adoption = Adoption { cluster, run_id, promoted_at, floor, wait_ms };
         Some(Change {
             from: (self.marker.clone(), self.adoption.clone()),
-            to: (String::new(), adoption.to_string()),
+            to: (String::new(), format!("{adoption}{MOVED}")),
             age_ms: None,
         })
     }
@@ -415,12 +460,14 @@ async fn each(
 }
 
 /// The new nodes and the old ones, each once.
-fn with_others(survey: &Survey, others: Vec<RedisNode>) -> Result<Vec<RedisNode>, BuildError> {
+pub(super) fn with_others(
+    survey: &Survey,
+    others: Vec<RedisNode>,
+) -> Result<Vec<RedisNode>, BuildError> {
     let mut servers = survey.servers.clone();
     for other in others {
-        let same = |server: &RedisNode| {
-            server.address() == other.address() || server.name() == other.name()
-        };
+        // One that has moved has its name twice: where it was, and where it is.
+        let same = |server: &RedisNode| server.address() == other.address();
         if servers.iter().any(same) {
             let hint = "an old node is one that is not among the new ones";
             return Err(BuildError::Duplicate { name: other.name().to_owned(), hint });
@@ -460,18 +507,22 @@ fn enough_of(
     servers: &[RedisNode],
     states: &[Option<State>],
 ) -> Result<(), InitError> {
-    let answered: BTreeSet<String> = servers
-        .iter()
-        .zip(states)
-        .filter(|(_, state)| state.is_some())
-        .map(|(server, _)| name_in_marker(server.name()))
-        .collect();
-    let missing: Vec<String> =
-        old.names.iter().filter(|name| !answered.contains(*name)).cloned().collect();
-    let reached = old.names.len() - missing.len();
-    if reached < old.needed() {
-        let (old, needed) = (old.text.clone(), old.needed());
-        return Err(InitError::OldNodes { old, reached, needed, missing });
+    let found = old.nodes_that(servers, states, |state| state.is_of(old));
+    if found.len() >= old.needed() {
+        return Ok(());
     }
-    Ok(())
+    let answered = old.nodes_that(servers, states, |_| true);
+    let (unmarked, missing) = old
+        .names
+        .iter()
+        .filter(|name| !found.contains(*name))
+        .cloned()
+        .partition(|name| answered.contains(name));
+    Err(InitError::OldNodes {
+        old: old.text.clone(),
+        reached: found.len(),
+        needed: old.needed(),
+        missing,
+        unmarked,
+    })
 }

@@ -3,10 +3,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use rustix::termios::tcgetwinsize;
-
-/// The terminal's size where it does not tell, and the width elsewhere.
-const USUAL: Size = Size { columns: 80, rows: 24 };
+use crate::window::Window;
 
 /// How a piece of text stands out, where colours are welcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,19 +30,13 @@ pub(super) struct Screen {
     /// How many lines will be written over; `None` where that is impossible.
     live: Option<usize>,
     colours: bool,
-    size: Size,
-}
-
-#[derive(Clone, Copy)]
-struct Size {
-    columns: usize,
-    rows: usize,
+    size: Window,
 }
 
 impl Screen {
     /// Finds out what can be done; `rows` is how many lines are to be written again and again.
     pub(super) fn new(rows: usize) -> Self {
-        let size = Size::now();
+        let size = Window::of(io::stdout());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let terminal = io::stdout().is_terminal() && !dumb;
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -58,7 +49,7 @@ impl Screen {
 
     /// To be called when the terminal may have got another size, or another program had it.
     pub(super) fn enter(&mut self) {
-        self.size = Size::now();
+        self.size = Window::of(io::stdout());
         if self.is_live() {
             // The cursor would jump about.
             put("\x1b[?25l");
@@ -93,7 +84,7 @@ impl Screen {
         for line in lines {
             // A line that wraps would take two rows, and the count would be wrong. And it is
             // cleared to its end, not before it is written, so that nothing flickers.
-            text += &self.render(line, self.size.columns.saturating_sub(1));
+            text += &self.render(line, self.size.line());
             text += "\x1b[K\n";
         }
         text += "\x1b[J";
@@ -151,17 +142,6 @@ impl Style {
     }
 }
 
-impl Size {
-    fn now() -> Self {
-        match tcgetwinsize(io::stdout()) {
-            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
-                Self { columns: size.ws_col.into(), rows: size.ws_row.into() }
-            }
-            _ => USUAL,
-        }
-    }
-}
-
 /// Breaks a text's lines into lines of at most `width` characters, at spaces where there are any.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
@@ -192,7 +172,7 @@ mod tests {
     use super::*;
 
     fn screen(colours: bool) -> Screen {
-        Screen { live: None, colours, size: USUAL }
+        Screen { live: None, colours, size: crate::window::USUAL }
     }
 
     #[test]
