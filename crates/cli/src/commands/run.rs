@@ -233,26 +233,34 @@ impl Keeper<'_> {
     }
 
     /// Nodes that are known not to be trusted, and why.
-    fn untrusted(&self) -> Vec<(String, String)> {
+    fn untrusted(&self) -> Vec<(String, NodeStanding)> {
         let nodes = self.client.stats().nodes.into_iter();
         let untrusted = nodes.filter(|node| {
             matches!(node.standing, NodeStanding::Quarantined { .. } | NodeStanding::Refused(_))
         });
-        untrusted.map(|node| (node.name.to_string(), node.standing.to_string())).collect()
+        untrusted.map(|node| (node.name.to_string(), node.standing)).collect()
     }
 
-    /// As of now: the story is of the last attempt, and this counts down.
+    /// As of now: the story is of the last attempt, and this counts down. The time comes first, for the
+    /// line may be cut at its end.
     fn who_is_not_trusted(&self) -> String {
-        let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-        for (name, why) in self.untrusted() {
-            match groups.iter_mut().find(|(other, _)| *other == why) {
+        let mut groups: Vec<((String, String), Vec<String>)> = Vec::new();
+        for (name, standing) in self.untrusted() {
+            let told = match &standing {
+                NodeStanding::Quarantined { remaining, why } => {
+                    let seconds = remaining.as_millis().div_ceil(1000);
+                    (format!("votes count in {seconds} s: "), format!(" (quarantined: {why})"))
+                }
+                other => (String::new(), format!(": {other}")),
+            };
+            match groups.iter_mut().find(|(other, _)| *other == told) {
                 Some((_, names)) => names.push(name),
-                None => groups.push((why, vec![name])),
+                None => groups.push((told, vec![name])),
             }
         }
-        let told = groups.iter().map(|(why, names)| match &names[..] {
-            [name] => format!("node {name}: {why}"),
-            names => format!("nodes {}: each {why}", names.join(", ")),
+        let told = groups.iter().map(|((before, behind), names)| match &names[..] {
+            [name] => format!("{before}node {name}{behind}"),
+            names => format!("{before}nodes {}{behind}", names.join(", ")),
         });
         let told: Vec<String> = told.collect();
         if told.is_empty() { "nodes are being looked at".to_owned() } else { told.join("; ") }
@@ -346,7 +354,8 @@ impl Keeper<'_> {
     fn say_acquired(&mut self, guard: &Guard) {
         let mut event = self.validity_event("acquired", guard);
         let doubtful = if self.plan.observes { self.untrusted() } else { Vec::new() };
-        let nodes = doubtful.iter().map(|(node, why)| json!({ "node": node, "why": why }));
+        let nodes =
+            doubtful.iter().map(|(node, why)| json!({ "node": node, "why": why.to_string() }));
         event["untrusted_nodes"] = nodes.collect();
         let line = format!(
             "\"{}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard \

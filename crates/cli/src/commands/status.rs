@@ -123,15 +123,12 @@ fn headline(inspection: &Inspection) -> String {
             format!("{verdict}: nobody has {} of {nodes} nodes", inspection.quorum())
         }
         (_, holder) if inspection.doubtful() > 0 => {
-            let (believed, doubtful) = (nodes - inspection.doubtful(), inspection.doubtful());
+            let doubtful = inspection.doubtful();
             let holder = match holder {
                 Some(holder) => format!("held by {holder} on {held} of {nodes} nodes; "),
                 None => String::new(),
             };
-            format!(
-                "{verdict}: {holder}{doubtful} that say it is free may have forgotten it, and the \
-                 other {believed} do not tell"
-            )
+            format!("{verdict}: {holder}{doubtful} that say it is free may have forgotten it")
         }
         _ => format!("{verdict}: too few of {nodes} nodes answered"),
     }
