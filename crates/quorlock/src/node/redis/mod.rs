@@ -255,6 +255,9 @@ impl Shared {
         let Said { mut answers, mut unclear, mut seen, mut number } =
             self.pipeline(connection, &commands, way).await;
         for way in [Way::Sha, Way::Text] {
+            if unclear.is_empty() {
+                break;
+            }
             let asked = unclear.iter().filter(|(_, other)| *other == way);
             let has_moved_on = connection.pipelines.load(Ordering::Relaxed) != number;
             let (late, places): (Vec<usize>, Vec<usize>) =
