@@ -371,6 +371,10 @@ fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
     code(&reconfigured(&lab, &new, &settings), 69);
 
     let old = format!("a={}", urls[0]);
+    // With the same settings, the old ones' clients could not be told from the new ones'.
+    let same = reconfigured(&lab, &new, &["--old-node", &old]);
+    code(&same, 78);
+    assert!(stderr(&same).contains("give the new one another name"), "{}", stderr(&same));
     code(&reconfigured(&lab, &new, &["--quorum", "3", "--old-node", &old]), 0);
     code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
     let mut moved = strict(&lab, 0, "500ms", RUN);

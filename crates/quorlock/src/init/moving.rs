@@ -133,6 +133,7 @@ pub async fn reconfigure(
     let states: Vec<Option<State>> =
         looked.iter().map(|node| State::of(node, &survey.rules)).collect();
     unknown_markers(&survey, &looked)?;
+    same_settings_elsewhere(&servers, &states, survey.servers.len())?;
     let old = old_settings(&states, &survey.rules);
     if old.is_empty() && !states.iter().flatten().any(State::is_handled) {
         return Err(InitError::NothingOld);
@@ -457,6 +458,24 @@ async fn each(
         }
     });
     futures_util::future::join_all(changes).await
+}
+
+/// An old node that votes for the new settings already, only at another address: clients of both look the
+/// same to every node, so it could not be taken out of use.
+fn same_settings_elsewhere(
+    servers: &[RedisNode],
+    states: &[Option<State>],
+    new: usize,
+) -> Result<(), InitError> {
+    let all = servers.iter().zip(states);
+    let is_ours = |state: &Option<State>| state.as_ref().is_some_and(|it| it.ours != Ours::No);
+    match all.skip(new).find(|(_, state)| is_ours(state)) {
+        None => Ok(()),
+        Some((old, _)) => {
+            let hint = "nodes cannot tell its clients from those of the new one: give the new one another name";
+            Err(BuildError::Duplicate { name: old.name().to_owned(), hint }.into())
+        }
+    }
 }
 
 /// The new nodes and the old ones, each once.
