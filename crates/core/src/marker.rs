@@ -76,6 +76,10 @@ pub struct Marker {
 }
 
 impl Marker {
+    /// How far a floor is ahead of every clock, in microseconds: proposals may be an hour ahead of a node's
+    /// clock, and the clocks of nodes may differ by as much.
+    pub const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
+
     /// Reads a marker; `None` if it is none of ours.
     pub fn parse(text: &str) -> Option<Self> {
         let (cluster, rest) = Cluster::parse(text)?;

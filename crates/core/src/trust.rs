@@ -96,6 +96,12 @@ impl Rules {
         max_ttl + max_ttl / 100 + Duration::from_secs(2)
     }
 
+    /// Whether a server that was promoted still tells of it when the quarantine is over: that is kept for
+    /// an hour, unless it is configured otherwise (`repl-backlog-ttl`).
+    pub fn would_tell_of_promotions(&self) -> bool {
+        self.quarantine() < Duration::from_secs(3600)
+    }
+
     /// Whether what is found keeps votes from counting.
     pub(crate) fn is_strict(&self) -> bool {
         self.guard == RestartGuard::Strict
@@ -111,18 +117,11 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// But not sooner than this: an uptime is told in whole seconds, and may be short by a moment for long.
 const LOOK_SOONEST: Duration = Duration::from_millis(50);
 
-/// What a server that was promoted tells of it is kept for so long at least (`repl-backlog-ttl`).
-const PROMOTION_KEPT: Duration = Duration::from_secs(3600);
-
 /// For so long other nodes are asked for their time before one is marked without it.
 const GATHER_FOR: Duration = Duration::from_secs(1);
 
 /// A node's clock that was read longer ago is read again.
 const FRESH: Duration = Duration::from_secs(60);
-
-/// How far a floor is ahead of every clock: proposals may be an hour ahead of a node's clock, and the
-/// clocks of nodes may differ by as much.
-const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
 
 /// What is known of all nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -416,7 +415,7 @@ impl Watch {
             adoption: None,
         };
         // For so long a server remembers that it was a replica; no longer, if nobody replicates from it.
-        let would_tell = plan.lasts || self.rules.quarantine() < PROMOTION_KEPT;
+        let would_tell = plan.lasts || self.rules.would_tell_of_promotions();
         if old.is_some() && info.promoted_at.is_none() && would_tell {
             // It came back with its data: it need only have been there for long enough.
             return self.mark_in_time(node, plan, now, todo);
@@ -687,7 +686,7 @@ impl Watch {
             floor
         } else {
             trust.few_clocks = is_few.then_some(clocks);
-            floor.max(latest.saturating_add(FLOOR_AHEAD_US))
+            floor.max(latest.saturating_add(Marker::FLOOR_AHEAD_US))
         };
         let floor = floor.min(Counter::LIMIT - 1);
         let text = Marker { cluster, run_id, promoted_at, floor }.to_string().into();

@@ -20,9 +20,6 @@ use crate::doctor::unfit;
 use crate::error::{BuildError, printable};
 use crate::node::{NodeConfig, RedisNode};
 
-/// A floor is so far ahead of the clocks by which it is set, for those of others may be ahead.
-const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000;
-
 /// What became of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -287,7 +284,7 @@ fn floor(looked: &[Looked], least: u64) -> u64 {
         (_, Seen::Text(text)) => Some(Adoption::parse(text)?.floor),
         _ => None,
     });
-    let ahead = times.max().map_or(0, |time| time.saturating_add(FLOOR_AHEAD_US));
+    let ahead = times.max().map_or(0, |time| time.saturating_add(Marker::FLOOR_AHEAD_US));
     let floor = ahead.max(floors.max().unwrap_or(0)).max(least);
     // A clock that is far off must not leave room for no fence at all.
     floor.min(Counter::LIMIT - 1)

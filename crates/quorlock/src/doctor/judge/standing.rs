@@ -33,11 +33,8 @@ pub(super) const WAITS: [(&str, Severity); 5] = [
     ("marker", Warning),
 ];
 
-/// A floor is two hours ahead of the clocks when it is written.
-const FLOOR_AHEAD_US: u64 = 2 * 3600 * 1_000_000 + 60 * 1_000_000;
-
-/// What a server that was promoted tells of it is kept for so long at least (`repl-backlog-ttl`).
-const PROMOTION_KEPT: Duration = Duration::from_secs(3600);
+/// So far ahead is what a floor was when it was written, and a minute.
+const FLOOR_AHEAD_US: u64 = Marker::FLOOR_AHEAD_US + 60 * 1_000_000;
 
 impl Case<'_> {
     /// Whether its votes count, and what is to be said about that.
@@ -65,7 +62,7 @@ impl Case<'_> {
             return (Votes::Count, findings);
         }
         // With its data, it need only have been there for long enough.
-        let would_tell = self.is_lasting(info) || self.survey.quarantine() < PROMOTION_KEPT;
+        let would_tell = self.is_lasting(info) || self.survey.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
         } else {
