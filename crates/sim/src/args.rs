@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
@@ -16,6 +17,10 @@ pub(crate) struct Args {
     /// The first of them
     #[arg(long, default_value_t = 0, value_name = "SEED", conflicts_with = "seed")]
     pub(crate) from: u64,
+
+    /// Draw the first of them from the time, so that they are seeds that nobody has run
+    #[arg(long, conflicts_with_all = ["from", "seed"])]
+    pub(crate) fresh: bool,
 
     /// How many threads to run them on
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -63,6 +68,12 @@ fn invariant() -> PossibleValuesParser {
 }
 
 impl Args {
+    /// The first seed. Drawn in microseconds, so that no two calls share seeds.
+    pub(crate) fn base(&self) -> u64 {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if self.fresh { u64::try_from(now().as_micros()).unwrap_or(u64::MAX) } else { self.from }
+    }
+
     /// The plan of a seed, with what is to be checked.
     pub(crate) fn plan(&self, seed: u64) -> quorlock_sim::Plan {
         quorlock_sim::Plan { only: self.only.clone(), ..quorlock_sim::Plan::draw(seed) }

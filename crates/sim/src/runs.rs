@@ -1,5 +1,6 @@
 //! Many runs, and what came of them.
 
+use std::panic;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -10,7 +11,8 @@ use quorlock_sim::{Count, Counts, Violation, picture, run, shrink};
 
 use crate::args::Args;
 
-/// From so many seeds on, everything that is counted must have happened.
+/// From so many of the pinned seeds on, those from 0, everything that is counted must have happened. Of
+/// other seeds that is not asked: what is rare may be missing by chance.
 const ENOUGH: u64 = 5_000;
 
 /// At most one in so many attempts after a push may be hasty.
@@ -27,8 +29,10 @@ struct Found {
 
 /// Runs many seeds and prints what happened in them.
 pub(crate) fn many(args: &Args) -> ExitCode {
-    let (from, to) = (args.from, args.from.saturating_add(args.seeds));
-    println!("seeds {from} to {}", to.saturating_sub(1));
+    let from = args.base();
+    let to = from.saturating_add(args.seeds);
+    let drawn = if args.fresh { ", a base drawn from the time" } else { "" };
+    println!("seeds {from} to {}{drawn}", to.saturating_sub(1));
     let (next, found) = (AtomicU64::new(from), Mutex::new(Found::default()));
     thread::scope(|scope| {
         for _ in 0..args.jobs {
@@ -41,11 +45,12 @@ pub(crate) fn many(args: &Args) -> ExitCode {
         return match found.failure {
             None if hasty => {
                 println!("seed {} breaks waking", to - 1);
+                println!("{REPLAY} --from {from} --seeds {}", args.seeds);
                 ExitCode::FAILURE
             }
             None => ExitCode::SUCCESS,
             Some((seed, Violation { invariant, .. })) => {
-                println!("seed {seed} breaks {invariant}");
+                println!("seed {seed} breaks {invariant}\n{REPLAY} --seed {seed}");
                 ExitCode::FAILURE
             }
         };
@@ -53,13 +58,18 @@ pub(crate) fn many(args: &Args) -> ExitCode {
     print!("\n{}\n", found.counts);
     if let Some((seed, violation)) = found.failure {
         println!("seed {seed}: {violation}\n");
+        if violation.invariant == NO_PANIC {
+            println!("to run it again: {REPLAY} --seed {seed}");
+            return ExitCode::FAILURE;
+        }
         return explain(args, seed);
     }
     if hasty {
         println!("waking: too many attempts begin before other nodes could have told as well");
+        println!("{REPLAY} --from {from} --seeds {}", args.seeds);
         return ExitCode::FAILURE;
     }
-    if args.seeds >= ENOUGH {
+    if from == 0 && args.seeds >= ENOUGH {
         let never: Vec<&str> = found.counts.never().collect();
         if !never.is_empty() {
             println!("{} runs, and this never happened: {}", found.runs, never.join(", "));
@@ -85,11 +95,18 @@ fn work(args: &Args, next: &AtomicU64, to: u64, found: &Mutex<Found>) {
         if seed >= to {
             return;
         }
-        let outcome = run(&args.plan(seed), false);
+        let outcome = panic::catch_unwind(|| run(&args.plan(seed), false));
         let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
         found.runs += 1;
-        found.counts.merge(&outcome.counts);
-        if let Some(violation) = outcome.violation {
+        let violation = match outcome {
+            Ok(outcome) => {
+                found.counts.merge(&outcome.counts);
+                outcome.violation
+            }
+            // The message has been written to standard error.
+            Err(_) => Some(Violation { invariant: NO_PANIC, what: "see above".to_owned(), at: 0 }),
+        };
+        if let Some(violation) = violation {
             if found.failure.as_ref().is_none_or(|(other, _)| seed < *other) {
                 found.failure = Some((seed, violation));
             }
@@ -126,6 +143,12 @@ pub(crate) fn replay(args: &Args, seed: u64) -> ExitCode {
     }
 }
 
+/// What a run that panics is said to break.
+const NO_PANIC: &str = "no panic";
+
+/// The command that runs a seed again.
+const REPLAY: &str = "cargo run --release -p quorlock-sim --";
+
 /// How many lines before the end are shown of a seed that fails.
 const LAST_LINES: usize = 60;
 
@@ -144,6 +167,6 @@ fn explain(args: &Args, seed: u64) -> ExitCode {
     let skipped = outcome.trace.len().saturating_sub(LAST_LINES);
     println!("… {skipped} lines before\n");
     outcome.trace[skipped..].iter().for_each(|line| println!("{line}"));
-    println!("\nto see all of it: cargo run --release -p quorlock-sim -- --seed {seed}");
+    println!("\nto see all of it: {REPLAY} --seed {seed}");
     ExitCode::FAILURE
 }
