@@ -7,6 +7,8 @@ mod install;
 mod instructions;
 mod mutants;
 mod redis_py;
+mod suite;
+mod summary;
 mod test;
 mod wheels;
 

@@ -3,17 +3,18 @@
 #![expect(clippy::disallowed_methods, reason = "how long the tests take is nobody's lock")]
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, SKIP_LOG_VARIABLE, ServerBinary};
 
 use crate::cargo;
 use crate::install::server_or_exit;
+use crate::suite::{Conditions, Results, Suite, with_default_signals};
+use crate::summary::{Skips, Summary};
 use crate::{mutants, redis_py};
 
 /// How many seeds of the simulator belong to the tests.
@@ -24,7 +25,7 @@ const CHAOS: &str = "1";
 
 /// Runs every test of the workspace with a real server, and if all tests were asked for, the proofs:
 /// the simulator, the models, the mutants, and a minute of chaos. A test that skips itself, because
-/// the server cannot do what it needs, fails the run: what did not run was not shown to work.
+/// it needs what is not here, fails the run: what did not run was not shown to work.
 pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
     let server = match server_or_exit(workspace) {
@@ -32,57 +33,144 @@ pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> Exi
         Err(code) => return code,
     };
     eprintln!("xtask: testing with {server}");
-    let began = Instant::now();
-    let all = args.is_empty();
-    let mut times = Vec::new();
-    match run_with(workspace, &server, args.into_iter()) {
-        Ok(ExitCode::SUCCESS) if all => times.push(("tests", began.elapsed())),
-        Ok(code) => return code,
-        Err(error) => {
-            eprintln!("xtask: {error}");
-            return ExitCode::FAILURE;
-        }
+    if args.is_empty() {
+        return all(workspace, &server);
     }
-    for (name, proof) in PROOFS {
-        eprintln!("\nxtask: {name}");
-        let began = Instant::now();
-        let code = proof(workspace, &server);
-        times.push((name, began.elapsed()));
-        if code != ExitCode::SUCCESS {
-            eprintln!("xtask: {name}: failed");
-            return code;
-        }
-    }
-    println!("\nxtask: all of it in {:.0?}:", began.elapsed());
-    for (name, time) in times {
-        println!("  {:>4.0} s  {name}", time.as_secs_f64());
-    }
-    ExitCode::SUCCESS
+    some(workspace, &server, args).unwrap_or_else(|error| {
+        eprintln!("xtask: {error}");
+        ExitCode::FAILURE
+    })
 }
 
 type Proof = fn(&Path, &ServerBinary) -> ExitCode;
 
-/// What is more than a test, in this order, and how it is run.
-const PROOFS: [(&str, Proof); 4] = [
-    ("20 000 runs of the simulator", |workspace, _| {
-        prove(
-            workspace,
-            &["quorlock-sim", "--bin", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS],
-            None,
-        )
+/// What is more than a test, in this order: what it is, the command that runs it alone, and how it is
+/// run here.
+const PROOFS: [(&str, &str, Proof); 4] = [
+    (
+        "20 000 runs of the simulator",
+        "cargo run --release -p quorlock-sim -- --seeds 20000",
+        |workspace, _| {
+            let args = ["--bin", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS];
+            prove(workspace, "quorlock-sim", &args, None)
+        },
+    ),
+    ("the models", "cargo run --release -p quorlock-sim --bin quorlock-models", |workspace, _| {
+        prove(workspace, "quorlock-sim", &["--bin", "quorlock-models"], None)
     }),
-    ("the models", |workspace, _| {
-        prove(workspace, &["quorlock-sim", "--bin", "quorlock-models"], None)
-    }),
-    ("the mutants", |workspace, _| mutants::run(workspace)),
-    ("a minute of chaos", |workspace, server| {
-        prove(workspace, &["quorlock-chaos", "--", "--minutes", CHAOS], Some(server))
+    ("the mutants", "cargo xtask mutants", |workspace, _| mutants::run(workspace)),
+    ("a minute of chaos", "cargo xtask chaos", |workspace, server| {
+        prove(workspace, "quorlock-chaos", &["--", "--minutes", CHAOS], Some(server))
     }),
 ];
 
-fn prove(workspace: &Path, program: &[&str], server: Option<&ServerBinary>) -> ExitCode {
+/// Everything, whatever fails on the way: who waits for it wants to know all that is broken. The last
+/// lines name it.
+fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
+    let mut steps = Steps::new(2 + PROOFS.len());
+    steps.begin("build the tests");
+    let results = Suite::build(workspace).and_then(|suite| {
+        let jobs = jobs();
+        steps.begin(&format!("run {} test binaries, {jobs} at a time", suite.len()));
+        suite.run(&Conditions { server: None, jobs })
+    });
+    match &results {
+        Ok(results) => {
+            println!("xtask: {}, with {server}", results.told());
+            steps.failed.extend(results.what_failed());
+        }
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            steps.failed.push((why.clone(), "cargo test --workspace --no-run".to_owned()));
+            steps.number = 2;
+        }
+    }
+    for (name, again, proof) in PROOFS {
+        steps.begin(name);
+        if proof(workspace, server) != ExitCode::SUCCESS {
+            eprintln!("xtask: {name}: failed");
+            steps.failed.push((name.to_owned(), again.to_owned()));
+        }
+    }
+    steps.end(results.ok().as_ref())
+}
+
+/// How many test binaries run at a time. They mostly wait, but not only.
+fn jobs() -> usize {
+    std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 4))
+}
+
+/// How far it is.
+struct Steps {
+    count: usize,
+    number: usize,
+    began: Instant,
+    /// The steps so far, and when they began.
+    begun: Vec<(String, Instant)>,
+    /// What failed, and the command that does it again.
+    failed: Vec<(String, String)>,
+}
+
+impl Steps {
+    fn new(count: usize) -> Self {
+        let began = Instant::now();
+        Self { count, number: 0, began, begun: Vec::new(), failed: Vec::new() }
+    }
+
+    fn begin(&mut self, what: &str) {
+        self.number += 1;
+        let so_far = if self.failed.is_empty() {
+            String::new()
+        } else {
+            format!(", {} failed so far", self.failed.len())
+        };
+        let (number, count) = (self.number, self.count);
+        println!(
+            "\nxtask: step {number} of {count}, after {}{so_far}: {what}",
+            clock(self.began.elapsed())
+        );
+        self.begun.push((what.to_owned(), Instant::now()));
+    }
+
+    /// Prints what it all comes to. `results` are those of the tests, if they could be built.
+    fn end(self, results: Option<&Results>) -> ExitCode {
+        let ends = self.begun.iter().skip(1).map(|(_, began)| *began).chain([Instant::now()]);
+        println!("\nxtask: all of it in {}:", clock(self.began.elapsed()));
+        for ((what, began), end) in self.begun.iter().zip(ends) {
+            println!("  {:>7}  {what}", clock(end.duration_since(*began)));
+        }
+        if !self.failed.is_empty() {
+            println!(
+                "\nxtask: {} failed; each with the command that runs it again:",
+                self.failed.len()
+            );
+        }
+        for (what, again) in &self.failed {
+            println!("  FAILED {what}\n         {again}");
+        }
+        if let Some(Results { sum, skips, .. }) = results {
+            println!(
+                "xtask: {} passed, {} failed, {} skipped",
+                sum.passed, sum.failed, skips.skipped
+            );
+        }
+        if self.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// `12:07` are twelve minutes.
+pub(crate) fn clock(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+fn prove(
+    workspace: &Path,
+    package: &str,
+    args: &[&str],
+    server: Option<&ServerBinary>,
+) -> ExitCode {
     let mut command = cargo(workspace);
-    command.args(["run", "--release", "--package"]).args(program);
+    command.args(["run", "--release", "--package", package]).args(args);
     if let Some(server) = server {
         command.env(SERVER_VARIABLE, &server.path);
     }
@@ -96,11 +184,8 @@ fn prove(workspace: &Path, program: &[&str], server: Option<&ServerBinary>) -> E
     }
 }
 
-fn run_with(
-    workspace: &Path,
-    server: &ServerBinary,
-    args: impl Iterator<Item = OsString>,
-) -> io::Result<ExitCode> {
+/// The tests that cargo chooses with these arguments, run by cargo.
+fn some(workspace: &Path, server: &ServerBinary, args: Vec<OsString>) -> io::Result<ExitCode> {
     let skip_log = tempfile::NamedTempFile::new()?;
     let mut command = with_default_signals(cargo(workspace));
     if let Some(folder) = redis_py::ensure(workspace) {
@@ -109,7 +194,6 @@ fn run_with(
     let mut tests = command
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(args)
-        .env(SERVER_VARIABLE, &server.path)
         .env(REQUIRE_VARIABLE, "1")
         .env(SKIP_LOG_VARIABLE, skip_log.path())
         .stdout(Stdio::piped())
@@ -123,95 +207,17 @@ fn run_with(
         sum.add(&String::from_utf8_lossy(&line));
     }
     let status = tests.wait()?;
-    let skipped = fs::read_to_string(skip_log.path())?;
-    sum.skipped = skipped.lines().count();
+    let noted = fs::read_to_string(skip_log.path())?;
+    let skips = Skips::of(&noted);
 
-    print!("\n{skipped}");
-    println!("xtask: {sum}, with {server}");
+    print!("\n{noted}");
+    for test in &sum.failures {
+        println!("  FAILED {test}");
+    }
+    println!("xtask: {sum}, {skips} in {} test binaries, with {server}", sum.results);
     let cargos = status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1));
     Ok(match cargos {
-        0 if sum.skipped > 0 => ExitCode::FAILURE,
+        0 if skips.skipped > 0 => ExitCode::FAILURE,
         code => ExitCode::from(code),
     })
-}
-
-/// Signals that this process ignores, as one started in the background by a script does, would be
-/// ignored by the tests and all they start, some of which are about signals. `env` of coreutils can
-/// take that back; elsewhere the command stays as it is.
-fn with_default_signals(command: Command) -> Command {
-    const RESET: &str = "--default-signal=HUP,INT,QUIT";
-    let works = Command::new("env").args([RESET, "true"]).stderr(Stdio::null()).status();
-    if !works.is_ok_and(|status| status.success()) {
-        return command;
-    }
-    let mut wrapped = Command::new("env");
-    wrapped.arg(RESET).arg(command.get_program()).args(command.get_args());
-    if let Some(folder) = command.get_current_dir() {
-        wrapped.current_dir(folder);
-    }
-    wrapped
-}
-
-/// The sum of the lines with which each test binary closes.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Summary {
-    binaries: usize,
-    passed: usize,
-    failed: usize,
-    ignored: usize,
-    skipped: usize,
-}
-
-impl Summary {
-    /// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …` and no other line.
-    fn add(&mut self, line: &str) {
-        let Some((_, counts)) =
-            line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
-        else {
-            return;
-        };
-        self.binaries += 1;
-        for count in counts.split(';') {
-            let mut words = count.split_whitespace();
-            let Some(number) = words.next().and_then(|number| number.parse::<usize>().ok()) else {
-                continue;
-            };
-            match words.next() {
-                Some("passed") => self.passed += number,
-                Some("failed") => self.failed += number,
-                Some("ignored") => self.ignored += number,
-                _ => {}
-            }
-        }
-    }
-}
-
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { binaries, passed, failed, ignored, skipped } = self;
-        write!(
-            f,
-            "{passed} tests passed, {failed} failed, {ignored} ignored, {skipped} skipped \
-             in {binaries} test binaries"
-        )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_closing_lines_add_up() {
-        let mut sum = Summary::default();
-        for line in [
-            "running 3 tests",
-            "test result_of_a_test: 9 passed; ... ok",
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "test result: FAILED. 11 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.63s",
-        ] {
-            sum.add(line);
-        }
-        assert_eq!(sum, Summary { binaries: 2, passed: 14, failed: 2, ignored: 1, skipped: 0 });
-    }
 }

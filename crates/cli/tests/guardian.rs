@@ -245,21 +245,26 @@ fn run_tests() -> ExitCode {
         }
     }
     let chosen = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part));
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed) = (0, Vec::new());
     for (name, test) in TESTS.iter().filter(|(name, _)| chosen(name)) {
         let began = boot_ns();
         let ok = catch_unwind(AssertUnwindSafe(test)).is_ok();
         let took_ms = (boot_ns() - began) / MS;
         println!("test {name} ... {} ({took_ms} ms)", if ok { "ok" } else { "FAILED" });
-        *(if ok { &mut passed } else { &mut failed }) += 1;
+        if ok { passed += 1 } else { failed.push(name) }
     }
-    let result = if failed == 0 { "ok" } else { "FAILED" };
-    let filtered = TESTS.len() - passed - failed;
+    if !failed.is_empty() {
+        println!("\nfailures:");
+        failed.iter().for_each(|name| println!("    {name}"));
+    }
+    let result = if failed.is_empty() { "ok" } else { "FAILED" };
+    let filtered = TESTS.len() - passed - failed.len();
     println!(
-        "\ntest result: {result}. {passed} passed; {failed} failed; 0 ignored; 0 measured; \
-        {filtered} filtered out\n"
+        "\ntest result: {result}. {passed} passed; {} failed; 0 ignored; 0 measured; \
+        {filtered} filtered out\n",
+        failed.len()
     );
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 type Test = (&'static str, fn());

@@ -114,7 +114,8 @@ pub fn find_named(name: Option<&str>, workspace: Option<&Path>) -> Result<Server
     ServerBinary::at(&file).map_err(|why| format!("--server {name}: {why}"))
 }
 
-/// Every usable server, each version once, in the order in which [`find_in`] prefers them.
+/// Every usable server, each version once, in the order in which [`find_in`] prefers them. With
+/// `QUORLOCK_SERVER` that one alone.
 ///
 /// # Errors
 /// [`NotFound`] when there is none, or when `QUORLOCK_SERVER` is unusable.
@@ -194,8 +195,11 @@ impl Places {
     }
 
     fn all(&self) -> Result<Vec<ServerBinary>, NotFound> {
+        if let Some(named) = self.named()? {
+            return Ok(vec![named]);
+        }
         let mut all: Vec<ServerBinary> = Vec::new();
-        for found in self.named()?.into_iter().chain(self.on_path()).chain(self.fetched()) {
+        for found in self.on_path().chain(self.fetched()) {
             let known =
                 all.iter().any(|seen| (seen.flavor, seen.version) == (found.flavor, found.version));
             if !known {
@@ -334,17 +338,14 @@ mod tests {
             workspaces: vec![dir.path().to_path_buf()],
         };
         assert_eq!(places.best().unwrap().path, named);
-        let all: Vec<_> = places.all().unwrap().iter().map(|found| found.version).collect();
-        let expected = [
-            version(6, 2, 14),
-            version(7, 0, 15),
-            version(8, 0, 0),
-            version(9, 1, 2),
-            version(8, 1, 8),
-        ];
-        assert_eq!(all, expected, "each version once, the preferred first");
+        let all = |places: &Places| -> Vec<_> {
+            places.all().unwrap().iter().map(|found| found.version).collect()
+        };
+        assert_eq!(all(&places), [version(6, 2, 14)], "whoever names one means that one");
 
         places.named = None;
+        let expected = [version(7, 0, 15), version(8, 0, 0), version(9, 1, 2), version(8, 1, 8)];
+        assert_eq!(all(&places), expected, "each version once, the preferred first");
         assert_eq!(places.best().unwrap().path, redis, "redis-server comes before valkey-server");
         places.path.clear();
         assert_eq!(places.best().unwrap().path, newest);

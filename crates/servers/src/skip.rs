@@ -28,16 +28,29 @@ pub fn find_or_skip(test: &str) -> Option<ServerBinary> {
     }
 }
 
+/// How the line of [`not_for`] begins.
+pub const NOT_FOR: &str = "NOT FOR ";
+
 /// Says on the standard error, where the test harness does not swallow it, that a test did not
 /// run, and notes it in the file that `QUORLOCK_SKIP_LOG` names.
 pub fn skip(test: &str, why: &str) {
-    let line = format!("SKIPPED ({why}): {test}\n");
+    tell(test, &format!("SKIPPED ({why}): {test}\n"));
+}
+
+/// The same for a test that is about what other versions do than this one: with those it runs, so
+/// nobody need count it among what was not shown.
+pub fn not_for(binary: &ServerBinary, test: &str, why: &str) {
+    let ServerBinary { flavor, version, .. } = binary;
+    tell(test, &format!("{NOT_FOR}{flavor} {version} ({why}): {test}\n"));
+}
+
+fn tell(test: &str, line: &str) {
     // The harness captures what `eprintln!` prints, not what is written to the stream itself.
     let shown = io::stderr().write_all(line.as_bytes());
     let noted = env::var_os(SKIP_LOG_VARIABLE).map_or(Ok(()), |path| {
         OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
     });
     if let Err(error) = shown.and(noted) {
-        panic!("{test} was skipped ({why}), and that cannot be told: {error}");
+        panic!("{test} was skipped, and that cannot be told: {error}");
     }
 }
