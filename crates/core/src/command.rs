@@ -405,6 +405,9 @@ pub enum FailureKind {
     Redirected,
     /// An answer that does not fit the command.
     Protocol,
+    /// The node has said so much that nobody had asked for that its connection was closed. It is connected
+    /// to again after a while.
+    Flooding,
     /// Any other error that the node answered.
     Rejected,
     /// The node was started, or lost its data, or was taken into use, so short a time ago that locks
@@ -473,6 +476,7 @@ impl fmt::Display for FailureKind {
             Self::Busy => "is busy with a script",
             Self::Redirected => "redirects the key",
             Self::Protocol => "answered out of protocol",
+            Self::Flooding => "shut out for flooding",
             Self::Rejected => "answered with an error",
             Self::Quarantined => "quarantined",
             Self::Unsafe => "refused as unsafe",

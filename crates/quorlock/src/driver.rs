@@ -31,7 +31,7 @@ use crate::client::{Common, NodeStanding};
 use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held, Limit};
 use crate::node::line::{Line, Order};
-use crate::node::{BoxFuture, Key, News, Node};
+use crate::node::{BoxFuture, Inbox, Key, Node};
 
 /// What callers and guards ask of the driver.
 #[derive(Debug)]
@@ -173,6 +173,8 @@ pub(crate) struct Driver {
     events: UnboundedReceiver<Event>,
     /// Keeps the channel open: when no node is left there is silence, not an end.
     _event_sender: UnboundedSender<Event>,
+    /// What nodes have said unasked.
+    inbox: Inbox,
     /// The ways to the nodes; `None` for one whose node has panicked.
     lines: Vec<Option<Line>>,
     outbox: Vec<Vec<Order>>,
@@ -242,10 +244,11 @@ impl Driver {
         let marker = (rules.guard != RestartGuard::Off).then(|| rules.marker.clone());
         let names = rules.names.clone();
         let (event_sender, events) = unbounded_channel();
+        let inbox = Inbox::new(nodes.len());
         let backgrounds = FuturesUnordered::new();
         let mut lines = Vec::new();
         for (id, node) in quorum.node_ids().zip(nodes) {
-            let news = News::new(id, event_sender.clone()).with_marker(marker.clone());
+            let news = inbox.news(id).with_marker(marker.clone());
             let background = node.background(news);
             backgrounds.push(AssertUnwindSafe(background).catch_unwind());
             lines.push(Some(Line::new(id, node.clone(), clock, event_sender.clone())));
@@ -259,6 +262,7 @@ impl Driver {
             common,
             events,
             _event_sender: event_sender,
+            inbox,
             outbox: lines.iter().map(|_| Vec::new()).collect(),
             effects: Vec::new(),
             begins: VecDeque::new(),
@@ -344,6 +348,7 @@ impl Driver {
             }
         }
         self.poll_backgrounds(cx);
+        self.inbox.take(cx, answered);
         // The sender is our own, so the channel never ends.
         let _ = self.events.poll_recv_many(cx, answered, EVENTS_MAX);
         let nobody_is_left =

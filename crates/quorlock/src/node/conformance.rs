@@ -21,8 +21,8 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ use tokio::time::{Instant, sleep};
 use quorlock_core::info::Info;
 
 use super::{
-    Adopted, Answer, Answers, Batch, BoxFuture, Command, Counter, FailureKind, Holding, Key,
-    MarkerSeen, MemoryNode, News, Node, NodeState, Proof, Stamp, Value,
+    Adopted, Answer, Answers, Batch, BoxFuture, Command, Counter, FailureKind, Holding, Inbox, Key,
+    MarkerSeen, MemoryNode, Node, NodeState, Proof, Stamp, Value,
 };
 use crate::clock::Clock;
 
@@ -98,7 +98,7 @@ pub struct Subject {
     node: Arc<dyn Node>,
     outside: Box<dyn Outside>,
     background: JoinHandle<()>,
-    news: Mutex<UnboundedReceiver<Event>>,
+    news: Inbox,
     marker: Key,
     /// The connection that the last answers came from; none yet.
     epoch: AtomicU64,
@@ -108,11 +108,11 @@ impl Subject {
     /// Takes a node, and a way to its keys past it. Must be called inside a tokio runtime.
     pub fn new(node: impl Node, outside: impl Outside) -> Self {
         let node: Arc<dyn Node> = Arc::new(node);
-        let (events, receiver) = unbounded_channel();
         let marker = new_key("marker");
-        let news = News::new(NodeId::new(0), events).with_marker(Some(marker.clone()));
+        let inbox = Inbox::new(1);
+        let news = inbox.news(NodeId::new(0)).with_marker(Some(marker.clone()));
         let background = tokio::spawn(node.background(news));
-        let (outside, news) = (Box::new(outside), Mutex::new(receiver));
+        let (outside, news) = (Box::new(outside), inbox);
         Self { node, outside, background, news, marker, epoch: AtomicU64::new(0) }
     }
 
@@ -160,16 +160,20 @@ impl Subject {
 
     /// The keys that the node next says have changed.
     async fn next_news(&self) -> Vec<Key> {
-        let next = |cx: &mut std::task::Context<'_>| match self.news.lock() {
-            Ok(mut news) => news.poll_recv(cx),
-            Err(_) => Poll::Ready(None),
-        };
+        let mut events = Vec::new();
         loop {
-            match poll_fn(next).await {
-                // Everything has changed: there is a new connection.
-                Some(Event::Pushed { keys: None, .. }) => {}
-                Some(Event::Pushed { keys: Some(keys), .. }) => return keys,
-                other => panic!("the node has said {other:?}"),
+            poll_fn(|cx| {
+                self.news.take(cx, &mut events);
+                if events.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+            })
+            .await;
+            for event in events.drain(..) {
+                match event {
+                    // Everything has changed: there is a new connection.
+                    Event::Pushed { keys: None, .. } => {}
+                    Event::Pushed { keys: Some(keys), .. } => return keys,
+                    other => panic!("the node has said {other:?}"),
+                }
             }
         }
     }

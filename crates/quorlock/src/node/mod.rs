@@ -9,6 +9,7 @@ mod config;
 pub mod conformance;
 pub(crate) mod line;
 mod memory;
+mod news;
 mod redis;
 
 use std::fmt;
@@ -23,6 +24,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 pub use self::config::{NodeConfig, NodeConfigError, Tls};
 pub use self::memory::MemoryNode;
+pub(crate) use self::news::Inbox;
+pub use self::news::News;
 pub use self::redis::RedisNode;
 pub(crate) use self::redis::{Exam, Reply};
 pub use quorlock_core::{
@@ -102,58 +105,6 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     fn background(&self, news: News) -> BoxFuture<()> {
         let _ = news;
         Box::pin(std::future::pending())
-    }
-}
-
-/// Takes what a node says unasked: that keys have changed which a client is waiting for.
-///
-/// A hint, and no more: clients ask again before they believe anything, and a lock that nobody
-/// speaks of is tried when its keys must have expired. So it may be said too often, or for nothing;
-/// but what is not said makes a client wait longer.
-#[derive(Clone, Debug)]
-pub struct News {
-    node: NodeId,
-    events: UnboundedSender<Event>,
-    marker: Option<Key>,
-}
-
-impl News {
-    pub(crate) fn new(node: NodeId, events: UnboundedSender<Event>) -> Self {
-        Self { node, events, marker: None }
-    }
-
-    pub(crate) fn with_marker(self, marker: Option<Key>) -> Self {
-        Self { marker, ..self }
-    }
-
-    /// Under which key the node's marker is, if the client looks whether its nodes are to be trusted.
-    /// A node that can be restarted, or lose its data, then has to prove itself with every batch
-    /// ([`Proof::Seen`]): with what it says of itself, if the connection is new or there is a
-    /// [`Command::Greet`] in the batch, before all else; and with its marker behind all else, if there is
-    /// a command about votes or it has said what it is.
-    pub fn marker(&self) -> Option<&Key> {
-        self.marker.as_ref()
-    }
-
-    /// These keys have changed: been set, deleted, given another time to live, or have expired.
-    pub fn changed(&self, keys: Vec<Key>) {
-        self.tell(Some(keys));
-    }
-
-    /// All keys may have changed, and none is watched any more: there is a new connection, or all
-    /// data has been deleted.
-    pub fn all_changed(&self) {
-        self.tell(None);
-    }
-
-    /// The client is gone.
-    fn is_closed(&self) -> bool {
-        self.events.is_closed()
-    }
-
-    fn tell(&self, keys: Option<Vec<Key>>) {
-        // A failed send means that the driver is gone, and with it who would care.
-        let _ = self.events.send(Event::Pushed { node: self.node, keys });
     }
 }
 

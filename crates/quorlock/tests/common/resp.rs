@@ -243,7 +243,7 @@ impl Connection {
 }
 
 /// Takes the first message out of what has been read, if all of it is there.
-fn take_message(read: &mut Vec<u8>) -> Option<Vec<u8>> {
+pub(crate) fn take_message(read: &mut Vec<u8>) -> Option<Vec<u8>> {
     let length = message_length(read)?;
     Some(read.drain(..length).collect())
 }
@@ -288,7 +288,7 @@ fn strings(bytes: &[u8]) -> Vec<String> {
     strings
 }
 
-fn command_name(bytes: &[u8]) -> String {
+pub(crate) fn command_name(bytes: &[u8]) -> String {
     match &strings(bytes)[..] {
         [name, sub, ..] if name == "CLIENT" => format!("{name}|{sub}"),
         [name, ..] => name.clone(),

@@ -272,15 +272,14 @@ fn stranger() -> Failure {
 mod tests {
     use quorlock_core::NodeId;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
-    use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
+    use crate::node::Inbox;
 
     /// What becomes of a connection on which the server answers a login like this, and then a PING.
     async fn after_login(resp2: bool, answer: &str) -> Result<Skills, NotConnected> {
         let (ours, mut server) = duplex(1024);
-        let (sender, _events) = unbounded_channel();
-        let wire = Wire::new(Box::new(ours), News::new(NodeId::new(0), sender));
+        let wire = Wire::new(Box::new(ours), Inbox::new(1).news(NodeId::new(0)));
         let mut greeting = Greeting::default();
         let login: &[&str] = if resp2 { &["AUTH", "x"] } else { &["HELLO", "3"] };
         greeting.say(Purpose::Login, login);

@@ -6,13 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quorlock_core::{Failure, FailureKind, NodeId};
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
 use super::resp::{self, Reply};
 use super::speech::Delete;
 use super::{Connection, RedisNode};
-use crate::node::News;
+use crate::node::Inbox;
 
 /// One connection, and one question at a time.
 pub(crate) struct Exam {
@@ -26,9 +25,9 @@ impl Exam {
     /// Connects and logs in, within the node's bound for it.
     pub(crate) async fn begin(node: &RedisNode) -> Result<Self, Failure> {
         // Nobody waits for what it may say unasked.
-        let (nobody, _) = unbounded_channel();
+        let nobody = Inbox::new(1).news(NodeId::new(0));
         let shared = &node.shared;
-        let connection = shared.connect(&News::new(NodeId::new(0), nobody)).await?;
+        let connection = shared.connect(&nobody).await?;
         let speaks_resp3 = !shared.resp2.load(Ordering::Relaxed);
         let selects = shared.dialer.target.database != 0;
         Ok(Self { connection, speaks_resp3, selects, patience: shared.connect_timeout })

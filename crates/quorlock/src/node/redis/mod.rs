@@ -313,6 +313,14 @@ impl Shared {
             number,
         };
         let Skills { watches, sections, .. } = connection.skills;
+        if watches {
+            let watched =
+                commands.iter().filter(|command| matches!(command, Command::Watch { .. }));
+            let count = watched.count();
+            if count > 0 {
+                connection.wire.expect_pushes(count);
+            }
+        }
         let said = connection.wire.send(|out| {
             let mut count = looks.say_before(sections, out);
             for command in commands {
@@ -354,8 +362,10 @@ impl Shared {
             // Out of step somewhere: which of the other replies fit their commands cannot be told
             // either, so none of them counts (S22).
             _ => {
-                connection.wire.close(Failure::new(FailureKind::Protocol));
-                failed(Failure::new(FailureKind::Protocol))
+                let failure =
+                    Failure::new(FailureKind::Protocol).with_detail("its answers do not fit");
+                connection.wire.close(failure.clone());
+                failed(failure)
             }
         }
     }

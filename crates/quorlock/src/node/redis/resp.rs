@@ -24,6 +24,9 @@ pub(crate) enum Reply {
 /// More of a value is not kept: a key of ours may hold anything that a stranger has put there.
 pub(super) const BYTES_KEPT: usize = 64 * 1024;
 
+/// No server holds a longer value.
+const VALUE_MAX: usize = 512 * 1024 * 1024;
+
 /// No reply that anything here asks for is larger, long values aside.
 const REPLY_MAX: usize = 128 * 1024;
 
@@ -147,12 +150,15 @@ impl<'a> Reader<'a> {
     /// So many bytes and the end of a line.
     fn bytes(&mut self, size: &[u8], depth: usize) -> Result<Option<&'a [u8]>, Stop> {
         let Some(size) = length(size)? else { return Ok(None) };
+        if size > VALUE_MAX {
+            return Err(Stop::Malformed);
+        }
         if depth == 0 && size > BYTES_KEPT {
             self.surplus = size - BYTES_KEPT + 2;
             let bytes = self.take(BYTES_KEPT)?;
             return Ok(Some(bytes));
         }
-        let bytes = self.take(size.checked_add(2).ok_or(Stop::Malformed)?)?;
+        let bytes = self.take(size + 2)?;
         bytes.strip_suffix(b"\r\n").ok_or(Stop::Malformed).map(Some)
     }
 
@@ -272,6 +278,7 @@ mod tests {
             b"$-2\r\n",
             b"$3\r\nabcde",
             b"$99999999999999999999\r\n",
+            b"$536870913\r\n",
             b"*1\r\n$9223372036854775807\r\n",
             b"*2000000000\r\n$2000000\r\n",
             b">-1\r\n",

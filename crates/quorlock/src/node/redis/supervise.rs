@@ -18,13 +18,27 @@ const PROBE_EVERY: Duration = Duration::from_secs(15);
 /// The delays between attempts to connect: from, to.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// The longest delay for a server that floods us or does not speak our language.
+const BACKOFF_OFFENDED: Duration = Duration::from_secs(30);
+
+/// Who has behaved for so long is as good as new.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
+
 pub(super) async fn supervise(shared: Arc<Shared>, news: News) {
     let mut failures: u32 = 0;
+    let mut offences: u32 = 0;
     loop {
         match shared.connect(&news).await {
             Ok(connection) => {
                 let made_at = Instant::now();
-                watch_over(&shared, connection, &news).await;
+                let failure = watch_over(&shared, connection, &news).await;
+                if is_offence(&failure) {
+                    if made_at.elapsed() >= FORGIVEN_AFTER {
+                        offences = 0;
+                    }
+                    shared.shut_out(&failure, &mut offences).await;
+                    continue;
+                }
                 // It broke just now: perhaps only the connection did, so the first attempt to
                 // make a new one has the benefit of the doubt, and commands wait for it.
                 shared.link.send_replace(Link::Connecting);
@@ -33,18 +47,26 @@ pub(super) async fn supervise(shared: Arc<Shared>, news: News) {
                 } else {
                     // But whoever takes every connection and breaks it at once is not to be
                     // asked as fast as we can.
-                    sleep(backoff(failures)).await;
+                    sleep(backoff(failures, BACKOFF.1)).await;
                     failures = failures.saturating_add(1);
                 }
+            }
+            Err(failure) if is_offence(&failure) => {
+                shared.shut_out(&failure, &mut offences).await;
             }
             Err(failure) => {
                 tracing::debug!(node = shared.name, %failure, "not connected");
                 shared.link.send_replace(Link::Down(failure));
-                sleep(backoff(failures)).await;
+                sleep(backoff(failures, BACKOFF.1)).await;
                 failures = failures.saturating_add(1);
             }
         }
     }
+}
+
+/// The connection did not break: the server has said what none of ours would say.
+fn is_offence(failure: &Failure) -> bool {
+    matches!(failure.kind(), FailureKind::Protocol | FailureKind::Flooding)
 }
 
 /// Closes a connection when it is no longer watched over, however that comes.
@@ -56,8 +78,8 @@ impl Drop for Watched {
     }
 }
 
-/// Watches over one connection, and those that replace it, until one breaks.
-async fn watch_over(shared: &Shared, connection: Arc<Connection>, news: &News) {
+/// Watches over one connection, and those that replace it, until one breaks; says why it did.
+async fn watch_over(shared: &Shared, connection: Arc<Connection>, news: &News) -> Failure {
     tracing::debug!(node = shared.name, epoch = connection.epoch, "connected");
     let mut connection = Watched(connection);
     shared.link.send_replace(Link::Up(connection.0.clone()));
@@ -68,8 +90,9 @@ async fn watch_over(shared: &Shared, connection: Arc<Connection>, news: &News) {
         tokio::select! {
             biased;
             () = current.wire.run() => {
-                tracing::debug!(node = shared.name, epoch = current.epoch, "disconnected");
-                return;
+                let failure = current.wire.why_closed();
+                tracing::debug!(node = shared.name, epoch = current.epoch, %failure, "disconnected");
+                return failure;
             }
             () = silence_or_pause(current) => {}
         }
@@ -88,7 +111,7 @@ async fn watch_over(shared: &Shared, connection: Arc<Connection>, news: &News) {
             // server only slept, what it was sent is executed in order.
             let replacement = tokio::select! {
                 biased;
-                () = current.wire.run() => return,
+                () = current.wire.run() => return current.wire.why_closed(),
                 replacement = shared.connect(news) => replacement,
             };
             let silent_for = current.wire.silent_for();
@@ -105,8 +128,8 @@ async fn watch_over(shared: &Shared, connection: Arc<Connection>, news: &News) {
                 Err(_) => {
                     tokio::select! {
                         biased;
-                        () = current.wire.run() => return,
-                        () = sleep(backoff(failures)) => {}
+                        () = current.wire.run() => return current.wire.why_closed(),
+                        () = sleep(backoff(failures, BACKOFF.1)) => {}
                     }
                     failures = failures.saturating_add(1);
                 }
@@ -135,6 +158,17 @@ fn probe(connection: &Connection) {
 }
 
 impl Shared {
+    /// Leaves the server alone for a while, for longer each time.
+    async fn shut_out(&self, failure: &Failure, offences: &mut u32) {
+        tracing::warn!("node {}: {failure}; it is left alone for a while", self.name);
+        // What comes now is not sent.
+        let detail = failure.detail().unwrap_or_default();
+        let unsent = Failure::unsent(failure.kind()).with_detail(detail);
+        self.link.send_replace(Link::Down(unsent));
+        sleep(backoff(*offences, BACKOFF_OFFENDED)).await;
+        *offences = offences.saturating_add(1);
+    }
+
     fn suspend(&self, connection: &Arc<Connection>, silent_for: Duration) {
         let detail = format!("no answer for {silent_for:.1?}");
         let failure = Failure::unsent(FailureKind::Suspended).with_detail(detail);
@@ -143,8 +177,8 @@ impl Shared {
 }
 
 /// Doubling, jittered in its upper half.
-fn backoff(failures: u32) -> Duration {
-    let full = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(BACKOFF.1);
+fn backoff(failures: u32, longest: Duration) -> Duration {
+    let full = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(longest);
     let word = getrandom::u32().unwrap_or(u32::MAX);
     full / 2 + (full / 2).mul_f64(f64::from(word) / f64::from(u32::MAX))
 }

@@ -5,6 +5,9 @@
 //! its way to the socket and back. Replies belong to the commands in the order of sending. A reply
 //! that nobody waits for, or that is none, means that the stream is out of step, and so would be all
 //! that follows (S22): the wire is closed, and what waited for a reply is told that it got none.
+//!
+//! A server is not trusted to be modest: what is kept of what it says is bounded, whatever it says, and one
+//! that [floods](Allowance) us with pushes is hung up on.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -35,6 +38,13 @@ const READ_SIZE: usize = 16 * 1024;
 /// A server that never stops talking is listened to for so long before others have their turn.
 const READS_MAX: usize = 64;
 
+/// And for so many pushes.
+const PUSHES_MAX: usize = 512;
+
+/// The replies to commands that were sent together are kept whole up to this; and so much more for each.
+const REPLIES_KEPT: usize = 1024 * 1024;
+const REPLY_KEPT: usize = 4096;
+
 /// Commands go in, replies come out, and time is kept of when the server last said anything.
 pub(super) struct Wire {
     inner: Mutex<Inner>,
@@ -57,7 +67,12 @@ struct Inner {
     /// So many bytes that come next are the rest of a long value.
     surplus: usize,
     awaited: VecDeque<Awaited>,
+    /// So many bytes were ever to be sent.
+    said: u64,
     news: News,
+    allowance: Allowance,
+    /// So many pushes have come since others had their turn.
+    pushes: usize,
     /// Wakes who reads.
     reader: Waker,
     /// When the server last gave a sign of life, or was first asked after a pause.
@@ -72,7 +87,11 @@ struct Inner {
 /// Commands that were sent together, and what has been said to them so far.
 struct Awaited {
     count: usize,
+    /// Of all that was ever said, their end.
+    end: u64,
     replies: Vec<Reply>,
+    /// How long they are, as far as they are kept.
+    kept: usize,
     done: oneshot::Sender<Vec<Reply>>,
 }
 
@@ -87,7 +106,10 @@ impl Wire {
             needed: 1,
             surplus: 0,
             awaited: VecDeque::new(),
+            said: 0,
             news,
+            allowance: Allowance::new(Instant::now()),
+            pushes: 0,
             reader: Waker::noop().clone(),
             alive_at: Instant::now(),
             idle: false,
@@ -110,7 +132,9 @@ impl Wire {
             if inner.socket.is_none() {
                 return Err(Failure::unsent(FailureKind::Unreachable));
             }
+            let before = inner.out.len();
             let count = write(&mut inner.out);
+            inner.said += (inner.out.len() - before) as u64;
             if count == 0 {
                 // Nothing was asked, and this is what is said to it.
                 let _ = done.send(Vec::new());
@@ -119,7 +143,8 @@ impl Wire {
             if inner.awaited.is_empty() {
                 inner.alive_at = Instant::now();
             }
-            inner.awaited.push_back(Awaited { count, replies: Vec::with_capacity(count), done });
+            let replies = Vec::with_capacity(count);
+            inner.awaited.push_back(Awaited { count, end: inner.said, replies, kept: 0, done });
             if std::mem::take(&mut inner.idle) {
                 self.busy.notify_one();
             }
@@ -131,6 +156,11 @@ impl Wire {
             self.close(broken(&error));
         }
         Ok(replies)
+    }
+
+    /// So many keys are watched now: each may be pushed once.
+    pub(super) fn expect_pushes(&self, keys: usize) {
+        self.lock().allowance.grant(keys as u64);
     }
 
     /// Reads, and writes what could not be written at once, until the wire is closed.
@@ -215,14 +245,18 @@ impl Inner {
         if let Poll::Ready(Err(error)) = self.write_out(cx) {
             return Poll::Ready(broken(&error));
         }
+        self.pushes = 0;
         for _ in 0..READS_MAX {
             match ready!(self.read_in(cx)) {
                 Ok(0) => return Poll::Ready(lost("the server has closed the connection")),
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(broken(&error)),
             }
-            if self.take_in().is_none() {
-                return Poll::Ready(Failure::new(FailureKind::Protocol));
+            if let Err(failure) = self.take_in() {
+                return Poll::Ready(failure);
+            }
+            if self.pushes >= PUSHES_MAX {
+                break;
             }
         }
         cx.waker().wake_by_ref();
@@ -253,47 +287,63 @@ impl Inner {
         Poll::Ready(Ok(count))
     }
 
-    /// Hands on what has been read. `None`: the stream is out of step.
-    fn take_in(&mut self) -> Option<()> {
-        self.alive_at = Instant::now();
+    /// Hands on what has been read. An error: the stream is out of step, or floods us.
+    fn take_in(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
         loop {
             let (start, end) = self.unread;
             let skipped = self.surplus.min(end - start);
+            if skipped > 0 {
+                self.alive_at = now;
+            }
             self.surplus -= skipped;
             self.unread.0 += skipped;
             if end - self.unread.0 < self.needed {
                 break;
             }
-            match resp::read(&self.input[self.unread.0..end]).ok()? {
+            let found = resp::read(&self.input[self.unread.0..end]);
+            match found.map_err(|_| out_of_step("it says what no server of ours would say"))? {
                 Found::Part { needed } => {
                     self.needed = needed;
                     break;
                 }
                 Found::Reply { reply, length, surplus } => {
+                    // Bytes alone are no sign of life: they may be a line that never ends.
+                    self.alive_at = now;
                     self.needed = 1;
                     self.unread.0 += length;
                     self.surplus = surplus;
-                    self.hand_on(reply)?;
+                    self.hand_on(reply, length, now)?;
                 }
             }
         }
         self.make_room();
-        Some(())
+        Ok(())
     }
 
-    fn hand_on(&mut self, reply: Reply) -> Option<()> {
+    fn hand_on(&mut self, reply: Reply, length: usize, now: Instant) -> Result<(), Failure> {
         if let Reply::Push(push) = reply {
+            self.pushes += 1;
+            self.allowance.take(1 + length as u64 / 1024, now)?;
             pass_on(push, &self.news);
-            return Some(());
+            return Ok(());
         }
-        let awaited = self.awaited.front_mut()?;
+        let written = self.said - (self.out.len() - self.written) as u64;
+        let Some(mut awaited) = self.awaited.pop_front() else {
+            return Err(out_of_step("it answered what nobody had asked"));
+        };
+        let reply = awaited.cut(reply, length)?;
         awaited.replies.push(reply);
-        if awaited.replies.len() == awaited.count {
-            let Awaited { replies, done, .. } = self.awaited.pop_front()?;
-            // Who waited may have gone.
-            let _ = done.send(replies);
+        if awaited.replies.len() < awaited.count {
+            self.awaited.push_front(awaited);
+            return Ok(());
         }
-        Some(())
+        if written < awaited.end {
+            return Err(out_of_step("it answered before it could have read the question"));
+        }
+        // Who waited may have gone.
+        let _ = awaited.done.send(awaited.replies);
+        Ok(())
     }
 
     /// There must be room to read to, and for the whole of a reply of which there is a part.
@@ -307,6 +357,72 @@ impl Inner {
             self.input.shrink_to_fit();
         }
     }
+}
+
+impl Awaited {
+    /// The next reply, as far as it can be kept: strangers may have put long values under many keys of ours.
+    /// All else that a server answers is short.
+    fn cut(&mut self, reply: Reply, length: usize) -> Result<Reply, Failure> {
+        if self.kept + length <= REPLIES_KEPT || length <= REPLY_KEPT {
+            self.kept += length;
+            return Ok(reply);
+        }
+        match reply {
+            Reply::Bytes(mut bytes) => {
+                bytes.truncate(REPLY_KEPT);
+                bytes.shrink_to_fit();
+                Ok(Reply::Bytes(bytes))
+            }
+            _ => Err(out_of_step("its answers are longer than any to such questions")),
+        }
+    }
+}
+
+/// How much a server may still push. It pushes once for each key that it was asked to watch, and when
+/// all data is deleted; who pushes more than that by far is not heard for long.
+#[derive(Debug)]
+struct Allowance {
+    left: u64,
+    since: Instant,
+}
+
+impl Allowance {
+    /// So many pushes at once, of up to a kilobyte each; longer ones count for more.
+    const MAX: u64 = 65_536;
+
+    /// So many a second that were not asked for.
+    const PER_SECOND: u64 = 1024;
+
+    fn new(now: Instant) -> Self {
+        Self { left: Self::MAX, since: now }
+    }
+
+    fn grant(&mut self, more: u64) {
+        self.left = self.left.saturating_add(more).min(Self::MAX);
+    }
+
+    fn take(&mut self, cost: u64, now: Instant) -> Result<(), Failure> {
+        let seconds = now.duration_since(self.since).as_secs();
+        if seconds > 0 {
+            self.grant(seconds.saturating_mul(Self::PER_SECOND));
+            self.since = now;
+        }
+        match self.left.checked_sub(cost) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(Failure::new(FailureKind::Flooding).with_detail(format!(
+                "it pushed {} messages more than it was asked for",
+                Self::MAX
+            ))),
+        }
+    }
+}
+
+/// What it says cannot be told apart any more.
+fn out_of_step(detail: &str) -> Failure {
+    Failure::new(FailureKind::Protocol).with_detail(detail)
 }
 
 /// Hands on which keys the server says have changed; nothing stands for all of them.
@@ -345,18 +461,24 @@ fn lost(detail: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use quorlock_core::{Event, NodeId};
 
     use super::super::resp::BYTES_KEPT;
     use super::*;
+    use crate::node::Inbox;
 
     /// A wire and its other end, of a pipe that takes so many bytes at a time.
-    fn pair(size: usize) -> (Wire, DuplexStream, UnboundedReceiver<Event>) {
+    fn pair(size: usize) -> (Wire, DuplexStream, Inbox) {
         let (ours, theirs) = duplex(size);
-        let (sender, events) = unbounded_channel();
-        (Wire::new(Box::new(ours), News::new(NodeId::new(0), sender)), theirs, events)
+        let inbox = Inbox::new(1);
+        (Wire::new(Box::new(ours), inbox.news(NodeId::new(0))), theirs, inbox)
+    }
+
+    fn pushed(inbox: &Inbox) -> Vec<Event> {
+        let mut events = Vec::new();
+        inbox.take(&mut Context::from_waker(Waker::noop()), &mut events);
+        events
     }
 
     fn ping(out: &mut Vec<u8>) -> usize {
@@ -366,7 +488,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn replies_come_in_order_in_whatever_pieces() {
-        let (wire, mut server, mut events) = pair(7);
+        let (wire, mut server, inbox) = pair(7);
         let talk = async {
             let twice = wire.send(|out| ping(out) + ping(out)).unwrap();
             let once = wire.send(ping).unwrap();
@@ -390,7 +512,7 @@ mod tests {
             () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
         }
         let keys = Some(vec![Key::from("k")]);
-        assert_eq!(events.try_recv(), Ok(Event::Pushed { node: NodeId::new(0), keys }));
+        assert_eq!(pushed(&inbox), [Event::Pushed { node: NodeId::new(0), keys }]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -441,6 +563,96 @@ mod tests {
             ((), ()) = async { tokio::join!(talk, serve) } => {}
             () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_pushes_ends_the_wire_and_pushes_that_were_asked_for_do_not() {
+        const PUSH: &[u8] = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+        for asked_for in [false, true] {
+            let (wire, mut server, inbox) = pair(1 << 16);
+            let serve = async {
+                for _ in 0..3 * Allowance::MAX / 64 {
+                    if asked_for {
+                        wire.expect_pushes(64);
+                    }
+                    if server.write_all(&PUSH.repeat(64)).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::select! { () = wire.run() => {} () = serve => {} }
+            assert_eq!(wire.is_closed(), !asked_for);
+            assert_eq!(wire.why_closed().kind() == FailureKind::Flooding, !asked_for);
+            assert_eq!(pushed(&inbox).len(), 1);
+        }
+        // A few hundred flushes a second are nobody's fault.
+        let (wire, mut server, _inbox) = pair(1 << 16);
+        let flushes = b">2\r\n$10\r\ninvalidate\r\n_\r\n".repeat(500);
+        let serve = async {
+            for _ in 0..2 * Allowance::MAX / 500 {
+                server.write_all(&flushes).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        tokio::select! { () = wire.run() => panic!("{}", wire.why_closed()), () = serve => {} }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_before_the_question_is_none() {
+        let (wire, mut server, _inbox) = pair(16);
+        let replies = wire.send(|out| ping(out) + ping(out)).unwrap();
+        server.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
+        wire.run().await;
+        assert_eq!(wire.why_closed().kind(), FailureKind::Protocol);
+        assert!(replies.await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_answers_to_many_questions_are_cut() {
+        let (wire, mut server, _inbox) = pair(1 << 16);
+        let long = [format!("${BYTES_KEPT}\r\n").as_bytes(), &[b'x'; BYTES_KEPT], b"\r\n"].concat();
+        let serve = async {
+            for _ in 0..512 {
+                server.write_all(&long).await.unwrap();
+            }
+        };
+        let talk = async {
+            let replies = wire.send(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
+            let replies = replies.await.unwrap();
+            let length = |reply: &Reply| match reply {
+                Reply::Bytes(bytes) => bytes.capacity(),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(length(&replies[0]), BYTES_KEPT, "few are kept whole");
+            assert!(replies.iter().map(length).sum::<usize>() < REPLIES_KEPT + 512 * REPLY_KEPT);
+        };
+        tokio::select! {
+            ((), ()) = async { tokio::join!(talk, serve) } => {}
+            () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
+        }
+        // What is no value is never so long.
+        let (wire, mut server, _inbox) = pair(1 << 16);
+        let replies = wire.send(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
+        let list = [b"*10000\r\n".as_slice(), &b":1\r\n".repeat(10_000)].concat();
+        let serve = async { while server.write_all(&list).await.is_ok() {} };
+        tokio::select! { () = wire.run() => {} () = serve => {} }
+        assert_eq!(wire.why_closed().kind(), FailureKind::Protocol);
+        assert!(replies.await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_without_end_is_no_sign_of_life() {
+        let (wire, mut server, _inbox) = pair(1024);
+        let _replies = wire.send(ping).unwrap();
+        let pause = Duration::from_secs(1);
+        let trickle = async {
+            for _ in 0..5 {
+                server.write_all(b"+").await.unwrap();
+                tokio::time::sleep(pause).await;
+            }
+        };
+        tokio::select! { () = wire.run() => panic!("{}", wire.why_closed()), () = trickle => {} }
+        assert_eq!(wire.silent_for(), Some(5 * pause));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,0 +1,165 @@
+//! A node that says more than anybody asked for takes neither memory nor locks from a client.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use common::resp::{command_name, take_message};
+use common::{NODE_TIMEOUT, PATIENCE, no_key_is_left, start, unguarded};
+use quorlock::node::{FailureKind, NodeState};
+use quorlock_servers::{Server, ServerOptions};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+
+/// What the hostile server says when it has greeted us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flood {
+    /// Pushes of keys that nobody watches, a new one each time.
+    Pushes,
+    /// The same with keys of a hundred kilobytes.
+    LongPushes,
+    /// Answers to nothing.
+    Replies,
+    /// A line that never ends.
+    Line,
+    /// A value that never ends, if it is asked for one.
+    Value,
+}
+
+struct Hostile {
+    url: String,
+    connections: Arc<AtomicUsize>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Hostile {
+    async fn start(flood: Flood) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("hostile=redis://{}", listener.local_addr().unwrap());
+        let (connections, bytes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+        let (count, said) = (connections.clone(), bytes.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(talk(stream, flood, said.clone()));
+            }
+        });
+        Self { url, connections, bytes }
+    }
+}
+
+/// Greets like a server, and then floods until the connection is closed.
+async fn talk(mut stream: TcpStream, flood: Flood, said: Arc<AtomicU64>) -> Option<()> {
+    let mut read = Vec::new();
+    let mut greeted = false;
+    while !(greeted && flood != Flood::Value) {
+        while let Some(command) = take_message(&mut read) {
+            let answer = match &*command_name(&command) {
+                "HELLO" => "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
+                "PING" => "+PONG\r\n",
+                "COMMAND" => "*2\r\n_\r\n_\r\n",
+                "GET" if flood == Flood::Value => {
+                    stream.write_all(b"$536870912\r\n").await.ok()?;
+                    return pour(stream, flood, &said).await;
+                }
+                "GET" => "_\r\n",
+                "PTTL" => ":-2\r\n",
+                "EVAL" | "EVALSHA" => ":1\r\n",
+                "SET" => {
+                    greeted = true;
+                    "+OK\r\n"
+                }
+                _ => "+OK\r\n",
+            };
+            stream.write_all(answer.as_bytes()).await.ok()?;
+        }
+        if stream.read_buf(&mut read).await.ok()? == 0 {
+            return None;
+        }
+    }
+    pour(stream, flood, &said).await
+}
+
+async fn pour(mut stream: TcpStream, flood: Flood, said: &AtomicU64) -> Option<()> {
+    if flood == Flood::Line {
+        stream.write_all(b"+").await.ok()?;
+    }
+    let push = |key: &str| format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n${}\r\n{key}\r\n", key.len());
+    let mut number = 0_u64;
+    loop {
+        let chunk = match flood {
+            Flood::Pushes => (number..number + 400).map(|n| push(&format!("{n:020}"))).collect(),
+            Flood::LongPushes => push(&format!("{number:020}").repeat(5000)),
+            Flood::Replies => "+OK\r\n".repeat(1000),
+            Flood::Line | Flood::Value => "x".repeat(64 * 1024),
+        };
+        number += 400;
+        stream.write_all(chunk.as_bytes()).await.ok()?;
+        said.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// What this process has in memory, in bytes.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Far more than a client needs, far less than a flood that is kept.
+const GROWTH_MAX: u64 = 48 * 1024 * 1024;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_floods_takes_neither_memory_nor_locks() {
+    let name = "a_node_that_floods_takes_neither_memory_nor_locks";
+    let Some(nodes) = start(name, 2, ServerOptions::default()) else { return };
+    for flood in [Flood::Pushes, Flood::LongPushes, Flood::Replies, Flood::Line, Flood::Value] {
+        flooded(&nodes, flood).await;
+        no_key_is_left(&*nodes).await;
+    }
+}
+
+async fn flooded(nodes: &[Server], flood: Flood) {
+    let hostile = Hostile::start(flood).await;
+    let urls = nodes.iter().map(Server::url).chain([hostile.url.clone()]);
+    let client = unguarded().nodes(urls).wait(PATIENCE).node_timeout(NODE_TIMEOUT).build().unwrap();
+    let before = resident();
+    let held = client.acquire("held").await.unwrap();
+    let begun = Instant::now();
+    let mut seen = None;
+    // It is hung up on, again and again; or at least nothing of what it says is kept.
+    let is_over = || match flood {
+        Flood::Value => hostile.bytes.load(Ordering::Relaxed) > 128 * 1024 * 1024,
+        _ => hostile.connections.load(Ordering::Relaxed) > 3,
+    };
+    while !is_over() {
+        assert!(begun.elapsed() < PATIENCE, "{flood:?}: never hung up on: {:?}", client.stats());
+        if flood == Flood::Value {
+            let _ = client.inspect("held").await;
+        }
+        let guard = client.acquire("orders").await.unwrap();
+        guard.extend().await.unwrap();
+        assert!(guard.is_valid());
+        let _ = guard.release().await;
+        if let NodeState::Down(failure) = &client.stats().nodes[2].state {
+            seen = Some(failure.clone());
+        }
+        let growth = resident().saturating_sub(before);
+        assert!(growth < GROWTH_MAX, "{flood:?}: {growth} bytes more than before");
+    }
+    assert!(held.is_valid(), "{flood:?}: held, and extended meanwhile");
+    let _ = held.release().await;
+    let expected = match flood {
+        Flood::Pushes | Flood::LongPushes => Some(FailureKind::Flooding),
+        Flood::Replies | Flood::Line => Some(FailureKind::Protocol),
+        // It is the length that values may have; what comes behind it is no answer.
+        Flood::Value => seen.as_ref().map(quorlock::node::Failure::kind),
+    };
+    assert_eq!(seen.as_ref().map(quorlock::node::Failure::kind), expected, "{flood:?}");
+    assert!(seen.iter().all(|failure| failure.detail().is_some()), "it says why: {seen:?}");
+    client.shutdown(PATIENCE).await.unwrap();
+    println!("{flood:?}: {} kB more than before", resident().saturating_sub(before) / 1024);
+}
