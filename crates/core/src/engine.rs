@@ -535,7 +535,12 @@ impl Engine {
             }
             Event::Connecting { node } => self.handle_connecting(node, now),
             Event::Connected { node } => self.handle_connected(node, now),
-            Event::Pushed { node, keys } => self.handle_push(node, keys.as_deref(), now, out),
+            Event::Pushed { node, keys } => {
+                if keys.is_none() {
+                    self.review_data(node, now, out);
+                }
+                self.handle_push(node, keys.as_deref(), now, out);
+            }
             Event::Extend { lock } => self.extend(lock, now, out),
             Event::RunOut { lock } => self.run_out(lock, now, out),
             Event::Release { lock, report } => self.release(lock, report, now, out),

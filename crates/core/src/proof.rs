@@ -17,8 +17,12 @@ pub enum Proof {
     Seen {
         /// On which connection, counted from one and growing.
         epoch: u64,
+        /// How often the node had said on this connection, before the last of these answers, that all of its
+        /// data was deleted or replaced. A node that cannot say so leaves it at zero.
+        flushes: u64,
         /// The answer to `INFO`, which was asked for before any other command of the batch. Part of the
-        /// first batch on every connection, and of every one with a [`Command::Greet`](crate::Command::Greet).
+        /// first batch on every connection, and of every one with a [`Command::Greet`](crate::Command::Greet);
+        /// but not if the data were replaced between it and the last answer.
         info: Option<Result<Arc<str>, Failure>>,
         /// The marker, which was read behind every other command of the batch. Part of every batch
         /// with `INFO`, or with a command about votes.

@@ -10,7 +10,7 @@
 //!                 sound, and marked for this run
 //!   Unverified ─────────────────────────────────────────► Trusted
 //!     │  ▲  ▲                                                │
-//!     │  │  └── marker changed, READONLY, a new connection ──┘
+//!     │  │  └── marker changed, READONLY, a new connection, a flush ──┘
 //!     │  └───── time is up: it is looked at again, adopted, marked
 //!     └──► Quarantined: started a moment ago, or the marker is missing
 //!     └──► Refused: a replica, one that evicts keys, another's, listed twice
@@ -134,8 +134,9 @@ pub(crate) struct Watch {
 /// What is known of one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Trust {
-    /// The connection that it was looked at on, if it has been.
-    epoch: u64,
+    /// The connection that it was looked at on, if it has been, and which of the data seen on it: how often
+    /// they had been deleted or replaced.
+    epoch: (u64, u64),
     standing: Standing,
     /// What the marker must say, while it is trusted.
     marker: Option<Arc<str>>,
@@ -266,7 +267,8 @@ impl Watch {
     pub(crate) fn handle_proof(
         &mut self,
         node: NodeId,
-        (epoch, info, marker): (u64, Option<Result<Arc<str>, Failure>>, &MarkerSeen),
+        epoch: (u64, u64),
+        (info, marker): (Option<Result<Arc<str>, Failure>>, &MarkerSeen),
         sent: Reading,
         now: Reading,
         todo: &mut Todo,
@@ -276,7 +278,10 @@ impl Watch {
             // Its connection has been replaced since, and its server perhaps too (S1).
             return self.doubts(Failure::new(FailureKind::Unverified));
         }
-        if epoch > trust.epoch {
+        let (connection, _) = trust.epoch;
+        // What was asked meanwhile came to nothing; a node that always says so is not asked all the time.
+        let in_vain = epoch > trust.epoch && connection == epoch.0 && trust.step == Step::Greeting;
+        if epoch > trust.epoch && (connection != epoch.0 || !mutant!(FlushKeepsTrust)) {
             trust.epoch = epoch;
             if !mutant!(NoVerificationOnReconnect) || trust.marker.is_none() {
                 trust.standing = Standing::Unverified;
@@ -295,7 +300,10 @@ impl Watch {
             if trust.standing == Standing::Trusted && is_gone {
                 trust.distrust();
             }
-            if trust.standing == Standing::Unverified && trust.step == Step::Rest {
+            if in_vain {
+                trust.round += 1;
+                trust.due = Some(now.after(LOOK_SOONEST));
+            } else if trust.standing == Standing::Unverified && trust.step == Step::Rest {
                 trust.greet(node, todo);
             }
         }
@@ -716,6 +724,14 @@ impl Watch {
         }
     }
 
+    /// Its data may have been deleted or replaced.
+    pub(crate) fn look_again(&mut self, node: NodeId, todo: &mut Todo) {
+        let trust = self.node_mut(node);
+        if trust.standing == Standing::Trusted && trust.step == Step::Rest {
+            trust.greet(node, todo);
+        }
+    }
+
     pub(crate) fn shift(&mut self, base: Reading) {
         let quarantine = self.rules.quarantine();
         for trust in &mut self.nodes {
@@ -728,7 +744,7 @@ impl Watch {
 impl Trust {
     const fn new() -> Self {
         Self {
-            epoch: 0,
+            epoch: (0, 0),
             standing: Standing::Unverified,
             marker: None,
             run_id: None,

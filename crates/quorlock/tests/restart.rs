@@ -334,6 +334,61 @@ async fn another_masters_data_is_noticed() {
     all_trusted(&client).await;
 }
 
+/// A master that becomes the replica of its own replica, which lags behind, and a master again: older data,
+/// with its own marker, on a connection that lasts. The server pushes that all data are others before it says
+/// anything else, and who hears that asks anew what it is.
+#[tokio::test]
+async fn older_data_of_its_own_are_noticed_on_a_connection_that_lasts() {
+    let servers = all_servers("older_data_of_its_own_are_noticed_on_a_connection_that_lasts");
+    let each = servers.into_iter().map(|binary| async move {
+        let options = with_args(&["--repl-diskless-sync-delay", "0"]);
+        let nodes = Nodes::start(&binary, 2, options).unwrap();
+        let clients = || strict(&nodes[..1]).build().unwrap();
+        let (client, rival) = (clients(), clients());
+        all_trusted(&client).await;
+        // The replica follows no more from here on.
+        follow(&nodes[1], &nodes[0]).await;
+        run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
+        all_trusted(&rival).await;
+        let holder = client.acquire("orders").auto_extend(false).await.unwrap();
+        follow(&nodes[0], &nodes[1]).await;
+        run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
+        assert_eq!(get(&nodes[0], "orders"), None, "the vote is forgotten");
+        assert!(get(&nodes[0], MARKER).is_some(), "and the marker is not");
+        unsafe_now(&rival).await;
+        drop(holder);
+        all_trusted(&rival).await;
+    });
+    each.collect::<JoinSet<()>>().join_all().await;
+}
+
+/// A partial resync carries out what the replica was told since, and changes nothing else: nothing is pushed.
+/// GUARANTEES.md says what follows from that.
+#[tokio::test]
+async fn a_partial_resync_keeps_what_the_node_was_told() {
+    let servers = all_servers("a_partial_resync_keeps_what_the_node_was_told");
+    let each = servers.into_iter().map(|binary| async move {
+        let options = with_args(&["--repl-diskless-sync-delay", "0"]);
+        let nodes = Nodes::start(&binary, 2, options).unwrap();
+        follow(&nodes[1], &nodes[0]).await;
+        for key in ["kept", "deleted"] {
+            run(&nodes[0], &["SET", key, "x", "PX", "60000"]);
+        }
+        eventually("the replica has them", || key_count(&nodes[1]) == 2).await;
+        run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
+        follow(&nodes[0], &nodes[1]).await;
+        run(&nodes[1], &["DEL", "deleted"]);
+        eventually("the other has followed", || key_count(&nodes[0]) == 1).await;
+        run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
+        let Reply::Bulk(Some(stats)) = run(&nodes[1], &["INFO", "stats"]) else { panic!() };
+        let stats = String::from_utf8_lossy(&stats).into_owned();
+        assert!(stats.contains("sync_partial_ok:1") && stats.contains("sync_full:0"), "{stats}");
+        assert_eq!(get(&nodes[0], "kept").as_deref(), Some("x"));
+        assert_eq!(get(&nodes[0], "deleted"), None);
+    });
+    each.collect::<JoinSet<()>>().join_all().await;
+}
+
 /// A server that reads its own data anew forgets nothing, and goes on voting.
 #[tokio::test]
 async fn a_reload_of_its_own_data_costs_no_vote() {

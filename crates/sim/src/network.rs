@@ -28,6 +28,8 @@ pub(crate) struct Wire {
     pub(crate) open_here: bool,
     /// The node still does.
     pub(crate) open_there: bool,
+    /// How often the node has said on it that all of its data are gone, or others.
+    pub(crate) flushes: u64,
     /// What arrives after this is lost: the connection broke while it was under way.
     pub(crate) lost_after: Time,
     /// What had not arrived when the connection died does not before this.
@@ -68,6 +70,7 @@ impl Network {
             node,
             open_here: true,
             open_there: true,
+            flushes: 0,
             lost_after: Time::MAX,
             held_until: 0,
             last: [0; 2],

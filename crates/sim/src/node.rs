@@ -245,6 +245,11 @@ impl ModelNode {
         }
     }
 
+    /// It tells connections what has changed.
+    pub fn pushes(&self) -> bool {
+        self.kind.pushes
+    }
+
     /// What connections are to be told since this was last asked.
     pub fn take_pushes(&mut self) -> Vec<(Connection, Key)> {
         std::mem::take(&mut self.pushes)

@@ -38,7 +38,7 @@ pub(crate) struct Proofs {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Line {
-    epoch: u64,
+    epoch: (u64, u64),
     /// What the marker must say: what it said when the node had just said what it is, if that fits.
     expected: Option<String>,
     /// The marker was there behind the last batch.
@@ -59,12 +59,14 @@ impl Proofs {
 
     /// What comes with a batch of answers.
     pub(crate) fn note(&mut self, client: ClientId, node: NodeIndex, proof: &Proof) {
-        let (Some(cluster), Proof::Seen { epoch, info, marker }) = (&self.cluster, proof) else {
+        let (Some(cluster), Proof::Seen { epoch, flushes, info, marker }) = (&self.cluster, proof)
+        else {
             return;
         };
         let line = self.lines.entry((client, node)).or_default();
-        if *epoch != line.epoch {
-            *line = Line { epoch: *epoch, ..Line::default() };
+        let epoch = (*epoch, *flushes);
+        if epoch != line.epoch {
+            *line = Line { epoch, ..Line::default() };
         }
         let MarkerSeen::Text(text) = marker else {
             line.marked = false;

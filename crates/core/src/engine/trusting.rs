@@ -36,11 +36,12 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) -> Option<Failure> {
-        let Proof::Seen { epoch, info, marker } = proof else { return None };
+        let Proof::Seen { epoch, flushes, info, marker } = proof else { return None };
         let watch = self.watch.as_mut()?;
         let was_trusted = *watch.node(node).standing() == Standing::Trusted;
         let mut todo = Todo::new();
-        let doubt = watch.handle_proof(node, (epoch, info, &marker), sent, now, &mut todo);
+        let doubt =
+            watch.handle_proof(node, (epoch, flushes), (info, &marker), sent, now, &mut todo);
         // Most of the time there is nothing to it.
         let is_trusted = *watch.node(node).standing() == Standing::Trusted;
         if !todo.is_empty() || !was_trusted || !is_trusted {
@@ -111,6 +112,16 @@ impl Engine {
         if matches!(failure, ReadOnly | Loading | MasterDown) {
             let mut todo = Todo::new();
             watch.suspect(node, &mut todo);
+            self.follow_trust(todo, now, out);
+        }
+    }
+
+    /// A node's data may be others by now: it is looked at again before it is asked for anything.
+    pub(super) fn review_data(&mut self, node: NodeId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(watch) = self.watch.as_mut() else { return };
+        let mut todo = Todo::new();
+        watch.look_again(node, &mut todo);
+        if !todo.is_empty() {
             self.follow_trust(todo, now, out);
         }
     }

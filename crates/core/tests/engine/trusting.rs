@@ -30,6 +30,8 @@ struct Server {
     started: i64,
     epoch: u64,
     greeted: u64,
+    /// How often it has said on its connection that its data are others.
+    flushes: u64,
     marker: Option<String>,
     adoption: Option<(String, i64)>,
     keys: BTreeMap<String, (i64, quorlock_core::Value)>,
@@ -50,6 +52,7 @@ impl Server {
             started,
             epoch: 1,
             greeted: 0,
+            flushes: 0,
             marker: None,
             adoption: None,
             keys: BTreeMap::new(),
@@ -66,6 +69,7 @@ impl Server {
         self.run += 100;
         self.started = now;
         self.epoch += 1;
+        self.flushes = 0;
         self.promoted = -1;
         if !keeps_data {
             self.flush();
@@ -272,7 +276,7 @@ impl Scene {
             None => MarkerSeen::Missing,
             Some(text) => MarkerSeen::Text(text.clone()),
         };
-        let proof = Proof::Seen { epoch: server.epoch, info, marker };
+        let proof = Proof::Seen { epoch: server.epoch, flushes: server.flushes, info, marker };
         Event::Answered { node: NodeId::new(node), sent, proof, answers }
     }
 
@@ -491,6 +495,53 @@ fn data_that_vanishes_on_a_living_connection_is_noticed() {
     assert_eq!(scene.trusted(), 3, "it is adopted anew");
 }
 
+/// A master that was the replica of its own lagging replica for a moment has older data, with its own
+/// marker. It has said so between the answers: what comes behind counts only if it is verified anew (F12).
+#[test]
+fn data_that_are_replaced_on_a_living_connection_are_noticed_by_the_push() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    assert_eq!(scene.outcome(1), Some(Ok(())));
+    for server in &mut scene.servers[..2] {
+        server.keys.clear();
+        server.promoted = 15;
+        server.flushes += 1;
+    }
+    let mut rival = rival_tries(&mut scene);
+    assert!(!is_held(&rival, 1), "a new connection sees it");
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    scene.acquire(3, Wait::Once);
+    assert_eq!(scene.outcome(3).map(|it| it.is_ok()), Some(false), "and so does the old one");
+    assert_eq!(scene.trusted(), 1);
+    // Where nothing was lost, it is asked once more what it is, and that is all.
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    scene.servers.iter_mut().for_each(|server| server.flushes += 1);
+    scene.acquire(2, Wait::For(Duration::from_secs(1)));
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    scene.pass(SECOND / 2);
+    assert_eq!(scene.outcome(2), Some(Ok(())));
+    assert_eq!(scene.trusted(), 3);
+}
+
+/// Who is told so looks at once, not when somebody wants a lock.
+#[test]
+fn a_flush_push_is_followed_by_a_look() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    let greets = |scene: &Scene| {
+        let greets = scene.sent.iter().filter(|(_, command)| *command == Command::Greet);
+        greets.count()
+    };
+    let before = greets(&scene);
+    scene.servers[0].promoted = 15;
+    scene.servers[0].flushes += 1;
+    scene.tell(Event::Pushed { node: NodeId::new(0), keys: None });
+    assert_eq!(greets(&scene), before + 1);
+    assert_eq!(scene.trusted(), 2);
+}
+
 #[test]
 fn who_has_another_list_is_told_so_with_both() {
     let mut scene = Scene::settled();
@@ -584,7 +635,7 @@ fn a_node_that_turns_read_only_and_back_is_looked_at_again() {
     scene.tell(Event::Answered {
         node: NodeId::new(0),
         sent: at(0),
-        proof: Proof::Seen { epoch: 1, info: None, marker },
+        proof: Proof::Seen { epoch: 1, flushes: 0, info: None, marker },
         answers: vec![(ticket, Answer::Failed(failure))],
     });
     assert_eq!(scene.trusted(), 2);

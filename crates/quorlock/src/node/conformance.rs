@@ -127,7 +127,7 @@ impl Subject {
         let votes = commands.iter().any(Command::is_about_votes);
         let before = self.outside.value(&self.marker);
         let answers = self.give(commands).await.answers().await.0;
-        if let Proof::Seen { epoch, info, marker } = &answers.proof {
+        if let Proof::Seen { epoch, info, marker, .. } = &answers.proof {
             let last = self.epoch.swap(*epoch, Ordering::Relaxed);
             assert!(*epoch >= 1 && *epoch >= last, "connections are counted from one");
             let asks_info = *epoch != last || greets;

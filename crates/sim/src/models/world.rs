@@ -400,7 +400,8 @@ impl Step<'_> {
         } else {
             MarkerSeen::NotAsked
         };
-        (answer, Proof::Seen { epoch, info, marker })
+        // Its nodes push nothing: it is the harder case.
+        (answer, Proof::Seen { epoch, flushes: 0, info, marker })
     }
 
     /// A node carries out a command of a dead connection.

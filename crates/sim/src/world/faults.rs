@@ -383,22 +383,24 @@ impl World {
         let other = (node + 1 + self.chance(Fault::Distrust).index(nodes)) % nodes;
         let changes = match self.chance(Fault::Distrust).below(4) {
             0 => false,
-            // Nodes further on alone take over the data of others: else one could get back its own marker
-            // with older data, which is noticed at the next look alone (GUARANTEES.md says so).
+            // Nodes further on alone take over the data of others, so that it is not the same everywhere.
             choice if choice == 1 || other >= node => {
                 self.servers[node].node.flush();
                 true
             }
+            // Another's data, which may be older data with its own marker. Nodes that tell nobody that their
+            // data were replaced are noticed at the next look alone (GUARANTEES.md says so): their
+            // connections do not outlive it.
             2 => {
+                self.servers[node].cut_when_cured |= !self.servers[node].node.pushes();
                 let other = self.servers[other].node.clone();
                 self.servers[node].node.copy(&other, self.now);
                 true
             }
-            // Its own replica's, which lags behind: older data with its own marker. Connections do not
-            // outlive that, for on living ones it would be noticed at the next look alone.
+            // Its own replica's, which lags behind: older data with its own marker. The same.
             _ => {
                 let writes = 1 + self.chance(Fault::Distrust).index(8);
-                self.servers[node].cut_when_cured = true;
+                self.servers[node].cut_when_cured |= !self.servers[node].node.pushes();
                 self.servers[node].node.undo(writes)
             }
         };

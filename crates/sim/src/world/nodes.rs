@@ -106,6 +106,7 @@ impl World {
         let looks = parcel.looks;
         let info = looks.filter(|looks| looks.info);
         let info = info.map(|_| self.servers[node].node.info(self.now));
+        let first = self.network.wires[parcel.wire].flushes;
         let mut flush_at = self.flush_within(parcel.orders.len());
         for (place, (ticket, command)) in parcel.orders.iter().enumerate() {
             if flush_at.take_if(|at| *at == place).is_some() {
@@ -140,7 +141,10 @@ impl World {
                 Some(Ok(Some(text))) => MarkerSeen::Text(text),
                 Some(Err(failure)) => MarkerSeen::Failed(failure),
             };
-            Proof::Seen { epoch: looks.epoch, info, marker }
+            // What it was before its data were replaced says nothing of what it is now.
+            let flushes = self.network.wires[parcel.wire].flushes;
+            let info = info.filter(|_| first == flushes);
+            Proof::Seen { epoch: looks.epoch, flushes, info, marker }
         });
         self.deliver_pushes(node);
         if duplicate {
@@ -185,14 +189,18 @@ impl World {
         }
     }
 
-    /// Every client that is connected is told that everything has changed.
+    /// Every client that is connected is told that everything has changed, by nodes that can: before the next
+    /// reply, however much later it looks at that.
     pub(crate) fn push_everything(&mut self, node: NodeIndex) {
         let open = |it: &crate::network::Wire| it.node == node && it.open_here && it.open_there;
         let wires: Vec<usize> =
             (0..self.network.wires.len()).filter(|wire| open(&self.network.wires[*wire])).collect();
         for wire in wires {
             let arrival = self.network.stray(wire, self.now);
-            self.plan_at(arrival, Happening::Push { wire, key: None });
+            if self.servers[node].node.pushes() {
+                self.network.wires[wire].flushes += 1;
+                self.plan_at(arrival, Happening::Push { wire, key: None });
+            }
         }
     }
 

@@ -329,11 +329,13 @@ impl Shared {
             let marker = connection.marker.as_ref();
             count + marker.map_or(0, |marker| looks.say_behind(marker, out))
         });
-        let replies = match said {
-            Ok(replies) => replies.await,
+        let said = match said {
+            Ok(said) => said.await,
             Err(unsent) => return failed(unsent),
         };
-        let Ok(replies) = replies else { return failed(connection.wire.why_closed()) };
+        let Ok(wire::Said { replies, flushes }) = said else {
+            return failed(connection.wire.why_closed());
+        };
         // What came in one piece with something out of step cannot be told from it (S22).
         if let Some(failure) = connection.wire.why_out_of_step() {
             return failed(failure);
@@ -342,7 +344,7 @@ impl Shared {
         let mut replies = replies.into_iter();
         let before = looks.info.then(|| replies.next()).flatten();
         let behind = looks.marker.then(|| replies.next_back()).flatten();
-        let seen = Seen::read(before, behind);
+        let seen = Seen::read(before, behind, flushes);
         let (mut answers, mut unclear) = (Vec::with_capacity(commands.len()), Vec::new());
         let mut in_step = true;
         for command in commands {

@@ -45,17 +45,25 @@ impl Looks {
 /// What was seen of a server beside the answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
+    /// How often the server had said that its data are others.
+    flushes: u64,
     info: Option<Result<Arc<str>, Failure>>,
     marker: MarkerSeen,
 }
 
 impl Seen {
-    /// Reads the first reply and the last one, as far as they were asked for; `None` if one is out of
-    /// step.
-    pub(super) fn read(before: Option<Reply>, behind: Option<Reply>) -> Option<Self> {
+    /// Reads the first reply and the last one, as far as they were asked for, and how often the server had
+    /// said before each that its data are others; `None` if one is out of step.
+    pub(super) fn read(
+        before: Option<Reply>,
+        behind: Option<Reply>,
+        (first, flushes): (u64, u64),
+    ) -> Option<Self> {
         let info = before.map(info_of);
         let info = info.map_or(Some(None), |info| info.map(Some))?;
-        Some(Self { info, marker: behind.map_or(Some(MarkerSeen::NotAsked), marker_of)? })
+        // What it was before its data were replaced says nothing of what it is now.
+        let info = info.filter(|_| first == flushes);
+        Some(Self { flushes, info, marker: behind.map_or(Some(MarkerSeen::NotAsked), marker_of)? })
     }
 
     /// This, and what was seen later in the same batch. A vote counts only if both looks saw the same
@@ -69,11 +77,14 @@ impl Seen {
                 Failure::new(FailureKind::Unverified).with_detail("its marker changed meanwhile"),
             ),
         };
-        Self { info: self.info.or(later.info), marker }
+        let flushes = later.flushes;
+        let info = later.info.or(self.info.filter(|_| self.flushes == flushes));
+        Self { flushes, info, marker }
     }
 
     pub(super) fn into_proof(self, epoch: u64) -> Proof {
-        Proof::Seen { epoch, info: self.info, marker: self.marker }
+        let Self { flushes, info, marker } = self;
+        Proof::Seen { epoch, flushes, info, marker }
     }
 }
 
@@ -125,7 +136,7 @@ mod tests {
     use super::*;
 
     fn seen(marker: MarkerSeen) -> Seen {
-        Seen { info: None, marker }
+        Seen { flushes: 0, info: None, marker }
     }
 
     fn text(text: &str) -> MarkerSeen {
@@ -155,20 +166,29 @@ mod tests {
     #[test]
     fn what_was_said_is_read_and_what_does_not_fit_is_not() {
         let bytes = |text: &str| Some(Reply::Bytes(text.into()));
-        let read = Seen::read(bytes("txt:# Server\r\n"), bytes("m")).unwrap();
+        let at_once = (1, 1);
+        let read = Seen::read(bytes("txt:# Server\r\n"), bytes("m"), at_once).unwrap();
         assert_eq!(read.info, Some(Ok("# Server\r\n".into())));
         assert_eq!(read.marker, text("m"));
-        let nothing = Seen { info: None, marker: MarkerSeen::NotAsked };
-        assert_eq!(Seen::read(None, None), Some(nothing));
-        assert_eq!(Seen::read(None, Some(Reply::Nil)).unwrap().marker, MarkerSeen::Missing);
-        assert_eq!(Seen::read(Some(Reply::Okay), None), None);
-        assert_eq!(Seen::read(None, Some(Reply::Int(1))), None);
+        let nothing = Seen { flushes: 1, info: None, marker: MarkerSeen::NotAsked };
+        assert_eq!(Seen::read(None, None, at_once), Some(nothing));
+        let missing = Seen::read(None, Some(Reply::Nil), at_once).unwrap();
+        assert_eq!(missing.marker, MarkerSeen::Missing);
+        assert_eq!(Seen::read(Some(Reply::Okay), None, at_once), None);
+        assert_eq!(Seen::read(None, Some(Reply::Int(1)), at_once), None);
+        // It says what it was before its data were replaced.
+        let before = Seen::read(bytes("# Server\r\n"), bytes("m"), (1, 2)).unwrap();
+        assert_eq!(before, Seen { flushes: 2, info: None, marker: text("m") });
+        let earlier = Seen::read(bytes("# Server\r\n"), bytes("m"), at_once).unwrap();
+        let again = |flushes| Seen::read(None, bytes("m"), (flushes, flushes)).unwrap();
+        assert_eq!(earlier.clone().and_later(again(2)), before);
+        assert_eq!(earlier.clone().and_later(again(1)), earlier);
     }
 
     #[test]
     fn who_lacks_a_right_is_told_which_and_what_to_do() {
         let error = "NOPERM this user has no permissions to run the 'info' command";
-        let read = Seen::read(Some(Reply::Error(error.to_owned())), None).unwrap();
+        let read = Seen::read(Some(Reply::Error(error.to_owned())), None, (0, 0)).unwrap();
         let Some(Err(failure)) = read.info else { panic!("an error") };
         assert_eq!(failure.kind(), FailureKind::Forbidden);
         assert!(failure.detail().is_some_and(|detail| detail.contains("+info")), "{failure}");

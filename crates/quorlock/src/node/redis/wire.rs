@@ -69,6 +69,8 @@ struct Inner {
     awaited: VecDeque<Awaited>,
     /// So many bytes were ever to be sent.
     said: u64,
+    /// How often the server has said that all of its data are gone, or others.
+    flushes: u64,
     news: News,
     allowance: Allowance,
     /// So many pushes have come since others had their turn.
@@ -92,7 +94,18 @@ struct Awaited {
     replies: Vec<Reply>,
     /// How long they are, as far as they are kept.
     kept: usize,
-    done: oneshot::Sender<Vec<Reply>>,
+    /// How often the server had said that its data are others, when the first reply came.
+    flushes: u64,
+    done: oneshot::Sender<Said>,
+}
+
+/// What was said to commands that were sent together.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub(super) replies: Vec<Reply>,
+    /// How often the server had said on this wire that all of its data are gone, or others: before the first
+    /// of the replies, and before the last.
+    pub(super) flushes: (u64, u64),
 }
 
 impl Wire {
@@ -107,6 +120,7 @@ impl Wire {
             surplus: 0,
             awaited: VecDeque::new(),
             said: 0,
+            flushes: 0,
             news,
             allowance: Allowance::new(Instant::now()),
             pushes: 0,
@@ -125,7 +139,7 @@ impl Wire {
     pub(super) fn send(
         &self,
         write: impl FnOnce(&mut Vec<u8>) -> usize,
-    ) -> Result<oneshot::Receiver<Vec<Reply>>, Failure> {
+    ) -> Result<oneshot::Receiver<Said>, Failure> {
         let (done, replies) = oneshot::channel();
         let result = {
             let inner = &mut *self.lock();
@@ -137,14 +151,15 @@ impl Wire {
             inner.said += (inner.out.len() - before) as u64;
             if count == 0 {
                 // Nothing was asked, and this is what is said to it.
-                let _ = done.send(Vec::new());
+                let _ = done.send(Said::default());
                 return Ok(replies);
             }
             if inner.awaited.is_empty() {
                 inner.alive_at = Instant::now();
             }
             let replies = Vec::with_capacity(count);
-            inner.awaited.push_back(Awaited { count, end: inner.said, replies, kept: 0, done });
+            let end = inner.said;
+            inner.awaited.push_back(Awaited { count, end, replies, kept: 0, flushes: 0, done });
             if std::mem::take(&mut inner.idle) {
                 self.busy.notify_one();
             }
@@ -325,7 +340,9 @@ impl Inner {
         if let Reply::Push(push) = reply {
             self.pushes += 1;
             self.allowance.take(1 + length as u64 / 1024, now)?;
-            pass_on(push, &self.news);
+            if pass_on(push, &self.news) {
+                self.flushes += 1;
+            }
             return Ok(());
         }
         let written = self.said - (self.out.len() - self.written) as u64;
@@ -333,6 +350,9 @@ impl Inner {
             return Err(out_of_step("it answered what nobody had asked"));
         };
         let reply = awaited.cut(reply, length)?;
+        if awaited.replies.is_empty() {
+            awaited.flushes = self.flushes;
+        }
         awaited.replies.push(reply);
         if awaited.replies.len() < awaited.count {
             self.awaited.push_front(awaited);
@@ -342,7 +362,8 @@ impl Inner {
             return Err(out_of_step("it answered before it could have read the question"));
         }
         // Who waited may have gone.
-        let _ = awaited.done.send(awaited.replies);
+        let flushes = (awaited.flushes, self.flushes);
+        let _ = awaited.done.send(Said { replies: awaited.replies, flushes });
         Ok(())
     }
 
@@ -425,20 +446,25 @@ fn out_of_step(detail: &str) -> Failure {
     Failure::new(FailureKind::Protocol).with_detail(detail)
 }
 
-/// Hands on which keys the server says have changed; nothing stands for all of them.
-fn pass_on(push: Vec<Reply>, news: &News) {
+/// Hands on which keys the server says have changed; nothing stands for all of them, and then the answer is
+/// yes.
+fn pass_on(push: Vec<Reply>, news: &News) -> bool {
     let mut push = push.into_iter();
     if push.next().and_then(text) != Some("invalidate".to_owned()) {
-        return;
+        return false;
     }
     match push.next() {
         // What is no text is no key of ours.
         Some(Reply::List(keys)) => {
             news.changed(keys.into_iter().filter_map(text).map(Key::from).collect());
         }
-        Some(Reply::Nil) => news.all_changed(),
+        Some(Reply::Nil) => {
+            news.all_changed();
+            return true;
+        }
         _ => {}
     }
+    false
 }
 
 fn text(reply: Reply) -> Option<String> {
@@ -492,9 +518,10 @@ mod tests {
         let talk = async {
             let twice = wire.send(|out| ping(out) + ping(out)).unwrap();
             let once = wire.send(ping).unwrap();
-            assert_eq!(twice.await.unwrap(), [Reply::Okay, Reply::Int(2)]);
-            assert_eq!(once.await.unwrap(), [Reply::Nil]);
-            assert_eq!(wire.send(|_| 0).unwrap().await.unwrap(), [], "to nothing, nothing is said");
+            assert_eq!(twice.await.unwrap().replies, [Reply::Okay, Reply::Int(2)]);
+            assert_eq!(once.await.unwrap().replies, [Reply::Nil]);
+            let nothing = wire.send(|_| 0).unwrap().await.unwrap().replies;
+            assert_eq!(nothing, [], "to nothing, nothing is said");
             assert_eq!(wire.silent_for(), None);
         };
         let serve = async {
@@ -513,6 +540,39 @@ mod tests {
         }
         let keys = Some(vec![Key::from("k")]);
         assert_eq!(pushed(&inbox), [Event::Pushed { node: NodeId::new(0), keys }]);
+    }
+
+    /// In the order of the stream: behind the push, the data are others.
+    #[tokio::test(start_paused = true)]
+    async fn replies_tell_how_often_the_data_were_replaced_before_them() {
+        let (wire, mut server, inbox) = pair(1024);
+        let talk = async {
+            let asked: Vec<_> =
+                (0..4).map(|_| wire.send(|out| ping(out) + ping(out)).unwrap()).collect();
+            let mut told = Vec::new();
+            for said in asked {
+                told.push(said.await.unwrap().flushes);
+            }
+            assert_eq!(told, [(0, 0), (1, 1), (1, 2), (2, 2)]);
+        };
+        let serve = async {
+            let mut commands = [0; 8 * 14];
+            server.read_exact(&mut commands).await.unwrap();
+            let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+            let one = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+            let said = format!(
+                ":1\r\n:1\r\n{flush}:2\r\n{one}:2\r\n:3\r\n{flush}:3\r\n:4\r\n:4\r\n{flush}"
+            );
+            server.write_all(said.as_bytes()).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = talk => {}
+            () = serve => unreachable!(),
+            () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
+        }
+        // What stands for all is told once, however often it was said.
+        assert!(pushed(&inbox).contains(&Event::Pushed { node: NodeId::new(0), keys: None }));
     }
 
     #[tokio::test(start_paused = true)]
@@ -550,7 +610,7 @@ mod tests {
         let (wire, mut server, _events) = pair(1 << 16);
         let size = 40 * BYTES_KEPT;
         let talk = async {
-            let replies = wire.send(|out| ping(out) + ping(out)).unwrap().await.unwrap();
+            let replies = wire.send(|out| ping(out) + ping(out)).unwrap().await.unwrap().replies;
             assert_eq!(replies, [Reply::Bytes(vec![b'x'; BYTES_KEPT]), Reply::Int(7)]);
             assert!(wire.lock().input.capacity() < 2 * BYTES_KEPT);
         };
@@ -618,7 +678,7 @@ mod tests {
         };
         let talk = async {
             let replies = wire.send(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
-            let replies = replies.await.unwrap();
+            let replies = replies.await.unwrap().replies;
             let length = |reply: &Reply| match reply {
                 Reply::Bytes(bytes) => bytes.capacity(),
                 other => panic!("{other:?}"),
