@@ -324,7 +324,9 @@ impl Future for Acquiring {
 
 impl Drop for Acquiring {
     fn drop(&mut self) {
-        if let State::Asked(asked) = &self.state {
+        if let State::Asked(asked) = &self.state
+            && !mutant!(CancelUnsent)
+        {
             self.shared.common.asks.send(Ask::Cancel { lock: asked.lock });
         }
     }

@@ -241,6 +241,8 @@ impl Driver {
         (common, asks): (Weak<Common>, UnboundedReceiver<Ask>),
         (clock, ttl_max): (Clock, Duration),
     ) -> Self {
+        #[cfg(quorlock_mutants)]
+        crate::mutants::active();
         let marker = (rules.guard != RestartGuard::Off).then(|| rules.marker.clone());
         let names = rules.names.clone();
         let (event_sender, events) = unbounded_channel();
@@ -293,12 +295,13 @@ impl Driver {
                 alarm.set(delay);
             }
             let was_abandoned = self.drain_until.is_some();
+            let before = mutant!(CachedNow).then(|| self.clock.now());
             // What comes in by other ways than through tokio's own channels must not be held up by
             // tokio's budget for them.
             let gathered = poll_fn(|cx| self.gather(&mut asked, &mut answered, &mut alarm, cx));
             tokio::task::unconstrained(gathered).await;
             // Read after all of this came in: the reading that invariant S5 asks for.
-            let now = self.clock.now();
+            let now = before.unwrap_or_else(|| self.clock.now());
             self.entropy.expect(asked.len());
             for event in answered.drain(..) {
                 self.observe(&event, now);
@@ -356,7 +359,8 @@ impl Driver {
         let rings = alarm.poll(cx).is_ready();
         let has_been_abandoned = nobody_is_left && self.drain_until.is_none();
         if has_been_abandoned {
-            self.drain_until = Some(Instant::now() + self.drain_for);
+            let drain_for = if mutant!(NotDrained) { Duration::ZERO } else { self.drain_for };
+            self.drain_until = Some(Instant::now() + drain_for);
         }
         if has_been_abandoned || rings || !answered.is_empty() || !asked.is_empty() {
             return Poll::Ready(());
@@ -468,7 +472,14 @@ impl Driver {
                 }
             }
             Effect::Lost { lock, cause } => {
-                if let Some(held) = self.held.get(&lock) {
+                if let Some(held) = self.held.get(&lock).cloned() {
+                    if mutant!(LossToldLate) {
+                        let told = async move {
+                            tokio::task::yield_now().await;
+                            held.lose(cause);
+                        };
+                        return drop(tokio::spawn(told));
+                    }
                     held.lose(cause);
                 }
             }
@@ -517,6 +528,10 @@ impl Driver {
                      nodes' clocks agree"
                 );
             }
+            Effect::Begin { lock } if mutant!(BeginAtOnce) => {
+                let begin = self.begin(lock);
+                self.handle(begin, now);
+            }
             Effect::Begin { lock } => self.begins.push_back(lock),
         }
     }
@@ -535,7 +550,11 @@ impl Driver {
         let held = Arc::new(Held::new((lock, call.resource), id, (validity, limit), common));
         self.held.insert(lock, held.clone());
         // If the caller has gone, the guard comes back and is dropped, which releases the lock.
-        let _ = call.reply.send(Ok(Guard::new(held)));
+        if let Err(untaken) = call.reply.send(Ok(Guard::new(held)))
+            && mutant!(UntakenForgotten)
+        {
+            std::mem::forget(untaken);
+        }
     }
 
     fn begin(&mut self, lock: LockId) -> Event {
@@ -624,12 +643,17 @@ impl Entropy {
         let rest = self.bytes.len() - DRAW;
         token.copy_from_slice(&self.bytes[rest..rest + Token::BYTES]);
         word.copy_from_slice(&self.bytes[rest + Token::BYTES..]);
-        self.bytes.truncate(rest);
+        if !mutant!(TokenReused) {
+            self.bytes.truncate(rest);
+        }
         (Token::new(token), u64::from_le_bytes(word))
     }
 
     /// The turn is over.
     fn forget(&mut self) {
+        if mutant!(TokenReused) {
+            return;
+        }
         self.bytes.clear();
     }
 }

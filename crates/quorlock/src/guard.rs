@@ -315,7 +315,9 @@ impl Guard {
         let (reply, report) = oneshot::channel();
         self.held.end(Ended::Released);
         self.given_back = true;
-        self.held.common.asks.send(Ask::Release { lock: self.held.lock, reply: Some(reply) });
+        if !mutant!(ReleaseUnsent) {
+            self.held.common.asks.send(Ask::Release { lock: self.held.lock, reply: Some(reply) });
+        }
         (report, releasing)
     }
 
@@ -342,7 +344,8 @@ impl Drop for Guard {
     /// Gives the lock back: pushes the release into the client's queue. Never blocks, never panics,
     /// needs no runtime; in a forked child it does nothing, for the lock is the parent's.
     fn drop(&mut self) {
-        if self.given_back
+        if mutant!(DropKeeps)
+            || self.given_back
             || !self.held.is_own_process()
             || self.held.end(Ended::Released) == Some(Ended::Released)
         {
@@ -390,6 +393,10 @@ impl Held {
     pub(crate) fn update(&self, validity: Validity) {
         let now = self.common.clock.now();
         let mut state = self.state();
+        if mutant!(ValidAgain) {
+            (state.validity, state.ended) = (validity, None);
+            return;
+        }
         let ran_out = state.ended.is_none() && !state.validity.lasts(Duration::ZERO, now);
         if ran_out {
             state.ended = Some(Ended::Lost(self.why_run_out(now)));
@@ -405,6 +412,9 @@ impl Held {
     }
 
     fn tell_run_out(&self, cause: LossCause) {
+        if mutant!(EndUntold) {
+            return;
+        }
         self.common.asks.send(Ask::RunOut { lock: self.lock });
         self.warn(cause);
     }
@@ -442,6 +452,9 @@ impl Held {
     }
 
     fn wake(&self, state: &State) {
+        if mutant!(NobodyWoken) {
+            return;
+        }
         self.changed.notify_waiters();
         if state.blocked > 0 {
             self.changed_blocking.notify_all();

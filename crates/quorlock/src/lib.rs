@@ -24,6 +24,22 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+/// Whether a mistake is made that was switched on; see `mutants.rs`.
+#[cfg(quorlock_mutants)]
+macro_rules! mutant {
+    ($name:ident) => {
+        $crate::mutants::is_active($crate::mutants::Mutant::$name)
+    };
+}
+
+/// No mistake is ever made.
+#[cfg(not(quorlock_mutants))]
+macro_rules! mutant {
+    ($name:ident) => {
+        false
+    };
+}
+
 mod acquire;
 mod alarm;
 pub mod blocking;
@@ -36,6 +52,8 @@ mod error;
 mod guard;
 pub mod init;
 mod inspect;
+#[cfg(quorlock_mutants)]
+pub mod mutants;
 pub mod node;
 
 /// What is promised, what that rests on, and what happens when it does not hold.

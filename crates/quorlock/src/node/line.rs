@@ -76,9 +76,13 @@ impl Line {
     /// be told; wakes the task when there is more.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
         loop {
+            let before = self.told.len();
             while let Poll::Ready(Some(done)) = Pin::new(&mut self.in_flight).poll_next(cx) {
                 self.stamps.pop_front();
                 self.hand_on(done);
+            }
+            if mutant!(OutOfOrder) {
+                self.told[before..].reverse();
             }
             if !self.start() {
                 break;
@@ -171,6 +175,7 @@ impl Line {
         let Done { stamp, tickets, answers: Answers { mut answers, proof } } = done;
         // An answer to what was never sent is no vote (S4), whenever it is said to have been sent.
         let (sent, was_sent) = match stamp.sent() {
+            Some(_) if mutant!(TimedByAnswer) => (self.clock.now(), true),
             Some(sent) => (sent, true),
             None => (self.clock.now(), false),
         };

@@ -102,3 +102,13 @@ fn no_public_future_of_the_library_is_left_out() {
     let swept: Vec<String> = functions::names().into_iter().map(str::to_owned).collect();
     assert_eq!(public::futures_of_the_library(), swept, "in the library, and in functions.rs");
 }
+
+/// For `cargo xtask mutants`: each mistake's name, its layer, and whether this sweep is to see it.
+#[cfg(quorlock_mutants)]
+#[test]
+#[ignore = "lists and tests nothing"]
+fn list_mutants() {
+    for (name, layer, _, is_seen) in quorlock::mutants::ALL {
+        println!("mutant\t{name}\t{layer}\t{is_seen}");
+    }
+}

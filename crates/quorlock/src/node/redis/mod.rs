@@ -263,6 +263,7 @@ impl Shared {
             let (late, places): (Vec<usize>, Vec<usize>) =
                 asked.map(|(place, _)| *place).partition(|&place| {
                     sets_a_lock(&commands[place])
+                        && !mutant!(AskedAgainLate)
                         && (has_moved_on || is_released(&commands[place..]))
                 });
             for place in late {
@@ -293,7 +294,7 @@ impl Shared {
             }
         }
         match seen {
-            Some(seen) if connection.marker.is_some() => {
+            Some(seen) if connection.marker.is_some() && !mutant!(NothingProved) => {
                 Answers { answers, proof: seen.into_proof(connection.epoch) }
             }
             // Nobody looks; or there is nothing but failures.

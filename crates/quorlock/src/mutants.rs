@@ -1,0 +1,70 @@
+//! Mistakes in the shipped code, switched on from outside, to see that chaos and the cancellation sweep
+//! catch them.
+//!
+//! They exist only in a build with `--cfg quorlock_mutants`, as those of the engine
+//! (`quorlock_core::mutants`); in any other build `mutant!(…)` is the word `false`, and nothing is left of
+//! it. `QUORLOCK_MUTANT` names the one that is made, in the whole process; it is read once. A name of the
+//! engine's is handed on to it; one that nobody here knows is somebody else's.
+
+use std::sync::OnceLock;
+
+/// A mistake in the driver, the guard, the line or the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "each has its words in `ALL`")]
+pub enum Mutant {
+    CachedNow,
+    BeginAtOnce,
+    TokenReused,
+    UntakenForgotten,
+    NotDrained,
+    LossToldLate,
+    CancelUnsent,
+    ValidAgain,
+    EndUntold,
+    DropKeeps,
+    ReleaseUnsent,
+    NobodyWoken,
+    TimedByAnswer,
+    OutOfOrder,
+    NothingProved,
+    BrokenIsUnsent,
+    AskedAgainLate,
+}
+
+/// Every mistake: its name, the layer it is made in, and whether the cancellation sweep can see it. What it
+/// cannot see needs real connections, or clocks that go on by themselves: that is for chaos.
+pub const ALL: &[(&str, &str, Mutant, bool)] = &[
+    ("a clock read before the events are taken", "driver", Mutant::CachedNow, false),
+    ("an attempt begun before all is done", "driver", Mutant::BeginAtOnce, true),
+    ("one token for all attempts", "driver", Mutant::TokenReused, true),
+    ("a guard that nobody takes is forgotten", "driver", Mutant::UntakenForgotten, true),
+    ("what is owed is not drained", "driver", Mutant::NotDrained, true),
+    ("a loss told behind its release", "driver", Mutant::LossToldLate, true),
+    ("a dropped call is not cancelled", "call", Mutant::CancelUnsent, true),
+    ("a guard valid again after its loss", "guard", Mutant::ValidAgain, false),
+    ("an end that was seen is not told", "guard", Mutant::EndUntold, false),
+    ("a dropped guard is not released", "guard", Mutant::DropKeeps, true),
+    ("a release that is not sent", "guard", Mutant::ReleaseUnsent, true),
+    ("a change that wakes nobody", "guard", Mutant::NobodyWoken, true),
+    ("a vote counted from its answer", "line", Mutant::TimedByAnswer, false),
+    ("answers handed on out of order", "line", Mutant::OutOfOrder, false),
+    ("answers that are vouched for", "node", Mutant::NothingProved, false),
+    ("a broken connection had sent nothing", "node", Mutant::BrokenIsUnsent, false),
+    ("a script asked again behind its release", "node", Mutant::AskedAgainLate, false),
+];
+
+static ACTIVE: OnceLock<Option<Mutant>> = OnceLock::new();
+
+/// Whether this mistake is made.
+pub(crate) fn is_active(mutant: Mutant) -> bool {
+    active() == Some(mutant)
+}
+
+/// The mistake that the environment names, if it is one of these; the engine is told if it is one of its.
+pub(crate) fn active() -> Option<Mutant> {
+    *ACTIVE.get_or_init(|| {
+        let name = std::env::var("QUORLOCK_MUTANT").ok()?;
+        quorlock_core::mutants::switch_on(&name);
+        ALL.iter().find(|(known, ..)| *known == name).map(|(_, _, mutant, _)| *mutant)
+    })
+}

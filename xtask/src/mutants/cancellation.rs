@@ -1,0 +1,81 @@
+//! Mistakes in the shipped code: which of them does the cancellation sweep catch?
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{TARGET, UNMUTATED, in_time, output, output_in_time};
+use crate::cargo;
+
+/// What became of one mistake.
+pub(super) struct Row {
+    mutant: String,
+    layer: String,
+    /// The sweep is to see it.
+    is_expected: bool,
+    /// The sweep fails with it, or does not end.
+    is_caught: bool,
+}
+
+/// Builds the sweep, sees that it passes, and runs it with each mistake.
+pub(super) fn examine(workspace: &Path) -> Result<Vec<Row>, String> {
+    let program = build(workspace)?;
+    let unmutated = output_in_time(&mut Command::new(&program), UNMUTATED)?;
+    if !unmutated.status.success() {
+        let said = String::from_utf8_lossy(&unmutated.stdout);
+        return Err(format!("the cancellation sweep fails without any mistake:\n{said}"));
+    }
+    println!("no mistake: the cancellation sweep passes");
+    let list = output(Command::new(&program).args(["list_mutants", "--ignored", "--nocapture"]))?;
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    let mut rows = Vec::new();
+    for line in list.lines().filter_map(|line| Some(line.split_once("mutant\t")?.1)) {
+        let [mutant, layer, is_expected] = line.split('\t').collect::<Vec<_>>()[..] else {
+            return Err(format!("the sweep lists {line:?}"));
+        };
+        let run = &mut Command::new(&program);
+        // One that hangs is caught: the sweep itself bounds how often a future is polled.
+        let caught = in_time(run.env("QUORLOCK_MUTANT", mutant), super::TIME_OUT)?;
+        let is_caught = caught.is_none_or(|output| !output.status.success());
+        let [mutant, layer] = [mutant, layer].map(str::to_owned);
+        rows.push(Row { mutant, layer, is_expected: is_expected == "true", is_caught });
+    }
+    if rows.is_empty() {
+        return Err("the sweep lists no mistakes".to_owned());
+    }
+    Ok(rows)
+}
+
+/// Returns the test's program.
+fn build(workspace: &Path) -> Result<PathBuf, String> {
+    let built = cargo(workspace)
+        .args(["test", "--package", "quorlock", "--test", "cancellation", "--no-run"])
+        .args(["--message-format", "json", "--target-dir"])
+        .arg(workspace.join(TARGET))
+        .env("RUSTFLAGS", "--cfg quorlock_mutants")
+        .stderr(std::process::Stdio::inherit())
+        .output();
+    let built = built.map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&built.stdout);
+    let program =
+        said.lines().filter(|line| line.contains("\"name\":\"cancellation\"")).find_map(|line| {
+            Some(line.split_once("\"executable\":\"")?.1.split_once('"')?.0.to_owned())
+        });
+    match program {
+        Some(program) if built.status.success() => Ok(program.into()),
+        _ => Err("the cancellation sweep could not be built".to_owned()),
+    }
+}
+
+/// Prints the table; returns how many were missed that are to be seen.
+pub(super) fn report(rows: &[Row]) -> usize {
+    println!("\n| mistake in the shipped code | made in | cancellation |\n|---|---|---|");
+    for Row { mutant, layer, is_expected, is_caught } in rows {
+        let caught = match (is_caught, is_expected) {
+            (true, _) => "caught",
+            (false, true) => "**not caught**",
+            (false, false) => "– (left to chaos)",
+        };
+        println!("| {mutant} | {layer} | {caught} |");
+    }
+    rows.iter().filter(|row| row.is_expected && !row.is_caught).count()
+}
