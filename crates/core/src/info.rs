@@ -41,11 +41,12 @@ impl fmt::Display for Incomplete {
 pub const SECTIONS: [&str; 5] = ["server", "replication", "memory", "persistence", "stats"];
 
 /// What is looked for.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "run_id",
     "uptime_in_seconds",
     "role",
     "redis_mode",
+    "server_mode",
     "cluster_enabled",
     "loading",
     "async_loading",
@@ -86,7 +87,8 @@ impl Info {
             run_id: need("run_id")?.into(),
             uptime_s,
             is_master: need("role")? == "master",
-            is_cluster: find("redis_mode") == Some("cluster")
+            // Valkey has a name of its own for it.
+            is_cluster: ["redis_mode", "server_mode"].map(find).contains(&Some("cluster"))
                 || number("cluster_enabled") == Some(1),
             is_loading: [number("loading"), number("async_loading")].contains(&Some(1)),
             promoted_at: was_replica.then_some(promoted),
@@ -127,6 +129,7 @@ mod tests {
         assert_eq!(with("seconds:61", "seconds:-3598").unwrap().uptime_s, -3598);
         assert!(!with("role:master", "role:slave").unwrap().is_master);
         assert!(with("mode:standalone", "mode:cluster").unwrap().is_cluster);
+        assert!(with("redis_mode:standalone", "server_mode:cluster").unwrap().is_cluster);
         assert!(with("\nloading:0", "\nloading:1").unwrap().is_loading);
         assert!(with("async_loading:0", "async_loading:1").unwrap().is_loading);
         let promoted =
