@@ -486,7 +486,9 @@ async fn a_server_that_has_forgotten_the_scripts_is_told_them_again() {
         assert_eq!(released.outcome, Outcome::Released, "{released:?}");
         no_key_is_left(&nodes).await;
     }
-    assert!(calls(&nodes[0], "eval") >= 6, "the text was sent when the digest was not known");
+    // Where a command of the server's own gives back, only the extensions are scripts.
+    let scripts = if nodes[0].binary().has_delifeq() { 3 } else { 6 };
+    assert!(calls(&nodes[0], "eval") >= scripts, "the text was sent when the digest was unknown");
 }
 
 /// Many locks at a time on few connections, some of them given up half way.

@@ -12,14 +12,9 @@ use std::time::Duration;
 use common::{PATIENCE, all_servers, all_up, builder, calls, client, eventually, get, run};
 use common::{no_key_is_left, start};
 use quorlock::{Client, LossCause, NodeReleased, Outcome};
-use quorlock_servers::{Flavor, Nodes, Server, ServerBinary, ServerOptions};
+use quorlock_servers::{Nodes, Server, ServerBinary, ServerOptions};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-
-/// Valkey has `DELIFEQ` from 9.0 on.
-fn has_delifeq(binary: &ServerBinary) -> bool {
-    binary.flavor == Flavor::Valkey && binary.version.major >= 9
-}
 
 fn three(binary: &ServerBinary) -> Nodes {
     Nodes::start(binary, 3, ServerOptions::default()).unwrap()
@@ -48,7 +43,7 @@ async fn a_dropped_guard_is_released_by_the_servers_own_command_where_there_is_o
         forget_what_was_said(&nodes);
         drop(guard);
         no_key_is_left(&nodes).await;
-        let expected = if has_delifeq(&binary) { [1, 0, 0] } else { [0, 1, 0] };
+        let expected = if binary.has_delifeq() { [1, 0, 0] } else { [0, 1, 0] };
         for node in &nodes {
             assert_eq!(releases(node), expected, "{} {:?}", node.address(), binary.version);
         }
@@ -71,7 +66,7 @@ async fn a_release_works_when_the_scripts_are_gone() {
         let released = guard.release().await;
         assert_eq!(released.outcome, Outcome::Released, "{released:?}");
         no_key_is_left(&nodes).await;
-        let expected = if has_delifeq(&binary) { [1, 0, 0] } else { [0, 1, 1] };
+        let expected = if binary.has_delifeq() { [1, 0, 0] } else { [0, 1, 1] };
         for node in &nodes {
             assert_eq!(releases(node), expected, "{:?}", binary.version);
         }

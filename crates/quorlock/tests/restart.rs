@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::{PATIENCE, all_servers, calls, eventually, get, key_count, run};
 use quorlock::node::FailureKind;
-use quorlock::{AcquireError, Client, ClientBuilder, Guard, NodeStanding, RestartGuard};
-use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions, find_or_skip};
+use quorlock::{AcquireError, Client, ClientBuilder, Guard, NodeSaid, NodeStanding, RestartGuard};
+use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions, find_or_skip, not_for};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -58,9 +58,27 @@ async fn all_trusted(client: &Client) {
     eventually("nothing is held", || client.stats().releases_owed == 0).await;
 }
 
+/// A lock that is had without waiting for any quarantine. A node that a busy machine kept from answering
+/// in time is asked again.
+async fn without_a_wait(client: &Client) -> Guard {
+    let started = Instant::now();
+    let guard = client.acquire("orders").await.unwrap();
+    assert!(started.elapsed() < QUARANTINE, "{:?}", started.elapsed());
+    guard
+}
+
 /// Why a lock that nobody holds cannot be had right now.
 async fn unsafe_now(client: &Client) -> AcquireError {
-    let error = client.try_acquire("orders").await.unwrap_err();
+    let started = Instant::now();
+    let error = loop {
+        let error = client.try_acquire("orders").await.unwrap_err();
+        // A node that a busy machine kept from answering in time is asked again.
+        let late = error.nodes().iter().any(|node| matches!(node.said, NodeSaid::Nothing));
+        let settled = matches!(error, AcquireError::Unsafe(_)) || !late;
+        if settled || started.elapsed() > PATIENCE {
+            break error;
+        }
+    };
     assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
     assert!(!error.is_contended() && !error.lacks_rights(), "{error}");
     error
@@ -93,8 +111,10 @@ async fn a_server_is_waited_for_once_and_is_trusted_then() {
         }
         // Whoever comes after need not wait.
         let next = strict(&nodes).build().unwrap();
-        assert!(next.try_acquire("orders").await.unwrap().is_valid());
-        assert_eq!(standing(&next, 0).to_string(), "trusted");
+        assert!(without_a_wait(&next).await.is_valid());
+        // Two make a quorum: the third may not have answered yet.
+        let trusted = (0..3).filter(|place| standing(&next, *place).to_string() == "trusted");
+        assert!(trusted.count() >= 2, "{:?}", next.stats().nodes);
     });
     // All at a time, for they mostly wait.
     each.collect::<JoinSet<()>>().join_all().await;
@@ -112,7 +132,10 @@ async fn who_will_not_wait_is_told_how_long_it_would_take() {
     assert!(text.contains("too few nodes can be trusted, 2 of 3 must grant"), "{text}");
     let reason = ": quarantined: is new, or has lost its data, its votes count in 3 s";
     assert!(text.contains(reason), "{text}");
-    assert!(matches!(standing(&client, 0), NodeStanding::Quarantined { .. }));
+    // Two that may not vote settle it: the third may not even have answered yet.
+    let quarantined =
+        |place: &usize| matches!(standing(&client, *place), NodeStanding::Quarantined { .. });
+    assert!((0..3).filter(quarantined).count() >= 2, "{:?}", client.stats().nodes);
 
     // The same for a wait that is too short: there is no use in it.
     let short = Duration::from_millis(1500);
@@ -209,7 +232,7 @@ async fn clients_with_different_lists_are_told_both() {
             assert!(text.contains(settings), "{text}");
         }
     }
-    assert!(five.try_acquire("orders").await.is_ok(), "the others are not disturbed");
+    assert!(without_a_wait(&five).await.is_valid(), "the others are not disturbed");
 }
 
 /// One server by two addresses, which the client cannot tell from two servers: but it can be asked.
@@ -257,9 +280,18 @@ async fn servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_f
     let text = refusal_of(&evicting).await;
     assert!(text.contains("its maxmemory-policy is allkeys-lru"), "{text}");
     assert!(text.contains("CONFIG SET maxmemory-policy noeviction"), "{text}");
+}
 
+#[tokio::test]
+async fn a_server_in_cluster_mode_is_refused_with_the_reason_and_the_fix() {
+    let test = "a_server_in_cluster_mode_is_refused_with_the_reason_and_the_fix";
+    let Some(binary) = find_or_skip(test) else { return };
+    if binary.version.major < 7 {
+        return not_for(&binary, test, "the port of its cluster bus cannot be chosen");
+    }
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let clustered = server(&["--cluster-enabled", "yes", "--cluster-port", &free]);
+    let args = with_args(&["--cluster-enabled", "yes", "--cluster-port", &free]);
+    let clustered = Server::start(&binary, args).unwrap();
     let text = refusal_of(&clustered).await;
     assert!(text.contains("it is in cluster mode"), "{text}");
     assert!(text.contains("use independent masters"), "{text}");
@@ -293,7 +325,7 @@ async fn a_promoted_replica_is_waited_for() {
     all_trusted(&new).await;
     // It remains one that was promoted, and is waited for once.
     let next = strict(&nodes[1..]).build().unwrap();
-    assert!(next.try_acquire("orders").await.is_ok());
+    assert!(without_a_wait(&next).await.is_valid());
 }
 
 /// What is behind a client's back, on a connection that lasts.
@@ -433,7 +465,7 @@ async fn observing_tells_and_does_nothing_else() {
     let test = "observing_tells_and_does_nothing_else";
     let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
     let client = strict(&nodes).restart_guard(RestartGuard::Observe).build().unwrap();
-    let guard = client.try_acquire("orders").await.unwrap();
+    let guard = without_a_wait(&client).await;
     for (place, node) in nodes.iter().enumerate() {
         let is_told = || matches!(standing(&client, place), NodeStanding::Quarantined { .. });
         eventually("it is told", is_told).await;
@@ -441,7 +473,7 @@ async fn observing_tells_and_does_nothing_else() {
     }
     assert!(guard.release().await.is_released());
     let off = strict(&nodes).restart_guard(RestartGuard::Off).build().unwrap();
-    assert!(off.try_acquire("orders").await.is_ok());
+    assert!(without_a_wait(&off).await.is_valid());
     assert_eq!(standing(&off, 0), NodeStanding::Unguarded);
 }
 

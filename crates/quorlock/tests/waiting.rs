@@ -162,34 +162,30 @@ async fn redis_pys_release_wakes_a_waiter_that_says_nothing_meanwhile() {
 }
 
 /// Servers expire keys lazily, and the more others expire the later they say so. The waiter does not
-/// depend on it.
+/// depend on it: these never say so by themselves.
 #[tokio::test]
-async fn an_expired_lock_is_had_at_once_among_thousands_of_keys_that_expire() {
-    const TEST: &str = "an_expired_lock_is_had_at_once_among_thousands_of_keys_that_expire";
+async fn an_expired_lock_is_had_though_no_server_says_that_it_has_expired() {
+    const TEST: &str = "an_expired_lock_is_had_though_no_server_says_that_it_has_expired";
     const HELD: Duration = Duration::from_secs(1);
-    const CROWD: &str = "for i = 1, 5000 do \
-         local px = 60000 \
-         if i % 2 == 0 then px = 500 + i % 1000 end \
-         redis.call('SET', 'k:' .. i, 'v', 'PX', px) \
-         end";
     for binary in all_servers(TEST) {
-        let nodes = start(&binary, &[]);
+        let args: &[&str] = match binary.version.major {
+            ..7 => &[],
+            7.. => &["--enable-debug-command", "yes"],
+        };
+        let nodes = start(&binary, args);
         let client = client(&nodes);
         all_up(&client).await;
         for node in &nodes {
-            run(node, &["EVAL", CROWD, "0"]);
+            run(node, &["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
         }
         let before = Instant::now();
         is_taken(&nodes, HELD);
-        let taken = Instant::now();
         let (acquiring, told) = asleep(&client).await;
         let guard = acquiring.await.unwrap();
         // Servers reckon in whole milliseconds, of a clock that they read now and then.
         assert!(before.elapsed() + Duration::from_millis(5) >= HELD, "before it expired");
-        let late = taken.elapsed().saturating_sub(HELD);
-        assert!(late <= Duration::from_millis(250), "{late:?} after it expired");
         assert!(attempts(&told) <= 3, "{} attempts were in vain", attempts(&told));
-        assert!(guard.is_valid());
+        assert!(guard.release().await.is_released());
     }
 }
 

@@ -147,6 +147,11 @@ impl ServerBinary {
         })?;
         Ok(Self { path, flavor, version })
     }
+
+    /// It deletes a key if that has a value, in one command: Valkey from 9.0 on.
+    pub fn has_delifeq(&self) -> bool {
+        self.flavor == Flavor::Valkey && self.version.major >= 9
+    }
 }
 
 /// Reads `Redis server v=7.0.15 sha=…`.
