@@ -2,9 +2,11 @@
 
 mod bench;
 mod chaos;
+mod debian;
 mod demo;
 mod install;
 mod instructions;
+mod matrix;
 mod mutants;
 mod redis_py;
 mod suite;
@@ -24,10 +26,13 @@ cargo xtask COMMAND
                 and see that no two hold one lock; --negative: see that this would be noticed
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
-                Without ARGS also 20 000 runs of the simulator, the models, the mutants and a
-                minute of chaos
+                Without ARGS also 20 000 pinned runs of the simulator and as many that nobody has
+                seen, the models, the mutants and a minute of chaos, whatever fails on the way;
+                the last lines name all that failed
   instructions  count the client's instructions per pair with valgrind; --guard: with the
                 restart guard as well
+  matrix tests  every test three times in a row on one core with another load beside it, then with
+                each server version as the server; --loaded N and --server NAME choose parts
   mutants       switch on every known mistake, and see that the simulator catches it;
                 see that each negative model finds two that hold one lock
   servers       fetch older and newer servers into target/servers and list what is there
@@ -51,6 +56,7 @@ fn main() -> ExitCode {
         Some("demo") => demo::run(workspace, args),
         Some("test") => test::run(workspace, args),
         Some("instructions") => instructions::run(workspace, args),
+        Some("matrix") => matrix::run(workspace, args),
         Some("mutants") => mutants::run(workspace),
         Some("servers") => wheels::run(workspace),
         Some("help" | "--help" | "-h") => {

@@ -58,6 +58,8 @@ pub(crate) struct Conditions<'a> {
     pub(crate) server: Option<&'a Path>,
     /// How many binaries run at a time.
     pub(crate) jobs: usize,
+    /// How many tests of a binary run at a time. None: as many as there are cores.
+    pub(crate) threads: Option<usize>,
 }
 
 /// What became of the tests.
@@ -196,6 +198,9 @@ impl Suite {
             .stderr(output.try_clone().map_err(io)?);
         if let Some(server) = conditions.server {
             command.env(SERVER_VARIABLE, server);
+        }
+        if let Some(threads) = conditions.threads {
+            command.env("RUST_TEST_THREADS", threads.to_string());
         }
         if let Some(python) = &self.python {
             command.env("PYTHONPATH", python);

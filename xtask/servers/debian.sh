@@ -1,0 +1,34 @@
+# Takes a server out of packages of Debian 13 on a machine that runs another Debian: nothing is installed,
+# and apt's configuration, lists and cache are those of the folder given, not the machine's.
+# Read by `sh` with: FOLDER PACKAGE VERSION SHA256. The unpacked tree is FOLDER/root.
+set -eu
+folder=$1 package=$2 version=$3 sha256=$4
+suite=trixie
+# What the server is linked with. The machine's own may be too old, its libc with it. These are not
+# pinned: updates of Debian's replace them, and apt knows them by Debian's signature.
+libraries='libc6 libatomic1 libjemalloc2 liblzf1 libssl3t64 libstdc++6 libgcc-s1 libsystemd0 libcap2
+    libzstd1 zlib1g'
+
+# From where this machine has its packages, and whose signature it believes.
+mirror=$(apt-get indextargets --format '$(LABEL) $(REPO_URI)' 'Created-By: Packages' |
+    sed -n 's/^Debian //p' | head -n 1)
+if [ -z "$mirror" ]; then
+    echo 'apt knows no mirror of Debian here' >&2
+    exit 1
+fi
+mkdir -p "$folder/sources" "$folder/lists/partial" "$folder/cache/archives/partial" "$folder/packages"
+keys=/usr/share/keyrings/debian-archive-keyring.gpg
+echo "deb [signed-by=$keys] $mirror $suite main" > "$folder/sources/$suite.list"
+
+apt() {
+    apt-get -qq -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$folder/sources" \
+        -o Dir::State::Lists="$folder/lists" -o Dir::Cache="$folder/cache" \
+        -o Dir::State::Status=/dev/null -o APT::Sandbox::User=root \
+        -o Acquire::Languages=none "$@"
+}
+apt update
+cd "$folder/packages"
+# shellcheck disable=SC2086 # They are many words.
+apt download "$package=$version" $libraries
+echo "$sha256 $(echo "$package"_*.deb)" | sha256sum --check --quiet
+for file in *.deb; do dpkg-deb -x "$file" "$folder/root"; done
