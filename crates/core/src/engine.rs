@@ -93,6 +93,9 @@ pub struct Request {
     pub retry: Retry,
     /// Extend automatically, every third of the ttl.
     pub automatic: bool,
+    /// After a loss, ask the nodes to delete nothing until the holder gives the lock back, and let no
+    /// other caller of this process have it: for who has to stop something first.
+    pub keeps_on_loss: bool,
     /// Nothing is extended past this much time after the grant.
     pub max_hold: Duration,
     /// Send [`Effect::Waiting`] after each failed attempt, and if there is to be none for now.

@@ -38,9 +38,13 @@ pub struct Lease {
     /// When the command was sent that proved the node's vote gone: a yes to an older one is
     /// outdated, however late it comes or comes again.
     gone: BTreeMap<NodeId, Reading>,
+    /// Those of them that held another value instead.
+    overwritten: NodeSet,
     acquire_round: u32,
     round: u32,
     automatic: bool,
+    /// After a loss the nodes are asked to delete nothing until the holder gives the lock back.
+    keeps_on_loss: bool,
     /// As long as the guard may hold it, and as long as anybody may under this token.
     hold_until: BootTime,
     token_until: BootTime,
@@ -63,8 +67,15 @@ pub struct Lease {
 pub enum LossCause {
     /// Its validity ran out: too few nodes confirmed an extension in time, or none was asked for.
     Expired,
-    /// So many nodes answered that our key is gone that no quorum is left.
-    VotesGone,
+    /// So many nodes answered that our key is gone that no quorum is left: it was deleted, or the
+    /// nodes' clocks ran ahead.
+    KeyGone,
+    /// As `KeyGone`, and at least one node holds another value under the key: another has the
+    /// lock, or is about to.
+    KeyOverwritten,
+    /// The wall clock moved ahead of the boot clock past the end of the validity: it was set, or the
+    /// virtual machine was paused. Whether that time has really passed cannot be told.
+    ClockJumped,
     /// It was held for as long as `max_hold` allows.
     HoldLimit,
     /// The client was shut down.
@@ -81,7 +92,7 @@ impl Lease {
         (round_trip, jitter): (Duration, u64),
         now: Reading,
     ) -> Self {
-        let Request { timing, automatic, max_hold, .. } = *request;
+        let Request { timing, automatic, keeps_on_loss, max_hold, .. } = *request;
         let hold_until = now.after(max_hold);
         let reached = attempt.reached();
         let (quorum, key, value, sought) = attempt.into_parts();
@@ -95,9 +106,11 @@ impl Lease {
             validity,
             reached,
             gone: BTreeMap::new(),
+            overwritten: NodeSet::default(),
             acquire_round: round,
             round,
             automatic,
+            keeps_on_loss,
             hold_until,
             token_until: hold_until,
             began: now,
@@ -167,6 +180,7 @@ impl Lease {
         self.turn += 1;
         self.hold_until = self.token_until.min(now.after(next.max_hold));
         self.automatic = next.automatic;
+        self.keeps_on_loss = next.keeps_on_loss;
         self.extension = None;
         self.extend_at = next.automatic.then(|| now.after(self.timing.extend_every()));
         if let Some(fenced) = &mut self.fenced
@@ -280,8 +294,13 @@ impl Lease {
             fenced.note(number);
         }
         self.reached.insert(node);
-        self.validity.raise(node, sent, now);
+        self.raise(node, sent, now);
         true
+    }
+
+    fn raise(&mut self, node: NodeId, sent: Reading, now: Reading) {
+        self.validity.raise(node, sent, now);
+        self.overwritten.remove(node);
     }
 
     /// Takes an answer to an extension, of this round or an older one. A yes raises this node's
@@ -301,10 +320,10 @@ impl Lease {
             Answer::Extended if self.is_outdated(node, sent) => false,
             Answer::Failed(_) if !mutant!(ExtensionCountsUnknown) => false,
             Answer::Extended | Answer::Failed(_) => {
-                self.validity.raise(node, sent, now);
+                self.raise(node, sent, now);
                 true
             }
-            Answer::Absent | Answer::Other => self.drop_vote(node, sent),
+            Answer::Absent | Answer::Other => self.drop_vote(node, sent, answer),
             _ => false,
         }
     }
@@ -322,7 +341,7 @@ impl Lease {
             return false;
         }
         if matches!(answer, Answer::Absent | Answer::Other) {
-            return self.drop_vote(node, sent);
+            return self.drop_vote(node, sent, &answer);
         }
         let Some(fenced) = self.fenced.as_mut().filter(|_| self.validity.has_vote_of(node)) else {
             return false;
@@ -355,12 +374,15 @@ impl Lease {
     }
 
     /// The node's vote is proved to be gone; returns whether it was held.
-    fn drop_vote(&mut self, node: NodeId, sent: Reading) -> bool {
+    fn drop_vote(&mut self, node: NodeId, sent: Reading, answer: &Answer) -> bool {
         let had = self.validity.has_vote_of(node);
         if mutant!(AbsentKeepsVote) {
             return false;
         }
         self.validity.drop_vote(node);
+        if had && *answer == Answer::Other {
+            self.overwritten.insert(node);
+        }
         let gone = self.gone.entry(node).or_insert(sent);
         *gone = (*gone).max(sent);
         if let Some(fenced) = &mut self.fenced
@@ -382,19 +404,33 @@ impl Lease {
         self.gone.get(&node).is_some_and(|gone| sent.boot() < gone.boot())
     }
 
-    /// Why the lease must be given up now, if it must.
+    /// Why the lease must be given up now by the passing of time alone, if it must.
     pub fn due_loss(&self, now: Reading) -> Option<LossCause> {
         if self.lost.is_some() || self.validity.lasts(Duration::ZERO, now) {
             return None;
         }
-        let held = self.quorum.node_ids().filter(|node| self.validity.has_vote_of(*node)).count();
-        Some(if !self.quorum.is_reached(held) {
-            LossCause::VotesGone
+        Some(if self.validity.lasts_by_boot_clock(now) {
+            LossCause::ClockJumped
         } else if self.automatic && !self.may_extend(now) {
             LossCause::HoldLimit
         } else {
             LossCause::Expired
         })
+    }
+
+    /// Why the lease must be given up now, if it must, after a node's answer has taken its vote away.
+    /// What was due by time was latched before the answer was looked at, so this is the answer's doing.
+    pub(crate) fn proved_loss(&self, now: Reading) -> Option<LossCause> {
+        if self.lost.is_some() || self.validity.lasts(Duration::ZERO, now) {
+            return None;
+        }
+        let overwritten = !self.overwritten.is_empty();
+        Some(if overwritten { LossCause::KeyOverwritten } else { LossCause::KeyGone })
+    }
+
+    /// After a loss nothing is released until the holder gives the lock back.
+    pub(crate) const fn keeps_on_loss(&self) -> bool {
+        self.keeps_on_loss
     }
 
     /// Latches the loss; terminal.

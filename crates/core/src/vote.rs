@@ -70,6 +70,19 @@ impl Validity {
         self.quorum.is_reached(votes + more)
     }
 
+    /// Whether a quorum of votes would still count if the boot clock alone were asked, by more than
+    /// clocks that are as good as is assumed can differ: then it was the wall clock that ended them.
+    pub fn lasts_by_boot_clock(&self, now: Reading) -> bool {
+        let left = self.term_ns - self.term_ns / 100;
+        let reserved = self.margin_ns.saturating_add(CLOCKS_DIFFER_NS);
+        let lasting = |sent: Reading| {
+            let age = u64::try_from(now.boot().as_nanos().saturating_sub(sent.boot().as_nanos()));
+            left.saturating_sub(age.unwrap_or(0)) > reserved
+        };
+        let votes = self.sent_when().filter(|sent| lasting(*sent)).count();
+        self.quorum.is_reached(votes)
+    }
+
     /// How many votes still count.
     pub fn votes(&self, now: Reading) -> usize {
         self.ages(now).filter(|age| *age < self.term_ns).count()
@@ -118,9 +131,13 @@ impl Validity {
 
     /// How long ago each vote that is held was asked for, in nanoseconds.
     fn ages(&self, now: Reading) -> impl Iterator<Item = u64> {
-        let held = self.quorum.node_ids().zip(&*self.sent);
-        held.filter(|(node, _)| self.held.contains(*node))
-            .map(move |(_, sent)| now.nanos_since(*sent))
+        self.sent_when().map(move |sent| now.nanos_since(sent))
+    }
+
+    /// When each vote that is held was asked for.
+    fn sent_when(&self) -> impl Iterator<Item = Reading> {
+        let votes = self.quorum.node_ids().zip(&*self.sent);
+        votes.filter(|(node, _)| self.held.contains(*node)).map(|(_, sent)| *sent)
     }
 
     /// The same votes with `base` as the origin of time; see [`Engine::rebased`](crate::Engine::rebased).
@@ -139,6 +156,9 @@ impl Validity {
         }
     }
 }
+
+/// Beside a hundredth of the term, by so much may the two clocks of one machine differ and be good.
+const CLOCKS_DIFFER_NS: u64 = 2_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -197,6 +217,9 @@ mod tests {
         let now = Reading::new(20 * MS, 5010 * MS);
         assert_eq!(validity.votes(now), 1);
         assert_eq!(validity.valid_for(now), Duration::ZERO);
+        assert!(validity.lasts_by_boot_clock(now));
+        let late = Reading::new(1005 * MS, 1007 * MS);
+        assert!(!validity.lasts_by_boot_clock(late), "time has passed, by both clocks");
     }
 
     #[test]

@@ -218,6 +218,7 @@ fn request() -> Request {
         wait: Wait::Forever,
         retry: Retry { attempts_max: Some(2), ..Retry::default() },
         automatic: false,
+        keeps_on_loss: false,
         max_hold: Duration::from_millis(20_000),
         progress: false,
         fenced: None,

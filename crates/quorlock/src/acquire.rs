@@ -106,6 +106,20 @@ impl Acquire {
         self
     }
 
+    /// If the lock is lost, nothing is released until the guard is released or dropped. For who has to
+    /// stop something else first, such as a process that works under the lock: as long as that is not
+    /// stopped, quorlock itself gives nobody the lock. Default: what is left of a lost lock is
+    /// released at once.
+    ///
+    /// The keys that are left expire by themselves, so another client may have the lock a ttl after
+    /// the last extension: the work must have been stopped by [`Guard::remaining`]. Other callers of
+    /// this client wait until the guard is given back. If the client is shut down, or its runtime
+    /// ends, before that, the keys are left to expire.
+    pub fn keep_on_loss(mut self) -> Self {
+        self.options.keeps_on_loss = true;
+        self
+    }
+
     /// Nothing is extended past this much time after the grant; at least the ttl. Default 24 h. A
     /// lock that is still held by then is lost, with
     /// [`LossCause::HoldLimit`](crate::LossCause::HoldLimit).
@@ -156,6 +170,7 @@ impl Acquire {
             wait,
             retry: self.options.retry,
             automatic: self.options.automatic,
+            keeps_on_loss: self.options.keeps_on_loss,
             max_hold: self.options.max_hold,
             progress: self.progress.is_some(),
             fenced: self.options.fenced.then(|| self.counter()),

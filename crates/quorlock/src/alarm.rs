@@ -3,6 +3,10 @@
 //! tokio's timers count in milliseconds and fire up to one late. That is nothing to a ttl, and a lot
 //! to a waiter that steps aside for two round trips of fifty microseconds. So what is due soon is
 //! left to a timer of the kernel's, where there is one.
+//!
+//! Both run on the monotonic clock, which stands still while the machine sleeps and knows nothing of
+//! the wall clock. So a third one tells when the clocks have made a step: the kernel cancels it when
+//! the wall clock is set, and when the machine wakes up. Whoever waits for a time then looks anew.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -20,18 +24,20 @@ pub(crate) struct Alarm {
     coarse_at: Option<Instant>,
     fine: Option<fine::Timer>,
     fine_at: Option<Instant>,
+    steps: Option<fine::Steps>,
+    stepped: bool,
 }
 
 impl Alarm {
     /// Must be called inside the runtime that is to run it.
     pub(crate) fn new(clock: Clock) -> Self {
-        let fine = match clock {
-            Clock::System => fine::Timer::new(),
+        let (fine, steps) = match clock {
+            Clock::System => (fine::Timer::new(), fine::Steps::new()),
             // Time may stand still there, and the kernel's does not.
-            Clock::Tokio => None,
+            Clock::Tokio => (None, None),
         };
         let coarse = Box::pin(tokio::time::sleep(Duration::ZERO));
-        Self { coarse, coarse_at: None, fine, fine_at: None }
+        Self { coarse, coarse_at: None, fine, fine_at: None, steps, stepped: false }
     }
 
     /// Rings after `delay` at the latest. An earlier time that was set before stays: to ring for
@@ -53,20 +59,27 @@ impl Alarm {
         }
     }
 
-    /// Ready when it rings; then it is no longer set.
+    /// Whether the clocks have made a step since the last call: the wall clock was set, or the machine
+    /// has slept.
+    pub(crate) fn take_step(&mut self) -> bool {
+        std::mem::take(&mut self.stepped)
+    }
+
+    /// Ready when it rings, and then it is no longer set; or when the clocks have made a step.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let coarse = self.coarse_at.is_some() && self.coarse.as_mut().poll(cx).is_ready();
         let fine = match &self.fine {
             Some(fine) if self.fine_at.is_some() => fine.poll(cx).is_ready(),
             _ => false,
         };
+        self.stepped |= self.steps.as_ref().is_some_and(|steps| steps.poll(cx).is_ready());
         if coarse {
             self.coarse_at = None;
         }
         if fine {
             self.fine_at = None;
         }
-        if coarse || fine { Poll::Ready(()) } else { Poll::Pending }
+        if coarse || fine || self.stepped { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -81,6 +94,45 @@ mod fine {
         timerfd_settime,
     };
     use tokio::net::unix::pipe::Receiver;
+
+    /// Readable once the clocks have made a step.
+    pub(super) struct Steps(Receiver);
+
+    impl Steps {
+        /// `None`: nobody tells.
+        pub(super) fn new() -> Option<Self> {
+            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+            let timer = timerfd_create(TimerfdClockId::Realtime, flags).ok()?;
+            let steps = Self(Receiver::from_owned_fd_unchecked(timer).ok()?);
+            steps.watch().then_some(steps)
+        }
+
+        /// Sets the timer for a time that never comes, to be cancelled by the next step.
+        fn watch(&self) -> bool {
+            let never = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let when = Itimerspec { it_interval: zero, it_value: never };
+            let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
+            timerfd_settime(&self.0, flags, &when).is_ok()
+        }
+
+        /// Ready once for all steps since the last time.
+        pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+            while ready!(self.0.poll_read_ready(cx)).is_ok() {
+                let mut expirations = [0; 8];
+                match self.0.try_read(&mut expirations) {
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    // It says ECANCELED.
+                    _ => {
+                        self.watch();
+                        return Poll::Ready(());
+                    }
+                }
+            }
+            // The runtime is shutting down, and takes the driver with it.
+            Poll::Pending
+        }
+    }
 
     /// A timer of the kernel's, as a file to wait for. To tokio it is a pipe, which is to say, a
     /// file that becomes readable: eight bytes each time it rings.
@@ -122,6 +174,19 @@ mod fine {
 mod fine {
     use std::task::{Context, Poll};
     use std::time::Duration;
+
+    /// Nobody tells.
+    pub(super) enum Steps {}
+
+    impl Steps {
+        pub(super) fn new() -> Option<Self> {
+            None
+        }
+
+        pub(super) fn poll(&self, _cx: &mut Context<'_>) -> Poll<()> {
+            match *self {}
+        }
+    }
 
     /// There is none.
     pub(super) enum Timer {}

@@ -167,6 +167,11 @@ impl Acquire {
         Self(self.0.auto_extend(automatic))
     }
 
+    /// See [`crate::Acquire::keep_on_loss`].
+    pub fn keep_on_loss(self) -> Self {
+        Self(self.0.keep_on_loss())
+    }
+
     /// See [`crate::Acquire::max_hold`].
     pub fn max_hold(self, max_hold: Duration) -> Self {
         Self(self.0.max_hold(max_hold))

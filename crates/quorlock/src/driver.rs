@@ -300,6 +300,10 @@ impl Driver {
             // tokio's budget for them.
             let gathered = poll_fn(|cx| self.gather(&mut asked, &mut answered, &mut alarm, cx));
             tokio::task::unconstrained(gathered).await;
+            if alarm.take_step() {
+                // Holders look at the clocks themselves, and tell if a lock has run out by the step.
+                self.held.values().for_each(|held| held.look_at_clocks());
+            }
             // Read after all of this came in: the reading that invariant S5 asks for.
             let now = before.unwrap_or_else(|| self.clock.now());
             self.entropy.expect(asked.len());

@@ -512,7 +512,14 @@ fn list(nodes: &[NodeAnswer]) -> String {
 pub(crate) fn describe(cause: &LossCause) -> &'static str {
     match cause {
         LossCause::Expired => "its validity ran out before enough nodes confirmed an extension",
-        LossCause::VotesGone => "its key is gone from so many nodes that no quorum is left",
+        LossCause::KeyGone => "its key is gone from so many nodes that no quorum is left",
+        LossCause::KeyOverwritten => {
+            "its key holds another value on so many nodes, or is gone from them, that no quorum is left"
+        }
+        LossCause::ClockJumped => {
+            "the wall clock moved ahead past the end of its validity: the clock was set, or the machine \
+             was paused"
+        }
         LossCause::HoldLimit => "it was held for as long as max_hold allows",
         LossCause::Shutdown => "the client was shut down",
         _ => "unknown",

@@ -176,8 +176,9 @@ impl Guard {
 
     /// Completes when the lock is lost, with the reason; at once if it has been lost.
     ///
-    /// Works also if the client's own task is blocked or gone: the end of the validity is waited
-    /// for right here.
+    /// Comes at the instant at which [`Guard::is_valid`] turns, also when the machine has slept or its
+    /// wall clock was set: the client's task hears of that from the kernel (Linux). If that task is
+    /// blocked or gone, the end of the validity is waited for right here, by the monotonic clock.
     ///
     /// # Cancel safety
     /// Safe: nothing is lost by dropping this future.
@@ -398,16 +399,25 @@ impl Held {
             return;
         }
         let ran_out = state.ended.is_none() && !state.validity.lasts(Duration::ZERO, now);
-        if ran_out {
-            state.ended = Some(Ended::Lost(self.why_run_out(now)));
+        let ran_out = ran_out.then(|| self.why_run_out(&state.validity, now));
+        if let Some(cause) = ran_out {
+            state.ended = Some(Ended::Lost(cause));
         } else if state.ended.is_none() {
             state.validity = validity;
         }
         self.wake(&state);
         drop(state);
-        if ran_out {
+        if let Some(cause) = ran_out {
             // The driver believes the lock held, and would go on extending it for nobody.
-            self.tell_run_out(self.why_run_out(now));
+            self.tell_run_out(cause);
+        }
+    }
+
+    /// The clocks may have made a step: whoever waits for a time looks anew, and what has run out by the
+    /// step is seen now.
+    pub(crate) fn look_at_clocks(&self) {
+        if self.remaining().is_some() {
+            self.wake(&self.state());
         }
     }
 
@@ -487,7 +497,7 @@ impl Held {
         if !remaining.is_zero() {
             return Some(remaining);
         }
-        let cause = self.why_run_out(now);
+        let cause = self.why_run_out(&state.validity, now);
         state.ended = Some(Ended::Lost(cause));
         self.wake(&state);
         drop(state);
@@ -497,8 +507,9 @@ impl Held {
 
     /// Why a validity ends that nobody has ended: whoever sees it first, this guard or the driver,
     /// tells the same cause.
-    fn why_run_out(&self, now: Reading) -> LossCause {
+    fn why_run_out(&self, validity: &Validity, now: Reading) -> LossCause {
         match self.limit {
+            _ if validity.lasts_by_boot_clock(now) => LossCause::ClockJumped,
             Some(Limit { ttl, until }) if now.after(ttl) > until => LossCause::HoldLimit,
             _ => LossCause::Expired,
         }
@@ -619,7 +630,7 @@ mod tests {
         assert_eq!((guard.is_valid(), guard.loss()), (false, Some(LossCause::Expired)));
         assert!(matches!(asked.try_recv(), Ok(Ask::RunOut { .. })), "the driver is told");
         guard.held.update(raised);
-        guard.held.lose(LossCause::VotesGone);
+        guard.held.lose(LossCause::KeyGone);
         assert_eq!(guard.loss(), Some(LossCause::Expired), "lost once, and for one reason");
         assert!(is_silent(&mut asked));
     }
@@ -635,6 +646,18 @@ mod tests {
         let (guard, _asked) = self::guard(Some(Limit { ttl: SECOND, until }), |asks| asks);
         advance(SECOND).await;
         assert_eq!(guard.loss(), Some(LossCause::HoldLimit));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_step_of_the_clocks_whoever_waits_looks_anew() {
+        let (guard, mut asked) = guard(None, |asks| asks);
+        let changed = guard.changed();
+        guard.held.look_at_clocks();
+        timeout(SECOND / 2, changed).await.expect("the remaining time may have changed");
+        assert!(guard.is_valid() && is_silent(&mut asked));
+        advance(SECOND).await;
+        guard.held.look_at_clocks();
+        assert!(matches!(asked.try_recv(), Ok(Ask::RunOut { .. })), "seen without being asked");
     }
 
     /// The child has a copy of everything, and the lock is the parent's (S24).

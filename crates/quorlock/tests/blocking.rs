@@ -113,15 +113,15 @@ fn a_loss_wakes_the_thread_that_waits_for_it() {
         spin_until("all have voted", || guard.votes() == 3);
         nodes.iter().for_each(|node| assert!(node.remove("vanishes")));
         let error = guard.extend().unwrap_err();
-        assert!(matches!(error, ExtendError::Lost { cause: LossCause::VotesGone, .. }), "{error}");
-        assert_eq!(waiting.join().unwrap(), LossCause::VotesGone);
+        assert!(matches!(error, ExtendError::Lost { cause: LossCause::KeyGone, .. }), "{error}");
+        assert_eq!(waiting.join().unwrap(), LossCause::KeyGone);
     });
 
     let error = client.hold("orders", |guard| {
         nodes.iter().for_each(|node| assert!(node.remove("orders")));
         let _ = guard.extend();
     });
-    let is_told = matches!(&error, Err(HoldError::Lost { cause: LossCause::VotesGone, .. }));
+    let is_told = matches!(&error, Err(HoldError::Lost { cause: LossCause::KeyGone, .. }));
     assert!(is_told, "{error:?}");
     let guard = client.acquire("shut down").call().unwrap();
     std::thread::scope(|scope| {

@@ -305,7 +305,7 @@ fn errors_say_what_went_wrong_and_why() {
              extension",
         ),
         (
-            lost(LossCause::VotesGone),
+            lost(LossCause::KeyGone),
             "lock \"orders\" is lost: its key is gone from so many nodes that no quorum is left",
         ),
         (

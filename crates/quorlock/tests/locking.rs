@@ -321,7 +321,7 @@ async fn a_lock_whose_keys_are_gone_from_a_majority_is_lost_at_once() {
     }
     assert!(guard.is_valid(), "nobody can know yet");
     let error = guard.extend().await.unwrap_err();
-    let cause = LossCause::VotesGone;
+    let cause = LossCause::KeyGone;
     assert_eq!(error, ExtendError::Lost { resource: "orders".into(), cause });
     assert!(!guard.is_valid());
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
@@ -348,7 +348,7 @@ async fn the_holder_of_vanished_keys_is_told_by_the_next_automatic_extension() {
         run(node, &["FLUSHALL"]);
     }
     let cause = tokio::time::timeout(PATIENCE, guard.lost()).await.unwrap();
-    assert_eq!(cause, LossCause::VotesGone, "before the validity has run out");
+    assert_eq!(cause, LossCause::KeyGone, "before the validity has run out");
 }
 
 #[tokio::test]

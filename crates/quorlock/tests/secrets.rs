@@ -115,7 +115,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
         run(node, &["SCRIPT", "FLUSH"]);
     }
     write!(printed, "{:?}", guard.extend().await).unwrap();
-    assert_eq!(guard.loss(), Some(LossCause::VotesGone));
+    assert_eq!(guard.loss(), Some(LossCause::KeyGone));
     write!(printed, "{:?}", guard.release().await).unwrap();
     for _ in 0..3 {
         let guard = client.acquire("dropped").await.unwrap();

@@ -409,11 +409,33 @@ async fn votes_that_vanish_are_healed_or_end_the_lock_at_once() {
         node.insert("orders", "taken", None);
     }
     nodes[2].remove("orders");
-    assert_eq!(guard.lost().await, LossCause::VotesGone);
+    assert_eq!(guard.lost().await, LossCause::KeyOverwritten);
     assert!(started.elapsed() <= TTL / 3 + 2 * TICK, "with the next extension");
     let late = guard.release().await;
     assert_eq!(late.outcome, Outcome::TakenByOther);
     assert_eq!(total_keys(&nodes), 2, "others' keys are left alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lock_that_is_kept_is_given_back_with_its_guard() {
+    let nodes = nodes::<5>();
+    let client = client(&nodes);
+    let guard = client.acquire("orders").keep_on_loss().await.unwrap();
+    nodes[..3].iter().for_each(|node| node.remove("orders"));
+    assert_eq!(guard.lost().await, LossCause::KeyGone);
+    sleep(TTL / 2).await;
+    assert_eq!(total_keys(&nodes), 2, "what is left is left alone");
+    let refused = client.acquire("orders").wait(TTL / 10).await.unwrap_err();
+    assert!(refused.is_contended(), "{refused}");
+    assert_eq!(guard.release().await.outcome, Outcome::Expired);
+    assert_eq!(total_keys(&nodes), 0);
+
+    let guard = client.acquire("orders").keep_on_loss().await.unwrap();
+    nodes[..3].iter().for_each(|node| node.remove("orders"));
+    assert_eq!(guard.lost().await, LossCause::KeyGone);
+    drop(guard);
+    sleep(MS).await;
+    assert_eq!(total_keys(&nodes), 0, "a guard that is dropped gives back what was kept");
 }
 
 #[tokio::test(start_paused = true)]

@@ -343,7 +343,7 @@ impl Keeper<'_> {
         }
         match self.give_back(guard).await {
             Outcome::Expired | Outcome::TakenByOther => {
-                self.say_lost(LossCause::VotesGone);
+                self.say_lost(LossCause::KeyGone);
                 ExitCode::Lost
             }
             _ => code,
@@ -466,7 +466,13 @@ impl Keeper<'_> {
 
     fn say_lost(&mut self, cause: LossCause) {
         let why = match cause {
-            LossCause::VotesGone => "its key is gone from a majority of the nodes",
+            LossCause::KeyGone => "its key is gone from a majority of the nodes",
+            LossCause::KeyOverwritten => {
+                "another has its key on a majority of the nodes, or it is gone"
+            }
+            LossCause::ClockJumped => {
+                "the wall clock moved ahead: it was set, or the machine was paused"
+            }
             LossCause::HoldLimit => "it was held for as long as --max-hold allows",
             _ => {
                 "too few nodes confirmed an extension in time, or are not to be trusted any more \

@@ -64,7 +64,7 @@ impl Engine {
             return self.lose(ticket.lock, cause, now, out);
         }
         let changed = lease.handle_raised(node, sent, ticket.round, answer);
-        self.review_lease(ticket.lock, changed, now, out);
+        self.review_answered_lease(ticket.lock, changed, now, out);
     }
 
     /// An answer to an extension.
@@ -91,7 +91,7 @@ impl Engine {
         {
             extension.handle_answer(node, answer, now);
         }
-        self.review_lease(ticket.lock, changed, now, out);
+        self.review_answered_lease(ticket.lock, changed, now, out);
     }
 
     /// The lease that this guard holds. `None` also for a guard that has handed its lease over, or is
@@ -176,14 +176,18 @@ impl Engine {
         }
         let lease = &mut timed.record;
         Self::tell_extension(lease, Extended::Lost(LossCause::Expired), out);
-        // A lost lease was released when it was lost; only who asks is told what became of it.
-        if lease.lost().is_none() || report {
+        let kept = lease.lost().is_some() && lease.keeps_on_loss();
+        // A lost lease was released when it was lost, unless it was kept; only who asks is told what
+        // became of it.
+        if lease.lost().is_none() || kept || report {
             let round = lease.next_round();
             self.start_release((lock, round), lease.end(report, now), out);
         }
         if lease.lost().is_none() {
             let had = (lease.began().boot(), lease.is_exhausted(now));
             self.manners.of(lease.key(), now).give_back(had, lease.pace(), now);
+        }
+        if lease.lost().is_none() || kept {
             self.leave_queue(lease.key().clone(), holder, now, out);
         }
     }
@@ -271,7 +275,8 @@ impl Engine {
         self.review_lease(lock, false, now, out);
     }
 
-    /// Latches the loss of a lease, releases it everywhere, and lets the next caller try.
+    /// Latches the loss of a lease, releases it everywhere, and lets the next caller try; unless it is
+    /// kept, for then both wait for its holder.
     pub(super) fn lose(
         &mut self,
         lock: LockId,
@@ -295,6 +300,11 @@ impl Engine {
         lease.lose(cause);
         let holder = lease.holder();
         out.push(Effect::Lost { lock: holder, cause });
+        if lease.keeps_on_loss() {
+            // Its holder says when: until then no release is sent, and no other caller of this
+            // process may have the lock.
+            return Self::index_lease(&mut self.deadlines, lock, timed, now);
+        }
         let (round, key) = (lease.next_round(), lease.key().clone());
         let release = lease.end(false, now);
         Self::index_lease(&mut self.deadlines, lock, timed, now);
@@ -308,6 +318,22 @@ impl Engine {
         let lease = self.leases.get(&lock).map(|timed| &timed.record);
         if let Some(cause) = lease.and_then(|lease| lease.due_loss(now)) {
             self.lose(lock, cause, now, out);
+        }
+    }
+
+    /// Looks at a lease after an answer. If it does not last any more, the answer took a vote away: a
+    /// loss by time was latched before the answer was looked at.
+    fn review_answered_lease(
+        &mut self,
+        lock: LockId,
+        changed: bool,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let lease = self.leases.get(&lock).map(|timed| &timed.record);
+        match lease.and_then(|lease| lease.proved_loss(now)) {
+            Some(cause) => self.lose(lock, cause, now, out),
+            None => self.review_lease(lock, changed, now, out),
         }
     }
 

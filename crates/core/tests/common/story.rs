@@ -44,6 +44,7 @@ pub(crate) fn request(key: &str) -> Request {
         wait: Wait::Forever,
         retry: Retry::default(),
         automatic: false,
+        keeps_on_loss: false,
         max_hold: Duration::from_secs(3600),
         progress: true,
         fenced: None,

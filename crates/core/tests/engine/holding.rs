@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Event, Extended, Failure, FailureKind, LossCause, NodeId, NodeSaid, Quorum, Reading,
-    Request, Ticket, Verb,
+    Answer, Event, Extended, Failure, FailureKind, LossCause, NodeId, NodeSaid, Outcome, Quorum,
+    Reading, Request, Ticket, Verb,
 };
 
 use crate::common::node::MS;
@@ -137,12 +137,78 @@ fn with_fewer_votes_than_a_quorum_left_the_lock_is_lost_now() {
             (0..3).for_each(|node| world.occupy(node, "k", b"another", Some(500)));
         }
         world.run_until(FIRST_EXTENSION + 3);
-        assert_eq!(world.lost(lock), Some((FIRST_EXTENSION + 2, LossCause::VotesGone)));
+        let cause = if taken { LossCause::KeyOverwritten } else { LossCause::KeyGone };
+        assert_eq!(world.lost(lock), Some((FIRST_EXTENSION + 2, cause)));
         assert_eq!(world.sent(lock, Verb::Release, 4), [FIRST_EXTENSION + 2]);
         world.run_until(1000);
         assert!(world.is_valid(next));
         world.finish();
     }
+}
+
+/// Of three votes one has run out, for its node is silent, and one is proved gone: it was the answer that
+/// ended the lock, not its time.
+#[test]
+fn a_loss_by_an_answer_is_told_as_one_also_if_another_vote_has_run_out() {
+    let mut world = World::new(3);
+    let lock = world.hold(automatic("k"));
+    world.freeze(2, true);
+    world.run_until(TERM - 2);
+    world.flush(0);
+    world.run_until(TERM + 20);
+    let (at, cause) = world.lost(lock).unwrap();
+    assert!(at > TERM, "the third vote had run out: {at}");
+    assert_eq!(cause, LossCause::KeyGone);
+    world.finish();
+}
+
+/// Whatever ends the lock: no release leaves before the holder gives it back, and nobody else of this
+/// process has it; then it is released everywhere, once.
+#[test]
+fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
+    for report in [true, false] {
+        for by_answer in [true, false] {
+            let mut world = World::new(5);
+            let lock = world.hold(Request { keeps_on_loss: true, ..automatic("k") });
+            let next = world.acquire(request("k"));
+            if by_answer {
+                world.run_until(200);
+                (0..3).for_each(|node| world.flush(node));
+            } else {
+                (0..3).for_each(|node| world.freeze(node, true));
+            }
+            world.run_until(1100);
+            assert!(world.lost(lock).is_some());
+            (0..3).for_each(|node| world.freeze(node, false));
+            world.run_until(3000);
+            assert_eq!(world.sent(lock, Verb::Release, 4), []);
+            assert_eq!(world.sent(next, Verb::Acquire, 4), []);
+            assert_eq!(world.engines[0].leases_held(), 0);
+            world.release(lock, report);
+            world.run_until(3100);
+            assert_eq!(world.sent(lock, Verb::Release, 4), [3000]);
+            if report {
+                assert_eq!(world.released(lock).unwrap().1.outcome, Outcome::Expired);
+            }
+            assert!(world.is_valid(next));
+            world.finish();
+        }
+    }
+}
+
+/// A client that is shut down leaves a kept lock to its ttl if its holder says nothing till then.
+#[test]
+fn a_kept_lock_outlives_a_shutdown_without_a_release() {
+    let mut world = World::new(3);
+    let lock = world.hold(Request { keeps_on_loss: true, ..automatic("k") });
+    world.run_until(100);
+    world.tell(0, Event::Close);
+    assert_eq!(world.lost(lock), Some((100, LossCause::Shutdown)));
+    assert!(world.log.iter().any(|(.., effect)| *effect == quorlock_core::Effect::Drained));
+    assert_eq!(world.sent(lock, Verb::Release, 0), []);
+    world.release(lock, false);
+    world.run_until(200);
+    assert_eq!(world.sent(lock, Verb::Release, 0), [100]);
 }
 
 #[test]
@@ -347,7 +413,7 @@ fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
         world.run_for(2);
         let (at, cause) = world.lost(lock).unwrap();
         assert_eq!(at, if told { 336 } else { 337 });
-        assert_eq!(cause, LossCause::Expired);
+        assert_eq!(cause, LossCause::ClockJumped);
         world.finish();
     }
     let mut world = World::new(3);
@@ -355,7 +421,7 @@ fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
     world.run_until(100);
     world.step_wall(1000);
     world.run_until(400);
-    assert_eq!(world.lost(lock), Some((FIRST_EXTENSION, LossCause::Expired)));
+    assert_eq!(world.lost(lock), Some((FIRST_EXTENSION, LossCause::ClockJumped)));
     world.finish();
 
     let mut world = World::new(3);
@@ -363,7 +429,7 @@ fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
     world.run_until(100);
     world.step_wall(1000);
     world.extend(lock);
-    assert_eq!(world.extended(lock), [(100, Extended::Lost(LossCause::Expired))]);
+    assert_eq!(world.extended(lock), [(100, Extended::Lost(LossCause::ClockJumped))]);
     assert_eq!(world.sent(lock, Verb::Extend, 0), []);
     world.finish();
 }

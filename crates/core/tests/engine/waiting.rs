@@ -515,7 +515,7 @@ fn a_released_lock_goes_to_the_next_caller_without_a_word_to_the_nodes() {
     assert!(world.is_valid(locks[1]));
     (0..3).for_each(|node| world.flush(node));
     world.run_for(TTL);
-    assert_eq!(world.lost(locks[1]).unwrap().1, LossCause::VotesGone);
+    assert_eq!(world.lost(locks[1]).unwrap().1, LossCause::KeyGone);
     world.finish();
 }
 

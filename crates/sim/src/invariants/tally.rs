@@ -47,7 +47,7 @@ impl Tally {
                 }
             }
             Fact::Lost { cause, .. } => counts.add(match cause {
-                LossCause::VotesGone => Count::VotesGone,
+                LossCause::KeyGone | LossCause::KeyOverwritten => Count::VotesGone,
                 LossCause::HoldLimit => Count::HoldLimit,
                 LossCause::Shutdown => Count::Shutdown,
                 _ => Count::Expired,

@@ -97,6 +97,7 @@ impl Bounds {
                 attempts_max: Some(self.attempts[client]),
             },
             automatic: false,
+            keeps_on_loss: false,
             max_hold: ticks(1000),
             progress: true,
             fenced: self.vanishing.map(|_| Counter {

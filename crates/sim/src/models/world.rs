@@ -756,7 +756,9 @@ impl Step<'_> {
                 }
                 match cause {
                     LossCause::Expired => self.seen.add(Rare::LostExpired),
-                    LossCause::VotesGone => self.seen.add(Rare::LostVotesGone),
+                    LossCause::KeyGone | LossCause::KeyOverwritten => {
+                        self.seen.add(Rare::LostVotesGone)
+                    }
                     _ => {}
                 }
             }

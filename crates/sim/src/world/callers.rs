@@ -74,6 +74,7 @@ impl World {
             wait,
             retry: Retry { delay, attempts_max },
             automatic,
+            keeps_on_loss: false,
             max_hold,
             progress: true,
             fenced,

@@ -120,6 +120,7 @@ impl World {
                 wait: Wait::Forever,
                 retry: Retry::default(),
                 automatic: false,
+                keeps_on_loss: false,
                 max_hold: Duration::from_nanos((2 * self.plan.ttl_max).unsigned_abs()),
                 progress: false,
                 fenced: self.counter_for(caller, self.plan.fenced > 0 && caller == 0),
