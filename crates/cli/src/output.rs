@@ -1,12 +1,17 @@
 //! What quorlock itself says: one line for people, or one JSON object, on standard error and,
 //! if wanted, on a file descriptor for scripts.
+//!
+//! Nothing here waits for a reader: see [`sink`].
 
-use std::fs::{File, OpenOptions};
+mod sink;
+
+use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use self::sink::{Sink, Target};
 use crate::args::OutputArgs;
 use crate::window::{Window, cut};
 
@@ -14,6 +19,7 @@ use crate::window::{Window, cut};
 #[derive(Debug)]
 pub(crate) struct Output {
     args: OutputArgs,
+    stderr: Sink,
     status: Option<Status>,
     /// A line that is being rewritten stands on the terminal.
     transient: bool,
@@ -23,32 +29,24 @@ pub(crate) struct Output {
 /// Where events go.
 #[derive(Debug)]
 enum Status {
-    Stdout,
+    /// Where the messages go, and in one order with them.
     Stderr,
-    /// The descriptor opened anew by its name, which needs no unsafe code but is another file
-    /// position: it writes at the end.
-    File(File),
+    Own(Sink),
 }
 
 impl Status {
     fn open(fd: u32) -> io::Result<Self> {
-        Ok(match fd {
-            1 => Self::Stdout,
-            2 => Self::Stderr,
+        let target = match fd {
+            1 => Target::Stdout,
+            2 => return Ok(Self::Stderr),
+            // The descriptor opened anew by its name, which needs no unsafe code but is another file
+            // position: it writes at the end.
             _ => {
                 let path = format!("/dev/fd/{fd}");
-                Self::File(OpenOptions::new().append(true).open(path)?)
+                Target::File(OpenOptions::new().append(true).open(path)?.into())
             }
-        })
-    }
-
-    fn write(&mut self, event: &Value) {
-        // Whoever wanted to read has gone: no reason to stop the work.
-        let _ = match self {
-            Self::Stdout => writeln!(io::stdout(), "{event}"),
-            Self::Stderr => writeln!(io::stderr(), "{event}"),
-            Self::File(file) => writeln!(file, "{event}"),
         };
+        Ok(Self::Own(Sink::new(target, dropped_event)?))
     }
 }
 
@@ -56,38 +54,36 @@ impl Output {
     /// Messages as the arguments demand, and events to `status_fd` if it is given.
     ///
     /// # Errors
-    /// If the descriptor is not open for writing.
+    /// If the descriptor is not open for writing, or there is no thread to be had.
     pub(crate) fn new(args: OutputArgs, status_fd: Option<u32>) -> io::Result<Self> {
         let status = status_fd.map(Status::open).transpose()?;
-        Ok(Self { args, status, transient: false, terminal: io::stderr().is_terminal() })
+        let dropped = if args.json { dropped_event } else { dropped_lines };
+        let stderr = Sink::new(Target::Stderr, dropped)?;
+        Ok(Self { args, stderr, status, transient: false, terminal: io::stderr().is_terminal() })
     }
 
     /// An event, and the line that tells people of it, unless nothing is to be said.
     pub(crate) fn event(&mut self, event: Value, line: Option<&str>) {
-        if let Some(status) = &mut self.status {
-            status.write(&event);
-        }
+        self.status(&event);
         self.clear();
         if self.args.json && !self.args.quiet {
-            let _ = writeln!(io::stderr(), "{event}");
+            self.stderr.line(format!("{event}\n"));
         } else if let Some(line) = line
             && !self.args.quiet
         {
-            let _ = writeln!(io::stderr(), "quorlock: {line}");
+            self.stderr.line(format!("quorlock: {line}\n"));
         }
     }
 
     /// The end without success; said also if nothing else is.
     pub(crate) fn error(&mut self, event: Value, line: &str) {
-        if let Some(status) = &mut self.status {
-            status.write(&event);
-        }
+        self.status(&event);
         self.clear();
-        let _ = if self.args.json {
-            writeln!(io::stderr(), "{event}")
+        self.stderr.line(if self.args.json {
+            format!("{event}\n")
         } else {
-            writeln!(io::stderr(), "quorlock: {line}")
-        };
+            format!("quorlock: {line}\n")
+        });
     }
 
     /// A line that the next one replaces; only on a terminal. Elsewhere only the first is said.
@@ -98,24 +94,36 @@ impl Output {
             }
             return;
         }
-        if let Some(status) = &mut self.status
-            && first
-        {
-            status.write(&event);
+        if first {
+            self.status(&event);
         }
         let line = cut(&format!("quorlock: {line}"), Window::of(io::stderr()).line());
-        let _ = write!(io::stderr(), "\r\x1b[K{line}");
-        let _ = io::stderr().flush();
+        self.stderr.transient(format!("\r\x1b[K{line}"));
         self.transient = true;
     }
 
     /// Takes away the line that was to be replaced.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.transient) {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-            let _ = io::stderr().flush();
+            self.stderr.transient("\r\x1b[K".to_owned());
         }
     }
+
+    fn status(&self, event: &Value) {
+        match &self.status {
+            Some(Status::Own(sink)) => sink.line(format!("{event}\n")),
+            Some(Status::Stderr) => self.stderr.line(format!("{event}\n")),
+            None => {}
+        }
+    }
+}
+
+fn dropped_event(count: u64) -> String {
+    format!("{}\n", json!({ "event": "dropped", "count": count }))
+}
+
+fn dropped_lines(count: u64) -> String {
+    format!("quorlock: {count} messages are missing here: nobody read for a while\n")
 }
 
 /// A refusal before anything began, in the form that was asked for.

@@ -1,0 +1,269 @@
+//! Lines on their way to somebody who may not read them.
+//!
+//! A pipe that nobody empties blocks its writer, and the keeper has a lock to extend and signals to
+//! hear. So a thread writes, and what it has no time for waits in a queue of bounded size; if that is
+//! full, the oldest lines go, and the reader is told how many. A descriptor that does not block would be
+//! simpler, but that is a setting of the open file, which the command shares.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::stdio;
+
+/// What is written to.
+#[derive(Debug)]
+pub(super) enum Target {
+    Stdout,
+    Stderr,
+    File(OwnedFd),
+}
+
+/// A descriptor with its queue and its thread. Dropping it waits for a moment until all is written.
+#[derive(Debug)]
+pub(super) struct Sink {
+    queue: Arc<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines: VecDeque<Line>,
+    bytes: usize,
+    /// So many that count have made room since this was told last.
+    dropped: u64,
+    is_writing: bool,
+    /// Whoever wanted to read has gone: no reason to stop the work.
+    is_broken: bool,
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Line {
+    text: String,
+    /// Only the newest of these is worth a look.
+    is_transient: bool,
+}
+
+impl Sink {
+    /// `dropped` says in the reader's language how many lines are missing.
+    ///
+    /// # Errors
+    /// If there is no thread to be had.
+    pub(super) fn new(target: Target, dropped: fn(u64) -> String) -> io::Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let writers = Arc::clone(&queue);
+        let write = move || writers.write_all(&target, dropped);
+        thread::Builder::new().name("output".into()).spawn(write)?;
+        Ok(Self { queue })
+    }
+
+    /// A whole line, or several. Never blocks.
+    pub(super) fn line(&self, text: String) {
+        self.queue.push(Line { text, is_transient: false });
+    }
+
+    /// What the next text is to be written over. Never blocks.
+    pub(super) fn transient(&self, text: String) {
+        self.queue.push(Line { text, is_transient: true });
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        state.is_closed = true;
+        self.queue.changed.notify_all();
+        let is_busy =
+            |state: &mut State| !state.is_broken && (state.is_writing || !state.lines.is_empty());
+        drop(self.queue.changed.wait_timeout_while(state, LAST_WORDS, is_busy));
+    }
+}
+
+impl Queue {
+    fn push(&self, line: Line) {
+        let mut state = self.state();
+        if state.is_broken {
+            return;
+        }
+        if line.is_transient && state.lines.back().is_some_and(|last| last.is_transient) {
+            let replaced = state.lines.pop_back().map_or(0, |last| last.text.len());
+            state.bytes -= replaced;
+        }
+        state.bytes += line.text.len();
+        state.lines.push_back(line);
+        while state.bytes > BYTES_MAX && state.lines.len() > 1 {
+            let Some(oldest) = state.lines.pop_front() else { break };
+            state.bytes -= oldest.text.len();
+            state.dropped += u64::from(!oldest.is_transient);
+        }
+        self.changed.notify_all();
+    }
+
+    /// The thread's work.
+    fn write_all(&self, target: &Target, dropped: fn(u64) -> String) {
+        let mut state = self.state();
+        loop {
+            let text = if state.dropped > 0 {
+                dropped(std::mem::take(&mut state.dropped))
+            } else if let Some(line) = state.lines.pop_front() {
+                state.bytes -= line.text.len();
+                line.text
+            } else if state.is_closed {
+                return;
+            } else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            state.is_writing = true;
+            drop(state);
+            let written = target.write(text.as_bytes());
+            state = self.state();
+            state.is_writing = false;
+            if written.is_err() {
+                state.is_broken = true;
+                state.lines.clear();
+                self.changed.notify_all();
+                return;
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Target {
+    /// Blocks until all of it is written.
+    fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match rustix::io::write(self, bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::INTR) => {}
+                // Whoever opened it does not want to block.
+                Err(Errno::AGAIN) => {
+                    let _ = poll(&mut [PollFd::new(self, PollFlags::OUT)], None);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Target {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Stdout => stdio::stdout(),
+            Self::Stderr => stdio::stderr(),
+            Self::File(file) => file.as_fd(),
+        }
+    }
+}
+
+/// Hours of events of a long-lived lock.
+const BYTES_MAX: usize = 64 * 1024;
+
+/// How long the end waits for a reader.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::time::Instant;
+
+    use super::*;
+
+    fn dropped(count: u64) -> String {
+        format!("dropped {count}\n")
+    }
+
+    /// A pipe that nobody reads, and its sink.
+    fn stalled() -> (BufReader<std::io::PipeReader>, Sink) {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let sink = Sink::new(Target::File(writer.into()), dropped).unwrap();
+        (BufReader::new(reader), sink)
+    }
+
+    #[test]
+    fn what_was_not_read_in_time_is_counted_and_the_newest_is_kept() {
+        let (reader, sink) = stalled();
+        // More than the pipe and the queue hold together, and in whole lines.
+        for number in 0..20_000 {
+            sink.line(format!("line {number:020}\n"));
+        }
+        let mut told = 0;
+        let mut expected = 0_u64;
+        for line in reader.lines() {
+            let line = line.unwrap();
+            let (kind, number) = line.split_once(' ').unwrap();
+            let number: u64 = number.parse().unwrap();
+            if kind == "dropped" {
+                told += number;
+                expected += number;
+            } else {
+                assert_eq!(number, expected, "in order, and the gaps are told");
+                expected += 1;
+            }
+            if expected == 20_000 {
+                break;
+            }
+        }
+        assert!(told > 0);
+    }
+
+    #[test]
+    fn the_end_waits_for_a_moment_and_not_for_ever() {
+        let (mut reader, sink) = stalled();
+        sink.line("last words\n".to_owned());
+        drop(sink);
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        assert_eq!(line, "last words\n");
+
+        let (_reader, sink) = stalled();
+        sink.line("x".repeat(1 << 20));
+        let began = Instant::now();
+        drop(sink);
+        assert!(began.elapsed() >= LAST_WORDS);
+    }
+
+    #[test]
+    fn of_what_is_written_over_only_the_newest_waits_and_none_is_counted() {
+        let (reader, sink) = stalled();
+        sink.line("x".repeat(1 << 20) + "\n");
+        while !sink.queue.state().is_writing {
+            thread::yield_now();
+        }
+        for number in 0..100_000 {
+            sink.transient(format!("transient {number}\n"));
+        }
+        sink.line("end\n".to_owned());
+        let lines: Vec<String> =
+            reader.lines().map(Result::unwrap).take_while(|line| line != "end").collect();
+        assert!(lines.len() <= 3, "{}", lines.len());
+        assert_eq!(lines.last().unwrap(), "transient 99999");
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_stops_nothing() {
+        let (reader, sink) = stalled();
+        drop(reader);
+        for _ in 0..100_000 {
+            sink.line("nobody hears\n".to_owned());
+        }
+    }
+}
