@@ -4,11 +4,13 @@
 //! sends word: new deadlines, signals, the loss of the lock. It never waits for the guardian, and
 //! the guardian never waits for it.
 //!
-//! A thread listens to the guardian, because the keeper's runtime may be busy and the one thing
-//! that must not wait is the guardian's own death: when its end of the socket closes before it
-//! has told the command's end, or when it is stopped past the last deadline, the thread kills the
-//! command's group itself and sees to it that nothing is left. For that the keeper is a
+//! A thread starts the guardian and listens to it, because the keeper's runtime may be busy and the
+//! one thing that must not wait is the guardian's own death: when its end of the socket closes
+//! before it has told the command's end, or when it is stopped past the last deadline, the thread
+//! kills all of the command itself and sees to it that nothing is left. For that the keeper is a
 //! sub-reaper, too: the orphans of a dead guardian become its children.
+//!
+//! Who was seen to be gone is told by a [`Gone`], and only then is the lock given back.
 
 mod job;
 mod signals;
@@ -18,8 +20,8 @@ mod watch;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use nix::unistd::getpgrp;
@@ -29,13 +31,15 @@ use tokio::sync::mpsc;
 
 pub(crate) use self::signals::Signals;
 pub(crate) use self::spawn::SpawnError;
-use self::spawn::{await_start, start_guardian};
+pub(crate) use self::watch::Gone;
 use self::watch::Watch;
-use super::guardian::clock::boot_ns;
+use super::guardian::clock::Moment;
+use super::guardian::course::Course;
 pub(crate) use super::guardian::course::{Deadlines, KilledBy};
+use super::guardian::family::Strangers;
 use super::guardian::wire::{Channel, Message};
 
-/// A running command, guarded.
+/// A command that is starting or runs, guarded.
 ///
 /// Dropping it before the last event makes the guardian end the command, SIGTERM at once and
 /// SIGKILL at the last deadline, as if the keeper had died.
@@ -44,21 +48,23 @@ pub(crate) struct Child {
     guardian: Channel,
     shared: Arc<Shared>,
     events: mpsc::UnboundedReceiver<ChildEvent>,
-    last: Option<ChildEvent>,
 }
 
 /// What keeper and listening thread both know.
 #[derive(Debug)]
 struct Shared {
-    kill_at_boot_ns: AtomicU64,
+    course: Mutex<Course>,
+    /// To wake the thread when the course has changed.
+    waker: UnixStream,
     /// The [`Child`] was dropped; the closing socket is its doing.
     abandoned: AtomicBool,
 }
 
-/// What happened to the command. All but the first two are final: nothing of the command's family
-/// is left then (its process group, and those of its descendants that stayed in the session).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happened to the command.
+#[derive(Debug)]
 pub(crate) enum ChildEvent {
+    /// It runs.
+    Started,
     /// It was stopped by this signal (Ctrl-Z), and the terminal is the keeper's again: call
     /// [`Child::suspend`].
     Stopped {
@@ -67,6 +73,27 @@ pub(crate) enum ChildEvent {
     },
     /// It goes on.
     Continued,
+    /// The guardian cannot end it, and the keeper has tried for a while, without success so far:
+    /// these processes do not die, or belong to another user.
+    Stubborn {
+        /// Their numbers.
+        left: Vec<i32>,
+    },
+    /// Nothing of it is left: none of its process group, and none of its descendants that stayed in
+    /// the session. The last event.
+    Over {
+        /// How that came.
+        how: How,
+        /// What gives the lock back.
+        gone: Gone,
+    },
+    /// The thread that watches it has panicked, so nobody knows. The last event.
+    OutOfSight,
+}
+
+/// How a command came to its end.
+#[derive(Debug)]
+pub(crate) enum How {
     /// It ended with this code.
     Exited {
         /// 0 to 255.
@@ -81,82 +108,68 @@ pub(crate) enum ChildEvent {
     Killed {
         /// What it took.
         by: KilledBy,
-        /// When nothing of it was left.
-        gone_at_boot_ns: u64,
     },
-    /// The guardian was killed, or stopped past the deadline, and the keeper killed the command's
-    /// group. Descendants in other groups may be left.
-    Unguarded {
-        /// When nothing of the group was left.
-        gone_at_boot_ns: u64,
-    },
+    /// The guardian was killed, or stopped past the deadline, and the keeper ended the command.
+    Unguarded,
+    /// It was never started.
+    NotStarted(SpawnError),
 }
 
 impl Child {
-    /// Starts `command` under a guardian and waits until it runs, which takes a few milliseconds.
+    /// Starts `command` under a guardian. Does not wait until it runs.
     ///
     /// It gets this process's environment with the changes given, its standard streams and every
-    /// other inherited descriptor. Call it in the main thread of a process that has no other
-    /// children to lose: the process becomes a sub-reaper.
+    /// other inherited descriptor. This process becomes a sub-reaper.
     ///
     /// # Errors
-    /// See [`SpawnError`].
+    /// If this process has no descriptor or thread left. Nothing was started then.
     pub(crate) fn spawn(
         command: &[OsString],
         env_set: &[(OsString, OsString)],
         env_remove: &[OsString],
         deadlines: Deadlines,
-    ) -> Result<Self, SpawnError> {
+    ) -> io::Result<Self> {
+        let strangers = Strangers::look();
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(io::Error::from)?;
         let (ours, theirs) = UnixStream::pair()?;
-        let mut guardian = start_guardian(command, env_set, env_remove, theirs)?;
-        let mut listener = Channel::new(ours.try_clone()?);
-        let channel = Channel::new(ours);
+        let listener = Channel::new(ours.try_clone()?);
+        let guardian = Channel::new(ours);
+        // The first word lies in the socket before anything else can be said.
         let keeper_group = getpgrp().as_raw();
-        let started = channel
-            .send_with_stdin(Message::Start { keeper_group, deadlines })
-            .map_err(SpawnError::from)
-            .and_then(|()| await_start(&mut listener, command, deadlines));
-        let group = match started {
-            Ok(group) => group,
-            Err(error) => {
-                // It has said its last word or will never say one.
-                let _ = guardian.kill();
-                let _ = guardian.wait();
-                return Err(error);
-            }
-        };
-        let shared = Arc::new(Shared {
-            kill_at_boot_ns: AtomicU64::new(deadlines.kill_at_boot_ns),
-            abandoned: AtomicBool::new(false),
-        });
+        guardian.send_with_stdin(Message::Start { keeper_group, deadlines })?;
+        let (waker, woken) = UnixStream::pair()?;
+        waker.set_nonblocking(true)?;
+        woken.set_nonblocking(true)?;
+        let course = Mutex::new(Course::new(deadlines));
+        let shared = Arc::new(Shared { course, waker, abandoned: AtomicBool::new(false) });
         let (sender, events) = mpsc::unbounded_channel();
-        let watch = Watch::new(listener, guardian, group, Arc::clone(&shared), sender);
-        // If this fails the channel is dropped, and the guardian ends the command.
-        thread::Builder::new().name("guardian".into()).spawn(move || watch.run())?;
-        Ok(Self { guardian: channel, shared, events, last: None })
+        let launch = spawn::Launch::new(command, env_set, env_remove, theirs)?;
+        let watch = Watch::new((listener, woken), strangers, Arc::clone(&shared), sender);
+        thread::Builder::new().name("guardian".into()).spawn(move || watch.run(launch))?;
+        Ok(Self { guardian, shared, events })
     }
 
-    /// The lock was extended. Never blocks; a guardian that cannot be reached keeps to the old
-    /// deadlines.
-    pub(crate) fn set_deadlines(&self, deadlines: Deadlines) {
-        self.shared.kill_at_boot_ns.store(deadlines.kill_at_boot_ns, Ordering::Relaxed);
-        self.send(Message::Extend(deadlines));
+    /// The lock is valid for longer now, or for a shorter time. Never blocks. Says whether the
+    /// guardian will hear of it; one that is stopped may have no room for another word, and is to be
+    /// told again.
+    pub(crate) fn set_deadlines(&self, deadlines: Deadlines) -> bool {
+        self.shared.change(|course| course.set(deadlines));
+        self.send(Message::Deadlines(deadlines))
+    }
+
+    /// The lock is lost: SIGTERM now, SIGKILL at the time given, or earlier if it is due then. Later
+    /// deadlines no longer count. Says the same as [`set_deadlines`](Self::set_deadlines).
+    pub(crate) fn terminate(&self, kill: Moment) -> bool {
+        self.shared.change(|course| course.terminate(kill));
+        self.send(Message::Terminate { kill })
     }
 
     /// Sends a signal to the command's group; a second SIGTERM becomes a SIGKILL. SIGCONT also
     /// hands the terminal back to a command that was stopped while it had it.
     pub(crate) fn signal(&self, signal: Signal) {
         self.send(Message::Signal(signal.as_raw()));
-    }
-
-    /// The lock is lost by proof: SIGTERM now, SIGKILL at the time given. Later deadlines no
-    /// longer count.
-    pub(crate) fn terminate(&self, kill_at_boot_ns: u64) {
-        self.shared.kill_at_boot_ns.store(kill_at_boot_ns, Ordering::Relaxed);
-        self.send(Message::Terminate { kill_at_boot_ns });
     }
 
     /// Stops quorlock's own process group, as a shell expects when [`ChildEvent::Stopped`] says
@@ -179,29 +192,29 @@ impl Child {
         }
     }
 
-    /// The next thing that happens to the command. After a final event, that event again.
+    /// The next thing that happens to the command. Not to be called after a last event.
     ///
     /// # Cancel safety
     /// An event is lost only by being returned.
     pub(crate) async fn next_event(&mut self) -> ChildEvent {
-        loop {
-            match (self.events.recv().await, self.last) {
-                (Some(event), _) | (None, Some(event)) => {
-                    self.last = Some(event);
-                    return event;
-                }
-                // The thread ends only after a final event, unless it panicked; then the caller
-                // must not go on as if the command ran under a guardian's eye.
-                (None, None) => {
-                    self.last = Some(ChildEvent::Unguarded { gone_at_boot_ns: boot_ns() });
-                }
-            }
-        }
+        self.events.recv().await.unwrap_or(ChildEvent::OutOfSight)
     }
 
-    fn send(&self, message: Message) {
-        // A dead guardian is the listening thread's concern, a stopped one the deadline's.
-        let _ = self.guardian.send(message);
+    /// A dead guardian is the listening thread's concern, a stopped one the deadline's.
+    fn send(&self, message: Message) -> bool {
+        !matches!(self.guardian.send(message), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+impl Shared {
+    fn change(&self, change: impl FnOnce(&mut Course)) {
+        change(&mut self.course());
+        // No room means that the thread is to be woken already.
+        let _ = rustix::io::write(&self.waker, &[0]);
+    }
+
+    fn course(&self) -> std::sync::MutexGuard<'_, Course> {
+        self.course.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,9 +4,9 @@
 //! keeper (the quorlock process that holds the lock) can be stopped by Ctrl-Z, killed, swapped
 //! out, or busy in its runtime. So the deadlines are kept by a process that does nothing else:
 //! single-threaded, without a runtime, in a process group of its own that no terminal signal
-//! reaches. It gets each new deadline through a socket. No deadline is ever moved by silence:
-//! when the keeper says nothing, the last word holds; when its end closes, the keeper is dead,
-//! the command is asked to end at once, and made to end when the lock may go to another.
+//! reaches. It gets each new deadline, later or earlier, through a socket. No deadline is ever moved
+//! by silence: when the keeper says nothing, the last word holds; when its end closes, the keeper is
+//! dead, the command is asked to end at once, and made to end when the lock may go to another.
 //!
 //! ```text
 //!  keeper ──socket── guardian ──socket── exec step ─exec→ command
@@ -16,15 +16,16 @@
 //! The guardian calls itself `lock-guardian`, because `pkill -9 quorlock` is how people kill
 //! quorlock, and what then remains to be done is the guardian's. If it is killed as well, the
 //! kernel kills the command's own process (the parent-death signal that
-//! [`exec_step`] set) and the keeper, if it lives, the rest of the group.
+//! [`exec_step`] set) and the keeper, if it lives, everything else ([`family`] serves both).
 //!
 //! [`course`] decides; this file waits, asks it, and does.
 
 pub(crate) mod clock;
 pub(crate) mod course;
 pub(crate) mod exec_step;
-mod family;
+pub(crate) mod family;
 mod launch;
+pub(crate) mod mutants;
 pub(crate) mod procfs;
 mod signals;
 pub(crate) mod terminal;
@@ -41,7 +42,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use self::clock::{Alarm, boot_ns};
+use self::clock::{Alarm, Moment};
 use self::course::{Course, Ending};
 use self::family::{Change, Family};
 use self::launch::Launch;
@@ -59,11 +60,11 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let course = Course::new(deadlines);
-    if course.too_late(boot_ns()) {
+    if course.too_late(Moment::now()) {
         deliver(&keeper, Message::TooLate);
         return ExitCode::SUCCESS;
     }
-    match unblock.and_then(|unblock| Launch::new(&command, keeper_group, unblock)) {
+    match unblock.and_then(|unblock| Launch::new(&command, (keeper_group, deadlines), unblock)) {
         Ok(launch) => Guardian::new(keeper, course, launch).guard(),
         Err(error) => deliver(&keeper, Message::Broken { errno: errno(&error) }),
     }
@@ -85,7 +86,8 @@ struct Guardian {
     child_signal: UnixStream,
     /// `None` once the command runs or failed to.
     exec_step: Option<Channel>,
-    cannot_run: Option<i32>,
+    /// The last word if the command was never started.
+    not_started: Option<Message>,
     family: Family,
     terminal: Option<Terminal>,
     /// The keeper was told of a stop, so it is to be told of its end.
@@ -105,7 +107,7 @@ impl Guardian {
             alarm: Alarm::new(),
             child_signal,
             exec_step: Some(exec_step),
-            cannot_run: None,
+            not_started: None,
             family,
             terminal,
             stopped: false,
@@ -134,7 +136,7 @@ impl Guardian {
                     self.family.signal_all(Signal::KILL);
                 }
             }
-            if let Some(signal) = self.course.due(boot_ns()) {
+            if let Some(signal) = self.course.due(Moment::now()) {
                 self.family.signal_all(signal);
                 self.look_again_ns = LOOK_AGAIN_MIN_NS;
             }
@@ -148,9 +150,11 @@ impl Guardian {
         };
         match exec_step.next() {
             Next::Nothing => return,
-            Next::Message(Message::CannotRun { errno }) => self.cannot_run = Some(errno),
+            Next::Message(word @ (Message::CannotRun { .. } | Message::TooLate)) => {
+                self.not_started = Some(word);
+            }
             Next::Closed | Next::Message(_) => {
-                let group = self.family.group().as_raw_nonzero().get();
+                let group = self.family.group().map_or(0, |leader| leader.as_raw_nonzero().get());
                 self.tell(Message::Started { group });
             }
         }
@@ -175,7 +179,7 @@ impl Guardian {
                     self.tell(Message::Continued);
                 }
             }
-            Change::Ended(ending) => self.course.ended(ending, boot_ns()),
+            Change::Ended(ending) => self.course.ended(ending, Moment::now()),
         }
     }
 
@@ -183,10 +187,8 @@ impl Guardian {
         while let Some(keeper) = &mut self.keeper {
             match keeper.next() {
                 Next::Nothing => return,
-                Next::Message(Message::Extend(deadlines)) => self.course.extend(deadlines),
-                Next::Message(Message::Terminate { kill_at_boot_ns }) => {
-                    self.course.terminate(kill_at_boot_ns);
-                }
+                Next::Message(Message::Deadlines(deadlines)) => self.course.set(deadlines),
+                Next::Message(Message::Terminate { kill }) => self.course.terminate(kill),
                 Next::Message(Message::Signal(number)) => {
                     if let Some(signal) = Signal::from_named_raw(number) {
                         self.pass_on(signal);
@@ -217,7 +219,7 @@ impl Guardian {
         let mut until = self.course.next_due();
         if self.course.ending().is_some() {
             // Not every death is told to us: a grandchild's is told to its parent.
-            until = until.min(boot_ns().saturating_add(self.look_again_ns));
+            until = until.min(Moment::now().after(self.look_again_ns));
             self.look_again_ns = (2 * self.look_again_ns).min(LOOK_AGAIN_MAX_NS);
         }
         let sources = [
@@ -245,10 +247,7 @@ impl Guardian {
                 terminal.restore_modes();
             }
         }
-        let result = match self.cannot_run {
-            Some(errno) => Message::CannotRun { errno },
-            None => self.course.result(ending, boot_ns()),
-        };
+        let result = self.not_started.unwrap_or_else(|| self.course.result(ending));
         if let Some(keeper) = &self.keeper {
             deliver(keeper, result);
         }

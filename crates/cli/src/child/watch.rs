@@ -1,6 +1,9 @@
-//! The thread that listens to the guardian and takes its place if it dies.
+//! The thread that starts the guardian, listens to it, and takes its place if it dies.
 
+use std::ffi::OsString;
+use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,65 +12,115 @@ use std::time::Duration;
 
 use nix::unistd::getpgrp;
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid,
-};
+use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
 
-use super::super::guardian::clock::{Alarm, boot_ns};
+use super::super::guardian::clock::{Alarm, Moment};
 use super::super::guardian::course::Ending;
-use super::super::guardian::procfs;
+use super::super::guardian::family::{Family, Strangers};
 use super::super::guardian::terminal::Terminal;
 use super::super::guardian::wire::{Channel, Message, Next};
-use super::{ChildEvent, Shared};
+use super::spawn::{Launch, SpawnError, not_started};
+use super::{ChildEvent, How, Shared};
+
+/// Nothing of the command is left, or it was never started. Made in one place, `Watch::see_the_end`,
+/// and nothing else gives the lock back.
+#[derive(Debug)]
+pub(crate) struct Gone(());
 
 /// What the thread works with.
 pub(super) struct Watch {
     listener: Channel,
-    guardian: process::Child,
-    group: Pid,
+    /// Has something to read when the course has changed.
+    woken: UnixStream,
+    strangers: Strangers,
     shared: Arc<Shared>,
     events: mpsc::UnboundedSender<ChildEvent>,
 }
 
+/// A guardian at work, and whom it guards.
+struct Guarded {
+    guardian: process::Child,
+    family: Family,
+    program: OsString,
+}
+
+/// How the conversation with the guardian ended.
+enum LastWord {
+    /// It said that nothing is left, and how that came.
+    Over(How),
+    /// It could do no work; what it left behind is to be looked at.
+    Broken(How),
+    /// It is dead, or was silent when it had to speak.
+    None,
+}
+
 impl Watch {
     pub(super) fn new(
-        listener: Channel,
-        guardian: process::Child,
-        group: Pid,
+        (listener, woken): (Channel, UnixStream),
+        strangers: Strangers,
         shared: Arc<Shared>,
         events: mpsc::UnboundedSender<ChildEvent>,
     ) -> Self {
-        Self { listener, guardian, group, shared, events }
+        Self { listener, woken, strangers, shared, events }
     }
 
     /// Passes on what the guardian tells until the command has ended.
-    pub(super) fn run(mut self) {
-        let mut last = self.listen();
-        if last.is_none() && !self.shared.abandoned.load(Ordering::Relaxed) {
-            last = Some(self.take_over());
-        }
-        // It ends right after its last word, and a zombie is nothing to leave behind.
-        let _ = self.guardian.wait();
-        if let Some(event) = last {
-            self.tell(event);
+    pub(super) fn run(mut self, launch: Launch) {
+        if let Some((how, gone)) = self.see_the_end(launch) {
+            self.tell(ChildEvent::Over { how, gone });
         }
     }
 
-    /// Returns the final event, or `None` if the guardian is dead, or was silent when it had to
-    /// speak.
-    fn listen(&mut self) -> Option<ChildEvent> {
+    /// Returns when nothing of the command is left; `None` if nobody wants to know any more.
+    fn see_the_end(&mut self, launch: Launch) -> Option<(How, Gone)> {
+        let how = match launch.start() {
+            Err(error) => How::NotStarted(error.into()),
+            Ok((guardian, program)) => {
+                let family = Family::guarded_by(&guardian, std::mem::take(&mut self.strangers));
+                let mut guarded = Guarded { guardian, family, program };
+                match self.listen(&mut guarded) {
+                    LastWord::Over(how) => {
+                        // It ends right after its last word, and a zombie is nothing to leave behind.
+                        let _ = guarded.guardian.wait();
+                        how
+                    }
+                    LastWord::Broken(how) => {
+                        self.take_over(&mut guarded)?;
+                        how
+                    }
+                    LastWord::None => {
+                        self.take_over(&mut guarded)?;
+                        How::Unguarded
+                    }
+                }
+            }
+        };
+        Some((how, Gone(())))
+    }
+
+    fn listen(&mut self, guarded: &mut Guarded) -> LastWord {
         let alarm = Alarm::new();
         let mut overdue_since = None;
         loop {
             let event = match self.listener.next() {
+                Next::Message(Message::Started { group }) => {
+                    guarded.family.is_led_by(Pid::from_raw(group));
+                    ChildEvent::Started
+                }
                 Next::Message(Message::Stopped { signal }) => ChildEvent::Stopped { signal },
                 Next::Message(Message::Continued) => ChildEvent::Continued,
-                Next::Message(message) => return final_event(message),
-                Next::Closed => return None,
+                Next::Message(message) => return last_word(message, &guarded.program),
+                Next::Closed => return LastWord::None,
                 Next::Nothing => {
-                    let until = self.patience(&mut overdue_since)?;
-                    alarm.wait(until, &[self.listener.as_fd()]);
+                    let Some(until) = self.patience(&guarded.family, &mut overdue_since) else {
+                        return LastWord::None;
+                    };
+                    alarm.wait(until, &[self.listener.as_fd(), self.woken.as_fd()]);
+                    let mut wake_ups = [0; 64];
+                    while rustix::io::read(&self.woken, &mut wake_ups).is_ok_and(|count| count > 0)
+                    {
+                    }
                     continue;
                 }
             };
@@ -77,50 +130,64 @@ impl Watch {
 
     /// Until when the guardian may be silent. A little after the deadline the keeper sends the
     /// SIGKILL itself, which does no harm if the guardian has sent it; long after, the guardian
-    /// must be stopped and there is no more patience. Both are counted from when the keeper
+    /// must be stopped and there is no more patience. That is counted from when the keeper
     /// notices: after a suspend the two wake up together.
-    fn patience(&self, overdue_since: &mut Option<u64>) -> Option<u64> {
-        let now = boot_ns();
-        let help_at = self.shared.kill_at_boot_ns.load(Ordering::Relaxed).saturating_add(HELP_NS);
-        if now < help_at {
+    fn patience(&self, family: &Family, overdue_since: &mut Option<u64>) -> Option<Moment> {
+        let now = Moment::now();
+        let help_at = self.shared.course().kill_at().after(HELP_NS);
+        if !help_at.has_come(now) {
             *overdue_since = None;
             return Some(help_at);
         }
         if overdue_since.is_none() {
-            let _ = kill_process_group(self.group, Signal::KILL);
+            family.signal_all(Signal::KILL);
         }
-        let give_up_at = overdue_since.get_or_insert(now).saturating_add(GIVE_UP_NS);
-        (now < give_up_at).then_some(give_up_at)
+        let since = *overdue_since.get_or_insert(now.boot_ns);
+        let left = since.saturating_add(GIVE_UP_NS).checked_sub(now.boot_ns).filter(|ns| *ns > 0);
+        left.map(|ns| now.after(ns))
     }
 
-    /// Does what the guardian can no longer do.
-    fn take_over(&mut self) -> ChildEvent {
-        let _ = kill_process_group(self.group, Signal::KILL);
+    /// Does what the guardian can no longer do, and returns when nobody is left; `None` if nobody
+    /// waits for that any more.
+    fn take_over(&mut self, guarded: &mut Guarded) -> Option<()> {
+        let Guarded { guardian, family, .. } = guarded;
+        if self.abandoned() {
+            let _ = guardian.wait();
+            return None;
+        }
+        family.signal_all(Signal::KILL);
         // A stopped one would come back and find numbers that mean others by then. Its death
         // also makes the command's orphans ours, to bury.
-        let _ = self.guardian.kill();
-        let _ = self.guardian.wait();
-        while !self.group_gone() {
-            let _ = kill_process_group(self.group, Signal::KILL);
-            thread::sleep(LOOK_AGAIN);
+        let _ = guardian.kill();
+        let _ = guardian.wait();
+        let (mut pause, mut waited) = (LOOK_AGAIN_MIN, Duration::ZERO);
+        let mut said = false;
+        loop {
+            family.reap();
+            if family.gone() {
+                break;
+            }
+            if self.abandoned() {
+                return None;
+            }
+            family.signal_all(Signal::KILL);
+            if waited >= STUBBORN && !said {
+                said = true;
+                self.tell(ChildEvent::Stubborn { left: family.left() });
+            }
+            thread::sleep(pause);
+            waited += pause;
+            pause = (2 * pause).min(LOOK_AGAIN_MAX);
         }
         // The guardian would have done that, too.
-        if let Some(keeper) = Pid::from_raw(getpgrp().as_raw()) {
-            Terminal::reclaim(keeper, self.group);
+        if let (Some(keeper), Some(group)) = (Pid::from_raw(getpgrp().as_raw()), family.group()) {
+            Terminal::reclaim(keeper, group);
         }
-        ChildEvent::Unguarded { gone_at_boot_ns: boot_ns() }
+        Some(())
     }
 
-    fn group_gone(&self) -> bool {
-        while let Ok(Some(_)) = waitpgid(self.group, WaitOptions::NOHANG) {}
-        if test_kill_process_group(self.group) == Err(Errno::SRCH) {
-            return true;
-        }
-        // A dead member that its own parent does not bury is dead all the same.
-        let group = self.group.as_raw_nonzero().get();
-        procfs::processes().is_some_and(|processes| {
-            !processes.iter().any(|process| process.alive && process.group == group)
-        })
+    fn abandoned(&self) -> bool {
+        self.shared.abandoned.load(Ordering::Relaxed)
     }
 
     fn tell(&self, event: ChildEvent) {
@@ -129,14 +196,24 @@ impl Watch {
     }
 }
 
-fn final_event(message: Message) -> Option<ChildEvent> {
-    match message {
-        Message::Ended(Ending::Exited { code }) => Some(ChildEvent::Exited { code }),
-        Message::Ended(Ending::Signaled { signal }) => Some(ChildEvent::Signaled { signal }),
-        Message::Killed { by, gone_at_boot_ns } => Some(ChildEvent::Killed { by, gone_at_boot_ns }),
-        // No guardian says anything else at this point, so this one cannot be relied upon.
-        _ => None,
-    }
+fn last_word(word: Message, program: &OsString) -> LastWord {
+    LastWord::Over(match word {
+        Message::Ended(Ending::Exited { code }) => How::Exited { code },
+        Message::Ended(Ending::Signaled { signal }) => How::Signaled { signal },
+        Message::Killed { by } => How::Killed { by },
+        Message::Broken { errno } => {
+            let error = io::Error::from_raw_os_error(errno);
+            return LastWord::Broken(How::NotStarted(error.into()));
+        }
+        word => match not_started(word, program) {
+            Some(error) => How::NotStarted(error),
+            // No guardian says anything else, so this one cannot be relied upon.
+            None => {
+                let error = SpawnError::Guardian(Errno::PROTO.into());
+                return LastWord::Broken(How::NotStarted(error));
+            }
+        },
+    })
 }
 
 /// More than a guardian needs, and less than what lies between the deadline and the end of the
@@ -144,6 +221,10 @@ fn final_event(message: Message) -> Option<ChildEvent> {
 const HELP_NS: u64 = 25_000_000;
 
 /// How long a kill may take, on a busy machine, before the guardian counts as stopped.
-pub(super) const GIVE_UP_NS: u64 = 1_000_000_000;
+const GIVE_UP_NS: u64 = 1_000_000_000;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long the keeper's own kill may take before somebody is told that it does not work.
+const STUBBORN: Duration = Duration::from_secs(1);
+
+const LOOK_AGAIN_MIN: Duration = Duration::from_millis(1);
+const LOOK_AGAIN_MAX: Duration = Duration::from_millis(200);

@@ -1,10 +1,14 @@
-//! The clock that deadlines are written in, and the timer that fires on it.
+//! The two clocks that deadlines are written in, and the timers that fire on them.
 //!
-//! A lock's validity goes on while the machine sleeps, so deadlines are readings of
-//! CLOCK_BOOTTIME. The timeout of poll(2) runs on the monotonic clock, which stands still in
-//! suspend: ten seconds of it may be an hour of validity. So the guardian waits with a timerfd on
-//! the boot clock; the timeout, computed from the same clock, is what remains where there is no
-//! such timer.
+//! A lock's validity goes on while the machine sleeps, and a virtual machine that was paused by its
+//! host sees that on its wall clock alone. So a client counts the longer of the two times that the
+//! boot clock and the wall clock say have passed, and a deadline is a reading of both: it has come
+//! when *either* clock has reached it. Whoever knows a deadline notices by itself that the wall
+//! clock was set.
+//!
+//! The timeout of poll(2) runs on the monotonic clock, which stands still in suspend: ten seconds
+//! of it may be an hour of validity. So the wait is for a timerfd on each of the two clocks; the
+//! kernel fires an absolute timer on the wall clock also when that is set past it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,70 +19,141 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// A deadline that never comes.
-pub(crate) const NEVER: u64 = u64::MAX;
-
-/// Now, in nanoseconds of the boot clock.
-pub(crate) fn boot_ns() -> u64 {
-    let now = clock_gettime(CLOCK);
-    // The kernel counts these two up from zero; a negative one does not occur.
-    let secs = u64::try_from(now.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
-    secs * NANOS_PER_SEC + nanos
+/// A reading of both clocks, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// The boot clock.
+    pub(crate) boot_ns: u64,
+    /// The wall clock, since 1970.
+    pub(crate) real_ns: u64,
 }
 
-/// A timer on the boot clock that wakes a poll(2).
+impl Moment {
+    /// A deadline that never comes.
+    pub(crate) const NEVER: Self = Self { boot_ns: NEVER_NS, real_ns: NEVER_NS };
+
+    /// A deadline that has always come.
+    pub(crate) const PAST: Self = Self { boot_ns: 0, real_ns: 0 };
+
+    /// Now.
+    pub(crate) fn now() -> Self {
+        Self { boot_ns: boot_ns(), real_ns: real_ns() }
+    }
+
+    /// So much later than this reading, by each clock.
+    #[must_use]
+    pub(crate) fn after(self, ns: u64) -> Self {
+        Self { boot_ns: self.boot_ns.saturating_add(ns), real_ns: self.real_ns.saturating_add(ns) }
+    }
+
+    /// So much earlier.
+    #[must_use]
+    pub(crate) fn before(self, ns: u64) -> Self {
+        Self { boot_ns: self.boot_ns.saturating_sub(ns), real_ns: self.real_ns.saturating_sub(ns) }
+    }
+
+    /// The deadline that comes as soon as one of the two does.
+    #[must_use]
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self { boot_ns: self.boot_ns.min(other.boot_ns), real_ns: self.real_ns.min(other.real_ns) }
+    }
+
+    /// Whether this deadline has come: either clock has reached it.
+    pub(crate) fn has_come(self, now: Self) -> bool {
+        now.boot_ns >= self.boot_ns || now.real_ns >= self.real_ns
+    }
+
+    /// By how much two readings differ, on the clock on which they differ most.
+    pub(crate) fn distance(self, other: Self) -> u64 {
+        self.boot_ns.abs_diff(other.boot_ns).max(self.real_ns.abs_diff(other.real_ns))
+    }
+
+    /// For how long this deadline cannot come if nobody sets a clock.
+    fn left(self, now: Self) -> u64 {
+        let boot = self.boot_ns.saturating_sub(now.boot_ns);
+        boot.min(self.real_ns.saturating_sub(now.real_ns))
+    }
+}
+
+/// A reading that is never reached.
+pub(crate) const NEVER_NS: u64 = u64::MAX;
+
+/// Now, by the boot clock.
+pub(crate) fn boot_ns() -> u64 {
+    nanos(clock_gettime(BOOT))
+}
+
+/// Now, by the wall clock.
+pub(crate) fn real_ns() -> u64 {
+    nanos(clock_gettime(ClockId::Realtime))
+}
+
+/// Timers on both clocks that wake a poll(2).
 #[derive(Debug)]
 pub(crate) struct Alarm {
-    timer: Option<OwnedFd>,
+    boot: Option<OwnedFd>,
+    real: Option<OwnedFd>,
 }
 
 impl Alarm {
-    /// A timer that is not set.
+    /// Timers that are not set.
     pub(crate) fn new() -> Self {
-        // A kernel or a sandbox without the timer leaves the timeout, which is right except for
-        // a suspend; refusing to guard at all would be worse.
+        // A kernel or a sandbox without them leaves the timeout; refusing to guard at all would be
+        // worse.
         #[cfg(target_os = "linux")]
-        let timer = timerfd_create(
-            TimerfdClockId::Boottime,
-            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-        )
-        .ok();
+        let timer =
+            |clock| timerfd_create(clock, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK).ok();
+        #[cfg(target_os = "linux")]
+        let (boot, real) = (timer(TimerfdClockId::Boottime), timer(TimerfdClockId::Realtime));
         #[cfg(not(target_os = "linux"))]
-        let timer = None;
-        Self { timer }
+        let (boot, real) = (None, None);
+        Self { boot, real }
     }
 
     /// Waits until one of `sources` has something to read or the moment `until` has come. It may
     /// return early, so the caller looks at everything in any case.
-    pub(crate) fn wait(&self, until: u64, sources: &[BorrowedFd<'_>]) {
-        self.set(until);
+    pub(crate) fn wait(&self, until: Moment, sources: &[BorrowedFd<'_>]) {
+        let is_set =
+            set(self.boot.as_ref(), until.boot_ns) && set(self.real.as_ref(), until.real_ns);
+        let timers = [&self.boot, &self.real].into_iter().flatten().map(AsFd::as_fd);
         let mut sources: Vec<_> = sources
             .iter()
             .copied()
-            .chain(self.timer.as_ref().map(AsFd::as_fd))
+            .chain(timers)
             .map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN))
             .collect();
-        let timeout = (until != NEVER).then(|| timespec(until.saturating_sub(boot_ns())));
+        let timeout = (until != Moment::NEVER).then(|| {
+            let left = until.left(Moment::now());
+            timespec(if is_set { left } else { left.min(LOOK_ANYWAY_NS) })
+        });
         // It fails when a signal comes, which is one of the reasons to look.
         let _ = poll(&mut sources, timeout.as_ref());
     }
+}
 
-    #[cfg(target_os = "linux")]
-    fn set(&self, at: u64) {
-        let Some(timer) = &self.timer else {
-            return;
-        };
-        // All zero means "off", so a deadline of zero is set for the first nanosecond.
-        let it_value = if at == NEVER { timespec(0) } else { timespec(at.max(1)) };
-        let it_interval = timespec(0);
-        let spec = Itimerspec { it_interval, it_value };
-        // Only a malformed time is refused, and then the timeout still holds.
-        let _ = timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &spec);
-    }
+/// Sets a timer; says whether it will fire.
+#[cfg(target_os = "linux")]
+fn set(timer: Option<&OwnedFd>, at: u64) -> bool {
+    let Some(timer) = timer else {
+        return false;
+    };
+    // All zero means "off", so a deadline of zero is set for the first nanosecond.
+    let it_value = if at == NEVER_NS { timespec(0) } else { timespec(at.max(1)) };
+    let it_interval = timespec(0);
+    let spec = Itimerspec { it_interval, it_value };
+    timerfd_settime(timer, TimerfdTimerFlags::ABSTIME, &spec).is_ok()
+}
 
-    #[cfg(not(target_os = "linux"))]
-    fn set(&self, _at: u64) {}
+#[cfg(not(target_os = "linux"))]
+fn set(_: Option<&OwnedFd>, _: u64) -> bool {
+    false
+}
+
+fn nanos(time: Timespec) -> u64 {
+    // Neither clock is before its zero, unless the wall clock was never set; then it is at zero.
+    let secs = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    secs * NANOS_PER_SEC + nanos
 }
 
 /// A number of nanoseconds the way the kernel wants it.
@@ -92,7 +167,42 @@ fn timespec(ns: u64) -> Timespec {
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
+/// Without timers a suspend and a clock that was set are noticed by looking, a few times in the
+/// shortest ttl that `quorlock run` takes (500 ms).
+const LOOK_ANYWAY_NS: u64 = 100_000_000;
+
 #[cfg(target_os = "linux")]
-const CLOCK: ClockId = ClockId::Boottime;
+const BOOT: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
-const CLOCK: ClockId = ClockId::Monotonic;
+const BOOT: ClockId = ClockId::Monotonic;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_has_come_when_either_clock_has_reached_it() {
+        let at = |boot_ns, real_ns| Moment { boot_ns, real_ns };
+        let deadline = at(100, 1_000);
+        assert!(!deadline.has_come(at(99, 999)));
+        assert!(deadline.has_come(at(100, 0)), "the wall clock was set back");
+        assert!(deadline.has_come(at(0, 1_000)), "the wall clock was set ahead");
+        assert_eq!(deadline.min(at(50, 2_000)), at(50, 1_000));
+        assert_eq!(deadline.left(at(90, 995)), 5);
+        assert!(Moment::PAST.has_come(Moment::now()) && !Moment::NEVER.has_come(Moment::now()));
+    }
+
+    #[test]
+    fn the_wait_ends_when_the_earlier_clock_gets_there() {
+        let alarm = Alarm::new();
+        for (boot_ahead, real_ahead) in [(20_000_000, u64::MAX / 4), (u64::MAX / 4, 20_000_000)] {
+            let now = Moment::now();
+            let until =
+                Moment { boot_ns: now.boot_ns + boot_ahead, real_ns: now.real_ns + real_ahead };
+            while !until.has_come(Moment::now()) {
+                alarm.wait(until, &[]);
+            }
+            assert!(boot_ns() - now.boot_ns < 10_000_000_000, "not for ever");
+        }
+    }
+}

@@ -1,22 +1,25 @@
 //! What is to become of the command, and when: the guardian's decisions without its system calls.
 //!
 //! There are four reasons to end a command that has not ended by itself: its time is up, the lock
-//! is lost by proof, the keeper is dead, or the user asked twice. The first three are the lock's
+//! is lost, the keeper is dead, or the user asked twice. The first three are the lock's
 //! and make the result [`Killed`](Message::Killed); the last is the user's and leaves the
 //! command's own ending. A fifth is housekeeping: what outlives the command has no lock any more.
+//!
+//! The keeper has a course as well, told the same words: by it, it knows when a guardian that does
+//! nothing should have done something.
 
 use rustix::process::Signal;
 
-use super::clock::NEVER;
+use super::clock::{Moment, NEVER_NS};
 use super::wire::Message;
 
-/// The two moments of a lease, on the boot clock.
+/// The two deadlines of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadlines {
     /// From here on the command is asked to end (SIGTERM).
-    pub(crate) term_at_boot_ns: u64,
+    pub(crate) term: Moment,
     /// From here on it is made to end (SIGKILL).
-    pub(crate) kill_at_boot_ns: u64,
+    pub(crate) kill: Moment,
 }
 
 /// How a process ended.
@@ -54,7 +57,7 @@ pub(crate) struct Course {
     revoked: bool,
     user_terms: u32,
     ending: Option<Ending>,
-    leftovers_until: u64,
+    leftovers_until: Moment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,33 +77,33 @@ impl Course {
             revoked: false,
             user_terms: 0,
             ending: None,
-            leftovers_until: NEVER,
+            leftovers_until: Moment::NEVER,
         }
     }
 
     /// Whether a command started now would be told at once to end.
-    pub(crate) fn too_late(&self, now: u64) -> bool {
-        self.sealed || now >= self.deadlines.term_at_boot_ns || now >= self.kill_at()
+    pub(crate) fn too_late(&self, now: Moment) -> bool {
+        self.sealed || self.deadlines.term.has_come(now) || self.kill_at().has_come(now)
     }
 
-    /// The lock was extended. The newest word counts, also when it is a shorter one.
-    pub(crate) fn extend(&mut self, deadlines: Deadlines) {
+    /// The lock is valid for longer than was told, or for a shorter time. The newest word counts.
+    pub(crate) fn set(&mut self, deadlines: Deadlines) {
         if !self.sealed {
             self.deadlines = deadlines;
         }
     }
 
-    /// The lock is lost by proof: SIGTERM now, SIGKILL then.
-    pub(crate) fn terminate(&mut self, kill_at_boot_ns: u64) {
+    /// The lock is lost: SIGTERM now, SIGKILL at the time given or when it was due anyway.
+    pub(crate) fn terminate(&mut self, kill: Moment) {
         self.sealed = true;
-        self.deadlines = Deadlines { term_at_boot_ns: 0, kill_at_boot_ns };
+        self.deadlines = Deadlines { term: Moment::PAST, kill: self.deadlines.kill.min(kill) };
     }
 
     /// Nobody extends the lock any more. What was promised to other holders still holds: SIGKILL
     /// at the last deadline known.
     pub(crate) fn keeper_died(&mut self) {
         self.sealed = true;
-        self.deadlines.term_at_boot_ns = 0;
+        self.deadlines.term = Moment::PAST;
     }
 
     /// The user wants this signal sent; returns the one to send.
@@ -119,9 +122,10 @@ impl Course {
     }
 
     /// The command's own process ended; others of it may live on.
-    pub(crate) fn ended(&mut self, ending: Ending, now: u64) {
+    pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
-        self.leftovers_until = now.saturating_add(LEFTOVERS_NS);
+        // No validity hangs on this one, so the wall clock has no say.
+        self.leftovers_until = Moment { real_ns: NEVER_NS, ..now.after(LEFTOVERS_NS) };
     }
 
     /// How the command's own process ended, once it has.
@@ -130,15 +134,15 @@ impl Course {
     }
 
     /// The signal that everything of the command must get now. Each is due once.
-    pub(crate) fn due(&mut self, now: u64) -> Option<Signal> {
+    pub(crate) fn due(&mut self, now: Moment) -> Option<Signal> {
         let user = self.user_terms > 1;
-        let up = now >= self.kill_at();
-        if self.stage != Stage::Forced && (up || user || now >= self.leftovers_until) {
+        let up = self.kill_at().has_come(now);
+        if self.stage != Stage::Forced && (up || user || self.leftovers_until.has_come(now)) {
             self.stage = Stage::Forced;
             self.revoked |= up && self.ending.is_none();
             return Some(Signal::KILL);
         }
-        let up = now >= self.deadlines.term_at_boot_ns;
+        let up = self.deadlines.term.has_come(now);
         if self.stage == Stage::Running && (up || self.ending.is_some()) {
             self.stage = Stage::Asked;
             self.revoked |= self.ending.is_none();
@@ -153,30 +157,27 @@ impl Course {
     }
 
     /// When [`due`](Self::due) may next have something to say.
-    pub(crate) fn next_due(&self) -> u64 {
+    pub(crate) fn next_due(&self) -> Moment {
         let kill_at = self.kill_at().min(self.leftovers_until);
         match self.stage {
-            Stage::Running => kill_at.min(self.deadlines.term_at_boot_ns),
+            Stage::Running => kill_at.min(self.deadlines.term),
             Stage::Asked => kill_at,
-            Stage::Forced => NEVER,
+            Stage::Forced => Moment::NEVER,
         }
     }
 
-    /// The result, when nothing is left of the command at `now`.
-    pub(crate) fn result(&self, ending: Ending, now: u64) -> Message {
+    /// From when on nothing of the command may be left.
+    pub(crate) fn kill_at(&self) -> Moment {
+        self.deadlines.kill
+    }
+
+    /// The result, when nothing is left of the command now.
+    pub(crate) fn result(&self, ending: Ending) -> Message {
         let by = match self.stage {
             Stage::Running | Stage::Asked => KilledBy::Term,
             Stage::Forced => KilledBy::Kill,
         };
-        if self.revoked {
-            Message::Killed { by, gone_at_boot_ns: now }
-        } else {
-            Message::Ended(ending)
-        }
-    }
-
-    fn kill_at(&self) -> u64 {
-        self.deadlines.kill_at_boot_ns
+        if self.revoked { Message::Killed { by } } else { Message::Ended(ending) }
     }
 }
 
@@ -188,92 +189,112 @@ const LEFTOVERS_NS: u64 = 1_000_000_000;
 mod tests {
     use super::*;
 
-    const DEADLINES: Deadlines = Deadlines { term_at_boot_ns: 100, kill_at_boot_ns: 200 };
+    const DEADLINES: Deadlines = Deadlines { term: at(100), kill: at(200) };
     const ZERO: Ending = Ending::Exited { code: 0 };
+
+    /// The wall clock is ahead of the boot clock by a million.
+    const fn at(boot_ns: u64) -> Moment {
+        Moment { boot_ns, real_ns: boot_ns + 1_000_000 }
+    }
 
     #[test]
     fn each_signal_is_due_once_and_in_order() {
         let mut course = Course::new(DEADLINES);
-        assert_eq!(course.due(99), None);
-        assert_eq!(course.next_due(), 100);
-        assert_eq!(course.due(100), Some(Signal::TERM));
-        assert_eq!(course.due(199), None);
-        assert_eq!(course.next_due(), 200);
-        assert_eq!(course.due(200), Some(Signal::KILL));
-        assert_eq!(course.due(300), None);
-        assert_eq!(course.next_due(), NEVER);
+        assert_eq!(course.due(at(99)), None);
+        assert_eq!(course.next_due(), at(100));
+        assert_eq!(course.due(at(100)), Some(Signal::TERM));
+        assert_eq!(course.due(at(199)), None);
+        assert_eq!(course.next_due(), at(200));
+        assert_eq!(course.due(at(200)), Some(Signal::KILL));
+        assert_eq!(course.due(at(300)), None);
+        assert_eq!(course.next_due(), Moment::NEVER);
     }
 
     #[test]
     fn a_sleep_past_both_deadlines_kills_at_once() {
         let mut course = Course::new(DEADLINES);
-        assert_eq!(course.due(1_000), Some(Signal::KILL));
-        assert_eq!(course.due(1_000), None);
-        let killed = Message::Killed { by: KilledBy::Kill, gone_at_boot_ns: 1_001 };
-        assert_eq!(course.result(Ending::Signaled { signal: 9 }, 1_001), killed);
+        assert_eq!(course.due(at(1_000)), Some(Signal::KILL));
+        assert_eq!(course.due(at(1_000)), None);
+        let killed = Message::Killed { by: KilledBy::Kill };
+        assert_eq!(course.result(Ending::Signaled { signal: 9 }), killed);
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_ahead_brings_the_deadlines_and_one_set_back_does_not_move_them() {
+        let ahead = Moment { real_ns: at(150).real_ns, ..at(10) };
+        assert_eq!(Course::new(DEADLINES).due(ahead), Some(Signal::TERM));
+        let far_ahead = Moment { real_ns: at(200).real_ns, ..at(10) };
+        assert_eq!(Course::new(DEADLINES).due(far_ahead), Some(Signal::KILL));
+        let back = |boot_ns| Moment { boot_ns, real_ns: 0 };
+        let mut course = Course::new(DEADLINES);
+        assert_eq!(course.due(back(99)), None);
+        assert_eq!(course.due(back(100)), Some(Signal::TERM));
+        assert_eq!(course.due(back(200)), Some(Signal::KILL));
     }
 
     #[test]
     fn obeying_the_deadline_is_still_being_killed() {
         let mut course = Course::new(DEADLINES);
-        assert_eq!(course.due(100), Some(Signal::TERM));
-        course.ended(ZERO, 110);
-        let killed = Message::Killed { by: KilledBy::Term, gone_at_boot_ns: 111 };
-        assert_eq!(course.result(ZERO, 111), killed);
+        assert_eq!(course.due(at(100)), Some(Signal::TERM));
+        course.ended(ZERO, at(110));
+        assert_eq!(course.result(ZERO), Message::Killed { by: KilledBy::Term });
     }
 
     #[test]
-    fn an_extension_moves_both_deadlines_and_a_sealed_course_has_none() {
+    fn a_new_word_moves_both_deadlines_either_way_and_a_sealed_course_takes_none() {
         let mut course = Course::new(DEADLINES);
-        let later = Deadlines { term_at_boot_ns: 1_100, kill_at_boot_ns: 1_200 };
-        course.extend(later);
-        assert_eq!(course.due(1_099), None);
+        course.set(Deadlines { term: at(1_100), kill: at(1_200) });
+        assert_eq!(course.due(at(1_099)), None);
+        course.set(Deadlines { term: at(1_100), kill: at(1_150) });
         course.keeper_died();
-        assert_eq!(course.due(1_099), Some(Signal::TERM));
-        course.extend(Deadlines { term_at_boot_ns: NEVER, kill_at_boot_ns: NEVER });
-        assert_eq!(course.due(1_200), Some(Signal::KILL));
+        assert_eq!(course.due(at(1_099)), Some(Signal::TERM));
+        course.set(Deadlines { term: Moment::NEVER, kill: Moment::NEVER });
+        assert_eq!(course.due(at(1_149)), None);
+        assert_eq!(course.due(at(1_150)), Some(Signal::KILL));
     }
 
     #[test]
-    fn a_proof_of_loss_asks_now_and_forces_at_the_time_given() {
-        let mut course = Course::new(DEADLINES);
-        course.terminate(50);
-        assert_eq!(course.due(10), Some(Signal::TERM));
-        assert_eq!(course.due(49), None);
-        assert_eq!(course.due(50), Some(Signal::KILL));
+    fn a_loss_asks_now_and_forces_at_the_earlier_of_two_times() {
+        for (kill, forced_at) in [(at(50), at(50)), (at(5_000), DEADLINES.kill)] {
+            let mut course = Course::new(DEADLINES);
+            course.terminate(kill);
+            assert_eq!(course.due(at(10)), Some(Signal::TERM));
+            assert_eq!(course.due(forced_at.before(1)), None);
+            assert_eq!(course.due(forced_at), Some(Signal::KILL));
+        }
     }
 
     #[test]
     fn the_second_term_of_the_user_kills_and_is_not_the_locks_doing() {
         let mut course = Course::new(DEADLINES);
         assert_eq!(course.user_signal(Signal::TERM), Some(Signal::TERM));
-        assert_eq!(course.due(1), None);
+        assert_eq!(course.due(at(1)), None);
         assert_eq!(course.user_signal(Signal::TERM), None);
-        assert_eq!(course.due(2), Some(Signal::KILL));
+        assert_eq!(course.due(at(2)), Some(Signal::KILL));
         let ending = Ending::Signaled { signal: 9 };
-        course.ended(ending, 3);
-        assert_eq!(course.result(ending, 3), Message::Ended(ending));
+        course.ended(ending, at(3));
+        assert_eq!(course.result(ending), Message::Ended(ending));
     }
 
     #[test]
     fn leftovers_are_asked_at_once_and_forced_by_the_earlier_of_two_times() {
-        let far = Deadlines { term_at_boot_ns: NEVER - 1, kill_at_boot_ns: NEVER };
+        let far = Deadlines { term: Moment::NEVER.before(1), kill: Moment::NEVER };
         for (deadlines, forced_at) in [(far, 5 + LEFTOVERS_NS), (DEADLINES, 200)] {
             let mut course = Course::new(deadlines);
-            course.ended(ZERO, 5);
-            assert_eq!(course.due(5), Some(Signal::TERM));
-            assert_eq!(course.next_due(), forced_at);
-            assert_eq!(course.due(forced_at - 1), None);
-            assert_eq!(course.due(forced_at), Some(Signal::KILL));
-            assert_eq!(course.result(ZERO, forced_at), Message::Ended(ZERO));
+            course.ended(ZERO, at(5));
+            assert_eq!(course.due(at(5)), Some(Signal::TERM));
+            assert_eq!(course.next_due().boot_ns, forced_at);
+            assert_eq!(course.due(at(forced_at - 1)), None);
+            assert_eq!(course.due(at(forced_at)), Some(Signal::KILL));
+            assert_eq!(course.result(ZERO), Message::Ended(ZERO));
         }
     }
 
     #[test]
     fn what_would_end_at_once_is_not_started() {
-        assert!(!Course::new(DEADLINES).too_late(99));
-        assert!(Course::new(DEADLINES).too_late(100));
-        let inverted = Deadlines { term_at_boot_ns: 300, kill_at_boot_ns: 200 };
-        assert!(Course::new(inverted).too_late(200));
+        assert!(!Course::new(DEADLINES).too_late(at(99)));
+        assert!(Course::new(DEADLINES).too_late(at(100)));
+        let inverted = Deadlines { term: at(300), kill: at(200) };
+        assert!(Course::new(inverted).too_late(at(200)));
     }
 }

@@ -13,6 +13,8 @@ use std::process::{Command, ExitCode};
 use rustix::io::Errno;
 use rustix::process::{Pid, getppid};
 
+use super::clock::Moment;
+use super::course::Course;
 use super::signals;
 use super::wire::{Channel, Message};
 
@@ -25,11 +27,16 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     let Ok((guardian, message)) = Channel::from_stdin() else {
         return ExitCode::FAILURE;
     };
-    let Message::Go { guardian: pid, unblock } = message else {
+    let Message::Go { guardian: pid, unblock, deadlines } = message else {
         return ExitCode::FAILURE;
     };
     // It may have died before its death could be watched.
     if getppid() != Pid::from_raw(pid) {
+        return ExitCode::FAILURE;
+    }
+    // The last look: guardian and step may have stood still since theirs.
+    if Course::new(deadlines).too_late(Moment::now()) {
+        let _ = guardian.send(Message::TooLate);
         return ExitCode::FAILURE;
     }
     let error = become_command(&command, unblock);

@@ -9,11 +9,14 @@
 //!
 //! The guardian is a sub-reaper: an orphan of the family becomes its child. Hence "no children
 //! left" is the certain answer that nothing is left, and only if a daemon was started does it
-//! take a look at the process table.
+//! take a look at the process table. The keeper is one as well, and if the guardian is dead, the
+//! family is below the keeper, beside what was there before ([`Strangers`]).
 //!
-//! A group's number cannot be given to another group while one member, even a dead one, is there;
-//! [`Family`] stops using it when it has seen the group empty.
+//! A group's number cannot be given to another group while one member, even a dead one, is there,
+//! so it is used only while one is known to be. A single process is signalled by a descriptor
+//! that was compared with the process table after it was opened, for numbers are reused.
 
+use std::collections::BTreeSet;
 use std::process;
 
 use rustix::io::Errno;
@@ -21,8 +24,11 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, test_kill_process_group,
     wait,
 };
+#[cfg(target_os = "linux")]
+use rustix::process::{PidfdFlags, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
 use super::course::Ending;
+use super::mutants::{Mutant, is_active};
 use super::procfs;
 
 /// A change of the command's own process, the leader of the group.
@@ -36,50 +42,104 @@ pub(crate) enum Change {
     Ended(Ending),
 }
 
-/// The command's processes, seen from the guardian.
+/// The command's processes, seen from one that they descend from.
 #[derive(Debug)]
 pub(crate) struct Family {
-    leader: Pid,
-    leader_ended: bool,
+    /// Leads the command's group, once that is known.
+    leader: Option<Pid>,
+    /// The leader is a child of ours that was not buried yet: the group's number is taken.
+    pinned: bool,
+    /// For where there is no process table.
     group_empty: bool,
     childless: bool,
+    strangers: Strangers,
+}
+
+/// What descended from this process before the command did, by number and start: the background jobs
+/// of a shell that became this process by exec. What they start is theirs.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers {
+    there_before: BTreeSet<(i32, u64)>,
+    guardian: Option<i32>,
+}
+
+impl Strangers {
+    /// All who descend from this process now.
+    pub(crate) fn look() -> Self {
+        if is_childless() {
+            return Self::default();
+        }
+        let processes = procfs::processes().unwrap_or_default();
+        let there = procfs::descendants(&processes, me(), |_| false);
+        let there = there.iter().map(|process| (process.pid, process.started));
+        Self { there_before: there.collect(), guardian: None }
+    }
 }
 
 impl Family {
     /// The family of a child that leads a process group.
-    pub(crate) fn new(leader: &process::Child) -> Self {
-        Self {
-            leader: Pid::from_child(leader),
-            leader_ended: false,
-            group_empty: false,
-            childless: false,
-        }
+    pub(crate) fn led_by(leader: &process::Child) -> Self {
+        let leader = Some(Pid::from_child(leader));
+        Self { pinned: true, ..Self::below(leader, Strangers::default()) }
     }
 
-    /// The process group of the command.
-    pub(crate) fn group(&self) -> Pid {
+    /// The family of a command that a guardian, a child of ours, starts.
+    pub(crate) fn guarded_by(guardian: &process::Child, mut strangers: Strangers) -> Self {
+        strangers.guardian = Some(Pid::from_child(guardian).as_raw_nonzero().get());
+        Self::below(None, strangers)
+    }
+
+    fn below(leader: Option<Pid>, strangers: Strangers) -> Self {
+        Self { leader, pinned: false, group_empty: false, childless: false, strangers }
+    }
+
+    /// The process group of the command, if it is known.
+    pub(crate) fn group(&self) -> Option<Pid> {
         self.leader
     }
 
-    /// Sends a signal to the command's group, as a terminal would.
+    /// The guardian has told who leads the group.
+    pub(crate) fn is_led_by(&mut self, leader: Option<Pid>) {
+        self.leader = leader;
+    }
+
+    /// Sends a signal to the command's group, as a terminal would, if its leader lives.
     pub(crate) fn signal_group(&self, signal: Signal) {
-        if !self.group_empty {
-            // Fails when the group is gone or all of it changed to another user; what follows
-            // from either is decided by looking, not by this result.
-            let _ = kill_process_group(self.leader, signal);
+        if self.pinned {
+            self.reach_group(signal);
         }
     }
 
     /// Sends a signal to everyone. A stopped process cannot obey one, so it is woken.
     pub(crate) fn signal_all(&self, signal: Signal) {
+        // Nothing comes before this one where the number is known to be right.
         self.signal_group(signal);
-        let others = self.members().unwrap_or_default().into_iter();
-        let others = others.filter(|member| member.group != self.leader.as_raw_nonzero().get());
-        for pid in others.filter_map(|member| Pid::from_raw(member.pid)) {
-            let _ = kill_process(pid, signal);
-            let _ = kill_process(pid, Signal::CONT);
+        let members = self.members();
+        let group = self.leader.map(|leader| leader.as_raw_nonzero().get());
+        let in_group = |member: &&procfs::Process| Some(member.group) == group;
+        let is_there = match &members {
+            Some(members) => members.iter().any(|member| in_group(&member)),
+            None => !self.group_empty,
+        };
+        if is_there && !self.pinned {
+            self.reach_group(signal);
         }
-        self.signal_group(Signal::CONT);
+        if !(is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers()) {
+            for member in members.iter().flatten().filter(|member| !in_group(member)) {
+                reach(member, signal);
+            }
+        }
+        if is_there || self.pinned {
+            self.reach_group(Signal::CONT);
+        }
+    }
+
+    /// Fails when the group is gone or all of it changed to another user; what follows from either is
+    /// decided by looking, not by this result.
+    fn reach_group(&self, signal: Signal) {
+        if let Some(leader) = self.leader {
+            let _ = kill_process_group(leader, signal);
+        }
     }
 
     /// Buries the dead and returns what happened to the leader since the last call.
@@ -96,7 +156,7 @@ impl Family {
                     return changes;
                 }
             };
-            if pid != self.leader || self.leader_ended {
+            if Some(pid) != self.leader || !self.pinned {
                 continue;
             }
             let change = if let Some(code) = status.exit_status() {
@@ -108,35 +168,116 @@ impl Family {
             } else {
                 Change::Continued
             };
-            self.leader_ended = matches!(change, Change::Ended(_));
+            self.pinned = !matches!(change, Change::Ended(_));
             changes.push(change);
         }
     }
 
     /// Whether nobody of the family is left. Call [`reap`](Self::reap) first.
+    ///
+    /// The process table is read one process after the other, so a chain of processes, each of which
+    /// starts the next and ends, could slip through. But the orphan of one that ends is ours then, and
+    /// when it ends it waits for us to bury it: a look during which nobody of ours died has seen all.
     pub(crate) fn gone(&mut self) -> bool {
         if self.childless && cfg!(target_os = "linux") {
             return true;
         }
-        match test_kill_process_group(self.leader) {
-            Err(Errno::SRCH) => self.group_empty = true,
-            // Somebody of another user is there.
-            Err(_) => return false,
-            Ok(()) => {}
+        if is_active(Mutant::ReleaseBeforeGone) && !self.pinned {
+            return true;
         }
-        self.members().map_or(self.group_empty, |members| members.is_empty())
+        match self.leader.map(test_kill_process_group) {
+            None | Some(Err(Errno::SRCH)) => self.group_empty = true,
+            // Somebody of another user is there.
+            Some(Err(_)) => return false,
+            Some(Ok(())) => {}
+        }
+        if is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers() {
+            return self.group_empty;
+        }
+        match self.members() {
+            Some(members) => members.is_empty() && !somebody_died(),
+            None => self.group_empty,
+        }
+    }
+
+    fn is_keepers(&self) -> bool {
+        self.strangers.guardian.is_some()
+    }
+
+    /// The numbers of those who are left, as far as the process table shows them.
+    pub(crate) fn left(&self) -> Vec<i32> {
+        self.members().unwrap_or_default().iter().map(|member| member.pid).collect()
     }
 
     /// The members as the process table shows them. A dead one that its own parent does not bury
     /// is dead all the same; one that is ours to bury counts until [`reap`](Self::reap) has done
     /// it: nobody else will, and its other threads may outlive its first.
     fn members(&self) -> Option<Vec<procfs::Process>> {
-        let (processes, me) = (procfs::processes()?, getpid().as_raw_nonzero().get());
+        let (processes, me) = (procfs::processes()?, me());
         let session = processes.iter().find(|process| process.pid == me)?.session;
-        let mut members = procfs::descendants(&processes, me);
+        let mut members = procfs::descendants(&processes, me, |process| {
+            self.strangers.there_before.contains(&(process.pid, process.started))
+        });
         members.retain(|process| {
-            (process.alive || process.parent == me) && process.session == session
+            (process.alive || process.parent == me)
+                && process.session == session
+                && Some(process.pid) != self.strangers.guardian
         });
         Some(members)
     }
+}
+
+/// Sends a signal to one process, if it still is the one that the table showed.
+fn reach(member: &procfs::Process, signal: Signal) {
+    let Some(pid) = Pid::from_raw(member.pid) else { return };
+    #[cfg(target_os = "linux")]
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => {
+            if is_the_same(member) {
+                let _ = pidfd_send_signal(&process, signal);
+                let _ = pidfd_send_signal(&process, Signal::CONT);
+            }
+            return;
+        }
+        Err(Errno::SRCH) => return,
+        // A kernel before 5.3, or a sandbox without it.
+        Err(_) => {}
+    }
+    if is_the_same(member) {
+        let _ = kill_process(pid, signal);
+        let _ = kill_process(pid, Signal::CONT);
+    }
+}
+
+/// Whether this number is still that process's, and it has not left the session since.
+fn is_the_same(member: &procfs::Process) -> bool {
+    procfs::process(member.pid)
+        .is_some_and(|now| (now.started, now.session) == (member.started, member.session))
+}
+
+/// Whether a child has died and was not buried yet.
+#[cfg(target_os = "linux")]
+fn somebody_died() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::All, options), Ok(Some(_)))
+}
+
+#[cfg(target_os = "linux")]
+fn is_childless() -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::All, options), Err(Errno::CHILD))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn somebody_died() -> bool {
+    false
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_childless() -> bool {
+    false
+}
+
+fn me() -> i32 {
+    getpid().as_raw_nonzero().get()
 }

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, getpid};
 
 use super::EXEC_STEP;
+use super::course::Deadlines;
 use super::family::Family;
 use super::terminal::Terminal;
 use super::wire::{Channel, Message};
@@ -28,7 +29,11 @@ pub(super) struct Launch {
 impl Launch {
     /// Starts the exec step in a process group of its own and sends it off; `unblock` are the
     /// signals that the guardian has blocked for itself.
-    pub(super) fn new(command: &[OsString], keeper_group: i32, unblock: u64) -> io::Result<Self> {
+    pub(super) fn new(
+        command: &[OsString],
+        (keeper_group, deadlines): (i32, Deadlines),
+        unblock: u64,
+    ) -> io::Result<Self> {
         let (child_signal, on_child) = UnixStream::pair()?;
         child_signal.set_nonblocking(true)?;
         // Caught, not ignored: with an ignored SIGCHLD, which a careless parent may have left to
@@ -45,15 +50,16 @@ impl Launch {
             .process_group(0)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()?;
-        let family = Family::new(&child);
+        let family = Family::led_by(&child);
         let keeper = Pid::from_raw(keeper_group);
-        let mut terminal = keeper.and_then(|keeper| Terminal::open(keeper, family.group()));
+        let mut terminal =
+            keeper.and_then(|keeper| Terminal::open(keeper, Pid::from_child(&child)));
         if let Some(terminal) = &mut terminal {
             terminal.give_at_start();
         }
         let exec_step = Channel::new(ours);
         let guardian = getpid().as_raw_nonzero().get();
-        exec_step.send_with_stdin(Message::Go { guardian, unblock })?;
+        exec_step.send_with_stdin(Message::Go { guardian, unblock, deadlines })?;
         Ok(Self { child_signal, exec_step, family, terminal })
     }
 }

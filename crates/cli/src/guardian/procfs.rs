@@ -21,6 +21,8 @@ pub(crate) struct Process {
     pub(crate) session: i32,
     /// Whether it runs, sleeps or is stopped: not dead and merely unreaped.
     pub(crate) alive: bool,
+    /// When it was started, in ticks of the boot clock: with the number it is unmistakable.
+    pub(crate) started: u64,
 }
 
 /// One process, if it exists.
@@ -49,8 +51,12 @@ fn counts_as_we_do() -> bool {
     fs::read_link("/proc/self").is_ok_and(|me| me.as_os_str() == &*id().to_string())
 }
 
-/// Those of `processes` that have `ancestor` above them.
-pub(crate) fn descendants(processes: &[Process], ancestor: i32) -> Vec<Process> {
+/// Those of `processes` that have `ancestor` above them, and nobody who is `strange` in between.
+pub(crate) fn descendants(
+    processes: &[Process],
+    ancestor: i32,
+    strange: impl Fn(&Process) -> bool,
+) -> Vec<Process> {
     let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
     for process in processes {
         children.entry(process.parent).or_default().push(*process);
@@ -61,7 +67,7 @@ pub(crate) fn descendants(processes: &[Process], ancestor: i32) -> Vec<Process> 
     let mut seen = BTreeSet::from([ancestor]);
     while let Some(parent) = above.pop() {
         for child in children.get(&parent).into_iter().flatten() {
-            if seen.insert(child.pid) {
+            if seen.insert(child.pid) && !strange(child) {
                 found.push(*child);
                 above.push(child.pid);
             }
@@ -70,20 +76,18 @@ pub(crate) fn descendants(processes: &[Process], ancestor: i32) -> Vec<Process> 
     found
 }
 
-/// `pid (name) state parent group session …`; the name may itself hold parentheses and spaces.
+/// `pid (name) state parent group session …`, and the start as the 22nd; the name may itself hold
+/// parentheses and spaces.
 fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
     let mut number = || fields.next()?.parse().ok();
-    Some(Process {
-        pid,
-        parent: number()?,
-        group: number()?,
-        session: number()?,
-        alive: !matches!(state, "Z" | "X" | "x"),
-    })
+    let (parent, group, session) = (number()?, number()?, number()?);
+    let started = fields.nth(15)?.parse().ok()?;
+    let alive = !matches!(state, "Z" | "X" | "x");
+    Some(Process { pid, parent, group, session, alive, started })
 }
 
 #[cfg(test)]
@@ -92,18 +96,37 @@ mod tests {
 
     #[test]
     fn a_name_may_look_like_the_fields_after_it() {
-        let process = parse(7, b"7 (a) Z 1 2) S 3 4 5 34816 1 0").unwrap();
-        assert_eq!(process, Process { pid: 7, parent: 3, group: 4, session: 5, alive: true });
-        assert!(!parse(7, b"7 (\xff) Z 3 4 5").unwrap().alive);
-        assert_eq!(parse(7, b"7 (a) Z 3 4"), None);
+        let rest = "34816 7 4194560 1 0 0 0 1 1 0 0 20 0 1 0";
+        let stat = format!("7 (a) Z 1 2) S 3 4 5 {rest} 99 100 101");
+        let process = parse(7, stat.as_bytes()).unwrap();
+        let expected =
+            Process { pid: 7, parent: 3, group: 4, session: 5, alive: true, started: 99 };
+        assert_eq!(process, expected);
+        let dead = [&b"7 (\xff) Z 3 4 5 "[..], rest.as_bytes(), b" 99"].concat();
+        assert!(!parse(7, &dead).unwrap().alive);
+        assert_eq!(parse(7, b"7 (a) Z 3 4 5"), None);
+    }
+
+    #[test]
+    fn this_process_is_as_the_table_shows_it() {
+        let me = process(id().cast_signed()).unwrap();
+        assert!(me.alive && me.started > 0);
+        assert!(processes().unwrap().contains(&me));
     }
 
     #[test]
     fn descendants_are_found_at_any_depth_and_in_any_order() {
-        let process = |pid, parent| Process { pid, parent, group: 1, session: 1, alive: true };
+        let process =
+            |pid, parent| Process { pid, parent, group: 1, session: 1, alive: true, started: 1 };
         let table = [process(9, 8), process(2, 1), process(8, 2), process(3, 99), process(4, 4)];
-        let mut found: Vec<_> = descendants(&table, 2).iter().map(|found| found.pid).collect();
-        found.sort_unstable();
-        assert_eq!(found, [8, 9]);
+        let found = |strange| {
+            let found = descendants(&table, 2, |process| process.pid == strange);
+            let mut found: Vec<_> = found.iter().map(|found| found.pid).collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(0), [8, 9]);
+        assert_eq!(found(9), [8]);
+        assert_eq!(found(8), [0; 0], "nor what is below it");
     }
 }

@@ -20,6 +20,7 @@ use rustix::net::{
 };
 use rustix::stdio;
 
+use super::clock::Moment;
 use super::course::{Deadlines, Ending, KilledBy};
 
 /// One message, of any of the conversations.
@@ -27,19 +28,20 @@ use super::course::{Deadlines, Ending, KilledBy};
 pub(crate) enum Message {
     /// Keeper: guard the command on your command line; my process group is `keeper_group`.
     Start { keeper_group: i32, deadlines: Deadlines },
-    /// Keeper: the lock was extended.
-    Extend(Deadlines),
+    /// Keeper: the lock is valid for longer now, or for a shorter time.
+    Deadlines(Deadlines),
     /// Keeper: the lock is lost; end the command now, and by force at that time.
-    Terminate { kill_at_boot_ns: u64 },
+    Terminate { kill: Moment },
     /// Keeper: pass this signal on.
     Signal(i32),
-    /// Guardian to exec step: go. `guardian` must still be your parent; unblock these signals.
-    Go { guardian: i32, unblock: u64 },
+    /// Guardian to exec step: go, unless the time is up. `guardian` must still be your parent;
+    /// unblock these signals.
+    Go { guardian: i32, unblock: u64, deadlines: Deadlines },
     /// Exec step to guardian, guardian to keeper: exec failed with this errno.
     CannotRun { errno: i32 },
     /// Guardian: I could not do my work, for this errno.
     Broken { errno: i32 },
-    /// Guardian: the time was up before the command was started, so it was not.
+    /// Exec step, guardian: the time was up before the command was started, so it was not.
     TooLate,
     /// Guardian: the command runs, in this process group.
     Started { group: i32 },
@@ -49,8 +51,8 @@ pub(crate) enum Message {
     Continued,
     /// Guardian: the command ended, and nothing of it is left.
     Ended(Ending),
-    /// Guardian: the command was ended for the lock's sake; nothing of it was left at that time.
-    Killed { by: KilledBy, gone_at_boot_ns: u64 },
+    /// Guardian: the command was ended for the lock's sake, and nothing of it is left.
+    Killed { by: KilledBy },
 }
 
 /// What [`Channel::next`] found.
@@ -158,48 +160,56 @@ impl AsFd for Channel {
 
 impl Message {
     fn encode(self) -> [u8; FRAME] {
-        let (kind, int, first, second) = match self {
+        let by_deadlines = |Deadlines { term, kill }: Deadlines, last| {
+            [term.boot_ns, term.real_ns, kill.boot_ns, kill.real_ns, last]
+        };
+        let (kind, int, numbers) = match self {
             Self::Start { keeper_group, deadlines } => {
-                (0, keeper_group, deadlines.term_at_boot_ns, deadlines.kill_at_boot_ns)
+                (0, keeper_group, by_deadlines(deadlines, 0))
             }
-            Self::Extend(deadlines) => (1, 0, deadlines.term_at_boot_ns, deadlines.kill_at_boot_ns),
-            Self::Terminate { kill_at_boot_ns } => (2, 0, kill_at_boot_ns, 0),
-            Self::Signal(signal) => (3, signal, 0, 0),
-            Self::Go { guardian, unblock } => (4, guardian, unblock, 0),
-            Self::CannotRun { errno } => (5, errno, 0, 0),
-            Self::Broken { errno } => (6, errno, 0, 0),
-            Self::TooLate => (7, 0, 0, 0),
-            Self::Started { group } => (8, group, 0, 0),
-            Self::Stopped { signal } => (9, signal, 0, 0),
-            Self::Continued => (10, 0, 0, 0),
-            Self::Ended(Ending::Exited { code }) => (11, code, 0, 0),
-            Self::Ended(Ending::Signaled { signal }) => (12, signal, 0, 0),
-            Self::Killed { by: KilledBy::Term, gone_at_boot_ns } => (13, 0, gone_at_boot_ns, 0),
-            Self::Killed { by: KilledBy::Kill, gone_at_boot_ns } => (14, 0, gone_at_boot_ns, 0),
+            Self::Deadlines(deadlines) => (1, 0, by_deadlines(deadlines, 0)),
+            Self::Terminate { kill } => (2, 0, [kill.boot_ns, kill.real_ns, 0, 0, 0]),
+            Self::Signal(signal) => (3, signal, [0; 5]),
+            Self::Go { guardian, unblock, deadlines } => {
+                (4, guardian, by_deadlines(deadlines, unblock))
+            }
+            Self::CannotRun { errno } => (5, errno, [0; 5]),
+            Self::Broken { errno } => (6, errno, [0; 5]),
+            Self::TooLate => (7, 0, [0; 5]),
+            Self::Started { group } => (8, group, [0; 5]),
+            Self::Stopped { signal } => (9, signal, [0; 5]),
+            Self::Continued => (10, 0, [0; 5]),
+            Self::Ended(Ending::Exited { code }) => (11, code, [0; 5]),
+            Self::Ended(Ending::Signaled { signal }) => (12, signal, [0; 5]),
+            Self::Killed { by: KilledBy::Term } => (13, 0, [0; 5]),
+            Self::Killed { by: KilledBy::Kill } => (14, 0, [0; 5]),
         };
         let mut frame = [0; FRAME];
         frame[..4].copy_from_slice(&u32::to_ne_bytes(kind));
         frame[4..8].copy_from_slice(&i32::to_ne_bytes(int));
-        frame[8..16].copy_from_slice(&u64::to_ne_bytes(first));
-        frame[16..].copy_from_slice(&u64::to_ne_bytes(second));
+        for (place, number) in frame[8..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&u64::to_ne_bytes(number));
+        }
         frame
     }
 
     fn decode(frame: [u8; FRAME]) -> Option<Self> {
         let (kind, rest) = frame.split_first_chunk::<4>()?;
         let (int, rest) = rest.split_first_chunk::<4>()?;
-        let (first, rest) = rest.split_first_chunk::<8>()?;
-        let (second, _) = rest.split_first_chunk::<8>()?;
         let int = i32::from_ne_bytes(*int);
-        let first = u64::from_ne_bytes(*first);
-        let second = u64::from_ne_bytes(*second);
-        let deadlines = Deadlines { term_at_boot_ns: first, kill_at_boot_ns: second };
+        let mut numbers = [0; 5];
+        for (number, bytes) in numbers.iter_mut().zip(rest.chunks_exact(8)) {
+            *number = u64::from_ne_bytes(bytes.try_into().ok()?);
+        }
+        let [first, second, third, fourth, last] = numbers;
+        let term = Moment { boot_ns: first, real_ns: second };
+        let deadlines = Deadlines { term, kill: Moment { boot_ns: third, real_ns: fourth } };
         Some(match u32::from_ne_bytes(*kind) {
             0 => Self::Start { keeper_group: int, deadlines },
-            1 => Self::Extend(deadlines),
-            2 => Self::Terminate { kill_at_boot_ns: first },
+            1 => Self::Deadlines(deadlines),
+            2 => Self::Terminate { kill: term },
             3 => Self::Signal(int),
-            4 => Self::Go { guardian: int, unblock: first },
+            4 => Self::Go { guardian: int, unblock: last, deadlines },
             5 => Self::CannotRun { errno: int },
             6 => Self::Broken { errno: int },
             7 => Self::TooLate,
@@ -208,8 +218,8 @@ impl Message {
             10 => Self::Continued,
             11 => Self::Ended(Ending::Exited { code: int }),
             12 => Self::Ended(Ending::Signaled { signal: int }),
-            13 => Self::Killed { by: KilledBy::Term, gone_at_boot_ns: first },
-            14 => Self::Killed { by: KilledBy::Kill, gone_at_boot_ns: first },
+            13 => Self::Killed { by: KilledBy::Term },
+            14 => Self::Killed { by: KilledBy::Kill },
             _ => return None,
         })
     }
@@ -235,8 +245,8 @@ const QUIET: SendFlags = SendFlags::NOSIGNAL;
 #[cfg(not(target_os = "linux"))]
 const QUIET: SendFlags = SendFlags::empty();
 
-/// kind, one `i32`, two `u64`.
-const FRAME: usize = 24;
+/// kind, one `i32`, five `u64`.
+const FRAME: usize = 48;
 
 /// Above the standard streams.
 const FIRST_OWN_FD: i32 = 3;
@@ -247,13 +257,14 @@ mod tests {
 
     #[test]
     fn every_message_survives_the_way() {
-        let deadlines = Deadlines { term_at_boot_ns: 7, kill_at_boot_ns: u64::MAX };
+        let kill = Moment { boot_ns: 9, real_ns: u64::MAX };
+        let deadlines = Deadlines { term: Moment { boot_ns: 7, real_ns: 8 }, kill };
         let messages = [
             Message::Start { keeper_group: 4711, deadlines },
-            Message::Extend(deadlines),
-            Message::Terminate { kill_at_boot_ns: 9 },
+            Message::Deadlines(deadlines),
+            Message::Terminate { kill },
             Message::Signal(15),
-            Message::Go { guardian: 12, unblock: 1 << 63 },
+            Message::Go { guardian: 12, unblock: 1 << 63, deadlines },
             Message::CannotRun { errno: 2 },
             Message::Broken { errno: 3 },
             Message::TooLate,
@@ -262,8 +273,8 @@ mod tests {
             Message::Continued,
             Message::Ended(Ending::Exited { code: 255 }),
             Message::Ended(Ending::Signaled { signal: 9 }),
-            Message::Killed { by: KilledBy::Term, gone_at_boot_ns: 1 },
-            Message::Killed { by: KilledBy::Kill, gone_at_boot_ns: 2 },
+            Message::Killed { by: KilledBy::Term },
+            Message::Killed { by: KilledBy::Kill },
         ];
         let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
         let (left, mut right) = (Channel::new(left), Channel::new(right));

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Longer than anything here takes unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Five servers and a folder for what commands write.
+/// Some servers, mostly five, and a folder for what commands write.
 pub(crate) struct Lab {
     pub(crate) nodes: Nodes,
     pub(crate) folder: tempfile::TempDir,
@@ -26,8 +26,12 @@ impl Lab {
     }
 
     pub(crate) fn with(test: &str, options: ServerOptions) -> Option<Self> {
+        Self::sized(test, 5, options)
+    }
+
+    pub(crate) fn sized(test: &str, count: usize, options: ServerOptions) -> Option<Self> {
         let binary = find_or_skip(test)?;
-        let nodes = Nodes::start(&binary, 5, options).expect("five servers start");
+        let nodes = Nodes::start(&binary, count, options).expect("servers start");
         let folder = tempfile::tempdir().expect("a temporary folder");
         Some(Self { nodes, folder })
     }

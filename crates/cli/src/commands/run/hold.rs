@@ -1,0 +1,362 @@
+//! While the lock is held: the command runs, every change of the validity is told to its guardian, and
+//! the lock is given back when nothing of the command is left.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use quorlock::{Guard, LossCause, Outcome};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::lease::Lease;
+use super::plan::nanos;
+use super::{Keeper, ends_the_wait, time_since, unix_ms};
+use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError};
+use crate::exit_code::ExitCode;
+use crate::guardian::clock::{Moment, boot_ns};
+use crate::guardian::mutants::{Mutant, is_active};
+use crate::output::{millis, time};
+
+/// How the watch over a command ended.
+enum Watched {
+    /// Nothing of it is left.
+    Over { how: How, gone: Gone },
+    /// Some of it may be left.
+    Left,
+}
+
+/// What the guardian was told last, and whether that has reached it.
+struct Told {
+    deadlines: Deadlines,
+    loss: Option<(LossCause, Moment)>,
+    is_sent: bool,
+}
+
+impl Keeper<'_> {
+    /// Runs the command, and gives the lock back if nothing of the command is left.
+    pub(super) async fn hold(&mut self, guard: Guard) -> ExitCode {
+        let lease = Lease::new(guard);
+        let since = boot_ns();
+        let remaining = lease.remaining();
+        self.say_acquired(&lease);
+        let env = self.environment(&lease, remaining);
+        let remove = self.environment_to_remove();
+        let mut told = Told { deadlines: self.plan.deadlines(&lease), loss: None, is_sent: true };
+        let watched = match Child::spawn(&self.args.cmd, &env, &remove, told.deadlines) {
+            Ok(child) => self.watch_over(child, &lease, &mut told).await,
+            Err(error) => {
+                self.say_not_started(&error.into());
+                self.leave();
+                return ExitCode::Internal;
+            }
+        };
+        let killed_by = match watched {
+            Watched::Over { how: How::Killed { by }, .. } => Some(by),
+            _ => None,
+        };
+        // The guardian acts before the end, so the cause may not be known yet.
+        let to_come = killed_by.map(|_| self.plan.cause_to_come(since, told.deadlines));
+        let lost = lease.loss().or(to_come);
+        let Watched::Over { how, gone } = watched else {
+            self.leave();
+            if let Some(cause) = lost {
+                self.say_lost(cause, None);
+                return ExitCode::Lost;
+            }
+            return ExitCode::Internal;
+        };
+        let code = match how {
+            How::NotStarted(error) => {
+                let code = self.say_not_started(&error);
+                self.give_back(lease, gone).await;
+                return code;
+            }
+            _ if lost.is_some() => {
+                lost.into_iter().for_each(|cause| self.say_lost(cause, killed_by));
+                let _ = lease.give_back(gone).await;
+                return ExitCode::Lost;
+            }
+            How::Unguarded | How::Killed { .. } => {
+                let message =
+                    "the guardian process was killed or stopped, so the command was killed";
+                let event = json!({ "event": "unguarded", "key": self.args.key });
+                self.output.error(event, message);
+                self.give_back(lease, gone).await;
+                return ExitCode::Internal;
+            }
+            How::Signaled { signal } => ExitCode::Signal(signal),
+            How::Exited { code } => ExitCode::Own(u8::try_from(code).unwrap_or(u8::MAX)),
+        };
+        if let Some(rest) = self.rest_of_min_hold(since) {
+            self.hold_on(lease, rest).await;
+            return code;
+        }
+        match self.give_back(lease, gone).await {
+            Outcome::Expired => {
+                self.say_lost(LossCause::KeyGone, None);
+                ExitCode::Lost
+            }
+            Outcome::TakenByOther => {
+                self.say_lost(LossCause::KeyOverwritten, None);
+                ExitCode::Lost
+            }
+            _ => code,
+        }
+    }
+
+    /// Tells the guardian each new deadline, and the command each signal, until the command ends.
+    async fn watch_over(&mut self, mut child: Child, lease: &Lease, told: &mut Told) -> Watched {
+        // Changes are announced; looking in between as well costs nothing and forgives a missed one.
+        let mut ticks = interval(self.plan.ttl / 10);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stubborn = false;
+        loop {
+            let changed = lease.changed();
+            self.tell_validity(&child, lease, told);
+            if stubborn && told.loss.is_some() {
+                return Watched::Left;
+            }
+            tokio::select! {
+                biased;
+                event = child.next_event() => match event {
+                    ChildEvent::Started | ChildEvent::Continued => {}
+                    ChildEvent::Stopped { signal } => {
+                        self.output.clear();
+                        child.suspend(signal);
+                    }
+                    ChildEvent::Stubborn { left } => {
+                        stubborn = true;
+                        self.say_stubborn(&left);
+                    }
+                    ChildEvent::Over { how, gone } => return Watched::Over { how, gone },
+                    ChildEvent::OutOfSight => return Watched::Left,
+                },
+                cause = lease.lost(), if told.loss.is_none() => {
+                    told.loss = Some((cause, Moment::now().after(nanos(self.plan.kill_before))));
+                    told.is_sent = false;
+                }
+                signal = self.signals.next() => {
+                    if stubborn && ends_the_wait(signal).is_some() {
+                        return Watched::Left;
+                    }
+                    child.signal(signal);
+                }
+                () = changed, if told.loss.is_none() => {}
+                _ = ticks.tick() => {}
+            }
+        }
+    }
+
+    /// Tells the guardian what it does not know yet.
+    fn tell_validity(&mut self, child: &Child, lease: &Lease, told: &mut Told) {
+        if let Some((cause, kill)) = told.loss {
+            let untold = is_active(Mutant::TerminateUnlessExpired)
+                && matches!(
+                    cause,
+                    LossCause::Expired | LossCause::ClockJumped | LossCause::KeyGone
+                );
+            if !told.is_sent && !untold {
+                told.is_sent = child.terminate(kill);
+            }
+            return;
+        }
+        // A loss is told as such.
+        if !lease.is_valid() {
+            return;
+        }
+        let now = self.plan.deadlines(lease);
+        let grows = now.kill.boot_ns > told.deadlines.kill.boot_ns;
+        let changes = now.kill.distance(told.deadlines.kill) > JITTER_NS
+            && (grows || !is_active(Mutant::DeadlinesOnlyGrow));
+        if changes {
+            told.deadlines = now;
+            let name = if grows { "extended" } else { "shortened" };
+            self.output.event(self.validity_event(name, lease), None);
+        }
+        if changes || !told.is_sent {
+            told.is_sent = child.set_deadlines(told.deadlines);
+        }
+    }
+
+    /// Whoever lets votes count that strict clients would not is told of each such node.
+    fn say_acquired(&mut self, lease: &Lease) {
+        let mut event = self.validity_event("acquired", lease);
+        let doubtful = if self.plan.observes { self.untrusted() } else { Vec::new() };
+        let nodes =
+            doubtful.iter().map(|(node, why)| json!({ "node": node, "why": why.to_string() }));
+        event["untrusted_nodes"] = nodes.collect();
+        let line = format!(
+            "\"{}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard \
+             observe demands: {}",
+            self.args.key.escape_debug(),
+            self.who_is_not_trusted()
+        );
+        self.output.event(event, (!doubtful.is_empty()).then_some(&*line));
+    }
+
+    fn environment(&self, lease: &Lease, remaining: Duration) -> Vec<(OsString, OsString)> {
+        let until = unix_ms().saturating_add(millis(remaining));
+        let mut environment: Vec<(OsString, OsString)> = vec![
+            ("QUORLOCK_KEY".into(), self.args.key.clone().into()),
+            ("QUORLOCK_TOKEN".into(), lease.token().to_string().into()),
+            ("QUORLOCK_VALID_UNTIL_MS".into(), until.to_string().into()),
+        ];
+        if self.args.fenced {
+            environment.push(("QUORLOCK_FENCE".into(), lease.fence().to_string().into()));
+        }
+        environment
+    }
+
+    fn environment_to_remove(&self) -> Vec<OsString> {
+        // That of another lock, around this one, says nothing about this one.
+        let mut removed: Vec<OsString> =
+            if self.args.fenced { Vec::new() } else { vec!["QUORLOCK_FENCE".into()] };
+        if !self.args.pass_nodes {
+            removed.extend(["QUORLOCK_NODES".into(), "QUORLOCK_PASSWORD".into()]);
+        }
+        removed
+    }
+
+    fn say_not_started(&mut self, error: &SpawnError) -> ExitCode {
+        let event = json!({
+            "event": "not_started",
+            "key": self.args.key,
+            "message": error.to_string(),
+        });
+        self.output.error(event, &error.to_string());
+        match error {
+            SpawnError::NotFound { .. } => ExitCode::NotFound,
+            SpawnError::CannotRun { .. } => ExitCode::CannotRun,
+            SpawnError::TooLate => ExitCode::Lost,
+            SpawnError::Guardian(_) => ExitCode::Internal,
+        }
+    }
+
+    fn say_stubborn(&mut self, left: &[i32]) {
+        let pids: Vec<String> = left.iter().map(i32::to_string).collect();
+        let message = format!(
+            "processes of the command cannot be killed ({}); the lock is not given back while they live",
+            if pids.is_empty() { "of another user?".to_owned() } else { pids.join(", ") }
+        );
+        let event = json!({ "event": "stubborn", "key": self.args.key, "pids": left });
+        self.output.event(event, Some(&message));
+    }
+
+    async fn give_back(&mut self, lease: Lease, gone: Gone) -> Outcome {
+        let released = lease.give_back(gone).await;
+        let outcome = match released.outcome {
+            Outcome::Released => "released",
+            Outcome::Expired => "expired",
+            Outcome::TakenByOther => "taken_by_other",
+            _ => "unknown",
+        };
+        let event = json!({ "event": "released", "key": self.args.key, "outcome": outcome });
+        let warning = (released.outcome == Outcome::Unknown).then(|| {
+            let key = self.args.key.escape_debug();
+            format!(
+                "too few nodes confirmed that \"{key}\" is free; it is within {}",
+                time(self.plan.ttl)
+            )
+        });
+        self.output.event(event, warning.as_deref());
+        released.outcome
+    }
+
+    fn say_lost(&mut self, cause: LossCause, ended_by: Option<KilledBy>) {
+        let (name, why) = describe(cause);
+        let key = self.args.key.escape_debug();
+        let line = format!("lost the lock \"{key}\" while the command ran: {why}");
+        let event = json!({
+            "event": "lost",
+            "key": self.args.key,
+            "cause": name,
+            "ended_by": ended_by.map(|by| match by {
+                KilledBy::Term => "term",
+                KilledBy::Kill => "kill",
+            }),
+            "message": why,
+        });
+        self.output.error(event, &line);
+    }
+
+    /// What `--min-hold` still demands.
+    fn rest_of_min_hold(&self, since: u64) -> Option<Duration> {
+        let held = time_since(since);
+        self.args.min_hold.and_then(|min| min.checked_sub(held)).filter(|rest| !rest.is_zero())
+    }
+
+    /// Holds on for the rest of `--min-hold`, then leaves the key to expire: a machine whose clock
+    /// is late must still find it. A signal ends the holding on, and leaves the key as well.
+    async fn hold_on(&mut self, lease: Lease, rest: Duration) {
+        let key = self.args.key.escape_debug();
+        let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));
+        let event = json!({ "event": "left", "key": self.args.key, "rest_ms": millis(rest) });
+        self.output.event(event, Some(&line));
+        self.leave();
+        let until = boot_ns().saturating_add(nanos(rest));
+        loop {
+            let rest = Duration::from_nanos(until.saturating_sub(boot_ns()));
+            if !lease.is_valid() || lease.remaining() >= rest {
+                return;
+            }
+            let pause = (rest - lease.remaining()).min(self.plan.ttl / 3);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                signal = self.signals.next() => {
+                    if ends_the_wait(signal).is_some() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// From here on the keys are left to expire: nothing releases them, a shutdown neither.
+    fn leave(&mut self) {
+        self.is_left = true;
+    }
+
+    fn validity_event(&self, name: &str, lease: &Lease) -> serde_json::Value {
+        let remaining = lease.remaining();
+        json!({
+            "event": name,
+            "key": self.args.key,
+            "votes": lease.votes(),
+            "fence": self.args.fenced.then(|| lease.fence()),
+            "valid_for_ms": millis(remaining),
+            "valid_until_unix_ms": unix_ms().saturating_add(millis(remaining)),
+        })
+    }
+}
+
+/// What is told of a loss: its name for programs, and what people can do.
+fn describe(cause: LossCause) -> (&'static str, &'static str) {
+    match cause {
+        LossCause::KeyGone => (
+            "key_gone",
+            "its key is gone from a majority of the nodes: it was deleted, or the nodes have lost data \
+             (quorlock doctor tells)",
+        ),
+        LossCause::KeyOverwritten => (
+            "key_overwritten",
+            "its key has another value on a node, and is gone from a majority: somebody writes or \
+             deletes it without asking (quorlock status tells who has it)",
+        ),
+        LossCause::ClockJumped => (
+            "clock_jumped",
+            "the wall clock moved ahead by more than was left of the lock: it was set, or this virtual \
+             machine was paused",
+        ),
+        LossCause::HoldLimit => ("hold_limit", "it was held for as long as --max-hold allows"),
+        LossCause::Shutdown => ("shutdown", "quorlock's own driver has ended"),
+        _ => (
+            "expired",
+            "too few nodes confirmed an extension in time, or are not to be trusted any more \
+             (quorlock doctor tells), or quorlock itself was stopped",
+        ),
+    }
+}
+
+/// Deadlines that differ by less than this are the same, read twice: a fiftieth of the time that lies
+/// between the last deadline and the end of the validity.
+const JITTER_NS: u64 = 1_000_000;

@@ -1,0 +1,49 @@
+//! Mistakes that can be put back, to see that the chaos with commands finds them.
+//!
+//! They exist only in a build with `--cfg quorlock_mutants`, where the environment variable
+//! `QUORLOCK_MUTANT` names the one that keeper and guardian make. In any other build
+//! [`is_active`] is the constant `false`.
+
+/// A mistake that 0.1.0 made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mutant {
+    /// A validity that shrinks is not told; deadlines are readings of the boot clock alone; a loss
+    /// releases at once.
+    DeadlinesOnlyGrow,
+    /// Of a loss that looks like the end of the validity nothing is told; it releases at once.
+    TerminateUnlessExpired,
+    /// Instead of a dead or stopped guardian the keeper ends the command's own group, no more.
+    TakeOverOfTheGroupOnly,
+    /// The command's own end counts as the end of all of it.
+    ReleaseBeforeGone,
+}
+
+#[cfg(not(quorlock_mutants))]
+/// Whether a mistake is made.
+pub(crate) const fn is_active(_: Mutant) -> bool {
+    false
+}
+
+/// Whether a mistake is made.
+///
+/// # Panics
+/// If the variable names none: a run that is to show a mistake must not run without it.
+#[cfg(quorlock_mutants)]
+pub(crate) fn is_active(mutant: Mutant) -> bool {
+    use std::sync::OnceLock;
+    static ACTIVE: OnceLock<Option<Mutant>> = OnceLock::new();
+    let active = ACTIVE.get_or_init(|| {
+        let name = std::env::var("QUORLOCK_MUTANT").ok()?;
+        let known = ALL.iter().find(|(known, _)| *known == name);
+        Some(known.unwrap_or_else(|| panic!("QUORLOCK_MUTANT: there is no {name:?}")).1)
+    });
+    *active == Some(mutant)
+}
+
+#[cfg(quorlock_mutants)]
+const ALL: &[(&str, Mutant)] = &[
+    ("deadlines only grow", Mutant::DeadlinesOnlyGrow),
+    ("terminate only unless expired", Mutant::TerminateUnlessExpired),
+    ("take-over of the leader's group only", Mutant::TakeOverOfTheGroupOnly),
+    ("release before the group is gone", Mutant::ReleaseBeforeGone),
+];
