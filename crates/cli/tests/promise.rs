@@ -1,0 +1,385 @@
+//! The table in docs/cli.md, "Dead before the lock is another's", row by row, on three real servers.
+//!
+//! The command writes the time again and again; the next holder is another `quorlock run`, whose command
+//! writes the time once. What is asserted is what the table says: no write of the first comes after that of
+//! the second; or none comes later than so long after the cause; or, where nothing is promised, what
+//! happens instead.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::fs;
+use std::io::PipeWriter;
+use std::process::Output;
+use std::time::Duration;
+
+use common::{Lab, Running, eventually, stderr, unix_ms};
+use quorlock_servers::ServerOptions;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The first command, in the two forms that differ: in the command's own process group, and in one that it
+/// makes. Both ignore SIGTERM.
+const PLAIN: &str = "exec sh writer";
+const IN_ANOTHER_GROUP: &str = "timeout 60 sh writer; true";
+
+/// SIGTERM is due 400 ms before the end and SIGKILL 100 ms.
+const TTL: &str = "2s";
+
+/// A process of the command that outlives its test is killed all the same.
+struct Escaped(Pid);
+
+impl Drop for Escaped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}
+
+fn escaped(lab: &Lab, file: &str) -> Escaped {
+    Escaped(Pid::from_raw(lab.await_file(file).trim().parse().unwrap()).unwrap())
+}
+
+fn lab(test: &str) -> Option<Lab> {
+    let lab = Lab::sized(test, 3, ServerOptions::default())?;
+    let writer = "trap '' TERM; while :; do date +%s%N >> first; echo > up; done";
+    fs::write(lab.path("writer"), writer).unwrap();
+    Some(lab)
+}
+
+/// The first holder, once its command writes.
+fn first(lab: &Lab, ttl: &str, command: &str) -> Running {
+    let args = ["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", command];
+    let first = Running::start(&mut lab.quorlock(&args));
+    lab.await_file("up");
+    first
+}
+
+/// The next holder, which waits.
+fn second(lab: &Lab) -> Running {
+    let script = "date +%s%N > second";
+    Running::start(&mut lab.quorlock(&["run", "k", "--wait", "25s", "--", "sh", "-c", script]))
+}
+
+fn times(lab: &Lab, file: &str) -> Vec<u64> {
+    let text = fs::read_to_string(lab.path(file)).unwrap();
+    text.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+/// Waits until the second has had the lock, and checks that nothing was written by the first after that.
+fn they_do_not_overlap(lab: &Lab, second: Running) {
+    let output = second.end();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let last = *times(lab, "first").last().unwrap();
+    let next = times(lab, "second")[0];
+    assert!(last < next, "written {} ms after the next holder began", (last - next) / 1_000_000);
+    let written = times(lab, "first").len();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(times(lab, "first").len(), written, "and none comes later");
+}
+
+/// No write after the validity that was told last.
+fn written_within_the_validity(lab: &Lab, first: &Output) {
+    let until =
+        events(first).iter().filter_map(|event| event["valid_until_unix_ms"].as_u64()).last();
+    let last = times(lab, "first").last().unwrap() / 1_000_000;
+    assert!(last <= until.unwrap(), "{} ms late", last - until.unwrap());
+}
+
+fn events(output: &Output) -> Vec<serde_json::Value> {
+    stderr(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// It lost the lock, and says why.
+fn lost_because(output: &Output, cause: &str) {
+    assert_eq!(output.status.code(), Some(79), "{}", stderr(output));
+    let lost = events(output).into_iter().find(|event| event["event"] == "lost");
+    assert_eq!(lost.expect("it says so")["cause"], cause, "{}", stderr(output));
+}
+
+fn guardian_of(keeper: &Running) -> Pid {
+    let parent = keeper.pid().as_raw_nonzero().get().to_string();
+    let is_its = |stat: &str| {
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace();
+        stat.contains("(lock-guardian)") && fields.nth(1) == Some(&parent)
+    };
+    eventually("there is a guardian", || {
+        let processes = fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let stats = processes.filter_map(|pid| {
+            Some((pid.parse().ok()?, fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
+        });
+        let (pid, _) = stats.into_iter().find(|(_, stat)| is_its(stat))?;
+        Pid::from_raw(pid)
+    })
+}
+
+// ---- dead before ----------------------------------------------------------------------------
+
+#[test]
+fn no_extension_in_time() {
+    for command in [PLAIN, IN_ANOTHER_GROUP] {
+        let Some(lab) = lab("no_extension_in_time") else { return };
+        let (first, second) = (first(&lab, TTL, command), second(&lab));
+        lab.nodes[0].pause().unwrap();
+        lab.nodes[1].pause().unwrap();
+        let output = first.end();
+        lost_because(&output, "expired");
+        written_within_the_validity(&lab, &output);
+        lab.nodes[0].resume().unwrap();
+        lab.nodes[1].resume().unwrap();
+        they_do_not_overlap(&lab, second);
+    }
+}
+
+#[test]
+fn the_guardian_is_killed() {
+    for command in [PLAIN, IN_ANOTHER_GROUP] {
+        let Some(lab) = lab("the_guardian_is_killed") else { return };
+        let (first, second) = (first(&lab, TTL, command), second(&lab));
+        kill_process(guardian_of(&first), Signal::KILL).unwrap();
+        let output = first.end();
+        assert_eq!(output.status.code(), Some(70), "{}", stderr(&output));
+        assert!(events(&output).iter().any(|event| event["event"] == "unguarded"));
+        they_do_not_overlap(&lab, second);
+    }
+}
+
+#[test]
+fn the_guardian_is_stopped() {
+    for command in [PLAIN, IN_ANOTHER_GROUP] {
+        let Some(lab) = lab("the_guardian_is_stopped") else { return };
+        let (first, second) = (first(&lab, TTL, command), second(&lab));
+        kill_process(guardian_of(&first), Signal::STOP).unwrap();
+        lab.nodes[0].pause().unwrap();
+        lab.nodes[1].pause().unwrap();
+        let output = first.end();
+        lost_because(&output, "expired");
+        written_within_the_validity(&lab, &output);
+        lab.nodes[0].resume().unwrap();
+        lab.nodes[1].resume().unwrap();
+        they_do_not_overlap(&lab, second);
+    }
+}
+
+#[test]
+fn the_keeper_is_stopped() {
+    for command in [PLAIN, IN_ANOTHER_GROUP] {
+        let Some(lab) = lab("the_keeper_is_stopped") else { return };
+        let (first, second) = (first(&lab, TTL, command), second(&lab));
+        first.signal(Signal::STOP);
+        they_do_not_overlap(&lab, second);
+        first.signal(Signal::CONT);
+        lost_because(&first.end(), "expired");
+    }
+}
+
+#[test]
+fn the_keeper_is_killed() {
+    for command in [PLAIN, IN_ANOTHER_GROUP] {
+        let Some(lab) = lab("the_keeper_is_killed") else { return };
+        let (first, second) = (first(&lab, TTL, command), second(&lab));
+        first.signal(Signal::KILL);
+        they_do_not_overlap(&lab, second);
+        drop(first);
+    }
+}
+
+/// Fewer votes have vanished than a holder of all three survives, but it is a holder of two: the third
+/// vote has run out. What is left must not be given back before the command is dead.
+#[test]
+fn a_key_is_deleted_where_another_node_is_silent() {
+    let Some(lab) = lab("a_key_is_deleted_where_another_node_is_silent") else { return };
+    let (first, second) = (first(&lab, "1500ms", PLAIN), second(&lab));
+    lab.nodes[2].pause().unwrap();
+    let silent_since = unix_ms();
+    eventually("its vote runs out", || (unix_ms() > silent_since + 1600).then_some(()));
+    lab.nodes[0].command(&["DEL", "k"]).unwrap();
+    they_do_not_overlap(&lab, second);
+    lost_because(&first.end(), "key_gone");
+}
+
+#[test]
+fn nobody_reads_what_is_told() {
+    let Some(lab) = lab("nobody_reads_what_is_told") else { return };
+    let tells_on_stdout = ["--status-fd", "1"];
+    let tells_on_stderr = ["--json"];
+    for options in [&tells_on_stdout[..], &tells_on_stderr] {
+        let run = |script: &str| {
+            let mut command =
+                lab.quorlock(&[&["run", "k", "--ttl", "900ms"], options, &["--"]].concat());
+            // The command must not block there itself.
+            command.args(["sh", "-c", &format!("exec >/dev/null 2>&1; {script}")]);
+            let (reader, writer) = full_pipe();
+            let mut silent = command.stdin(std::process::Stdio::null());
+            silent = match options[0] {
+                "--json" => silent.stdout(std::process::Stdio::null()).stderr(writer),
+                _ => silent.stdout(writer).stderr(std::process::Stdio::null()),
+            };
+            (reader, Running(silent.spawn().unwrap()))
+        };
+        let (_reader, mut healthy) = run("sleep 3; exit 5");
+        let code = eventually("it ends", || healthy.0.try_wait().unwrap());
+        assert_eq!(code.code(), Some(5), "three ttls later, it has ended by itself");
+        let (_reader, mut ended) = run("echo > heard-from; exec sleep 60");
+        lab.await_file("heard-from");
+        fs::remove_file(lab.path("heard-from")).unwrap();
+        ended.signal(Signal::TERM);
+        let code = eventually("it ends", || ended.0.try_wait().unwrap());
+        assert_eq!(code.code(), Some(143), "a signal is heard");
+        assert_eq!(lab.holders_of("k"), 0);
+    }
+}
+
+/// A pipe with no room left, and who could read it.
+fn full_pipe() -> (std::io::PipeReader, PipeWriter) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let (reader, writer) = std::io::pipe().unwrap();
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while rustix::io::write(&writer, &[b'\n'; 4096]).is_ok() {}
+    while rustix::io::write(&writer, b"\n").is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    (reader, writer)
+}
+
+// ---- dead within ----------------------------------------------------------------------------
+
+/// After the next extension, a third of the ttl away, and max(5 % of ttl, 50 ms); beside that a node
+/// timeout of at most 50 ms, and what a busy machine takes: far below what the lock had left.
+fn dead_soon_after(lab: &Lab, first: Running, at_ms: u64, cause: &str) {
+    let output = first.end();
+    lost_because(&output, cause);
+    let last = times(lab, "first").last().unwrap() / 1_000_000;
+    let bound = 6000 / 3 + 300 + 50;
+    assert!(last <= at_ms + bound + 1000, "{} ms", last - at_ms);
+}
+
+#[test]
+fn a_majority_of_the_keys_is_deleted() {
+    for command in [PLAIN, IN_ANOTHER_GROUP] {
+        let Some(lab) = lab("a_majority_of_the_keys_is_deleted") else { return };
+        let first = first(&lab, "6s", command);
+        for node in &lab.nodes[..2] {
+            node.command(&["DEL", "k"]).unwrap();
+        }
+        dead_soon_after(&lab, first, unix_ms(), "key_gone");
+        assert_eq!(lab.holders_of("k"), 0, "and the third key is given back");
+    }
+}
+
+#[test]
+fn a_majority_of_the_keys_is_overwritten() {
+    let Some(lab) = lab("a_majority_of_the_keys_is_overwritten") else { return };
+    let first = first(&lab, "6s", PLAIN);
+    for node in &lab.nodes[..2] {
+        node.command(&["SET", "k", "other", "PX", "60000"]).unwrap();
+    }
+    dead_soon_after(&lab, first, unix_ms(), "key_overwritten");
+    assert_eq!(lab.holders_of("k"), 2, "theirs stay");
+}
+
+// ---- not promised ---------------------------------------------------------------------------
+
+/// Nobody is left who could do anything; the first who goes on does it at once.
+#[test]
+fn guardian_and_keeper_are_stopped() {
+    let Some(lab) = lab("guardian_and_keeper_are_stopped") else { return };
+    let (first, second) = (first(&lab, TTL, IN_ANOTHER_GROUP), second(&lab));
+    let guardian = guardian_of(&first);
+    kill_process(guardian, Signal::STOP).unwrap();
+    first.signal(Signal::STOP);
+    assert_eq!(second.end().status.code(), Some(0), "the lock is another's all the same");
+    kill_process(guardian, Signal::CONT).unwrap();
+    let written = eventually("the command is dead", || {
+        let written = times(&lab, "first").len();
+        std::thread::sleep(Duration::from_millis(100));
+        (times(&lab, "first").len() == written).then_some(written)
+    });
+    first.signal(Signal::CONT);
+    lost_because(&first.end(), "expired");
+    assert_eq!(times(&lab, "first").len(), written);
+}
+
+/// The kernel kills the command's own process, and nothing else.
+#[test]
+fn guardian_and_keeper_are_killed() {
+    let Some(lab) = lab("guardian_and_keeper_are_killed") else { return };
+    let command = "echo $$ > leader; sh writer & echo $! > orphan; wait";
+    let first = first(&lab, TTL, command);
+    let guardian = guardian_of(&first);
+    let (leader, orphan) = (escaped(&lab, "leader"), escaped(&lab, "orphan"));
+    first.signal(Signal::STOP);
+    kill_process(guardian, Signal::KILL).unwrap();
+    first.signal(Signal::KILL);
+    eventually("the command's own process is dead", || kill_process(leader.0, Signal::CONT).err());
+    assert_eq!(kill_process(orphan.0, Signal::KILL), Ok(()), "nobody has ended this one");
+}
+
+/// That is how a daemon says that it is to stay.
+#[test]
+fn a_descendant_has_left_the_session() {
+    let Some(lab) = lab("a_descendant_has_left_the_session") else { return };
+    // Not with our standard error, whose end is waited for.
+    let daemon = "setsid sh -c 'echo $$ > daemon; exec sh writer' >&- 2>&- & exec sleep 60";
+    let first = first(&lab, TTL, daemon);
+    let daemon = escaped(&lab, "daemon");
+    lab.nodes[0].pause().unwrap();
+    lab.nodes[1].pause().unwrap();
+    lost_because(&first.end(), "expired");
+    assert_eq!(kill_process(daemon.0, Signal::KILL), Ok(()), "it lives on");
+}
+
+/// Who may not be killed is waited for, while the lock is held; the lock is not given back before.
+#[test]
+fn a_descendant_belongs_to_another_user() {
+    let name = "a_descendant_belongs_to_another_user";
+    let Some(lab) = lab(name) else { return };
+    // Not with our standard error, whose end is waited for.
+    let unkillable = "setpriv --reuid 65534 --clear-groups sleep 60 >&- 2>&- & echo $! > up; wait";
+    let start = |ttl| {
+        // Root without the right to kill others.
+        let run = lab.quorlock(&["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", unkillable]);
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--bounding-set", "-kill", "--inh-caps", "-kill"]);
+        command.arg(run.get_program()).args(run.get_args());
+        command.env_clear().envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("PATH", std::env::var_os("PATH").unwrap()).current_dir(lab.folder.path());
+        Running::start(&mut command)
+    };
+    if !rustix::process::geteuid().is_root() {
+        println!("{name}: skipped, for only root has another user at hand");
+        return;
+    }
+    let first = start("900ms");
+    let other = escaped(&lab, "up");
+    eventually("it is another user's", || {
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", other.0.as_raw_nonzero())).ok()?;
+        status.contains("Uid:\t65534").then_some(())
+    });
+    kill_process(guardian_of(&first), Signal::KILL).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(lab.holders_of("k"), 3, "held, and extended");
+    kill_process(other.0, Signal::KILL).unwrap();
+    let output = first.end();
+    assert_eq!(output.status.code(), Some(70), "{}", stderr(&output));
+    assert!(
+        events(&output).iter().any(|event| event["event"] == "stubborn"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(lab.holders_of("k"), 0);
+
+    // If the lock is lost, nothing is to be gained by waiting, and nothing is released.
+    fs::remove_file(lab.path("up")).unwrap();
+    let first = start("900ms");
+    let other = escaped(&lab, "up");
+    for node in &lab.nodes[..2] {
+        node.command(&["DEL", "k"]).unwrap();
+    }
+    let output = first.end();
+    lost_because(&output, "key_gone");
+    assert!(!events(&output).iter().any(|event| event["event"] == "released"));
+    assert_eq!(kill_process(other.0, Signal::KILL), Ok(()), "it lives on");
+}
