@@ -22,6 +22,19 @@ pub(crate) struct Deadlines {
     pub(crate) kill: Moment,
 }
 
+impl Deadlines {
+    /// So long before the end of the validity, which is what remained of it, counted from a look at the
+    /// clocks before that was asked.
+    ///
+    /// By either clock that end is not later than the validity's own. A vote is good for some time from
+    /// the reading (b, r) of its sending; at (b', r') it has used up max(b' − b, r' − r), so until any
+    /// later reading no vote uses up more than the clock takes that moves on more. What remained at
+    /// the look cannot be used up before one of the two clocks has moved on by it.
+    pub(crate) fn before(end: Moment, term_ns: u64, kill_ns: u64) -> Self {
+        Self { term: end.before(term_ns), kill: end.before(kill_ns) }
+    }
+}
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -296,5 +309,69 @@ mod tests {
         assert!(Course::new(DEADLINES).too_late(at(100)));
         let inverted = Deadlines { term: at(300), kill: at(200) };
         assert!(Course::new(inverted).too_late(at(200)));
+    }
+
+    /// A lock of three votes with a quorum of two, on a machine whose wall clock is set at will: votes
+    /// are renewed and lost, time passes, and each change is told. Whenever the lock has run out, by
+    /// either clock, SIGKILL has been due already.
+    #[test]
+    fn the_kill_is_never_later_than_the_validity_whatever_becomes_of_that() {
+        let mut random = Moment::now().real_ns;
+        println!("seed {random}");
+        let mut draw = move |below: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        let (mut shrunk, mut ended_by_boot, mut ended_by_real) = (0, 0, 0);
+        for _ in 0..2_000 {
+            let mut now = Moment { boot_ns: 1_000_000, real_ns: 2_000_000 };
+            let mut votes = [Some(now), Some(now), (draw(2) == 0).then_some(now)];
+            let mut told = deadlines(now, &votes);
+            let mut course = Course::new(told);
+            for _ in 0..200 {
+                let action = draw(10);
+                match action {
+                    0..=4 => now = now.after(draw(TERM / 4)),
+                    5 | 6 => votes[draw(3) as usize] = Some(now),
+                    7 => votes[draw(3) as usize] = None,
+                    8 => now.real_ns += draw(TERM),
+                    _ => now.real_ns -= draw(TERM).min(now.real_ns),
+                }
+                if left(now, &votes) == 0 {
+                    // Then an answer has ended it, and the command is told to end: `terminate`.
+                    let proved = action == 7;
+                    assert!(proved || course.kill_at().has_come(now), "{votes:?} {told:?} {now:?}");
+                    ended_by_boot += u32::from(!proved && told.kill.boot_ns <= now.boot_ns);
+                    ended_by_real += u32::from(!proved && told.kill.boot_ns > now.boot_ns);
+                    break;
+                }
+                let changed = deadlines(now, &votes);
+                shrunk += u32::from(changed.kill.boot_ns < told.kill.boot_ns);
+                told = changed;
+                course.set(told);
+                assert!(!course.kill_at().after(KILL).has_come(now), "nor is it told as past");
+            }
+        }
+        assert!(shrunk > 100 && ended_by_boot > 100 && ended_by_real > 100);
+    }
+
+    const TERM: u64 = 10_000;
+    const KILL: u64 = 500;
+
+    /// What is left of the second youngest vote.
+    fn left(now: Moment, votes: &[Option<Moment>; 3]) -> u64 {
+        let age = |vote: &Moment| {
+            let boot = now.boot_ns.saturating_sub(vote.boot_ns);
+            boot.max(now.real_ns.saturating_sub(vote.real_ns))
+        };
+        let mut ages: Vec<u64> = votes.iter().flatten().map(age).collect();
+        ages.sort_unstable();
+        ages.get(1).map_or(0, |age| TERM.saturating_sub(*age))
+    }
+
+    fn deadlines(now: Moment, votes: &[Option<Moment>; 3]) -> Deadlines {
+        Deadlines::before(now.after(left(now, votes)), 2 * KILL, KILL)
     }
 }

@@ -84,22 +84,15 @@ impl Plan {
         })
     }
 
-    /// The moments at which the command is ended if the lock is not extended any more.
-    ///
-    /// Neither is later than the validity, on either clock. A vote of the reading (b, r) is good until
-    /// boot clock or wall clock has moved by some T from there. When `remaining` was read at (b', r') it
-    /// was no more than T − max(b' − b, r' − r). Clocks that were read before say no more than b' and r',
-    /// so b' + remaining ≤ b + T, and r' + remaining ≤ r + T.
+    /// The moments at which the command is ended if the validity does not change any more.
     pub(super) fn deadlines(&self, guard: &Guard) -> Deadlines {
-        let now = Moment::now();
-        let mut end = now.after(nanos(guard.remaining()));
+        // The clocks first: see `Deadlines::before`.
+        let mut now = Moment::now();
         if is_active(Mutant::DeadlinesOnlyGrow) {
-            end.real_ns = NEVER_NS;
+            now.real_ns = NEVER_NS;
         }
-        Deadlines {
-            term: end.before(nanos(self.term_before)),
-            kill: end.before(nanos(self.kill_before)),
-        }
+        let end = now.after(nanos(guard.remaining()));
+        Deadlines::before(end, nanos(self.term_before), nanos(self.kill_before))
     }
 
     /// Why the command was ended before the lock was lost: what would have ended it by itself.
