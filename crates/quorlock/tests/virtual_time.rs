@@ -421,7 +421,7 @@ async fn a_lost_lock_that_is_kept_is_given_back_with_its_guard() {
     let nodes = nodes::<5>();
     let client = client(&nodes);
     let guard = client.acquire("orders").keep_on_loss().await.unwrap();
-    nodes[..3].iter().for_each(|node| node.remove("orders"));
+    nodes[..3].iter().for_each(|node| assert!(node.remove("orders")));
     assert_eq!(guard.lost().await, LossCause::KeyGone);
     sleep(TTL / 2).await;
     assert_eq!(total_keys(&nodes), 2, "what is left is left alone");
@@ -431,7 +431,7 @@ async fn a_lost_lock_that_is_kept_is_given_back_with_its_guard() {
     assert_eq!(total_keys(&nodes), 0);
 
     let guard = client.acquire("orders").keep_on_loss().await.unwrap();
-    nodes[..3].iter().for_each(|node| node.remove("orders"));
+    nodes[..3].iter().for_each(|node| assert!(node.remove("orders")));
     assert_eq!(guard.lost().await, LossCause::KeyGone);
     drop(guard);
     sleep(MS).await;
