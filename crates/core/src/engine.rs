@@ -398,6 +398,8 @@ pub struct Engine {
     nodes: Vec<Link>,
     deadlines: BTreeSet<(BootTime, Owner)>,
     closing: bool,
+    /// Closing, and nodes are being taken into use: until then that may finish.
+    drains_by: Option<BootTime>,
     /// Whether the nodes' votes count; `None` if nobody looks.
     watch: Option<Box<Watch>>,
 }
@@ -427,6 +429,7 @@ enum Owner {
     Inspection(LockId),
     Node(NodeId),
     Trust(NodeId),
+    Close,
 }
 
 /// What the engine knows of the way to a node.
@@ -472,6 +475,9 @@ struct Call {
     polite: bool,
     /// The caller has been told that nodes are not to be trusted, and which.
     is_told: bool,
+    /// Until when it lets what was asked about trust be answered, however short its wait; and if the time of
+    /// other nodes is awaited.
+    settles_by: Option<[BootTime; 2]>,
     /// The largest number that any node has told of a lock with a fence.
     number_seen: u64,
 }
@@ -506,6 +512,7 @@ impl Engine {
             nodes: alloc::vec![Link::default(); quorum.nodes()],
             deadlines: BTreeSet::new(),
             closing: false,
+            drains_by: None,
             watch: None,
         }
     }
@@ -600,6 +607,10 @@ impl Engine {
                 Owner::Inspection(lock) => self.inspection_is_due(lock, now, out),
                 Owner::Node(node) => self.resend_owed(node, now, out),
                 Owner::Trust(node) => self.trust_is_due(node, now, out),
+                Owner::Close => {
+                    self.drains_by = None;
+                    self.review_drained(out);
+                }
             }
         }
     }
@@ -614,7 +625,7 @@ impl Engine {
             }
             Owner::Inspection(lock) => self.inspections.get_mut(&lock).map(|timed| &mut timed.wake),
             Owner::Trust(node) => self.watch.as_mut().map(|watch| &mut watch.node_mut(node).wake),
-            Owner::Node(_) => None,
+            Owner::Node(_) | Owner::Close => None,
         };
         if let Some(wake) = wake {
             *wake = None;
@@ -681,7 +692,9 @@ impl Engine {
     }
 
     fn close(&mut self, now: Reading, out: &mut Vec<Effect>) {
-        self.closing = true;
+        if !core::mem::replace(&mut self.closing, true) {
+            self.settle_for_a_moment(now);
+        }
         self.stop_looking();
         let waiting: Vec<LockId> = self.calls.keys().copied().collect();
         for lock in waiting {
@@ -695,7 +708,11 @@ impl Engine {
     }
 
     fn review_drained(&mut self, out: &mut Vec<Effect>) {
-        if self.closing && self.releases.is_empty() && !out.contains(&Effect::Drained) {
+        if self.closing
+            && self.releases.is_empty()
+            && self.has_settled()
+            && !out.contains(&Effect::Drained)
+        {
             out.push(Effect::Drained);
         }
     }

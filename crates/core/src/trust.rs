@@ -118,7 +118,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const LOOK_SOONEST: Duration = Duration::from_millis(50);
 
 /// For so long other nodes are asked for their time before one is marked without it.
-const GATHER_FOR: Duration = Duration::from_secs(1);
+pub(crate) const GATHER_FOR: Duration = Duration::from_secs(1);
 
 /// A node's clock that was read longer ago is read again.
 const FRESH: Duration = Duration::from_secs(60);
@@ -236,6 +236,33 @@ impl Watch {
     pub(crate) fn is_disagreed(&self) -> bool {
         let disagrees = |trust: &Trust| matches!(&trust.standing, Standing::Refused(failure) if failure.kind().is_disagreement());
         self.rules.is_strict() && self.nodes.iter().any(disagrees)
+    }
+
+    /// What follows from what has been asked about trust is not known yet, and will be in a few round trips;
+    /// `hears`: whether a node that has never answered may still do so.
+    pub(crate) fn is_settling(&self, hears: impl Fn(NodeId) -> bool) -> bool {
+        let settles = |node: NodeId| {
+            let trust = self.node(node);
+            match trust.step {
+                Step::Adopting(_) | Step::Gathering(_) | Step::Marking => true,
+                Step::Greeting => trust.standing != Standing::Trusted,
+                Step::Rest => trust.epoch == (0, 0) && hears(node),
+            }
+        };
+        self.quorum.node_ids().any(settles)
+    }
+
+    /// A node is being taken into use at this moment.
+    pub(crate) fn is_adopting(&self) -> bool {
+        let adopts = |trust: &Trust| {
+            matches!(trust.step, Step::Adopting(_) | Step::Gathering(_) | Step::Marking)
+        };
+        self.nodes.iter().any(adopts)
+    }
+
+    /// The time of nodes is awaited.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.nodes.iter().any(|trust| matches!(trust.step, Step::Gathering(_)))
     }
 
     /// In what time a quorum of nodes will be trusted, for all we know; `None`: that depends on people.
@@ -390,7 +417,9 @@ impl Watch {
                 None => return self.refuse_key(node, &self.rules.marker.clone(), text),
             },
             MarkerSeen::Missing => None,
-            MarkerSeen::Failed(failure) if failure.kind().is_about_rights() => {
+            MarkerSeen::Failed(failure)
+                if failure.kind().is_about_rights() || failure.kind().is_disagreement() =>
+            {
                 let failure = failure.clone();
                 return self.node_mut(node).refuse(failure);
             }
@@ -652,12 +681,17 @@ impl Watch {
 
     /// Whoever has waited for the time of others goes on as soon as there is enough of it.
     fn review_gathering(&mut self, now: Reading, todo: &mut Todo) {
+        // Who is not being asked will not answer.
+        let is_asked = |trust: &Trust| trust.step == Step::Greeting;
+        let nobody_is_asked = !self.nodes.iter().any(is_asked);
         for node in self.quorum.node_ids() {
             let trust = self.node(node);
             let is_gathering = matches!(trust.step, Step::Gathering(_));
             let is_due = trust.due.is_some_and(|due| due.remaining(now).is_zero());
             if is_gathering
-                && (is_due || self.times_beside(node, now).count() >= self.clocks_needed())
+                && (is_due
+                    || nobody_is_asked
+                    || self.times_beside(node, now).count() >= self.clocks_needed())
             {
                 self.mark(node, now, todo);
             }

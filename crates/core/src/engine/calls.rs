@@ -73,6 +73,7 @@ impl Engine {
             draws: 0,
             polite: false,
             is_told: false,
+            settles_by: None,
             number_seen: 0,
         };
         let refused = match self.queues.entry(key) {

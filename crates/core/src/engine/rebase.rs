@@ -55,6 +55,7 @@ impl Engine {
         for link in &mut self.nodes {
             link.retry_at = link.retry_at.map(|at| at.shifted(base));
         }
+        self.drains_by = self.drains_by.map(|at| at.shifted(base));
         self.manners.shift(base);
         if let Some(watch) = &mut self.watch {
             watch.shift(base);
@@ -96,6 +97,7 @@ impl Engine {
                     Owner::Inspection(lock) => Owner::Inspection(to(lock)),
                     Owner::Node(node) => Owner::Node(node),
                     Owner::Trust(node) => Owner::Trust(node),
+                    Owner::Close => Owner::Close,
                 };
                 (at, owner)
             })
@@ -110,6 +112,7 @@ impl Call {
             story.took = Duration::ZERO;
         }
         self.deadline = self.deadline.map(|at| at.shifted(base));
+        self.settles_by = self.settles_by.map(|by| by.map(|at| at.shifted(base)));
         match &mut self.phase {
             Phase::Queued | Phase::Starting => {}
             Phase::Attempting(attempt) => attempt.shift(base),

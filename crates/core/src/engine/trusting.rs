@@ -1,14 +1,23 @@
 //! Trust: what goes with answers is looked at before they are, and what follows from it is sent.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Ticket, Verb};
+use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Ticket, Timed, Verb};
 use crate::acquire::{NodeSaid, NodeStory, WhyNot};
 use crate::command::{Answer, Failure, FailureKind};
 use crate::proof::Proof;
 use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::time::BootTime;
 use crate::time::Reading;
-use crate::trust::{Rules, Standing, Todo, Watch};
+use crate::trust::{GATHER_FOR, Rules, Standing, Todo, Watch};
+
+/// To take a node into use takes so many round trips at most, and a node timeout each: what it is, its
+/// adoption, its marker, what it is now.
+const ROUND_TRIPS: u32 = 4;
+
+/// For so long a client that is shut down sees to nodes that are being taken into use.
+const CLOSE_WITHIN: Duration = Duration::from_millis(250);
 
 /// Whose commands they are that are about trust: no caller's.
 const NOBODY: LockId = LockId(0);
@@ -139,7 +148,7 @@ impl Engine {
     fn follow_trust(&mut self, todo: Todo, now: Reading, out: &mut Vec<Effect>) {
         let Some(watch) = self.watch.as_mut() else { return };
         for (node, command) in todo {
-            if !self.closing {
+            if !self.closing || self.drains_by.is_some() {
                 let ticket =
                     Ticket { lock: NOBODY, round: watch.node(node).round, verb: Verb::Trust };
                 out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command });
@@ -159,9 +168,55 @@ impl Engine {
                 out.push(Effect::FloorOfFew { node, clocks });
             }
         }
-        if has_changed {
+        let hears = |node: NodeId| !self.nodes[node.index()].away;
+        let is_awaited = |timed: &Timed<Call>| timed.record.settles_by.is_some();
+        let has_settled = self.calls.values().any(is_awaited) && !watch.is_settling(hears);
+        if has_changed || has_settled {
             self.standings_changed(now, out);
         }
+        if self.drains_by.is_some() {
+            self.review_drained(out);
+        }
+    }
+
+    /// A client that is shut down lets what is under way to take nodes into use finish, for a moment: or
+    /// short-lived clients would begin that for ever.
+    pub(super) fn settle_for_a_moment(&mut self, now: Reading) {
+        if self.watch.as_ref().is_some_and(|watch| watch.is_adopting()) {
+            let by = now.after(CLOSE_WITHIN);
+            self.drains_by = Some(by);
+            self.deadlines.insert((by, Owner::Close));
+        }
+    }
+
+    /// Nothing is being done to take a node into use, or there is no more time for it.
+    pub(super) fn has_settled(&mut self) -> bool {
+        let Some(by) = self.drains_by else { return true };
+        let is_adopting = self.watch.as_ref().is_some_and(|watch| watch.is_adopting());
+        if !is_adopting {
+            self.drains_by = None;
+            self.deadlines.remove(&(by, Owner::Close));
+        }
+        !is_adopting
+    }
+
+    /// Until when a call lets what has been asked about trust be answered, however short its wait is; `None`:
+    /// there is nothing to wait for, or it has waited for long enough.
+    fn settles_by(&mut self, lock: LockId, now: Reading) -> Option<BootTime> {
+        let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else {
+            return None;
+        };
+        let call = &mut timed.record;
+        if !watch.is_settling(|node| !self.nodes[node.index()].away) {
+            return None;
+        }
+        let timeout = call.request.timing.node_timeout(call.round_trip);
+        let round_trips = timeout.saturating_mul(ROUND_TRIPS);
+        let [plain, gathering] = *call
+            .settles_by
+            .get_or_insert_with(|| [now.after(round_trips), now.after(round_trips + GATHER_FOR)]);
+        let by = if watch.is_gathering() { gathering } else { plain };
+        (!by.remaining(now).is_zero()).then_some(by)
     }
 
     fn standings_changed(&mut self, now: Reading, out: &mut Vec<Effect>) {
@@ -217,20 +272,24 @@ impl Engine {
     /// A call waits until a quorum of nodes is trusted; or ends at once, if that will not be in its time,
     /// or is up to people.
     pub(super) fn await_trust(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let settles_by = self.settles_by(lock, now);
         let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
         let call = &mut timed.record;
         call.free_in = watch.quorum_in(now);
         let in_vain =
             watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
         let is_hopeless = watch.is_disagreed() || call.lacks_rights(self.quorum);
-        if call.is_to_end(now) || in_vain || is_hopeless {
+        let is_over = call.is_to_end(now) || in_vain;
+        if is_hopeless || is_over && settles_by.is_none() {
             let why = call.last.as_ref().map_or(WhyNot::Unsafe, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
         // Woken when a standing changes; and if it is only late, not looked at all the time.
-        let until = now.after(call.free_in.unwrap_or_default().max(crate::retry::POLL_CEILING));
+        let later = now.after(call.free_in.unwrap_or_default().max(crate::retry::POLL_CEILING));
+        let until = settles_by.filter(|_| is_over).unwrap_or(later);
         call.phase = Phase::Pausing { until, again: false };
         if call.request.progress
+            && !is_over
             && !core::mem::replace(&mut call.is_told, true)
             && let Some(story) = call.story(now)
         {
