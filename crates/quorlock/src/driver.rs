@@ -245,12 +245,13 @@ impl Driver {
         crate::mutants::active();
         let marker = (rules.guard != RestartGuard::Off).then(|| rules.marker.clone());
         let names = rules.names.clone();
+        let writes = rules.guard == RestartGuard::Strict;
         let (event_sender, events) = unbounded_channel();
         let inbox = Inbox::new(nodes.len());
         let backgrounds = FuturesUnordered::new();
         let mut lines = Vec::new();
         for (id, node) in quorum.node_ids().zip(nodes) {
-            let news = inbox.news(id).with_marker(marker.clone());
+            let news = inbox.news(id).with_marker(marker.clone()).registering(writes);
             let background = node.background(news);
             backgrounds.push(AssertUnwindSafe(background).catch_unwind());
             lines.push(Some(Line::new(id, node.clone(), clock, event_sender.clone())));

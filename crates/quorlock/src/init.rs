@@ -18,7 +18,7 @@ use crate::builder::{ClientBuilder, Survey};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
 use crate::doctor::unfit;
 use crate::error::{BuildError, printable};
-use crate::node::{NodeConfig, RedisNode};
+use crate::node::{Do, NodeConfig, RedisNode};
 
 /// What became of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,7 +235,7 @@ async fn mark_fresh(
         to: (marker.to_string(), String::new()),
         age_ms: None,
     };
-    change.make(survey, server).await.map(|()| Done::Marked)
+    change.make(survey, server, Do::Replace).await.map(|()| Done::Marked)
 }
 
 /// What must still be there when it is changed; see [`Change`].

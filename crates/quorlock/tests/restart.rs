@@ -144,7 +144,8 @@ async fn who_will_not_wait_is_told_how_long_it_would_take() {
     assert!(attempts.elapsed < short, "{error}");
     assert!(error.retry_after().is_some());
     for node in &nodes {
-        eventually("nothing but the adoption is left", || key_count(node) == 1).await;
+        eventually("nothing but our own keys are left", || key_count(node) == 2).await;
+        assert_eq!(get(node, "quorlock:database").as_deref(), Some("0"));
         assert!(get(node, ADOPTION).is_some());
     }
 }
@@ -233,6 +234,67 @@ async fn clients_with_different_lists_are_told_both() {
         }
     }
     assert!(without_a_wait(&five).await.is_valid(), "the others are not disturbed");
+}
+
+/// The markers of different databases know nothing of each other: which one has the locks is written in the
+/// first.
+#[tokio::test]
+async fn clients_with_different_databases_are_told_both() {
+    let servers = all_servers("clients_with_different_databases_are_told_both");
+    let each = servers.into_iter().map(|binary| async move {
+        let nodes = Nodes::start(&binary, 3, with_args(&[])).unwrap();
+        let client = |database: &str, guard| {
+            let urls = nodes.iter().map(|node| format!("{}/{database}", node.url()));
+            named("abc".chars().zip(urls)).restart_guard(guard).build().unwrap()
+        };
+        // Who only looks writes nothing.
+        let observer = client("0", RestartGuard::Observe);
+        drop(observer.acquire("orders").await.unwrap());
+        assert!(nodes.iter().all(|node| get(node, "quorlock:database").is_none()));
+        drop(observer);
+        let third = client("3", RestartGuard::Strict);
+        all_trusted(&third).await;
+        let holder = third.acquire("orders").await.unwrap();
+        let other = client("0", RestartGuard::Strict);
+        let error = other.acquire("orders").await.unwrap_err();
+        assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+        let kinds = error.nodes().iter().filter_map(|node| Some(node.failure()?.kind()));
+        assert!(kinds.into_iter().any(|kind| kind == FailureKind::OtherConfiguration), "{error}");
+        let both = "its locks are in database 3, but this client uses database 0";
+        assert!(error.to_string().contains(both), "{error}");
+        assert!(holder.is_valid(), "the others are not disturbed");
+        // It wrote nothing, nor does who only looks.
+        assert!(nodes.iter().all(|node| get(node, ADOPTION).is_none()));
+        drop((holder, other));
+
+        // What is written there is looked at after every flush: and written again if it is gone.
+        for node in &nodes {
+            run(node, &["FLUSHDB"]);
+            eventually("it is written again", || {
+                get(node, "quorlock:database").as_deref() == Some("3")
+            })
+            .await;
+        }
+        assert!(third.try_acquire("orders").await.is_ok(), "its own data are what they were");
+        // If another has come before, who uses the old one is told so.
+        for node in &nodes {
+            run(node, &["SET", "quorlock:database", "0"]);
+            run(node, &["EVAL", "redis.call('SELECT', 9) return redis.call('FLUSHDB')", "0"]);
+        }
+        let refused = || matches!(standing(&third, 0), NodeStanding::Refused(_));
+        let look = async {
+            loop {
+                drop(third.try_acquire("other").await);
+                if refused() {
+                    break;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, look).await.expect("it is told");
+        assert!(third.try_acquire("orders").await.is_err());
+    });
+    each.collect::<JoinSet<()>>().join_all().await;
 }
 
 /// One server by two addresses, which the client cannot tell from two servers: but it can be asked.
@@ -497,7 +559,8 @@ async fn proof_costs_one_command_per_batch_and_one_per_connection() {
     let guard = client.try_acquire("orders").await.unwrap();
     eventually("all have voted", || guard.votes() == 3).await;
     for node in &nodes {
-        assert_eq!(counts(node), [1, 1, 1, 1], "{}", node.address());
+        // One of them for the database that the locks are in.
+        assert_eq!(counts(node), [1, 1, 1, 2], "{}", node.address());
     }
     assert!(guard.release().await.is_released());
     eventually("all have released", || client.stats().releases_owed == 0).await;

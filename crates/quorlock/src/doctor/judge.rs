@@ -78,6 +78,7 @@ impl Case<'_> {
                 report.uptime_s = Some(info.uptime_s);
                 findings.extend(self.kind(facts, info));
                 findings.extend(self.twins(info));
+                findings.extend(Self::database(facts));
                 let (votes, standing) = self.standing(facts, info);
                 findings.extend(standing);
                 findings.extend(self.memory(facts, info));
@@ -260,6 +261,18 @@ impl Case<'_> {
             );
         }
         findings
+    }
+
+    fn database(facts: &Facts) -> Option<Finding> {
+        let failure = facts.elsewhere.as_ref().filter(|it| it.kind().is_disagreement())?;
+        Some(Finding {
+            severity: Error,
+            check: "database",
+            what: failure.detail().unwrap_or_default().to_owned(),
+            why: "clients in different databases know nothing of each other's locks",
+            fix: "give all clients the same URL; or, if no lock is in use: quorlock init --fresh"
+                .to_owned(),
+        })
     }
 
     fn twins(&self, info: &Info) -> Option<Finding> {
@@ -523,6 +536,7 @@ mod tests {
             more: More::default(),
             marker: Seen::Text(marker("0d2f")),
             adoption: Seen::Nothing,
+            elsewhere: None,
             adopted_for: Duration::ZERO,
             appendfsync: Some("always".to_owned()),
             rests_on_rewrite: Some(false),

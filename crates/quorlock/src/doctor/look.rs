@@ -11,7 +11,7 @@ use super::ClockOffset;
 use super::rights::{self, Rights};
 use crate::builder::Survey;
 use crate::clock::Clock;
-use crate::node::{Exam, Node as _, RedisNode, Reply};
+use crate::node::{Do, Exam, Node as _, RedisNode, Reply};
 
 /// So many round trips are measured; the median of an odd number is one of them.
 const ROUND_TRIPS: usize = 7;
@@ -33,6 +33,8 @@ pub(crate) struct Facts {
     pub(crate) more: More,
     pub(crate) marker: Seen,
     pub(crate) adoption: Seen,
+    /// The locks are in another database, or it cannot be told.
+    pub(crate) elsewhere: Option<Failure>,
     /// For how long the adoption has been there.
     pub(crate) adopted_for: Duration,
     /// `None`: the user may not ask.
@@ -114,6 +116,7 @@ async fn look(survey: &Survey, server: &RedisNode, thorough: bool) -> Result<Fac
         _ => Duration::ZERO,
     };
     let (appendfsync, on_rewrite, debug) = (setting(next()), setting(next()), setting(next()));
+    let elsewhere = exam.register(&survey.rules.marker, Do::Look).await.err();
     let times = times(&exam).await?;
     let rights = if thorough { rights::test(&exam, survey).await? } else { Rights::default() };
     Ok(Facts {
@@ -122,6 +125,7 @@ async fn look(survey: &Survey, server: &RedisNode, thorough: bool) -> Result<Fac
         info: info.and_then(|info| Info::parse(&info).map_err(|missing| missing.to_string())),
         marker,
         adoption,
+        elsewhere,
         adopted_for,
         appendfsync,
         rests_on_rewrite: on_rewrite.map(|on_rewrite| on_rewrite == "yes"),

@@ -4,7 +4,7 @@ use quorlock_core::marker::Adoption;
 
 use crate::builder::Survey;
 use crate::error::printable;
-use crate::node::{Exam, RedisNode, Reply};
+use crate::node::{Do, Exam, RedisNode, Reply};
 
 const SCRIPT: &str = include_str!("keys.lua");
 
@@ -20,11 +20,16 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Makes it, on a connection of its own.
+    /// Makes it, on a connection of its own; it is written first in which database that is.
     ///
     /// # Errors
     /// In words: it was not made, or that is not known.
-    pub(super) async fn make(&self, survey: &Survey, server: &RedisNode) -> Result<(), String> {
+    pub(super) async fn make(
+        &self,
+        survey: &Survey,
+        server: &RedisNode,
+        registers: Do,
+    ) -> Result<(), String> {
         let left_max = match self.age_ms {
             Some(age_ms) => Adoption::TTL_MS.saturating_sub(age_ms).to_string(),
             None => "-1".to_owned(),
@@ -38,6 +43,8 @@ impl Change {
         let mut call: Vec<&str> = words.iter().flat_map(|(a, b, c)| [*a, *b, *c]).collect();
         call.extend([&*ttl, &*left_max]);
         let exam = Exam::begin(server).await.map_err(|failure| failure.to_string())?;
+        let registered = exam.register(&survey.rules.marker, registers).await;
+        registered.map_err(|failure| failure.to_string())?;
         let replies = exam.ask(&[call]).await.map_err(|failure| failure.to_string())?;
         match replies.first() {
             Some(Reply::Int(1)) => Ok(()),

@@ -25,7 +25,7 @@ use crate::builder::{ClientBuilder, Survey};
 use crate::clock::Clock;
 use crate::doctor::look::{Looked, Seen, look_at_all};
 use crate::error::BuildError;
-use crate::node::{Node as _, NodeConfig, RedisNode};
+use crate::node::{Do, Node as _, NodeConfig, RedisNode};
 
 /// Ages are counted in whole milliseconds, on two machines.
 const GRACE: Duration = Duration::from_millis(10);
@@ -129,6 +129,14 @@ pub async fn reconfigure(
     let servers = with_others(&survey, settings.survey_of(others)?)?;
     let looked = look_at_all(&survey, &servers, false).await;
     check(&survey, &looked[..survey.servers.len()])?;
+    let elsewhere = |node: &Looked| {
+        let failure = node.facts.as_ref().ok()?.elsewhere.as_ref()?;
+        failure.kind().is_disagreement().then(|| (node.name.clone(), failure.to_string()))
+    };
+    let nodes: Vec<_> = looked.iter().filter_map(elsewhere).collect();
+    if !nodes.is_empty() {
+        return Err(InitError::Unfit { nodes });
+    }
     let floor = floor(&looked, 0);
     let states: Vec<Option<State>> =
         looked.iter().map(|node| State::of(node, &survey.rules)).collect();
@@ -281,7 +289,7 @@ async fn mark(
         to: (marker.to_string(), String::new()),
         age_ms: Some(adoption.wait_ms),
     };
-    change.make(survey, server).await.map(|()| Done::Marked)
+    change.make(survey, server, Do::Register).await.map(|()| Done::Marked)
 }
 
 /// What a node's keys say.
@@ -453,7 +461,9 @@ async fn each(
             match change {
                 None => Err("it did not answer; it joins later, by a second run".to_owned()),
                 Some(None) => Ok(None),
-                Some(Some(change)) => change.make(survey, server).await.map(|()| Some(change)),
+                Some(Some(change)) => {
+                    change.make(survey, server, Do::Register).await.map(|()| Some(change))
+                }
             }
         }
     });

@@ -27,7 +27,7 @@ pub use self::memory::MemoryNode;
 pub(crate) use self::news::Inbox;
 pub use self::news::News;
 pub use self::redis::RedisNode;
-pub(crate) use self::redis::{Exam, Reply};
+pub(crate) use self::redis::{Do, Exam, Reply};
 pub use quorlock_core::{
     Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, Proof, Value,
 };

@@ -25,11 +25,21 @@ pub struct News {
     node: NodeId,
     shared: Weak<Shared>,
     marker: Option<Key>,
+    registers: bool,
 }
 
 impl News {
     pub(crate) fn with_marker(self, marker: Option<Key>) -> Self {
         Self { marker, ..self }
+    }
+
+    /// The client writes down which of a server's databases it uses, if nobody has.
+    pub(crate) fn registering(self, registers: bool) -> Self {
+        Self { registers, ..self }
+    }
+
+    pub(crate) const fn registers(&self) -> bool {
+        self.registers
     }
 
     /// Under which key the node's marker is, if the client looks whether its nodes are to be trusted.
@@ -106,7 +116,7 @@ impl Inbox {
 
     /// By which this node speaks.
     pub(crate) fn news(&self, node: NodeId) -> News {
-        News { node, shared: Arc::downgrade(&self.0), marker: None }
+        News { node, shared: Arc::downgrade(&self.0), marker: None, registers: false }
     }
 
     /// Takes out what has been said: one event for each node that has. Wakes the task when there is

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use quorlock_core::{Failure, FailureKind, NodeId};
+use quorlock_core::{Failure, FailureKind, Key, NodeId};
 use tokio::time::timeout;
 
+use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
 use super::speech::Delete;
 use super::{Connection, RedisNode};
@@ -17,7 +18,7 @@ use crate::node::Inbox;
 pub(crate) struct Exam {
     connection: Arc<Connection>,
     speaks_resp3: bool,
-    selects: bool,
+    database: u32,
     patience: Duration,
 }
 
@@ -29,13 +30,20 @@ impl Exam {
         let shared = &node.shared;
         let connection = shared.connect(&nobody).await?;
         let speaks_resp3 = !shared.resp2.load(Ordering::Relaxed);
-        let selects = shared.dialer.target.database != 0;
-        Ok(Self { connection, speaks_resp3, selects, patience: shared.connect_timeout })
+        let database = shared.dialer.target.database;
+        Ok(Self { connection, speaks_resp3, database, patience: shared.connect_timeout })
     }
 
     /// The keys are not in the first database.
     pub(crate) fn selects(&self) -> bool {
-        self.selects
+        self.database != 0
+    }
+
+    /// Asks which database has the locks, and perhaps writes it.
+    pub(crate) async fn register(&self, marker: &Key, what: Do) -> Result<(), Failure> {
+        let Some(registration) = Registration::beside(marker, self.database) else { return Ok(()) };
+        let replies = self.ask(&[registration.ask(what).to_vec()]).await?;
+        replies.first().map_or(Ok(()), |reply| registration.judge(reply))
     }
 
     /// The server can push, so who waits for a lock is told when it changes.

@@ -25,6 +25,7 @@
 mod connect;
 mod exam;
 mod proof;
+mod registration;
 mod resp;
 mod scripts;
 mod speech;
@@ -46,6 +47,7 @@ use tokio::time::{Instant, timeout};
 use self::connect::{Dialer, NotConnected};
 pub(crate) use self::exam::Exam;
 use self::proof::{Looks, Seen};
+pub(crate) use self::registration::{Do, Registration};
 pub(crate) use self::resp::Reply;
 use self::scripts::Scripts;
 use self::speech::{Skills, Way, is_out_of_protocol, say, translate};
@@ -103,6 +105,8 @@ struct Connection {
     silence: Duration,
     /// Under which key its marker is, if it has to prove itself.
     marker: Option<Key>,
+    /// Which database it is in, and whether that is to be written if nobody has.
+    registration: Option<(Registration, Do)>,
     /// How many pipelines have been sent. All are sent by one task, the client's.
     pipelines: AtomicU64,
     /// It did not know a script, and has not been told it since.
@@ -323,7 +327,8 @@ impl Shared {
             }
         }
         let said = connection.wire.send(|out| {
-            let mut count = looks.say_before(sections, out);
+            let registration = connection.registration.as_ref();
+            let mut count = looks.say_before(sections, registration, out);
             for command in commands {
                 count += say(command, way, watches, &self.scripts, out);
             }
@@ -344,8 +349,10 @@ impl Shared {
         self.resume(connection);
         let mut replies = replies.into_iter();
         let before = looks.info.then(|| replies.next()).flatten();
+        let registration = connection.registration.as_ref().filter(|_| looks.info);
+        let registered = registration.and_then(|(it, _)| Some(it.judge(&replies.next()?)));
         let behind = looks.marker.then(|| replies.next_back()).flatten();
-        let seen = Seen::read(before, behind, flushes);
+        let seen = Seen::read(before, behind, registered, flushes);
         let (mut answers, mut unclear) = (Vec::with_capacity(commands.len()), Vec::new());
         let mut in_step = true;
         for command in commands {
@@ -404,6 +411,11 @@ impl Shared {
             skills,
             silence,
             marker: news.marker().cloned(),
+            registration: news.marker().and_then(|marker| {
+                let registration = Registration::beside(marker, self.dialer.target.database)?;
+                let what = if news.registers() { Do::Register } else { Do::Look };
+                Some((registration, what))
+            }),
             pipelines: AtomicU64::new(0),
             forgetful: AtomicBool::new(false),
         }))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use quorlock_core::{Command, Failure, FailureKind, Key, MarkerSeen, Proof, info};
 
+use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
 use super::speech::rejected;
 
@@ -23,14 +24,23 @@ impl Looks {
     }
 
     /// Said before all commands; returns the number of replies.
-    pub(super) fn say_before(self, sections: bool, out: &mut Vec<u8>) -> usize {
+    pub(super) fn say_before(
+        self,
+        sections: bool,
+        registration: Option<&(Registration, Do)>,
+        out: &mut Vec<u8>,
+    ) -> usize {
         if self.info {
             let asked: &[&str] = if sections { &info::SECTIONS } else { &[] };
             resp::start(out, 1 + asked.len());
             resp::word(out, b"INFO");
             asked.iter().for_each(|section| resp::word(out, section.as_bytes()));
         }
-        self.info.into()
+        let registration = registration.filter(|_| self.info);
+        if let Some((registration, what)) = registration {
+            resp::write(out, &registration.ask(*what).each_ref().map(|word| word.as_bytes()));
+        }
+        usize::from(self.info) + usize::from(registration.is_some())
     }
 
     /// Said behind all commands; returns the number of replies.
@@ -42,6 +52,9 @@ impl Looks {
     }
 }
 
+/// What it takes to look which database has the locks.
+const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
+
 /// What was seen of a server beside the answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
@@ -52,18 +65,25 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Reads the first reply and the last one, as far as they were asked for, and how often the server had
+    /// Reads the first reply and the last one, as far as they were asked for, what came of the registration, and how often the server had
     /// said before each that its data are others; `None` if one is out of step.
     pub(super) fn read(
         before: Option<Reply>,
         behind: Option<Reply>,
+        registered: Option<Result<(), Failure>>,
         (first, flushes): (u64, u64),
     ) -> Option<Self> {
         let info = before.map(info_of);
         let info = info.map_or(Some(None), |info| info.map(Some))?;
         // What it was before its data were replaced says nothing of what it is now.
         let info = info.filter(|_| first == flushes);
-        Some(Self { flushes, info, marker: behind.map_or(Some(MarkerSeen::NotAsked), marker_of)? })
+        let marker = behind.map_or(Some(MarkerSeen::NotAsked), marker_of)?;
+        // Whatever the marker of another database says.
+        let marker = match registered {
+            Some(Err(failure)) => MarkerSeen::Failed(with_help(failure, REGISTRATION_RIGHTS)),
+            _ => marker,
+        };
+        Some(Self { flushes, info, marker })
     }
 
     /// This, and what was seen later in the same batch. A vote counts only if both looks saw the same
@@ -167,20 +187,20 @@ mod tests {
     fn what_was_said_is_read_and_what_does_not_fit_is_not() {
         let bytes = |text: &str| Some(Reply::Bytes(text.into()));
         let at_once = (1, 1);
-        let read = Seen::read(bytes("txt:# Server\r\n"), bytes("m"), at_once).unwrap();
+        let read = Seen::read(bytes("txt:# Server\r\n"), bytes("m"), None, at_once).unwrap();
         assert_eq!(read.info, Some(Ok("# Server\r\n".into())));
         assert_eq!(read.marker, text("m"));
         let nothing = Seen { flushes: 1, info: None, marker: MarkerSeen::NotAsked };
-        assert_eq!(Seen::read(None, None, at_once), Some(nothing));
-        let missing = Seen::read(None, Some(Reply::Nil), at_once).unwrap();
+        assert_eq!(Seen::read(None, None, None, at_once), Some(nothing));
+        let missing = Seen::read(None, Some(Reply::Nil), None, at_once).unwrap();
         assert_eq!(missing.marker, MarkerSeen::Missing);
-        assert_eq!(Seen::read(Some(Reply::Okay), None, at_once), None);
-        assert_eq!(Seen::read(None, Some(Reply::Int(1)), at_once), None);
+        assert_eq!(Seen::read(Some(Reply::Okay), None, None, at_once), None);
+        assert_eq!(Seen::read(None, Some(Reply::Int(1)), None, at_once), None);
         // It says what it was before its data were replaced.
-        let before = Seen::read(bytes("# Server\r\n"), bytes("m"), (1, 2)).unwrap();
+        let before = Seen::read(bytes("# Server\r\n"), bytes("m"), None, (1, 2)).unwrap();
         assert_eq!(before, Seen { flushes: 2, info: None, marker: text("m") });
-        let earlier = Seen::read(bytes("# Server\r\n"), bytes("m"), at_once).unwrap();
-        let again = |flushes| Seen::read(None, bytes("m"), (flushes, flushes)).unwrap();
+        let earlier = Seen::read(bytes("# Server\r\n"), bytes("m"), Some(Ok(())), at_once).unwrap();
+        let again = |flushes| Seen::read(None, bytes("m"), None, (flushes, flushes)).unwrap();
         assert_eq!(earlier.clone().and_later(again(2)), before);
         assert_eq!(earlier.clone().and_later(again(1)), earlier);
     }
@@ -188,7 +208,7 @@ mod tests {
     #[test]
     fn who_lacks_a_right_is_told_which_and_what_to_do() {
         let error = "NOPERM this user has no permissions to run the 'info' command";
-        let read = Seen::read(Some(Reply::Error(error.to_owned())), None, (0, 0)).unwrap();
+        let read = Seen::read(Some(Reply::Error(error.to_owned())), None, None, (0, 0)).unwrap();
         let Some(Err(failure)) = read.info else { panic!("an error") };
         assert_eq!(failure.kind(), FailureKind::Forbidden);
         assert!(failure.detail().is_some_and(|detail| detail.contains("+info")), "{failure}");

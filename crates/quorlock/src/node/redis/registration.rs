@@ -1,0 +1,104 @@
+//! Which of a server's databases has the locks: written in the first one, for markers in different databases
+//! know nothing of each other.
+
+use quorlock_core::{Failure, FailureKind, Key};
+
+use super::for_people;
+use super::resp::Reply;
+use super::speech::{code, rejected};
+
+const SCRIPT: &str = include_str!("../scripts/register.lua");
+
+/// The name of the marker, and that of the registration, among the library's own keys.
+const NAMES: (&str, &str) = ("quorlock:node", "quorlock:database");
+
+/// Where a server's registration is, and which database this client uses.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration {
+    key: Key,
+    database: u32,
+}
+
+/// What is done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Do {
+    /// It is looked at.
+    Look,
+    /// It is written if there is none.
+    Register,
+    /// It is written whatever there was.
+    Replace,
+}
+
+impl Registration {
+    /// That of the server whose marker is under this key; `None` if the key is not one of the library's own.
+    pub(crate) fn beside(marker: &Key, database: u32) -> Option<Self> {
+        let (node, registration) = NAMES;
+        let prefix = marker.strip_suffix(node)?;
+        Some(Self { key: format!("{prefix}{registration}").into(), database })
+    }
+
+    /// The words of the command, which gets one reply.
+    pub(crate) fn ask(&self, what: Do) -> [String; 6] {
+        let what = match what {
+            Do::Look => "look",
+            Do::Register => "new",
+            Do::Replace => "instead",
+        };
+        let words = ["EVAL", SCRIPT, "1", &*self.key];
+        let [eval, script, count, key] = words.map(str::to_owned);
+        [eval, script, count, key, self.database.to_string(), what.to_owned()]
+    }
+
+    /// Reads the reply: it is this client's database, or nobody's yet.
+    pub(crate) fn judge(&self, reply: &Reply) -> Result<(), Failure> {
+        let theirs = match reply {
+            Reply::Nil => return Ok(()),
+            Reply::Bytes(text) if **text == *self.database.to_string().as_bytes() => return Ok(()),
+            Reply::Bytes(text) => for_people(&String::from_utf8_lossy(text)),
+            Reply::Error(error) if code(error) == "WRONGTYPE" => for_people(error),
+            Reply::Error(error) => return Err(rejected(error)),
+            _ => return Err(Failure::new(FailureKind::Protocol)),
+        };
+        let detail = if theirs.parse::<u32>().is_ok() {
+            format!(
+                "its locks are in database {theirs}, but this client uses database {}; give all clients the same, \
+                 or, if no lock is in use, run quorlock init --fresh",
+                self.database
+            )
+        } else {
+            format!(
+                "its key {} in database 0 holds \"{theirs}\", which is not this version's; find out whose it is; \
+                 if nobody's, delete the key",
+                self.key
+            )
+        };
+        Err(Failure::new(FailureKind::OtherConfiguration).with_detail(detail))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_database_is_told_with_both_numbers() {
+        assert!(Registration::beside(&"x".into(), 0).is_none());
+        let ours = Registration::beside(&"app:quorlock:node".into(), 3).unwrap();
+        assert_eq!(&ours.ask(Do::Register)[2..], ["1", "app:quorlock:database", "3", "new"]);
+        assert_eq!(ours.judge(&Reply::Nil), Ok(()));
+        assert_eq!(ours.judge(&Reply::Bytes(b"3".to_vec())), Ok(()));
+        for (theirs, said) in [
+            (Reply::Bytes(b"0".to_vec()), "in database 0, but this client uses database 3"),
+            (Reply::Bytes(b"\x1b[2J".to_vec()), "which is not this version's"),
+            (Reply::Error("WRONGTYPE Operation".to_owned()), "which is not this version's"),
+        ] {
+            let failure = ours.judge(&theirs).unwrap_err();
+            assert_eq!(failure.kind(), FailureKind::OtherConfiguration);
+            let detail = failure.detail().unwrap();
+            assert!(detail.contains(said) && !detail.contains('\x1b'), "{detail}");
+        }
+        let loading = ours.judge(&Reply::Error("LOADING it is".to_owned())).unwrap_err();
+        assert_eq!(loading.kind(), FailureKind::Loading);
+    }
+}
