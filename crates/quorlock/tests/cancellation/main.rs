@@ -79,7 +79,12 @@ fn whatever_is_dropped_after_whatever_poll_leaves_nothing_behind() {
             scope.spawn(|| {
                 while let Some((case, mood, way)) = sweeps.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let count = sweep(case, **mood, *way);
+                    let count = catch_unwind(AssertUnwindSafe(|| sweep(case, **mood, *way)))
+                        .unwrap_or_else(|panic| {
+                            // One is enough: the others need not be waited for.
+                            next.store(sweeps.len(), Ordering::Relaxed);
+                            resume_unwind(panic)
+                        });
                     *drops.lock().unwrap().entry((case.function, **mood)).or_insert(0) += count;
                 }
             });
