@@ -34,18 +34,22 @@ fn build(workspace: &Path) -> Result<PathBuf, String> {
     if old.exists() {
         return Ok(old);
     }
-    // Where the dependencies have been built already, as they are built now. The program that is there is
-    // this version's again as soon as that is built.
-    let target = workspace.join("target");
+    // Not where this version is built: cargo takes packages of the same name and place in their workspaces for
+    // the same, and would mix the two.
+    let target = folder.join("target");
     let mut cargo = cargo(&sources);
-    cargo.args(["build", "--locked", "--package", "quorlock-cli", "--bin", "quorlock"]);
-    cargo.args(["--config", "profile.dev.debug=\"line-tables-only\""]);
-    cargo.args(["--config", "profile.dev.package.\"*\".debug=false", "--target-dir"]).arg(&target);
-    succeed(&mut cargo, "cargo build of 0.1.0")?;
+    cargo.args([
+        "build",
+        "--locked",
+        "--package",
+        "quorlock-cli",
+        "--bin",
+        "quorlock",
+        "--target-dir",
+    ]);
+    succeed(cargo.arg(&target), "cargo build of 0.1.0")?;
     let built = target.join("debug/quorlock");
     std::fs::copy(&built, &old).map_err(|error| format!("{}: {error}", built.display()))?;
-    // What was built at this moment must not be taken for this version's.
-    std::fs::remove_file(&built).map_err(|error| format!("{}: {error}", built.display()))?;
     Ok(old)
 }
 
