@@ -51,7 +51,7 @@ pub(crate) fn builder(nodes: &[Server]) -> ClientBuilder {
 
 /// What a client is made from that lets nodes vote that were just started.
 pub(crate) fn unguarded() -> ClientBuilder {
-    Client::builder().restart_guard(RestartGuard::Off)
+    Client::builder().restart_guard(RestartGuard::Off).node_timeout(NODE_TIMEOUT)
 }
 
 /// The same, and it asks whether nodes can be trusted.
