@@ -23,8 +23,9 @@ use rustix::process::{Pid, Signal, kill_process};
 const PLAIN: &str = "exec sh writer";
 const IN_ANOTHER_GROUP: &str = "timeout 60 sh writer; true";
 
-/// SIGTERM is due 400 ms before the end and SIGKILL 100 ms.
-const TTL: &str = "2s";
+/// SIGTERM is due 800 ms before the end and SIGKILL 200 ms: for so long may a busy machine keep guardian and
+/// keeper waiting for a processor.
+const TTL: &str = "4s";
 
 /// A process of the command that outlives its test is killed all the same.
 struct Escaped(Pid);
@@ -41,14 +42,17 @@ fn escaped(lab: &Lab, file: &str) -> Escaped {
 
 fn lab(test: &str) -> Option<Lab> {
     let lab = Lab::sized(test, 3, ServerOptions::default())?;
-    let writer = "trap '' TERM; while :; do date +%s%N >> first; echo > up; done";
+    // One that escapes ends with the test's folder.
+    let writer = "trap '' TERM; while date +%s%N >> first && echo > up; do sleep 0.01; done";
     fs::write(lab.path("writer"), writer).unwrap();
     Some(lab)
 }
 
 /// The first holder, once its command writes.
 fn first(lab: &Lab, ttl: &str, command: &str) -> Running {
-    let args = ["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", command];
+    // One that escapes does not hold our pipes open.
+    let command = format!("exec >/dev/null 2>&1; {command}");
+    let args = ["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", &command];
     let first = Running::start(&mut lab.quorlock(&args));
     lab.await_file("up");
     first
@@ -91,9 +95,14 @@ fn events(output: &Output) -> Vec<serde_json::Value> {
 
 /// It lost the lock, and says why.
 fn lost_because(output: &Output, cause: &str) {
+    lost_because_of(output, &[cause]);
+}
+
+fn lost_because_of(output: &Output, causes: &[&str]) {
     assert_eq!(output.status.code(), Some(79), "{}", stderr(output));
     let lost = events(output).into_iter().find(|event| event["event"] == "lost");
-    assert_eq!(lost.expect("it says so")["cause"], cause, "{}", stderr(output));
+    let cause = &lost.expect("it says so")["cause"];
+    assert!(causes.iter().any(|expected| cause == expected), "{}", stderr(output));
 }
 
 fn guardian_of(keeper: &Running) -> Pid {
@@ -196,7 +205,8 @@ fn a_key_is_deleted_where_another_node_is_silent() {
     eventually("its vote runs out", || (unix_ms() > silent_since + 1600).then_some(()));
     lab.nodes[0].command(&["DEL", "k"]).unwrap();
     they_do_not_overlap(&lab, second);
-    lost_because(&first.end(), "key_gone");
+    // The next holder may have put a key of its own there already.
+    lost_because_of(&first.end(), &["key_gone", "key_overwritten"]);
 }
 
 #[test]
@@ -320,8 +330,7 @@ fn guardian_and_keeper_are_killed() {
 #[test]
 fn a_descendant_has_left_the_session() {
     let Some(lab) = lab("a_descendant_has_left_the_session") else { return };
-    // Not with our standard error, whose end is waited for.
-    let daemon = "setsid sh -c 'echo $$ > daemon; exec sh writer' >&- 2>&- & exec sleep 60";
+    let daemon = "setsid sh -c 'echo $$ > daemon; exec sh writer' & exec sleep 60";
     let first = first(&lab, TTL, daemon);
     let daemon = escaped(&lab, "daemon");
     lab.nodes[0].pause().unwrap();
