@@ -22,6 +22,10 @@ const PATIENCE: Time = 10 * SECOND;
 /// What [`Monitor::mark`] says before a server becomes a replica: what follows is its master's.
 pub(crate) const REPLICA: &str = "chaos:replica";
 
+/// What it says before a server may lose its data, or have it replaced, in a way that its stream does not
+/// show. Until the next dump nobody knows what is there.
+pub(crate) const LOSES: &str = "chaos:loses";
+
 /// All strings of a server, at one point of its stream: `EVAL` is part of it.
 const DUMP: &str = "local all = {} \
     for _, key in ipairs(redis.call('KEYS', '*')) do \

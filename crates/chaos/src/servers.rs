@@ -12,7 +12,7 @@ use quorlock_sim::time::{SECOND, Time};
 
 use crate::act::{Kind, node_name};
 use crate::clock::{now, wall_ahead};
-use crate::monitor::{Monitor, REPLICA};
+use crate::monitor::{LOSES, Monitor, REPLICA};
 use crate::plan::Plan;
 use crate::shim::{Course, ServerClock, Shim};
 use crate::votes::{Reading, Record, replay};
@@ -122,6 +122,7 @@ impl Servers {
         // What was saved once would come back, and its mark with it.
         let saved = self.node(place).home().join("dump.rdb");
         fs::remove_file(saved).or_else(absent_is_fine).map_err(|error| error.to_string())?;
+        self.mark(self.at[place], LOSES)?;
         // It drops what it has before it sees that there is nothing to load, which it then complains of.
         match self.command(place, &["DEBUG", "RELOAD", "NOSAVE"]) {
             Err(why) if !why.contains("Error trying to load the RDB dump") => Err(why),
@@ -153,8 +154,13 @@ impl Servers {
         let Some((host, port)) = address.rsplit_once(':') else {
             return Err(format!("{address} is no port"));
         };
+        self.mark(server, LOSES)?;
         ask(&self.nodes[server], &["REPLICAOF", host, port])?;
-        self.monitors[server].mark(REPLICA).map_err(|error| error.to_string())
+        self.mark(server, REPLICA)
+    }
+
+    fn mark(&self, server: usize, word: &str) -> Result<(), String> {
+        self.monitors[server].mark(word).map_err(|error| format!("a mark: {error}"))
     }
 
     fn is_synced(&self, server: usize) -> Result<bool, String> {

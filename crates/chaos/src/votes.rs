@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use quorlock_sim::time::{MS, Time};
 
-use crate::monitor::{Command, Dump, Log, REPLICA, Seen};
+use crate::monitor::{Command, Dump, LOSES, Log, REPLICA, Seen};
 use crate::oracles::Hold;
 use crate::shim::Course;
 use crate::talk::RESOURCES;
@@ -100,6 +100,8 @@ struct Replay<'a> {
     run: String,
     /// It repeats what its master does.
     is_replica: bool,
+    /// It may have lost what was here, and has not said yet what it has.
+    in_doubt: bool,
     /// What the script that runs was given.
     given: Vec<String>,
 }
@@ -113,11 +115,15 @@ pub(crate) fn replay(log: &Log, reading: Reading<'_>) -> Record {
         marker: None,
         run: String::new(),
         is_replica: false,
+        in_doubt: false,
         given: Vec::new(),
     };
     for seen in &log.seen {
         match seen {
-            Seen::Broken(at) => replay.record.blind.push((at - UNSAID, at + SLACK)),
+            Seen::Broken(at) => {
+                replay.record.blind.push((at - UNSAID, at + SLACK));
+                replay.in_doubt = true;
+            }
             Seen::Line(heard, line) => {
                 if let Some(command) = Command::parse(line) {
                     replay.takes(&command, *heard, &log.dumps);
@@ -147,9 +153,8 @@ impl Replay<'_> {
         {
             return self.is(dump, *shown);
         }
-        if words[..] == ["ECHO", REPLICA] {
-            self.is_replica = true;
-        }
+        self.is_replica |= words[..] == ["ECHO", REPLICA];
+        self.in_doubt |= words[..] == ["ECHO", LOSES];
         if self.is_replica {
             return;
         }
@@ -170,9 +175,13 @@ impl Replay<'_> {
             }
             ("DEL", [key, ..]) if *by_script => {
                 if let Some(resource) = lock(key) {
-                    self.settle(resource);
+                    let is_found = self.settle(resource);
                     let place = self.places.remove(&resource).unwrap_or_default();
-                    place.keys.iter().for_each(|key| self.ends(key, at));
+                    // What was deleted may be what somebody has set after all was lost. The vote of who
+                    // was there before excludes others none the less: the node is in quarantine.
+                    if is_found || !self.in_doubt {
+                        place.keys.iter().for_each(|key| self.ends(key, at));
+                    }
                 }
             }
             ("DELIFEQ", [key, value]) | ("DELEX", [key, _, value]) => {
@@ -199,6 +208,7 @@ impl Replay<'_> {
     /// All that it has, from its own mouth.
     fn is(&mut self, dump: &Dump, shown: Time) {
         self.is_replica = false;
+        self.in_doubt = false;
         self.run = format!(" run_id={} promoted={} ", dump.run_id, dump.promoted);
         let find = |name: &str| dump.data.iter().find(|(key, ..)| key == name);
         self.marker = find(MARKER).map(|(_, text, _)| text.clone());
@@ -393,9 +403,13 @@ mod tests {
     }
 
     fn votes(lines: &[(i64, &str)]) -> Vec<(Time, Time)> {
+        votes_in(&stream(lines))
+    }
+
+    fn votes_in(log: &Log) -> Vec<(Time, Time)> {
         let course = Course::right(0);
         let reading = Reading { course: &course, is_wrong: false, guarded: true };
-        let votes = replay(&stream(lines), reading).votes;
+        let votes = replay(log, reading).votes;
         votes.iter().map(|vote| (vote.from / MS, vote.to / MS)).collect()
     }
 
@@ -413,6 +427,28 @@ mod tests {
         // A flush takes nothing back, but what comes then is none.
         let flush = (60, r#""FLUSHALL""#);
         assert_eq!(votes(&[(10, &mark), (20, SET), flush, (70, SET)]), [(20, 120)]);
+    }
+
+    /// Round 991179. What `DEBUG RELOAD NOSAVE` does stands in no stream: MONITOR does not show it.
+    #[test]
+    fn what_another_sets_and_deletes_after_data_was_lost_ends_no_vote_from_before() {
+        let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
+        let loses = format!(r#""ECHO" "{LOSES}""#);
+        let (set, script) = (SET.replace("t1", "t2"), SCRIPT.replace("t1", "t2"));
+        let delete = r#">"DEL" "orders""#;
+        let others = [(62, &*set), (63, &*script), (63, delete), (64, r#""EVAL" "" "0" "d""#)];
+        let begin = [(10, &*mark), (20, SET)];
+        let lost = [&begin[..], &[(60, &*loses)], &others].concat();
+        assert_eq!(votes(&lost), [(20, 120)]);
+        // The same after a restart.
+        let mut log = stream(&[&begin[..], &others].concat());
+        log.seen.insert(3, Seen::Broken(61 * MS));
+        assert_eq!(votes_in(&log), [(20, 120)]);
+        // Who deletes its own ends it all the same.
+        let own = [(60, &*loses), (62, SCRIPT), (62, delete)];
+        assert_eq!(votes(&[&begin[..], &own].concat()), [(20, 62)]);
+        // A server that has lost nothing deletes what is there, whatever the script was given.
+        assert_eq!(votes(&[&begin[..], &others].concat()), [(20, 63)]);
     }
 
     #[test]
