@@ -26,6 +26,8 @@ pub(crate) struct Alarm {
     fine_at: Option<Instant>,
     steps: Option<fine::Steps>,
     stepped: bool,
+    #[cfg(quorlock_stepped_clock)]
+    look: tokio::time::Interval,
 }
 
 impl Alarm {
@@ -37,7 +39,16 @@ impl Alarm {
             Clock::Tokio => (None, None),
         };
         let coarse = Box::pin(tokio::time::sleep(Duration::ZERO));
-        Self { coarse, coarse_at: None, fine, fine_at: None, steps, stepped: false }
+        Self {
+            coarse,
+            coarse_at: None,
+            fine,
+            fine_at: None,
+            steps,
+            stepped: false,
+            #[cfg(quorlock_stepped_clock)]
+            look: tokio::time::interval(crate::stepped::LOOK),
+        }
     }
 
     /// Rings after `delay` at the latest. An earlier time that was set before stays: to ring for
@@ -73,6 +84,10 @@ impl Alarm {
             _ => false,
         };
         self.stepped |= self.steps.as_ref().is_some_and(|steps| steps.poll(cx).is_ready());
+        #[cfg(quorlock_stepped_clock)]
+        {
+            self.stepped |= self.look.poll_tick(cx).is_ready();
+        }
         if coarse {
             self.coarse_at = None;
         }

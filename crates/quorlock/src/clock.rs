@@ -46,15 +46,22 @@ impl Clock {
 fn system_pair() -> Reading {
     let mut before = nanos(clock_gettime(BOOT));
     for _ in 1..PAIR_TRIES {
-        let real = nanos(clock_gettime(ClockId::Realtime));
+        let real = wall();
         let after = nanos(clock_gettime(BOOT));
         if after - before <= PAIR_GAP_MAX {
             return Reading::new(after, real);
         }
         before = after;
     }
-    let real = nanos(clock_gettime(ClockId::Realtime));
+    let real = wall();
     Reading::new(nanos(clock_gettime(BOOT)), real)
+}
+
+fn wall() -> i64 {
+    let real = nanos(clock_gettime(ClockId::Realtime));
+    #[cfg(quorlock_stepped_clock)]
+    let real = real.saturating_add(crate::stepped::offset());
+    real
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

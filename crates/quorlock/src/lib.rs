@@ -55,6 +55,8 @@ mod inspect;
 #[cfg(quorlock_mutants)]
 pub mod mutants;
 pub mod node;
+#[cfg(quorlock_stepped_clock)]
+mod stepped;
 
 /// What is promised, what that rests on, and what happens when it does not hold.
 #[doc = include_str!("../GUARANTEES.md")]
