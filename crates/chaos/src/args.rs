@@ -1,15 +1,20 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::crew::WORKER;
 
 /// Breaks real servers, connections and processes under quorlock, and watches the locks
 ///
 /// Each round starts servers and processes of its own, waits until the servers vote, does to them for
-/// seven seconds what its seed says, heals everything, and looks whether two ever held one lock, an
-/// update was lost, fences did not grow, a holder had too few votes, a key is left, or somebody got no
-/// lock any more. Exit code 1 if so, 2 if nothing could be run.
+/// seconds what its seed says, heals everything, and looks whether two ever held one lock. With the
+/// library: also whether an update was lost, fences did not grow, a holder had too few votes, a key
+/// is left, or somebody got no lock any more. With commands: whether what two `quorlock run` have written
+/// under one lock overlaps where it must not, and whether exit codes say what happened. Each seed is a
+/// round of both. Exit code 1 if something was wrong, 2 if nothing could be run.
 #[derive(Debug, Parser)]
 #[command(name = "quorlock-chaos", version, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -22,7 +27,7 @@ pub(crate) struct Args {
     pub(crate) minutes: f64,
 
     /// The seed of the first round, the next one has the next; the same seed is the same schedule
-    /// [default: a new one]
+    /// [default: one drawn from the time]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
 
@@ -36,9 +41,49 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "minutes")]
     pub(crate) negative: bool,
 
+    /// Rounds of one sort alone
+    #[arg(long, value_name = "SORT", conflicts_with = "negative")]
+    pub(crate) only: Option<Sort>,
+
+    /// The `quorlock` to run [default: the one beside this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) quorlock: Option<PathBuf>,
+
+    /// End with the first round in which something was wrong
+    #[arg(long)]
+    pub(crate) stop_at_first: bool,
+
     /// Tell everything that happens, not just what is done and what comes of it
     #[arg(long)]
     pub(crate) story: bool,
+}
+
+/// A sort of rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// Processes that use the library
+    Library,
+    /// `quorlock run`
+    Commands,
+}
+
+impl Sort {
+    /// As it is given on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Library => "library",
+            Self::Commands => "commands",
+        }
+    }
+}
+
+impl Args {
+    /// The first seed. From the time in seconds, so that it can be typed; no round is that short, so no
+    /// two calls share seeds.
+    pub(crate) fn base(&self) -> u64 {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.seed.unwrap_or_else(|| now().as_secs())
+    }
 }
 
 #[derive(Debug, Subcommand)]

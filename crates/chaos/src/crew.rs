@@ -68,7 +68,7 @@ impl Crew {
     /// # Errors
     /// If it cannot be started.
     pub(crate) fn start_again(&mut self, place: usize) -> Result<(), String> {
-        if self.processes[place].is_some() {
+        if self.processes.get(place).is_none_or(Option::is_some) {
             return Ok(());
         }
         self.generations[place] += 1;
@@ -93,7 +93,7 @@ impl Crew {
     }
 
     fn signal(&mut self, place: usize, signal: Signal) -> Result<(), String> {
-        let Some(process) = self.processes[place].as_mut() else { return Ok(()) };
+        let Some(Some(process)) = self.processes.get_mut(place) else { return Ok(()) };
         if let Ok(Some(status)) = process.child.try_wait() {
             // It panicked, and has told why.
             self.processes[place] = None;

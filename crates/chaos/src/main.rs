@@ -11,6 +11,7 @@
 mod act;
 mod args;
 mod clock;
+mod commands;
 mod crew;
 mod ledger;
 mod monitor;
@@ -26,7 +27,6 @@ mod votes;
 mod worker;
 
 use std::fs;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -37,8 +37,10 @@ use quorlock_servers::{ServerBinary, find_named};
 use quorlock_sim::time::SECOND;
 use signal_hook::consts::TERM_SIGNALS;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, Sort};
 use crate::clock::now;
+use crate::commands::Done;
+use crate::commands::writer::{self, WRITE, WRITE_APART};
 use crate::ledger::seconds;
 use crate::plan::Plan;
 use crate::round::{Interrupt, Outcome};
@@ -46,6 +48,18 @@ use crate::shim::Shim;
 use crate::summary::Summary;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let first = words.next();
+    let is_apart = first.as_deref() == Some(WRITE_APART);
+    if is_apart || first.as_deref() == Some(WRITE) {
+        return match writer::main(is_apart, &words.collect::<Vec<_>>()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("quorlock-chaos: {why}");
+                ExitCode::from(2)
+            }
+        };
+    }
     let args = Args::parse();
     let result = match &args.command {
         Some(Command::Worker { job }) => worker::main(job).map(|()| ExitCode::SUCCESS),
@@ -61,8 +75,7 @@ fn chaos(args: &Args) -> Result<ExitCode, String> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     let binary = find_named(args.server.as_deref(), workspace)?;
     let interrupt = interrupt().map_err(|error| format!("signals: {error}"))?;
-    // Small, so that it can be typed.
-    let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() % 1_000_000);
+    let seed = args.base();
     println!("chaos against {binary}, seed {seed}");
     if args.negative {
         return negative(args, seed, &binary, &interrupt);
@@ -100,32 +113,79 @@ fn rounds(
 ) -> Result<ExitCode, String> {
     let start = now();
     let end = start + (args.minutes * 60.0 * SECOND as f64) as i64;
+    let sorts = args.only.map_or(vec![Sort::Library, Sort::Commands], |sort| vec![sort]);
+    let quorlock = if sorts.contains(&Sort::Commands) { quorlock(args)? } else { PathBuf::new() };
     let mut summary = Summary::new(shim.is_some());
+    let mut commands = commands::summary::Summary::new(cfg!(quorlock_stepped_clock));
     let mut longest = 0;
-    for seed in (0..=u64::MAX - first).map(|round| first + round) {
-        let plan = Plan::draw(seed, shim.is_some());
-        announce(&plan);
-        let began = now();
-        let outcome = round::run(&plan, binary, shim, interrupt)?;
-        longest = longest.max(now() - began);
-        tell(args, &plan, &outcome);
-        summary.add(seed, &outcome);
-        if interrupt.load(Ordering::Relaxed) || now() + longest > end {
+    'all: for seed in (0..=u64::MAX - first).map(|round| first + round) {
+        for sort in &sorts {
+            let began = now();
+            match sort {
+                Sort::Library => {
+                    let plan = Plan::draw(seed, shim.is_some());
+                    announce(&plan);
+                    let outcome = round::run(&plan, binary, shim, interrupt)?;
+                    tell(args, &plan, &outcome);
+                    summary.add(seed, &outcome);
+                }
+                Sort::Commands => {
+                    let plan = Plan::commands(seed, shim.is_some());
+                    announce_commands(&plan);
+                    let done = commands::run(&plan, (binary, shim), &quorlock, interrupt)?;
+                    tell_commands(args, &plan, &done);
+                    commands.add(seed, &done);
+                }
+            }
+            longest = longest.max(now() - began);
+            let is_over =
+                args.stop_at_first && (summary.has_violations() || commands.has_violations());
+            if is_over || interrupt.load(Ordering::Relaxed) {
+                break 'all;
+            }
+        }
+        if now() + longest * sorts.len() as i64 > end {
             break;
         }
     }
+    let sums = [summary.to_string(), commands.to_string()];
+    for (sort, sum) in [Sort::Library, Sort::Commands].iter().zip(sums) {
+        if sorts.contains(sort) {
+            println!("\n{sum}");
+        }
+    }
+    println!("{} in all, against {} {}", seconds(now() - start), binary.flavor, binary.version);
+    // For whoever runs this and counts.
     println!(
-        "\n{summary}, {} in all, against {} {}",
-        seconds(now() - start),
-        binary.flavor,
-        binary.version
+        "rounds: {} library, {} commands; first seed {first}",
+        summary.rounds(),
+        commands.rounds()
     );
-    Ok(match summary.has_failed() {
+    let failed = sorts.contains(&Sort::Library) && summary.has_failed()
+        || sorts.contains(&Sort::Commands) && commands.has_failed();
+    Ok(match failed {
         true => ExitCode::FAILURE,
         // Nobody is to take what was broken off for what was passed.
         false if interrupt.load(Ordering::Relaxed) => ExitCode::from(INTERRUPTED),
         false => ExitCode::SUCCESS,
     })
+}
+
+/// The command line whose locks commands hold.
+fn quorlock(args: &Args) -> Result<PathBuf, String> {
+    let beside = || {
+        let program = std::env::current_exe().ok()?;
+        Some(program.with_file_name("quorlock"))
+    };
+    let path = args.quorlock.clone().or_else(beside).unwrap_or_default();
+    match path.is_file() {
+        true => path.canonicalize().map_err(|error| format!("{}: {error}", path.display())),
+        false => Err(format!(
+            "there is no {}: cargo xtask chaos builds it, --quorlock names another, and --only library \
+             needs none",
+            path.display()
+        )),
+    }
 }
 
 /// The same faults twice: nobody looks at the nodes, and it must go wrong; all look, and it must not.
@@ -183,6 +243,32 @@ fn announce(plan: &Plan) {
     }
 }
 
+fn announce_commands(plan: &Plan) {
+    let kinds: Vec<_> = plan.kinds.iter().map(|kind| kind.name()).collect();
+    let with = if kinds.is_empty() { "undisturbed nodes".to_owned() } else { kinds.join(", ") };
+    println!("\nseed {}, commands: {} of {} nodes; {with}", plan.seed, plan.quorum, plan.nodes);
+}
+
+fn tell_commands(args: &Args, plan: &Plan, done: &Done) {
+    if args.story {
+        done.story.iter().for_each(|line| println!("{line}"));
+    }
+    let healed = match done.healed {
+        Some(after) => format!("healed within {}", seconds(after)),
+        None => "not healed".to_owned(),
+    };
+    println!(
+        "  {} faults, {} commands, {} locks lost; {} overlaps, {} more where none is promised; {healed}",
+        done.injected.values().sum::<u64>() + done.struck.values().sum::<u64>(),
+        done.kinds.values().sum::<u64>(),
+        done.codes.get(&79).copied().unwrap_or(0),
+        done.overlaps,
+        done.excused.values().sum::<u64>(),
+    );
+    let Done { violations, extract, story, .. } = done;
+    tell_violations(args, plan.seed, Sort::Commands, (violations.len(), extract, story));
+}
+
 /// What came of a round, and how it can be repeated if it should not have.
 fn tell(args: &Args, plan: &Plan, outcome: &Outcome) {
     if args.story {
@@ -207,30 +293,41 @@ fn tell(args: &Args, plan: &Plan, outcome: &Outcome) {
         outcome.votes.judged,
         outcome.keys.wrong().count(),
     );
-    if outcome.violations.is_empty() {
+    let Outcome { violations, extract, story, .. } = outcome;
+    tell_violations(args, plan.seed, Sort::Library, (violations.len(), extract, story));
+}
+
+fn tell_violations(
+    args: &Args,
+    seed: u64,
+    sort: Sort,
+    (count, extract, story): (usize, &[String], &[String]),
+) {
+    if count == 0 {
         return;
     }
     if !args.story {
         println!("  around the first violation (p1c: the third caller of process 1):");
-        outcome.extract.iter().for_each(|line| println!("{line}"));
+        extract.iter().for_each(|line| println!("{line}"));
     }
-    let count = outcome.violations.len();
-    let again = if args.negative { "--negative" } else { "--minutes 0.1" };
+    let again = match args.negative {
+        true => "--negative".to_owned(),
+        false => format!("--only {} --minutes 0.1", sort.name()),
+    };
     println!(
-        "  {count} violations; the same schedule again: cargo xtask chaos --seed {} {again}",
-        plan.seed
+        "  {count} violations; the same schedule again: cargo xtask chaos --seed {seed} {again}"
     );
-    match keep(plan, outcome) {
+    match keep(seed, sort, story) {
         Ok(path) => println!("  the whole story is in {}", path.display()),
         Err(error) => eprintln!("quorlock-chaos: the story could not be written: {error}"),
     }
 }
 
-fn keep(plan: &Plan, outcome: &Outcome) -> std::io::Result<PathBuf> {
+fn keep(seed: u64, sort: Sort, story: &[String]) -> std::io::Result<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = manifest.ancestors().nth(2).unwrap_or(manifest).join("target/chaos");
     fs::create_dir_all(&folder)?;
-    let file = folder.join(format!("seed-{}.txt", plan.seed));
-    fs::write(&file, outcome.story.join("\n") + "\n")?;
+    let file = folder.join(format!("seed-{seed}-{}.txt", sort.name()));
+    fs::write(&file, story.join("\n") + "\n")?;
     Ok(file)
 }

@@ -21,7 +21,9 @@ pub(crate) struct Nemesis {
     pub(crate) injected: BTreeMap<Kind, u64>,
     /// The nodes that are down,
     killed: BTreeSet<usize>,
-    /// replicas,
+    /// stand still,
+    paused: BTreeSet<usize>,
+    /// are replicas,
     replicas: BTreeSet<usize>,
     /// or may evict keys.
     evicting: BTreeSet<usize>,
@@ -34,9 +36,9 @@ impl Nemesis {
         crew: Crew,
         ledger: &Shared,
     ) -> Self {
-        let (injected, killed, replicas, evicting) = Default::default();
+        let (injected, killed, paused, replicas, evicting) = Default::default();
         let ledger = ledger.clone();
-        Self { servers, proxies, crew, ledger, injected, killed, replicas, evicting }
+        Self { servers, proxies, crew, ledger, injected, killed, paused, replicas, evicting }
     }
 
     /// Does what is due.
@@ -81,6 +83,7 @@ impl Nemesis {
             Act::StartNode(node) => self.start(*node)?,
             Act::StopNode(node) => {
                 servers.node(*node).pause().map_err(|error| error.to_string())?;
+                self.paused.insert(*node);
             }
             Act::ContinueNode(node) => self.resume(*node)?,
             Act::Amnesia(places) => servers.start_empty(places)?,
@@ -128,7 +131,13 @@ impl Nemesis {
         if self.killed.remove(&node) { self.servers.start_empty(&[node]) } else { Ok(()) }
     }
 
-    fn resume(&self, node: usize) -> Result<(), String> {
+    /// Whether it could do something now.
+    pub(crate) fn is_up(&self, node: usize) -> bool {
+        !self.killed.contains(&node) && !self.paused.contains(&node)
+    }
+
+    fn resume(&mut self, node: usize) -> Result<(), String> {
+        self.paused.remove(&node);
         self.servers.node(node).resume().map_err(|error| error.to_string())
     }
 

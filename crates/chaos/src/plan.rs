@@ -8,6 +8,7 @@ use quorlock_sim::Random;
 use quorlock_sim::time::{MS, SECOND, Time, US};
 
 use crate::act::{Act, Event, Kind, Places, Ways};
+use crate::commands::plan::TTL;
 
 /// How many worker processes there are.
 pub(crate) const PROCESSES: usize = 3;
@@ -93,33 +94,33 @@ impl Plan {
         };
         let max_ttl = random.pick(&[400 * MS, 700 * MS, 900 * MS]);
         let exact = random.coin() && !kinds.contains(&Kind::Drift);
-        let mut draw = Draw {
-            random,
-            nodes,
-            quorum,
-            max_ttl,
-            events: Vec::new(),
-            nodes_out: Vec::new(),
-            processes_out: Vec::new(),
-            jumped: Vec::new(),
-        };
-        for &kind in &kinds {
-            for _ in 0..draw.count(kind) {
-                // There may be no room for it at the time that was drawn.
-                let before = draw.events.len();
-                (0..50).find(|_| {
-                    draw.fault(kind);
-                    draw.events.len() > before
-                });
-            }
-        }
+        let draw = Draw::of(random, (nodes, quorum, max_ttl), &kinds);
         let vanish = 2 * quorum - nodes - 1;
         let outside = (draw.jumped.len() > vanish)
             .then_some("clocks are set wrong on more nodes than votes may vanish");
-        let mut events = draw.events;
-        events.sort_by_key(|event| event.at);
-        let faults = FAULTS;
+        let (events, faults) = (draw.events, FAULTS);
         Self { seed, nodes, quorum, max_ttl, exact, guarded: true, kinds, events, faults, outside }
+    }
+
+    /// The servers of a round with commands, and what is done to them: nothing in half of the rounds, so
+    /// that it can be told what is done to commands. Clocks are never set wrong, since all the rest
+    /// is promised.
+    pub(crate) fn commands(seed: u64, clocks: bool) -> Self {
+        let mut random = Random::new(seed, 2);
+        let mut kinds = KINDS.concat();
+        kinds.retain(|kind| {
+            let is_other = matches!(kind, Kind::StopClient | Kind::KillClient | Kind::Jump);
+            seed % 2 == 1 && !is_other && (clocks || !kind.moves_clock()) && random.percent(30)
+        });
+        if seed % 2 == 1 && kinds.is_empty() {
+            kinds.push(Kind::Delay);
+        }
+        let nodes = if random.percent(60) { 3 } else { 5 };
+        let (quorum, max_ttl, faults) = (nodes / 2 + 1, TTL, FAULTS);
+        let draw = Draw::of(random, (nodes, quorum, max_ttl), &kinds);
+        let events = draw.events;
+        let (exact, guarded, outside) = (false, true, None);
+        Self { seed, nodes, quorum, max_ttl, exact, guarded, kinds, events, faults, outside }
     }
 
     /// A majority forgets, again and again, what it has granted. If it is not `guarded`, nobody looks
@@ -182,6 +183,25 @@ struct Draw {
 const AT_ONCE: Time = 200 * MS;
 
 impl Draw {
+    /// All faults of these kinds, in the order of their times.
+    fn of(random: Random, (nodes, quorum, max_ttl): (usize, usize, Time), kinds: &[Kind]) -> Self {
+        let (events, nodes_out, processes_out, jumped) = Default::default();
+        let mut draw =
+            Self { random, nodes, quorum, max_ttl, events, nodes_out, processes_out, jumped };
+        for &kind in kinds {
+            for _ in 0..draw.count(kind) {
+                // There may be no room for it at the time that was drawn.
+                let before = draw.events.len();
+                (0..50).find(|_| {
+                    draw.fault(kind);
+                    draw.events.len() > before
+                });
+            }
+        }
+        draw.events.sort_by_key(|event| event.at);
+        draw
+    }
+
     /// How often a kind is used. What takes nodes out for seconds is not, or nothing else would be seen.
     fn count(&mut self, kind: Kind) -> u64 {
         match kind {

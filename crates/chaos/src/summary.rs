@@ -49,6 +49,15 @@ impl Summary {
         Self { clocks, ..Self::default() }
     }
 
+    pub(crate) const fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// In some round something was wrong.
+    pub(crate) fn has_violations(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
     /// Adds a round.
     pub(crate) fn add(&mut self, seed: u64, outcome: &Outcome) {
         self.interrupted |= outcome.interrupted;

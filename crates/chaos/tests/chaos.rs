@@ -130,7 +130,7 @@ fn nonsense_is_refused() {
 fn ctrl_c_ends_it_with_the_summary_and_leaves_nothing() {
     let Some(room) = Room::new("ctrl_c_ends_it_with_the_summary") else { return };
     // Itself, three to six servers, three workers.
-    let mut chaos = room.start(&["--minutes", "60", "--seed", "7"]);
+    let mut chaos = room.start(&["--only", "library", "--minutes", "60", "--seed", "7"]);
     room.until("all run", |processes| processes.len() >= 7);
     signal(&chaos, Signal::INT);
     let mut said = String::new();
@@ -152,7 +152,7 @@ fn when_it_is_killed_everything_dies_with_it() {
         return quorlock_servers::skip("when_it_is_killed_everything_dies_with_it", "no setpriv");
     }
     // Seed 3 stops clients and no node.
-    let mut chaos = room.start(&["--minutes", "60", "--seed", "3"]);
+    let mut chaos = room.start(&["--only", "library", "--minutes", "60", "--seed", "3"]);
     let mut lines = BufReader::new(chaos.stdout.take().unwrap()).lines();
     let words = "SIGSTOP a client";
     assert!(lines.any(|line| line.unwrap().contains(words)), "it says what it is about to do");

@@ -1,0 +1,158 @@
+//! Machines, and the lanes on them that run one command after the other.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use quorlock_sim::Random;
+use quorlock_sim::time::{MS, Time};
+use rustix::process::Pid;
+
+use super::plan::{Fault, KEYS, TTL};
+use super::run::{Draw, run};
+use super::verdict::Run;
+use super::writer::Kind;
+use crate::clock::now;
+use crate::crew::{Shared, lock};
+use crate::plan::nanos;
+
+/// Faults are injected; all is healed, and commands are short; or no new one is started.
+pub(crate) const CHAOS: u8 = 0;
+pub(crate) const CALM: u8 = 1;
+pub(crate) const OVER: u8 = 2;
+
+/// What lanes and who strikes them share.
+pub(crate) struct World {
+    pub(crate) quorlock: PathBuf,
+    /// This program, which commands are made of.
+    pub(crate) writer: PathBuf,
+    pub(crate) home: PathBuf,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) ledger: Shared,
+    pub(crate) phase: AtomicU8,
+    pub(crate) book: Mutex<Book>,
+}
+
+/// What `quorlock run` is given on a machine.
+pub(crate) struct Machine {
+    pub(crate) nodes: String,
+    /// How far its wall clock is ahead stands here.
+    pub(crate) clock: PathBuf,
+}
+
+/// All that were started.
+#[derive(Default)]
+pub(crate) struct Book {
+    pub(crate) runs: Vec<Entry>,
+}
+
+/// One of them.
+pub(crate) struct Entry {
+    pub(crate) machine: usize,
+    pub(crate) kind: Kind,
+    /// As long as it runs.
+    pub(crate) keeper: Option<Pid>,
+    /// When it said so.
+    pub(crate) acquired: Option<Time>,
+    /// It has the lock, as far as it has told.
+    pub(crate) is_held: bool,
+    pub(crate) run: Run,
+}
+
+impl Entry {
+    pub(crate) fn is_over(&mut self) {
+        self.keeper = None;
+        self.is_held = false;
+    }
+}
+
+impl World {
+    pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What holders of a lock write into.
+    pub(crate) fn file(&self, key: usize) -> PathBuf {
+        self.home.join(KEYS[key])
+    }
+
+    pub(crate) fn is(&self, phase: u8) -> bool {
+        self.phase.load(Ordering::Relaxed) == phase
+    }
+
+    pub(crate) fn note(&self, what: String) {
+        lock(&self.ledger).note(now(), what);
+    }
+
+    /// An event of one.
+    pub(crate) fn heard(&self, id: usize, name: &str, with: &str) {
+        let mut book = self.book();
+        let entry = &mut book.runs[id];
+        match name {
+            "acquired" => {
+                entry.acquired = Some(now());
+                entry.is_held = entry.keeper.is_some();
+            }
+            _ => entry.is_held = false,
+        }
+        entry.run.events.push(format!("{name}{with}"));
+        let (who, key) = (id, KEYS[entry.run.key]);
+        drop(book);
+        self.note(format!("run {who} of {key}: {name}{with}"));
+    }
+}
+
+/// Works until all is over.
+pub(crate) fn work(world: &Arc<World>, machine: usize, seed: u64, lane: u64) {
+    let mut random = Random::new(seed, 100 + lane);
+    while !world.is(OVER) {
+        one(world, machine, &mut random);
+        thread::sleep(nanos(random.between(0, 30 * MS)));
+    }
+}
+
+fn one(world: &Arc<World>, machine: usize, random: &mut Random) {
+    let is_chaos = world.is(CHAOS);
+    let key = random.index(KEYS.len());
+    let kind = random.pick(&Kind::ALL);
+    let ms = match is_chaos && random.percent(45) {
+        true => random.between(TTL, 2 * TTL),
+        false => random.between(50 * MS, 400 * MS),
+    };
+    let is_stalled = is_chaos && random.percent(12);
+    let draw = Draw { machine, key, kind, ms: ms / MS, is_stalled };
+    let run_of =
+        Run { key, is_stalled, fault: is_stalled.then_some(Fault::StallReader), ..Run::default() };
+    let id = {
+        let mut book = world.book();
+        let entry =
+            Entry { machine, kind, keeper: None, acquired: None, is_held: false, run: run_of };
+        book.runs.push(entry);
+        book.runs.len() - 1
+    };
+    let ended = match run(world, id, draw) {
+        Ok(ended) => ended,
+        Err(error) => {
+            let what = format!("quorlock run could not be started: {error}");
+            return lock(&world.ledger).violated(now(), what);
+        }
+    };
+    let Some(status) = ended.status else {
+        let what = format!("run {id} ({}) of {} did not end", kind.name(), KEYS[key]);
+        return lock(&world.ledger).violated(now(), what);
+    };
+    let mut book = world.book();
+    let entry = &mut book.runs[id];
+    entry.run.code = status.code();
+    entry.run.is_heard = ended.is_heard;
+    let misfit = super::verdict::misfit(&entry.run);
+    drop(book);
+    world.note(format!("run {id} of {} ({}): ended with {status}", KEYS[key], kind.name()));
+    if let Some(misfit) = misfit {
+        let errors = ended.errors.trim();
+        let what =
+            format!("run {id} of {} ({}): {misfit}; it says {errors:?}", KEYS[key], kind.name());
+        lock(&world.ledger).violated(now(), what);
+    }
+}

@@ -1,0 +1,432 @@
+//! A round with commands: servers, machines, faults, healing, calm, the end, the verdict.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use quorlock_servers::ServerBinary;
+use quorlock_servers::proxy::Proxy;
+use quorlock_sim::time::{MS, SECOND, Time};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+use super::lane::{Book, CALM, CHAOS, Machine, OVER, World, work};
+use super::plan::{FAULTS, Fault, KEYS, LANES, MACHINES, Strike, TTL, strikes};
+use super::verdict::{Meddling, overlaps, wrote};
+use super::writer::Kind;
+use crate::act::{Event, Kind as Broken, node_name};
+use crate::clock::now;
+use crate::crew::{Crew, lock};
+use crate::ledger::{Ledger, Violation, seconds};
+use crate::nemesis::Nemesis;
+use crate::plan::{Plan, nanos};
+use crate::round::{Interrupt, bound};
+use crate::servers::Servers;
+use crate::shim::Shim;
+
+/// How long a fault waits for somebody whom it can strike.
+const TARGET: Time = 1500 * MS;
+
+/// How long lanes may take to come to their end.
+const END: Time = 75 * SECOND;
+
+/// What came of a round.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) interrupted: bool,
+    /// What was done to servers and connections,
+    pub(crate) injected: BTreeMap<Broken, u64>,
+    /// and to processes, keys and clocks.
+    pub(crate) struck: BTreeMap<Fault, u64>,
+    /// Commands that wrote something.
+    pub(crate) kinds: BTreeMap<Kind, u64>,
+    pub(crate) codes: BTreeMap<i32, u64>,
+    /// Why locks were lost, as told.
+    pub(crate) causes: BTreeMap<String, u64>,
+    pub(crate) overlaps: u64,
+    pub(crate) excused: BTreeMap<&'static str, u64>,
+    pub(crate) healed: Option<Time>,
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) extract: Vec<String>,
+    pub(crate) story: Vec<String>,
+}
+
+struct Round<'a> {
+    plan: &'a Plan,
+    interrupt: Interrupt,
+    start: Time,
+    world: Arc<World>,
+    nemesis: Nemesis,
+    lanes: Vec<JoinHandle<()>>,
+    struck: BTreeMap<Fault, u64>,
+    meddling: Vec<Meddling>,
+    /// What is to be let go on, and when.
+    stopped: Vec<(Time, usize, Vec<Pid>)>,
+    healed: Option<Time>,
+    can_step: bool,
+    _runtime: Runtime,
+    _home: TempDir,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// What kept it from being run; that says nothing about quorlock.
+pub(crate) fn run(
+    plan: &Plan,
+    (binary, shim): (&ServerBinary, Option<&Shim>),
+    quorlock: &Path,
+    interrupt: &Interrupt,
+) -> Result<Done, String> {
+    let mut round = Round::start(plan, (binary, shim), quorlock, interrupt.clone())?;
+    let result = round.faults().and_then(|goes_on| Ok(goes_on && round.healing()?));
+    let at_end = round.end();
+    let done = result?;
+    at_end?;
+    Ok(round.verdict(!done))
+}
+
+impl<'a> Round<'a> {
+    fn start(
+        plan: &'a Plan,
+        (binary, shim): (&ServerBinary, Option<&Shim>),
+        quorlock: &Path,
+        interrupt: Interrupt,
+    ) -> Result<Self, String> {
+        let failed = |error: std::io::Error| error.to_string();
+        let servers = Servers::start(plan, binary, shim)?;
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.map_err(failed)?;
+        let way = |place| runtime.block_on(Proxy::start(servers.node(place)));
+        let ways = |_| (0..plan.nodes).map(way).collect();
+        let proxies: Result<Vec<Vec<Proxy>>, _> = (0..MACHINES).map(ways).collect();
+        let proxies = proxies.map_err(|error| format!("a proxy: {error}"))?;
+        let home = tempfile::tempdir().map_err(failed)?;
+        let url = |(node, proxy): (usize, &Proxy)| format!("{}={}", node_name(node), proxy.url());
+        let machine = |(place, proxies): (usize, &Vec<Proxy>)| Machine {
+            nodes: proxies.iter().enumerate().map(url).collect::<Vec<_>>().join(","),
+            clock: home.path().join(format!("clock-{place}")),
+        };
+        let machines: Vec<Machine> = proxies.iter().enumerate().map(machine).collect();
+        init(quorlock, &machines[0].nodes)?;
+        let start = now();
+        let ledger = Arc::new(Mutex::new(Ledger::new(start, None)));
+        let crew = Crew::start(Vec::new(), &ledger)?;
+        let world = Arc::new(World {
+            quorlock: quorlock.to_owned(),
+            writer: std::env::current_exe().map_err(failed)?,
+            home: home.path().to_owned(),
+            machines,
+            ledger: ledger.clone(),
+            phase: AtomicU8::new(CHAOS),
+            book: Mutex::new(Book::default()),
+        });
+        let lanes = (0..MACHINES * LANES).map(|lane| {
+            let (world, seed) = (world.clone(), plan.seed);
+            thread::spawn(move || work(&world, lane / LANES, seed, lane as u64))
+        });
+        Ok(Self {
+            plan,
+            interrupt,
+            start,
+            lanes: lanes.collect(),
+            world,
+            nemesis: Nemesis::new(servers, proxies, crew, &ledger),
+            struck: BTreeMap::new(),
+            meddling: Vec::new(),
+            stopped: Vec::new(),
+            healed: None,
+            can_step: cfg!(quorlock_stepped_clock),
+            _runtime: runtime,
+            _home: home,
+        })
+    }
+
+    /// Returns whether it came to its end.
+    fn faults(&mut self) -> Result<bool, String> {
+        let begin = now();
+        let strikes = strikes(self.plan, self.can_step);
+        let mut strikes: Vec<&Strike> = strikes.iter().collect();
+        let events: Vec<&Event> = self.plan.events.iter().collect();
+        let mut events = events.into_iter().peekable();
+        while now() < begin + FAULTS {
+            while let Some(event) = events.next_if(|event| begin + event.at <= now()) {
+                self.nemesis.act(event)?;
+            }
+            let mut waiting = Vec::new();
+            for strike in strikes {
+                let is_due = begin + strike.at <= now();
+                let is_too_late = now() > begin + strike.at + TARGET;
+                if !is_due || !self.strike(strike) && !is_too_late {
+                    waiting.push(strike);
+                }
+            }
+            strikes = waiting;
+            self.go_on(now());
+            if self.interrupt.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(3));
+        }
+        Ok(true)
+    }
+
+    /// Returns whether there was somebody to strike.
+    fn strike(&mut self, strike: &Strike) -> bool {
+        let fault = strike.fault;
+        let at = now();
+        let target = {
+            let mut book = self.world.book();
+            let is_one = |place: &usize| {
+                let entry = &book.runs[*place];
+                entry.is_held && (!fault.is_to_processes() || entry.run.fault.is_none())
+            };
+            let targets: Vec<usize> = (0..book.runs.len()).filter(is_one).collect();
+            let place = usize::try_from(strike.word % targets.len().max(1) as u64).unwrap_or(0);
+            let Some(id) = targets.get(place).copied() else { return false };
+            let entry = &mut book.runs[id];
+            let Some(keeper) = entry.keeper else { return false };
+            // Before it is done: it may end by that at once.
+            entry.run.was_termed |= fault == Fault::TermKeeper;
+            if fault.is_to_processes() {
+                entry.run.fault = Some(fault);
+            }
+            if fault == Fault::StopBoth {
+                entry.run.alone = Some((at, at + strike.span));
+            }
+            (id, keeper, entry.machine, entry.run.key)
+        };
+        let (id, keeper, machine, key) = target;
+        let guardian = guardian_of(keeper);
+        self.world.note(format!("-- {}: run {id} of {}", fault.name(), KEYS[key]));
+        let sent = |pid: Pid, signal| kill_process(pid, signal).is_ok();
+        let is_done = match (fault, guardian) {
+            (Fault::StopKeeper, _) => {
+                self.stopped.push((at + strike.span, id, vec![keeper]));
+                sent(keeper, Signal::STOP)
+            }
+            (Fault::KillKeeper, _) => sent(keeper, Signal::KILL),
+            (Fault::TermKeeper, _) => sent(keeper, Signal::TERM),
+            (Fault::StopGuardian, Some(guardian)) => {
+                self.stopped.push((at + strike.span, id, vec![guardian]));
+                sent(guardian, Signal::STOP)
+            }
+            (Fault::KillGuardian, Some(guardian)) => sent(guardian, Signal::KILL),
+            (Fault::TermGuardian, Some(guardian)) => sent(guardian, Signal::TERM),
+            (Fault::StopBoth, Some(guardian)) => {
+                self.stopped.push((at + strike.span, id, vec![guardian, keeper]));
+                sent(keeper, Signal::STOP) && sent(guardian, Signal::STOP)
+            }
+            (Fault::DeleteMinority, _) => self.meddle(strike, key, 1, &["DEL", KEYS[key]]),
+            (Fault::DeleteMajority, _) => {
+                self.meddle(strike, key, self.plan.quorum, &["DEL", KEYS[key]])
+            }
+            (Fault::Overwrite, _) => {
+                let count = 1 + usize::try_from(strike.word % self.plan.nodes as u64).unwrap_or(0);
+                self.meddle(strike, key, count, &["SET", KEYS[key], "stranger", "PX", "500"])
+            }
+            (Fault::StepClock, _) => self.step(machine, strike.step),
+            _ => false,
+        };
+        *self.struck.entry(fault).or_default() += u64::from(is_done);
+        is_done
+    }
+
+    fn meddle(&mut self, strike: &Strike, key: usize, count: usize, words: &[&str]) -> bool {
+        let first = usize::try_from(strike.word % self.plan.nodes as u64).unwrap_or(0);
+        let nodes = (0..count).map(|next| (first + next) % self.plan.nodes);
+        let at = now();
+        // One that is down has no key, and one that stands still is asked another time.
+        let up = nodes.filter(|node| self.nemesis.is_up(*node));
+        let did = up.filter(|node| self.nemesis.servers.command(*node, words).is_ok()).count();
+        self.meddling.push(Meddling { key, at });
+        did > 0
+    }
+
+    fn step(&self, machine: usize, by: Time) -> bool {
+        let file = &self.world.machines[machine].clock;
+        let was = fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+        let ahead: Time = was.unwrap_or(0) + by;
+        // Whole when it appears.
+        let new = file.with_extension("new");
+        fs::write(&new, ahead.to_string()).and_then(|()| fs::rename(new, file)).is_ok()
+    }
+
+    /// Lets go on what has stood still for so long.
+    fn go_on(&mut self, until: Time) {
+        let (due, rest) = self.stopped.drain(..).partition(|(at, ..)| *at <= until);
+        self.stopped = rest;
+        let due: Vec<(Time, usize, Vec<Pid>)> = due;
+        for (_, id, pids) in due {
+            self.world.note(format!("-- SIGCONT: run {id}"));
+            let is_both = pids.len() > 1;
+            for pid in pids {
+                // It may have been killed meanwhile, which is as it should be.
+                let _ = kill_process(pid, Signal::CONT);
+            }
+            if is_both {
+                let alone = &mut self.world.book().runs[id].run.alone;
+                *alone = alone.map(|(from, _)| (from, now()));
+            }
+        }
+    }
+
+    /// Everything must come to a good end. Returns whether it came to an end at all.
+    fn healing(&mut self) -> Result<bool, String> {
+        self.go_on(Time::MAX);
+        self.nemesis.heal()?;
+        self.world.phase.store(CALM, Ordering::Relaxed);
+        let (healed, bound) = (now(), bound(self.plan));
+        loop {
+            let all = {
+                let book = self.world.book();
+                (0..MACHINES).all(|machine| {
+                    let its = book.runs.iter().filter(|entry| entry.machine == machine);
+                    its.filter_map(|entry| entry.acquired).any(|at| at > healed)
+                })
+            };
+            if all {
+                self.healed = Some(now() - healed);
+                return Ok(true);
+            }
+            if now() > healed + bound {
+                let bound = seconds(bound);
+                let what =
+                    format!("a machine had no lock within {bound} after everything was healed");
+                lock(&self.world.ledger).violated(now(), what);
+                return Ok(true);
+            }
+            if self.interrupt.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits for all lanes; sees that nothing of any command goes on.
+    fn end(&mut self) -> Result<(), String> {
+        self.go_on(Time::MAX);
+        self.world.phase.store(OVER, Ordering::Relaxed);
+        let deadline = now() + END;
+        for lane in self.lanes.drain(..) {
+            while !lane.is_finished() && now() < deadline {
+                thread::sleep(Duration::from_millis(5));
+            }
+            if lane.is_finished() {
+                lane.join().map_err(|_| "a lane panicked".to_owned())?;
+            }
+        }
+        // Where a keeper was killed, its guardian may wait for the end of the validity.
+        thread::sleep(nanos(TTL));
+        let sizes = || -> Vec<u64> {
+            let size = |key| fs::metadata(self.world.file(key)).map_or(0, |file| file.len());
+            (0..KEYS.len()).map(size).collect()
+        };
+        let before = sizes();
+        thread::sleep(Duration::from_millis(200));
+        if sizes() != before {
+            let what = "something of a command goes on after the last lock is over".to_owned();
+            lock(&self.world.ledger).violated(now(), what);
+        }
+        Ok(())
+    }
+
+    fn verdict(self, interrupted: bool) -> Done {
+        let mut done = Done {
+            interrupted,
+            injected: self.nemesis.injected.clone(),
+            struck: self.struck.clone(),
+            healed: self.healed,
+            ..Done::default()
+        };
+        let calm = self.plan.events.is_empty();
+        let book = self.world.book();
+        let runs: Vec<_> = book.runs.iter().map(|entry| entry.run.clone()).collect();
+        let mut ledger = lock(&self.world.ledger);
+        for (key, name) in KEYS.iter().enumerate() {
+            let file = fs::read_to_string(self.world.file(key)).unwrap_or_default();
+            let wrote = wrote(&file);
+            for span in &wrote {
+                let Some(entry) = book.runs.get(span.run) else { continue };
+                *done.kinds.entry(entry.kind).or_default() += 1;
+                if entry.run.is_stalled {
+                    *done.struck.entry(Fault::StallReader).or_default() += 1;
+                }
+                ledger.note(span.from, format!("   run {} of {name} writes", span.run));
+                ledger.note(span.to, format!("   run {} of {name} has written", span.run));
+            }
+            for overlap in overlaps(&wrote, &runs, &self.meddling, calm) {
+                let kind = |run: usize| book.runs.get(run).map_or("?", |entry| entry.kind.name());
+                let what = format!(
+                    "run {} ({}) and run {} ({}) both write under {name}, for {}",
+                    overlap.first,
+                    kind(overlap.first),
+                    overlap.second,
+                    kind(overlap.second),
+                    seconds(overlap.to - overlap.from)
+                );
+                match overlap.excuse {
+                    Some(why) => {
+                        *done.excused.entry(why).or_default() += 1;
+                        ledger.note(overlap.from, format!("{what}, but {why}"));
+                    }
+                    None => {
+                        done.overlaps += 1;
+                        ledger.violated(overlap.from, what);
+                    }
+                }
+            }
+        }
+        for entry in &book.runs {
+            if let Some(code) = entry.run.code {
+                *done.codes.entry(code).or_default() += 1;
+            }
+            for cause in entry.run.events.iter().filter_map(|event| event.strip_prefix("lost:")) {
+                *done.causes.entry(cause.to_owned()).or_default() += 1;
+            }
+        }
+        done.violations = std::mem::take(&mut ledger.violations);
+        done.violations.sort_by_key(|violation| violation.at);
+        let first = done.violations.first().map_or(self.start, |violation| violation.at);
+        done.extract = ledger.story(first - 3 * SECOND, first + SECOND);
+        done.story = ledger.story(self.start, Time::MAX);
+        done
+    }
+}
+
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        self.go_on(Time::MAX);
+        self.world.phase.store(OVER, Ordering::Relaxed);
+    }
+}
+
+/// The servers are new, and nobody uses them: they may vote at once.
+fn init(quorlock: &Path, nodes: &str) -> Result<(), String> {
+    let mut init = Command::new(quorlock);
+    init.args(["init", "--fresh", "--yes", "--max-ttl", &format!("{}ms", TTL / MS)]);
+    let output = init.env("QUORLOCK_NODES", nodes).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{}: {error}", quorlock.display()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("quorlock init: {}", String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// The child of a keeper that calls itself so.
+fn guardian_of(keeper: Pid) -> Option<Pid> {
+    let parent = keeper.as_raw_nonzero().get().to_string();
+    fs::read_dir("/proc").ok()?.flatten().find_map(|process| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(process.path().join("stat")).ok()?;
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        let its = rest.split(' ').nth(1)?;
+        (name == "lock-guardian" && its == parent).then(|| Pid::from_raw(pid)).flatten()
+    })
+}

@@ -1,0 +1,142 @@
+//! One `quorlock run`, from its start to its end.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use quorlock_servers::spawn;
+use quorlock_sim::time::{SECOND, Time};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::lane::World;
+use super::plan::{KEYS, TTL};
+use super::writer::Kind;
+use crate::clock::now;
+
+/// The longest that one may take: to wait, to run, to stand still, and to come to its end on a machine
+/// that is busy.
+const PATIENCE: Time = 60 * SECOND;
+
+/// How long its events may be read after its end: whoever has its pipe then is no part of it.
+const EVENTS: Time = 2 * SECOND;
+
+const LOOK: Duration = Duration::from_millis(4);
+
+/// What a lane has drawn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draw {
+    pub(crate) machine: usize,
+    pub(crate) key: usize,
+    pub(crate) kind: Kind,
+    pub(crate) ms: Time,
+    pub(crate) is_stalled: bool,
+}
+
+/// How one ended.
+pub(crate) struct Ended {
+    /// Nothing: it had to be killed.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) is_heard: bool,
+    pub(crate) errors: String,
+}
+
+/// Runs it. `id` is its place in the book.
+///
+/// # Errors
+/// If it cannot be started.
+pub(crate) fn run(world: &Arc<World>, id: usize, draw: Draw) -> io::Result<Ended> {
+    let (events, its_end) = pipe_with(PipeFlags::CLOEXEC)?;
+    if draw.is_stalled {
+        // Full from the beginning. Lines without anything are none.
+        let size = fcntl_setpipe_size(&its_end, 4096)?;
+        rustix::io::write(&its_end, &vec![b'\n'; size])?;
+    }
+    let said = world.home.join(format!("{id}.err"));
+    let child = start(world, id, draw, its_end, File::create(&said)?)?;
+    let is_over = Arc::new(AtomicBool::new(!draw.is_stalled));
+    let reader = {
+        let (world, is_over) = (world.clone(), is_over.clone());
+        thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                thread::sleep(LOOK);
+            }
+            read(&world, id, events);
+        })
+    };
+    world.book().runs[id].keeper = Some(Pid::from_child(&child));
+    let status = wait(child, now() + PATIENCE);
+    world.book().runs[id].is_over();
+    is_over.store(true, Ordering::Relaxed);
+    let deadline = now() + EVENTS;
+    while !reader.is_finished() && now() < deadline {
+        thread::sleep(LOOK);
+    }
+    let is_heard = reader.is_finished();
+    let errors = fs::read_to_string(&said).unwrap_or_default();
+    fs::remove_file(said)?;
+    Ok(Ended { status, is_heard, errors })
+}
+
+fn start(
+    world: &World,
+    id: usize,
+    draw: Draw,
+    its_end: OwnedFd,
+    errors: File,
+) -> io::Result<Child> {
+    let ttl = format!("{}ms", TTL / quorlock_sim::time::MS);
+    let machine = &world.machines[draw.machine];
+    spawn(&world.quorlock, |command| {
+        command.args(["run", KEYS[draw.key], "--ttl", &ttl, "--max-ttl", &ttl, "--wait", "4s"]);
+        command.args(["--status-fd", "1", "--", "sh", "-c", draw.kind.script()]);
+        command.arg(&world.writer).arg(world.file(draw.key));
+        command.args([id.to_string(), draw.ms.to_string()]);
+        command.env("QUORLOCK_NODES", &machine.nodes);
+        command.env("QUORLOCK_CLOCK_OFFSET_FILE", &machine.clock);
+        command.stdin(Stdio::null()).stdout(its_end).stderr(errors);
+    })
+}
+
+fn wait(mut child: Child, deadline: Time) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if now() < deadline => thread::sleep(LOOK),
+            _ => {
+                // Nobody may be left of what was started here.
+                let _ = kill_process(Pid::from_child(&child), Signal::KILL);
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
+}
+
+fn read(world: &World, id: usize, events: OwnedFd) {
+    for line in BufReader::new(File::from(events)).lines() {
+        let Ok(line) = line else { return };
+        let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
+        let Some(name) = event["event"].as_str() else { continue };
+        let with = match name {
+            // Of these there are many, and nothing is judged by them.
+            "waiting" | "extended" | "shortened" => continue,
+            "not_acquired" => &event["contended"],
+            "released" => &event["outcome"],
+            "lost" => &event["cause"],
+            _ => &Value::Null,
+        };
+        let with = match with {
+            Value::Null => String::new(),
+            Value::String(text) => format!(":{text}"),
+            other => format!(":{other}"),
+        };
+        world.heard(id, name, &with);
+    }
+}

@@ -1,0 +1,223 @@
+//! What is promised of commands, and whether it was so: a table of `docs/cli.md`, as a program.
+
+use std::collections::BTreeMap;
+
+use quorlock_sim::time::{MS, Time};
+
+use super::plan::{Fault, TTL};
+use super::writer::OWN_CODE;
+
+/// One `quorlock run`, as it was seen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Run {
+    pub(crate) key: usize,
+    /// What was done to its keeper or guardian.
+    pub(crate) fault: Option<Fault>,
+    /// Nobody read its events until it had ended.
+    pub(crate) is_stalled: bool,
+    /// When it was signalled to end, by this program.
+    pub(crate) was_termed: bool,
+    /// From when to when nobody was there to end its command, keeper and guardian standing still.
+    pub(crate) alone: Option<(Time, Time)>,
+    /// The names of its events, in order; behind a colon what went with them.
+    pub(crate) events: Vec<String>,
+    /// All of its events were read.
+    pub(crate) is_heard: bool,
+    /// Its exit code; nothing if a signal has ended the keeper.
+    pub(crate) code: Option<i32>,
+}
+
+impl Run {
+    fn has(&self, event: &str) -> bool {
+        self.events.iter().any(|seen| seen.split(':').next() == Some(event))
+    }
+}
+
+/// When somebody who does not lock has deleted a key, or written over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meddling {
+    pub(crate) key: usize,
+    pub(crate) at: Time,
+}
+
+/// From a command's first line to its last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wrote {
+    pub(crate) run: usize,
+    pub(crate) from: Time,
+    pub(crate) to: Time,
+}
+
+/// The intervals of a file's lines, in the order in which they began.
+pub(crate) fn wrote(file: &str) -> Vec<Wrote> {
+    let mut spans: BTreeMap<usize, (Time, Time)> = BTreeMap::new();
+    for line in file.lines() {
+        let Some((at, run)) = line.split_once(' ') else { continue };
+        // Of a file that is being written the last line may be a half.
+        let (Ok(at), Ok(run)) = (at.parse::<Time>(), run.parse()) else { continue };
+        let span = spans.entry(run).or_insert((at, at));
+        *span = (span.0.min(at), span.1.max(at));
+    }
+    let mut all: Vec<Wrote> =
+        spans.into_iter().map(|(run, (from, to))| Wrote { run, from, to }).collect();
+    all.sort_by_key(|wrote| wrote.from);
+    all
+}
+
+/// Two that wrote at the same time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Overlap {
+    pub(crate) first: usize,
+    pub(crate) second: usize,
+    pub(crate) from: Time,
+    pub(crate) to: Time,
+    /// Why that is not promised not to be.
+    pub(crate) excuse: Option<&'static str>,
+}
+
+/// Who has held the key when others did. Nothing else may disturb a `calm` round: what a stranger does to
+/// a key is seen with the next extension then.
+pub(crate) fn overlaps(
+    wrote: &[Wrote],
+    runs: &[Run],
+    meddling: &[Meddling],
+    calm: bool,
+) -> Vec<Overlap> {
+    let mut overlaps = Vec::new();
+    for (place, first) in wrote.iter().enumerate() {
+        for second in wrote[place + 1..].iter().take_while(|second| second.from <= first.to) {
+            let (from, to) = (second.from, first.to.min(second.to));
+            let excuse = excuse((first, second), (from, to), runs, meddling, calm);
+            overlaps.push(Overlap { first: first.run, second: second.run, from, to, excuse });
+        }
+    }
+    overlaps
+}
+
+fn excuse(
+    (first, second): (&Wrote, &Wrote),
+    (from, to): (Time, Time),
+    runs: &[Run],
+    meddling: &[Meddling],
+    calm: bool,
+) -> Option<&'static str> {
+    let pair = [first, second].map(|wrote| runs.get(wrote.run));
+    let alone = |run: &&Run| run.alone.is_some_and(|(was, end)| was <= from && to <= end + DYING);
+    if pair.iter().flatten().any(|run| alone(run)) {
+        return Some("keeper and guardian stood still");
+    }
+    let undisturbed = |run: &Option<&Run>| run.is_some_and(|run| run.fault.is_none());
+    let seen = if calm && pair.iter().all(undisturbed) { TTL / 3 } else { TTL } + DYING;
+    let key = pair[0].map(|run| run.key);
+    let excused = meddling
+        .iter()
+        .any(|act| Some(act.key) == key && act.at <= from + BREATH && to <= act.at + seen);
+    excused.then_some("a stranger had deleted or overwritten the key")
+}
+
+/// How long a command may live after its loss was seen: the kill margin, and what a busy machine takes.
+const DYING: Time = TTL / 20 + 400 * MS;
+
+/// Between an answer and the note of it.
+const BREATH: Time = 50 * MS;
+
+/// What of an end does not fit what was told, if anything does not.
+pub(crate) fn misfit(run: &Run) -> Option<String> {
+    let Some(code) = run.code else {
+        let killed = run.fault == Some(Fault::KillKeeper);
+        return (!killed).then(|| "a signal has ended the keeper".to_owned());
+    };
+    if run.is_stalled || !run.is_heard {
+        let known = [OWN_CODE, 143, 70, 79, 75, 69].contains(&code);
+        return (!known).then(|| format!("exit code {code} says nothing that could be"));
+    }
+    let contended = run.events.iter().any(|event| event == "not_acquired:true");
+    let fits = match code {
+        75 => contended && !run.has("acquired"),
+        69 => run.has("not_acquired") && !contended && !run.has("acquired"),
+        79 => run.has("lost") || run.has("not_started"),
+        70 => run.has("unguarded") || run.has("not_started") || run.has("stubborn"),
+        143 => run.was_termed && !run.has("lost") && !run.has("unguarded"),
+        OWN_CODE => run.has("released") && !run.has("lost") && !run.has("unguarded"),
+        _ => false,
+    };
+    (!fits).then(|| format!("exit code {code} does not fit the events {}", run.events.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(lines: &[(Time, usize)]) -> Vec<Wrote> {
+        let lines = lines.iter().map(|(ms, run)| format!("{} {run}\n", ms * MS));
+        wrote(&lines.collect::<String>())
+    }
+
+    fn excuses(runs: &[Run], meddling: &[Meddling], calm: bool, end: Time) -> Vec<bool> {
+        let wrote = file(&[(1000, 0), (end, 0), (2000, 1), (2000 + TTL / MS * 4, 1)]);
+        let overlaps = overlaps(&wrote, runs, meddling, calm);
+        overlaps.iter().map(|overlap| overlap.excuse.is_some()).collect()
+    }
+
+    #[test]
+    fn two_that_wrote_in_turn_do_not_overlap_and_others_do() {
+        let runs = vec![Run::default(); 3];
+        let turns = file(&[(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)]);
+        assert_eq!(overlaps(&turns, &runs, &[], true), []);
+        let both = overlaps(&file(&[(1, 0), (3, 1), (4, 0), (9, 1)]), &runs, &[], true);
+        let [overlap] = &both[..] else { panic!("{both:?}") };
+        assert_eq!((overlap.from, overlap.to, overlap.excuse), (3 * MS, 4 * MS, None));
+        assert_eq!(wrote("12 1\n13 1\n9"), [Wrote { run: 1, from: 12, to: 13 }]);
+    }
+
+    #[test]
+    fn a_command_may_go_on_until_its_loss_is_seen_and_no_longer() {
+        let meddling = [Meddling { key: 0, at: 1990 * MS }];
+        let runs = vec![Run::default(); 2];
+        assert_eq!(excuses(&runs, &[], true, 2001), [false]);
+        let soon = (TTL / 3 + DYING) / MS;
+        for (calm, until) in [(true, 1989 + soon), (false, 1989 + (TTL + DYING) / MS)] {
+            assert_eq!(excuses(&runs, &meddling, calm, until), [true], "{calm}");
+            assert_eq!(excuses(&runs, &meddling, calm, until + 2), [false], "{calm}");
+        }
+        // Who stood still has not seen it so soon.
+        let stopped = Run { fault: Some(Fault::StopKeeper), ..Run::default() };
+        assert_eq!(excuses(&[stopped, Run::default()], &meddling, true, 1991 + soon), [true]);
+        // Another key, or later.
+        let runs = vec![Run { key: 1, ..Run::default() }; 2];
+        assert_eq!(excuses(&runs, &meddling, true, 2001), [false]);
+        let later = [Meddling { key: 0, at: 2100 * MS }];
+        assert_eq!(excuses(&vec![Run::default(); 2], &later, true, 2200), [false]);
+    }
+
+    #[test]
+    fn nobody_promises_anything_for_both_that_stand_still() {
+        let alone = Run { alone: Some((1500 * MS, 3000 * MS)), ..Run::default() };
+        let runs = [alone, Run::default()];
+        assert_eq!(excuses(&runs, &[], true, 3001), [true]);
+        assert_eq!(excuses(&runs, &[], true, 3000 + DYING / MS + 1), [false]);
+    }
+
+    #[test]
+    fn an_exit_code_must_fit_what_was_told() {
+        let run = |code, events: &[&str]| {
+            let events = events.iter().map(ToString::to_string).collect();
+            Run { code: Some(code), events, is_heard: true, ..Run::default() }
+        };
+        let ends = ["acquired", "released:released"];
+        assert_eq!(misfit(&run(OWN_CODE, &ends)), None);
+        assert!(misfit(&run(79, &ends)).is_some());
+        assert!(misfit(&run(143, &ends)).is_some());
+        assert_eq!(misfit(&Run { was_termed: true, ..run(143, &ends) }), None);
+        assert_eq!(misfit(&run(79, &["acquired", "lost:expired"])), None);
+        assert!(misfit(&run(OWN_CODE, &["acquired", "lost:expired", "released:x"])).is_some());
+        assert_eq!(misfit(&run(75, &["not_acquired:true"])), None);
+        assert!(misfit(&run(75, &["not_acquired:false"])).is_some());
+        assert_eq!(misfit(&run(69, &["not_acquired:false"])), None);
+        assert!(misfit(&run(70, &ends)).is_some());
+        assert!(misfit(&run(1, &ends)).is_some());
+        assert!(misfit(&Run { code: None, ..run(0, &[]) }).is_some());
+        let killed = Run { code: None, fault: Some(Fault::KillKeeper), ..Run::default() };
+        assert_eq!(misfit(&killed), None);
+    }
+}
