@@ -60,7 +60,7 @@ const PROOFS: [(&str, &str, Proof); 5] = [
         "cargo run --release -p quorlock-sim -- --seeds 20000 --fresh",
         |workspace, _| {
             let args = ["--bin", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS, "--fresh"];
-            prove(workspace, "quorlock-sim", &args, None)
+            prove(workspace, "quorlock-sim", &args)
         },
     ),
     ("the models", "cargo run --release -p quorlock-sim --bin quorlock-models", |workspace, _| {
