@@ -88,7 +88,7 @@ fn a_foreign_holder_is_respected_and_left_alone() {
     }
     let output = lab.quorlock(&["run", "k", "--wait", "300ms", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(75));
-    assert!(stderr(&output).contains(r#"foreign value "some\nother""#), "{}", stderr(&output));
+    assert!(stderr(&output).contains(r#"foreign value "some\no…""#), "{}", stderr(&output));
     assert_eq!(lab.holders_of("k"), 3, "theirs stay, ours are gone");
 }
 

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use crate::shown::shown_value;
 use crate::token::{Key, Value};
 
 /// One command for one node.
@@ -256,7 +257,9 @@ pub enum Answer {
 }
 
 /// What a key looks like from outside.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+///
+/// `Debug` shows the beginning of a value: it may be a holder's token.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Holding {
     /// There is no such key: the lock is free on this node.
@@ -273,6 +276,19 @@ pub enum Holding {
         /// Time until it expires; `None`: never.
         ttl: Option<Duration>,
     },
+}
+
+impl fmt::Debug for Holding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Free => f.write_str("Free"),
+            Self::Held { value, ttl } => {
+                let value = shown_value(value);
+                f.debug_struct("Held").field("value", &value).field("ttl", ttl).finish()
+            }
+            Self::OtherType { ttl } => f.debug_struct("OtherType").field("ttl", ttl).finish(),
+        }
+    }
 }
 
 impl Holding {

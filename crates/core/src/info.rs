@@ -40,6 +40,9 @@ impl fmt::Display for Incomplete {
 /// The sections that are asked for where a server lets one choose.
 pub const SECTIONS: [&str; 5] = ["server", "replication", "memory", "persistence", "stats"];
 
+/// No server's name for its run is longer: they have 40 digits.
+const RUN_ID_MAX: usize = 128;
+
 /// What is looked for.
 const NAMES: [&str; 14] = [
     "run_id",
@@ -84,7 +87,7 @@ impl Info {
         let promoted = number("second_repl_offset").unwrap_or(-1);
         let was_replica = old_id.bytes().any(|byte| byte != b'0') || promoted >= 0;
         Ok(Self {
-            run_id: need("run_id")?.into(),
+            run_id: need("run_id").and_then(run_id)?,
             uptime_s,
             is_master: need("role")? == "master",
             // Valkey has a name of its own for it.
@@ -99,9 +102,17 @@ impl Info {
     }
 }
 
+/// A run's name, which is a word of markers.
+fn run_id(name: &str) -> Result<Box<str>, Incomplete> {
+    let is_word =
+        (1..=RUN_ID_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
+    if is_word { Ok(name.into()) } else { Err(Incomplete("run_id")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
     use alloc::string::ToString;
 
     const TYPICAL: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n\
@@ -146,6 +157,11 @@ mod tests {
     fn without_what_matters_nothing_is_said() {
         let missing = |line| with(line, "").unwrap_err().to_string();
         assert_eq!(missing("run_id:0d2f"), "its INFO does not tell run_id");
+        for odd in
+            ["run_id:", "run_id:a b", "run_id:\u{1b}[2J", &format!("run_id:{}", "a".repeat(129))]
+        {
+            assert!(with("run_id:0d2f", odd).is_err(), "it would not be a word of a marker");
+        }
         assert_eq!(missing("uptime_in_seconds:61"), "its INFO does not tell uptime_in_seconds");
         assert!(Info::parse("").is_err());
         assert_eq!(with("server_time_usec:1795201160638971", "").unwrap().time_us, None);

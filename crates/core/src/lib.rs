@@ -70,6 +70,7 @@ pub mod queue;
 pub mod quorum;
 pub mod release;
 pub mod retry;
+pub mod shown;
 pub mod time;
 pub mod timing;
 pub mod token;

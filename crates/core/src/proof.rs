@@ -2,8 +2,10 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::fmt;
 
 use crate::command::Failure;
+use crate::shown::shown_text;
 
 /// What goes with a batch of answers: from which connection they come, and what the node said of
 /// itself on it.
@@ -30,8 +32,8 @@ pub enum Proof {
     },
 }
 
-/// A look at a node's marker.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+/// A look at a node's marker. `Debug` shows as much of it as a message would.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub enum MarkerSeen {
     /// There was none.
     #[default]
@@ -42,4 +44,15 @@ pub enum MarkerSeen {
     Text(String),
     /// No answer.
     Failed(Failure),
+}
+
+impl fmt::Debug for MarkerSeen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAsked => f.write_str("NotAsked"),
+            Self::Missing => f.write_str("Missing"),
+            Self::Text(text) => f.debug_tuple("Text").field(&shown_text(text)).finish(),
+            Self::Failed(failure) => f.debug_tuple("Failed").field(failure).finish(),
+        }
+    }
 }

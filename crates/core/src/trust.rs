@@ -34,6 +34,7 @@ use crate::info::Info;
 use crate::marker::{Adoption, Cluster, Marker};
 use crate::proof::MarkerSeen;
 use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::shown::{SETTINGS_MAX, WORD_MAX, shown, shown_text};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
@@ -509,6 +510,7 @@ impl Watch {
 
     fn refuse_other(&mut self, node: NodeId, what: &str, theirs: &Cluster) {
         let ours = &self.rules.cluster;
+        let theirs = shown(&theirs.to_string(), SETTINGS_MAX);
         let detail = format!(
             "{what} {theirs}, but this client has {ours}; give all clients the same, or run quorlock init --reconfigure"
         );
@@ -517,7 +519,7 @@ impl Watch {
     }
 
     fn refuse_key(&mut self, node: NodeId, key: &Key, text: &str) {
-        let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
+        let shown = shown_text(text);
         let detail = format!(
             "its key {key} holds \"{shown}\", which is not this version's; find out whose it is; if nobody's, delete the key: the node then waits like a new one"
         );
@@ -924,6 +926,7 @@ fn unsound(info: &Info) -> Option<Failure> {
     } else if info.is_cluster {
         "it is in cluster mode, which moves keys to other nodes; use independent masters".into()
     } else if let Some(policy) = &info.evicts_by {
+        let policy = shown(policy, WORD_MAX);
         format!(
             "its maxmemory-policy is {policy}: it would delete locks; run CONFIG SET maxmemory-policy noeviction"
         )

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorlock_core::shown::{shown, shown_value};
 use quorlock_core::{
     Failure, Holding, LossCause, NodeSaid, NodeStory, QuorumError, Refusal, TimingError, Value,
 };
@@ -105,7 +106,7 @@ pub struct Holder {
 pub enum HolderKind {
     /// A quorlock client that describes itself so; empty if it does not. Escaped and cut.
     Owner(String),
-    /// Another library's value. Escaped and cut.
+    /// The beginning of another library's value, which may be a token. Escaped.
     Foreign(String),
     /// A key that is not a string: no lock of this family, and never touched.
     OtherType,
@@ -113,15 +114,15 @@ pub enum HolderKind {
     ThisProcess,
 }
 
-/// At most so many characters of a stored value are shown.
-const SHOWN_MAX: usize = 80;
+/// At most so many characters of an owner's description are shown.
+const OWNER_MAX: usize = 80;
 
 impl Holder {
     pub(crate) fn of(holding: &Holding) -> Option<Self> {
         let kind = match holding {
             Holding::Held { value, .. } => match Value::owner_of(value) {
-                Some(owner) => HolderKind::Owner(shown(owner)),
-                None => HolderKind::Foreign(shown(&String::from_utf8_lossy(value))),
+                Some(owner) => HolderKind::Owner(shown(owner, OWNER_MAX)),
+                None => HolderKind::Foreign(shown_value(value)),
             },
             Holding::OtherType { .. } => HolderKind::OtherType,
             _ => return None,
@@ -152,7 +153,8 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The text without what a terminal or a log would take for more than text.
+/// What the caller has said, without what a terminal or a log would take for more than text. What others
+/// have said goes through [`shown`].
 pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {
@@ -166,15 +168,6 @@ pub(crate) fn printable(text: &str) -> String {
 
 fn quoted(text: &str) -> String {
     format!("\"{}\"", printable(text))
-}
-
-fn shown(text: &str) -> String {
-    let start = text.char_indices().nth(SHOWN_MAX).map_or(text, |(end, _)| &text[..end]);
-    let mut shown = printable(start);
-    if start.len() < text.len() {
-        shown.push('…');
-    }
-    shown
 }
 
 /// Why a lock was not acquired.
@@ -382,9 +375,9 @@ pub enum InvalidRequest {
         /// How long it may be.
         max: usize,
     },
-    /// The resource's name begins as the library's own keys do.
+    /// The resource's name, or the key that it makes with the prefix, might be one of the library's own.
     #[error(
-        "the resource's name must not begin with \"quorlock:\", which the library keeps for itself"
+        "the resource's name, with the key prefix before it, must not contain \"quorlock:\", which the library keeps for itself"
     )]
     ResourceReserved,
     /// The owner's description cannot be stored.
@@ -436,6 +429,14 @@ pub enum BuildError {
         bytes: usize,
         /// How long it may be.
         max: usize,
+    },
+    /// Keys with this prefix might be the library's own.
+    #[error(
+        "the key prefix {} must not contain \"quorlock:\", which the library keeps for itself", quoted(.prefix)
+    )]
+    PrefixReserved {
+        /// The prefix.
+        prefix: String,
     },
     /// A node that is spoken of is not in the list.
     #[error("there is no node {} in the list; there are {known}", quoted(.name))]

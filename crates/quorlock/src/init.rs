@@ -9,7 +9,8 @@ mod moving;
 use std::sync::Arc;
 
 use quorlock_core::Counter;
-use quorlock_core::marker::{Adoption, Marker};
+use quorlock_core::marker::{Adoption, Cluster, Marker};
+use quorlock_core::shown::{SETTINGS_MAX, shown};
 
 use self::keys::Change;
 use self::moving::with_others;
@@ -17,7 +18,7 @@ pub use self::moving::{Moving, reconfigure};
 use crate::builder::{ClientBuilder, Survey};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
 use crate::doctor::unfit;
-use crate::error::{BuildError, printable};
+use crate::error::BuildError;
 use crate::node::{Do, NodeConfig, RedisNode};
 
 /// What became of one node.
@@ -148,34 +149,38 @@ pub struct Before {
 pub async fn before(settings: &ClientBuilder, others: &[NodeConfig]) -> Result<Before, InitError> {
     let survey = settings.survey()?;
     let servers = with_others(&survey, settings.survey_of(others)?)?;
-    let new = printable(&survey.rules.cluster.to_string());
+    let new = &survey.rules.cluster;
     let mut old: Vec<(String, Vec<Arc<str>>)> = Vec::new();
     for node in look_at_all(&survey, &servers, false).await {
-        let says = node.facts.as_ref().ok().and_then(marked_for).filter(|text| *text != new);
+        let says = node.facts.as_ref().ok().and_then(|facts| marked_for(facts, new));
         let Some(text) = says else { continue };
         match old.iter_mut().find(|(other, _)| *other == text) {
             Some((_, nodes)) => nodes.push(node.name),
             None => old.push((text, vec![node.name])),
         }
     }
-    Ok(Before { new, old })
+    Ok(Before { new: settings_shown(new), old })
 }
 
-/// The settings that a node's marker names; or its adoption, if it has none.
-fn marked_for(facts: &Facts) -> Option<String> {
+/// The settings that a node's marker names; or its adoption, if it has none. `None`: there are neither, or
+/// these.
+fn marked_for(facts: &Facts, new: &Cluster) -> Option<String> {
+    let other = |cluster: Cluster| (cluster != *new).then(|| settings_shown(&cluster));
     match &facts.marker {
-        Seen::Text(text) => Some(match Marker::parse(text) {
-            Some(marker) => printable(&marker.cluster.to_string()),
-            None => "something that is not this version's".to_owned(),
-        }),
+        Seen::Text(text) => match Marker::parse(text) {
+            Some(marker) => other(marker.cluster),
+            None => Some("something that is not this version's".to_owned()),
+        },
         Seen::Unreadable(_) => Some("something that cannot be read".to_owned()),
         Seen::Nothing => match &facts.adoption {
-            Seen::Text(text) => {
-                Adoption::parse(text).map(|adoption| printable(&adoption.cluster.to_string()))
-            }
+            Seen::Text(text) => other(Adoption::parse(text)?.cluster),
             _ => None,
         },
     }
+}
+
+fn settings_shown(cluster: &Cluster) -> String {
+    shown(&cluster.to_string(), SETTINGS_MAX)
 }
 
 /// What to do about old nodes that were not found.

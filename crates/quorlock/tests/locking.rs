@@ -196,7 +196,7 @@ async fn a_plain_set_nx_client_is_respected_and_respects_us() {
     let error = client.try_acquire("orders").await.unwrap_err();
     assert!(error.is_contended(), "{error}");
     let holder = error.holder().unwrap();
-    assert_eq!(holder.kind, HolderKind::Foreign("uuid-of-another-library".to_owned()));
+    assert_eq!(holder.kind, HolderKind::Foreign("uuid-o…".to_owned()));
     assert!(holder.remaining.is_some());
     no_key_is_left(&nodes[3..]).await;
     for node in &nodes[..3] {

@@ -106,9 +106,10 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
     for node in &nodes {
         run(node, &["SET", "foreign", FOREIGN]);
     }
-    // An error names the foreign holder to the caller who was refused; the log does not.
+    // An error names the beginning of the foreign value to the caller who was refused; the log does not.
     let error = other.try_acquire("foreign").await.unwrap_err();
-    assert!(error.to_string().contains(FOREIGN), "{error}");
+    assert!(error.to_string().contains(&FOREIGN[..6]), "{error}");
+    write!(printed, "{error} {error:?}").unwrap();
 
     for node in &nodes {
         run(node, &["DEL", "orders"]);

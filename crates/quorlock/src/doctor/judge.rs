@@ -6,12 +6,12 @@ mod together;
 use std::time::Duration;
 
 use quorlock_core::info::Info;
+use quorlock_core::shown::{WORD_MAX, shown};
 use quorlock_core::{Failure, FailureKind};
 
 use super::look::{Facts, Looked, Seen};
 use super::{ClockOffset, Finding, NodeReport, Severity, Votes};
 use crate::builder::Survey;
-use crate::error::printable;
 use crate::node::Node as _;
 use standing::is_for_its_kind;
 
@@ -254,7 +254,7 @@ impl Case<'_> {
                 "eviction",
                 format!(
                     "it deletes keys when its memory is full (maxmemory-policy {})",
-                    printable(policy)
+                    shown(policy, WORD_MAX)
                 ),
                 "a lock that is deleted while it is held is granted to a second holder",
                 self.set(&["maxmemory-policy noeviction"]),
@@ -381,7 +381,7 @@ impl Case<'_> {
             (_, Some(policy)) => {
                 format!(
                     "the last writes are lost if the machine stops (appendfsync {})",
-                    printable(policy)
+                    shown(policy, WORD_MAX)
                 )
             }
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use quorlock_core::Failure;
 use quorlock_core::info::Info;
 use quorlock_core::marker::Adoption;
+use quorlock_core::shown::{LINE_MAX, WORD_MAX, shown};
 
 use super::ClockOffset;
 use super::rights::{self, Rights};
@@ -200,7 +201,7 @@ fn text(reply: Reply) -> Result<String, String> {
             String::from_utf8(bytes).map_err(|_| "what is there is not text".to_owned())
         }
         Reply::Text(text) => Ok(text),
-        Reply::Error(error) => Err(crate::error::printable(&error)),
+        Reply::Error(error) => Err(shown(&error, LINE_MAX)),
         _ => Err("an answer that does not fit the question".to_owned()),
     }
 }
@@ -216,7 +217,16 @@ fn replica_address(line: &str) -> Option<String> {
     let (number, told) = line.strip_prefix("slave")?.split_once(':')?;
     number.parse::<u32>().ok()?;
     let find = |name: &str| told.split(',').find_map(|part| part.trim().strip_prefix(name));
-    Some(crate::error::printable(&format!("{}:{}", find("ip=")?, find("port=")?)))
+    address(find("ip=")?, find("port=")?)
+}
+
+/// An address that a server tells; `None` if it is none. It becomes a part of commands that people paste.
+fn address(host: &str, port: &str) -> Option<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
+    let is_host =
+        (1..=255).contains(&host.len()) && host.chars().all(good) && !host.starts_with('-');
+    let port = port.parse::<u16>().ok()?;
+    is_host.then(|| format!("{host}:{port}"))
 }
 
 impl More {
@@ -235,14 +245,31 @@ impl More {
             (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
         });
         Self {
-            software: version.map(|version| format!("{name} {}", crate::error::printable(version))),
+            software: version.map(|version| format!("{name} {}", shown(version, WORD_MAX))),
             version: parts,
             evicted_keys: number("evicted_keys"),
             replicas: number("connected_slaves"),
             replica_addresses: info.lines().filter_map(replica_address).collect(),
             master: find("master_host")
                 .zip(find("master_port"))
-                .map(|(host, port)| crate::error::printable(&format!("{host}:{port}"))),
+                .and_then(|(host, port)| address(host, port)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a server tells of others becomes a part of commands that people paste.
+    #[test]
+    fn an_address_that_is_none_is_not_repeated() {
+        let more = More::parse(
+            "redis_version:7.0\u{1b}]0;x\r\nslave0:ip=$(reboot),port=1\r\nslave1:ip=::1,port=6380,state=online\r\n\
+             slave2:ip=-x,port=7\r\nslave3:ip=a,port=7;reboot\r\nmaster_host:a`reboot`\r\nmaster_port:6379\r\n",
+        );
+        assert_eq!(more.replica_addresses, ["::1:6380"]);
+        assert_eq!(more.master, None);
+        assert_eq!(more.software.as_deref(), Some("Redis 7.0\\u{1b}]0;x"));
     }
 }

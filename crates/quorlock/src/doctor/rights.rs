@@ -3,6 +3,7 @@
 //! Each is tried on a key that nobody else uses: what is answered to the real thing says more than
 //! what is answered to a question about it, and the user who may lock may seldom ask.
 
+use quorlock_core::shown::{LINE_MAX, shown};
 use quorlock_core::{Failure, Token};
 
 use super::acl;
@@ -102,7 +103,7 @@ impl Rights {
                     Nicety => {}
                 }
             } else if *right == "+set" {
-                rights.cannot_write = Some(crate::error::printable(error));
+                rights.cannot_write = Some(shown(error, LINE_MAX));
             }
         }
         rights

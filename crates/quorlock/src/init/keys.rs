@@ -1,9 +1,9 @@
 //! Writing a node's marker and adoption, both in one atomic step.
 
 use quorlock_core::marker::Adoption;
+use quorlock_core::shown::{LINE_MAX, shown};
 
 use crate::builder::Survey;
-use crate::error::printable;
 use crate::node::{Do, Exam, RedisNode, Reply};
 
 const SCRIPT: &str = include_str!("keys.lua");
@@ -49,7 +49,7 @@ impl Change {
         match replies.first() {
             Some(Reply::Int(1)) => Ok(()),
             Some(Reply::Int(0)) => Err("somebody else has changed it meanwhile".to_owned()),
-            Some(Reply::Error(error)) => Err(printable(error)),
+            Some(Reply::Error(error)) => Err(shown(error, LINE_MAX)),
             _ => Err("an answer that does not fit".to_owned()),
         }
     }

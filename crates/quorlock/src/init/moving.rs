@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::marker::{Adoption, Cluster, Marker};
-use quorlock_core::{BootTime, Rules};
+use quorlock_core::shown::{SETTINGS_MAX, WORD_MAX, shown, shown_text};
+use quorlock_core::{BootTime, NODE_COUNT_MAX, Rules};
 
 use super::keys::Change;
 use super::{Done, InitError, Initialized, NodeDone, check, floor, known, written};
@@ -271,7 +272,11 @@ async fn mark(
     if let Seen::Text(text) = &facts.marker {
         // A client of the new settings was faster.
         let is_ours = Marker::parse(text).is_some_and(|marker| marker.cluster == *cluster);
-        return if is_ours { Ok(Done::Marked) } else { Err(format!("it says \"{text}\" now")) };
+        return if is_ours {
+            Ok(Done::Marked)
+        } else {
+            Err(format!("it says \"{}\" now", shown_text(text)))
+        };
     }
     let Seen::Text(text) = &facts.adoption else {
         return Err(
@@ -541,17 +546,24 @@ fn enough_of(
         return Ok(());
     }
     let answered = old.nodes_that(servers, states, |_| true);
-    let (unmarked, missing) = old
+    let (unmarked, missing): (Vec<String>, Vec<String>) = old
         .names
         .iter()
         .filter(|name| !found.contains(*name))
         .cloned()
         .partition(|name| answered.contains(name));
     Err(InitError::OldNodes {
-        old: old.text.clone(),
+        old: shown(&old.text, SETTINGS_MAX),
         reached: found.len(),
         needed: old.needed(),
-        missing,
-        unmarked,
+        missing: names_shown(missing),
+        unmarked: names_shown(unmarked),
     })
+}
+
+/// Names from others' markers, which may be anything: the first of them.
+fn names_shown(names: Vec<String>) -> Vec<String> {
+    let more = names.len().saturating_sub(NODE_COUNT_MAX);
+    let first = names.iter().take(NODE_COUNT_MAX).map(|name| shown(name, WORD_MAX));
+    first.chain((more > 0).then(|| format!("{more} more"))).collect()
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
+use quorlock_core::shown::{SETTINGS_MAX, shown, shown_text};
 
 use super::{Case, Error, LACKS_RIGHTS, Note, Warning, redis_cli, seconds};
 use crate::doctor::look::{Facts, Seen};
 use crate::doctor::{Finding, Severity, Votes};
-use crate::error::printable;
 
 /// Why a key of the library's own matters.
 const OWN_KEY: &str = "it is the library's own: what it says decides whether votes count";
@@ -183,7 +183,7 @@ impl Case<'_> {
         Finding {
             severity: Error,
             check: "configuration",
-            what: format!("{how} {}, but here it is {ours}", printable(&theirs.to_string())),
+            what: format!("{how} {}, but here it is {ours}", shown(&theirs.to_string(), SETTINGS_MAX)),
             why: "clients that do not agree about nodes, quorum and longest ttl can hold one lock at the same time",
             fix: "give all clients the same settings; or, to change them, quorlock init --reconfigure"
                 .to_owned(),
@@ -261,6 +261,5 @@ pub(super) fn is_for_its_kind(error: &str, info: &Info) -> bool {
 }
 
 fn quoted(text: &str) -> String {
-    let shown: String = text.chars().take(80).collect();
-    format!("\"{}\", which is not this version's", printable(&shown))
+    format!("\"{}\", which is not this version's", shown_text(text))
 }

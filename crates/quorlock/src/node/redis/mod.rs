@@ -40,6 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use quorlock_core::shown::{LINE_MAX, shown};
 use quorlock_core::{Answer, Command, Failure, FailureKind, Key};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -57,7 +58,6 @@ pub(super) use self::target::Target;
 use self::tls::Encryption;
 use self::wire::Wire;
 use super::{Answers, Batch, BoxFuture, News, Node, NodeConfig, NodeConfigError, NodeState};
-use crate::error::printable;
 
 /// A node that is a real server: Redis from 6.2 on, or Valkey.
 ///
@@ -454,5 +454,5 @@ fn is_released(commands: &[Command]) -> bool {
 /// know, a password or a token among them: that part is left out.
 fn for_people(text: &str) -> String {
     let text = text.split(", with args beginning with").next().unwrap_or_default();
-    printable(text.trim()).chars().take(160).collect()
+    shown(text.trim(), LINE_MAX)
 }

@@ -1,0 +1,133 @@
+//! What others wrote, made fit for people: no character that a terminal or a log would take for more than
+//! text, no more than so many characters, and no token that is whole.
+//!
+//! Whatever a node says or stores goes through here before it is shown: error replies, `INFO`, markers and
+//! adoptions of others, the values of keys.
+
+use alloc::string::String;
+
+/// So many characters of a line that others wrote are shown, such as an error.
+pub const LINE_MAX: usize = 160;
+
+/// So many of one word, such as a name or a version.
+pub const WORD_MAX: usize = 64;
+
+/// So many of the settings of other clients, which have the names of all their nodes.
+pub const SETTINGS_MAX: usize = 1000;
+
+/// So many of a token are shown, at its beginning.
+const TOKEN_SHOWN: usize = 6;
+
+/// As many hexadecimal digits in a row may be a token.
+const TOKEN_DIGITS: usize = 32;
+
+/// A value of so many characters is shown whole: nobody locks with a token that can be guessed.
+const WHOLE_MAX: usize = 8;
+
+/// The text without what a terminal or a log would take for more than text, and of what looks like a token
+/// the beginning; cut to `max` characters, and then one that says so.
+///
+/// ```
+/// use quorlock_core::shown::shown;
+/// assert_eq!(shown("a\x1b[2J \"b\"", 80), "a\\u{1b}[2J \"b\"");
+/// assert_eq!(shown("nodes=a,b,c", 7), "nodes=a…");
+/// assert_eq!(shown("holds 0123456789abcdef0123456789abcdef01234567", 80), "holds 012345…");
+/// ```
+pub fn shown(text: &str, max: usize) -> String {
+    let mut shown = String::new();
+    let mut left = max;
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let digits = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
+        let (size, piece) = match (digits, c) {
+            (TOKEN_DIGITS.., _) => {
+                let mut start = String::from(&rest[..TOKEN_SHOWN]);
+                start.push('…');
+                (digits, start)
+            }
+            (1.., _) => (digits, String::from(&rest[..digits])),
+            // Quotes stay as they are: nothing here is read again.
+            (0, '\'' | '"' | '\\') => (1, String::from(c)),
+            (0, c) => (c.len_utf8(), c.escape_debug().collect()),
+        };
+        let count = piece.chars().count();
+        if count > left {
+            shown.extend(piece.chars().take(if digits > 0 { left } else { 0 }));
+            if !shown.ends_with('…') {
+                shown.push('…');
+            }
+            return shown;
+        }
+        shown.push_str(&piece);
+        left -= count;
+        rest = &rest[size..];
+    }
+    shown
+}
+
+/// The value of a key that others hold: of all that may be somebody's token the beginning.
+///
+/// ```
+/// use quorlock_core::shown::shown_value;
+/// assert_eq!(shown_value(b"build-7"), "build-7");
+/// assert_eq!(shown_value(b"6b1e64a6-9c28-4b1f-8f0e-3a6d6c1f0c11"), "6b1e64…");
+/// ```
+pub fn shown_value(value: &[u8]) -> String {
+    // No more of it is looked at than may be shown.
+    let start = String::from_utf8_lossy(&value[..value.len().min(4 * (WHOLE_MAX + 1))]);
+    match start.chars().count() {
+        ..=WHOLE_MAX => shown(&start, 10 * WHOLE_MAX),
+        _ => {
+            let token: String = start.chars().take(TOKEN_SHOWN).collect();
+            let mut shown = shown(&token, 10 * TOKEN_SHOWN);
+            shown.push('…');
+            shown
+        }
+    }
+}
+
+/// What a key of the library's own holds that is no text of this version: that of a later version, or
+/// something else, which may be somebody's token.
+///
+/// ```
+/// use quorlock_core::shown::shown_text;
+/// assert_eq!(shown_text("quorlock 2 nodes=a,b"), "quorlock 2 nodes=a,b");
+/// assert_eq!(shown_text("something else"), "someth…");
+/// ```
+pub fn shown_text(text: &str) -> String {
+    if text.starts_with("quorlock ") { shown(text, LINE_MAX) } else { shown_value(text.as_bytes()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+
+    #[test]
+    fn nothing_is_left_that_a_terminal_would_obey() {
+        for c in (0..0x1_1000).chain(0xe_0000..0xe_1000).filter_map(char::from_u32) {
+            let shown = shown(&format!("x{c}x"), 80);
+            let is_plain =
+                |c: char| !c.is_control() && !"\u{202e}\u{2066}\u{200b}\u{feff}".contains(c);
+            assert!(shown.chars().all(is_plain), "{c:?}: {shown}");
+        }
+    }
+
+    #[test]
+    fn it_is_never_longer_than_it_may_be_and_never_has_a_token() {
+        let token = "0123456789abcdef0123456789ABCDEF01234567";
+        for max in 0..200 {
+            for text in
+                ["\u{1b}".repeat(70_000), token.repeat(2000), "é".repeat(300), "ab".repeat(9)]
+            {
+                let shown = shown(&text, max);
+                assert!(shown.chars().count() <= max + 1, "{max}: {shown}");
+                assert!(!shown.contains(token));
+            }
+        }
+        assert_eq!(shown_value(token.as_bytes()), "012345…");
+        assert_eq!(shown_value("ünïcödé!".as_bytes()), "ünïcödé!");
+        assert_eq!(shown_value(&[0xff; 40]), "\u{fffd}".repeat(6) + "…");
+        assert_eq!(shown(token, 4), "0123…");
+    }
+}
