@@ -103,7 +103,20 @@ type Wrong = (&'static [&'static str], &'static [(&'static str, &'static str)], 
 
 const WRONG: &[Wrong] = &[
     (&["run", "", "--", "true"], &[], 64, "the resource must have a name"),
-    (&["run", "quorlock:x", "--", "true"], &[], 64, "must not begin with \"quorlock:\""),
+    (&["run", "quorlock:x", "--", "true"], &[], 64, "must not contain \"quorlock:\""),
+    (&["status", "app:quorlock:node"], &[], 64, "must not contain \"quorlock:\""),
+    (
+        &["run", "--key-prefix", "quorlock:", "k", "--", "true"],
+        &[],
+        64,
+        "must not contain \"quorlock:\"",
+    ),
+    (
+        &["run", "--key-prefix", "quor", "lock:x", "--", "true"],
+        &[],
+        64,
+        "must not contain \"quorlock:\"",
+    ),
     (&["run", "k", "--ttl", "0s", "--", "true"], &[], 64, "ttl (0ns) must be at least"),
     (
         &["run", "k", "--max-ttl", "0s", "--", "true"],

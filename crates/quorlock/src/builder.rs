@@ -138,10 +138,21 @@ impl ClientBuilder {
     }
 
     /// What stands before every resource to make its key. Default: nothing, so that other libraries
-    /// that lock the same name are excluded. At most 1024 bytes.
+    /// that lock the same name are excluded. At most 1024 bytes, without `quorlock:` in them.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
+    }
+
+    fn check_prefix(&self) -> Result<(), BuildError> {
+        if self.prefix.len() > PREFIX_BYTES_MAX {
+            let bytes = self.prefix.len();
+            return Err(BuildError::PrefixTooLong { bytes, max: PREFIX_BYTES_MAX });
+        }
+        if self.prefix.contains(RESERVED) {
+            return Err(BuildError::PrefixReserved { prefix: self.prefix.clone() });
+        }
+        Ok(())
     }
 
     /// The ttl of locks, unless a call says otherwise; see [`Acquire::ttl`](crate::Acquire::ttl).
@@ -312,10 +323,7 @@ impl ClientBuilder {
     /// ```
     pub fn build(self) -> Result<Client, BuildError> {
         let timing = self.defaults.check()?;
-        if self.prefix.len() > PREFIX_BYTES_MAX {
-            let bytes = self.prefix.len();
-            return Err(BuildError::PrefixTooLong { bytes, max: PREFIX_BYTES_MAX });
-        }
+        self.check_prefix()?;
         let quorum_of = |count| match self.quorum {
             Some(needed) => Quorum::new(count, needed),
             None => Quorum::majority(count),

@@ -90,15 +90,18 @@ impl Shared {
     /// The key under which a resource is stored; without a prefix, the very same text.
     pub(crate) fn key(&self, resource: &Arc<str>) -> Result<Arc<str>, InvalidRequest> {
         check_resource(resource)?;
-        Ok(match &*self.prefix {
-            "" => resource.clone(),
-            prefix => format!("{prefix}{resource}").into(),
-        })
+        if self.prefix.is_empty() {
+            return Ok(resource.clone());
+        }
+        let key = format!("{}{resource}", self.prefix);
+        // Also where one half of the word is in the prefix.
+        if key.contains(RESERVED) { Err(InvalidRequest::ResourceReserved) } else { Ok(key.into()) }
     }
 }
 
 /// Whether this can be the name of a resource: what [`Client::acquire`] checks first. It has 1 to
-/// [`RESOURCE_BYTES_MAX`] bytes, any of them, and does not begin with `quorlock:`.
+/// [`RESOURCE_BYTES_MAX`] bytes, any of them, and does not contain `quorlock:`, nor may it with the key prefix
+/// before it: all keys of the library's own do, whatever their clients' prefixes, so none of them is a lock's.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -110,13 +113,14 @@ pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
         let bytes = resource.len();
         return Err(InvalidRequest::ResourceTooLong { bytes, max: RESOURCE_BYTES_MAX });
     }
-    if resource.starts_with(RESERVED) {
+    if resource.contains(RESERVED) {
         return Err(InvalidRequest::ResourceReserved);
     }
     Ok(())
 }
 
-/// What the library's own keys begin with, behind the prefix.
+/// What the library's own keys begin with, behind the prefix. No prefix and no lock's key contains it: else a
+/// key `app:quorlock:node` would be the marker of those with the prefix `app:`.
 pub(crate) const RESERVED: &str = "quorlock:";
 
 /// The longest name of a resource, in bytes.

@@ -28,6 +28,42 @@ fn refused(builder: ClientBuilder) -> String {
     builder.build().unwrap_err().to_string()
 }
 
+const RESERVED: &str = "the resource's name, with the key prefix before it, must not contain \
+     \"quorlock:\", which the library keeps for itself";
+
+/// No prefix and no resource make a key that is the library's own, for this prefix or another.
+#[tokio::test]
+async fn no_lock_has_a_key_of_the_librarys_own() {
+    for prefix in ["quorlock:", "app:quorlock:", "quorlock:fence:", "my-quorlock:x"] {
+        let refused = memory().key_prefix(prefix).build().unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "the key prefix \"{prefix}\" must not contain \"quorlock:\", which the library keeps for itself"
+            )
+        );
+        let servers = Client::builder().nodes(["redis://127.0.0.1:1"]).key_prefix(prefix);
+        assert!(quorlock::doctor::examine(&servers).await.is_err(), "also where nothing is locked");
+    }
+    for (prefix, resource) in [
+        ("app:quor", "lock:node"),
+        ("quorlock", ":adopt"),
+        ("a", "quorlock:database"),
+        ("", "app:quorlock:adopt"),
+    ] {
+        let client = memory().key_prefix(prefix).build().unwrap();
+        assert_eq!(client.acquire(resource).await.unwrap_err().to_string(), RESERVED);
+        assert!(client.inspect(resource).await.is_err());
+        assert!(client.stats().nodes.iter().all(|node| node.commands == 0), "nothing was sent");
+    }
+    for (prefix, resource) in
+        [("quorlock-app:", "node"), ("app:", "quorlock"), ("quorlock", "/x:y")]
+    {
+        let client = memory().key_prefix(prefix).build().unwrap();
+        assert!(client.try_acquire(resource).await.is_ok(), "{prefix}{resource}");
+    }
+}
+
 #[tokio::test]
 async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
     let client = memory().build().unwrap();
@@ -39,11 +75,9 @@ async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
         (client.acquire(""), "the resource must have a name; an empty one cannot be locked"),
         (client.try_acquire(""), "the resource must have a name; an empty one cannot be locked"),
         (client.acquire(&long), "the resource's name has 4097 bytes; at most 4096 are possible"),
-        (
-            client.acquire("quorlock:node"),
-            "the resource's name must not begin with \"quorlock:\", which the library keeps for \
-             itself",
-        ),
+        (client.acquire("quorlock:node"), RESERVED),
+        (client.acquire("app:quorlock:node"), RESERVED),
+        (client.try_acquire("app:quorlock:fence:orders"), RESERVED),
         (orders().ttl(Duration::ZERO), "ttl (0ns) must be at least 100ms"),
         (orders().ttl(99 * MS), "ttl (99ms) must be at least 100ms"),
         (orders().ttl(31 * SECOND), "ttl (31s) must not be above max_ttl (30s)"),
@@ -352,7 +386,7 @@ async fn a_refusal_tells_the_story_node_by_node() {
         error.to_string(),
         "lock \"orders\" not acquired after 1 attempt in 0.0ns: node a refused (held by api-7:41, \
          4.1s left), node b refused (held by a client without a name, 4.0s left), node c refused \
-         (held by the foreign value \"uuid\\u{1b}[2J \"x\"\", without expiry), node d was not \
+         (held by the foreign value \"uuid\\u{1b}[…\", without expiry), node d was not \
          waited for beyond 0.0ns, node e was not waited for beyond 0.0ns"
     );
     assert_eq!(error.holder().unwrap().to_string(), "api-7:41, 4.1s left");
@@ -370,6 +404,6 @@ async fn a_refusal_tells_the_story_node_by_node() {
     // What is long is cut.
     nodes[0].insert("long", "x".repeat(100), None);
     let seen = client.inspect("long").await.unwrap();
-    let expected = format!("a held by the foreign value \"{}…\", without expiry", "x".repeat(80));
+    let expected = format!("a held by the foreign value \"{}…\", without expiry", "x".repeat(6));
     assert_eq!(seen.nodes[0].to_string(), expected);
 }

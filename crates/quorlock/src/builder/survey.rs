@@ -23,6 +23,7 @@ pub(crate) struct Survey {
 impl ClientBuilder {
     /// What a client of these settings would be; nothing is sent.
     pub(crate) fn survey(&self) -> Result<Survey, BuildError> {
+        self.check_prefix()?;
         let timing = self.survey_timing()?;
         let servers = self.make_servers(&timing)?;
         check_names(servers.iter().map(RedisNode::name))?;
