@@ -50,6 +50,12 @@ pub mod doctor;
 mod driver;
 mod error;
 mod guard;
+/// For the fuzz targets alone.
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::node::fuzzing::*;
+}
 pub mod init;
 mod inspect;
 #[cfg(quorlock_mutants)]

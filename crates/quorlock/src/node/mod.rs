@@ -27,6 +27,8 @@ pub use self::memory::MemoryNode;
 pub(crate) use self::news::Inbox;
 pub use self::news::News;
 pub use self::redis::RedisNode;
+#[cfg(fuzzing)]
+pub(crate) use self::redis::fuzzing;
 pub(crate) use self::redis::{Do, Exam, Reply};
 pub use quorlock_core::{
     Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, Proof, Value,

@@ -24,6 +24,8 @@
 
 mod connect;
 mod exam;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod proof;
 mod registration;
 mod resp;

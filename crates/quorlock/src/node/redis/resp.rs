@@ -28,7 +28,7 @@ pub(super) const BYTES_KEPT: usize = 64 * 1024;
 const VALUE_MAX: usize = 512 * 1024 * 1024;
 
 /// No reply that anything here asks for is larger, long values aside.
-const REPLY_MAX: usize = 128 * 1024;
+pub(super) const REPLY_MAX: usize = 128 * 1024;
 
 /// Lists within lists within lists, and that is it.
 const DEPTH_MAX: usize = 8;
@@ -84,6 +84,8 @@ pub(super) struct Malformed;
 pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
     let mut reader = Reader { input, at: 0, surplus: 0 };
     match reader.reply(0) {
+        // So it is the same whether it comes at once or in parts.
+        Ok(_) if reader.at > REPLY_MAX => Err(Malformed),
         Ok(reply) => Ok(Found::Reply { reply, length: reader.at, surplus: reader.surplus }),
         Err(Stop::Part { needed }) if needed <= REPLY_MAX => Ok(Found::Part { needed }),
         Err(_) => Err(Malformed),

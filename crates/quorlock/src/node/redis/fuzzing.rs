@@ -1,0 +1,334 @@
+//! What must hold of everything that is read from a server, whatever it says: the bodies of the fuzz targets
+//! in `fuzz/`, which the tests here run on some ten thousand inputs of their own.
+
+#![allow(unreachable_pub, reason = "public where cargo-fuzz builds it, and nowhere else")]
+#![allow(missing_docs, clippy::panic, reason = "each says what it asserts")]
+
+use quorlock_core::info::Info;
+use quorlock_core::marker::{Adoption, Cluster, Marker};
+use quorlock_core::shown::{LINE_MAX, shown, shown_text, shown_value};
+
+use super::resp::{self, Found, Malformed, Reply};
+
+/// Inputs are split at no more places than this; long ones at fewer, such that so many bytes are read.
+const SPLITS_MAX: usize = 256;
+const READ_MAX: usize = 1024 * 1024;
+
+/// Replies: no panic, nothing invented, no more memory than was received is worth, and the same replies
+/// wherever the input is split.
+pub fn replies(data: &[u8]) {
+    let whole = read_in_parts(&[data]);
+    let splits = SPLITS_MAX.min(READ_MAX / data.len().max(1)).max(1);
+    let step = data.len() / splits + 1;
+    for place in (0..data.len()).step_by(step) {
+        let (start, end) = data.split_at(place);
+        assert_eq!(read_in_parts(&[start, end]), whole, "split at {place}");
+    }
+    let pieces: Vec<&[u8]> = data.chunks(step.max(3)).collect();
+    assert_eq!(read_in_parts(&pieces), whole, "in pieces of {}", step.max(3));
+}
+
+/// What is written is read again as it was.
+pub fn commands(data: &[u8]) {
+    let data = &data[..data.len().min(16 * 1024)];
+    let words: Vec<&[u8]> = data.split(|byte| *byte == b'|').collect();
+    let mut out = Vec::new();
+    resp::write(&mut out, &words);
+    let list = Reply::List(words.iter().map(|word| Reply::Bytes(word.to_vec())).collect());
+    let found = Found::Reply { reply: list, length: out.len(), surplus: 0 };
+    match resp::read(&out) {
+        Ok(read) => assert_eq!(read, found),
+        // So many words that they are longer than any reply may be.
+        Err(Malformed) => assert!(out.len() > resp::REPLY_MAX, "{} bytes", out.len()),
+    }
+}
+
+/// Replies as the wire reads them when these parts come one after the other, and whether all was well.
+fn read_in_parts(parts: &[&[u8]]) -> (Vec<Reply>, bool) {
+    let (mut input, mut replies): (Vec<u8>, Vec<Reply>) = Default::default();
+    let (mut at, mut needed, mut surplus) = (0, 1, 0);
+    for part in parts {
+        input.extend_from_slice(part);
+        loop {
+            let skipped = surplus.min(input.len() - at);
+            (surplus, at) = (surplus - skipped, at + skipped);
+            if input.len() - at < needed {
+                break;
+            }
+            match resp::read(&input[at..]) {
+                Err(Malformed) => return (replies, false),
+                Ok(Found::Part { needed: more }) => {
+                    assert!(more > input.len() - at, "it would be looked at for ever");
+                    needed = more;
+                    break;
+                }
+                Ok(Found::Reply { reply, length, surplus: rest }) => {
+                    assert!(length <= input.len() - at, "of what is not there");
+                    assert!(held_by(&reply) <= 64 * length + 32 * 1024, "memory for nothing");
+                    (at, needed, surplus) = (at + length, 1, rest);
+                    replies.push(reply);
+                }
+            }
+        }
+    }
+    (replies, true)
+}
+
+/// So many bytes of memory a reply has, beside itself.
+fn held_by(reply: &Reply) -> usize {
+    match reply {
+        Reply::Text(text) | Reply::Error(text) => text.capacity(),
+        Reply::Bytes(bytes) => bytes.capacity(),
+        Reply::List(list) | Reply::Push(list) => {
+            list.capacity() * size_of::<Reply>() + list.iter().map(held_by).sum::<usize>()
+        }
+        Reply::Okay | Reply::Int(_) | Reply::Nil => 0,
+    }
+}
+
+/// Markers: what is read is written and read again as it was, and so are names of any kind.
+pub fn marker(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Some(marker) = Marker::parse(&text) {
+        assert_eq!(Marker::parse(&marker.to_string()), Some(marker));
+    }
+    let cluster = Cluster::new(text.split('\n'), data.len(), data.len() as u64);
+    let marker = Marker { cluster, run_id: "0d2f".into(), promoted_at: -1, floor: 7 };
+    assert_eq!(Marker::parse(&marker.to_string()), Some(marker));
+    is_fit_to_be_shown(&text);
+}
+
+/// Adoptions likewise.
+pub fn adoption(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Some(adoption) = Adoption::parse(&text) {
+        assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption));
+    }
+    let cluster = Cluster::new(text.split('\n'), data.len(), data.len() as u64);
+    let run_id = "0d2f".into();
+    let adoption = Adoption { cluster, run_id, promoted_at: 3, floor: 7, wait_ms: u64::MAX };
+    assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption));
+}
+
+/// `INFO`: no panic, and what it says fits into a marker.
+pub fn info(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(info) = Info::parse(&text) else { return };
+    let cluster = Cluster::new(["a"], 1, 30_000);
+    let promoted_at = info.promoted_at.unwrap_or(-1);
+    let marker = Marker { cluster, run_id: info.run_id, promoted_at, floor: 0 };
+    assert_eq!(Marker::parse(&marker.to_string()), Some(marker));
+}
+
+fn is_fit_to_be_shown(text: &str) {
+    for shown in [shown(text, LINE_MAX), shown_text(text), shown_value(text.as_bytes())] {
+        assert!(shown.chars().count() <= LINE_MAX + 1, "{shown}");
+        assert!(!shown.contains(char::is_control), "{shown:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use super::*;
+
+    /// Run again what failed with this, set to the seed that was printed.
+    const SEED_VARIABLE: &str = "QUORLOCK_FUZZ_SEED";
+
+    const INPUTS: u64 = 2_000;
+
+    struct Random(u64);
+
+    impl Random {
+        fn word(&mut self) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            word ^ (word >> 31)
+        }
+
+        fn below(&mut self, bound: usize) -> usize {
+            (self.word() % bound as u64) as usize
+        }
+
+        fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+            from[self.below(from.len())]
+        }
+
+        fn bytes(&mut self, most: usize) -> Vec<u8> {
+            (0..self.below(most + 1)).map(|_| self.word() as u8).collect()
+        }
+
+        /// Something that is a reply, mostly.
+        fn reply(&mut self, depth: usize, out: &mut Vec<u8>) {
+            let kinds = if depth < 4 { 14 } else { 9 };
+            match self.below(kinds) {
+                0 => out.extend(b"+OK\r\n"),
+                1 => out.extend(b"-ERR no\r\n"),
+                2 => out.extend(format!(":{}\r\n", self.word() as i64).bytes()),
+                3 => out.extend(
+                    self.pick(&["_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", ",1.5\r\n"]).bytes(),
+                ),
+                4..=8 => {
+                    let bytes = self.bytes(20);
+                    let mark = self.pick(&["$", "=", "!"]);
+                    out.extend(format!("{mark}{}\r\n", bytes.len()).bytes());
+                    out.extend(bytes);
+                    out.extend(b"\r\n");
+                }
+                kind => {
+                    let count = self.below(5);
+                    let (mark, parts) = match kind {
+                        9 | 10 => ("*", count),
+                        11 => ("~", count),
+                        12 => (">", count),
+                        _ => (self.pick(&["%", "|"]), 2 * count),
+                    };
+                    out.extend(format!("{mark}{count}\r\n").bytes());
+                    (0..parts).for_each(|_| self.reply(depth + 1, out));
+                }
+            }
+        }
+
+        fn stream(&mut self) -> Vec<u8> {
+            let mut out = Vec::new();
+            match self.below(300) {
+                0 => return self.bytes(200),
+                // Longer than what is kept, or than anything may be.
+                1 => {
+                    let size = resp::BYTES_KEPT - 5 + self.below(100);
+                    out.extend(format!("${size}\r\n{}\r\n:1\r\n", "x".repeat(size)).bytes());
+                    return out;
+                }
+                2 => {
+                    let size = resp::REPLY_MAX - 5 + self.below(10);
+                    out.extend(format!("+{}\r\n:1\r\n", "x".repeat(size)).bytes());
+                    return out;
+                }
+                _ => {}
+            }
+            (0..1 + self.below(6)).for_each(|_| self.reply(0, &mut out));
+            self.spoil(out)
+        }
+
+        /// Half of the time a few bytes are others, or it is cut.
+        fn spoil(&mut self, mut text: Vec<u8>) -> Vec<u8> {
+            if self.below(2) == 0 || text.is_empty() {
+                return text;
+            }
+            for _ in 0..1 + self.below(3) {
+                let place = self.below(text.len());
+                match self.below(4) {
+                    0 => text[place] = self.word() as u8,
+                    1 => text.insert(place, b"0123456789-\r\n =,:"[self.below(17)]),
+                    2 => drop(text.remove(place)),
+                    _ => text.truncate(place + 1),
+                }
+                if text.is_empty() {
+                    break;
+                }
+            }
+            text
+        }
+
+        fn text(&mut self, adoption: bool) -> Vec<u8> {
+            let names: Vec<String> = (0..self.below(6))
+                .map(|_| String::from_utf8_lossy(&self.bytes(8)).into_owned())
+                .collect();
+            let cluster = Cluster::new(names, self.below(9), self.word() >> self.below(64));
+            let run_id = self.pick(&["0d2f", "x", "a=b", "run_id=run_id="]).into();
+            let (promoted_at, floor) = (self.word() as i64, self.word());
+            let text = if adoption {
+                let wait_ms = self.word();
+                Adoption { cluster, run_id, promoted_at, floor, wait_ms }.to_string()
+            } else {
+                Marker { cluster, run_id, promoted_at, floor }.to_string()
+            };
+            self.spoil(text.into_bytes())
+        }
+
+        fn info(&mut self) -> Vec<u8> {
+            let mut text = String::from("# Server\r\n");
+            for line in [
+                "run_id:0d2f",
+                "uptime_in_seconds:61",
+                "role:master",
+                "redis_mode:standalone",
+                "loading:0",
+                "master_replid2:0000",
+                "second_repl_offset:-1",
+                "maxmemory:0",
+                "maxmemory_policy:noeviction",
+                "server_time_usec:1795201160638971",
+                "aof_enabled:1",
+            ] {
+                if self.below(20) > 0 {
+                    text.push_str(line);
+                    text.push_str(self.pick(&["\r\n", "\r\n", "\r\n", "\n", " ", "9\r\n"]));
+                }
+            }
+            self.spoil(text.into_bytes())
+        }
+    }
+
+    /// A body, and what makes its inputs.
+    type Target = (&'static str, fn(&[u8]), fn(&mut Random) -> Vec<u8>);
+
+    const TARGETS: [Target; 5] = [
+        ("replies", replies, Random::stream),
+        ("commands", commands, |random| random.bytes(300)),
+        ("marker", marker, |random| random.text(false)),
+        ("adoption", adoption, |random| random.text(true)),
+        ("info", info, Random::info),
+    ];
+
+    fn run(seed: u64) {
+        println!("{SEED_VARIABLE}={seed}");
+        for (name, body, input) in TARGETS {
+            let mut random = Random(seed);
+            for number in 0..INPUTS {
+                let input = input(&mut random);
+                let held = std::panic::catch_unwind(|| body(&input));
+                if held.is_err() {
+                    let shown = input.escape_ascii().to_string();
+                    let shown = &shown[..shown.len().min(2000)];
+                    panic!("{name}, input {number} of seed {seed}: {shown}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pinned_inputs_do_no_harm() {
+        run(1);
+    }
+
+    #[test]
+    fn inputs_of_the_day_do_no_harm() {
+        let now =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+        let given = std::env::var(SEED_VARIABLE).ok();
+        run(given.map_or(now, |seed| seed.parse().unwrap()));
+    }
+
+    /// The inputs are such that there is something to be found: most are read, many are not.
+    #[test]
+    fn inputs_are_of_both_kinds() {
+        let mut random = Random(1);
+        let (mut good, mut bad, mut markers, mut infos) = (0, 0, 0, 0);
+        for _ in 0..2000 {
+            let (replies, well) = read_in_parts(&[&random.stream()]);
+            good += usize::from(well && !replies.is_empty());
+            bad += usize::from(!well);
+            let text = random.text(false);
+            markers += usize::from(Marker::parse(&String::from_utf8_lossy(&text)).is_some());
+            let info = random.info();
+            infos += usize::from(Info::parse(&String::from_utf8_lossy(&info)).is_ok());
+        }
+        assert!(
+            good > 500 && bad > 200 && markers > 500 && infos > 300,
+            "{good} {bad} {markers} {infos}"
+        );
+    }
+}
