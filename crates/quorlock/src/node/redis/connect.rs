@@ -197,7 +197,7 @@ impl Greeting {
                 }
                 // In another database the locks would be others' than they say.
                 (Purpose::Database, Reply::Error(error)) => return Err(refused(&error)),
-                (Purpose::Login, Reply::List(about)) if !resp2 => {
+                (Purpose::Login, Reply::List(about)) if !resp2 && speaks_resp3(&about) => {
                     skills.sections = tells_sections(&about);
                 }
                 (Purpose::LoggedIn, Reply::Error(_)) => {}
@@ -214,6 +214,16 @@ impl Greeting {
         }
         Ok(skills)
     }
+}
+
+/// Whether it says that it speaks RESP3 from now on: what answers `HELLO` with a list of whatever else does not.
+fn speaks_resp3(about: &[Reply]) -> bool {
+    let is_proto = |name: &Reply| match name {
+        Reply::Bytes(name) => name == b"proto",
+        Reply::Text(name) => name == "proto",
+        _ => false,
+    };
+    about.chunks_exact(2).any(|pair| is_proto(&pair[0]) && pair[1] == Reply::Int(3))
 }
 
 /// Whether the server can be asked for several sections of its `INFO` at a time, as from version 7.0 on.
@@ -303,7 +313,17 @@ mod tests {
     async fn who_says_ok_to_hello_does_not_speak_resp3() {
         let map = "%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n";
         assert!(after_login(false, map).await.is_ok());
-        for answer in ["+OK\r\n", "+PONG\r\n", ":3\r\n", "$2\r\nOK\r\n", "_\r\n", "$-1\r\n"] {
+        for answer in [
+            "+OK\r\n",
+            "+PONG\r\n",
+            ":3\r\n",
+            "$2\r\nOK\r\n",
+            "_\r\n",
+            "$-1\r\n",
+            "*2\r\n+HELLO\r\n:3\r\n",
+            "*0\r\n",
+            "%1\r\n+proto\r\n:2\r\n",
+        ] {
             let refused = after_login(false, answer).await.err();
             let Some(NotConnected::Because(failure)) = refused else { panic!("{answer:?}") };
             assert_eq!(failure.detail(), Some("this is no Redis or Valkey"), "{answer:?}");
