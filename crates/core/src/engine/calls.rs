@@ -439,6 +439,13 @@ impl Engine {
         };
         let call = &mut timed.record;
         if matches!(call.last, Some((WhyNot::Unsafe, _))) {
+            if call.is_to_end(now) && self.settles_by(lock, now).is_some() {
+                // Nodes are still being looked at, and the call waits for that: what has just failed
+                // was no attempt yet of those that it may make.
+                if let Some(timed) = self.calls.get_mut(&lock) {
+                    timed.record.attempts = timed.record.attempts.saturating_sub(1);
+                }
+            }
             return self.await_trust(lock, now, out);
         }
         call.note_free_in(now);

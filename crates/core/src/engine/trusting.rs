@@ -202,7 +202,7 @@ impl Engine {
 
     /// Until when a call lets what has been asked about trust be answered, however short its wait is; `None`:
     /// there is nothing to wait for, or it has waited for long enough.
-    fn settles_by(&mut self, lock: LockId, now: Reading) -> Option<BootTime> {
+    pub(super) fn settles_by(&mut self, lock: LockId, now: Reading) -> Option<BootTime> {
         let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else {
             return None;
         };
