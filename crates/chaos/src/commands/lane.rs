@@ -55,8 +55,6 @@ pub(crate) struct Entry {
     pub(crate) keeper: Option<Pid>,
     /// When it said so.
     pub(crate) acquired: Option<Time>,
-    /// For how long its command runs.
-    pub(crate) span: Time,
     /// It has the lock, as far as it has told.
     pub(crate) is_held: bool,
     pub(crate) run: Run,
@@ -118,8 +116,8 @@ fn one(world: &Arc<World>, machine: usize, random: &mut Random) {
     let is_chaos = world.is(CHAOS);
     let key = random.index(KEYS.len());
     let kind = random.pick(&Kind::ALL);
-    let ms = match is_chaos && random.percent(60) {
-        true => random.between(TTL, 5 * TTL / 2),
+    let ms = match is_chaos && random.percent(45) {
+        true => random.between(TTL, 2 * TTL),
         false => random.between(50 * MS, 400 * MS),
     };
     let is_stalled = is_chaos && random.percent(12);
@@ -128,8 +126,8 @@ fn one(world: &Arc<World>, machine: usize, random: &mut Random) {
         Run { key, is_stalled, fault: is_stalled.then_some(Fault::StallReader), ..Run::default() };
     let id = {
         let mut book = world.book();
-        let (keeper, acquired, span) = (None, None, ms);
-        let entry = Entry { machine, kind, keeper, acquired, span, is_held: false, run: run_of };
+        let entry =
+            Entry { machine, kind, keeper: None, acquired: None, is_held: false, run: run_of };
         book.runs.push(entry);
         book.runs.len() - 1
     };

@@ -73,19 +73,6 @@ impl Fault {
         }
     }
 
-    /// How much longer a command should run that is struck: so long that it shows if it is not ended.
-    pub(crate) const fn wants(self) -> Time {
-        match self {
-            Self::DeleteMinority | Self::DeleteMajority | Self::Overwrite => TTL * 9 / 10,
-            _ => TTL / 2,
-        }
-    }
-
-    /// Whether a command should be struck that is more than one process.
-    pub(crate) const fn wants_many(self) -> bool {
-        matches!(self, Self::KillGuardian | Self::StopGuardian)
-    }
-
     /// It is done to the processes of one `quorlock run`, which is spared all else of the kind.
     pub(crate) const fn is_to_processes(self) -> bool {
         matches!(
@@ -123,12 +110,7 @@ pub(crate) fn strikes(plan: &Plan, can_step: bool) -> Vec<Strike> {
         if fault == Fault::StallReader || fault == Fault::StepClock && !can_step {
             continue;
         }
-        // Of these the worst can come, and only if they strike who goes on for long.
-        let more = matches!(
-            fault,
-            Fault::KillGuardian | Fault::StopGuardian | Fault::DeleteMajority | Fault::StepClock
-        );
-        for _ in 0..1 + random.below(2) + 2 * u64::from(more) {
+        for _ in 0..1 + random.below(2) {
             let long = fault == Fault::StopBoth || random.coin();
             strikes.push(Strike {
                 at: random.between(FAULTS / 20, FAULTS * 17 / 20),

@@ -31,7 +31,7 @@ use crate::servers::Servers;
 use crate::shim::Shim;
 
 /// How long a fault waits for somebody whom it can strike.
-const TARGET: Time = 4 * SECOND;
+const TARGET: Time = 1500 * MS;
 
 /// How long lanes may take to come to their end.
 const END: Time = 75 * SECOND;
@@ -161,8 +161,9 @@ impl<'a> Round<'a> {
             }
             let mut waiting = Vec::new();
             for strike in strikes {
-                let late = now() - begin - strike.at;
-                if late < 0 || !self.strike(strike, late > TARGET / 2) && late < TARGET {
+                let is_due = begin + strike.at <= now();
+                let is_too_late = now() > begin + strike.at + TARGET;
+                if !is_due || !self.strike(strike) && !is_too_late {
                     waiting.push(strike);
                 }
             }
@@ -176,19 +177,15 @@ impl<'a> Round<'a> {
         Ok(true)
     }
 
-    /// Returns whether there was somebody to strike; after a while `anybody` will do.
-    fn strike(&mut self, strike: &Strike, anybody: bool) -> bool {
+    /// Returns whether there was somebody to strike.
+    fn strike(&mut self, strike: &Strike) -> bool {
         let fault = strike.fault;
         let at = now();
         let target = {
             let mut book = self.world.book();
             let is_one = |place: &usize| {
                 let entry = &book.runs[*place];
-                let left = entry.acquired.map_or(0, |since| since + entry.span - at);
-                let is_many = matches!(entry.kind, Kind::Groups | Kind::Forking | Kind::All);
-                let is_wanted = left > fault.wants() && (is_many || !fault.wants_many());
-                let is_spared = fault.is_to_processes() && entry.run.fault.is_some();
-                entry.is_held && !is_spared && (is_wanted || anybody)
+                entry.is_held && (!fault.is_to_processes() || entry.run.fault.is_none())
             };
             let targets: Vec<usize> = (0..book.runs.len()).filter(is_one).collect();
             let place = usize::try_from(strike.word % targets.len().max(1) as u64).unwrap_or(0);

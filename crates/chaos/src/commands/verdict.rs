@@ -187,7 +187,7 @@ mod tests {
         let runs = vec![Run { key: 1, ..Run::default() }; 2];
         assert_eq!(excuses(&runs, &meddling, true, 2001), [false]);
         let later = [Meddling { key: 0, at: 2100 * MS }];
-        assert_eq!(excuses(&[Run::default(), Run::default()], &later, true, 2200), [false]);
+        assert_eq!(excuses(&vec![Run::default(); 2], &later, true, 2200), [false]);
     }
 
     #[test]
