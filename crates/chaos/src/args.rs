@@ -80,6 +80,7 @@ impl Sort {
 impl Args {
     /// The first seed. From the time in seconds, so that it can be typed; no round is that short, so no
     /// two calls share seeds.
+    #[expect(clippy::disallowed_methods, reason = "a number that no other day has, and no time")]
     pub(crate) fn base(&self) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.seed.unwrap_or_else(|| now().as_secs())

@@ -83,8 +83,7 @@ fn they_do_not_overlap(lab: &Lab, second: Running) {
 
 /// No write after the validity that was told last.
 fn written_within_the_validity(lab: &Lab, first: &Output) {
-    let until =
-        events(first).iter().filter_map(|event| event["valid_until_unix_ms"].as_u64()).last();
+    let until = events(first).iter().rev().find_map(|event| event["valid_until_unix_ms"].as_u64());
     let last = times(lab, "first").last().unwrap() / 1_000_000;
     assert!(last <= until.unwrap(), "{} ms late", last - until.unwrap());
 }

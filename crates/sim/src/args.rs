@@ -69,6 +69,7 @@ fn invariant() -> PossibleValuesParser {
 
 impl Args {
     /// The first seed. Drawn in microseconds, so that no two calls share seeds.
+    #[expect(clippy::disallowed_methods, reason = "a number that no other day has, and no time")]
     pub(crate) fn base(&self) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         if self.fresh { u64::try_from(now().as_micros()).unwrap_or(u64::MAX) } else { self.from }

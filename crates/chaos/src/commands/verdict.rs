@@ -102,7 +102,7 @@ fn excuse(
     calm: bool,
 ) -> Option<&'static str> {
     let pair = [first, second].map(|wrote| runs.get(wrote.run));
-    let alone = |run: &&Run| run.alone.is_some_and(|(was, end)| was <= from && to <= end + DYING);
+    let alone = |run: &Run| run.alone.is_some_and(|(was, end)| was <= from && to <= end + DYING);
     if pair.iter().flatten().any(|run| alone(run)) {
         return Some("keeper and guardian stood still");
     }

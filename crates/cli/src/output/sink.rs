@@ -226,6 +226,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a bound on waiting, no validity")]
     fn the_end_waits_for_a_moment_and_not_for_ever() {
         let (mut reader, sink) = stalled();
         sink.line("last words\n".to_owned());

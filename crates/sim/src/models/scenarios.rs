@@ -184,14 +184,14 @@ pub fn positives() -> Vec<Scenario> {
             "M2 fencing",
             "fences without time: keys vanish, only the fences are looked at",
             M2,
-            (1_072_759, 4_233_669),
+            (1_074_571, 4_238_554),
             &[Rare::InTurn, Rare::Raise, Rare::Vanished],
         ),
         new(
             "M3 restarts",
             "restart guard: nodes with votes come back without their data",
             M3,
-            (264_996, 857_521),
+            (343_328, 1_203_839),
             &[
                 Rare::InTurn,
                 Rare::Contended,
