@@ -283,12 +283,31 @@ impl Attempt {
                     Some(_) => self.record(validity, outstanding, now),
                 };
             }
-            return Decision::GiveUp(WhyNot::TooSlow);
+            // Who granted and could not record the fence is why there is none, and not the time.
+            let voters = self.voters();
+            return Decision::GiveUp(match self.quorum.is_out_of_reach(voters, outstanding) {
+                true => self.why_not(voters, outstanding),
+                false => WhyNot::TooSlow,
+            });
         }
         if self.quorum.is_out_of_reach(granted, outstanding) {
-            return Decision::GiveUp(self.why_not(granted, outstanding));
+            return Decision::GiveUp(self.why_not(self.voters(), outstanding));
         }
         Decision::Wait
+    }
+
+    /// How many nodes have granted, and have not failed since to record the fence.
+    fn voters(&self) -> usize {
+        self.granting().filter(|node| self.failure(*node).is_none()).count()
+    }
+
+    /// Why a node has failed, be it to grant or to record the fence.
+    fn failure(&self, node: NodeId) -> Option<&Failure> {
+        match &self.slots[node.index()] {
+            Slot::Failed { failure, .. } => Some(failure),
+            Slot::Granted { .. } => self.sought.as_ref()?.recording.failure(node),
+            Slot::Outstanding { .. } | Slot::Refused { .. } | Slot::Gone { .. } => None,
+        }
     }
 
     /// A quorum has granted. A lock with a fence is acquired when a quorum of its nodes have recorded
@@ -351,7 +370,7 @@ impl Attempt {
     /// Why there is no quorum, when the caller's patience ends before the attempt is decided: who
     /// has not answered by then counts as failed.
     pub(crate) fn why_not_yet(&self) -> WhyNot {
-        self.why_not(self.granting().count(), 0)
+        self.why_not(self.voters(), 0)
     }
 
     /// Contention is never inferred from an I/O error (S26): the refusals must have been decisive,
@@ -359,9 +378,7 @@ impl Attempt {
     /// (`outstanding`). The first refusal that decides must not make "too few nodes" of a lock that
     /// is held, only because the other holders' nodes have not been heard yet.
     fn why_not(&self, granted: usize, outstanding: usize) -> WhyNot {
-        let doubted = self.count(
-            |slot| matches!(slot, Slot::Failed { failure, .. } if failure.kind().is_about_trust()),
-        );
+        let doubted = self.failures().filter(|failure| failure.kind().is_about_trust()).count();
         if self.quorum.is_out_of_reach(self.quorum.nodes() - doubted, 0) {
             return WhyNot::Unsafe;
         }
@@ -375,10 +392,12 @@ impl Attempt {
 
     /// So many nodes fail for want of rights that waiting cannot help.
     pub(crate) fn lacks_rights(&self) -> bool {
-        let failed = self.count(
-            |slot| matches!(slot, Slot::Failed { failure, .. } if failure.kind().is_about_rights()),
-        );
+        let failed = self.failures().filter(|failure| failure.kind().is_about_rights()).count();
         self.quorum.is_out_of_reach(self.quorum.nodes() - failed, 0)
+    }
+
+    fn failures(&self) -> impl Iterator<Item = &Failure> {
+        self.quorum.node_ids().filter_map(|node| self.failure(node))
     }
 
     /// The nodes that refused.
@@ -408,10 +427,9 @@ impl Attempt {
     pub(crate) fn story(&self, now: Reading) -> Vec<NodeStory> {
         let so_far = now.elapsed_since(self.started);
         // Who granted, and then failed to raise its number, is told of as failed.
-        let failure = |node| self.sought.as_ref().and_then(|sought| sought.recording.failure(node));
         let tell = |(node, slot): (NodeId, &Slot)| match slot {
             Slot::Outstanding { .. } => NodeStory::new(NodeSaid::Nothing, so_far),
-            Slot::Granted { took, .. } => match failure(node) {
+            Slot::Granted { took, .. } => match self.failure(node) {
                 None => NodeStory::new(NodeSaid::Granted, *took),
                 Some(failure) => NodeStory::new(NodeSaid::Failed(failure.clone()), so_far),
             },

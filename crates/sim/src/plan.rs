@@ -143,7 +143,7 @@ pub enum Outside {
 }
 
 /// The clock rate error that is assumed, half for the nodes and half for the clients.
-const HALF_DRIFT_PPM: i64 = 5_000;
+pub(crate) const HALF_DRIFT_PPM: i64 = 5_000;
 
 impl Plan {
     /// Draws the plan of a seed.

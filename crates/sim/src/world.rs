@@ -424,11 +424,13 @@ impl World {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{}  {fact}", point(self.now)));
         }
-        let client = match fact {
-            Fact::Told { client, .. } => Some(*client),
+        let stage = Stage { now: self.now, clients: &self.clients, servers: &self.servers };
+        // What the engine goes by, not what the clocks show after the client has stood still: which of
+        // two yeses counts for longer depends on the reading, where a wall clock was set in between.
+        let reading = match fact {
+            Fact::Told { client, .. } => Some(stage.turn_reading(*client)),
             _ => None,
         };
-        let reading = client.map(|client| self.clients[client].machine.read(self.now));
         self.ledger.note(fact, reading);
         let view = View {
             now: self.now,
@@ -437,7 +439,7 @@ impl World {
             spare_counters: self.plan.spare_counters(),
             guards: &self.guards,
             ledger: &self.ledger,
-            around: &Stage { now: self.now, clients: &self.clients, servers: &self.servers },
+            around: &stage,
         };
         if let Some(tape) = &mut self.tape {
             tape.note(fact, &self.keys, &self.clients, &view);

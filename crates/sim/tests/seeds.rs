@@ -65,6 +65,30 @@ fn seed_28161012801_what_is_answered_behind_a_flush_push_is_not_verified() {
     holds(&Plan::draw(28_161_012_801));
 }
 
+/// A quorum had granted, and one of its nodes could not record the fence: there was no connection, or the
+/// node was busy. By the time that was known the validity was too short as well, and the engine looked at
+/// that first: "granted too late", beside a node that had failed.
+#[test]
+fn seeds_of_a_node_that_grants_and_fails_to_record_the_fence() {
+    for seed in [50_037_399, 50_074_842, 50_096_569, 50_109_459, 50_119_400] {
+        holds(&Plan::draw(seed));
+    }
+}
+
+/// A client stood still between reading the clock and acting on it, and its wall clock was set meanwhile. Which
+/// of two yeses of a node lasts longer depended on the reading: the checker took the one of afterwards.
+#[test]
+fn seed_50079000_what_came_in_is_judged_by_the_reading_of_its_turn() {
+    holds(&Plan::draw(50_079_000));
+}
+
+/// A node's clock ran half as fast again as it should, and with it the time for which the node said that
+/// it had been running. The checker measured the quarantine by the true time.
+#[test]
+fn seed_50009027_a_quarantine_is_as_long_as_the_clock_of_its_node_makes_it() {
+    holds(&Plan::draw(50_009_027));
+}
+
 fn holds(plan: &Plan) {
     let outcome = run(plan, false);
     assert_eq!(outcome.violation, None, "seed {}", plan.seed);

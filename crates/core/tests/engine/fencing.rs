@@ -196,6 +196,22 @@ fn it_is_too_late_if_the_number_is_recorded_when_the_votes_have_run_out() {
     world.finish();
 }
 
+/// Found by the simulator (seed 50037399 and others): a node granted and failed to record the number, and by
+/// the time that was known the votes had run out as well.
+#[test]
+fn a_node_that_cannot_record_the_number_is_the_reason_however_late_it_is() {
+    let mut world = with_counters(&[10, 20, 30]);
+    world.down(2);
+    let lock = world.acquire(fenced(once("k")));
+    world.run_until(2);
+    world.nodes[0].failing = Some(FailureKind::Rejected);
+    world.sleep(0, TTL);
+    world.run_until(2 * TTL);
+    let (_, refusal) = world.refused(lock).unwrap();
+    assert_eq!(refusal.kind, RefusalKind::NoQuorum, "{:?}", refusal.nodes);
+    world.finish();
+}
+
 #[test]
 fn who_refuses_says_who_holds_the_lock_and_where_the_counter_stands() {
     let mut world = World::with(2, Quorum::majority(3).unwrap());

@@ -2,7 +2,7 @@
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    FailureKind, Holding, NodeReleased, NodeSaid, Outcome, Refusal, RefusalKind, ReleaseReport,
+    Holding, NodeReleased, NodeSaid, Outcome, Refusal, RefusalKind, ReleaseReport,
 };
 
 use super::Verdict;
@@ -46,17 +46,14 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
     // One node that shows that clients do not agree is enough.
     let disagreed =
         count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_disagreement()));
-    let silent = count(
-        |said| matches!(said, NodeSaid::Failed(failure) if failure.kind() == FailureKind::Silent),
-    );
     let open = count(|said| matches!(said, NodeSaid::Nothing));
     let wrong = match refusal.kind {
         // Without the refusals there might have been a quorum.
         RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused + open),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
-        // Who has granted in time may have been too slow to record the fence.
-        RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + silent),
+        // Who granted and failed to record the fence has failed; who has not been heard may record it.
+        RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + open),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
         // With all who are not doubted there might have been a quorum.
         RefusalKind::Unsafe => disagreed == 0 && quorum.is_reached(quorum.nodes() - doubted),

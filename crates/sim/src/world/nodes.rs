@@ -8,7 +8,7 @@ use crate::count::Count;
 use crate::fact::{Fact, Mishap, NodeIndex};
 use crate::network::Direction;
 use crate::node::{Connection, Health, Kind, ModelNode, Run};
-use crate::plan::Fault;
+use crate::plan::{Fault, HALF_DRIFT_PPM};
 use crate::time::{Clock, MS, SECOND, Time};
 
 /// What wall clocks show at the beginning, where they are set right.
@@ -307,12 +307,15 @@ impl World {
     }
 
     /// Whether it is too soon after its start, or the loss of what it knew, for the node's votes to
-    /// count. How old an adoption is, its own clock tells: where that is set ahead by more than is allowed,
-    /// nothing is promised.
+    /// count. How long it has been running, and how old an adoption is, its own clock tells: where that
+    /// is set ahead by more than is allowed, nothing is promised; and where it runs faster than is
+    /// allowed, its time counts.
     fn is_early(&self, node: NodeIndex) -> bool {
         let server = &self.servers[node];
         let is_off = server.ahead > MS;
-        !is_off && self.now - server.sound_since < self.plan.ttl_max / 100 * 101
+        let (passed, ppm) = (self.now - server.sound_since, server.node.clock.ppm());
+        let ahead = if ppm > HALF_DRIFT_PPM { passed / 1_000_000 * ppm } else { 0 };
+        !is_off && passed + ahead < self.plan.ttl_max / 100 * 101
     }
 
     /// How long a node must stay down that has lost its data: until no vote can count any more that
