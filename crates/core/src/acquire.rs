@@ -472,6 +472,23 @@ impl Attempt {
     }
 }
 
+/// Why there is no lock, as far as the nodes have said: as [`Attempt`] judges, of whose nodes `open` may
+/// still answer.
+pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeStory], open: usize) -> WhyNot {
+    let count = |is: fn(&NodeSaid) -> bool| nodes.iter().filter(|story| is(&story.said)).count();
+    let doubted =
+        count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()));
+    let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
+    let granted = count(|said| matches!(said, NodeSaid::Granted | NodeSaid::Seen(Holding::Free)));
+    if quorum.is_out_of_reach(quorum.nodes() - doubted, 0) {
+        WhyNot::Unsafe
+    } else if refused > 0 && quorum.is_reached(granted + refused + open) {
+        WhyNot::Contended
+    } else {
+        WhyNot::NoQuorum
+    }
+}
+
 /// What one node said in an attempt, and when: material for an error that tells the story.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NodeStory {

@@ -237,8 +237,9 @@ impl Manners {
     }
 
     /// The length of a slot, where there are others who count in it.
-    pub(crate) fn step(&self, key: &Key) -> Option<Duration> {
-        self.0.get(key).map(|courtesy| courtesy.shortest).filter(|step| !step.is_zero())
+    pub(crate) fn step(&self, key: &Key, now: Reading) -> Option<Duration> {
+        let known = self.0.get(key).filter(|courtesy| !courtesy.is_stale(now));
+        known.map(|courtesy| courtesy.shortest).filter(|step| !step.is_zero())
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
@@ -398,6 +399,15 @@ mod tests {
         assert!(courtesy.shortest < Duration::from_micros(1100));
         (0..200).for_each(|_| courtesy.see_rivals(Duration::from_millis(20), at(0)));
         assert_eq!(courtesy.shortest, Duration::from_millis(20), "it may have become a longer way");
+    }
+
+    /// The way to the nodes may be another one by then.
+    #[test]
+    fn slots_are_not_counted_in_what_is_forgotten() {
+        let (mut manners, key) = (Manners::default(), Key::from("k"));
+        manners.of(&key, at(0)).see_rivals(ROUND_TRIP.0, at(0));
+        assert_eq!(manners.step(&key, at(1)), Some(ROUND_TRIP.0));
+        assert_eq!(manners.step(&key, at(10_001)), None);
     }
 
     #[test]

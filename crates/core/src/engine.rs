@@ -19,6 +19,7 @@ mod leases;
 mod rebase;
 mod releases;
 mod trusting;
+mod turns;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -448,6 +449,8 @@ struct Link {
 struct Call {
     request: Request,
     started: Reading,
+    /// When its last attempt began.
+    began: Reading,
     deadline: Option<BootTime>,
     attempts: u32,
     round: u32,
@@ -493,8 +496,11 @@ enum Phase {
     /// Nodes are asked who holds the lock: after an attempt; or, `again`, before one, to see whether it
     /// is worth making.
     Looking { inspection: Inspection, again: bool },
-    /// Waiting for the next attempt, or to look `again`.
-    Pausing { until: BootTime, again: bool },
+    /// Waiting for the next attempt, or to look `again`. If that is for reasons of its own, another caller
+    /// of this process may try from `lent` on.
+    Pausing { until: BootTime, again: bool, lent: Option<BootTime> },
+    /// As before, and another caller of this process has its turn meanwhile.
+    Aside { until: BootTime },
 }
 
 impl Engine {

@@ -1,7 +1,8 @@
 //! The local queue: one contender per process and key, first come, first served.
 //!
 //! What a mutex can do, the nodes are not burdened with: of all callers in this process that want
-//! the same key, one talks to the nodes, or holds the lock; the others wait here, in order.
+//! the same key, one talks to the nodes, or holds the lock; the others wait here, in order. Who
+//! pauses for reasons of its own, and not because the lock is taken, steps aside while others wait.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -36,9 +37,11 @@ impl LocalQueue {
         self.waiting.as_ref()?.front().copied()
     }
 
-    /// Joins the end of the queue.
+    /// Joins the queue: at its end, or, who has stepped aside meanwhile, before those who came later.
     pub fn join(&mut self, lock: LockId) {
-        self.waiting.get_or_insert_default().push_back(lock);
+        let waiting = self.waiting.get_or_insert_default();
+        let place = waiting.partition_point(|other| *other < lock);
+        waiting.insert(place, lock);
     }
 
     /// Leaves the queue before one's turn has come.

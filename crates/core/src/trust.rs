@@ -268,15 +268,25 @@ impl Watch {
 
     /// In what time a quorum of nodes will be trusted, for all we know; `None`: that depends on people.
     pub(crate) fn quorum_in(&self, now: Reading) -> Option<Duration> {
-        self.quorum_by(now, |_| false)
+        self.quorum_by(NodeSet::default(), now, |_| false)
+    }
+
+    /// The same, of the nodes that are not down.
+    pub(crate) fn quorum_without(&self, down: NodeSet, now: Reading) -> Option<Duration> {
+        self.quorum_by(down, now, |_| false)
     }
 
     /// The same, at the earliest: others may have waited already for a node of which it is not known.
     pub(crate) fn quorum_in_at_least(&self, now: Reading) -> Option<Duration> {
-        self.quorum_by(now, |trust| trust.is_guess)
+        self.quorum_by(NodeSet::default(), now, |trust| trust.is_guess)
     }
 
-    fn quorum_by(&self, now: Reading, is_soon: impl Fn(&Trust) -> bool) -> Option<Duration> {
+    fn quorum_by(
+        &self,
+        down: NodeSet,
+        now: Reading,
+        is_soon: impl Fn(&Trust) -> bool,
+    ) -> Option<Duration> {
         if self.is_disagreed() {
             return None;
         }
@@ -286,7 +296,9 @@ impl Watch {
             Standing::Quarantined { until, .. } => Some(until.remaining(now)),
             Standing::Refused(_) => None,
         };
-        let mut times: Vec<Duration> = self.nodes.iter().filter_map(in_time).collect();
+        let nodes =
+            self.quorum.node_ids().zip(&self.nodes).filter(|(node, _)| !down.contains(*node));
+        let mut times: Vec<Duration> = nodes.filter_map(|(_, trust)| in_time(trust)).collect();
         times.sort_unstable();
         times.get(self.quorum.needed() - 1).copied()
     }

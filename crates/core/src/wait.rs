@@ -31,6 +31,8 @@ enum Slot {
     Asked,
     /// Somebody holds it, until then at the latest (`None`: for ever).
     Held { until: Option<BootTime>, watched: bool },
+    /// It has been asked, and has not answered in time.
+    Silent,
     /// It has changed since we asked.
     Changed,
 }
@@ -81,13 +83,13 @@ impl Waiting {
     /// Who has not answered in time is not waited for, but may still push.
     pub(crate) fn handle_silence(&mut self) {
         let asked = self.slots.iter_mut().filter(|slot| **slot == Slot::Asked);
-        asked.for_each(|slot| *slot = Slot::Held { until: None, watched: false });
+        asked.for_each(|slot| *slot = Slot::Silent);
     }
 
     /// The node says that the lock has changed there. Returns whether that is news.
     pub(crate) fn handle_push(&mut self, node: NodeId) -> bool {
         let slot = &mut self.slots[node.index()];
-        let news = matches!(slot, Slot::Asked | Slot::Held { .. });
+        let news = matches!(slot, Slot::Asked | Slot::Held { .. } | Slot::Silent);
         if news {
             *slot = Slot::Changed;
         }
@@ -110,9 +112,14 @@ impl Waiting {
         self.quorum.is_reached(self.count(|slot| matches!(slot, Slot::Free | Slot::Changed)))
     }
 
-    /// So many nodes hold the lock for others that a quorum is out of reach.
+    /// So many nodes have answered, or told of a change, that a quorum may be had among them.
+    pub fn may_open(&self) -> bool {
+        self.quorum.is_reached(self.count(|slot| !matches!(slot, Slot::Unknown | Slot::Silent)))
+    }
+
+    /// So many nodes hold the lock for others, or may do so for all they say, that a quorum is out of reach.
     pub fn is_closed(&self) -> bool {
-        let held = self.count(|slot| matches!(slot, Slot::Held { .. }));
+        let held = self.count(|slot| matches!(slot, Slot::Held { .. } | Slot::Silent));
         self.quorum.is_out_of_reach(self.quorum.nodes() - held, 0)
     }
 
@@ -155,7 +162,7 @@ impl Slot {
         match self {
             Self::Free | Self::Changed => Some(Duration::ZERO),
             Self::Held { until, .. } => until.map(|until| until.remaining(now)),
-            Self::Unknown | Self::Asked => None,
+            Self::Unknown | Self::Asked | Self::Silent => None,
         }
     }
 }
@@ -238,6 +245,17 @@ mod tests {
         assert_eq!(waiting.free_in(at(11)), Some(Duration::from_millis(1)));
         waiting.handle_push(NodeId::new(0));
         assert!(waiting.is_open());
+    }
+
+    #[test]
+    fn a_change_on_too_few_nodes_opens_nothing() {
+        let mut waiting = asked(3);
+        waiting.handle_answer(NodeId::new(0), &Answer::Watched(held(9)), at(0));
+        let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
+        waiting.handle_answer(NodeId::new(1), &failed, at(0));
+        waiting.handle_silence();
+        assert!(waiting.handle_push(NodeId::new(0)) && !waiting.may_open());
+        assert!(waiting.handle_push(NodeId::new(2)) && waiting.may_open(), "it is there after all");
     }
 
     #[test]

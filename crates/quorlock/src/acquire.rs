@@ -205,6 +205,7 @@ impl IntoFuture for Acquire {
     fn into_future(self) -> Acquiring {
         let span = tracing::debug_span!("acquire", resource = &*self.resource);
         let (reply_sender, reply) = oneshot::channel();
+        let node_timeout = self.options.timing.node_timeout;
         let call = self.request().map(|request| {
             let resource = self.resource.clone();
             Box::new(AcquireCall { request, resource, progress: None, reply: reply_sender })
@@ -212,6 +213,7 @@ impl IntoFuture for Acquire {
         Acquiring {
             shared: self.shared,
             resource: self.resource,
+            node_timeout,
             span,
             progress: self.progress,
             state: State::Ready { call, reply },
@@ -236,6 +238,8 @@ impl fmt::Debug for Acquire {
 pub struct Acquiring {
     shared: Arc<Shared>,
     resource: Arc<str>,
+    /// If the caller has chosen one.
+    node_timeout: Option<Duration>,
     span: tracing::Span,
     progress: Option<watch::Sender<Option<Waiting>>>,
     state: State,
@@ -291,7 +295,11 @@ impl Acquiring {
             Ok(Err(refusal)) => {
                 let attempts = refusal.attempts;
                 let needed = self.shared.quorum.needed();
-                let error = AcquireError::new(resource, needed, &self.shared.common.names, refusal);
+                let names = &self.shared.common.names;
+                let impatient = self
+                    .node_timeout
+                    .and_then(|node_timeout| self.shared.impatient(node_timeout, &refusal.nodes));
+                let error = AcquireError::new(resource, needed, names, refusal, impatient);
                 // Not the error itself: it quotes what other libraries have stored.
                 tracing::debug!(attempts, contended = error.is_contended(), "not acquired");
                 Err(error)

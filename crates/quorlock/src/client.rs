@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorlock_core::{Failure, LockId, Quorum, Reading, Standing};
+use quorlock_core::{Failure, FailureKind, LockId, NodeSaid, NodeStory, Quorum, Reading, Standing};
 use tokio::sync::oneshot;
 
 use crate::acquire::Acquire;
 use crate::builder::{CallDefaults, ClientBuilder};
 use crate::clock::Clock;
 use crate::driver::{Ask, Asks, Figures};
-use crate::error::{HoldError, InvalidRequest, NodeAnswer, ShutdownError};
+use crate::error::{HoldError, Impatient, InvalidRequest, NodeAnswer, ShutdownError};
 use crate::guard::Guard;
 use crate::inspect::Inspection;
 use crate::node::{Node, NodeState};
@@ -81,6 +81,21 @@ impl Shared {
     ) -> Self {
         let next_lock = AtomicU64::new(1);
         Self { common, quorum, prefix, defaults, nodes, servers, figures, next_lock }
+    }
+
+    /// The first node, if there is one, that was not waited for as long as it takes to answer.
+    pub(crate) fn impatient(
+        &self,
+        node_timeout: Duration,
+        stories: &[NodeStory],
+    ) -> Option<Impatient> {
+        let nodes = self.common.names.iter().zip(&self.figures.nodes).zip(stories);
+        nodes.into_iter().find_map(|((node, figures), story)| {
+            let round_trip = Duration::from_nanos(figures.round_trip_ns.load(Ordering::Relaxed));
+            let silent = matches!(&story.said, NodeSaid::Failed(failure) if failure.kind() == FailureKind::Silent);
+            (silent && round_trip > node_timeout)
+                .then(|| Impatient { node: node.clone(), round_trip, node_timeout })
+        })
     }
 
     pub(crate) fn new_lock(&self) -> LockId {

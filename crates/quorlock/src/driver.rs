@@ -142,12 +142,13 @@ impl NodeFigures {
     }
 
     /// An eighth of each new round trip goes into the smoothed one. What a node answers after it
-    /// stood still for a while is no round trip, and must not make others wait for as long.
+    /// stood still for a while is no round trip, and must not make others wait for as long; the first
+    /// answer is no exception.
     fn observe(&self, round_trip: Duration) {
         let new = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);
         let old = self.round_trip_ns.load(Ordering::Relaxed);
         let smoothed = if old == 0 {
-            new
+            new.min(OUTLIER_NS)
         } else {
             old - old / 8 + new.min(old.saturating_mul(4).max(OUTLIER_NS)) / 8
         };

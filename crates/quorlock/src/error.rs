@@ -209,6 +209,7 @@ impl AcquireError {
         needed: usize,
         names: &[Arc<str>],
         refusal: Refusal,
+        impatient: Option<Impatient>,
     ) -> Self {
         use quorlock_core::RefusalKind as Kind;
         let (why, wrap): (Why, fn(Box<Attempts>) -> Self) = match refusal.kind {
@@ -227,6 +228,7 @@ impl AcquireError {
             needed,
             retry_after: refusal.retry_after,
             why,
+            impatient,
         }))
     }
 
@@ -307,6 +309,15 @@ pub struct Attempts {
     /// When a quorum may be free by expiry alone, or will be trusted, counted from the last attempt.
     pub retry_after: Option<Duration>,
     why: Why,
+    impatient: Option<Impatient>,
+}
+
+/// A node takes longer to answer than the caller has chosen to wait for one: it never gets a lock so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Impatient {
+    pub(crate) node: Arc<str>,
+    pub(crate) round_trip: Duration,
+    pub(crate) node_timeout: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,7 +331,7 @@ enum Why {
 
 impl fmt::Display for Attempts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { resource, attempts, elapsed, nodes, needed, why, .. } = self;
+        let Self { resource, attempts, elapsed, nodes, needed, why, impatient, .. } = self;
         write!(f, "lock {} not acquired", quoted(resource))?;
         if *why == Why::BusyHere {
             if !elapsed.is_zero() {
@@ -348,7 +359,15 @@ impl fmt::Display for Attempts {
             Why::TooSlow => write!(f, "granted too late, too little validity was left: ")?,
             Why::Contended | Why::BusyHere => {}
         }
-        write_nodes(f, nodes)
+        write_nodes(f, nodes)?;
+        if let Some(Impatient { node, round_trip, node_timeout }) = impatient {
+            write!(
+                f,
+                "; the node timeout of {node_timeout:.1?} is shorter than the usual {round_trip:.1?} of node \
+                 {node}: choose a longer one, or none, for it then follows the round trip"
+            )?;
+        }
+        Ok(())
     }
 }
 

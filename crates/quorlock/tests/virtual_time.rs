@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
+use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use quorlock::node::{Answers, Batch, BoxFuture, FailureKind, MemoryNode, News, Node, NodeState};
@@ -614,6 +615,65 @@ async fn memory_nodes_freeze_thaw_stop_and_fail_as_servers_do() {
     assert!(node.expire_in("other", 2 * SECOND) && !node.expire_in("absent", SECOND));
     sleep(3 * SECOND).await;
     assert_eq!((node.key_count(), node.value_of("other"), node.remove("other")), (0, None, false));
+}
+
+/// A caller that has chosen to wait for an hour after each attempt, or wants more validity than there can be,
+/// holds no other caller of its process back.
+#[tokio::test(start_paused = true)]
+async fn who_pauses_for_reasons_of_its_own_holds_nobody_back() {
+    let nodes = nodes::<3>();
+    for node in &nodes {
+        node.insert("orders", "another's", Some(SECOND));
+    }
+    let client = client(&nodes);
+    let hour = 3600 * SECOND;
+    let delay = Delay::Between { min: hour, max: hour };
+    let retry = Retry { delay, attempts_max: None };
+    let slow = tokio::spawn(client.acquire("orders").retry(retry).wait_forever().into_future());
+    sleep(MS).await;
+    let started = Instant::now();
+    let guard = client.acquire("orders").await.unwrap();
+    assert!(started.elapsed() < SECOND + 10 * MS, "{:?}", started.elapsed());
+    guard.release().await;
+    client.try_acquire("orders").await.unwrap().release().await;
+    drop(slow.await.unwrap().unwrap());
+    assert!(started.elapsed() >= hour - 10 * MS, "it has its lock when it wants it");
+
+    let slow = nodes.map(|node| Delayed { node, round_trip: 20 * MS });
+    let client = Client::builder().custom_nodes(slow).clock(Clock::Tokio).build().unwrap();
+    let most = TTL - DRIFT - 10 * MS;
+    let vain = client.acquire("orders").min_validity(most).wait(30 * SECOND);
+    let vain = tokio::spawn(vain.into_future());
+    sleep(MS).await;
+    let started = Instant::now();
+    drop(client.acquire("orders").await.unwrap());
+    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
+    assert!(matches!(vain.await.unwrap(), Err(AcquireError::TooSlow(_))));
+}
+
+/// Who waits for a node for less time than it takes to answer never gets a lock, and is told so.
+#[tokio::test(start_paused = true)]
+async fn a_node_timeout_below_the_round_trip_is_told_with_both() {
+    let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 20 * MS });
+    let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
+    let client = builder.node_timeout(5 * MS).build().unwrap();
+    let error = client.acquire("orders").wait(SECOND).await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)));
+    let told = "; the node timeout of 5.0ms is shorter than the usual 20.0ms of node n0: choose a longer \
+                one, or none, for it then follows the round trip";
+    assert!(error.to_string().ends_with(told), "{error}");
+}
+
+/// A stall at the first contact says nothing of how far the nodes are.
+#[tokio::test(start_paused = true)]
+async fn the_first_round_trip_is_believed_no_more_than_others() {
+    let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 2 * SECOND });
+    let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
+    let client = builder.node_timeout(5 * SECOND / 2).build().unwrap();
+    drop(client.acquire("orders").await.unwrap());
+    for node in client.stats().nodes {
+        assert!(node.round_trip.unwrap() <= SECOND / 2, "{:?}", node.round_trip);
+    }
 }
 
 /// A node that answers later than it executes.

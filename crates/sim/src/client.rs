@@ -165,7 +165,7 @@ impl Client {
         let smoothed = &mut self.round_trips[node.index()];
         let new = u64::try_from(crate::time::elapsed(*sent, now)).unwrap_or(0).max(1);
         *smoothed = match *smoothed {
-            0 => new,
+            0 => new.min(100_000_000),
             old => old - old / 8 + new.min((4 * old).max(100_000_000)) / 8,
         }
         .max(1);

@@ -8,6 +8,8 @@
 //!     └─► (handed over)
 //! ```
 //!
+//! Whose turn it is among the callers of one process is in `turns.rs`.
+//!
 //! From `Starting` a call goes to `Looking` if its process has just had the lock and others want it
 //! too: it looks before it tries.
 //!
@@ -17,7 +19,6 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
-use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -25,14 +26,14 @@ use super::{
     Call, Effect, Engine, Link, LockId, Owner, Phase, Refusal, RefusalKind, Request, Story, Ticket,
     Timed, Verb, Wait,
 };
-use crate::acquire::{Attempt, Decision, NodeSaid, NodeStory, WhyNot};
-use crate::command::{Answer, Command};
-use crate::courtesy::{Manners, believed, mix};
+use crate::acquire::{Attempt, Decision, NodeSaid, NodeStory, WhyNot, why_not};
+use crate::command::{Answer, Command, Holding};
+use crate::courtesy::{believed, mix};
 use crate::inspect::Inspection;
 use crate::lease::Lease;
 use crate::queue::LocalQueue;
-use crate::quorum::{NodeId, NodeSet};
-use crate::retry::{Delay, after_expiry};
+use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::retry::{Delay, Retry, after_expiry};
 use crate::time::{BootTime, Reading};
 use crate::token::{Key, Token, Value};
 use crate::vote::Validity;
@@ -52,9 +53,10 @@ impl Engine {
             Wait::Once | Wait::Forever => None,
         };
         let (key, once) = (request.key.clone(), request.wait == Wait::Once);
-        let mut call = Call {
+        let call = Call {
             request,
             started: now,
+            began: now,
             deadline,
             attempts: 0,
             round: 0,
@@ -76,52 +78,19 @@ impl Engine {
             settles_by: None,
             number_seen: 0,
         };
-        let refused = match self.queues.entry(key) {
-            _ if self.closing => Some(RefusalKind::Closed),
-            Entry::Occupied(_) if once => Some(RefusalKind::BusyHere),
-            Entry::Occupied(mut queue) => {
-                queue.get_mut().join(lock);
-                None
-            }
-            Entry::Vacant(place) => {
-                place.insert(LocalQueue::new(lock));
-                Self::turn_comes(&self.manners, lock, &mut call, now, out);
-                None
-            }
+        let refused = if self.closing {
+            Some(RefusalKind::Closed)
+        } else if once && !self.may_try(&key, now) {
+            Some(RefusalKind::BusyHere)
+        } else {
+            None
         };
-        match refused {
-            Some(kind) => out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) }),
-            None => {
-                let mut timed = Timed::new(call);
-                Self::index_call(&mut self.deadlines, lock, &mut timed);
-                let known = self.calls.insert(lock, timed);
-                assert!(known.is_none(), "a lock id is used once");
-            }
+        if let Some(kind) = refused {
+            return out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
         }
-    }
-
-    /// A call's turn in this process has come. If this process has just had the lock, others have
-    /// theirs first: it waits, though not for more than half of its patience; and if there was a
-    /// crowd, it looks before it tries, as those do who waited all the while. But who only tries does
-    /// not wait.
-    fn turn_comes(
-        manners: &Manners,
-        lock: LockId,
-        call: &mut Call,
-        now: Reading,
-        out: &mut Vec<Effect>,
-    ) {
-        call.phase = match manners.resume_at(&call.request.key, now) {
-            Some(until) if call.request.wait != Wait::Once => {
-                call.polite = call.may_look_first() && manners.crowded(&call.request.key, now);
-                let until = until.min(now.after(call.patience(now)));
-                Phase::Pausing { until, again: false }
-            }
-            _ => {
-                out.push(Effect::Begin { lock });
-                Phase::Starting
-            }
-        };
+        let known = self.calls.insert(lock, Timed::new(call));
+        assert!(known.is_none(), "a lock id is used once");
+        self.enter(lock, now, out);
     }
 
     /// The next attempt begins, with a fresh token.
@@ -151,6 +120,7 @@ impl Engine {
             call.waiting = Some(Waiting::new(self.quorum));
             return self.look(lock, self.quorum.all(), true, now, out);
         }
+        call.began = now;
         call.attempts += 1;
         call.round += 1;
         let token = call.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
@@ -194,11 +164,30 @@ impl Engine {
             return call.note_number(&answer);
         }
         let Phase::Attempting(attempt) = &mut call.phase else {
-            return call.note_number(&answer);
+            call.note_number(&answer);
+            return self.hear_late(ticket.lock, node, answer, now, out);
         };
         // While it waits for others, its deadline is where it was, or later.
         let decision = attempt.handle_answer(node, sent, answer, now);
         self.follow(ticket.lock, decision, now, out);
+    }
+
+    /// An answer to an attempt that has failed without it: no vote any more, but the story is to be true.
+    fn hear_late(
+        &mut self,
+        lock: LockId,
+        node: NodeId,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        call.note_late(self.quorum, node, answer, now);
+        if call.has_seen_enough(self.quorum, now) {
+            self.looked(lock, now, out);
+        }
     }
 
     /// A number raised, or not, for the attempt under way, or for the lease that it has become.
@@ -374,7 +363,7 @@ impl Engine {
             waiting.handle_answer(node, &answer, now);
         }
         inspection.handle_answer(node, answer, now);
-        if call.has_seen_enough() {
+        if call.has_seen_enough(self.quorum, now) {
             self.looked(ticket.lock, now, out);
         }
     }
@@ -418,16 +407,17 @@ impl Engine {
             return self.try_now(lock, out);
         }
         let until = now.after(slot.min(call.patience(now)));
-        call.phase = Phase::Pausing { until, again: true };
+        call.phase = Phase::Pausing { until, again: true, lent: None };
         Self::index_call(&mut self.deadlines, lock, timed);
     }
 
-    /// The lock seems to have come free.
+    /// An attempt is worth making: the lock seems to have come free, or it could not be seen that it
+    /// has not.
     fn try_now(&mut self, lock: LockId, out: &mut Vec<Effect>) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
-        timed.record.woken = true;
+        timed.record.woken = timed.record.is_open();
         Self::start(&mut self.deadlines, lock, timed, out);
     }
 
@@ -450,12 +440,19 @@ impl Engine {
         }
         call.note_free_in(now);
         if call.is_to_end(now) {
+            call.settle(self.quorum);
             let why = call.last.as_ref().map_or(WhyNot::NoQuorum, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
-        let step = self.manners.step(&call.request.key).unwrap_or(call.round_trip);
-        let until = now.after(call.rest_for(step));
-        call.phase = Phase::Pausing { until, again: false };
+        let step = self.manners.step(&call.request.key, now).unwrap_or(call.round_trip);
+        call.count_pause();
+        let pause = call.pause(call.request.retry, step);
+        // What is longer than usual is the caller's own wish, and what is not for the lock's being taken
+        // may be its own trouble: neither holds the others of this process back.
+        let usual = call.pause(Retry::default(), step);
+        let is_taken = matches!(call.last, Some((WhyNot::Contended, _)));
+        let lent = (!is_taken || usual < pause).then(|| now.after(usual));
+        call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
         if call.request.progress
             && news
             && let Some(story) = call.story(now)
@@ -463,6 +460,7 @@ impl Engine {
             out.push(Effect::Waiting { lock, story });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
+        self.pass_on(lock, now, out);
     }
 
     /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
@@ -508,6 +506,7 @@ impl Engine {
         let call = &mut timed.record;
         let open = call.is_open();
         let step = believed(call.round_trip);
+        let may_open = call.waiting.as_ref().is_some_and(Waiting::may_open);
         match &mut call.phase {
             Phase::Looking { .. } if open => {
                 out.push(Effect::Woken { lock });
@@ -517,8 +516,9 @@ impl Engine {
                 out.push(Effect::Woken { lock });
                 self.draw_slot(lock, now, out);
             }
-            // The others may not have seen the release yet; but they need not ever tell of it.
-            Phase::Pausing { until, .. } => {
+            // The others may not have seen the release yet; but they need not ever tell of it. If too few
+            // answer at all, it is some other waiter's short vote, and an attempt would wake that one.
+            Phase::Pausing { until, .. } if may_open => {
                 let step = if mutant!(WakeAtFirstPush) { Duration::ZERO } else { step };
                 *until = (*until).min(now.after(step));
                 Self::index_call(&mut self.deadlines, lock, timed);
@@ -568,11 +568,14 @@ impl Engine {
                     Self::index_call(&mut self.deadlines, lock, timed);
                 }
             }
-            Phase::Pausing { until, again } if until.remaining(now).is_zero() => {
+            Phase::Pausing { until, again, .. } if until.remaining(now).is_zero() => {
                 if *again {
                     return self.look_again(lock, now, out);
                 }
                 Self::start(&mut self.deadlines, lock, timed, out);
+            }
+            Phase::Aside { until } if until.remaining(now).is_zero() => {
+                self.enter(lock, now, out);
             }
             _ => Self::index_call(&mut self.deadlines, lock, timed),
         }
@@ -586,7 +589,8 @@ impl Engine {
         match &call.phase {
             // An attempt cut short says less than the one before it, but more than a look.
             Phase::Attempting(attempt) if call.attempts == 1 => {
-                call.last = Some((attempt.why_not_yet(), attempt.story(now)));
+                let (why, nodes) = (attempt.why_not_yet(), attempt.story(now));
+                call.note_cut_short(why, nodes, self.quorum);
             }
             // A look cut short has perhaps seen the holder already.
             Phase::Looking { .. } => {
@@ -595,10 +599,15 @@ impl Engine {
             }
             _ => {}
         }
-        let kind = match &call.last {
-            _ if call.phase == Phase::Queued => RefusalKind::BusyHere,
-            Some((why, _)) => (*why).into(),
-            None => RefusalKind::NoQuorum,
+        call.settle(self.quorum);
+        let (key, is_queued) = (call.request.key.clone(), call.phase == Phase::Queued);
+        let kind = call.last.as_ref().map(|(why, _)| RefusalKind::from(*why));
+        // Of who has had its turn already, and waits for the next one, more is known than that; unless
+        // another of this process has got the lock meanwhile.
+        let kind = match kind {
+            Some(kind) if !is_queued || !self.is_held_here(&key) => kind,
+            None if !is_queued => RefusalKind::NoQuorum,
+            _ => RefusalKind::BusyHere,
         };
         self.abandon(lock, kind, now, out);
     }
@@ -645,38 +654,14 @@ impl Engine {
         now: Reading,
         out: &mut Vec<Effect>,
     ) {
-        let Some(call) = self.take_call(lock) else {
+        let Some(mut call) = self.take_call(lock) else {
             return;
         };
+        if kind == RefusalKind::NoQuorum {
+            call.free_in = call.free_in.or_else(|| self.quorum_in(&call, now));
+        }
         out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
         self.leave_queue(call.request.key, lock, now, out);
-    }
-
-    /// Leaves the local queue; if it was this one's turn, the next one's has come.
-    pub(super) fn leave_queue(
-        &mut self,
-        key: Key,
-        lock: LockId,
-        now: Reading,
-        out: &mut Vec<Effect>,
-    ) {
-        let Entry::Occupied(mut queue) = self.queues.entry(key) else {
-            return;
-        };
-        if queue.get().active() != lock {
-            return queue.get_mut().leave(lock);
-        }
-        match queue.get_mut().advance() {
-            Some(next) => {
-                if let Some(timed) = self.calls.get_mut(&next) {
-                    Self::turn_comes(&self.manners, next, &mut timed.record, now, out);
-                    Self::index_call(&mut self.deadlines, next, timed);
-                }
-            }
-            None => {
-                queue.remove();
-            }
-        }
     }
 
     /// Starts an inspection that stands for itself.
@@ -762,7 +747,7 @@ impl Call {
             Phase::Queued | Phase::Starting => None,
             Phase::Attempting(attempt) => attempt.deadline(),
             Phase::Looking { inspection, .. } => Some(inspection.deadline()),
-            Phase::Pausing { until, .. } => Some(*until),
+            Phase::Pausing { until, .. } | Phase::Aside { until } => Some(*until),
         };
         [phase, self.deadline].into_iter().flatten().min()
     }
@@ -783,13 +768,13 @@ impl Call {
     }
 
     /// For how long at most to let others go first: half of what is left of the wait.
-    fn patience(&self, now: Reading) -> Duration {
+    pub(super) fn patience(&self, now: Reading) -> Duration {
         self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
     }
 
     /// Whether this call may look before its first attempt. Who has chosen fixed delays wants them
     /// whatever the nodes say; and who makes one attempt alone does not want to wait for it.
-    fn may_look_first(&self) -> bool {
+    pub(super) fn may_look_first(&self) -> bool {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)
     }
 
@@ -822,14 +807,52 @@ impl Call {
     }
 
     /// A look is over when all have answered; one for a call that waits, as soon as it seems that
-    /// the lock is to be had.
-    fn has_seen_enough(&self) -> bool {
+    /// the lock is to be had. One that is the last of its call also waits for the answers to the attempt
+    /// that tell whether the lock is held, or too few nodes are up.
+    fn has_seen_enough(&self, quorum: Quorum, now: Reading) -> bool {
         match &self.phase {
             Phase::Looking { inspection, .. } => {
-                inspection.is_over() || self.is_to_watch() && self.is_open()
+                inspection.is_over() && !(self.is_to_end(now) && self.is_ambiguous(quorum))
+                    || self.is_to_watch() && self.is_open()
             }
             _ => false,
         }
+    }
+
+    /// Why the last attempt failed depends on nodes that have not answered yet.
+    fn is_ambiguous(&self, quorum: Quorum) -> bool {
+        let Some((WhyNot::Contended, nodes)) = &self.last else { return false };
+        self.attempts > 0 && why_not(quorum, nodes, 0) != WhyNot::Contended
+    }
+
+    /// The call ends: who has not answered by now has failed.
+    fn settle(&mut self, quorum: Quorum) {
+        if self.attempts > 0
+            && let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last
+        {
+            *why = why_not(quorum, nodes, 0);
+        }
+    }
+
+    /// Notes what a node has answered after the last attempt had failed without it.
+    fn note_late(&mut self, quorum: Quorum, node: NodeId, answer: Answer, now: Reading) {
+        let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last else {
+            return;
+        };
+        let story = &mut nodes[node.index()];
+        if self.attempts == 0 || story.said != NodeSaid::Nothing {
+            return;
+        }
+        story.said = match answer {
+            Answer::Granted | Answer::GrantedFenced { .. } => NodeSaid::Granted,
+            Answer::Refused => NodeSaid::Refused(None),
+            Answer::RefusedFenced { holding, .. } => NodeSaid::Refused(Some(*holding)),
+            Answer::Failed(failure) => NodeSaid::Failed(failure),
+            _ => return,
+        };
+        story.took = now.elapsed_since(self.began);
+        let open = nodes.iter().filter(|node| node.said == NodeSaid::Nothing).count();
+        *why = why_not(quorum, nodes, open);
     }
 
     /// Writes into the story of the last attempt whom the nodes have been seen to hold the lock for.
@@ -862,12 +885,33 @@ impl Call {
             return;
         };
         for node in inspection.asked() {
-            if let NodeSaid::Refused(holding) = &mut nodes[node.index()].said
-                && let Some(seen) = inspection.seen(node)
-            {
-                *holding = Some(seen.clone());
+            let Some(seen) = inspection.seen(node) else { continue };
+            match &mut nodes[node.index()].said {
+                NodeSaid::Refused(holding) => *holding = Some(seen.clone()),
+                // It had not answered in time; it does now.
+                said @ NodeSaid::Nothing if *seen == Holding::Free => {
+                    *said = NodeSaid::Seen(Holding::Free);
+                }
+                said @ NodeSaid::Nothing => *said = NodeSaid::Refused(Some(seen.clone())),
+                _ => {}
             }
         }
+    }
+
+    /// Notes what the first attempt had heard when it was cut short. Who had not answered stands by what it
+    /// said in a look before, if that tells who has the lock.
+    fn note_cut_short(&mut self, why: WhyNot, nodes: Vec<NodeStory>, quorum: Quorum) {
+        if let Some((_, before)) = self.last.take() {
+            let pairs = nodes.iter().cloned().zip(before);
+            let merged: Vec<NodeStory> = pairs
+                .map(|(cut, before)| if cut.said == NodeSaid::Nothing { before } else { cut })
+                .collect();
+            if why_not(quorum, &merged, 0) == WhyNot::Contended {
+                self.last = Some((WhyNot::Contended, merged));
+                return;
+            }
+        }
+        self.last = Some((why, nodes));
     }
 
     /// Notes in what time a quorum may be free by expiry alone, as far as is known.
@@ -875,18 +919,29 @@ impl Call {
         self.free_in = self.waiting.as_ref().and_then(|waiting| waiting.free_in(now));
     }
 
-    /// For how long to wait, with what is known by now. Who contends for a free lock again counts in
-    /// the same `step` as the others.
-    fn rest_for(&mut self, step: Duration) -> Duration {
-        let (retry, round_trip, word) = (self.request.retry, self.round_trip, self.jitter);
-        let watched = self.waiting.as_ref().is_some_and(Waiting::is_watched);
-        if !self.is_to_watch() {
-            self.polls += 1;
-            return retry.delay(self.polls, word, round_trip, self.free_in);
+    /// Counts a pause that begins now, with what is known by now: how often in a row the lock seemed to be
+    /// free and was not, and how often it could not be told when it will be.
+    fn count_pause(&mut self) {
+        let watches = self.is_to_watch();
+        if watches && self.is_open() {
+            (self.polls, self.opens) = (0, self.opens + 1);
+            return;
         }
-        if self.is_open() {
-            self.polls = 0;
-            self.opens += 1;
+        if watches {
+            self.opens = 0;
+        }
+        match (self.is_watched(), self.free_in) {
+            (true, Some(_)) => self.polls = 0,
+            (true, None) => {}
+            (false, _) => self.polls += 1,
+        }
+    }
+
+    /// For how long to wait by these rules. Who contends for a free lock again counts in the same `step` as
+    /// the others.
+    fn pause(&self, retry: Retry, step: Duration) -> Duration {
+        let (round_trip, word) = (self.round_trip, self.jitter);
+        if self.is_to_watch() && self.is_open() {
             // Given back while we asked: at once. But if votes are split, or others are faster time
             // and again, only jitter helps.
             return match self.opens {
@@ -894,20 +949,19 @@ impl Call {
                 opens => retry.delay(opens, word, step.min(round_trip), None),
             };
         }
-        self.opens = 0;
+        let watched = self.is_watched();
         match (self.free_in, retry.delay) {
             (Some(_), _) if watched && mutant!(WaitersTrustPush) => Duration::from_secs(3600),
-            (Some(free_in), _) if watched => {
-                self.polls = 0;
-                free_in + after_expiry(word)
-            }
+            (Some(free_in), _) if watched => free_in + after_expiry(word),
             // Held for ever, by something foreign: who knows whether it ever tells.
             (None, Delay::Adaptive { ceiling }) if watched => ceiling,
-            _ => {
-                self.polls += 1;
-                retry.delay(self.polls, word, round_trip, self.free_in)
-            }
+            _ => retry.delay(self.polls, word, round_trip, self.free_in),
         }
+    }
+
+    /// So many nodes will tell that a release cannot go unnoticed.
+    fn is_watched(&self) -> bool {
+        self.is_to_watch() && self.waiting.as_ref().is_some_and(Waiting::is_watched)
     }
 
     /// A random word, a different one each time.

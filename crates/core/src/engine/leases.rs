@@ -355,7 +355,14 @@ impl Engine {
         if changed {
             Self::tell_change(lease, out);
         }
-        Self::review_extension(lock, lease, now, out);
+        let mut barred = NodeSet::default();
+        if lease.extension().is_some()
+            && let Some(watch) = &self.watch
+        {
+            let bars = |node: &NodeId| watch.bars(*node, now).is_some();
+            barred = self.quorum.node_ids().filter(bars).collect();
+        }
+        Self::review_extension(lock, lease, barred, now, out);
         if lease.extension_is_due(now) {
             if lease.may_extend(now) {
                 Self::start_extension(self.quorum.all(), lock, lease, now, out);
@@ -366,7 +373,13 @@ impl Engine {
         Self::index_lease(&mut self.deadlines, lock, timed, now);
     }
 
-    fn review_extension(lock: LockId, lease: &mut Lease, now: Reading, out: &mut Vec<Effect>) {
+    fn review_extension(
+        lock: LockId,
+        lease: &mut Lease,
+        barred: NodeSet,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(extension) = lease.extension_mut() else {
             return;
         };
@@ -391,7 +404,9 @@ impl Engine {
         let Some(extension) = lease.extension_mut() else {
             return;
         };
-        let healable = extension.take_healable();
+        // No vote is asked of a node whose vote would not count.
+        let mut healable = extension.take_healable();
+        barred.iter().for_each(|node| healable.remove(node));
         let (over, round) = (extension.is_told() && extension.is_over(), extension.round());
         let ticket = Ticket { lock, round, verb: Verb::Heal };
         if !healable.is_empty() {

@@ -107,7 +107,7 @@ impl Engine {
 
 impl Call {
     fn shift(&mut self, base: Reading) {
-        self.started = Reading::default();
+        (self.started, self.began) = (Reading::default(), Reading::default());
         for story in self.last.iter_mut().flat_map(|(_, nodes)| nodes) {
             story.took = Duration::ZERO;
         }
@@ -117,7 +117,11 @@ impl Call {
             Phase::Queued | Phase::Starting => {}
             Phase::Attempting(attempt) => attempt.shift(base),
             Phase::Looking { inspection, .. } => inspection.shift(base),
-            Phase::Pausing { until, .. } => *until = until.shifted(base),
+            Phase::Pausing { until, lent, .. } => {
+                *until = until.shifted(base);
+                *lent = lent.map(|at| at.shifted(base));
+            }
+            Phase::Aside { until } => *until = until.shifted(base),
         }
         if let Some(waiting) = &mut self.waiting {
             waiting.shift(base);

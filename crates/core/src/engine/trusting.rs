@@ -244,7 +244,7 @@ impl Engine {
         for (lock, timed) in &mut self.calls {
             let call = &mut timed.record;
             if call.is_barred()
-                && let Phase::Pausing { until, .. } = &mut call.phase
+                && let Phase::Pausing { until, .. } | Phase::Aside { until } = &mut call.phase
             {
                 *until = (*until).min(now.boot());
                 call.is_told = false;
@@ -287,7 +287,8 @@ impl Engine {
         // Woken when a standing changes; and if it is only late, not looked at all the time.
         let later = now.after(call.free_in.unwrap_or_default().max(crate::retry::POLL_CEILING));
         let until = settles_by.filter(|_| is_over).unwrap_or(later);
-        call.phase = Phase::Pausing { until, again: false };
+        // Nothing is sent meanwhile: the next one may find out for itself, and be told.
+        call.phase = Phase::Pausing { until, again: false, lent: Some(now.boot()) };
         if call.request.progress
             && !is_over
             && !core::mem::replace(&mut call.is_told, true)
@@ -296,6 +297,18 @@ impl Engine {
             out.push(Effect::Waiting { lock, story });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
+        self.pass_on(lock, now, out);
+    }
+
+    /// When a quorum of nodes will be trusted, if some are down and it would be had but for nodes whose
+    /// votes do not count yet.
+    pub(super) fn quorum_in(&self, call: &Call, now: Reading) -> Option<Duration> {
+        let (_, nodes) = call.last.as_ref()?;
+        let failed = |said: &NodeSaid| matches!(said, NodeSaid::Failed(failure) if !failure.kind().is_about_trust());
+        let is_down =
+            |node: &NodeId| nodes.get(node.index()).is_some_and(|story| failed(&story.said));
+        let down = self.quorum.node_ids().filter(is_down).collect();
+        self.watch.as_ref()?.quorum_without(down, now).filter(|time| !time.is_zero())
     }
 
     /// Nodes are not looked at again by themselves.

@@ -34,4 +34,5 @@ mod holding;
 mod random;
 mod releasing;
 mod trusting;
+mod turns;
 mod waiting;

@@ -1095,3 +1095,33 @@ fn who_has_seen_a_run_for_long_enough_does_not_ask_its_clock() {
     scene.pass(60 * SECOND);
     assert_eq!(scene.outcome(1), Some(Ok(())), "seen for 60 s: {:?}", scene.told.last());
 }
+
+#[test]
+fn where_a_node_is_down_and_one_in_quarantine_it_is_told_when_there_will_be_a_quorum() {
+    let mut scene = Scene::settled();
+    scene.servers[1].restart(true, 0);
+    scene.mute = [NodeId::new(2)].into_iter().collect();
+    scene.acquire(1, Wait::Once);
+    scene.pass(SECOND);
+    let refusal = scene.refusal(1);
+    assert_eq!(refusal.kind, RefusalKind::NoQuorum);
+    let after = refusal.retry_after.expect("the quarantine has an end");
+    let range = Duration::from_secs(10)..Duration::from_secs(14);
+    assert!(range.contains(&after), "{after:?}");
+}
+
+#[test]
+fn a_node_that_is_refused_is_not_healed() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    assert_eq!((scene.outcome(1), scene.asked_for_votes(2)), (Some(Ok(())), 1));
+    let server = &mut scene.servers[2];
+    (server.policy, server.epoch) = ("allkeys-lru", server.epoch + 1);
+    server.keys.clear();
+    scene.tell(Event::Extend { lock: LockId(1) });
+    let confirmed = |effect: &Effect| {
+        matches!(effect, Effect::Extended { outcome: quorlock_core::Extended::Confirmed, .. })
+    };
+    assert!(scene.told.iter().any(confirmed));
+    assert_eq!(scene.asked_for_votes(2), 1);
+}

@@ -50,7 +50,8 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
     let wrong = match refusal.kind {
         // Without the refusals there might have been a quorum.
         RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),
-        RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused + open),
+        // Who has not been heard by the end has failed.
+        RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
         // Who granted and failed to record the fence has failed; who has not been heard may record it.
         RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + open),
