@@ -118,7 +118,7 @@ pub fn positives() -> Vec<Scenario> {
             "M1 retries",
             "timed mutex: two attempts each, fast node clocks",
             Bounds { attempts: [2, 2], ..M1 },
-            (58_505, 203_141),
+            (59_291, 205_286),
             &[Rare::InTurn, Rare::Retry, Rare::Contended, Rare::LostExpired],
         ),
         new(
@@ -191,7 +191,7 @@ pub fn positives() -> Vec<Scenario> {
             "M3 restarts",
             "restart guard: nodes with votes come back without their data",
             M3,
-            (343_328, 1_203_839),
+            (346_930, 1_213_683),
             &[
                 Rare::InTurn,
                 Rare::Contended,
