@@ -67,7 +67,7 @@ async fn acquire(client: &Client, name: &str, locks: usize) -> Result<Vec<Guard>
         if under_way.len() == AT_A_TIME {
             guards.extend(next(&mut under_way).await?);
         }
-        let acquire = client.acquire(format!("bench:{name}:{lock}"));
+        let acquire = client.acquire(format!("bench/{name}/{lock}"));
         under_way.spawn(async move { acquire.await.map_err(|error| error.to_string()) });
     }
     while let Some(guard) = next(&mut under_way).await? {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quorlock::node::{NodeConfig, Tls};
-use quorlock::{BuildError, Client, ClientBuilder};
+use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest};
 use serde::Deserialize;
 
 use crate::args::{GuardMode, NodeArgs, WaitArg, duration};
@@ -125,8 +125,16 @@ impl File {
 }
 
 /// Refuses what cannot be locked, before a client exists that would connect.
-pub(crate) fn check_key(key: &str) -> Result<(), Refused> {
-    quorlock::check_resource(key).map_err(|error| Refused::usage(error.to_string()))
+pub(crate) fn check_key(key: &str, args: &NodeArgs, file: &File) -> Result<(), Refused> {
+    let prefix = args.key_prefix.as_ref().or(file.key_prefix.as_ref());
+    let whole = format!("{}{key}", prefix.map_or("", String::as_str));
+    // Only what the two make together is of interest: how long a key may be is up to its name.
+    let together = quorlock::check_resource(&whole);
+    let together = together.or_else(|error| match error {
+        InvalidRequest::ResourceReserved => Err(error),
+        _ => Ok(()),
+    });
+    quorlock::check_resource(key).and(together).map_err(|error| Refused::usage(error.to_string()))
 }
 
 /// Makes the builder that the arguments, the environment and the file describe.

@@ -386,8 +386,8 @@ async fn a_refusal_tells_the_story_node_by_node() {
         error.to_string(),
         "lock \"orders\" not acquired after 1 attempt in 0.0ns: node a refused (held by api-7:41, \
          4.1s left), node b refused (held by a client without a name, 4.0s left), node c refused \
-         (held by the foreign value \"uuid\\u{1b}[…\", without expiry), node d was not \
-         waited for beyond 0.0ns, node e was not waited for beyond 0.0ns"
+         (held by the foreign value \"uuid\\u{1b}[…\", without expiry), node d refused, \
+         node e failed: unreachable: stopped"
     );
     assert_eq!(error.holder().unwrap().to_string(), "api-7:41, 4.1s left");
     assert_eq!(error.retry_after(), None, "two of three never expire");

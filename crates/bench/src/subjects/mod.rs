@@ -95,5 +95,5 @@ pub(crate) fn external_versions() -> impl Iterator<Item = (String, String)> {
 
 /// The key of a locker.
 pub(crate) fn key(subject: &str, locker: usize) -> String {
-    format!("bench:{subject}:{locker}")
+    format!("bench/{subject}/{locker}")
 }

@@ -28,8 +28,8 @@ use crate::options::{self, File, Refused};
 use crate::output::{Output, millis, time};
 
 pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
-    options::check_key(&args.key)?;
     let file = File::read(&args.nodes)?;
+    options::check_key(&args.key, &args.nodes, &file)?;
     let plan = Plan::new(args, &file)?;
     let output = Output::new(args.output, args.status_fd).map_err(|error| {
         let fd = args.status_fd.unwrap_or_default();

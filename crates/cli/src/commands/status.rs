@@ -19,8 +19,8 @@ use crate::output::{millis, time};
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
-    options::check_key(&args.key)?;
     let file = File::read(&args.nodes)?;
+    options::check_key(&args.key, &args.nodes, &file)?;
     let mut builder = options::builder(&args.nodes, &file)?;
     if !options::guard_is_off(&args.nodes, &file) {
         // Who only looks writes nothing.
