@@ -112,8 +112,12 @@ impl Family {
 
     /// Sends a signal to everyone. A stopped process cannot obey one, so it is woken.
     pub(crate) fn signal_all(&self, signal: Signal) {
-        // Nothing comes before this one where the number is known to be right.
-        self.signal_group(signal);
+        // Nothing comes before this one where the number is known to be right: on a busy machine the
+        // whole table takes its time.
+        let known = self.pinned || self.leader_is_there();
+        if known {
+            self.reach_group(signal);
+        }
         let members = self.members();
         let group = self.leader.map(|leader| leader.as_raw_nonzero().get());
         let in_group = |member: &&procfs::Process| Some(member.group) == group;
@@ -121,7 +125,7 @@ impl Family {
             Some(members) => members.iter().any(|member| in_group(&member)),
             None => !self.group_empty,
         };
-        if is_there && !self.pinned {
+        if is_there && !known {
             self.reach_group(signal);
         }
         if !(is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers()) {
@@ -129,9 +133,19 @@ impl Family {
                 reach(member, signal);
             }
         }
-        if is_there || self.pinned {
+        if is_there || known {
             self.reach_group(Signal::CONT);
         }
+    }
+
+    /// Whether the leader, dead or alive, still has its number: it is a child of the guardian's or ours.
+    fn leader_is_there(&self) -> bool {
+        let leader = self.leader.and_then(|leader| procfs::process(leader.as_raw_nonzero().get()));
+        leader.is_some_and(|leader| {
+            let parent = Some(leader.parent);
+            leader.group == leader.pid
+                && (parent == self.strangers.guardian || parent == Some(me()))
+        })
     }
 
     /// Fails when the group is gone or all of it changed to another user; what follows from either is
