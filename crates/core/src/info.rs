@@ -1,7 +1,11 @@
 //! What a server says of itself: the parts of `INFO` that decide whether its votes count.
 
 use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
 use core::fmt;
+
+use crate::shown::{WORD_MAX, shown};
 
 /// What a server says of itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -25,6 +29,10 @@ pub struct Info {
     pub time_us: Option<i64>,
     /// It keeps a log of what it does; `None` if it does not tell.
     pub keeps_log: Option<bool>,
+    /// When its log is written to the disk, if it was asked and may tell: its setting `appendfsync`.
+    pub appendfsync: Option<Box<str>>,
+    /// The log is not written to the disk while it is rewritten: its setting `no-appendfsync-on-rewrite`.
+    pub rests_on_rewrite: Option<bool>,
 }
 
 /// A part that was not there, or was not what it should be.
@@ -44,7 +52,7 @@ pub const SECTIONS: [&str; 5] = ["server", "replication", "memory", "persistence
 const RUN_ID_MAX: usize = 128;
 
 /// What is looked for.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 16] = [
     "run_id",
     "uptime_in_seconds",
     "role",
@@ -59,6 +67,9 @@ const NAMES: [&str; 14] = [
     "maxmemory_policy",
     "server_time_usec",
     "aof_enabled",
+    // Settings, which are added to what `INFO` says where they matter.
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
 ];
 
 impl Info {
@@ -98,7 +109,22 @@ impl Info {
             evicts_by: evicts.then(|| policy.into()),
             time_us: number("server_time_usec"),
             keeps_log: number("aof_enabled").map(|enabled| enabled == 1),
+            appendfsync: find("appendfsync").map(Into::into),
+            rests_on_rewrite: find("no-appendfsync-on-rewrite").map(|rests| rests == "yes"),
         })
+    }
+
+    /// By which setting it forgets the last writes when it stops, as far as it tells. Whoever says that it
+    /// forgets nothing is contradicted by it.
+    pub fn forgets_by(&self) -> Option<String> {
+        match (self.keeps_log, self.appendfsync.as_deref(), self.rests_on_rewrite) {
+            (Some(false), ..) => Some("appendonly no".into()),
+            (_, Some(policy), _) if policy != "always" => {
+                Some(format!("appendfsync {}", shown(policy, WORD_MAX)))
+            }
+            (.., Some(true)) => Some("no-appendfsync-on-rewrite yes".into()),
+            _ => None,
+        }
     }
 }
 
@@ -112,7 +138,6 @@ fn run_id(name: &str) -> Result<Box<str>, Incomplete> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::format;
     use alloc::string::ToString;
 
     const TYPICAL: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n\

@@ -461,7 +461,7 @@ impl Watch {
             lasts: self.is_lasting(node, &info),
             // It said so before its answer came, and after it was asked: the safe side is the former.
             grown_at: now.after(young_for),
-            why: why(&info, old.is_some()).into(),
+            why: why(&info, old.is_some(), self.rules.lasting.contains(node)).into(),
             adoption: None,
         };
         // For so long a server remembers that it was a replica; no longer, if nobody replicates from it.
@@ -475,7 +475,7 @@ impl Watch {
 
     /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
     fn is_lasting(&self, node: NodeId, info: &Info) -> bool {
-        self.rules.lasting.contains(node) && info.keeps_log != Some(false)
+        self.rules.lasting.contains(node) && info.forgets_by().is_none()
     }
 
     /// For how much longer the server must have been running (S10).
@@ -949,11 +949,16 @@ fn unsound(info: &Info) -> Option<Failure> {
 }
 
 /// Why a server that is sound does not vote yet.
-fn why(info: &Info, was_marked: bool) -> String {
+fn why(info: &Info, was_marked: bool, is_declared_lasting: bool) -> String {
     let uptime = info.uptime_s;
     match (info.promoted_at, was_marked) {
         (Some(_), _) => "was a replica".into(),
-        (None, true) => format!("started {uptime} s ago"),
+        (None, true) => match info.forgets_by().filter(|_| is_declared_lasting) {
+            Some(setting) => {
+                format!("started {uptime} s ago (declared to forget nothing, but it has {setting})")
+            }
+            None => format!("started {uptime} s ago"),
+        },
         (None, false) => "is new, or has lost its data".into(),
     }
 }

@@ -253,6 +253,7 @@ impl Driver {
         let mut lines = Vec::new();
         for (id, node) in quorum.node_ids().zip(nodes) {
             let news = inbox.news(id).with_marker(marker.clone()).registering(writes);
+            let news = news.lasting(rules.lasting.contains(id));
             let background = node.background(news);
             backgrounds.push(AssertUnwindSafe(background).catch_unwind());
             lines.push(Some(Line::new(id, node.clone(), clock, event_sender.clone())));

@@ -516,6 +516,25 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
     nodes[0].restart().unwrap();
     let error = unsafe_now(&build(&[]).unwrap()).await;
     assert!(error.to_string().contains("quarantined: started "), "{error}");
+    let client = build(&["a"]).unwrap();
+    let guard = client.acquire("orders").wait(Duration::from_secs(1)).await.unwrap();
+    assert!(guard.release().await.is_released());
+    // It must not be there to mark the node while that is not contradicted yet.
+    client.shutdown(Duration::from_secs(5)).await.unwrap();
+    // The server's own word contradicts the operator's.
+    nodes[0].restart().unwrap();
+    run(&nodes[0], &["CONFIG", "SET", "appendfsync", "everysec"]);
+    let error = unsafe_now(&build(&["a"]).unwrap()).await.to_string();
+    assert!(
+        error.contains("declared to forget nothing, but it has appendfsync everysec"),
+        "{error}"
+    );
+    run(&nodes[0], &["CONFIG", "SET", "appendfsync", "always"]);
+    run(&nodes[0], &["CONFIG", "SET", "no-appendfsync-on-rewrite", "yes"]);
+    let error = unsafe_now(&build(&["a"]).unwrap()).await.to_string();
+    assert!(error.contains("but it has no-appendfsync-on-rewrite yes"), "{error}");
+    // Who may not ask is not contradicted.
+    run(&nodes[0], &["ACL", "SETUSER", "default", "-config"]);
     let guard = build(&["a"]).unwrap().acquire("orders").wait(Duration::from_secs(1)).await;
     assert!(guard.is_ok(), "{guard:?}");
     let unknown = build(&["a", "z"]).unwrap_err().to_string();

@@ -731,7 +731,13 @@ fn who_only_looks_writes_nothing_and_takes_every_vote() {
 #[test]
 fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
     let lasting = (0..3).map(NodeId::new).collect();
-    for (log, outcome) in [("aof_enabled:1", true), ("aof_enabled:0", false)] {
+    for (log, outcome) in [
+        ("aof_enabled:1", true),
+        ("aof_enabled:1\nappendfsync:always\nno-appendfsync-on-rewrite:no", true),
+        ("aof_enabled:0", false),
+        ("aof_enabled:1\nappendfsync:everysec", false),
+        ("aof_enabled:1\nappendfsync:always\nno-appendfsync-on-rewrite:yes", false),
+    ] {
         let mut scene = Scene::with(Rules { lasting, ..rules(RestartGuard::Strict) });
         for server in &mut scene.servers {
             server.marker = Some(
@@ -746,6 +752,13 @@ fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
         scene.acquire(1, Wait::For(Duration::from_secs(3)));
         scene.pass(SECOND / 2);
         assert_eq!(scene.outcome(1) == Some(Ok(())), outcome, "{log}");
+        if !outcome {
+            let Some(Standing::Quarantined { why, .. }) = scene.engine.standing(NodeId::new(0))
+            else {
+                panic!("{log}: it waits")
+            };
+            assert!(why.contains("declared to forget nothing, but it has "), "{why}");
+        }
         if outcome {
             let marker = scene.servers[0].marker.as_ref().unwrap();
             assert_eq!(Marker::parse(marker).unwrap().floor, 7, "nothing was rolled back");
@@ -756,7 +769,7 @@ fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
 impl Scene {
     /// What all servers say of their log, by way of a field that nothing else here uses.
     fn policy_of_log(&mut self, log: &'static str) {
-        let policy = if log.ends_with('1') { "noeviction\naof_enabled:1" } else { "noeviction" };
+        let policy: &'static str = format!("noeviction\n{log}").leak();
         self.servers.iter_mut().for_each(|server| server.policy = policy);
     }
 }

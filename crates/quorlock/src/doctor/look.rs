@@ -123,13 +123,22 @@ async fn look(survey: &Survey, server: &RedisNode, thorough: bool) -> Result<Fac
     Ok(Facts {
         speaks_resp3: exam.speaks_resp3(),
         more: info.as_deref().map(More::parse).unwrap_or_default(),
-        info: info.and_then(|info| Info::parse(&info).map_err(|missing| missing.to_string())),
+        info: info.and_then(|info| {
+            let info = Info::parse(&info).map_err(|missing| missing.to_string())?;
+            // As a client asks for them.
+            let rests_on_rewrite = on_rewrite.as_ref().map(|rests| rests == "yes");
+            Ok(Info {
+                appendfsync: appendfsync.as_deref().map(Into::into),
+                rests_on_rewrite,
+                ..info
+            })
+        }),
         marker,
         adoption,
         elsewhere,
         adopted_for,
         appendfsync,
-        rests_on_rewrite: on_rewrite.map(|on_rewrite| on_rewrite == "yes"),
+        rests_on_rewrite: on_rewrite.as_ref().map(|on_rewrite| on_rewrite == "yes"),
         debug,
         rights,
         round_trips: times.round_trips,

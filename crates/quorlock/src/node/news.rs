@@ -26,9 +26,19 @@ pub struct News {
     shared: Weak<Shared>,
     marker: Option<Key>,
     registers: bool,
+    is_lasting: bool,
 }
 
 impl News {
+    /// The operator says that the node forgets nothing when it stops.
+    pub(crate) fn lasting(self, is_lasting: bool) -> Self {
+        Self { is_lasting, ..self }
+    }
+
+    pub(super) fn is_lasting(&self) -> bool {
+        self.is_lasting
+    }
+
     pub(crate) fn with_marker(self, marker: Option<Key>) -> Self {
         Self { marker, ..self }
     }
@@ -116,7 +126,13 @@ impl Inbox {
 
     /// By which this node speaks.
     pub(crate) fn news(&self, node: NodeId) -> News {
-        News { node, shared: Arc::downgrade(&self.0), marker: None, registers: false }
+        News {
+            node,
+            shared: Arc::downgrade(&self.0),
+            marker: None,
+            registers: false,
+            is_lasting: false,
+        }
     }
 
     /// Takes out what has been said: one event for each node that has. Wakes the task when there is

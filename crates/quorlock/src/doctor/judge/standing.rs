@@ -166,7 +166,7 @@ impl Case<'_> {
 
     /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
     fn is_lasting(&self, info: &Info) -> bool {
-        self.is_declared_lasting() && info.keeps_log != Some(false)
+        self.is_declared_lasting() && info.forgets_by().is_none()
     }
 
     /// For how much longer it must run, by its own clock.

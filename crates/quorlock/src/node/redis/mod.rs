@@ -42,6 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use quorlock_core::info::Info;
 use quorlock_core::shown::{LINE_MAX, shown};
 use quorlock_core::{Answer, Command, Failure, FailureKind, Key};
 use tokio::sync::watch;
@@ -109,6 +110,8 @@ struct Connection {
     marker: Option<Key>,
     /// Which database it is in, and whether that is to be written if nobody has.
     registration: Option<(Registration, Do)>,
+    /// The operator says that it forgets nothing when it stops, and it is asked whether that can be.
+    is_lasting: bool,
     /// How many pipelines have been sent. All are sent by one task, the client's.
     pipelines: AtomicU64,
     /// It did not know a script, and has not been told it since.
@@ -131,8 +134,8 @@ impl Connection {
     fn looks_for(&self, commands: &[Command]) -> Looks {
         let is_first = self.pipelines.load(Ordering::Relaxed) == 0;
         match self.marker {
-            Some(_) => Looks::for_batch(is_first, commands),
-            None => Looks { info: false, marker: false },
+            Some(_) => Looks::for_batch(is_first, self.is_lasting, commands),
+            None => Looks { info: false, settings: false, marker: false },
         }
     }
 }
@@ -350,7 +353,10 @@ impl Shared {
         }
         self.resume(connection);
         let mut replies = replies.into_iter();
-        let before = looks.info.then(|| replies.next()).flatten();
+        let before = looks.take_before(&mut replies);
+        if looks.settings && number == 1 {
+            self.contradict(before.as_ref());
+        }
         let registration = connection.registration.as_ref().filter(|_| looks.info);
         let registered = registration.and_then(|(it, _)| Some(it.judge(&replies.next()?)));
         let behind = looks.marker.then(|| replies.next_back()).flatten();
@@ -379,6 +385,20 @@ impl Shared {
                 connection.wire.close(failure.clone());
                 failed(failure)
             }
+        }
+    }
+
+    /// Tells the operator, once for each connection, if the server itself says that it forgets.
+    fn contradict(&self, info: Option<&Reply>) {
+        let Some(Reply::Bytes(info)) = info else { return };
+        let setting =
+            Info::parse(&String::from_utf8_lossy(info)).ok().and_then(|info| info.forgets_by());
+        if let Some(setting) = setting {
+            tracing::warn!(
+                "node {}: declared to forget nothing when it stops (lasting), but it has {setting}: it waits \
+                 after a restart as others do",
+                self.name
+            );
         }
     }
 
@@ -418,6 +438,7 @@ impl Shared {
                 let what = if news.registers() { Do::Register } else { Do::Look };
                 Some((registration, what))
             }),
+            is_lasting: news.is_lasting(),
             pipelines: AtomicU64::new(0),
             forgetful: AtomicBool::new(false),
         }))

@@ -13,14 +13,20 @@ use super::speech::rejected;
 #[derive(Clone, Copy)]
 pub(super) struct Looks {
     pub(super) info: bool,
+    /// What of its settings says whether it forgets anything when it stops: asked with `INFO`.
+    pub(super) settings: bool,
     pub(super) marker: bool,
 }
 
+/// See [`Looks::settings`]. Servers before 7.0 are asked for one at a time.
+const SETTINGS: [&str; 2] = ["appendfsync", "no-appendfsync-on-rewrite"];
+
 impl Looks {
     /// What must be asked with these commands.
-    pub(super) fn for_batch(is_first: bool, commands: &[Command]) -> Self {
+    pub(super) fn for_batch(is_first: bool, is_lasting: bool, commands: &[Command]) -> Self {
         let info = is_first || commands.contains(&Command::Greet);
-        Self { info, marker: info || commands.iter().any(Command::is_about_votes) }
+        let marker = info || commands.iter().any(Command::is_about_votes);
+        Self { info, settings: info && is_lasting, marker }
     }
 
     /// Said before all commands; returns the number of replies.
@@ -36,11 +42,45 @@ impl Looks {
             resp::word(out, b"INFO");
             asked.iter().for_each(|section| resp::word(out, section.as_bytes()));
         }
+        if self.settings {
+            for setting in SETTINGS {
+                resp::write(out, &[b"CONFIG", b"GET", setting.as_bytes()]);
+            }
+        }
         let registration = registration.filter(|_| self.info);
         if let Some((registration, what)) = registration {
             resp::write(out, &registration.ask(*what).each_ref().map(|word| word.as_bytes()));
         }
-        usize::from(self.info) + usize::from(registration.is_some())
+        usize::from(self.info) + self.count_settings() + usize::from(registration.is_some())
+    }
+
+    fn count_settings(self) -> usize {
+        if self.settings { SETTINGS.len() } else { 0 }
+    }
+
+    /// Takes the replies to what was said before all commands: what `INFO` says, and behind it the settings
+    /// in the same form. A user who may not ask for them is not told, and nothing contradicts the operator.
+    pub(super) fn take_before(self, replies: &mut impl Iterator<Item = Reply>) -> Option<Reply> {
+        if !self.info {
+            return None;
+        }
+        let info = replies.next();
+        let mut settings = String::new();
+        for reply in replies.take(self.count_settings()) {
+            if let Reply::List(parts) = reply
+                && let [Reply::Bytes(name), Reply::Bytes(value)] = &*parts
+            {
+                let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+                settings += &format!("\r\n{name}:{value}");
+            }
+        }
+        match info {
+            Some(Reply::Bytes(mut info)) => {
+                info.extend_from_slice(settings.as_bytes());
+                Some(Reply::Bytes(info))
+            }
+            other => other,
+        }
     }
 
     /// Said behind all commands; returns the number of replies.
