@@ -37,7 +37,8 @@ cargo xtask COMMAND
   matrix tests  every test three times in a row on one core with another load beside it, then with
                 each server version as the server; --loaded N and --server NAME choose parts
   mutants       switch on every known mistake, and see that the simulator catches it;
-                see that each negative model finds two that hold one lock
+                see that each negative model finds two that hold one lock; --all: the cancellation
+                sweep with mistakes, too, that it need not see
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   soak --hours H
                 simulator and chaos in turns from seeds that nobody has run, on each server at hand;
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(workspace, args),
         Some("instructions") => instructions::run(workspace, args),
         Some("matrix") => matrix::run(workspace, args),
-        Some("mutants") => mutants::run(workspace),
+        Some("mutants") => mutants::run(workspace, args.any(|arg| arg == "--all")),
         Some("mixed") => match install::server_or_exit(workspace) {
             Ok(server) => mixed::run(workspace, &server),
             Err(code) => code,

@@ -47,8 +47,8 @@ struct Row {
 }
 
 /// Builds, runs and prints the table.
-pub(crate) fn run(workspace: &Path) -> ExitCode {
-    match examine(workspace) {
+pub(crate) fn run(workspace: &Path, all: bool) -> ExitCode {
+    match examine(workspace, all) {
         Ok((rows, models, swept)) => report(&rows, &models, &swept),
         Err(why) => {
             eprintln!("xtask: {why}");
@@ -59,7 +59,10 @@ pub(crate) fn run(workspace: &Path) -> ExitCode {
 
 /// Returns what became of each mistake, whether each negative model has its counterexample, and what
 /// became of the mistakes in the shipped code.
-fn examine(workspace: &Path) -> Result<(Vec<Row>, Output, Vec<cancellation::Row>), String> {
+fn examine(
+    workspace: &Path,
+    all: bool,
+) -> Result<(Vec<Row>, Output, Vec<cancellation::Row>), String> {
     let folder = build(workspace)?;
     let program = folder.join("quorlock-sim");
     if let Some((seed, invariant)) = first(&program, None, &SEEDS)? {
@@ -84,7 +87,7 @@ fn examine(workspace: &Path) -> Result<(Vec<Row>, Output, Vec<cancellation::Row>
         return Err("the simulator lists no mistakes".to_owned());
     }
     let models = output(Command::new(folder.join("quorlock-models")).arg("--negative"))?;
-    Ok((rows, models, cancellation::examine(workspace)?))
+    Ok((rows, models, cancellation::examine(workspace, all)?))
 }
 
 fn build(workspace: &Path) -> Result<PathBuf, String> {

@@ -66,7 +66,7 @@ const PROOFS: [(&str, &str, Proof); 6] = [
     ("the models", "cargo run --release -p quorlock-sim --bin quorlock-models", |workspace, _| {
         prove(workspace, "quorlock-sim", &["--bin", "quorlock-models"])
     }),
-    ("the mutants", "cargo xtask mutants", |workspace, _| mutants::run(workspace)),
+    ("the mutants", "cargo xtask mutants", |workspace, _| mutants::run(workspace, false)),
     ("version 0.1.0 and this one on the same nodes", "cargo xtask mixed", mixed::run),
     ("a minute of chaos", "cargo xtask chaos", |workspace, server| {
         chaos::minutes(workspace, server, CHAOS)
