@@ -92,6 +92,16 @@ fn events(output: &Output) -> Vec<serde_json::Value> {
     stderr(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// Two of three nodes stand still until the first lock has run out; nothing is written late.
+fn no_node_answers_in_time(lab: &Lab, first: Running, second: Running) {
+    lab.nodes[..2].iter().for_each(|node| node.pause().unwrap());
+    let output = first.end();
+    lost_because(&output, "expired");
+    written_within_the_validity(lab, &output);
+    lab.nodes[..2].iter().for_each(|node| node.resume().unwrap());
+    they_do_not_overlap(lab, second);
+}
+
 /// It lost the lock, and says why.
 fn lost_because(output: &Output, cause: &str) {
     lost_because_of(output, &[cause]);
@@ -129,14 +139,7 @@ fn no_extension_in_time() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {
         let Some(lab) = lab("no_extension_in_time") else { return };
         let (first, second) = (first(&lab, TTL, command), second(&lab));
-        lab.nodes[0].pause().unwrap();
-        lab.nodes[1].pause().unwrap();
-        let output = first.end();
-        lost_because(&output, "expired");
-        written_within_the_validity(&lab, &output);
-        lab.nodes[0].resume().unwrap();
-        lab.nodes[1].resume().unwrap();
-        they_do_not_overlap(&lab, second);
+        no_node_answers_in_time(&lab, first, second);
     }
 }
 
@@ -159,14 +162,7 @@ fn the_guardian_is_stopped() {
         let Some(lab) = lab("the_guardian_is_stopped") else { return };
         let (first, second) = (first(&lab, TTL, command), second(&lab));
         kill_process(guardian_of(&first), Signal::STOP).unwrap();
-        lab.nodes[0].pause().unwrap();
-        lab.nodes[1].pause().unwrap();
-        let output = first.end();
-        lost_because(&output, "expired");
-        written_within_the_validity(&lab, &output);
-        lab.nodes[0].resume().unwrap();
-        lab.nodes[1].resume().unwrap();
-        they_do_not_overlap(&lab, second);
+        no_node_answers_in_time(&lab, first, second);
     }
 }
 
