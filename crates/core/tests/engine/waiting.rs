@@ -5,8 +5,8 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::{
     Delay, Effect, Engine, Event, Extended, Holding, LockId, LossCause, NodeReleased, NodeSaid,
-    Outcome, POLL_CEILING, Quorum, Reading, RefusalKind, Request, Retry, Timing, TimingOptions,
-    Verb,
+    NodeStory, Outcome, POLL_CEILING, Quorum, Reading, RefusalKind, Request, Retry, Timing,
+    TimingOptions, Verb,
 };
 
 use crate::common::story::{
@@ -665,6 +665,33 @@ fn manners_take_no_more_than_half_of_the_wait() {
     world.run_for(40);
     assert!(world.is_valid(again));
     world.finish();
+}
+
+/// A first attempt that the end of the wait cuts short has heard nothing; what was seen before it still tells
+/// who had the lock.
+#[test]
+fn what_was_seen_before_an_attempt_that_was_cut_short_is_told() {
+    let mut cut_short = 0;
+    for wait in (800..1_200).step_by(10) {
+        let (mut world, rival) = left_to_a_rival();
+        let again = world.acquire(waiting("k", wait));
+        while world.sent(again, Verb::Inspect, 0).is_empty() || !world.is_valid(rival) {
+            world.run_for(1);
+        }
+        world.run_for(20);
+        // From here on no answer comes in time; the attempt is made when the rival's keys have run out.
+        (0..4).for_each(|node| world.mute(node, true));
+        world.run_for(1_300);
+        let (_, refusal) = world.refused(again).expect("its wait is over");
+        // An attempt that has come to its own end has heard that the nodes fail.
+        let failed = |node: &NodeStory| matches!(node.said, NodeSaid::Failed(_));
+        if refusal.attempts != 1 || refusal.nodes.iter().any(failed) {
+            continue;
+        }
+        cut_short += 1;
+        assert_eq!(refusal.kind, RefusalKind::Contended, "{wait}: {:?}", refusal.nodes);
+    }
+    assert!(cut_short > 0);
 }
 
 /// What a second look sees is told, not what the first one saw: the lock was free, then another had it.
