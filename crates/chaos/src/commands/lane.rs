@@ -55,12 +55,19 @@ pub(crate) struct Entry {
     pub(crate) keeper: Option<Pid>,
     /// When it said so.
     pub(crate) acquired: Option<Time>,
+    /// For how long it writes once it runs, if nobody ends it.
+    pub(crate) writes: Time,
     /// It has the lock, as far as it has told.
     pub(crate) is_held: bool,
     pub(crate) run: Run,
 }
 
 impl Entry {
+    /// Whether its command would go on for so long from now on.
+    pub(crate) fn goes_on_for(&self, time: Time, now: Time) -> bool {
+        self.acquired.is_some_and(|at| at + self.writes > now + time)
+    }
+
     pub(crate) fn is_over(&mut self) {
         self.keeper = None;
         self.is_held = false;
@@ -116,7 +123,7 @@ fn one(world: &Arc<World>, machine: usize, random: &mut Random) {
     let is_chaos = world.is(CHAOS);
     let key = random.index(KEYS.len());
     let kind = random.pick(&Kind::ALL);
-    let ms = match is_chaos && random.percent(45) {
+    let ms = match is_chaos && random.percent(60) {
         true => random.between(TTL, 2 * TTL),
         false => random.between(50 * MS, 400 * MS),
     };
@@ -126,9 +133,15 @@ fn one(world: &Arc<World>, machine: usize, random: &mut Random) {
         Run { key, is_stalled, fault: is_stalled.then_some(Fault::StallReader), ..Run::default() };
     let id = {
         let mut book = world.book();
-        let entry =
-            Entry { machine, kind, keeper: None, acquired: None, is_held: false, run: run_of };
-        book.runs.push(entry);
+        book.runs.push(Entry {
+            machine,
+            kind,
+            keeper: None,
+            acquired: None,
+            writes: ms,
+            is_held: false,
+            run: run_of,
+        });
         book.runs.len() - 1
     };
     let ended = match run(world, id, draw) {

@@ -30,8 +30,11 @@ use crate::round::{Interrupt, bound};
 use crate::servers::Servers;
 use crate::shim::Shim;
 
-/// How long a fault waits for somebody whom it can strike.
-const TARGET: Time = 1500 * MS;
+/// How long a fault waits for a command that would go on for a ttl: whatever goes wrong shows in that one.
+const PICKY: Time = 1000 * MS;
+
+/// How long it waits for anybody.
+const TARGET: Time = 2000 * MS;
 
 /// How long lanes may take to come to their end.
 const END: Time = 75 * SECOND;
@@ -161,9 +164,9 @@ impl<'a> Round<'a> {
             }
             let mut waiting = Vec::new();
             for strike in strikes {
-                let is_due = begin + strike.at <= now();
-                let is_too_late = now() > begin + strike.at + TARGET;
-                if !is_due || !self.strike(strike) && !is_too_late {
+                let due = begin + strike.at;
+                let is_too_late = now() > due + TARGET;
+                if now() < due || !self.strike(strike, due) && !is_too_late {
                     waiting.push(strike);
                 }
             }
@@ -178,14 +181,17 @@ impl<'a> Round<'a> {
     }
 
     /// Returns whether there was somebody to strike.
-    fn strike(&mut self, strike: &Strike) -> bool {
+    fn strike(&mut self, strike: &Strike, due: Time) -> bool {
         let fault = strike.fault;
         let at = now();
+        let is_picky = at < due + PICKY;
         let target = {
             let mut book = self.world.book();
             let is_one = |place: &usize| {
                 let entry = &book.runs[*place];
-                entry.is_held && (!fault.is_to_processes() || entry.run.fault.is_none())
+                entry.is_held
+                    && (!fault.is_to_processes() || entry.run.fault.is_none())
+                    && (!is_picky || entry.goes_on_for(TTL, at))
             };
             let targets: Vec<usize> = (0..book.runs.len()).filter(is_one).collect();
             let place = usize::try_from(strike.word % targets.len().max(1) as u64).unwrap_or(0);

@@ -61,11 +61,11 @@ impl Kind {
             }
             Self::Stubborn => r#"exec >/dev/null; trap '' TERM; "$0" __write "$@"; exit 7"#,
             Self::Forking => {
-                r#"exec >/dev/null; "$0" __write "$1" "$2" 4000 & "$0" __write "$@"; exit 7"#
+                r#"exec >/dev/null; "$0" __write "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#
             }
             Self::All => {
-                r#"exec >/dev/null; trap '' TERM; timeout 60 "$0" __write "$1" "$2" 4000 &
-                "$0" __write_apart "$1" "$2" 4000 & "$0" __write "$@"; exit 7"#
+                r#"exec >/dev/null; trap '' TERM; timeout 60 "$0" __write "$1" "$2" 6000 &
+                "$0" __write_apart "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#
             }
         }
     }

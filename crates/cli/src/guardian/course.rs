@@ -11,6 +11,7 @@
 use rustix::process::Signal;
 
 use super::clock::{Moment, NEVER_NS};
+use super::mutants::{Mutant, is_active};
 use super::wire::Message;
 
 /// The two deadlines of a lease.
@@ -109,7 +110,9 @@ impl Course {
     /// The lock is lost: SIGTERM now, SIGKILL at the time given or when it was due anyway.
     pub(crate) fn terminate(&mut self, kill: Moment) {
         self.sealed = true;
-        self.deadlines = Deadlines { term: Moment::PAST, kill: self.deadlines.kill.min(kill) };
+        let known = self.deadlines.kill;
+        let kill = if is_active(Mutant::DeadlinesOnlyGrow) { known } else { known.min(kill) };
+        self.deadlines = Deadlines { term: Moment::PAST, kill };
     }
 
     /// Nobody extends the lock any more. What was promised to other holders still holds: SIGKILL

@@ -7,10 +7,11 @@
 /// A mistake that 0.1.0 made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mutant {
-    /// A validity that shrinks is not told; deadlines are readings of the boot clock alone; a loss
-    /// releases at once.
+    /// No deadline moves to an earlier time: a validity that shrinks is not told, the wall clock says
+    /// nothing, and after a loss SIGKILL comes when it was due anyway. A loss releases at once.
     DeadlinesOnlyGrow,
-    /// Of a loss that looks like the end of the validity nothing is told; it releases at once.
+    /// Every loss is taken for the end of the validity, of which the guardian knows: it is told of none.
+    /// A loss releases at once.
     TerminateUnlessExpired,
     /// Instead of a dead or stopped guardian the keeper ends the command's own group, no more.
     TakeOverOfTheGroupOnly,

@@ -28,7 +28,8 @@ enum Watched {
 /// What the guardian was told last, and whether that has reached it.
 struct Told {
     deadlines: Deadlines,
-    loss: Option<(LossCause, Moment)>,
+    /// When SIGKILL is due, once the lock is lost.
+    loss: Option<Moment>,
     is_sent: bool,
 }
 
@@ -131,8 +132,8 @@ impl Keeper<'_> {
                     ChildEvent::Over { how, gone } => return Watched::Over { how, gone },
                     ChildEvent::OutOfSight => return Watched::Left,
                 },
-                cause = lease.lost(), if told.loss.is_none() => {
-                    told.loss = Some((cause, Moment::now().after(nanos(self.plan.kill_before))));
+                _ = lease.lost(), if told.loss.is_none() => {
+                    told.loss = Some(Moment::now().after(nanos(self.plan.kill_before)));
                     told.is_sent = false;
                 }
                 signal = self.signals.next() => {
@@ -149,13 +150,8 @@ impl Keeper<'_> {
 
     /// Tells the guardian what it does not know yet.
     fn tell_validity(&mut self, child: &Child, lease: &Lease, told: &mut Told) {
-        if let Some((cause, kill)) = told.loss {
-            let untold = is_active(Mutant::TerminateUnlessExpired)
-                && matches!(
-                    cause,
-                    LossCause::Expired | LossCause::ClockJumped | LossCause::KeyGone
-                );
-            if !told.is_sent && !untold {
+        if let Some(kill) = told.loss {
+            if !told.is_sent && !is_active(Mutant::TerminateUnlessExpired) {
                 told.is_sent = child.terminate(kill);
             }
             return;
