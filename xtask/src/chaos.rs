@@ -15,16 +15,13 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::cargo;
 use crate::install::server_or_exit;
+use crate::special::{MUTANTS, STEPPED, Special};
 use crate::test::clock;
 
-/// A folder of its own: what is built here looks into a file for steps of the wall clock, and must not be
-/// mixed up with what is shipped.
-const TARGET: &str = "target/chaos";
-const STEPPED: &str = "--cfg quorlock_stepped_clock";
-
-/// Here it makes mistakes as well.
-const MUTANTS_TARGET: &str = "target/chaos-mutants";
-const MUTANTS: &str = "--cfg quorlock_stepped_clock --cfg quorlock_mutants";
+/// With a test, the smallest: so the packages of others have the features with which they are built for
+/// the tests, and are not built again. Without optimization more is asserted.
+const PROGRAMS: &[&str] =
+    &["--workspace", "--bin", "quorlock-chaos", "--bin", "quorlock", "--test", "proxy"];
 
 /// How long each mistake has to be found.
 const MINUTES: u32 = 10;
@@ -51,34 +48,25 @@ pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> Exi
 
 /// Builds chaos and the command line that it runs, with a wall clock that it can step.
 pub(crate) fn build(workspace: &Path) -> Result<PathBuf, ExitCode> {
-    let target = workspace.join(TARGET);
-    build_into(workspace, &["--target-dir".as_ref(), target.as_os_str()], STEPPED)?;
-    Ok(target.join("release/quorlock-chaos"))
+    build_so(workspace, &STEPPED)
 }
 
-fn build_into(workspace: &Path, args: &[&std::ffi::OsStr], flags: &str) -> Result<(), ExitCode> {
-    let mut build = cargo(workspace);
-    build.args(["build", "--quiet", "--release", "-p", "quorlock-chaos", "-p", "quorlock-cli"]);
-    build.args(args);
-    if !flags.is_empty() {
-        build.env("RUSTFLAGS", flags);
-    }
-    match build.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(ExitCode::FAILURE),
-        Err(error) => {
-            eprintln!("xtask: cargo: {error}");
-            Err(ExitCode::from(2))
-        }
-    }
+fn build_so(workspace: &Path, so: &Special) -> Result<PathBuf, ExitCode> {
+    let build = [&["build", "--quiet"], PROGRAMS].concat();
+    so.program(workspace, &build, "quorlock-chaos").map_err(|why| {
+        eprintln!("xtask: {why}");
+        ExitCode::FAILURE
+    })
 }
 
-/// As `cargo xtask test` does it: built with all that is built anyway, so clocks are not stepped.
+/// As `cargo xtask test` does it: what is built for the tests anyway, so clocks are not stepped.
 pub(crate) fn minutes(workspace: &Path, server: &ServerBinary, minutes: &str) -> ExitCode {
-    if let Err(code) = build_into(workspace, &[], "") {
-        return code;
+    let mut build = cargo(workspace);
+    build.args(["build", "--quiet"]).args(PROGRAMS);
+    if !build.status().is_ok_and(|status| status.success()) {
+        return ExitCode::FAILURE;
     }
-    let program = workspace.join("target/release/quorlock-chaos");
+    let program = workspace.join("target/debug/quorlock-chaos");
     let chaos = Command::new(program)
         .args(["--minutes", minutes])
         .env(SERVER_VARIABLE, &server.path)
@@ -97,12 +85,10 @@ const KNOWN: [(&str, &str); 4] = [
 /// Makes one mistake after the other, and sees how long chaos takes to find it, from seeds that nobody has
 /// run.
 fn mutants(workspace: &Path, server: &ServerBinary, only: &[OsString]) -> ExitCode {
-    let target = workspace.join(MUTANTS_TARGET);
-    let build = build_into(workspace, &["--target-dir".as_ref(), target.as_os_str()], MUTANTS);
-    if let Err(code) = build {
-        return code;
-    }
-    let program = target.join("release/quorlock-chaos");
+    let program = match build_so(workspace, &MUTANTS) {
+        Ok(program) => program,
+        Err(code) => return code,
+    };
     let mut rows = Vec::new();
     let known =
         KNOWN.iter().filter(|(name, _)| only.is_empty() || only.iter().any(|it| it == name));

@@ -11,6 +11,7 @@ mod mixed;
 mod mutants;
 mod redis_py;
 mod soak;
+mod special;
 mod suite;
 mod summary;
 mod test;

@@ -1,5 +1,6 @@
 //! `cargo xtask mixed`: version 0.1.0 and this one on the same nodes.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -10,8 +11,9 @@ use crate::cargo;
 /// The commit that was released as 0.1.0.
 const COMMIT: &str = "b92b7e3";
 
-/// Its sources, and what is built of them.
+/// Its sources, and its command line.
 const FOLDER: &str = "target/old-version";
+const NAME: &str = "quorlock-old";
 
 /// Builds the old version, unless it has been, and runs the tests of both.
 pub(crate) fn run(workspace: &Path, server: &ServerBinary) -> ExitCode {
@@ -26,31 +28,45 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary) -> ExitCode {
 
 fn build(workspace: &Path) -> Result<PathBuf, String> {
     let folder = workspace.join(FOLDER);
-    let sources = folder.join("source");
-    if !sources.join("Cargo.lock").exists() {
-        unpack(workspace, &sources)?;
-    }
-    let old = folder.join("quorlock");
+    let old = folder.join(NAME);
     if old.exists() {
         return Ok(old);
     }
-    // Not where this version is built: cargo takes packages of the same name and place in their workspaces for
-    // the same, and would mix the two.
-    let target = folder.join("target");
-    let mut cargo = cargo(&sources);
-    cargo.args([
-        "build",
-        "--locked",
-        "--package",
-        "quorlock-cli",
-        "--bin",
-        "quorlock",
-        "--target-dir",
-    ]);
+    let sources = folder.join("source");
+    unpack(workspace, &sources)?;
+    adapt(workspace, &folder, &sources)
+        .map_err(|error| format!("{}: {error}", folder.display()))?;
+    let target = workspace.join("target");
+    let mut cargo = cargo(&folder);
+    // With the tests of all packages, of which it builds the smallest: so the packages of others have the
+    // features that they have in ours, and are built already.
+    cargo.args(["build", "--workspace", "--bin", NAME, "--test", "proxy", "--target-dir"]);
     succeed(cargo.arg(&target), "cargo build of 0.1.0")?;
-    let built = target.join("debug/quorlock");
-    std::fs::copy(&built, &old).map_err(|error| format!("{}: {error}", built.display()))?;
+    let built = target.join("debug").join(NAME);
+    fs::rename(&built, &old).map_err(|error| format!("{}: {error}", built.display()))?;
     Ok(old)
+}
+
+/// Makes a workspace of them that is built where ours is, so that what others have written is built once.
+/// Cargo knows packages by their names and their places in the workspace, so theirs are other places; and
+/// what is built for tests of ours is called `quorlock`, so theirs has another name.
+fn adapt(workspace: &Path, folder: &Path, sources: &Path) -> std::io::Result<()> {
+    let rewrite = |from: &Path, to: &Path, words: &[(&str, &str)]| {
+        let text = fs::read_to_string(from)?;
+        fs::write(to, words.iter().fold(text, |text, (old, new)| text.replace(old, new)))
+    };
+    let moved = [("\"crates/", "\"source/crates/"), ("\"xtask\"", "\"source/xtask\"")];
+    let manifest = folder.join("Cargo.toml");
+    rewrite(&sources.join("Cargo.toml"), &manifest, &moved)?;
+    let profiles = |text: &str| text.find("[profile.").unwrap_or(text.len());
+    let (theirs, ours) =
+        (fs::read_to_string(&manifest)?, fs::read_to_string(workspace.join("Cargo.toml"))?);
+    fs::write(&manifest, theirs[..profiles(&theirs)].to_owned() + &ours[profiles(&ours)..])?;
+    fs::remove_file(sources.join("Cargo.toml"))?;
+    fs::copy(sources.join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    let renamed = format!("[[bin]]\nname = \"{NAME}\"");
+    let cli = sources.join("crates/cli/Cargo.toml");
+    rewrite(&cli, &cli, &[("[[bin]]\nname = \"quorlock\"", &renamed)])
 }
 
 /// The sources as they were.
@@ -65,7 +81,7 @@ fn unpack(workspace: &Path, sources: &Path) -> Result<(), String> {
             "version 0.1.0, commit {COMMIT}, is not in the history of this clone: git fetch --unshallow"
         ));
     }
-    std::fs::create_dir_all(sources).map_err(|error| format!("{}: {error}", sources.display()))?;
+    fs::create_dir_all(sources).map_err(|error| format!("{}: {error}", sources.display()))?;
     let archive = sources.with_extension("tar");
     let mut git = Command::new("git");
     git.current_dir(workspace).args(["archive", "--output"]).arg(&archive).arg(COMMIT);
@@ -77,7 +93,7 @@ fn unpack(workspace: &Path, sources: &Path) -> Result<(), String> {
 
 fn test(workspace: &Path, server: &ServerBinary, old: &Path) -> Result<(), String> {
     let mut cargo = cargo(workspace);
-    cargo.args(["test", "--package", "quorlock-cli", "--test", "mixed", "--", "--nocapture"]);
+    cargo.args(["test", "--workspace", "--test", "mixed", "--", "--nocapture"]);
     cargo.env(SERVER_VARIABLE, &server.path).env("QUORLOCK_OLD", old);
     succeed(&mut cargo, "the tests")
 }

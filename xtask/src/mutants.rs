@@ -4,7 +4,7 @@
 mod cancellation;
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -12,14 +12,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cargo;
+use crate::special::MUTANTS;
 
-/// A folder of its own: what is built here makes mistakes, and must not be mixed up with what is
-/// shipped.
-const TARGET: &str = "target/mutants";
-
-/// These the engine as it is must pass, and in these each mistake must be caught. A few come first,
-/// for some mistakes show only in many runs together.
+/// In these each mistake must be caught. A few come first, for some mistakes show only in many runs
+/// together, and these the engine as it is must pass, as it does all of them without this build.
 const SEEDS: [Range<u64>; 2] = [0..2_000, 2_000..20_000];
 
 /// In these, two that hold one lock are looked for. Not every mistake can show there: some only cost
@@ -30,8 +26,7 @@ const TWO_HOLD_SEEDS: Range<u64> = 0..1_000;
 /// seconds, that is. It is neither caught nor missed then, but an error.
 const TIME_OUT: Duration = Duration::from_secs(120);
 
-/// What makes no mistake goes through all seeds: a minute or two on two cores. If it has not ended by
-/// then, it hangs.
+/// If what makes no mistake has not ended by then, it hangs.
 const UNMUTATED: Duration = Duration::from_secs(1200);
 
 /// What became of one mistake.
@@ -63,12 +58,12 @@ fn examine(
     workspace: &Path,
     all: bool,
 ) -> Result<(Vec<Row>, Output, Vec<cancellation::Row>), String> {
-    let folder = build(workspace)?;
-    let program = folder.join("quorlock-sim");
-    if let Some((seed, invariant)) = first(&program, None, &SEEDS)? {
+    let build = ["build", "--release", "--package", "quorlock-sim", "--bins"];
+    let program = MUTANTS.program(workspace, &build, "quorlock-sim")?;
+    if let Some((seed, invariant)) = first(&program, None, &SEEDS[..1])? {
         return Err(format!("the engine as it is breaks {invariant:?} with seed {seed}"));
     }
-    println!("no mistake: {} seeds, and every invariant held", SEEDS[1].end);
+    println!("no mistake: {} seeds, and every invariant held", SEEDS[0].end);
     let list = output(Command::new(&program).arg("--list-mutants"))?;
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
     let mut rows = Vec::new();
@@ -86,21 +81,8 @@ fn examine(
     if rows.is_empty() {
         return Err("the simulator lists no mistakes".to_owned());
     }
-    let models = output(Command::new(folder.join("quorlock-models")).arg("--negative"))?;
+    let models = output(Command::new(program.with_file_name("quorlock-models")).arg("--negative"))?;
     Ok((rows, models, cancellation::examine(workspace, all)?))
-}
-
-fn build(workspace: &Path) -> Result<PathBuf, String> {
-    let target = workspace.join(TARGET);
-    let built = cargo(workspace)
-        .args(["build", "--release", "--package", "quorlock-sim", "--target-dir"])
-        .arg(&target)
-        .env("RUSTFLAGS", "--cfg quorlock_mutants")
-        .status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err("the simulator could not be built".to_owned());
-    }
-    Ok(target.join("release"))
 }
 
 fn output(command: &mut Command) -> Result<Output, String> {

@@ -1,10 +1,10 @@
 //! Mistakes in the shipped code: which of them does the cancellation sweep catch?
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use super::{TARGET, TIME_OUT, UNMUTATED, in_time, output, output_in_time};
-use crate::cargo;
+use super::{TIME_OUT, UNMUTATED, in_time, output, output_in_time};
+use crate::special::MUTANTS;
 
 /// What became of one mistake.
 pub(super) struct Row {
@@ -19,7 +19,9 @@ pub(super) struct Row {
 /// Builds the sweep, sees that it passes, and runs it with each mistake that it is to see; with `all`,
 /// with the others as well, some of which make it hang.
 pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
-    let program = build(workspace)?;
+    // Of the whole workspace, for with one package alone those of others would be built with other features.
+    let build = ["test", "--workspace", "--test", "cancellation", "--no-run"];
+    let program = MUTANTS.program(workspace, &build, "cancellation")?;
     let unmutated = output_in_time(&mut Command::new(&program), UNMUTATED)?;
     if !unmutated.status.success() {
         let said = String::from_utf8_lossy(&unmutated.stdout);
@@ -47,27 +49,6 @@ pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
         return Err("the sweep lists no mistakes".to_owned());
     }
     Ok(rows)
-}
-
-/// Returns the test's program.
-fn build(workspace: &Path) -> Result<PathBuf, String> {
-    let built = cargo(workspace)
-        .args(["test", "--package", "quorlock", "--test", "cancellation", "--no-run"])
-        .args(["--message-format", "json", "--target-dir"])
-        .arg(workspace.join(TARGET))
-        .env("RUSTFLAGS", "--cfg quorlock_mutants")
-        .stderr(std::process::Stdio::inherit())
-        .output();
-    let built = built.map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&built.stdout);
-    let program =
-        said.lines().filter(|line| line.contains("\"name\":\"cancellation\"")).find_map(|line| {
-            Some(line.split_once("\"executable\":\"")?.1.split_once('"')?.0.to_owned())
-        });
-    match program {
-        Some(program) if built.status.success() => Ok(program.into()),
-        _ => Err("the cancellation sweep could not be built".to_owned()),
-    }
 }
 
 /// Prints the table; returns how many were missed that are to be seen.
