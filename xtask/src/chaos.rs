@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
-use crate::cargo;
 use crate::install::server_or_exit;
 use crate::special::{MUTANTS, STEPPED, Special};
 use crate::test::clock;
@@ -59,14 +58,12 @@ fn build_so(workspace: &Path, so: &Special) -> Result<PathBuf, ExitCode> {
     })
 }
 
-/// As `cargo xtask test` does it: what is built for the tests anyway, so clocks are not stepped.
+/// As `cargo xtask test` does it.
 pub(crate) fn minutes(workspace: &Path, server: &ServerBinary, minutes: &str) -> ExitCode {
-    let mut build = cargo(workspace);
-    build.args(["build", "--quiet"]).args(PROGRAMS);
-    if !build.status().is_ok_and(|status| status.success()) {
-        return ExitCode::FAILURE;
-    }
-    let program = workspace.join("target/debug/quorlock-chaos");
+    let program = match build(workspace) {
+        Ok(program) => program,
+        Err(code) => return code,
+    };
     let chaos = Command::new(program)
         .args(["--minutes", minutes])
         .env(SERVER_VARIABLE, &server.path)

@@ -12,6 +12,7 @@ mod mutants;
 mod redis_py;
 mod soak;
 mod special;
+mod stepped;
 mod suite;
 mod summary;
 mod test;
@@ -44,10 +45,11 @@ cargo xtask COMMAND
   soak --hours H
                 simulator and chaos in turns from seeds that nobody has run, on each server at hand;
                 stops at the first failure, and adds a line to docs/soak.md
+  stepped       step the wall clock under `quorlock run`, and see that its command ends in time
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
-bench, chaos, demo, instructions, mixed, soak and test need a Redis or Valkey server. They take the first of: the binary that
+bench, chaos, demo, instructions, mixed, soak, stepped and test need a Redis or Valkey server. They take the first of: the binary that
 QUORLOCK_SERVER names; redis-server or valkey-server on PATH; one in target/servers. If there is
 none they install one, and say so: as root with `apt-get install redis-server` (no service is
 started), otherwise with pip, a pinned wheel whose server goes into target/servers. test also
@@ -69,6 +71,10 @@ fn main() -> ExitCode {
         Some("mutants") => mutants::run(workspace, args.any(|arg| arg == "--all")),
         Some("mixed") => match install::server_or_exit(workspace) {
             Ok(server) => mixed::run(workspace, &server),
+            Err(code) => code,
+        },
+        Some("stepped") => match install::server_or_exit(workspace) {
+            Ok(server) => stepped::run(workspace, &server),
             Err(code) => code,
         },
         Some("soak") => soak::run(workspace, args),

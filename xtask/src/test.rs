@@ -15,7 +15,7 @@ use crate::cargo;
 use crate::install::server_or_exit;
 use crate::suite::{Conditions, Results, Suite, with_default_signals};
 use crate::summary::{Skips, Summary};
-use crate::{chaos, mixed, mutants, redis_py};
+use crate::{chaos, mixed, mutants, redis_py, stepped};
 
 /// How many seeds of the simulator belong to the tests.
 const SEEDS: &str = "20000";
@@ -46,7 +46,7 @@ type Proof = fn(&Path, &ServerBinary) -> ExitCode;
 
 /// What is more than a test, in this order: what it is, the command that runs it alone, and how it is
 /// run here.
-const PROOFS: [(&str, &str, Proof); 6] = [
+const PROOFS: [(&str, &str, Proof); 7] = [
     (
         "20 000 runs of the simulator",
         "cargo run --release -p quorlock-sim -- --seeds 20000",
@@ -68,6 +68,7 @@ const PROOFS: [(&str, &str, Proof); 6] = [
     }),
     ("the mutants", "cargo xtask mutants", |workspace, _| mutants::run(workspace, false)),
     ("version 0.1.0 and this one on the same nodes", "cargo xtask mixed", mixed::run),
+    ("a wall clock that steps", "cargo xtask stepped", stepped::run),
     ("a minute of chaos", "cargo xtask chaos", |workspace, server| {
         chaos::minutes(workspace, server, CHAOS)
     }),

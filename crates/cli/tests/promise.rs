@@ -9,13 +9,14 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::PipeWriter;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::{Lab, Running, eventually, stderr, unix_ms};
-use quorlock_servers::ServerOptions;
+use quorlock_servers::{ServerOptions, find_or_skip, not_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The first command, in the two forms that differ: in the command's own process group, and in one that it
@@ -50,10 +51,21 @@ fn lab(test: &str) -> Option<Lab> {
 
 /// The first holder, once its command writes.
 fn first(lab: &Lab, ttl: &str, command: &str) -> Running {
+    first_by(lab, None, ttl, command)
+}
+
+/// The same, by another program than ours.
+fn first_by(lab: &Lab, program: Option<&OsStr>, ttl: &str, command: &str) -> Running {
     // One that escapes does not hold our pipes open.
     let command = format!("exec >/dev/null 2>&1; {command}");
     let args = ["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", &command];
-    let first = Running::start(&mut lab.quorlock(&args));
+    let ours = lab.quorlock(&args);
+    let mut quorlock = Command::new(program.unwrap_or(ours.get_program()));
+    quorlock.args(ours.get_args()).stdin(Stdio::null()).current_dir(lab.folder.path());
+    quorlock.env_clear().envs(std::env::vars_os().filter(|(name, _)| name == "PATH"));
+    quorlock.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    quorlock.env("QUORLOCK_CLOCK_OFFSET_FILE", lab.path("clock"));
+    let first = Running::start(&mut quorlock);
     lab.await_file("up");
     first
 }
@@ -189,15 +201,47 @@ fn the_keeper_is_killed() {
     }
 }
 
+/// Names the program whose wall clock this test can step, by the nanoseconds in a file.
+const STEPPED: &str = "QUORLOCK_STEPPED";
+
+#[test]
+fn the_wall_clock_steps() {
+    let name = "the_wall_clock_steps";
+    let Some(program) = std::env::var_os(STEPPED) else {
+        let why =
+            format!("{STEPPED} names no program: cargo xtask stepped builds one, and runs it");
+        return not_for(&find_or_skip(name).unwrap(), name, &why);
+    };
+    for command in [PLAIN, IN_ANOTHER_GROUP] {
+        let Some(lab) = lab(name) else { return };
+        let first = first_by(&lab, Some(&program), TTL, command);
+        let second = second(&lab);
+        let step = |seconds: i64| {
+            fs::write(lab.path("new"), (seconds * 1_000_000_000).to_string()).unwrap();
+            fs::rename(lab.path("new"), lab.path("clock")).unwrap();
+        };
+        // Back: nothing changes, and the lock is extended.
+        step(-60);
+        let since = unix_ms();
+        eventually("two ttls have passed", || (unix_ms() > since + 8000).then_some(()));
+        fs::remove_file(lab.path("up")).unwrap();
+        lab.await_file("up");
+        // And ahead again, to where it was: the votes were asked for a minute ago by that clock.
+        step(0);
+        they_do_not_overlap(&lab, second);
+        lost_because(&first.end(), "clock_jumped");
+    }
+}
+
 /// Fewer votes have vanished than a holder of all three survives, but it is a holder of two: the third
 /// vote has run out. What is left must not be given back before the command is dead.
 #[test]
 fn a_key_is_deleted_where_another_node_is_silent() {
     let Some(lab) = lab("a_key_is_deleted_where_another_node_is_silent") else { return };
-    let (first, second) = (first(&lab, "1500ms", PLAIN), second(&lab));
+    let (first, second) = (first(&lab, TTL, PLAIN), second(&lab));
     lab.nodes[2].pause().unwrap();
     let silent_since = unix_ms();
-    eventually("its vote runs out", || (unix_ms() > silent_since + 1600).then_some(()));
+    eventually("its vote runs out", || (unix_ms() > silent_since + 4100).then_some(()));
     lab.nodes[0].command(&["DEL", "k"]).unwrap();
     they_do_not_overlap(&lab, second);
     // The next holder may have put a key of its own there already.
