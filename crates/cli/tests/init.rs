@@ -1,5 +1,5 @@
 //! `quorlock init` and the restart guard as the command line shows it, on real servers whose longest
-//! ttl is 500 ms: they wait for 2.505 s.
+//! ttl is 900 ms: they wait for 2.909 s.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
@@ -13,7 +13,7 @@ use quorlock_servers::{Reply, Server};
 use rustix::process::Signal;
 use serde_json::Value;
 
-const QUARANTINE: Duration = Duration::from_millis(2505);
+const QUARANTINE: Duration = Duration::from_millis(2909);
 
 /// `quorlock` with the first so many nodes of the lab, strict, and this longest ttl.
 fn strict(lab: &Lab, nodes: usize, max_ttl: &str, args: &[&str]) -> std::process::Command {
@@ -50,7 +50,7 @@ fn new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once() {
     let name = "new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once";
     let Some(lab) = Lab::new(name) else { return };
     let run =
-        |args: &[&str]| strict(&lab, 5, "500ms", &[&["run", "k"], args].concat()).output().unwrap();
+        |args: &[&str]| strict(&lab, 5, "900ms", &[&["run", "k"], args].concat()).output().unwrap();
     let start = boot();
     let refused = run(&["--wait", "2s", "--", "true"]);
     code(&refused, 69);
@@ -60,12 +60,12 @@ fn new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once() {
     for words in ["node a: quarantined: ", "its votes count in 3 s", "quorlock init --fresh"] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    let status = strict(&lab, 5, "500ms", &["status", "k", "--json"]).output().unwrap();
+    let status = strict(&lab, 5, "900ms", &["status", "k", "--json"]).output().unwrap();
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["nodes"][4]["standing"], "quarantined");
     let left = status["nodes"][4]["votes_count_in_ms"].as_u64().unwrap();
     assert!(left > 0 && left <= 2600, "{status}");
-    let text = stdout(&strict(&lab, 5, "500ms", &["status", "k"]).output().unwrap());
+    let text = stdout(&strict(&lab, 5, "900ms", &["status", "k"]).output().unwrap());
     assert!(text.contains("\n  node a: quarantined: "), "{text}");
 
     // The wait that has begun goes on, whoever waits.
@@ -74,7 +74,7 @@ fn new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once() {
     assert!(boot() - start >= QUARANTINE);
     let said = stderr(&waited);
     assert!(said.contains("waiting for ") && said.contains("votes count in "), "{said}");
-    let status = strict(&lab, 5, "500ms", &["status", "k", "--json"]).output().unwrap();
+    let status = strict(&lab, 5, "900ms", &["status", "k", "--json"]).output().unwrap();
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["nodes"][4]["standing"], "trusted");
     code(&run(&["--wait", "0s", "--", "true"]), 0);
@@ -130,7 +130,7 @@ fn who_only_looks_writes_nothing() {
     for (args, expected) in
         [(&["status", "k"][..], 69), (&["doctor"], 2), (&["doctor", "--json"], 2)]
     {
-        code(&strict(&lab, 5, "500ms", args).output().unwrap(), expected);
+        code(&strict(&lab, 5, "900ms", args).output().unwrap(), expected);
     }
     for node in lab.nodes.iter() {
         assert_eq!(node.command(&["DBSIZE"]).unwrap(), Reply::Int(0));
@@ -177,25 +177,25 @@ fn an_operators_word_spares_the_wait() {
 #[test]
 fn three_nodes_become_five() {
     let Some(lab) = Lab::new("three_nodes_become_five") else { return };
-    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
-    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 0);
-    let other = strict(&lab, 5, "500ms", RUN).output().unwrap();
+    code(&strict(&lab, 3, "900ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 3, "900ms", RUN).output().unwrap(), 0);
+    let other = strict(&lab, 5, "900ms", RUN).output().unwrap();
     code(&other, 69);
     let said = stderr(&other);
     assert!(said.contains("nodes=a,b,c ") && said.contains("nodes=a,b,c,d,e "), "{said}");
 
     let start = boot();
-    let done = strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap();
+    let done = strict(&lab, 5, "900ms", RECONFIGURE).output().unwrap();
     code(&done, 0);
     assert!(boot() - start >= QUARANTINE);
     assert!(stderr(&done).contains("left"), "{}", stderr(&done));
     assert!(markers(&lab).iter().all(|marker| marker.contains(" nodes=a,b,c,d,e quorum=3 ")));
-    code(&strict(&lab, 5, "500ms", RUN).output().unwrap(), 0);
+    code(&strict(&lab, 5, "900ms", RUN).output().unwrap(), 0);
     // The old settings are worth nothing any more.
-    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
+    code(&strict(&lab, 3, "900ms", RUN).output().unwrap(), 69);
     // Once more is once too often, and says so.
     let start = boot();
-    let again = strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap();
+    let again = strict(&lab, 5, "900ms", RECONFIGURE).output().unwrap();
     code(&again, 0);
     assert!(stderr(&again).contains("counted before") && boot() - start < QUARANTINE);
 }
@@ -207,7 +207,7 @@ fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
     let Some(lab) = Lab::new(name) else { return };
     code(&strict(&lab, 5, "2s", FRESH).output().unwrap(), 0);
     let start = boot();
-    let run = Running::start(&mut strict(&lab, 5, "500ms", RECONFIGURE));
+    let run = Running::start(&mut strict(&lab, 5, "900ms", RECONFIGURE));
     eventually("every node is adopted", || {
         lab.nodes.iter().all(|node| get(node, "quorlock:adopt").is_some()).then_some(())
     });
@@ -220,8 +220,8 @@ fn an_interrupted_change_is_finished_by_a_client_or_a_second_run() {
 
     code(&strict(&lab, 5, "2s", RUN).output().unwrap(), 69);
     let wait = ["run", "k", "--wait", "20s", "--", "true"];
-    let client = Running::start(&mut strict(&lab, 5, "500ms", &wait));
-    let again = strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap();
+    let client = Running::start(&mut strict(&lab, 5, "900ms", &wait));
+    let again = strict(&lab, 5, "900ms", RECONFIGURE).output().unwrap();
     code(&again, 0);
     code(&client.end(), 0);
     // Two seconds and a hundredth, and two.
@@ -235,12 +235,12 @@ fn new_nodes_that_new_clients_have_marked_wait_as_well() {
     let name = "new_nodes_that_new_clients_have_marked_wait_as_well";
     let Some(lab) = Lab::new(name) else { return };
     // As a client of the new settings would have marked b and c, had it been given the time.
-    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 3, "900ms", FRESH).output().unwrap(), 0);
     code(&strict(&lab, 1, "4s", FRESH).output().unwrap(), 0);
     let hold = ["run", "k", "--ttl", "4s", "--", "sleep", "30"];
     let old = Running::start(&mut strict(&lab, 1, "4s", &hold));
     eventually("the old client has the lock", || get(&lab.nodes[0], "k"));
-    let moving = Running::start(&mut strict(&lab, 3, "500ms", RECONFIGURE));
+    let moving = Running::start(&mut strict(&lab, 3, "900ms", RECONFIGURE));
     eventually("a does not vote for the old client", || get(&lab.nodes[0], "quorlock:adopt"));
     for node in &lab.nodes.iter().collect::<Vec<_>>()[1..3] {
         // All are written to at once, so another may be later.
@@ -248,23 +248,23 @@ fn new_nodes_that_new_clients_have_marked_wait_as_well() {
         assert!(adoption.contains(" wait_ms=6040"));
         assert_eq!(get(node, "quorlock:node"), None, "it would vote while the old lock is held");
     }
-    assert!(!strict(&lab, 3, "500ms", RUN).output().unwrap().status.success());
+    assert!(!strict(&lab, 3, "900ms", RUN).output().unwrap().status.success());
     old.signal(Signal::TERM);
     old.end();
     code(&moving.end(), 0);
-    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 0);
+    code(&strict(&lab, 3, "900ms", RUN).output().unwrap(), 0);
 }
 
 #[test]
 fn so_many_old_nodes_must_answer_that_the_others_are_no_quorum() {
     let name = "so_many_old_nodes_must_answer_that_the_others_are_no_quorum";
     let Some(lab) = Lab::new(name) else { return };
-    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 3, "900ms", FRESH).output().unwrap(), 0);
     // From a, b, c to a, d, e: b and c could still grant locks to the old clients.
     let urls = lab.nodes.urls();
     let new = format!("a={},d={},e={}", urls[0], urls[3], urls[4]);
     let run = |args: &[&str]| {
-        let mut command = strict(&lab, 3, "500ms", &[RECONFIGURE, args].concat());
+        let mut command = strict(&lab, 3, "900ms", &[RECONFIGURE, args].concat());
         command.env("QUORLOCK_NODES", &new).output().unwrap()
     };
     let before = markers(&lab);
@@ -280,14 +280,14 @@ fn so_many_old_nodes_must_answer_that_the_others_are_no_quorum() {
     // The same is so if a was taken out of use by a run that was killed before it came to b.
     let marker = &before[0];
     let (cluster, rest) = marker.split_at(marker.find(" run_id=").unwrap());
-    let ours = "nodes=a,d,e quorum=2 max_ttl_ms=500";
+    let ours = "nodes=a,d,e quorum=2 max_ttl_ms=900";
     let blocked = format!("{cluster} becomes {ours}{rest}");
     lab.nodes[0].command(&["SET", "quorlock:node", &blocked]).unwrap();
     code(&run(&[]), 69);
     assert_eq!(markers(&lab)[0], blocked);
     // Such a node votes for nobody: neither the old ones nor the new ones.
     lab.nodes[1].kill().unwrap();
-    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
+    code(&strict(&lab, 3, "900ms", RUN).output().unwrap(), 69);
     lab.nodes[1].restart().unwrap();
 
     let old = format!("c={}", urls[2]);
@@ -296,14 +296,14 @@ fn so_many_old_nodes_must_answer_that_the_others_are_no_quorum() {
     assert!(stderr(&done).contains("node c: it votes for nobody any more"), "{}", stderr(&done));
     let after = markers(&lab);
     for place in [0, 3, 4] {
-        assert!(after[place].contains("nodes=a,d,e quorum=2 max_ttl_ms=500 run_id="), "{after:?}");
+        assert!(after[place].contains("nodes=a,d,e quorum=2 max_ttl_ms=900 run_id="), "{after:?}");
     }
     assert!(after[2].contains(" becomes nodes=a,d,e ") && after[1].is_empty(), "{after:?}");
 }
 
 /// `init --reconfigure` onto these nodes, with these arguments.
 fn reconfigured(lab: &Lab, nodes: &str, args: &[&str]) -> Output {
-    let mut command = strict(lab, 0, "500ms", &[RECONFIGURE, args].concat());
+    let mut command = strict(lab, 0, "900ms", &[RECONFIGURE, args].concat());
     command.env("QUORLOCK_NODES", nodes).output().unwrap()
 }
 
@@ -315,7 +315,7 @@ fn old_nodes_that_are_not_given_are_not_left_behind() {
     let old = format!("a={},b={}", urls[0], urls[1]);
     let new = format!("x={},y={},z={}", urls[2], urls[3], urls[4]);
     let with = |nodes: &str, args: &[&str]| {
-        strict(&lab, 0, "500ms", args).env("QUORLOCK_NODES", nodes).output().unwrap()
+        strict(&lab, 0, "900ms", args).env("QUORLOCK_NODES", nodes).output().unwrap()
     };
     code(&with(&old, FRESH), 0);
     let refused = reconfigured(&lab, &new, &[]);
@@ -341,7 +341,7 @@ fn old_nodes_that_are_not_given_are_not_left_behind() {
     // An earlier run was interrupted behind the last old node.
     for (node, marker) in lab.nodes.iter().zip(markers(&lab)).skip(2) {
         node.command(&["DEL", "quorlock:node"]).unwrap();
-        let adoption = format!("{marker} wait_ms=2505 moved=1");
+        let adoption = format!("{marker} wait_ms=2909 moved=1");
         node.command(&["SET", "quorlock:adopt", &adoption, "PX", "172800000"]).unwrap();
     }
     code(&reconfigured(&lab, &new, &[]), 0);
@@ -353,7 +353,7 @@ fn old_nodes_that_are_not_given_are_not_left_behind() {
 #[test]
 fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
     let Some(lab) = Lab::new("old_nodes_are_not_taken_for_new_ones_of_their_names") else { return };
-    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 3, "900ms", FRESH).output().unwrap(), 0);
     let urls = lab.nodes.urls();
     // a and c move, and still are a quorum of the old ones.
     let new = format!("a={},b={},c={}", urls[3], urls[1], urls[4]);
@@ -366,7 +366,7 @@ fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
     assert_eq!(markers(&lab), before);
     // Not even if a run that was killed has marked them for nobody.
     let (cluster, rest) = before[1].split_at(before[1].find(" run_id=").unwrap());
-    let came = format!("{cluster} becomes nodes=a,b,c quorum=3 max_ttl_ms=500{rest} came=1");
+    let came = format!("{cluster} becomes nodes=a,b,c quorum=3 max_ttl_ms=900{rest} came=1");
     lab.nodes[3].command(&["SET", "quorlock:node", &came]).unwrap();
     code(&reconfigured(&lab, &new, &settings), 69);
 
@@ -376,8 +376,8 @@ fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
     code(&same, 78);
     assert!(stderr(&same).contains("give the new one another name"), "{}", stderr(&same));
     code(&reconfigured(&lab, &new, &["--quorum", "3", "--old-node", &old]), 0);
-    code(&strict(&lab, 3, "500ms", RUN).output().unwrap(), 69);
-    let mut moved = strict(&lab, 0, "500ms", RUN);
+    code(&strict(&lab, 3, "900ms", RUN).output().unwrap(), 69);
+    let mut moved = strict(&lab, 0, "900ms", RUN);
     code(&moved.env("QUORLOCK_NODES", &new).env("QUORLOCK_QUORUM", "3").output().unwrap(), 0);
 }
 
@@ -385,27 +385,27 @@ fn old_nodes_are_not_taken_for_new_ones_of_their_names() {
 #[test]
 fn what_was_only_tried_is_no_hindrance() {
     let Some(lab) = Lab::new("what_was_only_tried_is_no_hindrance") else { return };
-    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
-    code(&strict(&lab, 5, "500ms", RUN).output().unwrap(), 69);
+    code(&strict(&lab, 3, "900ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 5, "900ms", RUN).output().unwrap(), 69);
     let adopted = |lab: &Lab| get(&lab.nodes[3], "quorlock:adopt");
     eventually("d is adopted by who tried", || {
         // A disagreement may be seen before d is: then it is not tried there.
-        strict(&lab, 5, "500ms", RUN).output().unwrap();
+        strict(&lab, 5, "900ms", RUN).output().unwrap();
         adopted(&lab)
     });
     assert!(adopted(&lab).unwrap().contains("nodes=a,b,c,d,e"));
-    code(&strict(&lab, 4, "500ms", RECONFIGURE).output().unwrap(), 0);
-    code(&strict(&lab, 4, "500ms", RUN).output().unwrap(), 0);
+    code(&strict(&lab, 4, "900ms", RECONFIGURE).output().unwrap(), 0);
+    code(&strict(&lab, 4, "900ms", RUN).output().unwrap(), 0);
     // And what a killed run left there is its own: here, of a move to d, e that was then given up.
     let (cluster, rest) = {
         let marker = markers(&lab)[3].clone();
         let at = marker.find(" run_id=").unwrap();
         (marker[..at].to_owned(), marker[at..].to_owned())
     };
-    let left = format!("{cluster} becomes nodes=d,e quorum=2 max_ttl_ms=500{rest}");
+    let left = format!("{cluster} becomes nodes=d,e quorum=2 max_ttl_ms=900{rest}");
     lab.nodes[3].command(&["SET", "quorlock:node", &left]).unwrap();
     lab.nodes[4].command(&["SET", "quorlock:node", &format!("{left} came=1")]).unwrap();
-    code(&strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap(), 0);
+    code(&strict(&lab, 5, "900ms", RECONFIGURE).output().unwrap(), 0);
     assert!(markers(&lab).iter().all(|marker| marker.contains(" nodes=a,b,c,d,e quorum=3 ")));
 }
 
@@ -413,12 +413,12 @@ fn what_was_only_tried_is_no_hindrance() {
 #[test]
 fn a_floor_is_below_the_largest_fence() {
     let Some(lab) = Lab::new("a_floor_is_below_the_largest_fence") else { return };
-    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 3, "900ms", FRESH).output().unwrap(), 0);
     let marker = markers(&lab)[0].clone();
     let (rest, _) = marker.split_at(marker.find(" floor=").unwrap());
     let far = format!("{rest} floor={}", u64::MAX);
     lab.nodes[0].command(&["SET", "quorlock:node", &far]).unwrap();
-    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 3, "900ms", FRESH).output().unwrap(), 0);
     let floor = format!(" floor={}", (1_u64 << 53) - 1);
     assert!(
         markers(&lab)[..3].iter().all(|marker| marker.ends_with(&floor)),
@@ -426,12 +426,12 @@ fn a_floor_is_below_the_largest_fence() {
         markers(&lab)
     );
     // Where the marker was taken away, the adoption has its floor.
-    let adoption = format!("{} wait_ms=2505", markers(&lab)[0]);
+    let adoption = format!("{} wait_ms=2909", markers(&lab)[0]);
     for node in lab.nodes.iter().take(3) {
         node.command(&["DEL", "quorlock:node"]).unwrap();
     }
     lab.nodes[0].command(&["SET", "quorlock:adopt", &adoption, "PX", "172800000"]).unwrap();
-    code(&strict(&lab, 3, "500ms", FRESH).output().unwrap(), 0);
+    code(&strict(&lab, 3, "900ms", FRESH).output().unwrap(), 0);
     assert!(markers(&lab)[..3].iter().all(|marker| marker.ends_with(&floor)));
 }
 
@@ -439,11 +439,11 @@ fn a_floor_is_below_the_largest_fence() {
 fn what_is_not_this_versions_is_not_replaced() {
     let Some(lab) = Lab::new("what_is_not_this_versions_is_not_replaced") else { return };
     lab.nodes[0].command(&["SET", "quorlock:node", "quorlock 2 something new"]).unwrap();
-    let refused = strict(&lab, 5, "500ms", RECONFIGURE).output().unwrap();
+    let refused = strict(&lab, 5, "900ms", RECONFIGURE).output().unwrap();
     code(&refused, 69);
     assert!(stderr(&refused).contains("not this version's"), "{}", stderr(&refused));
     assert_eq!(get(&lab.nodes[0], "quorlock:node").unwrap(), "quorlock 2 something new");
-    let unknown = strict(&lab, 5, "500ms", &["run", "k", "--lasting", "a,z", "--", "true"]);
+    let unknown = strict(&lab, 5, "900ms", &["run", "k", "--lasting", "a,z", "--", "true"]);
     let unknown = { unknown }.output().unwrap();
     code(&unknown, 64);
     assert!(stderr(&unknown).contains("there is no node \"z\""), "{}", stderr(&unknown));

@@ -140,6 +140,12 @@ impl Course {
     /// The command's own process ended; others of it may live on.
     pub(crate) fn ended(&mut self, ending: Ending, now: Moment) {
         self.ending = Some(ending);
+        // A guardian that comes late finds that the keeper has done it in its place.
+        let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
+        if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
+            self.stage = Stage::Forced;
+            self.revoked = true;
+        }
         // No validity hangs on this one, so the wall clock has no say.
         self.leftovers_until = Moment { real_ns: NEVER_NS, ..now.after(LEFTOVERS_NS) };
     }
@@ -290,6 +296,29 @@ mod tests {
         let ending = Ending::Signaled { signal: 9 };
         course.ended(ending, at(3));
         assert_eq!(course.result(ending), Message::Ended(ending));
+    }
+
+    #[test]
+    fn who_is_killed_in_the_guardians_place_is_killed_for_the_lock() {
+        let killed = Ending::Signaled { signal: 9 };
+        for asked in [false, true] {
+            let result = |ending, now| {
+                let mut course = Course::new(DEADLINES);
+                if asked {
+                    assert_eq!(course.due(at(100)), Some(Signal::TERM));
+                }
+                course.ended(ending, now);
+                course.result(ending)
+            };
+            assert_eq!(result(killed, at(200)), Message::Killed { by: KilledBy::Kill });
+            // Before that it was somebody else, and an ending of its own stays its own.
+            let before =
+                if asked { Message::Killed { by: KilledBy::Term } } else { Message::Ended(killed) };
+            assert_eq!(result(killed, at(199)), before);
+            if !asked {
+                assert_eq!(result(ZERO, at(200)), Message::Ended(ZERO));
+            }
+        }
     }
 
     #[test]
