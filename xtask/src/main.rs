@@ -1,6 +1,7 @@
 //! `cargo xtask`: what a fresh clone needs beyond cargo, which is a real server.
 
 mod bench;
+mod beside;
 mod chaos;
 mod debian;
 mod demo;
@@ -31,16 +32,17 @@ cargo xtask COMMAND
                 that this would be noticed; --mutants: see that mistakes of `quorlock run` are
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
-                Without ARGS also 20 000 pinned runs of the simulator and as many that nobody has
-                seen, the models, the mutants and a minute of chaos, whatever fails on the way;
-                the last lines name all that failed
+                Without ARGS also the proofs, whatever fails on the way: beside the tests 20 000 pinned
+                runs of the simulator, as many that nobody has seen, the models and mistakes in the
+                engine; behind them mistakes in the shipped code, version 0.1.0 on the same nodes, a
+                wall clock that steps, a minute of chaos; the last lines name all that failed
   instructions  count the client's instructions per pair with valgrind; --guard: with the
                 restart guard as well
   matrix tests  every test three times in a row on one core with another load beside it, then with
                 each server version as the server; --loaded N and --server NAME choose parts
   mutants       switch on every known mistake, and see that the simulator catches it;
-                see that each negative model finds two that hold one lock; --all: the cancellation
-                sweep with mistakes, too, that it need not see
+                see that each negative model finds two that hold one lock; --engine or --sweep: a part;
+                --all: what takes longer, too
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   soak --hours H
                 simulator and chaos in turns from seeds that nobody has run, on each server at hand;
@@ -68,7 +70,7 @@ fn main() -> ExitCode {
         Some("test") => test::run(workspace, args),
         Some("instructions") => instructions::run(workspace, args),
         Some("matrix") => matrix::run(workspace, args),
-        Some("mutants") => mutants::run(workspace, args.any(|arg| arg == "--all")),
+        Some("mutants") => mutants::main(workspace, args),
         Some("mixed") => match install::server_or_exit(workspace) {
             Ok(server) => mixed::run(workspace, &server),
             Err(code) => code,

@@ -7,10 +7,11 @@ use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quorlock_servers::{REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, ServerBinary};
 
+use crate::beside::{Beside, Task};
 use crate::cargo;
 use crate::install::server_or_exit;
 use crate::suite::{Conditions, Results, Suite, with_default_signals};
@@ -44,29 +45,12 @@ pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> Exi
 
 type Proof = fn(&Path, &ServerBinary) -> ExitCode;
 
-/// What is more than a test, in this order: what it is, the command that runs it alone, and how it is
-/// run here.
-const PROOFS: [(&str, &str, Proof); 7] = [
-    (
-        "20 000 runs of the simulator",
-        "cargo run --release -p quorlock-sim -- --seeds 20000",
-        |workspace, _| {
-            let args = ["--bin", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS];
-            prove(workspace, "quorlock-sim", &args)
-        },
-    ),
-    (
-        "20 000 runs of the simulator that nobody has seen",
-        "cargo run --release -p quorlock-sim -- --seeds 20000 --fresh",
-        |workspace, _| {
-            let args = ["--bin", "quorlock-sim", "--", "--jobs", "2", "--seeds", SEEDS, "--fresh"];
-            prove(workspace, "quorlock-sim", &args)
-        },
-    ),
-    ("the models", "cargo run --release -p quorlock-sim --bin quorlock-models", |workspace, _| {
-        prove(workspace, "quorlock-sim", &["--bin", "quorlock-models"])
+/// What is more than a test and needs servers or the shipped code, in this order: what it is, the command
+/// that runs it alone, and how it is run here.
+const PROOFS: [(&str, &str, Proof); 4] = [
+    ("the sweep with mistakes", "cargo xtask mutants --sweep", |workspace, _| {
+        mutants::run(workspace, mutants::Parts { engine: false, sweep: true, all: false })
     }),
-    ("the mutants", "cargo xtask mutants", |workspace, _| mutants::run(workspace, false)),
     ("version 0.1.0 and this one on the same nodes", "cargo xtask mixed", mixed::run),
     ("a wall clock that steps", "cargo xtask stepped", stepped::run),
     ("a minute of chaos", "cargo xtask chaos", |workspace, server| {
@@ -74,14 +58,45 @@ const PROOFS: [(&str, &str, Proof); 7] = [
     }),
 ];
 
+/// What is computed beside all that, for it needs neither servers nor time.
+fn computed(workspace: &Path) -> Vec<Task> {
+    let simulator = "cargo run --release --package quorlock-sim --bin quorlock-sim -- --jobs 2";
+    let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
+    println!("xtask: the seeds that nobody has seen are those from {fresh} on");
+    let mutants = "cargo xtask mutants --engine";
+    [
+        (format!("{SEEDS} runs of the simulator"), format!("{simulator} --seeds {SEEDS}")),
+        (
+            format!("{SEEDS} runs of the simulator that nobody has seen, from {fresh} on"),
+            format!("{simulator} --seeds {SEEDS} --from {fresh}"),
+        ),
+        (
+            "the models".to_owned(),
+            "cargo run --release --package quorlock-sim --bin quorlock-models".to_owned(),
+        ),
+        ("mistakes in the engine".to_owned(), mutants.to_owned()),
+    ]
+    .map(|(name, again)| {
+        let mut command = cargo(workspace);
+        command.args(again.split(' ').skip(1));
+        Task { name, again, command }
+    })
+    .into()
+}
+
 /// Everything, whatever fails on the way: who waits for it wants to know all that is broken. The last
 /// lines name it.
 fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
-    let mut steps = Steps::new(2 + PROOFS.len());
+    let mut steps = Steps::new(3 + PROOFS.len());
     steps.begin("build the tests");
-    let results = Suite::build(workspace).and_then(|suite| {
+    let suite = Suite::build(workspace);
+    let beside = Beside::start(computed(workspace));
+    let results = suite.and_then(|suite| {
         let jobs = jobs();
-        steps.begin(&format!("run {} test binaries, {jobs} at a time", suite.len()));
+        steps.begin(&format!(
+            "run {} test binaries, {jobs} at a time, and simulator and models beside them",
+            suite.len()
+        ));
         suite.run(&Conditions { server: None, jobs, threads: None })
     });
     match &results {
@@ -102,6 +117,17 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
             steps.failed.push((name.to_owned(), again.to_owned()));
         }
     }
+    steps.begin("wait for what was computed beside all that");
+    while let Some(done) = beside.next() {
+        let result = if done.is_green { "" } else { ": failed" };
+        println!("\nxtask: {} ({}){result}", done.name, clock(done.took));
+        print!("{}", done.said);
+        if !done.is_green {
+            steps.failed.push((done.name.clone(), done.again));
+        }
+        steps.beside.push((done.name, done.took));
+    }
+    beside.end();
     steps.end(results.ok().as_ref())
 }
 
@@ -117,6 +143,8 @@ struct Steps {
     began: Instant,
     /// The steps so far, and when they began.
     begun: Vec<(String, Instant)>,
+    /// What was computed beside them, and for how long.
+    beside: Vec<(String, Duration)>,
     /// What failed, and the command that does it again.
     failed: Vec<(String, String)>,
 }
@@ -124,7 +152,7 @@ struct Steps {
 impl Steps {
     fn new(count: usize) -> Self {
         let began = Instant::now();
-        Self { count, number: 0, began, begun: Vec::new(), failed: Vec::new() }
+        Self { count, number: 0, began, begun: Vec::new(), beside: Vec::new(), failed: Vec::new() }
     }
 
     fn begin(&mut self, what: &str) {
@@ -149,6 +177,9 @@ impl Steps {
         for ((what, began), end) in self.begun.iter().zip(ends) {
             println!("  {:>7}  {what}", clock(end.duration_since(*began)));
         }
+        for (what, took) in &self.beside {
+            println!("  {:>7}  beside: {what}", clock(*took));
+        }
         if !self.failed.is_empty() {
             println!(
                 "\nxtask: {} failed; each with the command that runs it again:",
@@ -171,19 +202,6 @@ impl Steps {
 /// `12:07` are twelve minutes.
 pub(crate) fn clock(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
-}
-
-fn prove(workspace: &Path, package: &str, args: &[&str]) -> ExitCode {
-    let mut command = cargo(workspace);
-    command.args(["run", "--release", "--package", package]).args(args);
-    match command.status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("xtask: {error}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 /// The tests that cargo chooses with these arguments, run by cargo.
