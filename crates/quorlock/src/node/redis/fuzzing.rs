@@ -8,6 +8,7 @@ use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{LINE_MAX, shown, shown_text, shown_value};
 
+use super::registration::Registration;
 use super::resp::{self, Found, Malformed, Reply};
 
 /// Inputs are split at no more places than this; long ones at fewer, such that so many bytes are read.
@@ -108,6 +109,26 @@ pub fn adoption(data: &[u8]) {
     let run_id = "0d2f".into();
     let adoption = Adoption { cluster, run_id, promoted_at: 3, floor: 7, wait_ms: u64::MAX };
     assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption));
+}
+
+/// Registrations: the one number that is ours is welcome, whatever else is there is refused and told of
+/// so that it can be shown.
+pub fn registration(data: &[u8]) {
+    const OURS: u32 = 3;
+    let registration = Registration::beside(&"quorlock:node".into(), OURS).expect("its key");
+    let as_error = Reply::Error(String::from_utf8_lossy(data).into_owned());
+    for reply in [Reply::Bytes(data.to_vec()), as_error] {
+        let is_ours = reply == Reply::Bytes(OURS.to_string().into_bytes());
+        match registration.judge(&reply) {
+            Ok(()) => assert!(is_ours, "{reply:?}"),
+            Err(failure) => {
+                assert!(!is_ours);
+                let told = failure.to_string();
+                assert!(!told.contains(char::is_control), "{told:?}");
+                assert!(told.chars().count() <= 3 * LINE_MAX, "{told}");
+            }
+        }
+    }
 }
 
 /// `INFO`: no panic, and what it says fits into a marker.
@@ -248,6 +269,18 @@ mod tests {
             self.spoil(text.into_bytes())
         }
 
+        fn database(&mut self) -> Vec<u8> {
+            let word = self.word();
+            let numbers = ["3", "0", "15", "WRONGTYPE Operation", "NOPERM no", "LOADING it"];
+            match self.below(3) {
+                0 => format!("{}", word >> (word % 64)).into_bytes(),
+                _ => {
+                    let text = self.pick(&numbers).into();
+                    self.spoil(text)
+                }
+            }
+        }
+
         fn info(&mut self) -> Vec<u8> {
             let mut text = String::from("# Server\r\n");
             for line in [
@@ -275,11 +308,12 @@ mod tests {
     /// A body, and what makes its inputs.
     type Target = (&'static str, fn(&[u8]), fn(&mut Random) -> Vec<u8>);
 
-    const TARGETS: [Target; 5] = [
+    const TARGETS: [Target; 6] = [
         ("replies", replies, Random::stream),
         ("commands", commands, |random| random.bytes(300)),
         ("marker", marker, |random| random.text(false)),
         ("adoption", adoption, |random| random.text(true)),
+        ("registration", registration, Random::database),
         ("info", info, Random::info),
     ];
 
