@@ -211,8 +211,15 @@ fn some(workspace: &Path, server: &ServerBinary, args: Vec<OsString>) -> io::Res
     if let Some(folder) = redis_py::ensure(workspace) {
         command.env("PYTHONPATH", folder);
     }
+    let names_package = |arg: &OsString| {
+        let arg = arg.to_string_lossy();
+        arg.starts_with("-p") || arg == "--package" || arg.starts_with("--package=")
+    };
+    let mut ours = args.iter().take_while(|arg| *arg != "--");
+    let workspace = if ours.any(names_package) { None } else { Some("--workspace") };
     let mut tests = command
-        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(["test", "--no-fail-fast"])
+        .args(workspace)
         .args(args)
         .env(REQUIRE_VARIABLE, "1")
         .env(SKIP_LOG_VARIABLE, skip_log.path())

@@ -155,7 +155,7 @@ fn rounds(
         }
     }
     println!("{} in all, against {} {}", seconds(now() - start), binary.flavor, binary.version);
-    // For whoever runs this and counts.
+    // For a program that runs this and counts.
     println!(
         "rounds: {} library, {} commands; first seed {first}",
         summary.rounds(),

@@ -233,7 +233,7 @@ impl Replay<'_> {
     }
 
     /// It has all that it had, in the same run: one that was to follow another and was a master again before
-    /// it had anything from there. It tells of a promotion then, and has lost nothing; who has known it all
+    /// it had anything from there. It tells of a promotion then, and has lost nothing; a client that has known it all
     /// along need not notice, and counts its votes.
     fn is_what_it_was(&self, dump: &Dump, shown: Time) -> bool {
         let find = |name: &str| dump.data.iter().find(|(key, ..)| key == name);

@@ -114,7 +114,7 @@ impl Info {
         })
     }
 
-    /// By which setting it forgets the last writes when it stops, as far as it tells. Whoever says that it
+    /// By which setting it forgets the last writes when it stops, as far as it tells. A user who says that it
     /// forgets nothing is contradicted by it.
     pub fn forgets_by(&self) -> Option<String> {
         match (self.keeps_log, self.appendfsync.as_deref(), self.rests_on_rewrite) {

@@ -37,7 +37,7 @@ impl LocalQueue {
         self.waiting.as_ref()?.front().copied()
     }
 
-    /// Joins the queue: at its end, or, who has stepped aside meanwhile, before those who came later.
+    /// Joins the queue: at its end, or, after it has stepped aside, before the calls that came later.
     pub fn join(&mut self, lock: LockId) {
         let waiting = self.waiting.get_or_insert_default();
         let place = waiting.partition_point(|other| *other < lock);

@@ -413,7 +413,7 @@ impl Held {
         }
     }
 
-    /// The clocks may have made a step: whoever waits for a time looks anew, and what has run out by the
+    /// The clocks may have made a step: a task that waits for a time looks anew, and what has run out by the
     /// step is seen now.
     pub(crate) fn look_at_clocks(&self) {
         if self.remaining().is_some() {

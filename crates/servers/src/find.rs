@@ -346,7 +346,11 @@ mod tests {
         let all = |places: &Places| -> Vec<_> {
             places.all().unwrap().iter().map(|found| found.version).collect()
         };
-        assert_eq!(all(&places), [version(6, 2, 14)], "whoever names one means that one");
+        assert_eq!(
+            all(&places),
+            [version(6, 2, 14)],
+            "a name that is given is the one that is meant"
+        );
 
         places.named = None;
         let expected = [version(7, 0, 15), version(8, 0, 0), version(9, 1, 2), version(8, 1, 8)];

@@ -24,7 +24,7 @@ use crate::clock::now;
 /// that is busy.
 const PATIENCE: Time = 60 * SECOND;
 
-/// How long its events may be read after its end: whoever has its pipe then is no part of it.
+/// How long its events may be read after its end: a process that has its pipe then is no part of it.
 const EVENTS: Time = 2 * SECOND;
 
 const LOOK: Duration = Duration::from_millis(4);

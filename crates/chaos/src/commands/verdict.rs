@@ -75,7 +75,7 @@ pub(crate) struct Overlap {
     pub(crate) excuse: Option<&'static str>,
 }
 
-/// Who has held the key when others did. Nothing else may disturb a `calm` round: what a stranger does to
+/// Which run held the key while others did. Nothing else may disturb a `calm` round: what a stranger does to
 /// a key is seen with the next extension then.
 pub(crate) fn overlaps(
     wrote: &[Wrote],

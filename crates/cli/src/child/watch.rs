@@ -38,7 +38,7 @@ pub(super) struct Watch {
     events: mpsc::UnboundedSender<ChildEvent>,
 }
 
-/// A guardian at work, and whom it guards.
+/// A guardian at work, and the processes that it guards.
 struct Guarded {
     guardian: process::Child,
     family: Family,

@@ -3,7 +3,7 @@
 //! A lock's validity goes on while the machine sleeps, and a virtual machine that was paused by its
 //! host sees that on its wall clock alone. So a client counts the longer of the two times that the
 //! boot clock and the wall clock say have passed, and a deadline is a reading of both: it has come
-//! when *either* clock has reached it. Whoever knows a deadline notices by itself that the wall
+//! when *either* clock has reached it. A process that knows a deadline notices by itself that the wall
 //! clock was set.
 //!
 //! The timeout of poll(2) runs on the monotonic clock, which stands still in suspend: ten seconds

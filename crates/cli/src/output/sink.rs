@@ -43,7 +43,7 @@ struct State {
     /// So many that count have made room since this was told last.
     dropped: u64,
     is_writing: bool,
-    /// Whoever wanted to read has gone: no reason to stop the work.
+    /// The reader has gone: no reason to stop the work.
     is_broken: bool,
     is_closed: bool,
 }
@@ -153,7 +153,7 @@ impl Target {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => bytes = &bytes[count..],
                 Err(Errno::INTR) => {}
-                // Whoever opened it does not want to block.
+                // The program that opened it does not want to block.
                 Err(Errno::AGAIN) => {
                     let _ = poll(&mut [PollFd::new(self, PollFlags::OUT)], None);
                 }

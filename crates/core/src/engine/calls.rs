@@ -825,7 +825,7 @@ impl Call {
         self.attempts > 0 && why_not(quorum, nodes, 0) != WhyNot::Contended
     }
 
-    /// The call ends: who has not answered by now has failed.
+    /// The call ends: a node that has not answered by now has failed.
     fn settle(&mut self, quorum: Quorum) {
         if self.attempts > 0
             && let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last

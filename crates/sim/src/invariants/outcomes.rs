@@ -50,10 +50,10 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
     let wrong = match refusal.kind {
         // Without the refusals there might have been a quorum.
         RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),
-        // Who has not been heard by the end has failed.
+        // A node that was not heard by the end has failed.
         RefusalKind::Contended => refused == 0 || !quorum.is_reached(granted + refused),
         RefusalKind::NoQuorum => refused > 0 && quorum.is_reached(granted + refused),
-        // Who granted and failed to record the fence has failed; who has not been heard may record it.
+        // A node that granted and failed to record the fence has failed; one that was not heard may record it.
         RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + open),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
         // With all who are not doubted there might have been a quorum.

@@ -174,7 +174,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Whoever lets votes count that strict clients would not is told of each such node.
+    /// A user who lets votes count that strict clients would not count is told of each such node.
     fn say_acquired(&mut self, lease: &Lease) {
         let mut event = self.validity_event("acquired", lease);
         let doubtful = if self.plan.observes { self.untrusted() } else { Vec::new() };

@@ -21,7 +21,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// The longest delay for a server that floods us or does not speak our language.
 const BACKOFF_OFFENDED: Duration = Duration::from_secs(30);
 
-/// Who has behaved for so long is as good as new.
+/// A process that has behaved for so long is as good as new.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 
 pub(super) async fn supervise(shared: Arc<Shared>, news: News) {
