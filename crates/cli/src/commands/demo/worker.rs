@@ -2,7 +2,7 @@
 //! lock back, and tells the demo what it did and when.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, BufRead as _, Write as _};
 use std::ops::RangeInclusive;
@@ -154,7 +154,9 @@ fn change(counter: &Path, may_write: impl FnOnce() -> bool) -> Result<Option<u64
     if !may_write() {
         return Ok(None);
     }
-    fs::write(counter, next.to_string()).map_err(failed)?;
+    // It is there; when the demo ends early and removes it, nobody makes it anew.
+    let mut file = OpenOptions::new().write(true).truncate(true).open(counter).map_err(failed)?;
+    file.write_all(next.to_string().as_bytes()).map_err(failed)?;
     Ok(Some(next))
 }
 
