@@ -156,7 +156,8 @@ impl Lease {
     /// This process has had the lock so often, or for so long, that others are to have their turn:
     /// 64 hand-overs, or a tenth of the ttl.
     pub(crate) fn is_exhausted(&self, now: Reading) -> bool {
-        self.turn >= TURNS_MAX || now.elapsed_since(self.began) > self.timing.ttl() / 10
+        let for_long = now.elapsed_since(self.began) > self.timing.ttl() / 10;
+        (self.turn >= TURNS_MAX || for_long) && !mutant!(HandOversUnlimited)
     }
 
     /// Whether the next caller of this process may have the lease as it is: it wants the very same
@@ -167,8 +168,8 @@ impl Lease {
             && next.fenced.as_ref() == self.fenced.as_ref().map(|fenced| &fenced.counter)
             && Value::owner_of(self.value.as_bytes()) == Some(&next.owner)
             && !self.is_exhausted(now)
-            && now.after(self.timing.ttl()) <= self.token_until
-            && self.validity.lasts(Duration::ZERO, now)
+            && (mutant!(TokenLimitIgnored) || now.after(self.timing.ttl()) <= self.token_until)
+            && (mutant!(HandOverWithinMargin) || self.validity.lasts(Duration::ZERO, now))
             && self.validity.valid_for(now) >= next.timing.min_validity()
     }
 
@@ -178,7 +179,9 @@ impl Lease {
         debug_assert!(self.may_be_handed_to(next, now), "only what is held is handed over");
         self.holder = holder;
         self.turn += 1;
-        self.hold_until = self.token_until.min(now.after(next.max_hold));
+        let by_guard = now.after(next.max_hold);
+        self.hold_until =
+            if mutant!(TokenLimitIgnored) { by_guard } else { by_guard.min(self.token_until) };
         self.automatic = next.automatic;
         self.keeps_on_loss = next.keeps_on_loss;
         self.extension = None;
@@ -293,7 +296,9 @@ impl Lease {
         if let (Some(fenced), Some(number)) = (&mut self.fenced, number) {
             fenced.note(number);
         }
-        self.reached.insert(node);
+        if !mutant!(HealNotReached) {
+            self.reached.insert(node);
+        }
         self.raise(node, sent, now);
         true
     }
@@ -443,7 +448,7 @@ impl Lease {
 
     /// An extension now would not reach past `max_hold`.
     pub fn may_extend(&self, now: Reading) -> bool {
-        now.after(self.timing.ttl()) <= self.hold_until
+        mutant!(MaxHoldIgnored) || now.after(self.timing.ttl()) <= self.hold_until
     }
 
     /// Begins a round of extending. The command goes to every node, also to those without a vote:
@@ -480,7 +485,9 @@ impl Lease {
 
     /// The command that puts our key back on nodes that have lost it.
     pub fn heal_command(&mut self, nodes: NodeSet) -> Command {
-        nodes.iter().for_each(|node| self.reached.insert(node));
+        if !mutant!(HealNotReached) {
+            nodes.iter().for_each(|node| self.reached.insert(node));
+        }
         let (key, value, ttl_ms) = (self.key.clone(), self.value.clone(), self.timing.ttl_ms());
         match &self.fenced {
             None => Command::Acquire { key, value, ttl_ms },

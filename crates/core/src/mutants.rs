@@ -39,6 +39,15 @@ pub enum Mutant {
     FenceRecordedAbove,
     HandOverRecordedAbove,
     LateVoteKeepsRecord,
+    MaxHoldIgnored,
+    TokenLimitIgnored,
+    HandOversUnlimited,
+    HandOverWithinMargin,
+    HealNotReached,
+    FloorFromOwnClock,
+    AdoptionAgeBelieved,
+    UptimeBelieved,
+    UptimeUnsigned,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.
@@ -69,6 +78,15 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("fence recorded on F >= t", Mutant::FenceRecordedAbove, "fencing"),
     ("hand-over raise counted on F >= t'", Mutant::HandOverRecordedAbove, "fencing"),
     ("late vote does not restart the raise", Mutant::LateVoteKeepsRecord, "fencing"),
+    ("max_hold ignored", Mutant::MaxHoldIgnored, "hold limit"),
+    ("max_hold for each guard alone", Mutant::TokenLimitIgnored, "hold limit"),
+    ("hand-overs without limit", Mutant::HandOversUnlimited, "hold limit"),
+    ("hand-over within the margin", Mutant::HandOverWithinMargin, "clock check"),
+    ("a healed node not noted as reached", Mutant::HealNotReached, "owed"),
+    ("floor from the own clock alone", Mutant::FloorFromOwnClock, "fencing"),
+    ("an adoption's age believed", Mutant::AdoptionAgeBelieved, "waits"),
+    ("an uptime believed", Mutant::UptimeBelieved, "waits"),
+    ("uptime unsigned", Mutant::UptimeUnsigned, "waits"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);

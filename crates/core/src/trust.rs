@@ -491,7 +491,8 @@ impl Watch {
         let seen = trust.answered_before.map_or(Duration::MAX, since);
         let (at_first, passed) =
             trust.first.map_or((0, Duration::ZERO), |(at_first, at)| (at_first, since(at)));
-        let told = told.min(seen).min(Duration::from_secs(at_first) + passed).max(passed);
+        let bounded = told.min(seen).min(Duration::from_secs(at_first) + passed).max(passed);
+        let told = if mutant!(UptimeBelieved) { told } else { bounded };
         let less = Duration::from_secs(if mutant!(UptimeOffByTwo) { 2 } else { 0 });
         if self.is_lasting(node, info) {
             Duration::ZERO
@@ -651,7 +652,7 @@ impl Watch {
         }
         let boot = now.boot().as_nanos().saturating_sub(at.as_nanos());
         let passed = Duration::from_nanos(u64::try_from(boot).unwrap_or(0));
-        let age = age.min(*first_age + passed);
+        let age = if mutant!(AdoptionAgeBelieved) { age } else { age.min(*first_age + passed) };
         // One that was begun anew meanwhile looks the same, but for its age.
         (*first_age, *at) = (age, now.boot());
         let left = quarantine.saturating_sub(age);
@@ -730,7 +731,8 @@ impl Watch {
         let own = self.node(node).time_us(now);
         let clocks = self.times_beside(node, now).count();
         let is_few = clocks < self.clocks_needed();
-        let latest = self.times_beside(node, now).chain(own).max();
+        let others = self.times_beside(node, now).filter(|_| !mutant!(FloorFromOwnClock));
+        let latest = others.chain(own).max();
         let latest = latest.unwrap_or_else(|| u64::try_from(now.real_ns() / 1000).unwrap_or(0));
         let (cluster, key) = (self.rules.cluster.clone(), self.rules.marker.clone());
         let trust = self.node_mut(node);
@@ -926,6 +928,9 @@ impl Trust {
 /// How many seconds the server says it has been running: a clock that was set back since says less than
 /// nothing.
 fn told_uptime(info: &Info) -> u64 {
+    if mutant!(UptimeUnsigned) {
+        return info.uptime_s.unsigned_abs();
+    }
     u64::try_from(info.uptime_s).unwrap_or(0)
 }
 

@@ -1,0 +1,94 @@
+//! Nobody holds a lock for longer than its caller allows, and no process keeps it from others by handing it
+//! on and on.
+
+use std::collections::BTreeMap;
+
+use quorlock_core::{Command, Reading};
+
+use super::Verdict;
+use crate::fact::{Fact, span};
+use crate::guard::{Guard, GuardId};
+use crate::ledger::subject;
+use crate::time::elapsed;
+use crate::view::View;
+
+pub(crate) const NAME: &str = "hold limit";
+
+pub(crate) const SENTENCE: &str = "Per node token ≤ 64 turns and ≤ T/10 in all. max_hold counts per guard \
+     and per node token. Automatic extension every T/3, bounded by max_hold. (protocol, 3 and 4)";
+
+/// What each token's first guard was granted, and until when it may be extended to. In the models no
+/// client begins its life, and so nothing is kept.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct HoldLimit {
+    is_watching: bool,
+    tokens: BTreeMap<Vec<u8>, Term>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Term {
+    began: Reading,
+    /// By the boot clock: until when anybody may hold it, and until when this guard may.
+    token_until: i64,
+    guard_until: i64,
+}
+
+impl HoldLimit {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+        match fact {
+            Fact::Started { .. } => self.is_watching = true,
+            Fact::Granted { guard: id, .. } if self.is_watching => {
+                if let Some(guard) = view.guards.of(*id) {
+                    return self.granted(*id, guard, view.turn_reading(id.client));
+                }
+            }
+            Fact::Ordered { client, command, .. } => {
+                let (Command::Extend { ttl_ms, .. } | Command::ExtendFenced { ttl_ms, .. }) =
+                    command
+                else {
+                    return Ok(());
+                };
+                let term =
+                    subject(command).and_then(|(_, value)| self.tokens.get(value.as_bytes()));
+                let Some(term) = term else { return Ok(()) };
+                let until =
+                    view.turn_reading(*client).boot().as_nanos() + *ttl_ms as i64 * 1_000_000;
+                if until > term.guard_until {
+                    let over = span(until - term.guard_until);
+                    return Err(format!("client {client} extends a lock {over} past its max_hold"));
+                }
+            }
+            Fact::Released { guard, .. } => self.forget(*guard, view),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn granted(&mut self, id: GuardId, guard: &Guard, now: Reading) -> Verdict {
+        let max_hold = guard.request.max_hold.as_nanos() as i64;
+        let until = now.boot().as_nanos() + max_hold;
+        let value = guard.value().as_bytes().to_vec();
+        if guard.turn == 0 {
+            let term = Term { began: now, token_until: until, guard_until: until };
+            self.tokens.insert(value, term);
+            return Ok(());
+        }
+        let Some(term) = self.tokens.get_mut(&value) else {
+            return Err(format!("{id} is handed a lock that nobody was granted"));
+        };
+        term.guard_until = term.token_until.min(until);
+        let (turn, held) = (guard.turn, elapsed(term.began, now));
+        if turn > 64 || held > guard.request.timing.ttl_ms() as i64 * 100_000 {
+            let held = span(held);
+            return Err(format!("{id} is handed over as turn {turn}, {held} after the grant"));
+        }
+        Ok(())
+    }
+
+    /// Nothing is extended any more that is being released on the nodes.
+    fn forget(&mut self, id: GuardId, view: &View<'_>) {
+        if let Some(guard) = view.guards.of(id).filter(|guard| guard.told_lost) {
+            self.tokens.remove(guard.value().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What a node may have set for us it is told to delete; and where that fails it is told again, as soon as
+//! it answers, until the key is gone by itself.
+
+use std::collections::BTreeMap;
+
+use quorlock_core::{Answer, Ticket, Verb};
+
+use super::Verdict;
+use crate::fact::{ClientId, Fact, NodeIndex, span};
+use crate::ledger::subject;
+use crate::time::{MS, SECOND, Time};
+use crate::view::View;
+
+pub(crate) const NAME: &str = "owed";
+
+pub(crate) const SENTENCE: &str = "Unknown = no vote, release owed. S15: every attempt that ends other than \
+     by success releases on all nodes. (protocol, 2 and 9) — What is owed is sent again within a second, and \
+     as soon as the node answers, until the key has expired.";
+
+/// A release that has failed is sent again after so long at the latest, by the client's boot clock.
+const RETRY_MAX: Time = SECOND;
+
+/// What may be on nodes. In the models no client begins its life, and so nothing is kept.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Owed {
+    is_watching: bool,
+    /// What has left for a node and may have set a key there: until a release is answered.
+    keys: BTreeMap<(ClientId, NodeIndex, Vec<u8>), Set>,
+    /// The values that commands under way are about.
+    commands: BTreeMap<(ClientId, NodeIndex, Ticket), Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Set {
+    /// By which command it may first have been set.
+    first: Ticket,
+    /// By the client's boot clock: when the key is gone by itself, at the earliest.
+    until: Time,
+    /// When a release has failed that has not been given to the node again.
+    failed: Option<Time>,
+    /// It failed because the node could not be reached, which has answered something since.
+    is_back: bool,
+    is_reach: bool,
+}
+
+impl Owed {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+        match fact {
+            Fact::Started { .. } => self.is_watching = true,
+            Fact::Ordered { client, node, ticket, command } if self.is_watching => {
+                let Some((_, value)) = subject(command) else { return Ok(()) };
+                let value = value.as_bytes().to_vec();
+                match ticket.verb {
+                    Verb::Release => {
+                        if let Some(set) = self.keys.get_mut(&(*client, *node, value.clone())) {
+                            set.failed = None;
+                        }
+                    }
+                    Verb::Acquire | Verb::Heal => {}
+                    _ => return Ok(()),
+                }
+                self.commands.insert((*client, *node, *ticket), value);
+            }
+            Fact::Sent { client, node, ticket, .. }
+                if matches!(ticket.verb, Verb::Acquire | Verb::Heal) =>
+            {
+                self.sent(*client, *node, *ticket, view);
+            }
+            Fact::Told { client, node, ticket, answer, .. } if self.is_watching => {
+                let now = view.turn_reading(*client).boot().as_nanos();
+                // What a node says of votes may be worth nothing, and then says nothing here either.
+                let is_sure = !view.ledger.needs_proof()
+                    || matches!(ticket.verb, Verb::Release | Verb::Inspect | Verb::Trust);
+                self.told((*client, *node), *ticket, (answer, is_sure), now);
+            }
+            Fact::TurnOver { client } => return self.turn_over(*client, view),
+            Fact::Drained { client } => {
+                let now = view.turn_reading(*client).boot().as_nanos();
+                let mut left = self.of_client(*client).filter(|(_, set)| now < set.until);
+                if let Some(((_, node, _), set)) = left.next() {
+                    let left = span(set.until - now);
+                    return Err(format!(
+                        "client {client} owes nothing any more, and node {node} may have its key for {left}"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn of_client(
+        &self,
+        client: ClientId,
+    ) -> impl Iterator<Item = (&(ClientId, NodeIndex, Vec<u8>), &Set)> {
+        let from = (client, 0, Vec::new());
+        self.keys.range(from..).take_while(move |((of, ..), _)| *of == client)
+    }
+
+    fn sent(&mut self, client: ClientId, node: NodeIndex, ticket: Ticket, view: &View<'_>) {
+        let Some(value) = self.commands.get(&(client, node, ticket)) else { return };
+        let ttl = view.ledger.request(client, ticket.lock);
+        let ttl = ttl.map_or(0, |it| it.timing.ttl_ms() as i64 * MS);
+        let until = view.reading(client).boot().as_nanos() + ttl;
+        let new = Set { first: ticket, until, failed: None, is_back: false, is_reach: false };
+        let set = self.keys.entry((client, node, value.clone())).or_insert(new);
+        set.until = until;
+    }
+
+    fn told(
+        &mut self,
+        (client, node): (ClientId, NodeIndex),
+        ticket: Ticket,
+        (answer, is_sure): (&Answer, bool),
+        now: Time,
+    ) {
+        let failure = match answer {
+            Answer::Failed(failure) => Some(failure),
+            _ if !is_sure => None,
+            _ => {
+                let from = (client, node, Vec::new());
+                let of_line = self.keys.range_mut(from..);
+                for (_, set) in of_line.take_while(|((of, at, _), _)| (*of, *at) == (client, node)) {
+                    set.is_back |= set.is_reach;
+                }
+                None
+            }
+        };
+        let Some(value) = self.commands.remove(&(client, node, ticket)) else { return };
+        let key = (client, node, value);
+        match (ticket.verb, failure) {
+            (Verb::Release, None) => drop(self.keys.remove(&key)),
+            (Verb::Release, Some(failure)) => {
+                if let Some(set) = self.keys.get_mut(&key) {
+                    set.failed = Some(now);
+                    (set.is_reach, set.is_back) = (failure.kind().is_about_reach(), false);
+                }
+            }
+            (_, Some(failure)) if !failure.may_have_been_executed() => {
+                if self.keys.get(&key).is_some_and(|set| set.first == ticket) {
+                    self.keys.remove(&key);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn turn_over(&mut self, client: ClientId, view: &View<'_>) -> Verdict {
+        let now = view.turn_reading(client).boot().as_nanos();
+        for ((_, node, _), set) in self.of_client(client) {
+            let Some(failed) = set.failed.filter(|_| now < set.until) else { continue };
+            let ago = span(now - failed);
+            if set.is_back {
+                return Err(format!(
+                    "client {client}: a release has failed on node {node}, which answers again, and is not sent again"
+                ));
+            }
+            if now - failed > RETRY_MAX {
+                return Err(format!(
+                    "client {client}: a release has failed on node {node} {ago} ago, and is not sent again"
+                ));
+            }
+        }
+        // What has expired is of no interest.
+        self.keys.retain(|(of, ..), set| *of != client || now < set.until);
+        Ok(())
+    }
+}

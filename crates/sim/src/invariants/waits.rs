@@ -1,0 +1,137 @@
+//! A node is marked when it has been waited for, by the clock of who waits: whatever its own clock says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quorlock_core::marker::{Adoption, Marker};
+use quorlock_core::{Answer, Command, Proof, Ticket, Verb};
+
+use super::Verdict;
+use crate::fact::{ClientId, Fact, NodeIndex, span};
+use crate::time::{MS, SECOND, Time};
+use crate::view::View;
+
+pub(crate) const NAME: &str = "waits";
+
+pub(crate) const SENTENCE: &str = "Uptime ≥ max_ttl·(1+ε) + 2 s, bounded also by our own Δboot observation. \
+     Minimum waits (quarantine, adoption) use Δboot only. (protocol, 6 and 8) — Since a client first asked of a \
+     run or of an adoption, no more time has passed than by its own boot clock.";
+
+type Line = (ClientId, NodeIndex);
+
+/// What each client has heard of each node, in points of its boot clock. In the models no client begins its
+/// life, and so nothing is kept.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Waits {
+    is_watching: bool,
+    /// The newest connection, and data on it, of which a node has spoken.
+    epochs: BTreeMap<Line, (u64, u64)>,
+    /// When each run had begun at the earliest, by what it said when it was first heard of.
+    runs: BTreeMap<(Line, String), Time>,
+    /// When each adoption had begun at the earliest, by all that was heard of it.
+    adoptions: BTreeMap<(Line, Arc<str>), Time>,
+    /// The newest command about trust: its number, and the adoption that it asks for, if it does.
+    asked: BTreeMap<Line, (u32, Option<Arc<str>>)>,
+    /// What was answered in this turn: it counts unless the engine had something new to ask by then, for
+    /// what came with the answer.
+    heard: BTreeMap<Line, (Arc<str>, Time)>,
+}
+
+impl Waits {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+        match fact {
+            Fact::Started { .. } => self.is_watching = true,
+            Fact::Proved { client, node, sent, proof } if self.is_watching => {
+                self.proved((*client, *node), sent.boot().as_nanos(), proof);
+            }
+            Fact::Told { client, node, sent, ticket, answer: Answer::Adopting { text, age } }
+                if self.is_asked_for((*client, *node), ticket.round, text) =>
+            {
+                // That was its age between asking and hearing: it had begun so long before asking at most.
+                let began = sent.boot().as_nanos() - age.as_nanos() as i64;
+                self.heard.insert((*client, *node), (text.clone(), began));
+            }
+            Fact::Ordered { client, node, ticket, command } if ticket.verb == Verb::Trust => {
+                return self.ordered((*client, *node), *ticket, command, view);
+            }
+            Fact::TurnOver { client } => {
+                let mut heard = self.heard.split_off(&(*client, 0));
+                self.heard.append(&mut heard.split_off(&(*client + 1, 0)));
+                for (line, (text, began)) in heard {
+                    self.begins(line, text, began);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn proved(&mut self, line: Line, asked: Time, proof: &Proof) {
+        let Proof::Seen { epoch, flushes, info, .. } = proof else { return };
+        let newest = self.epochs.entry(line).or_default();
+        if (*epoch, *flushes) < *newest {
+            return;
+        }
+        *newest = (*epoch, *flushes);
+        let Some(Ok(info)) = info else { return };
+        let find = |name: &str| {
+            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        };
+        if let (Some(run), Some(uptime)) = (find("run_id"), find("uptime_in_seconds")) {
+            let uptime: i64 = uptime.parse().unwrap_or(0);
+            let began = asked - uptime.max(0) * SECOND;
+            self.runs.entry((line, run.to_owned())).or_insert(began);
+        }
+    }
+
+    fn ordered(
+        &mut self,
+        line: Line,
+        ticket: Ticket,
+        command: &Command,
+        view: &View<'_>,
+    ) -> Verdict {
+        let asked = match command {
+            Command::Adopt { text, .. } => Some(text.clone()),
+            _ => None,
+        };
+        self.asked.insert(line, (ticket.round, asked));
+        let heard = self.heard.remove(&line);
+        let Command::Mark { text, adoption, .. } = command else { return Ok(()) };
+        if let Some((text, began)) = heard {
+            self.begins(line, text, began);
+        }
+        let (began, needed) = match adoption {
+            Some(it) => {
+                (self.adoptions.get(&(line, it.text.clone())).copied(), it.age_ms as i64 * MS)
+            }
+            None => {
+                let run = Marker::parse(text).map_or(String::new(), |it| it.run_id.into());
+                (self.runs.get(&(line, run)).copied(), view.quarantine)
+            }
+        };
+        let now = view.turn_reading(line.0).boot().as_nanos();
+        let passed = began.map_or(0, |began| now - began);
+        if self.is_watching && passed < needed {
+            let ((client, node), passed, needed) = (line, span(passed), span(needed));
+            return Err(format!(
+                "client {client} marks node {node} after {passed} of {needed}, as far as it can know"
+            ));
+        }
+        Ok(())
+    }
+
+    fn begins(&mut self, line: Line, text: Arc<str>, began: Time) {
+        let known = self.adoptions.entry((line, text)).or_insert(began);
+        *known = began.max(*known);
+    }
+
+    /// Whether this is the adoption that was asked for last. One for another run, or from before it was a
+    /// replica, is no beginning of the wait.
+    fn is_asked_for(&self, of: Line, round: u32, found: &str) -> bool {
+        let Some((newest, Some(asked))) = self.asked.get(&of) else { return false };
+        let (asked, found) = (Adoption::parse(asked), Adoption::parse(found));
+        let run = |it: &Adoption| (it.run_id.clone(), it.promoted_at);
+        *newest == round && asked.as_ref().map(run) == found.as_ref().map(run)
+    }
+}
