@@ -56,7 +56,7 @@ pub(crate) enum Fact<'a> {
     /// An answer reaches the client. The engine is told when it gets to it.
     Arrived { client: ClientId, node: NodeIndex, ticket: Ticket },
     /// The engine is told what comes with answers.
-    Proved { client: ClientId, node: NodeIndex, proof: &'a Proof },
+    Proved { client: ClientId, node: NodeIndex, sent: Reading, proof: &'a Proof },
     /// The engine is told an answer.
     Told { client: ClientId, node: NodeIndex, sent: Reading, ticket: Ticket, answer: &'a Answer },
     /// The engine is told that a key has changed.
@@ -73,6 +73,8 @@ pub(crate) enum Fact<'a> {
     Superseded { guard: GuardId, fence: u64 },
     /// The engine says whether a node is to be trusted.
     Standing { client: ClientId, node: NodeIndex, standing: &'a Standing },
+    /// The engine says that it sets a node's floor by the clocks of few others.
+    FloorOfFew { client: ClientId, node: NodeIndex },
     /// Who holds a lock writes to what it protects, or who did.
     Written { guard: GuardId },
     /// The engine says how an extension went.
@@ -198,12 +200,15 @@ impl fmt::Display for Fact<'_> {
             Self::Told { client, node, ticket, answer, .. } => {
                 write!(f, "client {client} ← node {node}: {} ({})", Heard(answer), T(ticket))
             }
-            Self::Proved { client, node, proof } => {
+            Self::Proved { client, node, proof, .. } => {
                 write!(f, "client {client} ← node {node}: {proof:?}")
             }
             Self::Superseded { guard, fence } => write!(f, "{guard}: there is the fence {fence}"),
             Self::Standing { client, node, standing } => {
                 write!(f, "client {client}: node {node}: {standing:?}")
+            }
+            Self::FloorOfFew { client, node } => {
+                write!(f, "client {client}: the floor of node {node} rests on few clocks")
             }
             Self::Written { guard } => write!(f, "{guard}: writes"),
             Self::Pushed { client, node, key } => {

@@ -16,12 +16,14 @@ pub(crate) mod deadlock_free;
 pub(crate) mod extension;
 pub(crate) mod fault_tolerance;
 pub(crate) mod fencing;
+pub(crate) mod hold_limit;
 pub(crate) mod invalid_first;
 pub(crate) mod latched;
 pub(crate) mod mutual_exclusion;
 pub(crate) mod nothing_left;
 pub(crate) mod nothing_resent;
 pub(crate) mod outcomes;
+pub(crate) mod owed;
 pub(crate) mod patience;
 pub(crate) mod quarantine;
 pub(crate) mod released_everywhere;
@@ -30,6 +32,7 @@ pub(crate) mod token_ownership;
 pub(crate) mod unique_guards;
 pub(crate) mod validity;
 pub(crate) mod votes;
+pub(crate) mod waits;
 
 /// An invariant that did not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,6 +58,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (fault_tolerance::NAME, fault_tolerance::SENTENCE),
     (token_ownership::NAME, token_ownership::SENTENCE),
     (quarantine::NAME, quarantine::SENTENCE),
+    (waits::NAME, waits::SENTENCE),
     (votes::NAME, votes::SENTENCE),
     (validity::NAME, validity::SENTENCE),
     (clock_check::NAME, clock_check::SENTENCE),
@@ -63,6 +67,8 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (latched::NAME, latched::SENTENCE),
     (invalid_first::NAME, invalid_first::SENTENCE),
     (released_everywhere::NAME, released_everywhere::SENTENCE),
+    (owed::NAME, owed::SENTENCE),
+    (hold_limit::NAME, hold_limit::SENTENCE),
     (unique_guards::NAME, unique_guards::SENTENCE),
     (fencing::NAME, fencing::SENTENCE),
     (outcomes::NAME, outcomes::SENTENCE),
@@ -84,6 +90,9 @@ pub(crate) struct Invariants {
     unique_guards: unique_guards::UniqueGuards,
     fencing: fencing::Fencing,
     patience: patience::Patience,
+    hold_limit: hold_limit::HoldLimit,
+    owed: owed::Owed,
+    waits: waits::Waits,
     only: Option<String>,
 }
 
@@ -99,6 +108,9 @@ impl Invariants {
             unique_guards: unique_guards::UniqueGuards::default(),
             fencing: fencing::Fencing::new(nodes),
             patience: patience::Patience::default(),
+            hold_limit: hold_limit::HoldLimit::default(),
+            owed: owed::Owed::default(),
+            waits: waits::Waits::default(),
             only,
         }
     }
@@ -136,6 +148,9 @@ impl Invariants {
             (fencing::NAME, self.fencing.check(fact, view, counts)),
             (outcomes::NAME, outcomes::check(fact, view)),
             (patience::NAME, self.patience.check(fact, view)),
+            (hold_limit::NAME, self.hold_limit.check(fact, view)),
+            (owed::NAME, self.owed.check(fact, view)),
+            (waits::NAME, self.waits.check(fact, view)),
         ];
         for (invariant, verdict) in verdicts {
             if self.only.as_ref().is_some_and(|only| only != invariant) {

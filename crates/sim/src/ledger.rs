@@ -202,7 +202,7 @@ impl Ledger {
             Fact::Ordered { client, node, ticket, command } => {
                 self.ordered(*client, *node, *ticket, command);
             }
-            Fact::Proved { client, node, proof } => self.proofs.note(*client, *node, proof),
+            Fact::Proved { client, node, proof, .. } => self.proofs.note(*client, *node, proof),
             // What the network repeats is answered to nobody.
             Fact::Executed { client, node, ticket, early: true, duplicate: false, .. }
                 if ticket.verb != Verb::Trust =>

@@ -3,11 +3,14 @@
 //! Swarm testing: every seed draws a subset of the faults. A run in which everything goes wrong at
 //! once never gets to where only one thing does.
 
+mod later;
+
 use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
 use quorlock_core::{Key, NodeSet, Quorum, RestartGuard, Rules, Timing, TimingOptions};
 
+pub use self::later::Later;
 use crate::random::Random;
 use crate::time::{MS, SECOND, Time, US};
 
@@ -66,6 +69,8 @@ pub struct Plan {
     pub fenced: u64,
     /// Clients' wall clocks show what the nodes' show.
     pub sober: bool,
+    /// What else goes wrong.
+    pub later: Later,
     /// Check this invariant alone; `None`: all.
     pub only: Option<String>,
 }
@@ -165,6 +170,7 @@ impl Plan {
             plan.faults.push(Fault::Distrust);
         }
         plan.twins = guard == RestartGuard::Strict && plan.quorum.nodes() > 1 && more.percent(3);
+        plan.later = Later::draw(&plan);
         plan
     }
 
@@ -281,6 +287,7 @@ impl Plan {
             twins: false,
             fenced: 0,
             sober: false,
+            later: Later::default(),
             only: None,
         }
     }
@@ -342,10 +349,11 @@ impl Plan {
 
     /// By how much node clocks may be set back in all, at most.
     pub fn back_steps(&self) -> Time {
+        let jumps = if self.later.jumps { 2 * self.quarantine() } else { 0 };
         if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {
-            4 * self.ttl_max
+            4 * self.ttl_max + jumps
         } else {
-            0
+            jumps
         }
     }
 }

@@ -157,11 +157,12 @@ fn explain(args: &Args, seed: u64) -> ExitCode {
     let plan = shrink(&args.plan(seed));
     let outcome = run(&plan, true);
     println!(
-        "with {} nodes, {} of them needed, {} clients; faults: {:?}; outside: {:?}",
+        "with {} nodes, {} of them needed, {} clients; faults: {:?}, {:?}; outside: {:?}",
         plan.quorum.nodes(),
         plan.quorum.needed(),
         plan.clients,
         plan.faults,
+        plan.later,
         plan.outside
     );
     let skipped = outcome.trace.len().saturating_sub(LAST_LINES);

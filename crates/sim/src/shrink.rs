@@ -1,6 +1,6 @@
 //! A failing run made simpler: kind by kind, faults that it does not take are left out.
 
-use crate::plan::Plan;
+use crate::plan::{Later, Plan};
 use crate::run;
 
 /// The plan with as few faults and clients as still break the same invariant.
@@ -18,6 +18,10 @@ pub fn shrink(plan: &Plan) -> Plan {
         if still_fails(&smaller) {
             smallest = smaller;
         }
+    }
+    let smaller = Plan { later: Later::default(), ..smallest.clone() };
+    if still_fails(&smaller) {
+        smallest = smaller;
     }
     for clients in 1..smallest.clients {
         let smaller = Plan { clients, ..smallest.clone() };

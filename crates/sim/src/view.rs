@@ -20,6 +20,10 @@ pub(crate) struct View<'a> {
     pub(crate) outside: Option<Outside>,
     /// So many nodes may have lost their counters, and fences must grow all the same.
     pub(crate) spare_counters: usize,
+    /// How long a node must have been waited for before its votes count, if anybody looks.
+    pub(crate) quarantine: Time,
+    /// Nodes' clocks are hours apart: a floor that rests on few of them may be too low.
+    pub(crate) clocks_apart: bool,
     /// The guards.
     pub(crate) guards: &'a Guards,
     /// What went over the wire.

@@ -73,6 +73,10 @@ pub(crate) enum Mend {
     Cure(NodeIndex),
     Vacate(NodeIndex, Key),
     KeepKeys(NodeIndex),
+    /// Nothing is mended by these. Set is the clock of a node that is waited for, or of a client that waits.
+    SetNode(NodeIndex, Time),
+    SetWall(ClientId, Time),
+    Pause(ClientId, Time),
 }
 
 /// A batch under way to its node.
@@ -111,6 +115,8 @@ pub(crate) struct Server {
     pub(crate) sound_since: Time,
     /// It closes its connections when it is a master again.
     pub(crate) cut_when_cured: bool,
+    /// Its clock has been set while it was waited for.
+    pub(crate) has_jumped: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +134,8 @@ pub(crate) struct Streams {
     pub(crate) tokens: Random,
     pub(crate) healing: Random,
     pub(crate) faults: Vec<Random>,
+    /// For what came later: what was drawn before is drawn as before.
+    pub(crate) later: Random,
 }
 
 /// The clocks and the nodes, as the invariants see them.
@@ -257,6 +265,7 @@ impl World {
                 lines: Random::new(seed, 4),
                 tokens: Random::new(seed, 5),
                 healing: Random::new(seed, 6),
+                later: Random::new(seed, 9),
                 faults: (0..Fault::ALL.len()).map(|i| Random::new(seed, 16 + i as u64)).collect(),
             },
             counts: Counts::default(),
@@ -287,6 +296,9 @@ impl World {
         }
         if self.plan.outside.is_some() {
             self.counts.add(Count::Outside);
+        }
+        if !self.plan.later.behind.is_empty() {
+            self.counts.add(Count::ClocksBehind);
         }
         if self.plan.guard == RestartGuard::Strict {
             self.counts.add(Count::Guarded);
@@ -437,6 +449,8 @@ impl World {
             quorum: self.plan.quorum,
             outside: self.plan.outside,
             spare_counters: self.plan.spare_counters(),
+            quarantine: i64::try_from(self.rules.quarantine().as_nanos()).unwrap_or(i64::MAX),
+            clocks_apart: !self.plan.later.behind.is_empty(),
             guards: &self.guards,
             ledger: &self.ledger,
             around: &stage,

@@ -31,6 +31,8 @@ pub(crate) struct Fencing {
     counters: Vec<BTreeMap<Key, u64>>,
     /// The nodes that have lost counters.
     lost: BTreeSet<NodeIndex>,
+    /// A floor rests on so few clocks that are hours apart that it may be too low: the client has said so.
+    is_low: bool,
     /// What a resource has accepted last, and of whom.
     accepted: BTreeMap<Key, (u64, GuardId)>,
 }
@@ -44,6 +46,7 @@ impl Fencing {
             handed: BTreeMap::new(),
             counters: vec![BTreeMap::new(); nodes],
             lost: BTreeSet::new(),
+            is_low: false,
             accepted: BTreeMap::new(),
         }
     }
@@ -84,6 +87,10 @@ impl Fencing {
             Fact::Executed { node, command, answer, .. } => {
                 self.executed(*node, command, answer, view)
             }
+            Fact::FloorOfFew { .. } => {
+                self.is_low |= view.clocks_apart;
+                Ok(())
+            }
             Fact::Written { guard } => self.written(*guard, view, counts),
             Fact::Mishap(
                 Mishap::NodeCrashed { node, keeps_data: false, .. }
@@ -96,6 +103,11 @@ impl Fencing {
             }
             _ => Ok(()),
         }
+    }
+
+    /// More is lost than the order of fences rests on.
+    fn is_beyond(&self, view: &View<'_>) -> bool {
+        self.lost.len() > view.spare_counters || self.is_low
     }
 
     fn shown_for(&self, key: &Key) -> u64 {
@@ -127,7 +139,7 @@ impl Fencing {
         } else {
             return Ok(());
         };
-        if self.lost.len() > view.spare_counters {
+        if self.is_beyond(view) {
             counts.add(Count::FencesLost);
             return Ok(());
         }
@@ -181,7 +193,7 @@ impl Fencing {
             self.accepted.insert(key.clone(), (fence, id));
         } else if fence < largest {
             counts.add(Count::FencedOff);
-        } else if of != id && self.lost.len() <= view.spare_counters {
+        } else if of != id && !self.is_beyond(view) {
             return Err(format!("{key} is written to by {of} and by {id}, with one fence"));
         }
         Ok(())

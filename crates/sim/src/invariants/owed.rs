@@ -120,7 +120,8 @@ impl Owed {
             _ => {
                 let from = (client, node, Vec::new());
                 let of_line = self.keys.range_mut(from..);
-                for (_, set) in of_line.take_while(|((of, at, _), _)| (*of, *at) == (client, node)) {
+                for (_, set) in of_line.take_while(|((of, at, _), _)| (*of, *at) == (client, node))
+                {
                     set.is_back |= set.is_reach;
                 }
                 None
@@ -136,10 +137,11 @@ impl Owed {
                     (set.is_reach, set.is_back) = (failure.kind().is_about_reach(), false);
                 }
             }
-            (_, Some(failure)) if !failure.may_have_been_executed() => {
-                if self.keys.get(&key).is_some_and(|set| set.first == ticket) {
-                    self.keys.remove(&key);
-                }
+            (_, Some(failure))
+                if !failure.may_have_been_executed()
+                    && self.keys.get(&key).is_some_and(|set| set.first == ticket) =>
+            {
+                self.keys.remove(&key);
             }
             _ => {}
         }

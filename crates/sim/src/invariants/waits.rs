@@ -74,9 +74,8 @@ impl Waits {
         }
         *newest = (*epoch, *flushes);
         let Some(Ok(info)) = info else { return };
-        let find = |name: &str| {
-            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        };
+        let find =
+            |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         if let (Some(run), Some(uptime)) = (find("run_id"), find("uptime_in_seconds")) {
             let uptime: i64 = uptime.parse().unwrap_or(0);
             let began = asked - uptime.max(0) * SECOND;

@@ -289,6 +289,8 @@ impl Step<'_> {
             quorum: quorum(),
             outside: None,
             spare_counters: 0,
+            quarantine: 0,
+            clocks_apart: false,
             guards,
             ledger,
             around,
@@ -635,7 +637,7 @@ impl Step<'_> {
     /// As the driver does: carries out what comes of an event.
     fn tell(&mut self, client: ClientId, event: Event) {
         if let Event::Answered { node, sent, proof, answers } = &event {
-            self.note(&Fact::Proved { client, node: node.index(), proof });
+            self.note(&Fact::Proved { client, node: node.index(), sent: *sent, proof });
             for (ticket, answer) in answers {
                 let (node, sent, ticket) = (node.index(), *sent, *ticket);
                 self.note(&Fact::Told { client, node, sent, ticket, answer });
@@ -698,7 +700,7 @@ impl Step<'_> {
                     if ticket.verb == Verb::Trust && self.world.links[client][node].is_empty() {
                         // Looks take no time, unless something is before them on the connection.
                         let (answer, proof) = self.carry_out_proved(client, node, ticket, command);
-                        self.note(&Fact::Proved { client, node, proof: &proof });
+                        self.note(&Fact::Proved { client, node, sent: NOW, proof: &proof });
                         let answers = vec![(ticket, answer)];
                         events.push_back(Event::Answered { node: id, sent: NOW, proof, answers });
                         continue;

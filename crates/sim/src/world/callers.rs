@@ -5,13 +5,13 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::{Counter, Delay, Event, LockId, Request, Retry};
 
-use super::{Happening, World};
+use super::{Happening, Mend, World};
 use crate::client::CallerState;
 use crate::count::Count;
 use crate::fact::{ClientId, Fact};
 use crate::guard::{Ended, GuardId};
 use crate::mutants::{Mutant, is_active};
-use crate::time::{MS, Time};
+use crate::time::{MS, Time, US};
 
 impl World {
     /// A caller is idle for a while.
@@ -144,9 +144,34 @@ impl World {
         };
         let span = if self.healing { random.span(MS) } else { span };
         let careless = random.percent(15) && !self.healing;
+        let (span, careless) = match self.step_to_the_margin(guard) {
+            // Who does not look gives back a lock that is at its end.
+            Some(short) => (short, true),
+            None => (span, careless),
+        };
         let until = self.now + span;
         self.set(client, caller, CallerState::Holding { lock, until, careless });
         self.plan_step(client, caller, until);
+    }
+
+    /// A lock that was granted late, with little left, and given back at once, by a client whose wall clock
+    /// is set ahead by that little meanwhile: then it is handed over within its margin, or is not.
+    fn step_to_the_margin(&mut self, guard: GuardId) -> Option<Time> {
+        let (ttl, is_sober) = (self.plan.ttl_max, self.plan.sober && self.plan.fenced > 0);
+        if !self.plan.later.small_steps || is_sober || self.healing {
+            return None;
+        }
+        let reading = self.clients[guard.client].machine.read(self.now);
+        let held = self.guards.of(guard)?;
+        let left = held.validity.remaining(reading).as_nanos() as Time;
+        if left > ttl / 12 || left == 0 {
+            return None;
+        }
+        let random = &mut self.random.later;
+        let (span, by) = (random.between(US, ttl / 100), left + random.between(0, ttl / 50));
+        self.counts.add(Count::StepsToTheMargin);
+        self.plan_in(span / 2, Happening::Mend(Mend::SetWall(guard.client, by)));
+        Some(span)
     }
 
     fn plan_step(&mut self, client: ClientId, caller: usize, until: Time) {

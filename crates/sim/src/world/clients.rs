@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use quorlock_core::{Effect, Engine, Event, LockId, NodeId, Proof, Reading, Token};
 
 use super::nodes::WALL;
-use super::{Happening, World};
+use super::{Happening, Mend, World};
 use crate::client::{Client, Turn};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact};
@@ -133,7 +133,7 @@ impl World {
             Event::Answered { node, sent, answers, proof } => {
                 let (node, sent) = (node.index(), *sent);
                 if *proof != Proof::Vouched {
-                    self.note(&Fact::Proved { client, node, proof });
+                    self.note(&Fact::Proved { client, node, sent, proof });
                 }
                 for (ticket, answer) in answers {
                     let ticket = *ticket;
@@ -173,6 +173,7 @@ impl World {
                 let slowest = &mut self.clients[client].slowest;
                 *slowest = round_trip.max(*slowest);
                 self.note(&Fact::Begun { client, lock, token, round_trip });
+                self.stand_still_before_answers(client, lock);
                 return Some(Event::Begin { lock, token, jitter, round_trip });
             }
             Effect::Acquired { lock, token, validity, attempts, turn, fence } => {
@@ -232,9 +233,28 @@ impl World {
                 let node = node.index();
                 self.note(&Fact::Standing { client, node, standing: &standing });
             }
-            Effect::FloorOfFew { .. } | Effect::Inspected { .. } => {}
+            Effect::FloorOfFew { node, .. } => {
+                self.counts.add(Count::FewClocks);
+                self.note(&Fact::FloorOfFew { client, node: node.index() });
+            }
+            Effect::Inspected { .. } => {}
         }
         None
+    }
+
+    /// The paper's worst client: it asks, stands still, and goes on with all answers in its sockets when there is
+    /// hardly anything left of the lock.
+    fn stand_still_before_answers(&mut self, client: ClientId, lock: LockId) {
+        if !self.plan.later.small_steps || self.healing || !self.random.later.percent(4) {
+            return;
+        }
+        let Some(timing) = self.ledger.request(client, lock).map(|request| request.timing) else {
+            return;
+        };
+        let most = (timing.term().saturating_sub(timing.margin())).as_nanos() as Time;
+        let span = most - self.random.later.between(0, self.plan.ttl_max / 12);
+        self.counts.add(Count::StillBeforeAnswers);
+        self.plan_in(US, Happening::Mend(Mend::Pause(client, span.max(US))));
     }
 
     fn grant(

@@ -63,6 +63,7 @@ impl World {
             Fault::Suspends => self.suspend(client, span),
             Fault::WallSteps => {
                 let by = self.chance(fault).between(-2 * ttl, 2 * ttl);
+                let by = if self.plan.later.small_steps { by / 20 } else { by };
                 self.step_wall(client, by);
             }
             Fault::ClientCrashes => self.crash_client(client, span),
@@ -163,8 +164,8 @@ impl World {
     }
 
     /// A client's process stands still: a collection of garbage, a SIGSTOP.
-    fn pause(&mut self, client: ClientId, span: Time) {
-        if self.clients[client].still.is_none() {
+    pub(crate) fn pause(&mut self, client: ClientId, span: Time) {
+        if self.clients[client].still.is_none() && self.clients[client].alive {
             self.counts.add(Count::Pauses);
             self.clients[client].still = Some(Still { clocks_stop: false, catch_up: 0 });
             self.note_mishap(Mishap::Paused { client, span });
@@ -326,6 +327,9 @@ impl World {
         if self.servers[node].process != Process::Runs {
             return;
         }
+        if self.plan.later.jumps {
+            self.plan_jumps(node);
+        }
         let (what, writes) = {
             let chance = self.chance(Fault::Distrust);
             (chance.below(8), 1 + chance.index(8))
@@ -356,6 +360,28 @@ impl World {
                 self.plan_in(span, Happening::Mend(Mend::KeepKeys(node)));
             }
         }
+    }
+
+    /// Its clock is set while it is waited for: once, so that it is known how long that takes. And that of a
+    /// client that waits, where clients' clocks may be set.
+    fn plan_jumps(&mut self, node: NodeIndex) {
+        let (long, clients) = (self.plan.quarantine(), self.clients.len());
+        let (may_set_walls, wild) =
+            (self.plan.has(Fault::WallSteps), self.plan.outside == Some(Outside::Clocks));
+        let random = &mut self.random.later;
+        if may_set_walls && random.coin() {
+            let (client, by) = (random.index(clients), random.between(-2 * long, 2 * long));
+            let span = random.between(0, long);
+            self.plan_in(span, Happening::Mend(Mend::SetWall(client, by)));
+        }
+        let random = &mut self.random.later;
+        if self.servers[node].has_jumped || random.percent(30) {
+            return;
+        }
+        let sign = if wild && random.coin() { 1 } else { -1 };
+        let (by, span) = (random.between(long / 4, 2 * long), random.between(0, long * 2 / 3));
+        self.servers[node].has_jumped = true;
+        self.plan_in(span, Happening::Mend(Mend::SetNode(node, sign * by)));
     }
 
     /// A node is killed and started again at once; so many of its last writes were not on the disk.

@@ -28,6 +28,8 @@ impl World {
                 _ if self.plan.sober => WALL + wall % (2 * SECOND) - SECOND,
                 _ => WALL + wall % (1_200 * SECOND),
             };
+            let is_behind = self.plan.later.behind.contains(&node);
+            let wall = if is_behind { wall - 5 * 3_600 * SECOND } else { wall };
             let clock = Clock::new(wall, self.plan.node_ppm[node]);
             let kind = Kind {
                 expires_at_once: random.coin(),
@@ -53,6 +55,7 @@ impl World {
                 ahead,
                 sound_since,
                 cut_when_cured: false,
+                has_jumped: false,
             });
         }
     }
@@ -343,6 +346,18 @@ impl World {
             Mend::Cure(node) => self.cure_node(node),
             Mend::Vacate(node, key) => self.vacate(node, &key),
             Mend::KeepKeys(node) => self.evict(node, false),
+            Mend::SetNode(..) | Mend::SetWall(..) | Mend::Pause(..) if self.healing => {}
+            Mend::SetNode(node, by) => {
+                self.servers[node].ahead += by.max(0);
+                self.servers[node].node.clock.step(by, self.now);
+                self.counts.add(if by < 0 { Count::JumpsBack } else { Count::JumpsAhead });
+                self.note_mishap(Mishap::NodeStepped { node, by });
+            }
+            Mend::Pause(client, span) => self.pause(client, span),
+            Mend::SetWall(client, by) => {
+                self.counts.add(Count::ClientJumps);
+                self.step_wall(client, by);
+            }
         }
     }
 }
