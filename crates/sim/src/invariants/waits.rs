@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use quorlock_core::marker::{Adoption, Marker};
-use quorlock_core::{Answer, Command, Proof, Ticket, Verb};
+use quorlock_core::{Answer, Command, Proof, Standing, Ticket, Verb};
 
 use super::Verdict;
 use crate::fact::{ClientId, Fact, NodeIndex, span};
@@ -53,6 +53,14 @@ impl Waits {
             }
             Fact::Ordered { client, node, ticket, command } if ticket.verb == Verb::Trust => {
                 return self.ordered((*client, *node), *ticket, command, view);
+            }
+            // Who refuses a node for another reason stops taking it into use, and hears nothing about that.
+            Fact::Standing { client, node, standing: Standing::Refused(_) } => {
+                let line = (*client, *node);
+                self.heard.remove(&line);
+                if let Some((_, asked)) = self.asked.get_mut(&line) {
+                    *asked = None;
+                }
             }
             Fact::TurnOver { client } => {
                 let mut heard = self.heard.split_off(&(*client, 0));
