@@ -5,10 +5,13 @@
 
 mod sink;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use self::sink::{Sink, Target};
@@ -39,15 +42,26 @@ impl Status {
         let target = match fd {
             1 => Target::Stdout,
             2 => return Ok(Self::Stderr),
-            // The descriptor opened anew by its name, which needs no unsafe code but is another file
-            // position: it writes at the end.
-            _ => {
-                let path = format!("/dev/fd/{fd}");
-                Target::File(OpenOptions::new().append(true).open(path)?.into())
-            }
+            _ => Target::File(open_anew(fd)?.into()),
         };
         Ok(Self::Own(Sink::new(target, dropped_event)?))
     }
+}
+
+/// The descriptor opened anew by its name, which needs no unsafe code but is another file position: it
+/// writes at the end. A pipe that nobody reads any more is not waited for: what is written is dropped.
+fn open_anew(fd: u32) -> io::Result<File> {
+    let open = |path: &str| {
+        let mut options = OpenOptions::new();
+        options.append(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)
+    };
+    let file = match open(&format!("/dev/fd/{fd}")) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => open("/dev/null")?,
+        opened => opened?,
+    };
+    let flags = fcntl_getfl(&file)?;
+    fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 impl Output {

@@ -314,6 +314,21 @@ fn a_short_command_can_hold_for_longer() {
     assert!(held >= Duration::from_secs(2), "{held:?}");
 }
 
+/// The pipe is there, and nobody has it open any more: it is not waited for.
+#[test]
+fn a_pipe_for_events_that_has_lost_its_reader_is_no_hindrance() {
+    let name = "a_pipe_for_events_that_has_lost_its_reader_is_no_hindrance";
+    let Some(lab) = Lab::new(name) else { return };
+    let script = r#"mkfifo p; sleep 60 < p & exec 3> p; kill $!; wait $!
+        exec "$Q" run k --status-fd 3 -- sh -c 'exit 5'"#;
+    let ours = lab.quorlock(&[]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).env("Q", ours.get_program()).current_dir(lab.folder.path());
+    shell.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = Running::start(&mut shell).end();
+    assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+}
+
 #[test]
 fn events_tell_things_apart() {
     let Some(lab) = Lab::new("events_tell_things_apart") else { return };
