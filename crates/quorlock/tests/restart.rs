@@ -5,6 +5,7 @@
 mod common;
 
 use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{PATIENCE, all_servers, calls, eventually, get, key_count, run};
@@ -556,6 +557,38 @@ async fn observing_tells_and_does_nothing_else() {
     let off = strict(&nodes).restart_guard(RestartGuard::Off).build().unwrap();
     assert!(without_a_wait(&off).await.is_valid());
     assert_eq!(standing(&off, 0), NodeStanding::Unguarded);
+}
+
+/// Modes differ in whose votes count, and agree on the keys: where nodes keep what they granted, a lock of
+/// one mode is a lock for the others.
+#[tokio::test]
+async fn clients_of_mixed_modes_exclude_each_other() {
+    let test = "clients_of_mixed_modes_exclude_each_other";
+    let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
+    let modes = [RestartGuard::Strict, RestartGuard::Observe, RestartGuard::Off];
+    let clients = modes.map(|mode| strict(&nodes).restart_guard(mode).build().unwrap());
+    all_trusted(&clients[0]).await;
+    let holder: Arc<Mutex<Option<Arc<Guard>>>> = Arc::default();
+    let mut workers = JoinSet::new();
+    for client in clients.iter().chain(&clients) {
+        let (client, holder) = (client.clone(), holder.clone());
+        workers.spawn(async move {
+            for _ in 0..10 {
+                let guard = Arc::new(client.acquire("orders").await.unwrap());
+                let before = holder.lock().unwrap().replace(guard.clone());
+                assert!(before.is_none_or(|other| !other.is_valid()), "two hold it");
+                sleep(Duration::from_millis(3)).await;
+                let mut now = holder.lock().unwrap();
+                if now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &guard)) {
+                    *now = None;
+                }
+                // The last one to drop it gives it back.
+            }
+        });
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker.unwrap();
+    }
 }
 
 /// The first lock costs a connection with its greeting, and one round trip in which all else is; every
