@@ -51,9 +51,9 @@ impl Beside {
         self.done.recv().ok()
     }
 
-    /// Call it when there is no next one.
-    pub(crate) fn end(self) {
-        let _ = self.thread.join();
+    /// Call it when there is no next one. Returns whether all of them were run.
+    pub(crate) fn end(self) -> bool {
+        self.thread.join().is_ok()
     }
 }
 
@@ -120,6 +120,6 @@ mod tests {
         assert_eq!(next(), Some(("red".to_owned(), false, "out\nerr\n".to_owned())));
         assert!(next().is_some_and(|(_, is_green, _)| !is_green));
         assert_eq!(next(), None);
-        beside.end();
+        assert!(beside.end());
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
+use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
 use crate::cargo;
 
@@ -94,7 +94,7 @@ fn unpack(workspace: &Path, sources: &Path) -> Result<(), String> {
 fn test(workspace: &Path, server: &ServerBinary, old: &Path) -> Result<(), String> {
     let mut cargo = cargo(workspace);
     cargo.args(["test", "--workspace", "--test", "mixed", "--", "--nocapture"]);
-    cargo.env(SERVER_VARIABLE, &server.path).env("QUORLOCK_OLD", old);
+    cargo.env(SERVER_VARIABLE, &server.path).env("QUORLOCK_OLD", old).env(REQUIRE_VARIABLE, "1");
     succeed(&mut cargo, "the tests")
 }
 

@@ -6,6 +6,7 @@
 //! what is shipped.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -37,7 +38,7 @@ impl Special {
         let mut cargo = cargo(workspace);
         cargo.args(args).args(["--message-format", "json-render-diagnostics"]);
         cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace.join(self.script));
-        let said = output(&mut cargo)?;
+        let (said, is_built) = output(&mut cargo)?;
         let messages = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let folder = workspace.join(self.folder);
         let moved = |program: PathBuf| {
@@ -46,12 +47,20 @@ impl Special {
                 return Ok(program);
             }
             let place = folder.join(program.file_name().unwrap_or_default());
-            // On one file system, and cargo makes the other name anew when it is asked to.
-            fs::create_dir_all(&folder).and_then(|()| fs::rename(&program, &place)).map(|()| place)
+            // Not by `rename`: cargo makes links, and where both names are the same file that does nothing.
+            // Cargo makes the other name anew when it is asked to.
+            let new = place.with_extension("new");
+            fs::create_dir_all(&folder)?;
+            fs::copy(&program, &new)?;
+            fs::rename(&new, &place)?;
+            fs::remove_file(&program)?;
+            Ok::<PathBuf, io::Error>(place)
         };
         let programs = messages.filter_map(|message| Some(message["executable"].as_str()?.into()));
         let moved: Result<Vec<PathBuf>, _> = programs.map(moved).collect();
-        moved.map_err(|error| format!("{}: {error}", folder.display()))
+        let moved = moved.map_err(|error| format!("{}: {error}", folder.display()))?;
+        // Only now: some may have been built.
+        if is_built { Ok(moved) } else { Err("it could not be built".to_owned()) }
     }
 
     /// The one that is called so, or so and by a hash.
@@ -75,11 +84,9 @@ impl Special {
     }
 }
 
-fn output(cargo: &mut Command) -> Result<String, String> {
+/// What it says, and whether all was well.
+fn output(cargo: &mut Command) -> Result<(String, bool), String> {
     let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo: {error}"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err("it could not be built".to_owned()),
-    }
+    Ok((String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success()))
 }

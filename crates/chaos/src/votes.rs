@@ -243,10 +243,14 @@ impl Replay<'_> {
             let place = self.places.get(&resource);
             let known = place.map(|place| place.keys.as_slice()).unwrap_or_default();
             match find(name) {
-                Some((_, value, _)) => known.iter().any(|key| key.value == *value),
+                // As it was extended last.
+                Some((_, value, ttl)) => known
+                    .iter()
+                    .any(|key| key.value == *value && key.expires <= shown + ttl * MS + NEARLY),
                 None => {
-                    let is_sure = place.is_some_and(|place| !place.may_be_free) && known.len() == 1;
-                    !is_sure || known[0].expires <= shown + NEARLY
+                    let may_be_free = place.is_none_or(|place| place.may_be_free);
+                    let near_its_end = |key: &Key| key.expires <= shown + NEARLY;
+                    may_be_free || known.is_empty() || known.iter().any(near_its_end)
                 }
             }
         });
@@ -496,22 +500,26 @@ mod tests {
         let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
         let replica = format!(r#""ECHO" "{REPLICA}""#);
         let lines = [(10, &*mark), (20, SET), (30, &*replica), (40, r#""EVAL" "" "0" "again""#)];
-        let votes_with = |marker: &str, value: &str, run_id: &str| {
+        let votes_with = |marker: &str, value: &str, run_id: &str, ttl| {
             let mut log = stream(&[&lines[..], &[(70, &SET.replace("orders", "till"))]].concat());
             let data = vec![
                 (MARKER.to_owned(), marker.trim_matches('"').to_owned(), -1),
-                ("orders".to_owned(), value.to_owned(), 80),
+                ("orders".to_owned(), value.to_owned(), ttl),
             ];
             let dump = Dump { run_id: run_id.into(), promoted: "7".into(), data };
             log.dumps.insert("again".into(), dump);
             votes_in(&log)
         };
-        assert_eq!(votes_with(MARK, "t1", "r1"), [(20, 120), (70, 170)]);
-        // Another's data, older ones of its own, or another run.
-        for (marker, value, run_id) in
-            [(&*MARK.replace("r1", "r2"), "t1", "r1"), (MARK, "t0", "r1"), (MARK, "t1", "r3")]
-        {
-            assert_eq!(votes_with(marker, value, run_id), [(20, 120)], "{marker} {value} {run_id}");
+        assert_eq!(votes_with(MARK, "t1", "r1", 80), [(20, 120), (70, 170)]);
+        // Another's data, older ones of its own (without the lock, without its last extension), another run.
+        for (marker, value, run_id, ttl) in [
+            (&*MARK.replace("r1", "r2"), "t1", "r1", 80),
+            (MARK, "t0", "r1", 80),
+            (MARK, "t1", "r1", 40),
+            (MARK, "t1", "r3", 80),
+        ] {
+            let votes = votes_with(marker, value, run_id, ttl);
+            assert_eq!(votes, [(20, 120)], "{marker} {value} {run_id} {ttl}");
         }
     }
 

@@ -179,7 +179,11 @@ impl Guardian {
                     self.tell(Message::Continued);
                 }
             }
-            Change::Ended(ending) => self.course.ended(ending, Moment::now()),
+            Change::Ended(ending) => {
+                // By the newest deadlines, which may have been sent while this process stood still.
+                self.hear_keeper();
+                self.course.ended(ending, Moment::now());
+            }
         }
     }
 

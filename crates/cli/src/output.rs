@@ -5,12 +5,17 @@
 
 mod sink;
 
+#[cfg(target_os = "linux")]
+use std::fs;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
+#[cfg(target_os = "linux")]
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+#[cfg(target_os = "linux")]
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -50,18 +55,30 @@ impl Status {
 
 /// The descriptor opened anew by its name, which needs no unsafe code but is another file position: it
 /// writes at the end. A pipe that nobody reads any more is not waited for: what is written is dropped.
+#[cfg(target_os = "linux")]
 fn open_anew(fd: u32) -> io::Result<File> {
     let open = |path: &str| {
         let mut options = OpenOptions::new();
         options.append(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)
     };
-    let file = match open(&format!("/dev/fd/{fd}")) {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => open("/dev/null")?,
+    let path = format!("/dev/fd/{fd}");
+    let is_pipe = || fs::metadata(&path).is_ok_and(|it| it.file_type().is_fifo());
+    let file = match open(&path) {
+        // A socket says the same, and cannot be opened so at all.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) && is_pipe() => {
+            open("/dev/null")?
+        }
         opened => opened?,
     };
     let flags = fcntl_getfl(&file)?;
     fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
+}
+
+/// Elsewhere it may be the same description, whose flags are not ours.
+#[cfg(not(target_os = "linux"))]
+fn open_anew(fd: u32) -> io::Result<File> {
+    OpenOptions::new().append(true).open(format!("/dev/fd/{fd}"))
 }
 
 impl Output {

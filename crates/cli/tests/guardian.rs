@@ -315,6 +315,7 @@ const TESTS: &[Test] = tests![
     a_killed_guardian_takes_descendants_in_other_groups_along,
     a_take_over_leaves_those_alone_who_were_there_before,
     a_stopped_guardian_is_replaced_at_the_deadline,
+    a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines,
     the_guardian_goes_by_another_name_and_hears_no_signal,
     a_proof_of_loss_ends_the_command_before_its_deadline,
     a_dropped_child_is_ended,
@@ -560,6 +561,23 @@ fn is_replaced_at_the_deadline(script: &str) {
     assert!((kill_at..kill_at + ENDED).contains(&boot_ns()));
     assert_eq!(run.code(), 70);
     run.event("unguarded");
+    run.nobody_is_left();
+}
+
+/// Meanwhile the lock was extended, and then somebody killed the command: that is its own end.
+fn a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines() {
+    let lease = ["--term", "1500", "--kill", "1700"];
+    let renewed = ["--renew-every", "100", "--renew-times", "600"];
+    let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);
+    let family = run.family_of(2);
+    let guardian = run.guardian();
+    kill(guardian, Signal::STOP);
+    let (_, kill_at) = run.deadlines();
+    wait_for("the last deadline that it knows", || boot_ns() > kill_at + 200 * MS);
+    kill(family[0].pid, Signal::KILL);
+    kill(guardian, Signal::CONT);
+    assert_eq!(run.code(), 128 + 9);
+    assert_eq!(run.event("signaled").words[0], "9");
     run.nobody_is_left();
 }
 

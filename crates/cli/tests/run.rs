@@ -327,6 +327,15 @@ fn a_pipe_for_events_that_has_lost_its_reader_is_no_hindrance() {
     shell.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let output = Running::start(&mut shell).end();
     assert_eq!(output.status.code(), Some(5), "{}", stderr(&output));
+    // A socket is no pipe, and is refused: standard error is one here, and the third descriptor as well.
+    let (_ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", r#"exec "$Q" run k --status-fd 3 -- true 3>&1"#])
+        .env("Q", ours.get_program());
+    shell.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.stdout(std::process::Stdio::from(std::os::fd::OwnedFd::from(theirs)));
+    assert_eq!(shell.output().unwrap().status.code(), Some(64));
 }
 
 #[test]
