@@ -168,9 +168,12 @@ impl World {
                 self.wake(client);
             }
         }
-        // A release that was sent and never answered is kept in mind for a minute and a ttl.
+        // A release that was sent and never answered is kept in mind for a minute and a ttl. A guard that
+        // is given back after its client has told that it owes nothing may be such a one.
         let until = self.now + self.plan.bound() + 70 * SECOND;
-        self.run_until(until, |world| world.clients.iter().all(|it| !it.alive || it.drained));
+        self.run_until(until, |world| {
+            world.clients.iter().all(|it| !it.alive || it.drained && it.engine.is_idle())
+        });
         if self.has_failed() {
             return;
         }
