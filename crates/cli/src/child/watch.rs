@@ -221,7 +221,7 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
 const HELP_NS: u64 = 25_000_000;
 
 /// How long a kill may take, on a busy machine, before the guardian counts as stopped.
-const GIVE_UP_NS: u64 = 1_000_000_000;
+const GIVE_UP_NS: u64 = 3_000_000_000;
 
 /// How long the keeper's own kill may take before somebody is told that it does not work.
 const STUBBORN: Duration = Duration::from_secs(1);
