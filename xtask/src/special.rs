@@ -34,7 +34,7 @@ impl Special {
     ///
     /// # Errors
     /// For people. What the compiler says has been printed.
-    pub(crate) fn build(&self, workspace: &Path, args: &[&str]) -> Result<Vec<PathBuf>, String> {
+    fn build(&self, workspace: &Path, args: &[&str]) -> Result<Vec<PathBuf>, String> {
         let mut cargo = cargo(workspace);
         cargo.args(args).args(["--message-format", "json-render-diagnostics"]);
         cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace.join(self.script));

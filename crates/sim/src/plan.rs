@@ -349,7 +349,7 @@ impl Plan {
 
     /// By how much node clocks may be set back in all, at most.
     pub fn back_steps(&self) -> Time {
-        let jumps = if self.later.jumps { 2 * self.quarantine() } else { 0 };
+        let jumps = self.later.jumps.unwrap_or(0);
         if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {
             4 * self.ttl_max + jumps
         } else {

@@ -62,7 +62,7 @@ fn seed_45610_an_attempt_begins_when_all_that_the_engine_said_before_has_been_do
 /// verification of the connection.
 #[test]
 fn seed_28161012801_what_is_answered_behind_a_flush_push_is_not_verified() {
-    holds(&Plan::draw(28_161_012_801));
+    holds_as_it_was(28_161_012_801);
 }
 
 /// A quorum had granted, and one of its nodes could not record the fence: there was no connection, or the
@@ -71,7 +71,7 @@ fn seed_28161012801_what_is_answered_behind_a_flush_push_is_not_verified() {
 #[test]
 fn seeds_of_a_node_that_grants_and_fails_to_record_the_fence() {
     for seed in [50_037_399, 50_074_842, 50_096_569, 50_109_459, 50_119_400] {
-        holds(&Plan::draw(seed));
+        holds_as_it_was(seed);
     }
 }
 
@@ -79,14 +79,14 @@ fn seeds_of_a_node_that_grants_and_fails_to_record_the_fence() {
 /// of two yeses of a node lasts longer depended on the reading: the checker took the one of afterwards.
 #[test]
 fn seed_50079000_what_came_in_is_judged_by_the_reading_of_its_turn() {
-    holds(&Plan::draw(50_079_000));
+    holds_as_it_was(50_079_000);
 }
 
 /// A node's clock ran half as fast again as it should, and with it the time for which the node said that
 /// it had been running. The checker measured the quarantine by the true time.
 #[test]
 fn seed_50009027_a_quarantine_is_as_long_as_the_clock_of_its_node_makes_it() {
-    holds(&Plan::draw(50_009_027));
+    holds_as_it_was(50_009_027);
 }
 
 /// A client had been shut down and had told that it owed nothing; then a guard of its was given back, and the
@@ -97,27 +97,37 @@ fn seed_1795355166365189_what_is_given_back_behind_the_end_may_be_owed() {
     holds(&Plan::draw(1_795_355_166_365_189));
 }
 
-/// Seeds that are named in tests and documents stay the runs that they were: faults that came later are drawn
-/// for others.
+/// Of three nodes' clocks two were five hours behind, and the third was set back by 7 s while all three lost
+/// their counters: the next floors were below the fences of the last. No floor can be better than the clocks
+/// that it rests on; clocks that are set by more than a node is kept waiting do not agree (GUARANTEES.md).
+#[test]
+fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
+    let mut plan = Plan::draw(1_795_357_018_933_923);
+    holds(&plan);
+    // As it was found.
+    plan.later.jumps = Some(2 * plan.quarantine());
+    let outcome = run(&plan, false);
+    assert_eq!(outcome.violation, None);
+    assert!(outcome.counts.of(Count::FencesLost) > 0);
+}
+
+/// Seeds that were named in tests and documents before stay the runs that they were: faults that came later
+/// are drawn for others.
 #[test]
 fn seeds_with_a_name_have_none_of_the_later_faults() {
-    let named = [
-        37,
-        72,
-        50_009_027,
-        50_037_399,
-        50_074_842,
-        50_079_000,
-        50_096_569,
-        50_109_459,
-        50_119_400,
-        28_161_012_801,
-    ];
-    for seed in named {
+    // They are drawn in docs/proof.md; the others are looked at where they are run.
+    for seed in [37, 72] {
         assert!(!Plan::draw(seed).later.is_any(), "seed {seed}");
     }
     let count = (0..1000).filter(|seed| Plan::draw(*seed).later.is_any()).count();
     assert!(count > 200, "{count}");
+}
+
+/// For a seed that had a name before there were the later faults.
+fn holds_as_it_was(seed: u64) {
+    let plan = Plan::draw(seed);
+    assert!(!plan.later.is_any(), "seed {seed}");
+    holds(&plan);
 }
 
 fn holds(plan: &Plan) {

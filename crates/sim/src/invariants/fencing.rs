@@ -10,6 +10,7 @@ use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
 use crate::guard::{Guard, GuardId};
 use crate::ledger::subject;
+use crate::time::Time;
 use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
@@ -31,7 +32,10 @@ pub(crate) struct Fencing {
     counters: Vec<BTreeMap<Key, u64>>,
     /// The nodes that have lost counters.
     lost: BTreeSet<NodeIndex>,
-    /// A floor rests on so few clocks that are hours apart that it may be too low: the client has said so.
+    /// By how much each node's clock has been set in all.
+    set: Vec<Time>,
+    /// A floor may be too low: it rests on so few clocks that are hours apart (the client has said so), or
+    /// clocks were set by more than any node is kept waiting.
     is_low: bool,
     /// What a resource has accepted last, and of whom.
     accepted: BTreeMap<Key, (u64, GuardId)>,
@@ -46,6 +50,7 @@ impl Fencing {
             handed: BTreeMap::new(),
             counters: vec![BTreeMap::new(); nodes],
             lost: BTreeSet::new(),
+            set: vec![0; nodes],
             is_low: false,
             accepted: BTreeMap::new(),
         }
@@ -92,6 +97,13 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
+            // Between a floor and the next that must be above it, a node is kept waiting.
+            Fact::Mishap(Mishap::NodeStepped { node, by }) => {
+                self.set[*node] += by.abs();
+                let rests_on_floors = view.spare_counters == view.quorum.nodes();
+                self.is_low |= rests_on_floors && self.set[*node] > view.quarantine;
+                Ok(())
+            }
             Fact::Mishap(
                 Mishap::NodeCrashed { node, keeps_data: false, .. }
                 | Mishap::NodeFlushed { node }

@@ -1,4 +1,5 @@
-//! A node is marked when it has been waited for, by the clock of who waits: whatever its own clock says.
+//! A node is marked when it has been waited for, by the clock of the client that waits: whatever the node's
+//! own clock says.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl Waits {
             Fact::Ordered { client, node, ticket, command } if ticket.verb == Verb::Trust => {
                 return self.ordered((*client, *node), *ticket, command, view);
             }
-            // Who refuses a node for another reason stops taking it into use, and hears nothing about that.
+            // A client that refuses a node for another reason no longer takes it into use, and is not told so.
             Fact::Standing { client, node, standing: Standing::Refused(_) } => {
                 let line = (*client, *node);
                 self.heard.remove(&line);

@@ -5,6 +5,7 @@ use quorlock_core::RestartGuard;
 
 use super::{Plan, shuffle};
 use crate::random::Random;
+use crate::time::Time;
 
 /// What can go wrong beside [`Fault`](super::Fault)s.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -12,14 +13,15 @@ pub struct Later {
     /// Nodes whose clocks are hours behind, where clients' clocks are right: so few that there is one that
     /// is right among any that a floor rests on.
     pub behind: Vec<usize>,
-    /// Clocks are set while a node is waited for. A node's: back; and where clocks are worse than assumed,
-    /// ahead. A client's: as anybody likes.
-    pub jumps: bool,
+    /// Clocks are set while a node is waited for. A node's, by so much at most: back; and where clocks are
+    /// worse than assumed, ahead. A client's: as anybody likes.
+    pub jumps: Option<Time>,
     /// Clients' wall clocks are set by little, so that a lock may come to its margin and not to its end.
     pub small_steps: bool,
 }
 
-/// Seeds with a name, in tests and documents, are the runs that they were: they have nothing of this.
+/// Seeds that had a name, in tests and documents, before there were these faults: they stay the runs that
+/// they were, and have nothing of this.
 const NAMED: [u64; 10] = [
     37,
     72,
@@ -46,6 +48,11 @@ impl Later {
         shuffle(&mut order, random);
         let small_steps = random.coin();
         let jumps = random.coin() && is_strict;
+        // Where every node may lose its counters, the order of fences rests on clocks that agree: they are
+        // set by less than a node is waited for. Else by so much that it seems to be waited for no more.
+        let rests_on_clocks = plan.sober && plan.fenced > 0;
+        let most = if rests_on_clocks { plan.quarantine() / 2 } else { 2 * plan.quarantine() };
+        let jumps = jumps.then_some(most);
         // A floor rests on the clocks of so many others and on the node's own.
         let behind = order[..needed.min(nodes - 1)].to_vec();
         let has_behind = random.percent(70) && is_strict && plan.sober && plan.fenced > 0;

@@ -145,7 +145,7 @@ impl World {
         let span = if self.healing { random.span(MS) } else { span };
         let careless = random.percent(15) && !self.healing;
         let (span, careless) = match self.step_to_the_margin(guard) {
-            // Who does not look gives back a lock that is at its end.
+            // A caller that does not look gives its lock back when the lock has ended.
             Some(short) => (short, true),
             None => (span, careless),
         };

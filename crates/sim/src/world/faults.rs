@@ -327,8 +327,8 @@ impl World {
         if self.servers[node].process != Process::Runs {
             return;
         }
-        if self.plan.later.jumps {
-            self.plan_jumps(node);
+        if let Some(most) = self.plan.later.jumps {
+            self.plan_jumps(node, most);
         }
         let (what, writes) = {
             let chance = self.chance(Fault::Distrust);
@@ -364,7 +364,7 @@ impl World {
 
     /// Its clock is set while it is waited for: once, so that it is known how long that takes. And that of a
     /// client that waits, where clients' clocks may be set.
-    fn plan_jumps(&mut self, node: NodeIndex) {
+    fn plan_jumps(&mut self, node: NodeIndex, most: Time) {
         let (long, clients) = (self.plan.quarantine(), self.clients.len());
         let (may_set_walls, wild) =
             (self.plan.has(Fault::WallSteps), self.plan.outside == Some(Outside::Clocks));
@@ -379,7 +379,7 @@ impl World {
             return;
         }
         let sign = if wild && random.coin() { 1 } else { -1 };
-        let (by, span) = (random.between(long / 4, 2 * long), random.between(0, long * 2 / 3));
+        let (by, span) = (random.between(long / 4, most), random.between(0, long * 2 / 3));
         self.servers[node].has_jumped = true;
         self.plan_in(span, Happening::Mend(Mend::SetNode(node, sign * by)));
     }
