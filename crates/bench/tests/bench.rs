@@ -62,7 +62,7 @@ fn a_missed_target_is_told_and_the_exit_code_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bench.json");
     let out = file.to_str().unwrap();
-    let only = ["--only", "contended_in_process", "--rounds", "1", "--slice", "20ms"];
+    let only = ["--only", "contended_in_process", "--rounds", "1", "--slice", "500ms"];
     let mut command = bench(&[&only[..], &["--out", out]].concat());
     let output = command.env(SERVER_VARIABLE, &server.path).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
