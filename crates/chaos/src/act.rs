@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     Reload,
     /// Drops its data, and goes on: same process, same connections.
     Forget,
+    /// Knows none of the scripts any more that clients have loaded.
+    ScriptFlush,
     /// Becomes another node's replica, which replaces its data, and a master again.
     ReplicaOf,
     /// Its replica is promoted and found at its address.
@@ -74,6 +76,7 @@ pub(crate) enum Act {
     Flush(Places),
     Reload(usize),
     Forget(Places),
+    ScriptFlush(usize),
     /// The first becomes the second's replica.
     ReplicaOf(usize, usize),
     MasterAgain(usize),
@@ -118,6 +121,7 @@ impl Kind {
             Self::Flush => "FLUSHALL",
             Self::Reload => "DEBUG RELOAD",
             Self::Forget => "DEBUG RELOAD NOSAVE (data lost)",
+            Self::ScriptFlush => "SCRIPT FLUSH",
             Self::ReplicaOf => "REPLICAOF another node and back",
             Self::Promote => "a promoted replica at the same address",
             Self::Evict => "maxmemory-policy allkeys-lru and back",
@@ -203,6 +207,7 @@ impl fmt::Display for Act {
             Self::Forget(places) => {
                 write!(f, "nodes {}: DEBUG RELOAD NOSAVE, nothing saved", nodes(places))
             }
+            Self::ScriptFlush(node) => write!(f, "node {}: SCRIPT FLUSH", node_name(*node)),
             Self::ReplicaOf(node, of) => {
                 write!(f, "node {}: REPLICAOF node {}", node_name(*node), node_name(*of))
             }

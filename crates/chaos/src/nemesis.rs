@@ -93,6 +93,7 @@ impl Nemesis {
             }
             Act::Reload(node) => servers.command(*node, &["DEBUG", "RELOAD"])?,
             Act::Forget(places) => places.iter().try_for_each(|node| servers.forget(*node))?,
+            Act::ScriptFlush(node) => servers.command(*node, &["SCRIPT", "FLUSH"])?,
             Act::ReplicaOf(node, of) => {
                 servers.follow(*node, *of)?;
                 self.replicas.insert(*node);

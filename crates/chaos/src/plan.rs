@@ -44,6 +44,7 @@ pub(crate) const KINDS: [&[Kind]; 3] = [
         Kind::Split,
         Kind::StopNode,
         Kind::Reload,
+        Kind::ScriptFlush,
         Kind::Evict,
         Kind::Jump,
     ],
@@ -209,6 +210,7 @@ impl Draw {
             kind if kind.loses_data() => 1 + self.random.below(2),
             // Little may pass at a time.
             Kind::Delay | Kind::Hold | Kind::Drop | Kind::Split => 3 + self.random.below(3),
+            Kind::ScriptFlush => 3 + self.random.below(4),
             _ => 1 + self.random.below(4),
         }
     }
@@ -269,6 +271,10 @@ impl Draw {
             Kind::Reload => {
                 let node = self.random.index(self.nodes);
                 self.takes(kind, (node, at, AT_ONCE), Act::Reload(node), None);
+            }
+            Kind::ScriptFlush => {
+                let node = self.random.index(self.nodes);
+                self.takes(kind, (node, at, 0), Act::ScriptFlush(node), None);
             }
             Kind::ReplicaOf => {
                 // Never of one behind it in the list: two that were each other's replicas in turn
