@@ -48,6 +48,9 @@ pub enum Mutant {
     AdoptionAgeBelieved,
     UptimeBelieved,
     UptimeUnsigned,
+    TwinReturns,
+    LastingUnasked,
+    LastingWaivesAdoption,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.
@@ -87,6 +90,9 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("an adoption's age believed", Mutant::AdoptionAgeBelieved, "waits"),
     ("an uptime believed", Mutant::UptimeBelieved, "waits"),
     ("uptime unsigned", Mutant::UptimeUnsigned, "waits"),
+    ("a twin's return unseen", Mutant::TwinReturns, "quarantine"),
+    ("declared lasting, whatever it says", Mutant::LastingUnasked, "waits"),
+    ("lasting waives the adoption", Mutant::LastingWaivesAdoption, "quarantine"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);

@@ -349,7 +349,10 @@ impl Watch {
         }
         // The server behind a connection does not change; but while it was away, another name may have come
         // to lead to it (S3).
-        if was_away && let Some(twin) = self.twin_of(node) {
+        if was_away
+            && !mutant!(TwinReturns)
+            && let Some(twin) = self.twin_of(node)
+        {
             self.refuse_twins(node, twin);
         }
         let trust = self.node(node);
@@ -475,7 +478,8 @@ impl Watch {
 
     /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
     fn is_lasting(&self, node: NodeId, info: &Info) -> bool {
-        self.rules.lasting.contains(node) && info.forgets_by().is_none()
+        let says_otherwise = info.forgets_by().is_some() && !mutant!(LastingUnasked);
+        self.rules.lasting.contains(node) && !says_otherwise
     }
 
     /// For how much longer the server must have been running (S10).
@@ -641,6 +645,8 @@ impl Watch {
             return self.node_mut(node).rest(now);
         }
         let quarantine = self.rules.quarantine().max(Duration::from_millis(found.wait_ms));
+        let waived = plan.lasts && mutant!(LastingWaivesAdoption);
+        let quarantine = if waived { Duration::ZERO } else { quarantine };
         let trust = self.node_mut(node);
         // Its age is by the node's wall clock. It cannot have grown by more than the time that has
         // passed here since it was seen first: by the boot clock, for the larger of both would end

@@ -93,6 +93,11 @@ impl Validity {
         self.held.contains(node)
     }
 
+    /// When this node was asked for the vote that is held.
+    pub fn asked_when(&self, node: NodeId) -> Option<Reading> {
+        self.held.contains(node).then(|| self.sent[node.index()])
+    }
+
     /// Whose votes are held, or were until they ran out.
     pub(crate) const fn held(&self) -> NodeSet {
         self.held

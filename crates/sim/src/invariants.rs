@@ -92,6 +92,7 @@ pub(crate) struct Invariants {
     patience: patience::Patience,
     hold_limit: hold_limit::HoldLimit,
     owed: owed::Owed,
+    quarantine: quarantine::Quarantine,
     waits: waits::Waits,
     only: Option<String>,
 }
@@ -110,6 +111,7 @@ impl Invariants {
             patience: patience::Patience::default(),
             hold_limit: hold_limit::HoldLimit::default(),
             owed: owed::Owed::default(),
+            quarantine: quarantine::Quarantine::default(),
             waits: waits::Waits::default(),
             only,
         }
@@ -135,7 +137,7 @@ impl Invariants {
         let verdicts = [
             (mutual_exclusion::NAME, self.mutual_exclusion.check(fact, view, counts)),
             (token_ownership::NAME, self.token_ownership.check(fact, view)),
-            (quarantine::NAME, quarantine::check(fact, view)),
+            (quarantine::NAME, self.quarantine.check(fact, view)),
             (votes::NAME, self.votes.check(fact, view)),
             (validity::NAME, validity::check(fact, view)),
             (clock_check::NAME, clock_check::check(fact, view)),

@@ -158,9 +158,9 @@ impl Ledger {
         }))
     }
 
-    /// Only what is proved counts.
-    pub(crate) const fn needs_proof(&self) -> bool {
-        self.proofs.are_needed()
+    /// Only what is proved counts, for this client.
+    pub(crate) fn needs_proof(&self, client: ClientId) -> bool {
+        self.proofs.are_needed(client)
     }
 
     fn of_quorum(&self, left: impl Iterator<Item = i64>) -> i64 {

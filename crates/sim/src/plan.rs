@@ -8,7 +8,7 @@ mod later;
 use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
-use quorlock_core::{Key, NodeSet, Quorum, RestartGuard, Rules, Timing, TimingOptions};
+use quorlock_core::{Key, NodeId, Quorum, RestartGuard, Rules, Timing, TimingOptions};
 
 pub use self::later::Later;
 use crate::random::Random;
@@ -171,6 +171,14 @@ impl Plan {
         }
         plan.twins = guard == RestartGuard::Strict && plan.quorum.nodes() > 1 && more.percent(3);
         plan.later = Later::draw(&plan);
+        let Later { merges, modes, .. } = &plan.later;
+        if *merges {
+            plan.faults_for = plan.faults_for.max(30 * SECOND);
+            plan.faults.retain(|fault| *fault != Fault::Crashes);
+        }
+        if *merges || !modes.is_empty() {
+            plan.faults.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
+        }
         plan
     }
 
@@ -330,6 +338,8 @@ impl Plan {
     pub(crate) fn spare_counters(&self) -> usize {
         let (nodes, needed) = (self.quorum.nodes(), self.quorum.needed());
         match self.guard {
+            // Not all clients look at floors.
+            RestartGuard::Strict if !self.later.modes.is_empty() => 2 * needed - nodes - 1,
             RestartGuard::Strict if self.sober => nodes,
             RestartGuard::Strict => needed - 1,
             _ => 2 * needed - nodes - 1,
@@ -343,7 +353,7 @@ impl Plan {
         let max_ttl_ms = u64::try_from(self.ttl_max / MS).unwrap_or(0);
         let cluster = Cluster::new(&names, self.quorum.needed(), max_ttl_ms);
         let (marker, adoption) = (marker_key(), Key::from("quorlock:adopt"));
-        let lasting = NodeSet::default();
+        let lasting = self.later.declared.iter().map(|node| NodeId::new(*node)).collect();
         Rules { guard: self.guard, cluster, names, marker, adoption, lasting }
     }
 

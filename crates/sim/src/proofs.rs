@@ -31,6 +31,8 @@ impl fmt::Display for Void {
 pub(crate) struct Proofs {
     /// What the markers begin with.
     cluster: Option<String>,
+    /// What the clients make of it, in turn, if it is not the same for all.
+    modes: Vec<RestartGuard>,
     lines: BTreeMap<(ClientId, NodeIndex), Line>,
     /// What nodes have carried out in their quarantine.
     early: BTreeSet<(ClientId, NodeIndex, Ticket)>,
@@ -46,15 +48,16 @@ struct Line {
 }
 
 impl Proofs {
-    pub(crate) fn new(rules: &Rules) -> Self {
+    pub(crate) fn new(rules: &Rules, modes: Vec<RestartGuard>) -> Self {
         let is_strict = rules.guard == RestartGuard::Strict;
         let cluster = is_strict.then(|| format!("quorlock 1 {} ", rules.cluster));
-        Self { cluster, ..Self::default() }
+        Self { cluster, modes, ..Self::default() }
     }
 
-    /// Nothing counts but what is proved.
-    pub(crate) const fn are_needed(&self) -> bool {
-        self.cluster.is_some()
+    /// Nothing counts for this client but what is proved.
+    pub(crate) fn are_needed(&self, client: ClientId) -> bool {
+        let count = self.modes.len();
+        self.cluster.is_some() && (count == 0 || self.modes[client % count] == RestartGuard::Strict)
     }
 
     /// What comes with a batch of answers.
@@ -99,7 +102,7 @@ impl Proofs {
 
     /// A node has carried out a command in its quarantine.
     pub(crate) fn note_early(&mut self, client: ClientId, node: NodeIndex, ticket: Ticket) {
-        if self.are_needed() {
+        if self.are_needed(client) {
             self.early.insert((client, node, ticket));
         }
     }
@@ -112,7 +115,7 @@ impl Proofs {
 
     /// Whether an answer that comes now must not count.
     pub(crate) fn doubt(&self, client: ClientId, node: NodeIndex, ticket: Ticket) -> Option<Void> {
-        if !self.are_needed() {
+        if !self.are_needed(client) {
             return None;
         }
         if self.early.contains(&(client, node, ticket)) {

@@ -22,6 +22,8 @@ pub(crate) struct View<'a> {
     pub(crate) spare_counters: usize,
     /// How long a node must have been waited for before its votes count, if anybody looks.
     pub(crate) quarantine: Time,
+    /// The nodes that forget nothing when they stop, and were declared so.
+    pub(crate) lasting: &'a [NodeIndex],
     /// Nodes' clocks are hours apart: a floor that rests on few of them may be too low.
     pub(crate) clocks_apart: bool,
     /// The guards.

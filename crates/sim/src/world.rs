@@ -27,7 +27,7 @@ use crate::plan::{Fault, Plan};
 use crate::proofs::Proofs;
 use crate::random::Random;
 use crate::tape::Tape;
-use crate::time::Time;
+use crate::time::{SECOND, Time};
 use crate::view::{Surroundings, View};
 
 /// Something that is going to happen.
@@ -77,6 +77,10 @@ pub(crate) enum Mend {
     SetNode(NodeIndex, Time),
     SetWall(ClientId, Time),
     Pause(ClientId, Time),
+    /// The first node is away for longer than between two looks at it; meanwhile the second name comes to
+    /// lead to its server.
+    Leave,
+    Merge,
 }
 
 /// A batch under way to its node.
@@ -258,7 +262,11 @@ impl World {
             servers: Vec::new(),
             network: Network::new(&plan),
             guards: Guards::default(),
-            ledger: Ledger::new(plan.quorum, Drift::default(), Proofs::new(&plan.rules())),
+            ledger: Ledger::new(
+                plan.quorum,
+                Drift::default(),
+                Proofs::new(&plan.rules(), plan.later.modes.clone()),
+            ),
             random: Streams {
                 callers: Random::new(seed, 2),
                 clients: Random::new(seed, 3),
@@ -294,11 +302,18 @@ impl World {
         for fault in self.plan.faults.clone() {
             self.plan_fault(fault);
         }
+        if self.plan.later.merges {
+            let at = self.random.later.between(SECOND, 10 * SECOND);
+            self.plan_in(at, Happening::Mend(Mend::Leave));
+        }
         if self.plan.outside.is_some() {
             self.counts.add(Count::Outside);
         }
         if !self.plan.later.behind.is_empty() {
             self.counts.add(Count::ClocksBehind);
+        }
+        if !self.plan.later.modes.is_empty() {
+            self.counts.add(Count::MixedModes);
         }
         if self.plan.guard == RestartGuard::Strict {
             self.counts.add(Count::Guarded);
@@ -450,6 +465,7 @@ impl World {
             outside: self.plan.outside,
             spare_counters: self.plan.spare_counters(),
             quarantine: i64::try_from(self.rules.quarantine().as_nanos()).unwrap_or(i64::MAX),
+            lasting: &self.plan.later.lasting,
             clocks_apart: !self.plan.later.behind.is_empty(),
             guards: &self.guards,
             ledger: &self.ledger,

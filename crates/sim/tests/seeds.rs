@@ -2,7 +2,7 @@
 //!
 //! `SEEDS=… cargo test -p quorlock-sim` runs so many; the program runs more, and faster.
 
-use quorlock_sim::{Count, Counts, Outside, Plan, SENTENCES, run, shrink};
+use quorlock_sim::{Count, Counts, Fault, Outside, Plan, SENTENCES, run, shrink};
 
 /// Runs these seeds on two threads.
 fn run_all(seeds: std::ops::Range<u64>, draw: fn(u64) -> Plan) -> Counts {
@@ -143,6 +143,24 @@ fn nodes_that_start_at_once_without_their_data_make_two_hold_one_lock() {
     let overlaps = counts.of(Count::AmnesiaOverlaps);
     println!("in {overlaps} of 200 runs two held one lock");
     assert!(overlaps > 10, "{overlaps}");
+}
+
+/// Clients that do not look rely on nodes that keep what they granted. If those forget, two hold one lock:
+/// else nobody would know that there are such clients.
+#[test]
+fn where_not_all_clients_look_nodes_that_forget_make_two_hold_one_lock() {
+    let mixed = (0..).map(Plan::draw).filter(|plan| !plan.later.modes.is_empty()).take(200);
+    let count = mixed
+        .filter(|plan| {
+            assert!(!plan.has(Fault::Distrust) && !plan.has(Fault::Losses));
+            let mut plan = plan.clone();
+            plan.faults.push(Fault::Distrust);
+            let violation = run(&plan, false).violation;
+            violation.is_some_and(|it| it.invariant == "mutual exclusion")
+        })
+        .count();
+    println!("in {count} of 200 runs two held one lock");
+    assert!(count > 0);
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
                 let claimed = guard.validity.valid_for(now).as_nanos() as i64;
                 let backed = view.ledger.valid_for(token, now);
                 // A vote that is proved gone is kept where the proof is not trusted, nor is a yes counted.
-                if claimed > backed || claimed < backed && !view.ledger.needs_proof() {
+                if claimed > backed || claimed < backed && !view.ledger.needs_proof(*client) {
                     let (claimed, backed) = (span(claimed), span(backed));
                     return Err(format!("{id} claims {claimed}, and has votes for {backed}"));
                 }

@@ -69,7 +69,7 @@ impl Owed {
             Fact::Told { client, node, ticket, answer, .. } if self.is_watching => {
                 let now = view.turn_reading(*client).boot().as_nanos();
                 // What a node says of votes may be worth nothing, and then says nothing here either.
-                let is_sure = !view.ledger.needs_proof()
+                let is_sure = !view.ledger.needs_proof(*client)
                     || matches!(ticket.verb, Verb::Release | Verb::Inspect | Verb::Trust);
                 self.told((*client, *node), *ticket, (answer, is_sure), now);
             }

@@ -1,9 +1,11 @@
 //! No vote counts of a node that is not to be trusted, or not yet.
 
-use quorlock_core::NodeId;
+use std::collections::BTreeMap;
+
+use quorlock_core::{NodeId, Ticket};
 
 use super::Verdict;
-use crate::fact::Fact;
+use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::GuardId;
 use crate::view::View;
 
@@ -13,39 +15,72 @@ pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S
      quarantine. (protocol, 9) — By true time: none that a node gives within the longest ttl and 1 % \
      after it was started or lost what it knew. S3: nodes are distinct servers.";
 
-pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
-    match fact {
-        Fact::Granted { guard, .. } | Fact::Changed { guard, .. } => check_guard(*guard, view),
-        _ => Ok(()),
-    }
+/// Which server gave a vote, for a name may come to lead to another. In the models no client begins its life,
+/// and no name does so: nothing is kept.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Quarantine {
+    is_watching: bool,
+    /// Who has carried out what is not answered yet.
+    done: BTreeMap<(ClientId, NodeIndex, Ticket), u64>,
+    /// Who has answered what was asked at this point of a client's boot clock.
+    voters: BTreeMap<(ClientId, NodeIndex, i64), u64>,
 }
 
-fn check_guard(id: GuardId, view: &View<'_>) -> Verdict {
-    let Some(guard) = view.guards.of(id).filter(|guard| guard.ended.is_none()) else {
-        return Ok(());
-    };
-    let Some(token) = view.ledger.of_guard(guard).filter(|_| view.ledger.needs_proof()) else {
-        return Ok(());
-    };
-    let voting = || view.quorum.node_ids().filter(|node| guard.validity.has_vote_of(*node));
-    let server = |node: NodeId| view.node(node.index()).run.id;
-    if let Some(twin) =
-        voting().find(|node| voting().any(|it| it < *node && server(it) == server(*node)))
-    {
-        return Err(format!("{id} counts the vote of node {} twice", twin.index()));
-    }
-    let now = view.reading(id.client);
-    for (node, record) in view.quorum.node_ids().zip(&token.nodes) {
-        let Some((_, why)) = record.void else { continue };
-        let node_index = node.index();
-        if guard.validity.has_vote_of(node) && record.yes.is_none() {
-            return Err(format!("{id} counts a vote of node {node_index}, which {why}"));
+impl Quarantine {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+        match fact {
+            Fact::Started { .. } => self.is_watching = true,
+            Fact::Granted { guard, .. } | Fact::Changed { guard, .. } => {
+                return self.check_guard(*guard, view);
+            }
+            Fact::Executed { client, node, ticket, duplicate: false, .. } if self.is_watching => {
+                self.done.insert((*client, *node, *ticket), view.node(*node).run.id);
+            }
+            Fact::Told { client, node, ticket, sent, .. } if self.is_watching => {
+                if let Some(server) = self.done.remove(&(*client, *node, *ticket)) {
+                    self.voters.insert((*client, *node, sent.boot().as_nanos()), server);
+                }
+            }
+            _ => {}
         }
-        let claimed = guard.validity.valid_for(now).as_nanos() as i64;
-        let with = view.ledger.valid_for_with_void(token, now);
-        if claimed > view.ledger.valid_for(token, now) && claimed <= with {
-            return Err(format!("{id} lives on by what node {node_index} says, which {why}"));
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn check_guard(&self, id: GuardId, view: &View<'_>) -> Verdict {
+        let Some(guard) = view.guards.of(id).filter(|guard| guard.ended.is_none()) else {
+            return Ok(());
+        };
+        let Some(token) =
+            view.ledger.of_guard(guard).filter(|_| view.ledger.needs_proof(id.client))
+        else {
+            return Ok(());
+        };
+        let voting = || view.quorum.node_ids().filter(|node| guard.validity.has_vote_of(*node));
+        // Two names that lead to one server now. A vote from before a name led there is another server's.
+        let server = |node: NodeId| {
+            let asked = guard.validity.asked_when(node).unwrap_or_default().boot().as_nanos();
+            let now = view.node(node.index()).run.id;
+            let voter = self.voters.get(&(id.client, node.index(), asked)).copied();
+            voter.is_none_or(|voter| voter == now).then_some(now)
+        };
+        if let Some(twin) = voting().find(|node| {
+            voting().any(|it| it < *node && server(it).is_some() && server(it) == server(*node))
+        }) {
+            return Err(format!("{id} counts the vote of node {} twice", twin.index()));
+        }
+        let now = view.reading(id.client);
+        for (node, record) in view.quorum.node_ids().zip(&token.nodes) {
+            let Some((_, why)) = record.void else { continue };
+            let node_index = node.index();
+            if guard.validity.has_vote_of(node) && record.yes.is_none() {
+                return Err(format!("{id} counts a vote of node {node_index}, which {why}"));
+            }
+            let claimed = guard.validity.valid_for(now).as_nanos() as i64;
+            let with = view.ledger.valid_for_with_void(token, now);
+            if claimed > view.ledger.valid_for(token, now) && claimed <= with {
+                return Err(format!("{id} lives on by what node {node_index} says, which {why}"));
+            }
+        }
+        Ok(())
+    }
 }

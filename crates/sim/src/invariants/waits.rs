@@ -114,6 +114,8 @@ impl Waits {
             Some(it) => {
                 (self.adoptions.get(&(line, it.text.clone())).copied(), it.age_ms as i64 * MS)
             }
+            // Its word is taken: of the wait nothing is left, of the adoption's everything.
+            None if view.lasting.contains(&line.1) => (None, 0),
             None => {
                 let run = Marker::parse(text).map_or(String::new(), |it| it.run_id.into());
                 (self.runs.get(&(line, run)).copied(), view.quarantine)

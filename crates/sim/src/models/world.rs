@@ -203,7 +203,7 @@ impl World {
         let link = Shared::new(Link::default());
         let watch = Watch {
             guards: Guards::default(),
-            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::new(&rules)),
+            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::new(&rules, Vec::new())),
             invariants: Invariants::new(NODES, only.map(str::to_owned)),
         };
         Self {
@@ -290,6 +290,7 @@ impl Step<'_> {
             outside: None,
             spare_counters: 0,
             quarantine: 0,
+            lasting: &[],
             clocks_apart: false,
             guards,
             ledger,

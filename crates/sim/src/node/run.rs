@@ -21,12 +21,15 @@ pub struct Run {
     pub promoted_at: Option<i64>,
     /// It deletes keys when its memory is full.
     pub evicts: bool,
+    /// It keeps a log of what is written.
+    pub keeps_log: bool,
 }
 
 impl Run {
     /// A run that begins with the wall clock at `wall`.
     pub const fn new(id: u64, wall: Time) -> Self {
-        Self { id, started_s: wall.div_euclid(SECOND), promoted_at: None, evicts: false }
+        let started_s = wall.div_euclid(SECOND);
+        Self { id, started_s, promoted_at: None, evicts: false, keeps_log: false }
     }
 }
 
@@ -43,7 +46,7 @@ impl ModelNode {
             Health::ReadOnly(FailureKind::ReadOnly) => "slave",
             _ => "master",
         };
-        let Run { id, started_s, promoted_at, evicts } = self.run;
+        let Run { id, started_s, promoted_at, evicts, keeps_log } = self.run;
         let wall = self.clock.at(now);
         let uptime = wall.div_euclid(SECOND) - started_s;
         let time = wall.div_euclid(US);
@@ -53,7 +56,8 @@ impl ModelNode {
             "redis_mode:standalone\r\nrun_id:{id:040x}\r\nserver_time_usec:{time}\r\n\
              uptime_in_seconds:{uptime}\r\nrole:{role}\r\nmaster_replid2:{old:040}\r\n\
              second_repl_offset:{offset}\r\nmaxmemory:{limit}\r\nmaxmemory_policy:{policy}\r\n\
-             loading:{loading}\r\nasync_loading:0\r\naof_enabled:0\r\n"
+             loading:{loading}\r\nasync_loading:0\r\naof_enabled:{}\r\n",
+            u8::from(keeps_log)
         )
         .into())
     }

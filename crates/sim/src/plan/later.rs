@@ -1,9 +1,10 @@
-//! Faults that came later. They are drawn from a stream of their own, in two of five runs, and strike by a
-//! stream of their own: whatever was drawn before is drawn as before.
+//! Faults and settings that came later. They are drawn from streams of their own, and strike by a stream of
+//! their own: whatever was drawn before is drawn as before.
 
 use quorlock_core::RestartGuard;
 
 use super::{Plan, shuffle};
+use crate::fact::ClientId;
 use crate::random::Random;
 use crate::time::Time;
 
@@ -18,6 +19,14 @@ pub struct Later {
     pub jumps: Option<Time>,
     /// Clients' wall clocks are set by little, so that a lock may come to its margin and not to its end.
     pub small_steps: bool,
+    /// Nodes that the operator has declared to forget nothing when they stop.
+    pub declared: Vec<usize>,
+    /// Those of them that do forget nothing; the others say that they keep no log.
+    pub lasting: Vec<usize>,
+    /// The first node is away for long, and the second name leads to its server when it comes back.
+    pub merges: bool,
+    /// What the clients make of what nodes say of themselves, in turn, if it is not the same for all.
+    pub modes: Vec<RestartGuard>,
 }
 
 /// Seeds that had a name, in tests and documents, before there were these faults: they stay the runs that
@@ -35,9 +44,37 @@ const NAMED: [u64; 10] = [
     28_161_012_801,
 ];
 
+/// Seeds that had a name before there were these settings.
+const NAMED_LATER: [u64; 2] = [1_795_355_166_365_189, 1_795_357_018_933_923];
+
 impl Later {
     /// What is drawn for a plan.
     pub(super) fn draw(plan: &Plan) -> Self {
+        let mut later = Self::faults(plan);
+        let random = &mut Random::new(plan.seed, 10);
+        let is_named = NAMED.contains(&plan.seed) || NAMED_LATER.contains(&plan.seed);
+        if is_named || plan.guard != RestartGuard::Strict {
+            return later;
+        }
+        match random.below(10) {
+            0 | 1 => {
+                let nodes = 0..plan.quorum.nodes();
+                later.declared = nodes.filter(|_| random.percent(60)).collect();
+                let declared = later.declared.iter().copied();
+                later.lasting = declared.filter(|_| random.percent(80)).collect();
+            }
+            // Whoever does not look relies on nodes that keep what they granted.
+            2 if plan.quorum.nodes() > 1 && !plan.twins => later.merges = random.coin(),
+            3 if plan.excludes() && !plan.twins => {
+                let modes = [RestartGuard::Strict, RestartGuard::Observe, RestartGuard::Off];
+                later.modes = (0..4).map(|_| random.pick(&modes)).collect();
+            }
+            _ => {}
+        }
+        later
+    }
+
+    fn faults(plan: &Plan) -> Self {
         let random = &mut Random::new(plan.seed, 8);
         if !random.percent(40) || NAMED.contains(&plan.seed) {
             return Self::default();
@@ -57,7 +94,13 @@ impl Later {
         let behind = order[..needed.min(nodes - 1)].to_vec();
         let has_behind = random.percent(70) && is_strict && plan.sober && plan.fenced > 0;
         let behind = if has_behind { behind } else { Vec::new() };
-        Self { behind, jumps, small_steps }
+        Self { behind, jumps, small_steps, ..Self::default() }
+    }
+
+    /// What this client makes of what nodes say of themselves.
+    pub(crate) fn mode_of(&self, client: ClientId) -> Option<RestartGuard> {
+        let count = self.modes.len();
+        (count > 0).then(|| self.modes[client % count])
     }
 
     /// Whether there is anything of it.

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use quorlock_core::{Effect, Engine, Event, LockId, NodeId, Proof, Reading, Token};
+use quorlock_core::{
+    Effect, Engine, Event, LockId, NodeId, Proof, Reading, RestartGuard, Rules, Token,
+};
 
 use super::nodes::WALL;
 use super::{Happening, Mend, World};
@@ -26,7 +28,7 @@ impl World {
         let mut machine = Machine { boot, wall };
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
-        let engine = Engine::guarded(self.plan.quorum, self.rules.clone());
+        let engine = Engine::guarded(self.plan.quorum, self.rules_of(id));
         self.clients.push(Client::new(engine, self.plan.quorum, machine, self.plan.callers));
         self.note(&Fact::Started { client: id });
         for node in 0..self.servers.len() {
@@ -36,6 +38,17 @@ impl World {
             self.plan_next_wish(id, caller);
         }
         id
+    }
+
+    /// What this client measures nodes by.
+    fn rules_of(&self, client: ClientId) -> Rules {
+        let rules = self.rules.clone();
+        Rules { guard: self.guard_of(client), ..rules }
+    }
+
+    /// How much this client makes of what nodes say of themselves.
+    pub(crate) fn guard_of(&self, client: ClientId) -> RestartGuard {
+        self.plan.later.mode_of(client).unwrap_or(self.plan.guard)
     }
 
     /// What a client's wall clock shows: anything; or where there are fences, what the nodes' show, if

@@ -130,7 +130,7 @@ impl World {
         if self.servers[node].process == Process::Down {
             return;
         }
-        let keeps_data = self.chance(Fault::Crashes).coin();
+        let keeps_data = self.chance(Fault::Crashes).coin() || self.forgets_nothing(node);
         let silent = self.chance(Fault::Crashes).percent(30);
         self.kill_node(node, keeps_data, silent);
         let down = if keeps_data {
@@ -314,8 +314,9 @@ impl World {
                 }
             }
             _ => {
-                self.counts.add(Count::NodeAmnesia);
-                self.kill_node(node, false, false);
+                let keeps_data = self.forgets_nothing(node);
+                self.counts.add(if keeps_data { Count::NodeCrashes } else { Count::NodeAmnesia });
+                self.kill_node(node, keeps_data, false);
                 let down = self.chance(Fault::Losses).between(0, 5 * MS);
                 self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
             }
@@ -336,6 +337,9 @@ impl World {
         };
         match what {
             0 => self.restart_node(node, 0, Count::Restarts),
+            1 | 2 | 3 | 6 if self.forgets_nothing(node) => {
+                self.restart_node(node, 0, Count::Restarts);
+            }
             1 => self.restart_node(node, writes, Count::TailsLost),
             2 => self.restart_node(node, 10 * writes, Count::Snapshots),
             3 => {

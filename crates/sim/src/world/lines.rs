@@ -71,6 +71,7 @@ impl World {
 
     /// Reads the clock, and sends the batch that has not been sent yet.
     fn send_batch(&mut self, client: ClientId, node: NodeIndex) {
+        let mode = self.guard_of(client);
         let it = &mut self.clients[client];
         let reading = it.machine.read(self.now);
         let line = &mut it.lines[node];
@@ -86,7 +87,7 @@ impl World {
             it.answered.push(Event::Connected { node: NodeId::new(node) });
         }
         let (id, orders, announced) = (batch.id, batch.orders.clone(), batch.announced);
-        let looks = (self.plan.guard != RestartGuard::Off).then(|| {
+        let looks = (mode != RestartGuard::Off).then(|| {
             let greets = |(_, command): &Order| matches!(command, Command::Greet);
             let info = !std::mem::replace(&mut line.greeted, true) || orders.iter().any(greets);
             let votes = orders.iter().any(|(_, command)| command.is_about_votes());

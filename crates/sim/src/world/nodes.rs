@@ -44,6 +44,7 @@ impl World {
             if self.plan.guard == RestartGuard::Strict {
                 node.keep_undo();
             }
+            node.run.keeps_log = self.plan.later.lasting.contains(&self.servers.len());
             let sound_since = if self.plan.prepared { self.prepare(&mut node) } else { 0 };
             let (process, stuck) = (Process::Runs, Vec::new());
             let (silent, ahead) = (false, 0);
@@ -62,7 +63,8 @@ impl World {
 
     /// The node has been in use for long.
     fn prepare(&self, node: &mut ModelNode) -> Time {
-        node.run = Run::new(node.run.id, node.clock.at(0) - LONG);
+        let keeps_log = node.run.keeps_log;
+        node.run = Run { keeps_log, ..Run::new(node.run.id, node.clock.at(0) - LONG) };
         let run_id = format!("{:040x}", node.run.id).into();
         let cluster = self.rules.cluster.clone();
         let marker = Marker { cluster, run_id, promoted_at: -1, floor: 0 };
@@ -247,12 +249,36 @@ impl World {
     pub(crate) fn start_node(&mut self, node: NodeIndex) {
         if self.servers[node].process == Process::Down {
             self.runs += 1;
+            let keeps_log = self.forgets_nothing(node);
             let server = &mut self.servers[node];
             server.process = Process::Runs;
-            server.node.run = Run::new(self.runs, server.node.clock.at(self.now));
-            server.sound_since = self.now;
+            let run = Run::new(self.runs, server.node.clock.at(self.now));
+            server.node.run = Run { keeps_log, ..run };
+            if keeps_log {
+                self.counts.add(Count::LastingRestarts);
+            } else {
+                server.sound_since = self.now;
+            }
             self.note_mishap(Mishap::NodeStarted { node });
         }
+    }
+
+    /// The node was declared lasting, and is.
+    pub(crate) fn forgets_nothing(&self, node: NodeIndex) -> bool {
+        self.plan.later.lasting.contains(&node)
+    }
+
+    /// The second name leads to the first node's server from now on.
+    fn merge(&mut self) {
+        let [first, second, ..] = &mut self.servers[..] else { return };
+        if second.process != Process::Runs {
+            return;
+        }
+        second.node.copy(&first.node, self.now);
+        (second.node.run, second.sound_since) = (first.node.run, first.sound_since);
+        self.counts.add(Count::Merges);
+        self.note_mishap(Mishap::NodeOverwritten { node: 1 });
+        self.reset_all(1);
     }
 
     pub(crate) fn freeze_node(&mut self, node: NodeIndex) {
@@ -354,6 +380,12 @@ impl World {
                 self.note_mishap(Mishap::NodeStepped { node, by });
             }
             Mend::Pause(client, span) => self.pause(client, span),
+            Mend::Leave => {
+                self.freeze_node(0);
+                self.plan_in(33 * SECOND / 2, Happening::Mend(Mend::Merge));
+                self.plan_in(18 * SECOND, Happening::Mend(Mend::Thaw(0)));
+            }
+            Mend::Merge => self.merge(),
             Mend::SetWall(client, by) => {
                 self.counts.add(Count::ClientJumps);
                 self.step_wall(client, by);
