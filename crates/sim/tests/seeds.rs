@@ -111,6 +111,14 @@ fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
     assert!(outcome.counts.of(Count::FencesLost) > 0);
 }
 
+/// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and
+/// loading made the model node forget that it was a replica: it never said that it had been promoted, and
+/// was trusted with the old data. No server does so.
+#[test]
+fn seed_1795363931392764_what_was_a_replica_says_so_whatever_comes_after() {
+    holds(&Plan::draw(1_795_363_931_392_764));
+}
+
 /// Seeds that were named in tests and documents before stay the runs that they were: faults that came later
 /// are drawn for others.
 #[test]

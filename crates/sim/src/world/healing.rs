@@ -55,6 +55,11 @@ impl World {
                         self.kill_node(node, true, silent);
                     }
                     _ => {
+                        // What was a replica is promoted, and says so: it may have other data.
+                        if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly)
+                        {
+                            self.cure_node(node);
+                        }
                         let health = Health::Refusing(FailureKind::Loading);
                         self.servers[node].node.health = health;
                         self.note_mishap(Mishap::NodeHealth { node, health });
