@@ -257,6 +257,28 @@ async fn a_frozen_majority_is_waited_for_by_one_node_timeout() {
     assert_eq!(client.stats().releases_owed, 0);
 }
 
+/// As a server is: else every attempt that needs its vote would wait for it, and keep others from theirs.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stays_frozen_is_suspended_until_it_goes_on() {
+    let nodes = nodes::<3>();
+    let client = client(&nodes);
+    nodes[0].freeze();
+    nodes[1].stop();
+    assert!(client.try_acquire("orders").await.is_err());
+    sleep(150 * MS).await;
+    assert!(matches!(nodes[0].state(), NodeState::Suspended(_)));
+    let started = Instant::now();
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert_eq!(error.nodes()[0].failure().unwrap().kind(), FailureKind::Suspended);
+    nodes[0].thaw();
+    assert_eq!(nodes[0].state(), NodeState::Up);
+    assert_eq!(client.try_acquire("orders").await.unwrap().votes(), 2);
+    drop(client);
+    sleep(SECOND).await;
+    assert_eq!(total_keys(&nodes), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_minority_is_not_waited_for_and_its_late_votes_count() {
     let nodes = nodes::<5>();

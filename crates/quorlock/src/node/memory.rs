@@ -70,8 +70,12 @@ enum Mode {
     Failing(FailureKind),
 }
 
+/// How long a node may owe an answer: what a client with default settings allows a server.
+const SILENCE: Duration = Duration::from_millis(150);
+
 /// A batch that a frozen node has received and not looked at.
 struct Stuck {
+    since: Instant,
     commands: Vec<Command>,
     answer: oneshot::Sender<Vec<Answer>>,
 }
@@ -105,7 +109,8 @@ impl MemoryNode {
     }
 
     /// Freezes the node as SIGSTOP does: it takes commands and answers none; its keys expire all
-    /// the same. One that is stopped stays as it is.
+    /// the same. After 150 ms of silence it is suspended, as a server is: until it goes on it is sent
+    /// nothing but releases, and all else fails at once. One that is stopped stays as it is.
     pub fn freeze(&self) {
         let mut inner = self.inner();
         inner.frozen = !matches!(inner.mode, Mode::Stopped);
@@ -115,7 +120,7 @@ impl MemoryNode {
     pub fn thaw(&self) {
         let mut inner = self.inner();
         inner.frozen = false;
-        while let Some(Stuck { commands, answer }) = inner.stuck.pop_front() {
+        while let Some(Stuck { commands, answer, .. }) = inner.stuck.pop_front() {
             // The receiver is gone if the client is.
             let _ = answer.send(inner.execute(commands));
         }
@@ -209,8 +214,14 @@ impl Node for MemoryNode {
     }
 
     fn state(&self) -> NodeState {
-        match self.inner().mode {
-            Mode::Stopped => NodeState::Down(stopped()),
+        let inner = self.inner();
+        if matches!(inner.mode, Mode::Stopped) {
+            return NodeState::Down(stopped());
+        }
+        match inner.stuck.front() {
+            Some(first) if first.since.elapsed() >= SILENCE => {
+                NodeState::Suspended(Failure::unsent(FailureKind::Suspended))
+            }
             _ => NodeState::Up,
         }
     }
@@ -226,7 +237,7 @@ impl Node for MemoryNode {
         }
         let count = commands.len();
         let (answer, answers) = oneshot::channel();
-        inner.stuck.push_back(Stuck { commands, answer });
+        inner.stuck.push_back(Stuck { since: Instant::now(), commands, answer });
         Box::pin(async move {
             let broken = Failure::new(FailureKind::Unreachable).with_detail("stopped");
             answers.await.unwrap_or_else(|_| vec![Answer::Failed(broken); count]).into()
