@@ -478,8 +478,8 @@ impl Watch {
 
     /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
     fn is_lasting(&self, node: NodeId, info: &Info) -> bool {
-        let says_otherwise = info.forgets_by().is_some() && !mutant!(LastingUnasked);
-        self.rules.lasting.contains(node) && !says_otherwise
+        self.rules.lasting.contains(node)
+            && (mutant!(LastingUnasked) || info.forgets_by().is_none())
     }
 
     /// For how much longer the server must have been running (S10).

@@ -93,7 +93,7 @@ impl Validity {
         self.held.contains(node)
     }
 
-    /// When this node was asked for the vote that is held.
+    /// When this node was asked for the vote that is held, or was until it ran out; `None`: there is none.
     pub fn asked_when(&self, node: NodeId) -> Option<Reading> {
         self.held.contains(node).then(|| self.sent[node.index()])
     }

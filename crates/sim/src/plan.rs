@@ -172,12 +172,16 @@ impl Plan {
         plan.twins = guard == RestartGuard::Strict && plan.quorum.nodes() > 1 && more.percent(3);
         plan.later = Later::draw(&plan);
         let Later { merges, modes, .. } = &plan.later;
-        if *merges {
-            plan.faults_for = plan.faults_for.max(30 * SECOND);
-            plan.faults.retain(|fault| *fault != Fault::Crashes);
-        }
         if *merges || !modes.is_empty() {
             plan.faults.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
+        }
+        if *merges {
+            // That a name leads to another server is the vote that may be lost; and nothing brings the node
+            // back early that is away.
+            plan.faults_for = plan.faults_for.max(30 * SECOND);
+            plan.faults.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
+            plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
+            plan.lossy.clear();
         }
         plan
     }
@@ -357,7 +361,7 @@ impl Plan {
         Rules { guard: self.guard, cluster, names, marker, adoption, lasting }
     }
 
-    /// By how much node clocks may be set back in all, at most.
+    /// By how much node clocks are set back in all, as a rule.
     pub fn back_steps(&self) -> Time {
         let jumps = self.later.jumps.unwrap_or(0);
         if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {

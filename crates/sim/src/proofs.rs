@@ -31,7 +31,7 @@ impl fmt::Display for Void {
 pub(crate) struct Proofs {
     /// What the markers begin with.
     cluster: Option<String>,
-    /// What the clients make of it, in turn, if it is not the same for all.
+    /// What the clients make of what nodes say of themselves, in turn, if it is not the same for all.
     modes: Vec<RestartGuard>,
     lines: BTreeMap<(ClientId, NodeIndex), Line>,
     /// What nodes have carried out in their quarantine.

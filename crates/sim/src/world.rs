@@ -77,9 +77,9 @@ pub(crate) enum Mend {
     SetNode(NodeIndex, Time),
     SetWall(ClientId, Time),
     Pause(ClientId, Time),
-    /// The first node is away for longer than between two looks at it; meanwhile the second name comes to
-    /// lead to its server.
+    /// The first node is away, for longer than between two looks at it.
     Leave,
+    /// The second name comes to lead to the first node's server.
     Merge,
 }
 

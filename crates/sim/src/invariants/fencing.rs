@@ -10,7 +10,7 @@ use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
 use crate::guard::{Guard, GuardId};
 use crate::ledger::subject;
-use crate::time::Time;
+use crate::time::{SECOND, Time};
 use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
@@ -34,8 +34,8 @@ pub(crate) struct Fencing {
     lost: BTreeSet<NodeIndex>,
     /// By how much each node's clock has been set in all.
     set: Vec<Time>,
-    /// A floor may be too low: it rests on so few clocks that are hours apart (the client has said so), or
-    /// clocks were set by more than any node is kept waiting.
+    /// A floor may be too low: it rests on so few clocks that are hours apart (the client has said so), or a
+    /// clock was set by so much that it does not agree with what it showed when an earlier floor was set.
     is_low: bool,
     /// What a resource has accepted last, and of whom.
     accepted: BTreeMap<Key, (u64, GuardId)>,
@@ -97,11 +97,11 @@ impl Fencing {
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
-            // Between a floor and the next that must be above it, a node is kept waiting.
-            Fact::Mishap(Mishap::NodeStepped { node, by }) => {
+            // Between a floor and the next that must be above it a node is kept waiting, for two seconds longer
+            // than the longest ttl; clocks that agree are no more than that apart. The models have no floors.
+            Fact::Mishap(Mishap::NodeStepped { node, by }) if view.quarantine > 0 => {
                 self.set[*node] += by.abs();
-                let rests_on_floors = view.spare_counters == view.quorum.nodes();
-                self.is_low |= rests_on_floors && self.set[*node] > view.quarantine;
+                self.is_low |= self.set[*node] > (view.quarantine - 2 * SECOND) / 2;
                 Ok(())
             }
             Fact::Mishap(
@@ -117,9 +117,12 @@ impl Fencing {
         }
     }
 
-    /// More is lost than the order of fences rests on.
+    /// More is lost than the order of fences rests on. As long as any two quorums have a node in common that
+    /// has its own counters, it rests on no floor.
     fn is_beyond(&self, view: &View<'_>) -> bool {
-        self.lost.len() > view.spare_counters || self.is_low
+        let (nodes, needed) = (view.quorum.nodes(), view.quorum.needed());
+        let (lost, in_common) = (self.lost.len(), 2 * needed - nodes);
+        lost > view.spare_counters || self.is_low && lost >= in_common
     }
 
     fn shown_for(&self, key: &Key) -> u64 {

@@ -7,6 +7,7 @@ use quorlock_core::{NodeId, Ticket};
 use super::Verdict;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::GuardId;
+use crate::time::elapsed;
 use crate::view::View;
 
 pub(crate) const NAME: &str = "quarantine";
@@ -16,7 +17,7 @@ pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S
      after it was started or lost what it knew. S3: nodes are distinct servers.";
 
 /// Which server gave a vote, for a name may come to lead to another. In the models no client begins its life,
-/// and no name does so: nothing is kept.
+/// and no name changes its server: nothing is kept.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Quarantine {
     is_watching: bool,
@@ -58,10 +59,11 @@ impl Quarantine {
         let voting = || view.quorum.node_ids().filter(|node| guard.validity.has_vote_of(*node));
         // Two names that lead to one server now. A vote from before a name led there is another server's.
         let server = |node: NodeId| {
-            let asked = guard.validity.asked_when(node).unwrap_or_default().boot().as_nanos();
+            let asked = guard.validity.asked_when(node)?;
+            let counts = elapsed(asked, view.reading(id.client)) < token.term;
             let now = view.node(node.index()).run.id;
-            let voter = self.voters.get(&(id.client, node.index(), asked)).copied();
-            voter.is_none_or(|voter| voter == now).then_some(now)
+            let voter = self.voters.get(&(id.client, node.index(), asked.boot().as_nanos()));
+            (counts && voter.is_none_or(|voter| *voter == now)).then_some(now)
         };
         if let Some(twin) = voting().find(|node| {
             voting().any(|it| it < *node && server(it).is_some() && server(it) == server(*node))

@@ -106,7 +106,7 @@ impl Waits {
         };
         self.asked.insert(line, (ticket.round, asked));
         let heard = self.heard.remove(&line);
-        let Command::Mark { text, adoption, .. } = command else { return Ok(()) };
+        let Command::Mark { text, replaces, adoption, .. } = command else { return Ok(()) };
         if let Some((text, began)) = heard {
             self.begins(line, text, began);
         }
@@ -114,8 +114,8 @@ impl Waits {
             Some(it) => {
                 (self.adoptions.get(&(line, it.text.clone())).copied(), it.age_ms as i64 * MS)
             }
-            // Its word is taken: of the wait nothing is left, of the adoption's everything.
-            None if view.lasting.contains(&line.1) => (None, 0),
+            // It came back with its data and need not wait; one that is adopted must.
+            None if view.lasting.contains(&line.1) && replaces.is_some() => (None, 0),
             None => {
                 let run = Marker::parse(text).map_or(String::new(), |it| it.run_id.into());
                 (self.runs.get(&(line, run)).copied(), view.quarantine)

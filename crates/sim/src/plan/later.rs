@@ -63,11 +63,13 @@ impl Later {
                 let declared = later.declared.iter().copied();
                 later.lasting = declared.filter(|_| random.percent(80)).collect();
             }
-            // Whoever does not look relies on nodes that keep what they granted.
             2 if plan.quorum.nodes() > 1 && !plan.twins => later.merges = random.coin(),
+            // Whoever does not look relies on nodes that keep what they granted.
             3 if plan.excludes() && !plan.twins => {
                 let modes = [RestartGuard::Strict, RestartGuard::Observe, RestartGuard::Off];
-                later.modes = (0..4).map(|_| random.pick(&modes)).collect();
+                let first = random.index(3);
+                let second = (first + 1 + random.index(2)) % 3;
+                later.modes = vec![modes[first], modes[second]];
             }
             _ => {}
         }
@@ -86,9 +88,9 @@ impl Later {
         let small_steps = random.coin();
         let jumps = random.coin() && is_strict;
         // Where every node may lose its counters, the order of fences rests on clocks that agree: they are
-        // set by less than a node is waited for. Else by so much that it seems to be waited for no more.
+        // set by little. Else by so much that a node seems to be waited for no more.
         let rests_on_clocks = plan.sober && plan.fenced > 0;
-        let most = if rests_on_clocks { plan.quarantine() / 2 } else { 2 * plan.quarantine() };
+        let most = if rests_on_clocks { plan.ttl_max / 4 } else { 2 * plan.quarantine() };
         let jumps = jumps.then_some(most);
         // A floor rests on the clocks of so many others and on the node's own.
         let behind = order[..needed.min(nodes - 1)].to_vec();

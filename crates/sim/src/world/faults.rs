@@ -413,6 +413,8 @@ impl World {
         let other = (node + 1 + self.chance(Fault::Distrust).index(nodes)) % nodes;
         let changes = match self.chance(Fault::Distrust).below(4) {
             0 => false,
+            // Started again, it would have forgotten that it was a replica, and be believed (GUARANTEES.md).
+            _ if self.forgets_nothing(node) => false,
             // Nodes further on alone take over the data of others, so that it is not the same everywhere.
             choice if choice == 1 || other >= node => {
                 self.servers[node].node.flush();

@@ -274,8 +274,10 @@ impl World {
         if second.process != Process::Runs {
             return;
         }
+        (second.node.run, second.node.clock) = (first.node.run, first.node.clock.clone());
         second.node.copy(&first.node, self.now);
-        (second.node.run, second.sound_since) = (first.node.run, first.sound_since);
+        (second.sound_since, second.ahead) = (first.sound_since, first.ahead);
+        second.has_jumped = first.has_jumped;
         self.counts.add(Count::Merges);
         self.note_mishap(Mishap::NodeOverwritten { node: 1 });
         self.reset_all(1);
