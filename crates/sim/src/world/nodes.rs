@@ -274,7 +274,7 @@ impl World {
         if second.process != Process::Runs {
             return;
         }
-        (second.node.run, second.node.clock) = (first.node.run, first.node.clock.clone());
+        (second.node.run, second.node.clock) = (first.node.run, first.node.clock);
         second.node.copy(&first.node, self.now);
         (second.sound_since, second.ahead) = (first.sound_since, first.ahead);
         second.has_jumped = first.has_jumped;
