@@ -111,6 +111,13 @@ fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
     assert!(outcome.counts.of(Count::FencesLost) > 0);
 }
 
+/// A node was adopted, trusted, flushed and adopted again, in the same words; meanwhile a client's boot clock had
+/// stopped twice. The checker took the second adoption for the first.
+#[test]
+fn seed_1795368106810887_an_adoption_ends_with_its_marker() {
+    holds(&Plan::draw(1_795_368_106_810_887));
+}
+
 /// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and
 /// loading made the model node forget that it was a replica: it never said that it had been promoted, and
 /// was trusted with the old data. No server does so.

@@ -64,6 +64,10 @@ impl Waits {
                     *asked = None;
                 }
             }
+            // The adoption has ended with the marker. A later one may look the same, and has begun later.
+            Fact::Standing { client, node, standing: Standing::Trusted } => {
+                self.adoptions.retain(|(line, _), _| *line != (*client, *node));
+            }
             Fact::TurnOver { client } => {
                 let mut heard = self.heard.split_off(&(*client, 0));
                 self.heard.append(&mut heard.split_off(&(*client + 1, 0)));
