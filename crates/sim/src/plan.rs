@@ -10,7 +10,7 @@ use std::time::Duration;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{Key, NodeId, Quorum, RestartGuard, Rules, Timing, TimingOptions};
 
-pub use self::later::Later;
+pub use self::later::{Later, Modes};
 use crate::random::Random;
 use crate::time::{MS, SECOND, Time, US};
 

@@ -6,6 +6,7 @@ use std::fmt;
 use quorlock_core::{Failure, FailureKind, MarkerSeen, Proof, RestartGuard, Rules, Ticket};
 
 use crate::fact::{ClientId, NodeIndex};
+use crate::plan::Modes;
 
 /// Why a yes must not count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -31,8 +32,8 @@ impl fmt::Display for Void {
 pub(crate) struct Proofs {
     /// What the markers begin with.
     cluster: Option<String>,
-    /// What the clients make of what nodes say of themselves, in turn, if it is not the same for all.
-    modes: Vec<RestartGuard>,
+    /// What the clients make of what nodes say of themselves, if it is not the same for all.
+    modes: Modes,
     lines: BTreeMap<(ClientId, NodeIndex), Line>,
     /// What nodes have carried out in their quarantine.
     early: BTreeSet<(ClientId, NodeIndex, Ticket)>,
@@ -48,7 +49,7 @@ struct Line {
 }
 
 impl Proofs {
-    pub(crate) fn new(rules: &Rules, modes: Vec<RestartGuard>) -> Self {
+    pub(crate) fn new(rules: &Rules, modes: Modes) -> Self {
         let is_strict = rules.guard == RestartGuard::Strict;
         let cluster = is_strict.then(|| format!("quorlock 1 {} ", rules.cluster));
         Self { cluster, modes, ..Self::default() }
@@ -56,8 +57,8 @@ impl Proofs {
 
     /// Nothing counts for this client but what is proved.
     pub(crate) fn are_needed(&self, client: ClientId) -> bool {
-        let count = self.modes.len();
-        self.cluster.is_some() && (count == 0 || self.modes[client % count] == RestartGuard::Strict)
+        let is_strict = |mode| mode == RestartGuard::Strict;
+        self.cluster.is_some() && self.modes.of(client).is_none_or(is_strict)
     }
 
     /// What comes with a batch of answers.

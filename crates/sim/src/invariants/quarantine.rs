@@ -21,9 +21,9 @@ pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Quarantine {
     is_watching: bool,
-    /// Who has carried out what is not answered yet.
+    /// The server that has carried out what is not answered yet.
     done: BTreeMap<(ClientId, NodeIndex, Ticket), u64>,
-    /// Who has answered what was asked at this point of a client's boot clock.
+    /// The server that has answered what was asked at this point of a client's boot clock.
     voters: BTreeMap<(ClientId, NodeIndex, i64), u64>,
 }
 

@@ -22,6 +22,7 @@ use crate::invariants::{Invariants, Violation};
 use crate::ledger::Ledger;
 use crate::mutants::{Mutant, is_active};
 use crate::node::{Connection, Kind, ModelNode, Run};
+use crate::plan::Modes;
 use crate::proofs::Proofs;
 use crate::time::{Clock, SECOND, Time};
 use crate::view::{Surroundings, View};
@@ -203,7 +204,7 @@ impl World {
         let link = Shared::new(Link::default());
         let watch = Watch {
             guards: Guards::default(),
-            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::new(&rules, Vec::new())),
+            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::new(&rules, Modes::default())),
             invariants: Invariants::new(NODES, only.map(str::to_owned)),
         };
         Self {

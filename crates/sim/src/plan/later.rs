@@ -25,8 +25,25 @@ pub struct Later {
     pub lasting: Vec<usize>,
     /// The first node is away for long, and the second name leads to its server when it comes back.
     pub merges: bool,
-    /// What the clients make of what nodes say of themselves, in turn, if it is not the same for all.
-    pub modes: Vec<RestartGuard>,
+    /// What the clients make of what nodes say of themselves, if it is not the same for all.
+    pub modes: Modes,
+}
+
+/// Restart guards, which the clients have in turn.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Modes(Vec<RestartGuard>);
+
+impl Modes {
+    /// All clients have the same.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What this client has, if not all have the same.
+    pub(crate) fn of(&self, client: ClientId) -> Option<RestartGuard> {
+        let turn = client.checked_rem(self.0.len())?;
+        Some(self.0[turn])
+    }
 }
 
 /// Seeds that had a name, in tests and documents, before there were these faults: they stay the runs that
@@ -64,12 +81,12 @@ impl Later {
                 later.lasting = declared.filter(|_| random.percent(80)).collect();
             }
             2 if plan.quorum.nodes() > 1 && !plan.twins => later.merges = random.coin(),
-            // Whoever does not look relies on nodes that keep what they granted.
+            // Clients that do not look rely on nodes that keep what they granted.
             3 if plan.excludes() && !plan.twins => {
                 let modes = [RestartGuard::Strict, RestartGuard::Observe, RestartGuard::Off];
                 let first = random.index(3);
                 let second = (first + 1 + random.index(2)) % 3;
-                later.modes = vec![modes[first], modes[second]];
+                later.modes = Modes(vec![modes[first], modes[second]]);
             }
             _ => {}
         }
@@ -97,12 +114,6 @@ impl Later {
         let has_behind = random.percent(70) && is_strict && plan.sober && plan.fenced > 0;
         let behind = if has_behind { behind } else { Vec::new() };
         Self { behind, jumps, small_steps, ..Self::default() }
-    }
-
-    /// What this client makes of what nodes say of themselves.
-    pub(crate) fn mode_of(&self, client: ClientId) -> Option<RestartGuard> {
-        let count = self.modes.len();
-        (count > 0).then(|| self.modes[client % count])
     }
 
     /// Whether there is anything of it.

@@ -42,13 +42,12 @@ impl World {
 
     /// What this client measures nodes by.
     fn rules_of(&self, client: ClientId) -> Rules {
-        let rules = self.rules.clone();
-        Rules { guard: self.guard_of(client), ..rules }
+        Rules { guard: self.guard_of(client), ..self.rules.clone() }
     }
 
     /// How much this client makes of what nodes say of themselves.
     pub(crate) fn guard_of(&self, client: ClientId) -> RestartGuard {
-        self.plan.later.mode_of(client).unwrap_or(self.plan.guard)
+        self.plan.later.modes.of(client).unwrap_or(self.plan.guard)
     }
 
     /// What a client's wall clock shows: anything; or where there are fences, what the nodes' show, if
