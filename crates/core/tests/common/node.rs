@@ -17,6 +17,8 @@ pub(crate) struct Node {
     pub(crate) keys: BTreeMap<Key, Stored>,
     /// Every command is answered by this error, and not carried out.
     pub(crate) failing: Option<FailureKind>,
+    /// A lock can be taken and given back here, and not looked at: the user may not `GET`.
+    pub(crate) blind: bool,
     /// How much the node's clock runs fast, in parts per million.
     pub(crate) fast_ppm: i64,
     /// The counters of locks with a fence. They outlive the locks, and a restart.
@@ -99,6 +101,9 @@ impl Node {
                 Some(_) => Answer::Other,
                 None => Answer::Absent,
             },
+            Command::Inspect { .. } | Command::Watch { .. } if self.blind => {
+                Answer::Failed(Failure::new(FailureKind::Rejected))
+            }
             Command::Inspect { key } => Answer::Seen(self.look(key, now)),
             Command::Watch { key } => Answer::Watched(self.look(key, now)),
             _ => unreachable!("there are no other commands"),

@@ -450,6 +450,14 @@ impl World {
         }
     }
 
+    /// Somebody deletes a key, and those who wanted to know are told.
+    pub(crate) fn forget(&mut self, node: usize, key: &str) {
+        if self.nodes[node].keys.remove(key).is_some() {
+            self.watch.assume_no_loss = false;
+            self.push(node, &key.into(), None);
+        }
+    }
+
     /// The client's process stands still: nothing is delivered to it, no timer fires.
     pub(crate) fn sleep(&mut self, client: usize, ms: i64) {
         self.asleep_until[client] = self.now + ms * MS;

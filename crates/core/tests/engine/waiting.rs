@@ -758,3 +758,27 @@ fn who_has_no_time_to_look_tries() {
     assert!(world.is_valid(again));
     world.finish();
 }
+
+#[test]
+fn who_could_not_see_that_the_lock_was_free_has_not_been_outrun() {
+    let mut world = World::new(4);
+    let occupy = |world: &mut World, nodes: std::ops::Range<usize>| {
+        nodes.for_each(|node| world.occupy(node, "k", b"another", None));
+    };
+    // The votes are split: there are rivals, so that it does not try at once when the lock comes free.
+    occupy(&mut world, 2..4);
+    let lock = world.acquire(request("k"));
+    world.run_until(20);
+    (2..4).for_each(|node| world.forget(node, "k"));
+    // When its slot has come, no node tells it who holds the lock. So it tries, and others have it.
+    occupy(&mut world, 0..4);
+    world.nodes.iter_mut().for_each(|node| node.blind = true);
+    world.run_until(40);
+    world.nodes.iter_mut().for_each(|node| node.blind = false);
+    world.run_until(1000);
+    // The lock comes free. There are as many rivals as before, and a slot that is drawn among so many.
+    (0..4).for_each(|node| world.forget(node, "k"));
+    world.run_for(200);
+    assert_eq!(world.granted_at(lock), Some(1011), "1013: one of more slots");
+    world.finish();
+}
