@@ -8,12 +8,13 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::install::server_or_exit;
+use crate::mutants::in_time;
 use crate::special::{MUTANTS, STEPPED, Special};
 use crate::test::clock;
 
@@ -22,8 +23,14 @@ use crate::test::clock;
 const PROGRAMS: &[&str] =
     &["--workspace", "--bin", "quorlock-chaos", "--bin", "quorlock", "--test", "proxy"];
 
-/// How long each mistake has to be found.
+/// How long each of these mistakes has to be found.
 const MINUTES: u32 = 10;
+
+/// How long each of all mistakes is looked for with `--all`: many cannot be found by chaos at all.
+const MINUTES_OF_ALL: u32 = 1;
+
+/// What has not ended so long after its time hangs, by its mistake.
+const GRACE: Duration = Duration::from_secs(180);
 
 /// Becomes the chaos: from here on its signals and its exit code are ours. Returns only if that
 /// fails.
@@ -80,51 +87,81 @@ const KNOWN: [(&str, &str); 4] = [
 ];
 
 /// Makes one mistake after the other, and sees how long chaos takes to find it, from seeds that nobody has
-/// run.
-fn mutants(workspace: &Path, server: &ServerBinary, only: &[OsString]) -> ExitCode {
+/// run. Those that are `KNOWN` must be found; with `--all`, those of library and engine are looked for.
+fn mutants(workspace: &Path, server: &ServerBinary, words: &[OsString]) -> ExitCode {
     let program = match build_so(workspace, &MUTANTS) {
         Ok(program) => program,
         Err(code) => return code,
     };
-    let mut rows = Vec::new();
-    let known =
-        KNOWN.iter().filter(|(name, _)| only.is_empty() || only.iter().any(|it| it == name));
-    for (name, sort) in known {
-        eprintln!("xtask: {name}");
-        match hunt(&program, server, name, sort) {
-            Ok(row) => rows.push((name, row)),
-            Err(why) => {
-                eprintln!("xtask: with {name:?}: {why}");
-                return ExitCode::from(2);
-            }
+    let (options, only): (Vec<&OsString>, Vec<&OsString>) =
+        words.iter().partition(|word| *word == "--all");
+    let is_all = !options.is_empty();
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|it| *it == name);
+    let hunted = || {
+        if !is_all {
+            let known = KNOWN.iter().filter(|(name, _)| wanted(name));
+            let row = |(name, sort): &(&str, &str)| hunt(&program, server, name, sort, MINUTES);
+            return known.map(row).collect();
         }
+        let list = Command::new(&program).arg("--list-mutants").output();
+        let list = list.map_err(|error| format!("{}: {error}", program.display()))?;
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        let names = list.lines().filter_map(|line| Some(line.split_once('\t')?.0));
+        let row = |name| hunt(&program, server, name, "library", MINUTES_OF_ALL);
+        names.filter(|name| wanted(name)).map(row).collect::<Result<Vec<Found>, String>>()
+    };
+    let rows = match hunted() {
+        Ok(rows) => rows,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    if rows.is_empty() {
+        eprintln!("xtask: no mistake has that name");
     }
     println!("\n| mistake | found after | by |\n|---|---|---|");
-    for (name, (time, by)) in &rows {
-        println!("| {name} | {} | {} |", clock(*time), by.as_deref().unwrap_or("**not found**"));
+    for Found { mutant, after, by } in &rows {
+        println!("| {mutant} | {} | {} |", clock(*after), by.as_deref().unwrap_or("**not found**"));
     }
-    let all = !rows.is_empty() && rows.iter().all(|(_, (_, by))| by.is_some());
-    if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let is_found = |row: &Found| is_all || row.by.is_some();
+    if !rows.is_empty() && rows.iter().all(is_found) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
-/// How long it took, and the first thing that was wrong, if anything was.
+/// What came of a mistake.
+struct Found {
+    mutant: String,
+    after: Duration,
+    /// The first thing that was wrong, if anything was.
+    by: Option<String>,
+}
+
 fn hunt(
     program: &Path,
     server: &ServerBinary,
     mutant: &str,
     sort: &str,
-) -> Result<(Duration, Option<String>), String> {
+    minutes: u32,
+) -> Result<Found, String> {
+    eprintln!("xtask: {mutant}");
     let began = Instant::now();
     let mut chaos = Command::new(program);
-    chaos.args(["--stop-at-first", "--only", sort, "--minutes", &MINUTES.to_string()]);
+    chaos.args(["--stop-at-first", "--only", sort, "--minutes", &minutes.to_string()]);
     chaos.env("QUORLOCK_MUTANT", mutant).env(SERVER_VARIABLE, &server.path);
-    let output = chaos.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let wrong = said.lines().find_map(|line| line.split_once("VIOLATION: "));
+    let output = in_time(&mut chaos, Duration::from_secs(60) * minutes + GRACE)?;
+    let (mutant, after) = (mutant.to_owned(), began.elapsed());
+    let Some(output) = output else {
+        return Ok(Found { mutant, after, by: Some("a round that does not end".to_owned()) });
+    };
+    let [said, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    let wrong = said.lines().find_map(|line| Some(line.split_once("VIOLATION: ")?.1.to_owned()));
     match output.status.code() {
-        Some(0) => Ok((began.elapsed(), None)),
-        Some(1) if wrong.is_some() => Ok((began.elapsed(), wrong.map(|(_, what)| what.to_owned()))),
-        _ => Err(format!("chaos has ended with {}\n{said}", output.status)),
+        Some(0) => Ok(Found { mutant, after, by: None }),
+        Some(1) if wrong.is_some() => Ok(Found { mutant, after, by: wrong }),
+        _ => Err(format!("with {mutant:?} chaos has ended with {}\n{said}{errors}", output.status)),
     }
 }

@@ -30,6 +30,7 @@ cargo xtask COMMAND
   chaos [ARGS]  break real servers, connections, clients, and what `quorlock run` consists of, for a
                 minute (--minutes M, --seed S), and see that no two hold one lock; --negative: see
                 that this would be noticed; --mutants: see that mistakes of `quorlock run` are
+                found, and with --all, which of the others are
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
                 Without ARGS also the proofs, whatever fails on the way: beside the tests 20 000 pinned

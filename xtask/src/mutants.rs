@@ -154,7 +154,7 @@ fn output_in_time(command: &mut Command, time_out: Duration) -> Result<Output, S
 }
 
 /// Runs it; `None`: it did not end and was killed.
-fn in_time(command: &mut Command, time_out: Duration) -> Result<Option<Output>, String> {
+pub(crate) fn in_time(command: &mut Command, time_out: Duration) -> Result<Option<Output>, String> {
     let failed = |error: std::io::Error| error.to_string();
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().map_err(failed)?;

@@ -53,6 +53,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) stop_at_first: bool,
 
+    /// List the mistakes that can be made, and where
+    #[cfg(quorlock_mutants)]
+    #[arg(long, hide = true)]
+    pub(crate) list_mutants: bool,
+
     /// Tell everything that happens, not just what is done and what comes of it
     #[arg(long)]
     pub(crate) story: bool,

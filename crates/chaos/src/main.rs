@@ -72,6 +72,11 @@ fn main() -> ExitCode {
 }
 
 fn chaos(args: &Args) -> Result<ExitCode, String> {
+    #[cfg(quorlock_mutants)]
+    if args.list_mutants {
+        quorlock::mutants::all().for_each(|(name, layer, _)| println!("{name}\t{layer}"));
+        return Ok(ExitCode::SUCCESS);
+    }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     let binary = find_named(args.server.as_deref(), workspace)?;
     let interrupt = interrupt().map_err(|error| format!("signals: {error}"))?;

@@ -54,6 +54,13 @@ pub const ALL: &[(&str, &str, Mutant, bool)] = &[
     ("a script asked again behind its release", "node", Mutant::AskedAgainLate, false),
 ];
 
+/// Each by its name, with the layer it is made in and whether the cancellation sweep must catch it: these, and
+/// the engine's. Of those the sweep need not see any; the simulator does.
+pub fn all() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
+    let engine = quorlock_core::mutants::ALL.iter().map(|(name, ..)| (*name, "engine", false));
+    ALL.iter().map(|(name, layer, _, is_seen)| (*name, *layer, *is_seen)).chain(engine)
+}
+
 static ACTIVE: OnceLock<Option<Mutant>> = OnceLock::new();
 
 /// Whether this mistake is made.
