@@ -41,5 +41,7 @@ pub use nodes::Nodes;
 pub use options::{Listen, ServerOptions, TlsFiles};
 pub use reply::Reply;
 pub use server::{Server, StartError};
-pub use skip::{NOT_FOR, REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, find_or_skip, not_for, skip};
+pub use skip::{
+    NOT_FOR, REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, find_or_skip, not_for, skip, without_tls,
+};
 pub use spawn::spawn;

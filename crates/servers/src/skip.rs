@@ -4,7 +4,7 @@ use std::env;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 
-use crate::{NotFound, ServerBinary, find};
+use crate::{NotFound, SERVER_VARIABLE, ServerBinary, find};
 
 /// Set where a test without a server must fail instead of being skipped: by `cargo xtask test`.
 pub const REQUIRE_VARIABLE: &str = "QUORLOCK_REQUIRE_SERVERS";
@@ -42,6 +42,16 @@ pub fn skip(test: &str, why: &str) {
 pub fn not_for(binary: &ServerBinary, test: &str, why: &str) {
     let ServerBinary { flavor, version, .. } = binary;
     tell(test, &format!("{NOT_FOR}{flavor} {version} ({why}): {test}\n"));
+}
+
+/// A test about TLS does not run with a server that was built without. If that is the one server that was
+/// chosen for all tests, it is [`not_for`] it; else it was skipped.
+pub fn without_tls(binary: &ServerBinary, test: &str) {
+    if env::var_os(SERVER_VARIABLE).is_some_and(|value| !value.is_empty()) {
+        not_for(binary, test, "it was built without TLS");
+    } else {
+        skip(test, "no server that was built with TLS");
+    }
 }
 
 fn tell(test: &str, line: &str) {
