@@ -129,7 +129,10 @@ impl Child {
         env_remove: &[OsString],
         deadlines: Deadlines,
     ) -> io::Result<Self> {
-        let strangers = Strangers::look();
+        // Caught, not ignored: with an ignored SIGCHLD the kernel buries children by itself, and nobody sees
+        // that one has died.
+        signal_hook::flag::register(signal_hook::consts::SIGCHLD, Arc::default())?;
+        let strangers = Strangers::look()?;
         #[cfg(target_os = "linux")]
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(io::Error::from)?;

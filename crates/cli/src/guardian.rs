@@ -120,27 +120,29 @@ impl Guardian {
         loop {
             // The dead first, their last words second: a command that has ended has said
             // whether it ever ran.
-            let changes = self.family.reap();
+            let (changes, more_died) = self.family.reap();
             self.hear_exec_step();
             for change in changes {
                 self.note(change);
             }
             self.hear_keeper();
-            if let Some(ending) = self.course.ending() {
-                if self.family.gone() {
-                    return self.finish(ending);
-                }
-                if self.course.forced() {
-                    // Outside of the group a fork can slip through a signal, so there is more
-                    // than one.
-                    self.family.signal_all(Signal::KILL);
-                }
-            }
-            if let Some(signal) = self.course.due(Moment::now()) {
-                self.family.signal_all(signal);
+            // Before whatever takes long when there are many processes.
+            let due = self.course.due(Moment::now());
+            if due.is_some() {
                 self.look_again_ns = LOOK_AGAIN_MIN_NS;
             }
-            self.wait();
+            // One SIGKILL is not enough, whether the command's own process has ended or cannot end.
+            if let Some(signal) = due.or(self.course.forced().then_some(Signal::KILL)) {
+                self.family.signal_all(signal);
+            }
+            if let Some(ending) = self.course.ending()
+                && self.family.gone()
+            {
+                return self.finish(ending);
+            }
+            if !more_died {
+                self.wait();
+            }
         }
     }
 
@@ -221,7 +223,7 @@ impl Guardian {
     /// Sleeps until something can have changed.
     fn wait(&mut self) {
         let mut until = self.course.next_due();
-        if self.course.ending().is_some() {
+        if self.course.ending().is_some() || self.course.forced() {
             // Not every death is told to us: a grandchild's is told to its parent.
             until = until.min(Moment::now().after(self.look_again_ns));
             self.look_again_ns = (2 * self.look_again_ns).min(LOOK_AGAIN_MAX_NS);

@@ -315,6 +315,8 @@ const TESTS: &[Test] = tests![
     a_killed_guardian_takes_descendants_in_other_groups_along,
     a_take_over_leaves_those_alone_who_were_there_before,
     a_stopped_guardian_is_replaced_at_the_deadline,
+    what_forks_in_another_group_does_not_outlive_a_stopped_guardian,
+    who_cannot_look_does_not_say_that_nobody_is_left,
     a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines,
     the_guardian_goes_by_another_name_and_hears_no_signal,
     a_proof_of_loss_ends_the_command_before_its_deadline,
@@ -561,6 +563,59 @@ fn is_replaced_at_the_deadline(script: &str) {
     assert!((kill_at..kill_at + ENDED).contains(&boot_ns()));
     assert_eq!(run.code(), 70);
     run.event("unguarded");
+    run.nobody_is_left();
+}
+
+/// It forks while it is being killed, so one SIGKILL for all who are seen is not enough: the keeper, in the place
+/// of a stopped guardian, sends more, and does not first wait for as long as it has patience.
+fn what_forks_in_another_group_does_not_outlive_a_stopped_guardian() {
+    // All in one group, which is killed as a whole; and each in one of its own.
+    let forks = "while :; do sleep 60 & sleep 0.01; done";
+    for shell in ["sh -c", "bash -m -c"] {
+        let one = format!("timeout 60 {shell} '{forks}' 2>/dev/null &");
+        let script = format!("for _ in 1 2 3 4 5 6 7 8; do {one} done; wait; true");
+        // A machine that stands still for longer than the keeper has patience shows nothing.
+        let is_in_time = (0..3).any(|_| is_done_before_a_stopped_guardian_is(&script));
+        assert!(is_in_time, "{shell}");
+    }
+}
+
+fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
+    let soon = ["--term", "700", "--kill", "1000"];
+    let mut run = Run::with(&soon, &["sh", "-c", script]);
+    run.event("started");
+    let guardian = run.guardian();
+    let guards = || run.marked().iter().any(|process| process.pid == guardian);
+    kill(guardian, Signal::STOP);
+    wait_for("the command's end", || run.marked().len() <= usize::from(guards()));
+    // Those who were left until then have died with the guardian.
+    thread::sleep(50 * LOOK_AGAIN);
+    let is_done = guards();
+    assert_eq!(run.code(), 70);
+    run.nobody_is_left();
+    is_done
+}
+
+/// What cannot be looked at has not ended: the guardian can open no file for a while.
+fn who_cannot_look_does_not_say_that_nobody_is_left() {
+    use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+    let stays = "trap \"\" TERM; while :; do sleep 0.01; done";
+    let script = format!("timeout 60 sh -c '{stays}' & read _ < \"$GO\"; exit 0");
+    let (_directory, mut gate, set) = gate();
+    let mut run = Run::with(&[LONG, &["--set", &set]].concat(), &["sh", "-c", &script]);
+    run.event("started");
+    let is_there = |name_of: &str| run.marked().iter().any(|process| name(process.pid) == name_of);
+    wait_for("what stays", || is_there("timeout"));
+    let guardian = Pid::from_raw(run.guardian());
+    let few = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
+    let before = prlimit(guardian, Resource::Nofile, few).expect("our child's child");
+    gate.write_all(b"\n").expect("a pipe");
+    // It is asked to end a moment after the command's own process has; a second later it is killed.
+    thread::sleep(Duration::from_millis(1500));
+    assert!(is_there("timeout"), "its group is not known to be");
+    assert!(!run.log().contains("exited"), "{}", run.log());
+    prlimit(guardian, Resource::Nofile, before).expect("our child's child");
+    assert_eq!(run.code(), 0);
     run.nobody_is_left();
 }
 
@@ -1116,7 +1171,7 @@ impl Run {
 
     fn bearing(&self, name: &str) -> Vec<procfs::Process> {
         let mark = format!("{name}={}", self.mark);
-        let processes = procfs::processes().expect("a process table");
+        let processes = procfs::processes().expect("it can be read").expect("a process table");
         let bears_it = |process: &procfs::Process| {
             let environment = fs::read(format!("/proc/{}/environ", process.pid));
             let environment = environment.unwrap_or_default();

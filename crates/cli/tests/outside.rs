@@ -25,7 +25,6 @@ const RECORDED: (Flavor, &str) = (Flavor::Redis, "7.0.");
 /// A script, and what is seen of it.
 struct Scene {
     lab: Lab,
-    guard: &'static str,
     node_timeout: &'static str,
     seen: String,
 }
@@ -41,12 +40,11 @@ impl Scene {
         }
         let lab = Lab::sized(test, nodes, ServerOptions::default())?;
         // Longer than any answer takes here, also on a busy machine.
-        Some(Self { lab, guard: "off", node_timeout: "2s", seen: String::new() })
+        Some(Self { lab, node_timeout: "2s", seen: String::new() })
     }
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = self.lab.quorlock(args);
-        command.env("QUORLOCK_RESTART_GUARD", self.guard);
         command.env("QUORLOCK_NODE_TIMEOUT", self.node_timeout);
         command
     }
@@ -261,7 +259,7 @@ fn nodes_that_are_down() {
 #[test]
 fn a_node_that_is_taken_into_use() {
     let Some(mut scene) = Scene::new("a_node_that_is_taken_into_use", 1) else { return };
-    scene.guard = "strict";
+    scene.lab.guard = "strict";
     for args in [
         &["doctor"][..],
         &["run", "k", "--wait", "0s", "--", "true"],
@@ -289,7 +287,7 @@ fn a_node_that_is_taken_into_use() {
 #[test]
 fn nodes_that_get_other_settings() {
     let Some(mut scene) = Scene::new("nodes_that_get_other_settings", 3) else { return };
-    (scene.guard, scene.node_timeout) = ("strict", "250ms");
+    (scene.lab.guard, scene.node_timeout) = ("strict", "250ms");
     scene.quorlock(&["init", "--fresh", "--yes", "--max-ttl", "1s"]);
     scene.quorlock(&["init", "--reconfigure", "--yes", "--max-ttl", "2s"]);
     scene.quorlock(&["run", "k", "--max-ttl", "2s", "--", "echo", "ran"]);
@@ -308,7 +306,7 @@ fn what_a_server_is_asked() {
     scene.server(0, &["SET", "k", "other", "PX", "60000"]);
     scene.wire("a lock that others hold", &["run", "k", "--wait", "0s", "--", "true"]);
     scene.server(0, &["FLUSHALL"]);
-    scene.guard = "strict";
+    scene.lab.guard = "strict";
     scene.wire("is new", &["run", "k", "--wait", "0s", "--", "true"]);
     scene.wire("taken into use", &["init", "--fresh", "--yes"]);
     scene.wire("a lock, with the guard", &["run", "k", "--", "true"]);

@@ -328,6 +328,26 @@ fn a_majority_of_the_keys_is_overwritten() {
     assert_eq!(lab.holders_of("k"), 2, "theirs stay");
 }
 
+/// They vote for nobody until the lock has run out.
+#[test]
+fn the_nodes_lose_their_data() {
+    let Some(mut lab) = lab("the_nodes_lose_their_data") else { return };
+    lab.guard = "strict";
+    let max_ttl = ["--fresh", "--yes", "--max-ttl", TTL];
+    let init = lab.quorlock(&[&["init"], &max_ttl[..]].concat()).output().unwrap();
+    assert_eq!(init.status.code(), Some(0), "{}", stderr(&init));
+    fs::write(lab.path("settings"), format!("max-ttl = \"{TTL}\"\n")).unwrap();
+    lab.config = Some("settings");
+    let (first, second) = (first(&lab, TTL, IN_ANOTHER_GROUP), second(&lab));
+    for node in &lab.nodes[..2] {
+        node.command(&["FLUSHALL"]).unwrap();
+    }
+    let output = first.end();
+    lost_because(&output, "expired");
+    written_within_the_validity(&lab, &output);
+    they_do_not_overlap(&lab, second);
+}
+
 // ---- not promised ---------------------------------------------------------------------------
 
 /// Nobody is left who could do anything; the first who goes on does it at once.

@@ -45,6 +45,15 @@ struct Guarded {
     program: OsString,
 }
 
+/// The guardian should have killed all of the command. Times of the boot clock, in nanoseconds.
+struct Overdue {
+    /// Then there is no more patience with it.
+    until: u64,
+    /// When the keeper sends the next SIGKILL, and how long it then waits for the one after.
+    again_at: u64,
+    pause: u64,
+}
+
 /// How the conversation with the guardian ended.
 enum LastWord {
     /// It said that nothing is left, and how that came.
@@ -101,7 +110,7 @@ impl Watch {
 
     fn listen(&mut self, guarded: &mut Guarded) -> LastWord {
         let alarm = Alarm::new();
-        let mut overdue_since = None;
+        let mut overdue = None;
         loop {
             let event = match self.listener.next() {
                 Next::Message(Message::Started { group }) => {
@@ -113,7 +122,7 @@ impl Watch {
                 Next::Message(message) => return last_word(message, &guarded.program),
                 Next::Closed => return LastWord::None,
                 Next::Nothing => {
-                    let Some(until) = self.patience(&guarded.family, &mut overdue_since) else {
+                    let Some(until) = self.patience(&guarded.family, &mut overdue) else {
                         return LastWord::None;
                     };
                     alarm.wait(until, &[self.listener.as_fd(), self.woken.as_fd()]);
@@ -129,22 +138,28 @@ impl Watch {
     }
 
     /// Until when the guardian may be silent. A little after the deadline the keeper sends the
-    /// SIGKILL itself, which does no harm if the guardian has sent it; long after, the guardian
-    /// must be stopped and there is no more patience. That is counted from when the keeper
+    /// SIGKILL itself, again and again, which does no harm if the guardian has sent it; long after, the
+    /// guardian must be stopped and there is no more patience. That is counted from when the keeper
     /// notices: after a suspend the two wake up together.
-    fn patience(&self, family: &Family, overdue_since: &mut Option<u64>) -> Option<Moment> {
+    fn patience(&self, family: &Family, overdue: &mut Option<Overdue>) -> Option<Moment> {
         let now = Moment::now();
         let help_at = self.shared.course().kill_at().after(HELP_NS);
         if !help_at.has_come(now) {
-            *overdue_since = None;
+            *overdue = None;
             return Some(help_at);
         }
-        if overdue_since.is_none() {
+        let overdue = overdue.get_or_insert(Overdue {
+            until: now.boot_ns.saturating_add(GIVE_UP_NS),
+            again_at: now.boot_ns,
+            pause: AGAIN_MIN_NS,
+        });
+        if overdue.again_at <= now.boot_ns {
             family.signal_all(Signal::KILL);
+            overdue.again_at = now.boot_ns.saturating_add(overdue.pause);
+            overdue.pause = (2 * overdue.pause).min(AGAIN_MAX_NS);
         }
-        let since = *overdue_since.get_or_insert(now.boot_ns);
-        let left = since.saturating_add(GIVE_UP_NS).checked_sub(now.boot_ns).filter(|ns| *ns > 0);
-        left.map(|ns| now.after(ns))
+        let until = overdue.until.min(overdue.again_at);
+        (now.boot_ns < overdue.until).then(|| now.after(until.saturating_sub(now.boot_ns)))
     }
 
     /// Does what the guardian can no longer do, and returns when nobody is left; `None` if nobody
@@ -163,14 +178,17 @@ impl Watch {
         let (mut pause, mut waited) = (LOOK_AGAIN_MIN, Duration::ZERO);
         let mut said = false;
         loop {
-            family.reap();
-            if family.gone() {
+            let (_, more_died) = family.reap();
+            if !more_died && family.gone() {
                 break;
             }
             if self.abandoned() {
                 return None;
             }
             family.signal_all(Signal::KILL);
+            if more_died {
+                continue;
+            }
             if waited >= STUBBORN && !said {
                 said = true;
                 self.tell(ChildEvent::Stubborn { left: family.left() });
@@ -219,6 +237,10 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
 /// More than a guardian needs, and less than what lies between the deadline and the end of the
 /// lock's validity (50 ms at least).
 const HELP_NS: u64 = 25_000_000;
+
+/// How long the keeper waits between two SIGKILLs that it sends in a silent guardian's place.
+const AGAIN_MIN_NS: u64 = 5_000_000;
+const AGAIN_MAX_NS: u64 = 100_000_000;
 
 /// How long a kill may take, on a busy machine, before the guardian counts as stopped.
 const GIVE_UP_NS: u64 = 3_000_000_000;

@@ -14,9 +14,12 @@
 //!
 //! A group's number cannot be given to another group while one member, even a dead one, is there,
 //! so it is used only while one is known to be. A single process is signalled by a descriptor
-//! that was compared with the process table after it was opened, for numbers are reused.
+//! that was compared with the process table after it was opened, for numbers are reused. Another group
+//! than the command's own, in which nobody else is, is killed as a whole, through a member that is stopped
+//! first so that it stays there: it may fork faster than its members can be killed one by one.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::process;
 
 use rustix::io::Errno;
@@ -65,14 +68,17 @@ pub(crate) struct Strangers {
 
 impl Strangers {
     /// All who descend from this process now.
-    pub(crate) fn look() -> Self {
+    ///
+    /// # Errors
+    /// The process table cannot be read now.
+    pub(crate) fn look() -> io::Result<Self> {
         if is_childless() {
-            return Self::default();
+            return Ok(Self::default());
         }
-        let processes = procfs::processes().unwrap_or_default();
+        let processes = procfs::processes()?.unwrap_or_default();
         let there = procfs::descendants(&processes, me(), |_| false);
         let there = there.iter().map(|process| (process.pid, process.started));
-        Self { there_before: there.collect(), guardian: None }
+        Ok(Self { there_before: there.collect(), guardian: None })
     }
 }
 
@@ -111,6 +117,9 @@ impl Family {
     }
 
     /// Sends a signal to everyone. A stopped process cannot obey one, so it is woken.
+    ///
+    /// Outside of the group a fork can slip through, and the process table may not be readable for a
+    /// moment: SIGKILL is to be repeated until nobody is left.
     pub(crate) fn signal_all(&self, signal: Signal) {
         // Nothing comes before this one where the number is known to be right: on a busy machine the
         // whole table takes its time.
@@ -120,18 +129,26 @@ impl Family {
         }
         let members = self.members();
         let group = self.leader.map(|leader| leader.as_raw_nonzero().get());
-        let in_group = |member: &&procfs::Process| Some(member.group) == group;
+        let in_group = |member: &procfs::Process| Some(member.group) == group;
         let is_there = match &members {
-            Some(members) => members.iter().any(|member| in_group(&member)),
-            None => !self.group_empty,
+            Ok(Some(members)) => members.all.iter().any(in_group),
+            Ok(None) => !self.group_empty,
+            Err(_) => false,
         };
         if is_there && !known {
             self.reach_group(signal);
         }
         if !(is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers()) {
-            for member in members.iter().flatten().filter(|member| !in_group(member)) {
-                reach(member, signal);
+            let members = members.ok().flatten().unwrap_or_default();
+            let others = || members.all.iter().filter(|member| !in_group(member));
+            if signal == Signal::KILL {
+                for number in &members.groups {
+                    if let Some(member) = others().find(|member| member.group == *number) {
+                        kill_group_of(member);
+                    }
+                }
             }
+            others().for_each(|member| reach(member, signal));
         }
         if is_there || known {
             self.reach_group(Signal::CONT);
@@ -156,18 +173,19 @@ impl Family {
         }
     }
 
-    /// Buries the dead and returns what happened to the leader since the last call.
-    pub(crate) fn reap(&mut self) -> Vec<Change> {
+    /// Buries the dead, so many at a time that nothing else has to wait for long. Returns what happened to the
+    /// leader since the last call, and whether there may be more to bury.
+    pub(crate) fn reap(&mut self) -> (Vec<Change>, bool) {
         let mut changes = Vec::new();
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
-        loop {
+        for _ in 0..BURIED_AT_A_TIME {
             let (pid, status) = match wait(options) {
                 Ok(Some(change)) => change,
-                Ok(None) => return changes,
+                Ok(None) => return (changes, false),
                 Err(Errno::INTR) => continue,
                 Err(_) => {
                     self.childless = true;
-                    return changes;
+                    return (changes, false);
                 }
             };
             if Some(pid) != self.leader || !self.pinned {
@@ -185,6 +203,7 @@ impl Family {
             self.pinned = !matches!(change, Change::Ended(_));
             changes.push(change);
         }
+        (changes, true)
     }
 
     /// Whether nobody of the family is left. Call [`reap`](Self::reap) first.
@@ -200,17 +219,18 @@ impl Family {
             return true;
         }
         match self.leader.map(test_kill_process_group) {
-            None | Some(Err(Errno::SRCH)) => self.group_empty = true,
+            Some(Err(Errno::SRCH)) => self.group_empty = true,
             // Somebody of another user is there.
             Some(Err(_)) => return false,
-            Some(Ok(())) => {}
+            None | Some(Ok(())) => {}
         }
         if is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers() {
             return self.group_empty;
         }
         match self.members() {
-            Some(members) => members.is_empty() && !somebody_died(),
-            None => self.group_empty,
+            Ok(Some(members)) => members.all.is_empty() && !somebody_died(),
+            Ok(None) => self.group_empty,
+            Err(_) => false,
         }
     }
 
@@ -220,26 +240,60 @@ impl Family {
 
     /// The numbers of those who are left, as far as the process table shows them.
     pub(crate) fn left(&self) -> Vec<i32> {
-        self.members().unwrap_or_default().iter().map(|member| member.pid).collect()
+        let members = self.members().ok().flatten().unwrap_or_default();
+        members.all.iter().map(|member| member.pid).collect()
     }
 
     /// The members as the process table shows them. A dead one that its own parent does not bury
     /// is dead all the same; one that is ours to bury counts until [`reap`](Self::reap) has done
     /// it: nobody else will, and its other threads may outlive its first.
-    fn members(&self) -> Option<Vec<procfs::Process>> {
-        let (processes, me) = (procfs::processes()?, me());
-        let session = processes.iter().find(|process| process.pid == me)?.session;
-        let mut members = procfs::descendants(&processes, me, |process| {
+    /// `None`: there is no such table. An error: it cannot be read now.
+    fn members(&self) -> io::Result<Option<Members>> {
+        let (Some(processes), me) = (procfs::processes()?, me()) else { return Ok(None) };
+        let mine = processes.iter().find(|process| process.pid == me);
+        let session = mine.ok_or(io::ErrorKind::NotFound)?.session;
+        let mut all = procfs::descendants(&processes, me, |process| {
             self.strangers.there_before.contains(&(process.pid, process.started))
         });
-        members.retain(|process| {
+        all.retain(|process| {
             (process.alive || process.parent == me)
                 && process.session == session
                 && Some(process.pid) != self.strangers.guardian
         });
-        Some(members)
+        let numbers: BTreeSet<i32> = all.iter().map(|process| process.pid).collect();
+        let mut groups: BTreeSet<i32> = all.iter().map(|process| process.group).collect();
+        for process in processes.iter().filter(|process| process.alive) {
+            if !numbers.contains(&process.pid) {
+                groups.remove(&process.group);
+            }
+        }
+        Ok(Some(Members { all, groups }))
     }
 }
+
+/// The members of a family, and the process groups in which nobody else is.
+#[derive(Debug, Default)]
+struct Members {
+    all: Vec<procfs::Process>,
+    groups: BTreeSet<i32>,
+}
+
+/// Kills the process group of this process, if it still is the one that the table showed. What has been sent
+/// SIGSTOP does nothing more by itself, so it does not leave the group meanwhile, nor free its number.
+fn kill_group_of(member: &procfs::Process) {
+    #[cfg(target_os = "linux")]
+    if let (Some(pid), Some(group)) = (Pid::from_raw(member.pid), Pid::from_raw(member.group))
+        && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
+        && is_the_same(member)
+        && pidfd_send_signal(&process, Signal::STOP).is_ok()
+        && procfs::process(member.pid).is_some_and(|now| now.group == member.group)
+    {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// A command whose orphans die faster than they are buried must not keep us from looking at the time.
+const BURIED_AT_A_TIME: usize = 64;
 
 /// Sends a signal to one process, if it still is the one that the table showed.
 fn reach(member: &procfs::Process, signal: Signal) {

@@ -1,11 +1,15 @@
 //! The process table, as far as it takes to find out who descends from whom.
 //!
-//! Linux shows it in /proc. Where there is no such thing the answers are `None`, and the callers
-//! make do with what signals tell them.
+//! Linux shows it in /proc. Where there is no such thing the answer is `None`, and the callers
+//! make do with what signals tell them. That it cannot be read now, for want of a file descriptor or of
+//! memory, is an error: it says nothing of who is there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::process::id;
+
+use rustix::io::Errno;
 
 /// One process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,36 +23,56 @@ pub(crate) struct Process {
     pub(crate) group: i32,
     /// Its session.
     pub(crate) session: i32,
-    /// Whether it runs, sleeps or is stopped: not dead and merely unreaped.
+    /// Whether it runs, sleeps or is stopped: not dead and merely unreaped. One whose first thread has
+    /// ended lives as long as another one does.
     pub(crate) alive: bool,
     /// When it was started, in ticks of the boot clock: with the number it is unmistakable.
     pub(crate) started: u64,
 }
 
-/// One process, if it exists.
+/// One process, if it exists and can be looked at.
 pub(crate) fn process(pid: i32) -> Option<Process> {
-    if counts_as_we_do() { look_up(pid) } else { None }
+    if counts_as_we_do().is_ok_and(|ours| ours) { look_up(pid).ok().flatten() } else { None }
 }
 
-/// Every process that was there during the whole of this call.
-pub(crate) fn processes() -> Option<Vec<Process>> {
-    if !counts_as_we_do() {
-        return None;
+/// Every process that was there during the whole of this call; `None`: there is no such table.
+///
+/// # Errors
+/// It could not be read whole.
+pub(crate) fn processes() -> io::Result<Option<Vec<Process>>> {
+    if !counts_as_we_do()? {
+        return Ok(None);
     }
-    let numbers = fs::read_dir("/proc")
-        .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    Some(numbers.filter_map(look_up).collect())
+    let mut processes = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        processes.extend(number.map(look_up).transpose()?.flatten());
+    }
+    Ok(Some(processes))
 }
 
-fn look_up(pid: i32) -> Option<Process> {
+fn look_up(pid: i32) -> io::Result<Option<Process>> {
     // The name may hold any bytes, so this is no UTF-8.
-    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+    match fs::read(format!("/proc/{pid}/stat")) {
+        Ok(stat) => Ok(parse(pid, &stat)),
+        Err(error) if is_not_there(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// In a new container /proc may still be that of the machine, where our numbers mean others.
-fn counts_as_we_do() -> bool {
-    fs::read_link("/proc/self").is_ok_and(|me| me.as_os_str() == &*id().to_string())
+fn counts_as_we_do() -> io::Result<bool> {
+    match fs::read_link("/proc/self") {
+        Ok(me) => Ok(me.as_os_str() == &*id().to_string()),
+        Err(error) if is_not_there(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// It has gone, or is another user's and not to be seen by us, now and later.
+fn is_not_there(error: &io::Error) -> bool {
+    let known = [Errno::NOENT, Errno::SRCH, Errno::NOTDIR, Errno::ACCESS, Errno::PERM];
+    Errno::from_io_error(error).is_some_and(|errno| known.contains(&errno))
 }
 
 /// Those of `processes` that have `ancestor` above them, and nobody who is `strange` in between.
@@ -76,8 +100,8 @@ pub(crate) fn descendants(
     found
 }
 
-/// `pid (name) state parent group session …`, and the start as the 22nd; the name may itself hold
-/// parentheses and spaces.
+/// `pid (name) state parent group session …`, the number of threads as the 20th and the start as the 22nd; the
+/// name may itself hold parentheses and spaces.
 fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
@@ -85,8 +109,9 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let state = fields.next()?;
     let mut number = || fields.next()?.parse().ok();
     let (parent, group, session) = (number()?, number()?, number()?);
-    let started = fields.nth(15)?.parse().ok()?;
-    let alive = !matches!(state, "Z" | "X" | "x");
+    let threads: i64 = fields.nth(13)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
+    let alive = !matches!(state, "Z" | "X" | "x") || threads > 1;
     Some(Process { pid, parent, group, session, alive, started })
 }
 
@@ -104,6 +129,9 @@ mod tests {
         assert_eq!(process, expected);
         let dead = [&b"7 (\xff) Z 3 4 5 "[..], rest.as_bytes(), b" 99"].concat();
         assert!(!parse(7, &dead).unwrap().alive);
+        let threads = rest.replace("20 0 1 0", "20 0 2 0");
+        let first_thread_dead = [&b"7 (a) Z 3 4 5 "[..], threads.as_bytes(), b" 99"].concat();
+        assert!(parse(7, &first_thread_dead).unwrap().alive);
         assert_eq!(parse(7, b"7 (a) Z 3 4 5"), None);
     }
 
@@ -111,7 +139,7 @@ mod tests {
     fn this_process_is_as_the_table_shows_it() {
         let me = process(id().cast_signed()).unwrap();
         assert!(me.alive && me.started > 0);
-        assert!(processes().unwrap().contains(&me));
+        assert!(processes().unwrap().unwrap().contains(&me));
     }
 
     #[test]

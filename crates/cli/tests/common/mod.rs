@@ -17,6 +17,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Lab {
     pub(crate) nodes: Nodes,
     pub(crate) folder: tempfile::TempDir,
+    /// The restart guard of all its clients: off, for the servers are new.
+    pub(crate) guard: &'static str,
+    /// A file with further settings, in the folder.
+    pub(crate) config: Option<&'static str>,
 }
 
 impl Lab {
@@ -33,7 +37,7 @@ impl Lab {
         let binary = find_or_skip(test)?;
         let nodes = Nodes::start(&binary, count, options).expect("servers start");
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Some(Self { nodes, folder })
+        Some(Self { nodes, folder, guard: "off", config: None })
     }
 
     /// `quorlock` with the nodes in its environment, and nothing else of ours.
@@ -42,6 +46,8 @@ impl Lab {
         let names = ["a", "b", "c", "d", "e"].iter().zip(self.nodes.urls());
         let nodes: Vec<String> = names.map(|(name, url)| format!("{name}={url}")).collect();
         command.env("QUORLOCK_NODES", nodes.join(",")).current_dir(self.folder.path());
+        command.env("QUORLOCK_RESTART_GUARD", self.guard);
+        command.envs(self.config.map(|file| ("QUORLOCK_CONFIG", file)));
         command
     }
 
