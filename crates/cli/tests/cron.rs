@@ -19,6 +19,19 @@ const ADOPTION_MS: i64 = 2 * 86_400_000;
 #[test]
 fn the_first_call_after_the_wait_has_its_lock() {
     let Some(lab) = Lab::new("the_first_call_after_the_wait_has_its_lock") else { return };
+    takes_new_nodes_into_use(&lab, &lab.nodes);
+}
+
+/// A minority is down all the while.
+#[test]
+fn the_first_call_after_the_wait_has_its_lock_although_nodes_are_dead() {
+    let name = "the_first_call_after_the_wait_has_its_lock_although_nodes_are_dead";
+    let Some(lab) = Lab::new(name) else { return };
+    lab.nodes[..2].iter().for_each(|node| node.kill().unwrap());
+    takes_new_nodes_into_use(&lab, &lab.nodes[2..]);
+}
+
+fn takes_new_nodes_into_use(lab: &Lab, nodes: &[quorlock_servers::Server]) {
     let call = || -> Output {
         let mut command = lab.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]);
         command.env("QUORLOCK_RESTART_GUARD", "strict").env("QUORLOCK_MAX_TTL", "4s");
@@ -41,14 +54,14 @@ fn the_first_call_after_the_wait_has_its_lock() {
         line.unwrap().trim().parse().unwrap()
     };
     // One call has begun it on every node.
-    for node in &*lab.nodes {
+    for node in nodes {
         eventually("the wait is over", || (age_ms(node) > QUARANTINE_MS).then_some(()));
         // It has been running for as long; that is told in whole seconds.
         eventually("the server is old enough", || (uptime_s(node) >= 7).then_some(()));
     }
     let ran = call();
     assert_eq!((ran.status.code(), &*stdout(&ran)), (Some(0), "ran\n"), "{}", stderr(&ran));
-    for node in &*lab.nodes {
+    for node in nodes {
         let marker = node.command(&["EXISTS", "quorlock:node"]);
         assert_eq!(marker.unwrap(), Reply::Int(1), "all of them vote from now on");
     }

@@ -250,10 +250,7 @@ fn a_cluster_resp2_and_debug() {
         let args = args.iter().map(ToString::to_string).collect();
         let options = ServerOptions { args, ..ServerOptions::default() };
         let server = Server::start(&binary, options).unwrap();
-        let lab = Lab {
-            nodes: Nodes::start(&binary, 0, ServerOptions::default()).unwrap(),
-            folder: tempfile::tempdir().unwrap(),
-        };
+        let lab = Lab::of(Nodes::start(&binary, 0, ServerOptions::default()).unwrap());
         // One that may not vote is not marked.
         let _ = lab.quorlock(&[FRESH, &["-n", &server.url()]].concat()).output().unwrap();
         examine(&lab, &["-n", &server.url()])
@@ -280,7 +277,7 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
     }
     for binary in find_all(None).unwrap() {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
-        let lab = Lab { nodes, folder: tempfile::tempdir().unwrap() };
+        let lab = Lab::of(nodes);
         let prefix = ["--key-prefix", "locks:"];
         let acl =
             lab.quorlock(&[&["doctor", "--acl", "app"], &prefix[..]].concat()).output().unwrap();

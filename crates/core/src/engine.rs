@@ -481,6 +481,8 @@ struct Call {
     /// Until when it lets what was asked about trust be answered, however short its wait; and if the time of
     /// other nodes is awaited.
     settles_by: Option<[BootTime; 2]>,
+    /// At its end, it lets that be answered now.
+    settling: bool,
     /// The largest number that any node has told of a lock with a fence.
     number_seen: u64,
 }

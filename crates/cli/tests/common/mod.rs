@@ -36,8 +36,12 @@ impl Lab {
     pub(crate) fn sized(test: &str, count: usize, options: ServerOptions) -> Option<Self> {
         let binary = find_or_skip(test)?;
         let nodes = Nodes::start(&binary, count, options).expect("servers start");
+        Some(Self::of(nodes))
+    }
+
+    pub(crate) fn of(nodes: Nodes) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Some(Self { nodes, folder, guard: "off", config: None })
+        Self { nodes, folder, guard: "off", config: None }
     }
 
     /// `quorlock` with the nodes in its environment, and nothing else of ours.

@@ -76,6 +76,7 @@ impl Engine {
             polite: false,
             is_told: false,
             settles_by: None,
+            settling: false,
             number_seen: 0,
         };
         let refused = if self.closing {
@@ -111,6 +112,7 @@ impl Engine {
         }
         call.jitter = jitter;
         call.round_trip = round_trip;
+        call.settling = false;
         if !barred.is_empty() && self.quorum.is_out_of_reach(self.quorum.nodes() - barred.len(), 0)
         {
             call.note_unsafe(self.quorum, barred, now);
@@ -428,14 +430,21 @@ impl Engine {
             return;
         };
         let call = &mut timed.record;
-        if matches!(call.last, Some((WhyNot::Unsafe, _))) {
-            if call.is_to_end(now) && self.settles_by(lock, now).is_some() {
-                // Nodes are still being looked at, and the call waits for that: what has just failed
-                // was no attempt yet of those that it may make.
-                if let Some(timed) = self.calls.get_mut(&lock) {
-                    timed.record.attempts = timed.record.attempts.saturating_sub(1);
-                }
-            }
+        let is_unsafe = matches!(call.last, Some((WhyNot::Unsafe, _)));
+        let may_be_trusted = is_unsafe || call.wants_trust_alone(self.quorum);
+        let is_settling =
+            call.is_to_end(now) && may_be_trusted && self.settles_by(lock, now).is_some();
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
+        if is_settling {
+            // Nodes are still being looked at, and the call waits for that: what has just failed
+            // was no attempt yet of those that it may make.
+            call.attempts = call.attempts.saturating_sub(1);
+            call.settling = true;
+        }
+        if is_unsafe || is_settling {
             return self.await_trust(lock, now, out);
         }
         call.note_free_in(now);

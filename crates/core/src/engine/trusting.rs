@@ -243,7 +243,7 @@ impl Engine {
         // and tells for how much longer.
         for (lock, timed) in &mut self.calls {
             let call = &mut timed.record;
-            if call.is_barred()
+            if (call.is_barred() || call.settling)
                 && let Phase::Pausing { until, .. } | Phase::Aside { until } = &mut call.phase
             {
                 *until = (*until).min(now.boot());
@@ -275,7 +275,8 @@ impl Engine {
         let settles_by = self.settles_by(lock, now);
         let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
         let call = &mut timed.record;
-        call.free_in = watch.quorum_in(now);
+        // Where others are down as well, the time is reckoned when it is told.
+        call.free_in = watch.quorum_in(now).filter(|_| call.is_barred());
         let in_vain =
             watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
         let is_hopeless = watch.is_disagreed() || call.lacks_rights(self.quorum);
@@ -350,6 +351,20 @@ impl Call {
         let about_rights = |story: &&NodeStory| matches!(&story.said, NodeSaid::Failed(failure) if failure.kind().is_about_rights());
         let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
         quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
+    }
+
+    /// Some nodes are down, and but for those whose votes do not count there would be a quorum of the others.
+    pub(super) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
+        let Some((WhyNot::NoQuorum, nodes)) = &self.last else { return false };
+        let failures = || {
+            nodes.iter().filter_map(|story| match &story.said {
+                NodeSaid::Failed(failure) => Some(failure.kind().is_about_trust()),
+                _ => None,
+            })
+        };
+        let down = failures().filter(|is_about_trust| !is_about_trust).count();
+        failures().any(|is_about_trust| is_about_trust)
+            && !quorum.is_out_of_reach(quorum.nodes() - down, 0)
     }
 
     /// It waits for nodes to be trusted.

@@ -182,6 +182,8 @@ struct Scene {
     draws: u8,
     /// So many nodes do not answer.
     mute: NodeSet,
+    /// Nobody listens where these were.
+    dead: NodeSet,
     /// An answer takes so long.
     late: i64,
     /// What is asked about adoptions is not answered before [`Scene::hear_of_adoption`].
@@ -209,7 +211,7 @@ impl Scene {
         let engine = Engine::guarded(quorum, rules);
         // They have been running for a while.
         let servers = (0..3).map(|run| Server::new(run, -100 * SECOND)).collect();
-        let (told, sent, mute) = (Vec::new(), Vec::new(), NodeSet::default());
+        let (told, sent) = (Vec::new(), Vec::new());
         Self {
             engine,
             servers,
@@ -217,7 +219,8 @@ impl Scene {
             told,
             sent,
             draws: 0,
-            mute,
+            mute: NodeSet::default(),
+            dead: NodeSet::default(),
             late: 0,
             slow_to_adopt: false,
             kept_back: Vec::new(),
@@ -263,7 +266,12 @@ impl Scene {
             for (node, orders) in orders {
                 let adopts =
                     |(_, command): &(Ticket, Command)| matches!(command, Command::Adopt { .. });
-                if self.slow_to_adopt && orders.iter().any(adopts) {
+                if self.dead.contains(NodeId::new(node)) {
+                    let failed = || Answer::Failed(Failure::unsent(FailureKind::Unreachable));
+                    let answers = orders.iter().map(|(ticket, _)| (*ticket, failed())).collect();
+                    let (node, sent, proof) = (NodeId::new(node), at(self.now), Proof::Vouched);
+                    events.insert(0, Event::Answered { node, sent, proof, answers });
+                } else if self.slow_to_adopt && orders.iter().any(adopts) {
                     self.kept_back.push((node, orders));
                 } else if !self.mute.contains(NodeId::new(node)) {
                     events.push(self.serve(node, orders));
@@ -428,6 +436,31 @@ fn short_lived_clients_wait_together() {
         assert_eq!(has_it, second > 12, "second {second}");
         assert_eq!(scene.trusted() == 3, second > 12, "second {second}");
         servers = scene.servers;
+    }
+}
+
+/// The same where one node is dead: nothing else is missing when the wait is over, and the first call has its lock.
+#[test]
+fn short_lived_clients_wait_together_although_a_node_is_dead() {
+    for dead in 0..3 {
+        let mut servers = Scene::with(rules(RestartGuard::Strict)).servers;
+        for second in 0..=13 {
+            let mut scene = Scene::with(rules(RestartGuard::Strict));
+            (scene.servers, scene.now) = (servers, second * SECOND);
+            scene.servers.iter_mut().for_each(|server| server.greeted = 0);
+            scene.dead = NodeSet::only(NodeId::new(dead));
+            scene.acquire(1, Wait::Once);
+            scene.pass(1000);
+            let has_it = scene.outcome(1).is_some_and(|outcome| outcome.is_ok());
+            assert_eq!(has_it, second > 12, "second {second}, node {dead} is dead");
+            if !has_it {
+                // It is told for how long, by the clock that counts.
+                let refusal = scene.refusal(1);
+                assert_eq!(refusal.kind, RefusalKind::Unsafe, "second {second}");
+                assert!(refusal.retry_after.is_some_and(|time| !time.is_zero()));
+            }
+            servers = scene.servers;
+        }
     }
 }
 

@@ -191,7 +191,7 @@ pub fn positives() -> Vec<Scenario> {
             "M3 restarts",
             "restart guard: nodes with votes come back without their data",
             M3,
-            (346_930, 1_213_683),
+            (494_906, 1_728_165),
             &[
                 Rare::InTurn,
                 Rare::Contended,

@@ -73,7 +73,9 @@ impl Keeper<'_> {
                 return code;
             }
             _ if lost.is_some() => {
-                lost.into_iter().for_each(|cause| self.say_lost(cause, killed_by));
+                // In the place of a dead or stopped guardian it is the keeper that kills, and does not ask first.
+                let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
+                lost.into_iter().for_each(|cause| self.say_lost(cause, killed_by.or(by)));
                 let _ = lease.give_back(gone).await;
                 return ExitCode::Lost;
             }
@@ -335,7 +337,7 @@ fn describe(cause: LossCause) -> (&'static str, &'static str) {
         ),
         LossCause::KeyOverwritten => (
             "key_overwritten",
-            "its key has another value on a node, and is gone from a majority: somebody writes or \
+            "its key has another value on a node, or more, and a majority does not have it: somebody writes or \
              deletes it without asking (quorlock status tells who has it)",
         ),
         LossCause::ClockJumped => (

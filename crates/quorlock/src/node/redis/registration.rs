@@ -1,6 +1,7 @@
 //! Which of a server's databases has the locks: written in the first one, for markers in different databases
 //! know nothing of each other.
 
+use quorlock_core::shown::shown_text;
 use quorlock_core::{Failure, FailureKind, Key};
 
 use super::for_people;
@@ -55,7 +56,7 @@ impl Registration {
         let theirs = match reply {
             Reply::Nil => return Ok(()),
             Reply::Bytes(text) if **text == *self.database.to_string().as_bytes() => return Ok(()),
-            Reply::Bytes(text) => for_people(&String::from_utf8_lossy(text)),
+            Reply::Bytes(text) => shown_text(&String::from_utf8_lossy(text)),
             Reply::Error(error) if code(error) == "WRONGTYPE" => for_people(error),
             Reply::Error(error) => return Err(rejected(error)),
             _ => return Err(Failure::new(FailureKind::Protocol)),
@@ -98,6 +99,10 @@ mod tests {
             let detail = failure.detail().unwrap();
             assert!(detail.contains(said) && !detail.contains('\x1b'), "{detail}");
         }
+        // It may be somebody's token.
+        let token = "6f9619ff-8b86-d011-b42d-00cf4fc964ff";
+        let failure = ours.judge(&Reply::Bytes(token.into())).unwrap_err();
+        assert!(failure.detail().unwrap().contains("\"6f9619…\""), "{failure}");
         let loading = ours.judge(&Reply::Error("LOADING it is".to_owned())).unwrap_err();
         assert_eq!(loading.kind(), FailureKind::Loading);
     }
