@@ -126,6 +126,11 @@ impl Guardian {
                 self.note(change);
             }
             self.hear_keeper();
+            if let Some(ending) = self.course.ending()
+                && self.family.is_childless()
+            {
+                return self.finish(ending);
+            }
             // Before whatever takes long when there are many processes.
             let due = self.course.due(Moment::now());
             if due.is_some() {

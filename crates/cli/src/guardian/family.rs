@@ -206,13 +206,18 @@ impl Family {
         (changes, true)
     }
 
+    /// Whether certainly nobody is left, without a look at the process table. Call [`reap`](Self::reap) first.
+    pub(crate) fn is_childless(&self) -> bool {
+        self.childless && cfg!(target_os = "linux")
+    }
+
     /// Whether nobody of the family is left. Call [`reap`](Self::reap) first.
     ///
     /// The process table is read one process after the other, so a chain of processes, each of which
     /// starts the next and ends, could slip through. But the orphan of one that ends is ours then, and
     /// when it ends it waits for us to bury it: a look during which nobody of ours died has seen all.
     pub(crate) fn gone(&mut self) -> bool {
-        if self.childless && cfg!(target_os = "linux") {
+        if self.is_childless() {
             return true;
         }
         if is_active(Mutant::ReleaseBeforeGone) && !self.pinned {
