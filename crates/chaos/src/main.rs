@@ -40,7 +40,7 @@ use signal_hook::consts::TERM_SIGNALS;
 use crate::args::{Args, Command, Sort};
 use crate::clock::now;
 use crate::commands::Done;
-use crate::commands::writer::{self, WRITE, WRITE_APART};
+use crate::commands::writer;
 use crate::ledger::seconds;
 use crate::plan::Plan;
 use crate::round::{Interrupt, Outcome};
@@ -50,9 +50,8 @@ use crate::summary::Summary;
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let first = words.next();
-    let is_apart = first.as_deref() == Some(WRITE_APART);
-    if is_apart || first.as_deref() == Some(WRITE) {
-        return match writer::main(is_apart, &words.collect::<Vec<_>>()) {
+    if let Some(sort) = first.filter(|first| writer::SORTS.contains(&&**first)) {
+        return match writer::main(&sort, &words.collect::<Vec<_>>()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {
                 eprintln!("quorlock-chaos: {why}");

@@ -3,6 +3,7 @@
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, SECOND, Time};
 
+use super::writer::Kind;
 use crate::plan::{PROCESSES, Plan};
 
 /// The locks.
@@ -27,6 +28,8 @@ pub(crate) enum Fault {
     StopGuardian,
     KillGuardian,
     TermGuardian,
+    /// And the wall clock is stepped: the keeper has to end the command.
+    StopGuardianAndStep,
     /// For longer than the lock lives: nobody is left to end the command.
     StopBoth,
     /// Nobody reads the events.
@@ -42,13 +45,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::StopKeeper,
         Self::KillKeeper,
         Self::TermKeeper,
         Self::StopGuardian,
         Self::KillGuardian,
         Self::TermGuardian,
+        Self::StopGuardianAndStep,
         Self::StopBoth,
         Self::StallReader,
         Self::DeleteMinority,
@@ -65,6 +69,7 @@ impl Fault {
             Self::StopGuardian => "SIGSTOP the guardian",
             Self::KillGuardian => "kill -9 the guardian",
             Self::TermGuardian => "SIGTERM the guardian",
+            Self::StopGuardianAndStep => "SIGSTOP the guardian, and the clock stepped",
             Self::StopBoth => "SIGSTOP keeper and guardian",
             Self::StallReader => "nobody reads the status descriptor",
             Self::DeleteMinority => "DEL of a key on a minority",
@@ -78,8 +83,22 @@ impl Fault {
     const fn is_telling(self) -> bool {
         matches!(
             self,
-            Self::StopGuardian | Self::KillGuardian | Self::DeleteMajority | Self::StepClock
+            Self::StopGuardian
+                | Self::KillGuardian
+                | Self::StopGuardianAndStep
+                | Self::DeleteMajority
+                | Self::StepClock
         )
+    }
+
+    /// What goes wrong shows in commands of this kind.
+    pub(crate) fn suits(self, kind: Kind) -> bool {
+        self != Self::StopGuardianAndStep || kind == Kind::Spawning
+    }
+
+    /// A wall clock is stepped, which not every build can.
+    pub(crate) const fn is_step(self) -> bool {
+        matches!(self, Self::StepClock | Self::StopGuardianAndStep)
     }
 
     /// It is done to the processes of one `quorlock run`, which is spared all else of the kind.
@@ -92,6 +111,7 @@ impl Fault {
                 | Self::StopGuardian
                 | Self::KillGuardian
                 | Self::TermGuardian
+                | Self::StopGuardianAndStep
                 | Self::StopBoth
         )
     }
@@ -116,7 +136,7 @@ pub(crate) fn strikes(plan: &Plan, can_step: bool) -> Vec<Strike> {
     let mut strikes = Vec::new();
     for fault in Fault::ALL {
         // That is drawn for each `quorlock run` when it is started.
-        if fault == Fault::StallReader || fault == Fault::StepClock && !can_step {
+        if fault == Fault::StallReader || fault.is_step() && !can_step {
             continue;
         }
         for _ in 0..1 + random.below(2) + 2 * u64::from(fault.is_telling()) {

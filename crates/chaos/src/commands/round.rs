@@ -191,7 +191,7 @@ impl<'a> Round<'a> {
                 let entry = &book.runs[*place];
                 entry.is_held
                     && (!fault.is_to_processes() || entry.run.fault.is_none())
-                    && (!is_picky || entry.goes_on_for(TTL, at))
+                    && (!is_picky || entry.goes_on_for(TTL, at) && fault.suits(entry.kind))
             };
             let targets: Vec<usize> = (0..book.runs.len()).filter(is_one).collect();
             let place = usize::try_from(strike.word % targets.len().max(1) as u64).unwrap_or(0);
@@ -222,6 +222,10 @@ impl<'a> Round<'a> {
             (Fault::StopGuardian, Some(guardian)) => {
                 self.stopped.push((at + strike.span, id, vec![guardian]));
                 sent(guardian, Signal::STOP)
+            }
+            (Fault::StopGuardianAndStep, Some(guardian)) => {
+                self.stopped.push((at + strike.span, id, vec![guardian]));
+                sent(guardian, Signal::STOP) && self.step(machine, strike.step.max(TTL))
             }
             (Fault::KillGuardian, Some(guardian)) => sent(guardian, Signal::KILL),
             (Fault::TermGuardian, Some(guardian)) => sent(guardian, Signal::TERM),

@@ -70,7 +70,7 @@ impl Summary {
             return Vec::new();
         }
         let struck = |fault: &&Fault| {
-            !self.struck.contains_key(fault) && (self.can_step || **fault != Fault::StepClock)
+            !self.struck.contains_key(fault) && (self.can_step || !fault.is_step())
         };
         let faults = Fault::ALL.iter().filter(struck).map(|fault| fault.name());
         let kinds = Kind::ALL.iter().filter(|kind| !self.kinds.contains_key(kind));

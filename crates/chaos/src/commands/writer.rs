@@ -1,7 +1,7 @@
 //! What commands are made of: a process that writes the time, and the scripts that start some.
 
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::thread;
@@ -12,16 +12,25 @@ use quorlock_sim::time::{MS, Time};
 use crate::clock::now;
 
 /// The hidden first argument that makes this program a writer.
-pub(crate) const WRITE: &str = "__write";
+const WRITE: &str = "__write";
 
 /// The same, in a process group of its own.
-pub(crate) const WRITE_APART: &str = "__write_apart";
+const WRITE_APART: &str = "__write_apart";
+
+/// The same, but it soon starts its successor and ends.
+const WRITE_CHAIN: &str = "__write_chain";
+
+/// All of these.
+pub(crate) const SORTS: [&str; 3] = [WRITE, WRITE_APART, WRITE_CHAIN];
 
 /// The exit code of a command that ends by itself.
 pub(crate) const OWN_CODE: i32 = 7;
 
 /// How often a writer writes.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// For how many milliseconds one of a chain writes.
+const LINK: Time = 20;
 
 /// How a command behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,13 +43,15 @@ pub(crate) enum Kind {
     Stubborn,
     /// It ends, and what it has started goes on.
     Forking,
-    /// All of that.
+    /// It starts one process after the other, outside of its process group.
+    Spawning,
+    /// All but that.
     All,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Plain, Self::Groups, Self::Stubborn, Self::Forking, Self::All];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Plain, Self::Groups, Self::Stubborn, Self::Forking, Self::Spawning, Self::All];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -48,7 +59,8 @@ impl Kind {
             Self::Groups => "process groups of its own",
             Self::Stubborn => "ignores SIGTERM",
             Self::Forking => "ends, and its children go on",
-            Self::All => "all of these",
+            Self::Spawning => "starts ever more processes elsewhere",
+            Self::All => "groups, SIGTERM and children",
         }
     }
 
@@ -63,6 +75,11 @@ impl Kind {
             Self::Forking => {
                 r#"exec >/dev/null; "$0" __write "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#
             }
+            Self::Spawning => {
+                r#"exec >/dev/null; timeout 60 sh -c 'trap "" TERM
+                for _ in 1 2 3 4; do "$0" __write_chain "$1" "$2" 6000 & done; sleep 6' "$0" "$@" &
+                "$0" __write "$@"; exit 7"#
+            }
             Self::All => {
                 r#"exec >/dev/null; trap '' TERM; timeout 60 "$0" __write "$1" "$2" 6000 &
                 "$0" __write_apart "$1" "$2" 6000 & "$0" __write "$@"; exit 7"#
@@ -75,22 +92,30 @@ impl Kind {
 ///
 /// # Errors
 /// What kept it from that.
-pub(crate) fn main(apart: bool, args: &[String]) -> Result<(), String> {
+pub(crate) fn main(sort: &str, args: &[String]) -> Result<(), String> {
     let [file, who, ms] = args else { return Err("a writer is started by commands".to_owned()) };
-    if apart {
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut writer = Command::new(program);
-        let status = writer.arg(WRITE).args(args).process_group(0).status();
-        return status.map(drop).map_err(|error| error.to_string());
-    }
     let ms: Time = ms.parse().map_err(|_| "not a number of milliseconds".to_owned())?;
-    let file = OpenOptions::new().append(true).create(true).open(file);
-    let mut file = file.map_err(|error| error.to_string())?;
-    let end = now() + ms * MS;
+    write(sort, file, who, ms).map_err(|error| error.to_string())
+}
+
+fn write(sort: &str, file: &str, who: &str, ms: Time) -> io::Result<()> {
+    let other = |sort: &str, ms: Time| -> io::Result<Command> {
+        let mut writer = Command::new(std::env::current_exe()?);
+        writer.args([sort, file, who, &ms.to_string()]);
+        Ok(writer)
+    };
+    if sort == WRITE_APART {
+        return other(WRITE, ms)?.process_group(0).status().map(drop);
+    }
+    let of_these = if sort == WRITE_CHAIN { ms.min(LINK) } else { ms };
+    let mut file = OpenOptions::new().append(true).create(true).open(file)?;
+    let end = now() + of_these * MS;
     while now() < end {
-        file.write_all(format!("{} {who}\n", now()).as_bytes())
-            .map_err(|error| error.to_string())?;
+        file.write_all(format!("{} {who}\n", now()).as_bytes())?;
         thread::sleep(PAUSE);
+    }
+    if ms > of_these {
+        other(sort, ms - of_these)?.spawn()?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use super::super::guardian::clock::{Alarm, Moment};
 use super::super::guardian::course::Ending;
 use super::super::guardian::family::{Family, Strangers};
+use super::super::guardian::mutants::{Mutant, is_active};
 use super::super::guardian::terminal::Terminal;
 use super::super::guardian::wire::{Channel, Message, Next};
 use super::spawn::{Launch, SpawnError, not_started};
@@ -155,7 +156,10 @@ impl Watch {
         });
         if overdue.again_at <= now.boot_ns {
             family.signal_all(Signal::KILL);
-            overdue.again_at = now.boot_ns.saturating_add(overdue.pause);
+            overdue.again_at = match is_active(Mutant::OneKillInItsPlace) {
+                true => u64::MAX,
+                false => now.boot_ns.saturating_add(overdue.pause),
+            };
             overdue.pause = (2 * overdue.pause).min(AGAIN_MAX_NS);
         }
         let until = overdue.until.min(overdue.again_at);

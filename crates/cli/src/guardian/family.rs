@@ -141,7 +141,8 @@ impl Family {
         if !(is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers()) {
             let members = members.ok().flatten().unwrap_or_default();
             let others = || members.all.iter().filter(|member| !in_group(member));
-            if signal == Signal::KILL {
+            let one_by_one = is_active(Mutant::OneKillInItsPlace) && self.is_keepers();
+            if signal == Signal::KILL && !one_by_one {
                 for number in &members.groups {
                     if let Some(member) = others().find(|member| member.group == *number) {
                         kill_group_of(member);

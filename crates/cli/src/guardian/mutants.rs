@@ -4,7 +4,7 @@
 //! `QUORLOCK_MUTANT` names the one that keeper and guardian make. In any other build
 //! [`is_active`] is the constant `false`.
 
-/// A mistake that 0.1.0 made.
+/// A mistake that was made once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mutant {
     /// No deadline moves to an earlier time: a validity that shrinks is not told, the wall clock says
@@ -15,6 +15,9 @@ pub(crate) enum Mutant {
     TerminateUnlessExpired,
     /// Instead of a dead or stopped guardian the keeper ends the command's own group, no more.
     TakeOverOfTheGroupOnly,
+    /// In the place of a guardian that is silent the keeper kills the processes that it sees, one by one, and
+    /// not again.
+    OneKillInItsPlace,
     /// The command's own end counts as the end of all of it.
     ReleaseBeforeGone,
 }
@@ -42,5 +45,6 @@ const ALL: &[(&str, Mutant)] = &[
     ("deadlines only grow", Mutant::DeadlinesOnlyGrow),
     ("terminate only unless expired", Mutant::TerminateUnlessExpired),
     ("take-over of the leader's group only", Mutant::TakeOverOfTheGroupOnly),
+    ("one kill in a guardian's place", Mutant::OneKillInItsPlace),
     ("release before the group is gone", Mutant::ReleaseBeforeGone),
 ];
