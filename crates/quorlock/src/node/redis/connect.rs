@@ -191,9 +191,11 @@ impl Greeting {
                 {
                     return Err(NotConnected::OnlyResp2);
                 }
-                (Purpose::Login, Reply::Error(error)) => return Err(not_logged_in(&error)),
+                (Purpose::Login, Reply::Error(error)) => {
+                    return Err(not_logged_in(&error, logs_in));
+                }
                 (Purpose::LoggedIn, Reply::Error(error)) if code(&error) == "NOAUTH" => {
-                    return Err(not_logged_in(&error));
+                    return Err(not_logged_in(&error, logs_in));
                 }
                 // In another database the locks would be others' than they say.
                 (Purpose::Database, Reply::Error(error)) => return Err(refused(&error)),
@@ -247,10 +249,12 @@ fn knows_no_resp3(error: &str, logs_in: bool) -> bool {
         || explanation(error).starts_with("unknown command")
 }
 
-fn not_logged_in(error: &str) -> NotConnected {
+/// The words of a server that was given a password, `logs_in`, are about that.
+fn not_logged_in(error: &str, logs_in: bool) -> NotConnected {
     let detail = match code(error) {
         "NOAUTH" => "a password is needed".to_owned(),
-        "WRONGPASS" | "ERR" => for_people(explanation(error)),
+        "WRONGPASS" => for_people(explanation(error)),
+        "ERR" if logs_in => for_people(explanation(error)),
         _ => return refused(error),
     };
     NotConnected::Because(Failure::unsent(FailureKind::Unauthenticated).with_detail(detail))
@@ -302,9 +306,23 @@ mod tests {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            skills = greeting.exchange(&wire, resp2, false) => skills,
+            skills = greeting.exchange(&wire, resp2, resp2) => skills,
             () = serve => unreachable!(),
         }
+    }
+
+    /// A server that cannot serve now says nothing about a password that nobody has given it.
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_about_the_login_only_if_there_was_one() {
+        let kind = async |resp2, answer| match after_login(resp2, answer).await.err() {
+            Some(NotConnected::Because(failure)) => failure.kind(),
+            _ => panic!("{answer}"),
+        };
+        let strange = "-ERR max number of clients reached\r\n";
+        assert_eq!(kind(false, strange).await, FailureKind::Unreachable);
+        assert_eq!(kind(true, strange).await, FailureKind::Unauthenticated);
+        assert_eq!(kind(false, "-NOAUTH log in\r\n").await, FailureKind::Unauthenticated);
+        assert_eq!(kind(false, "-LOADING wait\r\n").await, FailureKind::Loading);
     }
 
     /// Who answers `HELLO 3` as if it were any command does not speak RESP3: pushes would never come, or
