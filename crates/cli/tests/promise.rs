@@ -51,15 +51,15 @@ fn lab(test: &str) -> Option<Lab> {
 
 /// The first holder, once its command writes.
 fn first(lab: &Lab, ttl: &str, command: &str) -> Running {
-    first_by(lab, None, ttl, command)
+    first_by(lab, None, &["--ttl", ttl], command)
 }
 
-/// The same, by another program than ours.
-fn first_by(lab: &Lab, program: Option<&OsStr>, ttl: &str, command: &str) -> Running {
+/// The same, by another program than ours if there is one, with these options.
+fn first_by(lab: &Lab, program: Option<&OsStr>, options: &[&str], command: &str) -> Running {
     // One that escapes does not hold our pipes open.
     let command = format!("exec >/dev/null 2>&1; {command}");
-    let args = ["run", "k", "--ttl", ttl, "--json", "--", "sh", "-c", &command];
-    let ours = lab.quorlock(&args);
+    let command = ["--json", "--", "sh", "-c", &command];
+    let ours = lab.quorlock(&[&["run", "k"], options, &command].concat());
     let mut quorlock = Command::new(program.unwrap_or(ours.get_program()));
     quorlock.args(ours.get_args()).stdin(Stdio::null()).current_dir(lab.folder.path());
     quorlock.env_clear().envs(std::env::vars_os().filter(|(name, _)| name == "PATH"));
@@ -156,6 +156,19 @@ fn no_extension_in_time() {
 }
 
 #[test]
+fn the_longest_hold_is_over() {
+    for command in [PLAIN, IN_ANOTHER_GROUP] {
+        let Some(lab) = lab("the_longest_hold_is_over") else { return };
+        let first = first_by(&lab, None, &["--ttl", TTL, "--max-hold", "5s"], command);
+        let second = second(&lab);
+        let output = first.end();
+        lost_because(&output, "hold_limit");
+        written_within_the_validity(&lab, &output);
+        they_do_not_overlap(&lab, second);
+    }
+}
+
+#[test]
 fn the_guardian_is_killed() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {
         let Some(lab) = lab("the_guardian_is_killed") else { return };
@@ -214,7 +227,7 @@ fn the_wall_clock_steps() {
     };
     for command in [PLAIN, IN_ANOTHER_GROUP] {
         let Some(lab) = lab(name) else { return };
-        let first = first_by(&lab, Some(&program), TTL, command);
+        let first = first_by(&lab, Some(&program), &["--ttl", TTL], command);
         let second = second(&lab);
         let step = |seconds: i64| {
             fs::write(lab.path("new"), (seconds * 1_000_000_000).to_string()).unwrap();
@@ -254,9 +267,9 @@ fn nobody_reads_what_is_told() {
     let tells_on_stdout = ["--status-fd", "1"];
     let tells_on_stderr = ["--json"];
     for options in [&tells_on_stdout[..], &tells_on_stderr] {
-        let run = |script: &str| {
+        let run = |ttl: &str, script: &str| {
             let mut command =
-                lab.quorlock(&[&["run", "k", "--ttl", "900ms"], options, &["--"]].concat());
+                lab.quorlock(&[&["run", "k", "--ttl", ttl], options, &["--"]].concat());
             // The command must not block there itself.
             command.args(["sh", "-c", &format!("exec >/dev/null 2>&1; {script}")]);
             let (reader, writer) = full_pipe();
@@ -267,16 +280,27 @@ fn nobody_reads_what_is_told() {
             };
             (reader, Running(silent.spawn().unwrap()))
         };
-        let (_reader, mut healthy) = run("sleep 3; exit 5");
+        let (_reader, mut healthy) = run("900ms", "sleep 3; exit 5");
         let code = eventually("it ends", || healthy.0.try_wait().unwrap());
         assert_eq!(code.code(), Some(5), "three ttls later, it has ended by itself");
-        let (_reader, mut ended) = run("echo > heard-from; exec sleep 60");
+        let (_reader, mut ended) = run("900ms", "echo > heard-from; exec sleep 60");
         lab.await_file("heard-from");
         fs::remove_file(lab.path("heard-from")).unwrap();
         ended.signal(Signal::TERM);
         let code = eventually("it ends", || ended.0.try_wait().unwrap());
         assert_eq!(code.code(), Some(143), "a signal is heard");
         assert_eq!(lab.holders_of("k"), 0);
+        let (_reader, mut expired) = run(TTL, PLAIN);
+        lab.await_file("up");
+        lab.nodes[..2].iter().for_each(|node| node.pause().unwrap());
+        let until = unix_ms() + 4000;
+        let code = eventually("it ends", || expired.0.try_wait().unwrap());
+        assert_eq!(code.code(), Some(79), "it has lost its lock");
+        let last = times(&lab, "first").last().unwrap() / 1_000_000;
+        assert!(last <= until, "what was confirmed has run out {} ms ago", last - until);
+        lab.nodes[..2].iter().for_each(|node| node.resume().unwrap());
+        they_do_not_overlap(&lab, second(&lab));
+        ["up", "first"].map(|file| fs::remove_file(lab.path(file)).unwrap());
     }
 }
 
