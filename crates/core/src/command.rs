@@ -115,8 +115,9 @@ pub enum Command {
     /// Say what you are: the [`Proof`](crate::Proof) that goes with the answers has the node's `INFO`
     /// and its marker. Answered by [`Answer::Greeted`].
     Greet,
-    /// Write the adoption if there is none, or if there is this other one; look at it in any case. What
-    /// is adopted must wait: the marker, if there is one, is taken away in the same atomic step. Answered
+    /// Write the adoption if there is none, or if there is this other one; look at it in any case. Behind
+    /// the text the node writes ` since=` and its time of day in microseconds: a [`Mark`](Self::Mark) that is
+    /// late must not end an adoption that came after its own. What is adopted must wait: the marker, if there is one, is taken away in the same atomic step. Answered
     /// by [`Answer::Adopting`]; or by [`Answer::NotMarked`] if the marker is another than was seen, and
     /// then nothing is written.
     Adopt {

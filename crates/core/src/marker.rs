@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! <prefix>quorlock:node   quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… promoted=-1 floor=0
-//! <prefix>quorlock:adopt  quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… wait_ms=32300
+//! <prefix>quorlock:adopt  quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=30000 run_id=0d2f… promoted=-1 floor=0 wait_ms=32300 since=1795…
 //! ```
 //!
 //! It has no time to live. It is read behind every command that may be given a vote, on the same
@@ -119,7 +119,8 @@ impl Adoption {
     /// The time to live of an adoption, longer than any wait; its age is this less what is left.
     pub const TTL_MS: u64 = 2 * 86_400_000;
 
-    /// Reads an adoption; `None` if it is none of ours.
+    /// Reads an adoption; `None` if it is none of ours. Since when it is there is the node's word, and only
+    /// compared.
     pub fn parse(text: &str) -> Option<Self> {
         let (cluster, rest) = Cluster::parse(text)?;
         Some(Self {

@@ -13,7 +13,7 @@ use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Key, Value};
 
 pub use self::run::Run;
 use crate::mutants::{Mutant, is_active};
-use crate::time::{Clock, MS, Time};
+use crate::time::{Clock, MS, Time, US};
 
 /// Whose connection a command comes on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -180,7 +180,7 @@ impl ModelNode {
             Command::Greet => Answer::Greeted,
             Command::Adopt { key, text, replaces, marker, seen } => {
                 let seen = (marker, seen.as_ref());
-                let adopted = self.adopt((key, text), replaces.as_ref(), seen, by, now_ms);
+                let adopted = self.adopt((key, text), replaces.as_ref(), seen, by, now);
                 adopted.unwrap_or_else(|| self.script_failed(command))
             }
             Command::Mark { key, text, replaces, adoption } => {
@@ -329,6 +329,10 @@ impl ModelNode {
             .map(|(key, _)| key.clone())
             .collect();
         over.iter().for_each(|key| self.expire(key, None, now_ms));
+    }
+
+    fn now_us(&self, now: Time) -> i64 {
+        self.clock.at(now).div_euclid(US)
     }
 
     fn now_ms(&self, now: Time) -> i64 {

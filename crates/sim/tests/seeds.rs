@@ -118,6 +118,22 @@ fn seed_1795368106810887_an_adoption_ends_with_its_marker() {
     holds_as_it_was(1_795_368_106_810_887);
 }
 
+/// A client stood still between reading the clocks and marking a node, for so long that the node was marked by
+/// another, gave out a fence, was flushed, and was adopted anew, in the same words: the late marker ended that
+/// adoption with a floor below the fence. No two adoptions have the same words now.
+#[test]
+fn seed_1795382354268190_a_late_marker_does_not_end_a_later_adoption() {
+    holds_as_it_was(1_795_382_354_268_190);
+}
+
+/// One node's clock is two minutes ahead of those of all others. A floor rested on it, and ten seconds later
+/// another node's floor did not. Floors rest on clocks that agree (GUARANTEES.md); the checker knew only of
+/// clocks that are set, or hours apart.
+#[test]
+fn seed_1795382354359029_a_floor_is_as_good_as_the_clocks_that_it_rests_on() {
+    holds_as_it_was(1_795_382_354_359_029);
+}
+
 /// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and
 /// loading made the model node forget that it was a replica: it never said that it had been promoted, and
 /// was trusted with the old data. No server does so.

@@ -851,9 +851,14 @@ pub async fn an_adoption_is_written_once_and_grows_old(subject: &Subject) {
         Answer::Adopting { text, age } => (text.to_string(), age),
         other => panic!("an adoption was answered with {other:?}"),
     };
+    // The node adds its time of day.
+    let is = |written: &str, text: &str| {
+        let since = written.strip_prefix(text).and_then(|rest| rest.strip_prefix(" since="));
+        since.is_some_and(|since| since.parse::<u64>().is_ok())
+    };
     let (young, old) = (Duration::from_secs(30), Duration::from_secs(3600));
     let (text, age) = adopt("first", None).await;
-    assert!(text == "first" && age < young);
+    assert!(is(&text, "first") && age < young, "{text}");
     assert!(outside.ttl(&key).is_some_and(|ttl| ttl + young > LIFE && ttl <= LIFE));
     outside.set(&key, b"first", Some(LIFE - old));
     for (text, replaces) in [("first", None), ("second", None), ("second", Some("third"))] {
@@ -861,12 +866,15 @@ pub async fn an_adoption_is_written_once_and_grows_old(subject: &Subject) {
         assert_eq!(kept, "first", "it is another's");
         assert!(age >= old && age < old + young, "{age:?}");
     }
-    let (text, age) = adopt("second", Some("first")).await;
-    assert!(text == "second" && age < young, "what is new is young");
+    let (second, age) = adopt("second", Some("first")).await;
+    assert!(is(&second, "second") && age < young, "what is new is young");
+    outside.remove(&key);
+    let (again, _) = adopt("second", None).await;
+    assert!(is(&again, "second") && again != second, "no two are the same");
     // Without an expiry its age cannot be told: from now on it can.
-    outside.set(&key, b"second", None);
+    outside.set(&key, second.as_bytes(), None);
     let (text, age) = adopt("second", None).await;
-    assert!(text == "second" && age < young);
+    assert!(text == second && age < young);
     assert!(outside.ttl(&key).is_some_and(|ttl| ttl + young > LIFE && ttl <= LIFE));
     outside.remove(&key);
     // The marker that was seen is taken away; if there is another, nothing is written.

@@ -55,6 +55,8 @@ struct Inner {
     /// Whom to tell of changes, and of which keys; each is told of once.
     listeners: Vec<News>,
     watched: BTreeSet<String>,
+    /// The time of day of the last adoption: no two have the same, also while time stands still.
+    adopted_us: u64,
 }
 
 struct Entry {
@@ -356,6 +358,8 @@ impl Inner {
                 }
                 let there = self.text(&key);
                 if there.is_none() || there == replaces.as_deref().map(str::as_bytes) {
+                    self.adopted_us = time_us().max(self.adopted_us + 1);
+                    let text = format!("{text} since={}", self.adopted_us);
                     self.set_text(&key, text.as_bytes(), Some(Adoption::TTL_MS));
                 }
                 // Its age is told by its expiry. One without counts anew.
@@ -478,10 +482,14 @@ impl Entry {
     }
 }
 
+/// The time of day.
+fn time_us() -> u64 {
+    u64::try_from(Clock::Tokio.now().real_ns() / 1000).unwrap_or(0)
+}
+
 /// No client's clock is believed further ahead than this: an hour after the node's own.
 fn latest() -> u64 {
-    let hour = Duration::from_secs(3600).as_micros() as u64;
-    u64::try_from(Clock::Tokio.now().real_ns() / 1000).unwrap_or(0) + hour
+    time_us() + Duration::from_secs(3600).as_micros() as u64
 }
 
 fn no_counter() -> Answer {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quorlock_core::marker::Marker;
 use quorlock_core::{Answer, Command, Counter, Key, LockId, Token};
 
 use super::Verdict;
@@ -10,10 +11,13 @@ use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
 use crate::guard::{Guard, GuardId};
 use crate::ledger::subject;
-use crate::time::{SECOND, Time};
+use crate::time::{SECOND, Time, US};
 use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
+
+/// Between the reading of a clock and the writing of a floor that rests on it hardly more time passes.
+const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
      while F survives. (protocol, 7) — S18: a fence t is shown only with F = t exactly on ≥ Q nodes \
@@ -34,8 +38,9 @@ pub(crate) struct Fencing {
     lost: BTreeSet<NodeIndex>,
     /// By how much each node's clock has been set in all.
     set: Vec<Time>,
-    /// A floor may be too low: it rests on so few clocks that are hours apart (the client has said so), or a
-    /// clock was set by so much that it does not agree with what it showed when an earlier floor was set.
+    /// A floor may be too low: it rests on so few clocks that are hours apart (the client has said so); a
+    /// clock was set by so much that it does not agree with what it showed when an earlier floor was set; or
+    /// an earlier floor came from a clock that is ahead of those that this one rests on.
     is_low: bool,
     /// What a resource has accepted last, and of whom.
     accepted: BTreeMap<Key, (u64, GuardId)>,
@@ -89,6 +94,12 @@ impl Fencing {
                     (fence, _) => Err(format!("{id} has the fence {fence:?}, as nobody asked")),
                 }
             }
+            Fact::Executed { command: Command::Mark { text, .. }, answer, .. } => {
+                if **answer == Answer::Marked {
+                    self.marked(text, view);
+                }
+                Ok(())
+            }
             Fact::Executed { node, command, answer, .. } => {
                 self.executed(*node, command, answer, view)
             }
@@ -115,6 +126,22 @@ impl Fencing {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A floor that rests on as many clocks as it must, and is below a fence that was shown all the same: nodes'
+    /// clocks are further apart than a node is kept waiting, and the clocks of an earlier floor were others.
+    fn marked(&mut self, marker: &str, view: &View<'_>) {
+        let floor = Marker::parse(marker).map_or(0, |marker| marker.floor);
+        let clocks = view.quorum.node_ids().map(|node| view.node(node.index()).clock.at(view.now));
+        let clocks: Vec<Time> = clocks.collect();
+        let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
+        let is_under = |clock: &&Time| **clock - READ_BEFORE + ahead <= floor.cast_signed() * US;
+        let (under, needed) = (clocks.iter().filter(is_under).count(), view.quorum.needed() + 1);
+        let (first, last) = (clocks.iter().min(), clocks.iter().max());
+        let apart = last.zip(first).map_or(0, |(last, first)| last - first);
+        self.is_low |= apart > view.quarantine
+            && under >= needed.min(view.quorum.nodes())
+            && self.shown.values().any(|shown| *shown > floor);
     }
 
     /// More is lost than the order of fences rests on. As long as any two quorums have a node in common that

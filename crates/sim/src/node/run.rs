@@ -87,8 +87,9 @@ impl ModelNode {
         replaces: Option<&Arc<str>>,
         (marker, seen): (&Key, Option<&Arc<str>>),
         by: Connection,
-        now_ms: i64,
+        now: Time,
     ) -> Option<Answer> {
+        let now_ms = self.now_ms(now);
         self.expire(marker, Some(by), now_ms);
         let is_as_seen = match (self.keys.get(marker), seen) {
             (None, None) => true,
@@ -116,7 +117,7 @@ impl ModelNode {
                 return None;
             }
             let expires_ms = Some(now_ms + Adoption::TTL_MS as i64);
-            let value = Some(text.as_bytes().to_vec());
+            let value = Some(format!("{text} since={}", self.now_us(now)).into_bytes());
             self.put(key, Stored { value, expires_ms }, by);
         }
         let stored = self.keys.get(key)?;

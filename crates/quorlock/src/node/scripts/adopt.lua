@@ -1,6 +1,6 @@
--- Writes the adoption ARGV[1] to KEYS[1] for two days, if there is none, or if it is ARGV[2]. Takes the
--- marker KEYS[2] away, which must be ARGV[3] ('' nothing); else nothing is written, and the answer is 0.
--- Answers {adoption, age in milliseconds}.
+-- Writes the adoption ARGV[1] to KEYS[1] for two days, if there is none, or if it is ARGV[2]; with the time
+-- of day behind it, for no two adoptions may be the same. Takes the marker KEYS[2] away, which must be ARGV[3]
+-- ('' nothing); else nothing is written, and the answer is 0. Answers {adoption, age in milliseconds}.
 local LIFE = 172800000
 local marker = redis.call('GET', KEYS[2])
 if (marker or '') ~= ARGV[3] then
@@ -11,7 +11,8 @@ if marker then
 end
 local text = redis.call('GET', KEYS[1])
 if not text or text == ARGV[2] then
-  text = ARGV[1]
+  local time = redis.call('TIME')
+  text = string.format('%s since=%d%06d', ARGV[1], tonumber(time[1]), tonumber(time[2]))
   redis.call('SET', KEYS[1], text, 'PX', LIFE)
 end
 local left = redis.call('PTTL', KEYS[1])
