@@ -249,12 +249,17 @@ fn knows_no_resp3(error: &str, logs_in: bool) -> bool {
         || explanation(error).starts_with("unknown command")
 }
 
-/// The words of a server that was given a password, `logs_in`, are about that.
+/// Servers have no code of its own for "there is no password here", or had none.
+fn is_about_login(error: &str) -> bool {
+    let error = error.to_ascii_lowercase();
+    error.contains("auth") || error.contains("password")
+}
+
 fn not_logged_in(error: &str, logs_in: bool) -> NotConnected {
     let detail = match code(error) {
         "NOAUTH" => "a password is needed".to_owned(),
         "WRONGPASS" => for_people(explanation(error)),
-        "ERR" if logs_in => for_people(explanation(error)),
+        "ERR" if logs_in && is_about_login(error) => for_people(explanation(error)),
         _ => return refused(error),
     };
     NotConnected::Because(Failure::unsent(FailureKind::Unauthenticated).with_detail(detail))
@@ -320,7 +325,9 @@ mod tests {
         };
         let strange = "-ERR max number of clients reached\r\n";
         assert_eq!(kind(false, strange).await, FailureKind::Unreachable);
-        assert_eq!(kind(true, strange).await, FailureKind::Unauthenticated);
+        assert_eq!(kind(true, strange).await, FailureKind::Unreachable);
+        let no_password = "-ERR Client sent AUTH, but no password is set\r\n";
+        assert_eq!(kind(true, no_password).await, FailureKind::Unauthenticated);
         assert_eq!(kind(false, "-NOAUTH log in\r\n").await, FailureKind::Unauthenticated);
         assert_eq!(kind(false, "-LOADING wait\r\n").await, FailureKind::Loading);
     }
