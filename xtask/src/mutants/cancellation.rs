@@ -39,6 +39,7 @@ pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
         if !is_expected && !all {
             continue;
         }
+        eprintln!("xtask: {mutant}");
         let run = &mut Command::new(&program);
         let is_caught = in_time(run.env("QUORLOCK_MUTANT", mutant), TIME_OUT)?
             .map(|output| !output.status.success());
