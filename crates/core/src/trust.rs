@@ -654,12 +654,13 @@ impl Watch {
         let (first, first_age, at) =
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {
-            (*first, *first_age, *at) = (text.clone(), age, now.boot());
+            // It was begun after the other had been seen.
+            (*first, *first_age) = (text.clone(), Duration::ZERO);
         }
         let boot = now.boot().as_nanos().saturating_sub(at.as_nanos());
         let passed = Duration::from_nanos(u64::try_from(boot).unwrap_or(0));
         let age = if mutant!(AdoptionAgeBelieved) { age } else { age.min(*first_age + passed) };
-        // One that was begun anew meanwhile looks the same, but for its age.
+        // One that was begun anew meanwhile is the younger.
         (*first_age, *at) = (age, now.boot());
         let left = quarantine.saturating_sub(age);
         plan.grown_at = plan.grown_at.max(now.after(left));
@@ -848,10 +849,11 @@ impl Trust {
         }
         self.run_id = Some(info.run_id.clone());
         self.answered = Some(sent.boot());
-        self.clock = info.time_us.map(|time_us| (time_us, sent.boot()));
+        self.clock = info.time_us.map(|time_us| (time_us, now.boot()));
     }
 
-    /// Its wall clock as it must be by now, if it was read lately.
+    /// What its wall clock shows by now at least, if it was read lately. Reckoned from the hearing, not from the
+    /// sending: a floor by a clock that is ahead by a late answer could be above one that is set after it.
     fn time_us(&self, now: Reading) -> Option<u64> {
         let (time_us, at) = self.clock?;
         let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;

@@ -146,7 +146,7 @@ impl Server {
                 self.marker = None;
                 let stale = |(old, _): &(String, i64)| Some(&**old) == replaces.as_deref();
                 if self.adoption.as_ref().is_none_or(stale) {
-                    self.adoption = Some((text.to_string(), now));
+                    self.adoption = Some((format!("{text} since={now}"), now));
                 }
                 let (text, since) = self.adoption.clone().expect("written just now");
                 let age = Duration::from_nanos((now - since + self.jumped) as u64);
@@ -902,6 +902,27 @@ fn an_adoption_that_was_begun_anew_is_no_older_than_when_it_was_seen_to_be_new()
         server.jumped = 1000 * SECOND;
     }
     scene.pass(7 * SECOND);
+    assert_eq!(scene.trusted(), 0);
+    scene.pass(6 * SECOND);
+    assert_eq!((scene.trusted(), scene.outcome(1)), (3, Some(Ok(()))));
+}
+
+/// The same, begun by another client, and the clock has jumped before this one looks: it has seen the adoption
+/// before that.
+#[test]
+fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_before() {
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    scene.acquire(1, Wait::Forever);
+    scene.pass(8 * SECOND);
+    let now = scene.now;
+    for server in &mut scene.servers {
+        let (text, _) = server.adoption.clone().expect("it is being adopted");
+        let (words, _) = text.rsplit_once(' ').expect("since when");
+        server.flush();
+        server.adoption = Some((format!("{words} since={now}"), now));
+        server.jumped = 1000 * SECOND;
+    }
+    scene.pass(9 * SECOND);
     assert_eq!(scene.trusted(), 0);
     scene.pass(6 * SECOND);
     assert_eq!((scene.trusted(), scene.outcome(1)), (3, Some(Ok(()))));

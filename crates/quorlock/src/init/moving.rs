@@ -445,9 +445,11 @@ impl State {
         let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
         let (promoted_at, floor) = (self.promoted_at, self.floor());
         let adoption = Adoption { cluster, run_id, promoted_at, floor, wait_ms };
+        // No two adoptions are the same, as where a node adds its own time of day.
+        let now_us = Clock::System.now().real_ns() / 1000;
         Some(Change {
             from: (self.marker.clone(), self.adoption.clone()),
-            to: (String::new(), format!("{adoption}{MOVED}")),
+            to: (String::new(), format!("{adoption} since={now_us}{MOVED}")),
             age_ms: None,
         })
     }

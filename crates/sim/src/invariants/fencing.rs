@@ -16,7 +16,8 @@ use crate::view::View;
 
 pub(crate) const NAME: &str = "fencing";
 
-/// Between the reading of a clock and the writing of a floor that rests on it hardly more time passes.
+/// Between the reading of a clock and the writing of a floor that rests on it hardly more time passes; and
+/// less than half of the time for which a node is kept waiting, or a floor is too old.
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
@@ -128,19 +129,21 @@ impl Fencing {
         }
     }
 
-    /// A floor that rests on as many clocks as it must, and is below a fence that was shown all the same: nodes'
-    /// clocks are further apart than a node is kept waiting, and the clocks of an earlier floor were others.
+    /// A floor that is as high as if it rested on as many clocks as it must, not on all, and that is below a
+    /// fence which was shown: nodes' clocks are further apart than a node is kept waiting, and the clocks of
+    /// an earlier floor were others.
     fn marked(&mut self, marker: &str, view: &View<'_>) {
         let floor = Marker::parse(marker).map_or(0, |marker| marker.floor);
         let clocks = view.quorum.node_ids().map(|node| view.node(node.index()).clock.at(view.now));
         let clocks: Vec<Time> = clocks.collect();
         let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
-        let is_under = |clock: &&Time| **clock - READ_BEFORE + ahead <= floor.cast_signed() * US;
+        let read_before = READ_BEFORE.min(view.quarantine / 2);
+        let is_under = |clock: &&Time| **clock - read_before + ahead <= floor.cast_signed() * US;
         let (under, needed) = (clocks.iter().filter(is_under).count(), view.quorum.needed() + 1);
         let (first, last) = (clocks.iter().min(), clocks.iter().max());
         let apart = last.zip(first).map_or(0, |(last, first)| last - first);
         self.is_low |= apart > view.quarantine
-            && under >= needed.min(view.quorum.nodes())
+            && (needed..view.quorum.nodes()).contains(&under)
             && self.shown.values().any(|shown| *shown > floor);
     }
 

@@ -64,7 +64,7 @@ impl Waits {
                     *asked = None;
                 }
             }
-            // The adoption has ended with the marker. A later one may look the same, and has begun later.
+            // The adoption has ended with the marker. A later one has begun later.
             Fact::Standing { client, node, standing: Standing::Trusted } => {
                 self.adoptions.retain(|(line, _), _| *line != (*client, *node));
             }

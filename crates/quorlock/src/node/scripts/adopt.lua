@@ -2,6 +2,8 @@
 -- of day behind it, for no two adoptions may be the same. Takes the marker KEYS[2] away, which must be ARGV[3]
 -- ('' nothing); else nothing is written, and the answer is 0. Answers {adoption, age in milliseconds}.
 local LIFE = 172800000
+-- First, for if it may not be asked for, nothing is to be taken away.
+local time = redis.call('TIME')
 local marker = redis.call('GET', KEYS[2])
 if (marker or '') ~= ARGV[3] then
   return 0
@@ -11,7 +13,6 @@ if marker then
 end
 local text = redis.call('GET', KEYS[1])
 if not text or text == ARGV[2] then
-  local time = redis.call('TIME')
   text = string.format('%s since=%d%06d', ARGV[1], tonumber(time[1]), tonumber(time[2]))
   redis.call('SET', KEYS[1], text, 'PX', LIFE)
 end
