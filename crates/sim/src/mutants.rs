@@ -22,8 +22,8 @@ pub enum Mutant {
     GuardValidAgain,
     /// The node's script raises the counter whoever holds the key.
     RaiseWithoutCompare,
-    /// The node's script marks a node however short a time ago it was adopted.
-    AdoptionOfAnyAge,
+    /// The node's script marks a node whichever adoption it finds there, and however short a time ago that was begun.
+    AnyAdoption,
 }
 
 #[cfg(not(quorlock_mutants))]
@@ -73,7 +73,7 @@ mod switches {
             Mutant::RaiseWithoutCompare,
             "fencing",
         ),
-        ("catch-up before quarantine", "node's script", Mutant::AdoptionOfAnyAge, "quarantine"),
+        ("catch-up before quarantine", "node's script", Mutant::AnyAdoption, "quarantine"),
     ];
 
     /// Whether a mistake is made.

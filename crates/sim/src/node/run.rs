@@ -146,7 +146,7 @@ impl ModelNode {
             self.keys.get(&it.key).is_some_and(|stored| {
                 let age = age_ms(stored, now_ms).unwrap_or(-1);
                 let old_enough = i64::try_from(it.age_ms).is_ok_and(|needed| age >= needed);
-                stored.is_text(&it.text) && (old_enough || is_active(Mutant::AdoptionOfAnyAge))
+                stored.is_text(&it.text) && old_enough || is_active(Mutant::AnyAdoption)
             })
         });
         if !fits || !adopted {
