@@ -655,7 +655,8 @@ impl Watch {
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {
             // It was begun after the other had been seen.
-            (*first, *first_age) = (text.clone(), Duration::ZERO);
+            let younger = if mutant!(AdoptionBegunAnewBelieved) { age } else { Duration::ZERO };
+            (*first, *first_age) = (text.clone(), younger);
         }
         let boot = now.boot().as_nanos().saturating_sub(at.as_nanos());
         let passed = Duration::from_nanos(u64::try_from(boot).unwrap_or(0));

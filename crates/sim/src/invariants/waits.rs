@@ -29,13 +29,22 @@ pub(crate) struct Waits {
     epochs: BTreeMap<Line, (u64, u64)>,
     /// When each run had begun at the earliest, by what it said when it was first heard of.
     runs: BTreeMap<(Line, String), Time>,
-    /// When each adoption had begun at the earliest, by all that was heard of it.
-    adoptions: BTreeMap<(Line, Arc<str>), Time>,
+    /// The adoption that was seen last, when it had begun at the earliest, by all that was heard of it, and
+    /// when it was asked for last.
+    adoptions: BTreeMap<Line, Seen>,
     /// The newest command about trust: its number, and the adoption that it asks for, if it does.
     asked: BTreeMap<Line, (u32, Option<Arc<str>>)>,
     /// What was answered in this turn: it counts unless the engine had something new to ask by then, for
     /// what came with the answer.
-    heard: BTreeMap<Line, (Arc<str>, Time)>,
+    heard: BTreeMap<Line, Seen>,
+}
+
+/// An adoption, as a client has heard of it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Seen {
+    text: Arc<str>,
+    began: Time,
+    asked: Time,
 }
 
 impl Waits {
@@ -50,8 +59,10 @@ impl Waits {
                 if self.is_asked_for((*client, *node), ticket.round, text) =>
             {
                 // That was its age between asking and hearing: it had begun so long before asking at most.
-                let began = sent.boot().as_nanos() - age.as_nanos() as i64;
-                self.heard.insert((*client, *node), (text.clone(), began));
+                let asked = sent.boot().as_nanos();
+                let began = asked - age.as_nanos() as i64;
+                let seen = Seen { text: text.clone(), began, asked };
+                self.heard.insert((*client, *node), seen);
             }
             Fact::Ordered { client, node, ticket, command } if ticket.verb == Verb::Trust => {
                 return self.ordered((*client, *node), *ticket, command, view);
@@ -66,13 +77,13 @@ impl Waits {
             }
             // The adoption has ended with the marker. A later one has begun later.
             Fact::Standing { client, node, standing: Standing::Trusted } => {
-                self.adoptions.retain(|(line, _), _| *line != (*client, *node));
+                self.adoptions.remove(&(*client, *node));
             }
             Fact::TurnOver { client } => {
                 let mut heard = self.heard.split_off(&(*client, 0));
                 self.heard.append(&mut heard.split_off(&(*client + 1, 0)));
-                for (line, (text, began)) in heard {
-                    self.begins(line, text, began);
+                for (line, seen) in heard {
+                    self.begins(line, seen);
                 }
             }
             _ => {}
@@ -111,12 +122,13 @@ impl Waits {
         self.asked.insert(line, (ticket.round, asked));
         let heard = self.heard.remove(&line);
         let Command::Mark { text, replaces, adoption, .. } = command else { return Ok(()) };
-        if let Some((text, began)) = heard {
-            self.begins(line, text, began);
+        if let Some(seen) = heard {
+            self.begins(line, seen);
         }
         let (began, needed) = match adoption {
             Some(it) => {
-                (self.adoptions.get(&(line, it.text.clone())).copied(), it.age_ms as i64 * MS)
+                let seen = self.adoptions.get(&line).filter(|seen| seen.text == it.text);
+                (seen.map(|seen| seen.began), it.age_ms as i64 * MS)
             }
             // It came back with its data and need not wait; one that is adopted must.
             None if view.lasting.contains(&line.1) && replaces.is_some() => (None, 0),
@@ -136,9 +148,13 @@ impl Waits {
         Ok(())
     }
 
-    fn begins(&mut self, line: Line, text: Arc<str>, began: Time) {
-        let known = self.adoptions.entry((line, text)).or_insert(began);
-        *known = began.max(*known);
+    /// One that was begun anew, perhaps by another client, is younger than the look at the one before it.
+    fn begins(&mut self, line: Line, mut seen: Seen) {
+        if let Some(before) = self.adoptions.get(&line) {
+            let is_same = before.text == seen.text;
+            seen.began = seen.began.max(if is_same { before.began } else { before.asked });
+        }
+        self.adoptions.insert(line, seen);
     }
 
     /// Whether this is the adoption that was asked for last. One for another run, or from before it was a
