@@ -2,6 +2,7 @@
 //! cancellation sweep where it is made in the shipped code, and, where one is made for it, by a model?
 
 mod cancellation;
+mod library;
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -47,10 +48,12 @@ struct Row {
 
 const USAGE: &str = "\
 cargo xtask mutants [--engine | --sweep] [--all]
+cargo xtask mutants --tests
 
   --engine  in the engine alone, by simulator and models
   --sweep   in the shipped code alone, by the cancellation sweep
   --all     also: after how many seeds two hold one lock; mistakes that the sweep need not see
+  --tests   in the shipped code, by the library's tests: which is the first that fails?
 ";
 
 /// What is asked for.
@@ -81,7 +84,17 @@ impl Parts {
 
 /// Does what is typed.
 pub(crate) fn main(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
-    match Parts::parse(args) {
+    let args: Vec<OsString> = args.collect();
+    if args == ["--tests"] {
+        return match library::examine(workspace) {
+            Ok(rows) => library::report(&rows),
+            Err(why) => {
+                eprintln!("xtask: {why}");
+                ExitCode::from(2)
+            }
+        };
+    }
+    match Parts::parse(args.into_iter()) {
         Some(parts) => run(workspace, parts),
         None => {
             eprint!("{USAGE}");

@@ -34,7 +34,7 @@ impl Special {
     ///
     /// # Errors
     /// For people. What the compiler says has been printed.
-    fn build(&self, workspace: &Path, args: &[&str]) -> Result<Vec<PathBuf>, String> {
+    pub(crate) fn build(&self, workspace: &Path, args: &[&str]) -> Result<Vec<PathBuf>, String> {
         let mut cargo = cargo(workspace);
         cargo.args(args).args(["--message-format", "json-render-diagnostics"]);
         cargo.env("RUSTC_WORKSPACE_WRAPPER", workspace.join(self.script));
@@ -73,15 +73,17 @@ impl Special {
         args: &[&str],
         name: &str,
     ) -> Result<PathBuf, String> {
-        let is_it = |program: &PathBuf| {
-            let file = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            file.strip_prefix(name).is_some_and(|rest| {
-                rest.is_empty() || rest.strip_prefix('-').is_some_and(|hash| hash.len() == 16)
-            })
-        };
-        let found = self.build(workspace, args)?.into_iter().find(is_it);
+        let found = self.build(workspace, args)?.into_iter().find(|it| is_called(it, name));
         found.ok_or_else(|| format!("cargo {} has not built {name}", args.join(" ")))
     }
+}
+
+/// Whether the program has that name, or that and a hash.
+pub(crate) fn is_called(program: &Path, name: &str) -> bool {
+    let file = program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    file.strip_prefix(name).is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('-').is_some_and(|hash| hash.len() == 16)
+    })
 }
 
 /// What it says, and whether all was well.

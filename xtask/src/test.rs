@@ -88,9 +88,10 @@ fn computed(workspace: &Path) -> Vec<Task> {
 /// lines name it.
 fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
     let mut steps = Steps::new(3 + PROOFS.len());
+    // From the first moment on: cargo leaves a core idle now and then, and other profiles have locks of their own.
+    let beside = Beside::start(computed(workspace));
     steps.begin("build the tests");
     let suite = Suite::build(workspace);
-    let beside = Beside::start(computed(workspace));
     let results = suite.and_then(|suite| {
         let jobs = jobs();
         steps.begin(&format!(

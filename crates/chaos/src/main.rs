@@ -41,7 +41,7 @@ use crate::args::{Args, Command, Sort};
 use crate::clock::now;
 use crate::commands::Done;
 use crate::commands::writer;
-use crate::ledger::seconds;
+use crate::ledger::{Violation, seconds};
 use crate::plan::Plan;
 use crate::round::{Interrupt, Outcome};
 use crate::shim::Shim;
@@ -283,7 +283,7 @@ fn tell_commands(args: &Args, plan: &Plan, done: &Done) {
         done.excused.values().sum::<u64>(),
     );
     let Done { violations, extract, story, .. } = done;
-    tell_violations(args, plan.seed, Sort::Commands, (violations.len(), extract, story));
+    tell_violations(args, plan.seed, Sort::Commands, (violations, extract, story));
 }
 
 /// What came of a round, and how it can be repeated if it should not have.
@@ -311,18 +311,18 @@ fn tell(args: &Args, plan: &Plan, outcome: &Outcome) {
         outcome.keys.wrong().count(),
     );
     let Outcome { violations, extract, story, .. } = outcome;
-    tell_violations(args, plan.seed, Sort::Library, (violations.len(), extract, story));
+    tell_violations(args, plan.seed, Sort::Library, (violations, extract, story));
 }
 
 fn tell_violations(
     args: &Args,
     seed: u64,
     sort: Sort,
-    (count, extract, story): (usize, &[String], &[String]),
+    (violations, extract, story): (&[Violation], &[String], &[String]),
 ) {
-    if count == 0 {
-        return;
-    }
+    let Some(first) = violations.first() else { return };
+    // The extract may leave it out where much was said at that moment.
+    println!("  VIOLATION: {}", first.what);
     if !args.story {
         println!("  around the first violation (p1c: the third caller of process 1):");
         extract.iter().for_each(|line| println!("{line}"));
@@ -331,6 +331,7 @@ fn tell_violations(
         true => "--negative".to_owned(),
         false => format!("--only {} --minutes 0.1", sort.name()),
     };
+    let count = violations.len();
     println!(
         "  {count} violations; the same schedule again: cargo xtask chaos --seed {seed} {again}"
     );

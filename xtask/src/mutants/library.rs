@@ -1,0 +1,107 @@
+//! Mistakes in the shipped code: which test of the library is the first that fails with each of them?
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use super::{TIME_OUT, in_time, output};
+use crate::special::{MUTANTS, is_called};
+
+/// The library's tests, those that take the shortest first. The names are nobody else's in the workspace.
+/// Not `virtual_time`: this build looks every few milliseconds whether its wall clock was stepped, and an hour
+/// has too many of them.
+const TESTS: &[&str] = &[
+    "order",
+    "fences",
+    "flood",
+    "handing",
+    "waiting",
+    "cancel",
+    "waking",
+    "errors",
+    "locking",
+    "conformance",
+    "faults",
+    "restart",
+];
+
+/// What became of one mistake.
+pub(super) struct Row {
+    mutant: String,
+    layer: String,
+    /// The binary and the test that was seen to fail first.
+    by: Option<(String, String)>,
+}
+
+/// Builds the tests, sees that they pass, and runs them with each mistake until one fails. Those that say
+/// that they are skipped see nothing.
+pub(super) fn examine(workspace: &Path) -> Result<Vec<Row>, String> {
+    // Of the whole workspace, for with one package alone those of others would be built with other features.
+    let mut build = vec!["test", "--workspace", "--no-run", "--test", "cancellation"];
+    build.extend(TESTS.iter().flat_map(|name| ["--test", name]));
+    let programs = MUTANTS.build(workspace, &build)?;
+    let named = |name: &str| -> Result<PathBuf, String> {
+        let found = programs.iter().find(|program| is_called(program, name));
+        Ok(found.ok_or_else(|| format!("cargo has not built {name}"))?.clone())
+    };
+    let tests = TESTS.iter().map(|name| Ok((*name, named(name)?)));
+    let tests: Vec<(&str, PathBuf)> = tests.collect::<Result<_, String>>()?;
+    let failing = |mutant: Option<&str>| -> Result<Option<(String, String)>, String> {
+        for (name, program) in &tests {
+            if let Some(test) = failing_test(workspace, program, mutant)? {
+                return Ok(Some(((*name).to_owned(), test)));
+            }
+        }
+        Ok(None)
+    };
+    if let Some((name, test)) = failing(None)? {
+        return Err(format!("without any mistake {name} {test} fails"));
+    }
+    println!("no mistake: {} of the library's tests pass", tests.len());
+    let sweep = named("cancellation")?;
+    let list = output(Command::new(sweep).args(["list_mutants", "--ignored", "--nocapture"]))?;
+    let mut rows = Vec::new();
+    for line in String::from_utf8_lossy(&list.stdout).lines() {
+        let Some((_, line)) = line.split_once("mutant\t") else { continue };
+        let [mutant, layer, _] = line.split('\t').collect::<Vec<_>>()[..] else { continue };
+        if layer == "engine" {
+            continue;
+        }
+        eprintln!("xtask: {mutant}");
+        let by = failing(Some(mutant))?;
+        rows.push(Row { mutant: mutant.to_owned(), layer: layer.to_owned(), by });
+    }
+    Ok(rows)
+}
+
+/// Runs one binary; returns the test that fails, if any does.
+fn failing_test(
+    workspace: &Path,
+    program: &Path,
+    mutant: Option<&str>,
+) -> Result<Option<String>, String> {
+    let mut run = Command::new(program);
+    run.current_dir(workspace.join("crates/quorlock"));
+    if let Some(mutant) = mutant {
+        run.env("QUORLOCK_MUTANT", mutant);
+    }
+    let Some(output) = in_time(&mut run, TIME_OUT)? else {
+        return Ok(Some("does not end".to_owned()));
+    };
+    if output.status.success() {
+        return Ok(None);
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let failed =
+        |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
+    Ok(Some(said.lines().find_map(failed).unwrap_or_else(|| output.status.to_string())))
+}
+
+/// Prints the table. One that nothing fails with is no error: some only the sweep or chaos can see.
+pub(super) fn report(rows: &[Row]) -> ExitCode {
+    println!("\n| mistake in the shipped code | made in | the library's tests |\n|---|---|---|");
+    for Row { mutant, layer, by } in rows {
+        let by = by.as_ref().map_or("–".to_owned(), |(name, test)| format!("`{name}.rs` {test}"));
+        println!("| {mutant} | {layer} | {by} |");
+    }
+    ExitCode::SUCCESS
+}
