@@ -88,7 +88,8 @@ async fn a_plain_del_wakes_a_waiter_that_says_nothing_meanwhile() {
         let nodes = start(&binary, &[]);
         let client = client(&nodes);
         all_up(&client).await;
-        is_taken(&nodes, 2 * PATIENCE);
+        let (taken, ttl) = (Instant::now(), 3 * PATIENCE);
+        is_taken(&nodes, ttl);
         let (acquiring, _) = asleep(&client).await;
         sleeps_in_silence(&nodes).await;
         assert_eq!(client.stats().wakeups, 0);
@@ -97,7 +98,9 @@ async fn a_plain_del_wakes_a_waiter_that_says_nothing_meanwhile() {
         }
         let guard = acquiring.await.unwrap();
         few_attempts(&nodes);
-        assert!(client.stats().wakeups >= 1);
+        // Who is not told waits for the end that was seen. `wakeups` need not say so: on a busy machine the
+        // first of the pushes has an attempt made before the others have come.
+        assert!(taken.elapsed() < ttl);
         assert!(guard.release().await.is_released());
     }
 }
