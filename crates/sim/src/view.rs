@@ -24,8 +24,6 @@ pub(crate) struct View<'a> {
     pub(crate) quarantine: Time,
     /// The nodes that forget nothing when they stop, and were declared so.
     pub(crate) lasting: &'a [NodeIndex],
-    /// Nodes' clocks are hours apart: a floor that rests on few of them may be too low.
-    pub(crate) clocks_apart: bool,
     /// The guards.
     pub(crate) guards: &'a Guards,
     /// What went over the wire.

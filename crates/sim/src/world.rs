@@ -466,7 +466,6 @@ impl World {
             spare_counters: self.plan.spare_counters(),
             quarantine: i64::try_from(self.rules.quarantine().as_nanos()).unwrap_or(i64::MAX),
             lasting: &self.plan.later.lasting,
-            clocks_apart: !self.plan.later.behind.is_empty(),
             guards: &self.guards,
             ledger: &self.ledger,
             around: &stage,

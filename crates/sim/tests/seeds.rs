@@ -142,6 +142,14 @@ fn seed_1795382354359029_a_floor_is_as_good_as_the_clocks_that_it_rests_on() {
     holds_as_it_was(1_795_382_354_359_029);
 }
 
+/// The clocks of three nodes are minutes apart. One lost its counters while the one with the latest clock was
+/// down, and the client said that the new floor rests on few clocks. The checker took that only for an excuse
+/// where clocks were drawn hours apart. (It has later faults.)
+#[test]
+fn seed_1795395092798731_a_floor_of_few_clocks_that_do_not_agree_may_be_too_low() {
+    holds(&Plan::draw(1_795_395_092_798_731));
+}
+
 /// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and
 /// loading made the model node forget that it was a replica: it never said that it had been promoted, and
 /// was trusted with the old data. No server does so.

@@ -39,7 +39,7 @@ pub(crate) struct Fencing {
     lost: BTreeSet<NodeIndex>,
     /// By how much each node's clock has been set in all.
     set: Vec<Time>,
-    /// A floor may be too low: it rests on so few clocks that are hours apart (the client has said so); a
+    /// A floor may be too low: it rests on few clocks (the client has said so), and clocks do not agree; a
     /// clock was set by so much that it does not agree with what it showed when an earlier floor was set; or
     /// an earlier floor came from a clock that is ahead of those that this one rests on.
     is_low: bool,
@@ -105,12 +105,12 @@ impl Fencing {
                 self.executed(*node, command, answer, view)
             }
             Fact::FloorOfFew { .. } => {
-                self.is_low |= view.clocks_apart;
+                self.is_low |= do_not_agree(view);
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
             // Between a floor and the next that must be above it a node is kept waiting, for two seconds longer
-            // than the longest ttl; clocks that agree are no more than that apart. The models have no floors.
+            // than the longest ttl. The models have no floors.
             Fact::Mishap(Mishap::NodeStepped { node, by }) if view.quarantine > 0 => {
                 self.set[*node] += by.abs();
                 self.is_low |= self.set[*node] > (view.quarantine - 2 * SECOND) / 2;
@@ -130,19 +130,15 @@ impl Fencing {
     }
 
     /// A floor that is as high as if it rested on as many clocks as it must, not on all, and that is below a
-    /// fence which was shown: nodes' clocks are further apart than a node is kept waiting, and the clocks of
-    /// an earlier floor were others.
+    /// fence which was shown: nodes' clocks do not agree, and those of an earlier floor were others.
     fn marked(&mut self, marker: &str, view: &View<'_>) {
         let floor = Marker::parse(marker).map_or(0, |marker| marker.floor);
-        let clocks = view.quorum.node_ids().map(|node| view.node(node.index()).clock.at(view.now));
-        let clocks: Vec<Time> = clocks.collect();
+        let clocks = clocks(view);
         let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
         let read_before = READ_BEFORE.min(view.quarantine / 2);
         let is_under = |clock: &&Time| **clock - read_before + ahead <= floor.cast_signed() * US;
         let (under, needed) = (clocks.iter().filter(is_under).count(), view.quorum.needed() + 1);
-        let (first, last) = (clocks.iter().min(), clocks.iter().max());
-        let apart = last.zip(first).map_or(0, |(last, first)| last - first);
-        self.is_low |= apart > view.quarantine
+        self.is_low |= do_not_agree(view)
             && (needed..view.quorum.nodes()).contains(&under)
             && self.shown.values().any(|shown| *shown > floor);
     }
@@ -243,6 +239,19 @@ impl Fencing {
         }
         Ok(())
     }
+}
+
+/// What the nodes' clocks show.
+fn clocks(view: &View<'_>) -> Vec<Time> {
+    let nodes = view.quorum.node_ids();
+    nodes.map(|node| view.node(node.index()).clock.at(view.now)).collect()
+}
+
+/// Nodes' clocks are further apart than a node is kept waiting.
+fn do_not_agree(view: &View<'_>) -> bool {
+    let clocks = clocks(view);
+    let (first, last) = (clocks.iter().min(), clocks.iter().max());
+    last.zip(first).is_some_and(|(last, first)| last - first > view.quarantine)
 }
 
 /// S18: the fence is what the counters of a quorum show whose votes are held.

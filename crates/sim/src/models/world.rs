@@ -292,7 +292,6 @@ impl Step<'_> {
             spare_counters: 0,
             quarantine: 0,
             lasting: &[],
-            clocks_apart: false,
             guards,
             ledger,
             around,
