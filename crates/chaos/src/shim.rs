@@ -142,6 +142,14 @@ impl Course {
         Self(vec![(Time::MIN, Clock::new(wall_ahead, 0))])
     }
 
+    #[cfg(test)]
+    pub(crate) fn and_stepped(mut self, at: Time, by: Time) -> Self {
+        let mut clock = self.last();
+        clock.step(by, at);
+        self.0.push((at, clock));
+        self
+    }
+
     fn last(&self) -> Clock {
         self.0[self.0.len() - 1].1
     }
@@ -184,11 +192,7 @@ mod tests {
     use super::*;
 
     fn stepped(by: Time) -> Course {
-        let mut course = Course::right(1000);
-        let mut clock = course.last();
-        clock.step(by, 100);
-        course.0.push((100, clock));
-        course
+        Course::right(1000).and_stepped(100, by)
     }
 
     #[test]

@@ -85,10 +85,20 @@ struct Key {
     value: String,
     /// By the server's clock.
     expires: Time,
+    /// The first moment at which that clock shows so. It may be set back behind that, and then nobody knows
+    /// whether the key is there: a server takes away what has expired when it comes to it.
+    ends: Time,
     /// The vote that it is, if it is one.
     vote: Option<usize>,
     /// When it was set, if the server was not marked then.
     unmarked: Option<Time>,
+}
+
+impl Key {
+    /// The server may have taken it away by now.
+    fn may_be_gone(&self, shown: Time, at: Time) -> bool {
+        self.expires <= shown + NEARLY || self.ends <= at + NEARLY
+    }
 }
 
 struct Replay<'a> {
@@ -154,7 +164,7 @@ impl Replay<'_> {
         if let ("EVAL", Some(dump)) =
             (name.as_str(), words.last().and_then(|word| dumps.get(*word)))
         {
-            return self.is(dump, *shown);
+            return self.is(dump, (*shown, at));
         }
         self.is_replica |= words[..] == ["ECHO", REPLICA];
         self.in_doubt |= words[..] == ["ECHO", LOSES];
@@ -174,6 +184,11 @@ impl Replay<'_> {
             ("PEXPIRE", [key, ttl, ..]) if *by_script => {
                 if let (Some(resource), Ok(ttl)) = (lock(key), ttl.parse()) {
                     self.extended(resource, (*shown, at), ttl);
+                }
+            }
+            ("PTTL", [key, ..]) if *by_script => {
+                if let Some(resource) = lock(key) {
+                    self.found_long_enough(resource, at);
                 }
             }
             ("DEL", [key, ..]) if *by_script => {
@@ -210,10 +225,10 @@ impl Replay<'_> {
     }
 
     /// All that it has, from its own mouth.
-    fn is(&mut self, dump: &Dump, shown: Time) {
+    fn is(&mut self, dump: &Dump, (shown, at): (Time, Time)) {
         self.is_replica = false;
         self.in_doubt = false;
-        if !self.is_what_it_was(dump, shown) {
+        if !self.is_what_it_was(dump, (shown, at)) {
             self.fitting.clear();
         }
         self.run_id.clone_from(&dump.run_id);
@@ -227,7 +242,8 @@ impl Replay<'_> {
             let mut known = before.get(&resource).into_iter().flat_map(|place| &place.keys);
             let vote = known.find(|key| key.value == *value).and_then(|key| key.vote);
             let expires = shown + ttl * MS;
-            let key = Key { value: value.clone(), expires, vote, unmarked: None };
+            let ends = self.reading.course.shows(expires, at);
+            let key = Key { value: value.clone(), expires, ends, vote, unmarked: None };
             self.places.insert(resource, Place { keys: vec![key], may_be_free: false });
         }
     }
@@ -235,7 +251,7 @@ impl Replay<'_> {
     /// It has all that it had, in the same run: one that was to follow another and was a master again before
     /// it had anything from there. It tells of a promotion then, and has lost nothing; a client that has known it all
     /// along need not notice, and counts its votes.
-    fn is_what_it_was(&self, dump: &Dump, shown: Time) -> bool {
+    fn is_what_it_was(&self, dump: &Dump, (shown, at): (Time, Time)) -> bool {
         let find = |name: &str| dump.data.iter().find(|(key, ..)| key == name);
         let has_its_marker =
             self.marker.is_some() && find(MARKER).map(|(_, text, _)| text) == self.marker.as_ref();
@@ -249,8 +265,8 @@ impl Replay<'_> {
                     .any(|key| key.value == *value && key.expires <= shown + ttl * MS + NEARLY),
                 None => {
                     let may_be_free = place.is_none_or(|place| place.may_be_free);
-                    let near_its_end = |key: &Key| key.expires <= shown + NEARLY;
-                    may_be_free || known.is_empty() || known.iter().any(near_its_end)
+                    let may_be_gone = |key: &Key| key.may_be_gone(shown, at);
+                    may_be_free || known.is_empty() || known.iter().any(may_be_gone)
                 }
             }
         });
@@ -291,7 +307,7 @@ impl Replay<'_> {
     ) {
         let place = self.places.entry(resource).or_default();
         if only_if_free {
-            let may_be_gone = |key: &Key| key.expires <= shown + NEARLY;
+            let may_be_gone = |key: &Key| key.may_be_gone(shown, at);
             let may_be_set = place.may_be_free || place.keys.iter().any(may_be_gone);
             if !may_be_set && !place.keys.is_empty() {
                 return;
@@ -309,7 +325,8 @@ impl Replay<'_> {
             self.record.votes.push(Vote { resource, value: value.clone(), from: at, to });
         }
         let unmarked = (!is_marked).then_some(at);
-        let key = Key { value, expires, vote, unmarked };
+        let ends = self.reading.course.shows(expires, at);
+        let key = Key { value, expires, ends, vote, unmarked };
         self.places.entry(resource).or_default().keys.push(key);
     }
 
@@ -332,9 +349,11 @@ impl Replay<'_> {
             return;
         }
         let (is_marked, to) = (self.is_marked(), self.until(shown, at, ttl_ms));
+        let ends = self.reading.course.shows(shown + ttl_ms * MS, at);
         let votes = &mut self.record.votes;
         for key in self.places.entry(resource).or_default().keys.iter_mut() {
             key.expires = key.expires.max(shown + ttl_ms * MS);
+            key.ends = key.ends.max(ends);
             match key.vote {
                 _ if !is_marked => {}
                 Some(vote) => votes[vote].to = votes[vote].to.max(to),
@@ -342,6 +361,21 @@ impl Replay<'_> {
                     key.vote = Some(votes.len());
                     votes.push(Vote { resource, value: key.value.clone(), from: at, to });
                 }
+            }
+        }
+    }
+
+    /// An extension has found its key, and looks how long it lives. Where the clock was set back that is long
+    /// enough, and nothing else is done: set right again, the server owes what it has said.
+    fn found_long_enough(&mut self, resource: usize, at: Time) {
+        let is_owed = self.reading.is_wrong && self.is_marked();
+        let Some(place) = self.places.get(&resource).filter(|_| is_owed) else { return };
+        for key in &place.keys {
+            let ttl = self.given.iter().skip_while(|word| **word != key.value).nth(1);
+            let ttl = ttl.and_then(|ttl| ttl.parse::<i64>().ok());
+            if let (Some(vote), Some(ttl_ms)) = (key.vote, ttl) {
+                let vote = &mut self.record.votes[vote];
+                vote.to = vote.to.max(at + ttl_ms * MS);
             }
         }
     }
@@ -440,8 +474,11 @@ mod tests {
     }
 
     fn votes_in(log: &Log) -> Vec<(Time, Time)> {
-        let course = Course::right(0);
-        let reading = Reading { course: &course, is_wrong: false, guarded: true };
+        votes_by(&Course::right(0), false, log)
+    }
+
+    fn votes_by(course: &Course, is_wrong: bool, log: &Log) -> Vec<(Time, Time)> {
+        let reading = Reading { course, is_wrong, guarded: true };
         let votes = replay(log, reading).votes;
         votes.iter().map(|vote| (vote.from / MS, vote.to / MS)).collect()
     }
@@ -482,6 +519,41 @@ mod tests {
         assert_eq!(votes(&[&begin[..], &own].concat()), [(20, 62)]);
         // A server that has lost nothing deletes what is there, whatever the script was given.
         assert_eq!(votes(&[&begin[..], &others].concat()), [(20, 63)]);
+    }
+
+    /// A round with node b's clock ten seconds behind for one second: an extension found a key that lived for
+    /// longer than it asked for, and set nothing; then the clock was set right, and the key was gone.
+    #[test]
+    fn what_was_extended_while_the_clock_was_behind_is_owed() {
+        let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
+        let extend = r#""EVALSHA" "5" "1" "orders" "t1" "100""#;
+        let lines = [(10, &*mark), (20, SET), (80, extend), (80, r#">"GET" "orders""#)];
+        let found = [(80, r#">"PTTL" "orders""#)];
+        let course = Course::right(0);
+        let log = stream(&[&lines[..], &found].concat());
+        assert_eq!(votes_by(&course, true, &log), [(20, 180)]);
+        assert_eq!(votes_by(&course, false, &log), [(20, 120)]);
+        // Of another it says nothing.
+        let log = stream(&[&lines[..2], &[(80, &*extend.replace("t1", "t2"))], &found].concat());
+        assert_eq!(votes_by(&course, true, &log), [(20, 120)]);
+    }
+
+    /// A round in which node c's clock was set back by an hour, behind the end of a key that nobody had asked
+    /// for since: the server had taken it away, or not yet.
+    #[test]
+    fn what_had_expired_before_the_clock_was_set_back_may_be_gone() {
+        let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
+        let set = SET.replace("t1", "t2");
+        let mut log = stream(&[(10, &*mark), (20, SET)]);
+        let later = stream(&[(50, &*set)]);
+        // Shown at 50 ms, after 200 ms.
+        let Some(Seen::Line(_, line)) = later.seen.last() else { unreachable!("it is a line") };
+        log.seen.push(Seen::Line(200 * MS, line.clone()));
+        let course = Course::right(0).and_stepped(150 * MS, -150 * MS);
+        assert_eq!(votes_by(&course, true, &log), [(20, 120), (200, 300)]);
+        let right = Course::right(0);
+        log.seen[3] = Seen::Line(50 * MS, line.clone());
+        assert_eq!(votes_by(&right, true, &log), [(20, 120)]);
     }
 
     #[test]
