@@ -117,8 +117,6 @@ pub(crate) struct Server {
     pub(crate) ahead: Time,
     /// Since when nothing is lost of what it knew: it was started then, flushed or overwritten.
     pub(crate) sound_since: Time,
-    /// It closes its connections when it is a master again.
-    pub(crate) cut_when_cured: bool,
     /// Its clock has been set while it was waited for.
     pub(crate) has_jumped: bool,
 }

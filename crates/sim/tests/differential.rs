@@ -41,6 +41,10 @@ const STEPS: usize = 5_000;
 #[test]
 fn every_server_answers_as_the_model_does() {
     const NAME: &str = "every_server_answers_as_the_model_does";
+    #[cfg(quorlock_mutants)]
+    if let Ok(mutant) = std::env::var("QUORLOCK_MUTANT") {
+        assert!(quorlock_sim::mutants::switch_on(&mutant), "{mutant:?} is no known mistake");
+    }
     let servers = match find_all(None) {
         Ok(servers) => servers,
         Err(NotFound::Nowhere) if std::env::var_os(REQUIRE_VARIABLE).is_none() => {

@@ -150,6 +150,14 @@ fn seed_1795395092798731_a_floor_of_few_clocks_that_do_not_agree_may_be_too_low(
     holds(&Plan::draw(1_795_395_092_798_731));
 }
 
+/// A node without pushes took over older data with its own marker, as the replica of another, and its clock was
+/// set back: an extension found its key living for long enough, wrote nothing, and was confirmed. The world closed such
+/// a node's connections only when it was a master again. (It has later faults.)
+#[test]
+fn seed_1795397625883331_a_replica_confirms_what_writes_nothing() {
+    holds(&Plan::draw(1_795_397_625_883_331));
+}
+
 /// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and
 /// loading made the model node forget that it was a replica: it never said that it had been promoted, and
 /// was trusted with the old data. No server does so.

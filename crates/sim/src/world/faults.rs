@@ -411,6 +411,7 @@ impl World {
         self.note_mishap(Mishap::NodeHealth { node, health });
         let nodes = self.servers.len();
         let other = (node + 1 + self.chance(Fault::Distrust).index(nodes)) % nodes;
+        let mut is_told = self.servers[node].node.pushes();
         let changes = match self.chance(Fault::Distrust).below(4) {
             0 => false,
             // Started again, it would have forgotten that it was a replica, and be believed (GUARANTEES.md).
@@ -418,21 +419,19 @@ impl World {
             // Nodes further on alone take over the data of others, so that it is not the same everywhere.
             choice if choice == 1 || other >= node => {
                 self.servers[node].node.flush();
+                // Its marker is not there.
+                is_told = true;
                 true
             }
-            // Another's data, which may be older data with its own marker. Nodes that tell nobody that their
-            // data were replaced are noticed at the next look alone (GUARANTEES.md says so): their
-            // connections do not outlive it.
+            // Another's data, which may be older data with its own marker.
             2 => {
-                self.servers[node].cut_when_cured |= !self.servers[node].node.pushes();
                 let other = self.servers[other].node.clone();
                 self.servers[node].node.copy(&other, self.now);
                 true
             }
-            // Its own replica's, which lags behind: older data with its own marker. The same.
+            // Its own replica's, which lags behind: older data with its own marker.
             _ => {
                 let writes = 1 + self.chance(Fault::Distrust).index(8);
-                self.servers[node].cut_when_cured |= !self.servers[node].node.pushes();
                 self.servers[node].node.undo(writes)
             }
         };
@@ -440,6 +439,13 @@ impl World {
             self.servers[node].sound_since = self.now;
             self.note_mishap(Mishap::NodeOverwritten { node });
             self.push_everything(node);
+            // Nodes that tell nobody that their data were replaced are noticed at the next look alone
+            // (GUARANTEES.md says so): their connections do not outlive it. Not even until they are masters
+            // again: an extension that finds its key living for long enough writes nothing, and a replica
+            // confirms it.
+            if !is_told {
+                self.reset_all(node);
+            }
         }
         self.plan_in(span, Happening::Mend(Mend::Cure(node)));
     }

@@ -55,7 +55,6 @@ impl World {
                 silent,
                 ahead,
                 sound_since,
-                cut_when_cured: false,
                 has_jumped: false,
             });
         }
@@ -238,7 +237,7 @@ impl World {
     }
 
     /// The node closes all of its connections.
-    fn reset_all(&mut self, node: NodeIndex) {
+    pub(super) fn reset_all(&mut self, node: NodeIndex) {
         for wire in 0..self.network.wires.len() {
             if self.network.wires[wire].node == node {
                 self.reset(wire);
@@ -320,9 +319,6 @@ impl World {
             }
             server.node.health = Health::Good;
             self.note_mishap(Mishap::NodeHealth { node, health: Health::Good });
-            if std::mem::take(&mut self.servers[node].cut_when_cured) {
-                self.reset_all(node);
-            }
         }
     }
 
