@@ -27,7 +27,7 @@ pub(crate) struct Alarm {
     steps: Option<fine::Steps>,
     stepped: bool,
     #[cfg(quorlock_stepped_clock)]
-    look: tokio::time::Interval,
+    look: Option<tokio::time::Interval>,
 }
 
 impl Alarm {
@@ -47,7 +47,7 @@ impl Alarm {
             steps,
             stepped: false,
             #[cfg(quorlock_stepped_clock)]
-            look: tokio::time::interval(crate::stepped::LOOK),
+            look: (clock == Clock::System).then(|| tokio::time::interval(crate::stepped::LOOK)),
         }
     }
 
@@ -85,8 +85,8 @@ impl Alarm {
         };
         self.stepped |= self.steps.as_ref().is_some_and(|steps| steps.poll(cx).is_ready());
         #[cfg(quorlock_stepped_clock)]
-        {
-            self.stepped |= self.look.poll_tick(cx).is_ready();
+        if let Some(look) = &mut self.look {
+            self.stepped |= look.poll_tick(cx).is_ready();
         }
         if coarse {
             self.coarse_at = None;

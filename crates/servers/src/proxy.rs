@@ -432,9 +432,9 @@ impl<'a> Lane<'a> {
             return Err(End::Truncated);
         }
         let written = match way {
-            Way::Split(piece) => {
+            Way::Split(_) => {
                 self.counts.add(Effect::Split);
-                in_pieces(bytes, piece.max(1), to).await
+                self.in_pieces(bytes, to).await
             }
             _ => to.write_all(bytes).await,
         };
@@ -442,17 +442,22 @@ impl<'a> Lane<'a> {
         self.swallows |= written.is_err();
         Ok(())
     }
-}
 
-async fn in_pieces(
-    bytes: &[u8],
-    piece: usize,
-    to: &mut (impl AsyncWrite + Unpin),
-) -> io::Result<()> {
-    for piece in bytes.chunks(piece) {
-        to.write_all(piece).await?;
-        to.flush().await?;
-        sleep(PAUSE).await;
+    /// For as long as it is to be so: byte by byte, what has been read could take a minute.
+    async fn in_pieces(
+        &self,
+        mut bytes: &[u8],
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<()> {
+        while let Way::Split(piece) = self.way()
+            && !bytes.is_empty()
+        {
+            let (piece, rest) = bytes.split_at(piece.clamp(1, bytes.len()));
+            to.write_all(piece).await?;
+            to.flush().await?;
+            sleep(PAUSE).await;
+            bytes = rest;
+        }
+        to.write_all(bytes).await
     }
-    Ok(())
 }

@@ -97,6 +97,12 @@ async fn what_is_delayed_comes_later_and_in_pieces_it_comes_whole() {
     lab.proxy.set(ToServer, Way::Split(1));
     assert_eq!(ask(&mut stream, "ECHO abcdef", 12).await, "$6\r\nabcdef\r\n");
     assert_eq!((lab.proxy.count(Effect::Delayed), lab.proxy.count(Effect::Split)), (1, 1));
+    // What is on its way in pieces of a byte, a millisecond apart, comes at once when that is over: here it
+    // would take a minute.
+    send(&mut stream, &format!("SET large {}", "x".repeat(60_000))).await;
+    lab.until("it comes in pieces", |lab| lab.proxy.count(Effect::Split) > 1).await;
+    lab.proxy.set(ToServer, Way::Open);
+    assert_eq!(read(&mut stream, 5).await, "+OK\r\n");
 }
 
 #[tokio::test]
