@@ -392,6 +392,7 @@ impl Watch {
         now: Reading,
         todo: &mut Todo,
     ) {
+        let late = self.rules.quarantine() / 2;
         let trust = self.node_mut(node);
         trust.step = Step::Rest;
         trust.marker = None;
@@ -419,7 +420,7 @@ impl Watch {
             }
             Err(failure) => return trust.refuse(failure),
         };
-        trust.note_run(&info, sent, now);
+        trust.note_run(&info, sent, now, late);
         if let Some(failure) = unsound(&info) {
             return trust.refuse(failure);
         }
@@ -841,7 +842,8 @@ impl Trust {
         self.standing = Standing::Refused(failure.executed());
     }
 
-    fn note_run(&mut self, info: &Info, sent: Reading, now: Reading) {
+    /// A clock that was heard `late` may have been read long before, and is asked for again.
+    fn note_run(&mut self, info: &Info, sent: Reading, now: Reading, late: Duration) {
         if self.run_id.as_deref() != Some(&*info.run_id) {
             if self.run_id.is_some() {
                 self.answered_before = self.answered;
@@ -850,11 +852,15 @@ impl Trust {
         }
         self.run_id = Some(info.run_id.clone());
         self.answered = Some(sent.boot());
-        self.clock = info.time_us.map(|time_us| (time_us, now.boot()));
+        let took = now.boot().as_nanos().saturating_sub(sent.boot().as_nanos());
+        let is_late = i64::try_from(late.as_nanos()).is_ok_and(|late| took > late);
+        let heard = info.time_us.filter(|_| !is_late);
+        self.clock = heard.map(|time_us| (time_us, now.boot()));
     }
 
     /// What its wall clock shows by now at least, if it was read lately. Reckoned from the hearing, not from the
-    /// sending: a floor by a clock that is ahead by a late answer could be above one that is set after it.
+    /// sending: a floor by a clock that is ahead by a late answer could be above one that is set after it. And
+    /// it is behind by no more than half of a quarantine, or it could be below one that was set before it.
     fn time_us(&self, now: Reading) -> Option<u64> {
         let (time_us, at) = self.clock?;
         let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;

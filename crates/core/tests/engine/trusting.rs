@@ -186,6 +186,8 @@ struct Scene {
     dead: NodeSet,
     /// An answer takes so long.
     late: i64,
+    /// For so long the client stands still when nodes have next said what they are, before it hears that.
+    stands_still: i64,
     /// What is asked about adoptions is not answered before [`Scene::hear_of_adoption`].
     slow_to_adopt: bool,
     kept_back: Vec<(usize, Vec<(Ticket, Command)>)>,
@@ -222,6 +224,7 @@ impl Scene {
             mute: NodeSet::default(),
             dead: NodeSet::default(),
             late: 0,
+            stands_still: 0,
             slow_to_adopt: false,
             kept_back: Vec::new(),
         }
@@ -263,6 +266,7 @@ impl Scene {
                     other => self.told.push(other),
                 }
             }
+            let greets = orders.values().flatten().any(|(_, order)| *order == Command::Greet);
             for (node, orders) in orders {
                 let adopts =
                     |(_, command): &(Ticket, Command)| matches!(command, Command::Adopt { .. });
@@ -276,6 +280,9 @@ impl Scene {
                 } else if !self.mute.contains(NodeId::new(node)) {
                     events.push(self.serve(node, orders));
                 }
+            }
+            if greets {
+                self.now += std::mem::take(&mut self.stands_still);
             }
         }
     }
@@ -977,6 +984,23 @@ fn a_floor_that_rests_on_the_clocks_of_few_is_told_of() {
         let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
         assert!(marker.floor > 0, "it has lost its counters");
         assert_eq!(few(&scene), expected.map(|clocks| (0, clocks)));
+    }
+}
+
+/// A client stands still between the reading of the clocks and the hearing, while nodes are adopted by another. What
+/// it heard is of ten seconds ago: a floor by that could be below one that was set meanwhile.
+#[test]
+fn a_floor_rests_on_no_clock_that_was_heard_late() {
+    let mut scene = Scene::with(rules(RestartGuard::Strict));
+    scene.acquire(1, Wait::Forever);
+    let mut late = Scene::with(rules(RestartGuard::Strict));
+    (late.servers, late.now, late.stands_still) = (scene.servers, 5 * SECOND, 10 * SECOND);
+    late.acquire(1, Wait::Forever);
+    late.pass(QUARANTINE);
+    for server in &late.servers {
+        let marker = Marker::parse(server.marker.as_ref().unwrap()).unwrap();
+        let least = at(15 * SECOND).real_ns() / 1000 + 2 * 3600 * 1_000_000;
+        assert!(i64::try_from(marker.floor).unwrap() >= least, "{marker}");
     }
 }
 
