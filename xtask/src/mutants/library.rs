@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use quorlock_servers::REQUIRE_VARIABLE;
+
 use super::{TIME_OUT, in_time, output};
 use crate::special::{MUTANTS, is_called};
 
@@ -19,6 +21,11 @@ const TESTS: &[&str] = &[
     "cancel",
     "waking",
     "errors",
+    "secrets",
+    "login",
+    "fencing",
+    "send",
+    "blocking",
     "locking",
     "conformance",
     "faults",
@@ -33,8 +40,7 @@ pub(super) struct Row {
     by: Option<(String, String)>,
 }
 
-/// Builds the tests, sees that they pass, and runs them with each mistake until one fails. Those that say
-/// that they are skipped see nothing.
+/// Builds the tests, sees that they pass, and runs them with each mistake until one fails.
 pub(super) fn examine(workspace: &Path) -> Result<Vec<Row>, String> {
     // Of the whole workspace, for with one package alone those of others would be built with other features.
     let mut build = vec!["test", "--workspace", "--no-run", "--lib", "--test", "cancellation"];
@@ -71,6 +77,9 @@ pub(super) fn examine(workspace: &Path) -> Result<Vec<Row>, String> {
         let by = failing(Some(mutant))?;
         rows.push(Row { mutant: mutant.to_owned(), layer: layer.to_owned(), by });
     }
+    if rows.is_empty() {
+        return Err("the sweep lists no mistakes".to_owned());
+    }
     Ok(rows)
 }
 
@@ -81,7 +90,7 @@ fn failing_test(
     mutant: Option<&str>,
 ) -> Result<Option<String>, String> {
     let mut run = Command::new(program);
-    run.current_dir(workspace.join("crates/quorlock"));
+    run.current_dir(workspace.join("crates/quorlock")).env(REQUIRE_VARIABLE, "1");
     if let Some(mutant) = mutant {
         run.env("QUORLOCK_MUTANT", mutant);
     }

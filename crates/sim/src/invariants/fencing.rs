@@ -2,6 +2,7 @@
 //! turns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use quorlock_core::marker::Marker;
 use quorlock_core::{Answer, Command, Counter, Key, LockId, Token};
@@ -39,10 +40,14 @@ pub(crate) struct Fencing {
     lost: BTreeSet<NodeIndex>,
     /// By how much each node's clock has been set in all.
     set: Vec<Time>,
-    /// A floor may be too low: it rests on few clocks (the client has said so), and clocks do not agree; a
-    /// clock was set by so much that it does not agree with what it showed when an earlier floor was set; or
-    /// an earlier floor came from a clock that is ahead of those that this one rests on.
+    /// A clock was set by so much that it does not agree with what it showed when a floor was set.
     is_low: bool,
+    /// Where clocks do not agree: the marker that each client has last written to each node; those whose
+    /// floors may be too low, since they rest on few clocks (the client has said so), or an earlier floor on
+    /// others; and the lowest of these floors that a node has taken.
+    written: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
+    doubtful: BTreeSet<Arc<str>>,
+    lowest: Option<u64>,
     /// What a resource has accepted last, and of whom.
     accepted: BTreeMap<Key, (u64, GuardId)>,
 }
@@ -58,6 +63,9 @@ impl Fencing {
             lost: BTreeSet::new(),
             set: vec![0; nodes],
             is_low: false,
+            written: BTreeMap::new(),
+            doubtful: BTreeSet::new(),
+            lowest: None,
             accepted: BTreeMap::new(),
         }
     }
@@ -95,17 +103,26 @@ impl Fencing {
                     (fence, _) => Err(format!("{id} has the fence {fence:?}, as nobody asked")),
                 }
             }
+            Fact::Ordered { client, node, command: Command::Mark { text, .. }, .. } => {
+                if do_not_agree(view) {
+                    self.written.insert((*client, *node), text.clone());
+                    if rests_on_some(floor(text), view) {
+                        self.doubtful.insert(text.clone());
+                    }
+                }
+                Ok(())
+            }
             Fact::Executed { command: Command::Mark { text, .. }, answer, .. } => {
-                if **answer == Answer::Marked {
-                    self.marked(text, view);
+                if **answer == Answer::Marked && self.doubtful.contains(text) {
+                    self.lowest = self.lowest.into_iter().chain([floor(text)]).min();
                 }
                 Ok(())
             }
             Fact::Executed { node, command, answer, .. } => {
                 self.executed(*node, command, answer, view)
             }
-            Fact::FloorOfFew { .. } => {
-                self.is_low |= do_not_agree(view);
+            Fact::FloorOfFew { client, node } => {
+                self.doubtful.extend(self.written.get(&(*client, *node)).cloned());
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
@@ -129,26 +146,13 @@ impl Fencing {
         }
     }
 
-    /// A floor that is as high as if it rested on as many clocks as it must, not on all, and that is below a
-    /// fence which was shown: nodes' clocks do not agree, and those of an earlier floor were others.
-    fn marked(&mut self, marker: &str, view: &View<'_>) {
-        let floor = Marker::parse(marker).map_or(0, |marker| marker.floor);
-        let clocks = clocks(view);
-        let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
-        let read_before = READ_BEFORE.min(view.quarantine / 2);
-        let is_under = |clock: &&Time| **clock - read_before + ahead <= floor.cast_signed() * US;
-        let (under, needed) = (clocks.iter().filter(is_under).count(), view.quorum.needed() + 1);
-        self.is_low |= do_not_agree(view)
-            && (needed..view.quorum.nodes()).contains(&under)
-            && self.shown.values().any(|shown| *shown > floor);
-    }
-
-    /// More is lost than the order of fences rests on. As long as any two quorums have a node in common that
-    /// has its own counters, it rests on no floor.
-    fn is_beyond(&self, view: &View<'_>) -> bool {
+    /// More is lost than the order of fences rests on, up to this one. As long as any two quorums have a node in
+    /// common that has its own counters, it rests on no floor.
+    fn is_beyond(&self, fence: u64, view: &View<'_>) -> bool {
         let (nodes, needed) = (view.quorum.nodes(), view.quorum.needed());
         let (lost, in_common) = (self.lost.len(), 2 * needed - nodes);
-        lost > view.spare_counters || self.is_low && lost >= in_common
+        let is_low = self.is_low || self.lowest.is_some_and(|lowest| lowest < fence);
+        lost > view.spare_counters || is_low && lost >= in_common
     }
 
     fn shown_for(&self, key: &Key) -> u64 {
@@ -180,7 +184,7 @@ impl Fencing {
         } else {
             return Ok(());
         };
-        if self.is_beyond(view) {
+        if self.is_beyond(fence.max(before), view) {
             counts.add(Count::FencesLost);
             return Ok(());
         }
@@ -234,11 +238,25 @@ impl Fencing {
             self.accepted.insert(key.clone(), (fence, id));
         } else if fence < largest {
             counts.add(Count::FencedOff);
-        } else if of != id && !self.is_beyond(view) {
+        } else if of != id && !self.is_beyond(fence, view) {
             return Err(format!("{key} is written to by {of} and by {id}, with one fence"));
         }
         Ok(())
     }
+}
+
+fn floor(marker: &str) -> u64 {
+    Marker::parse(marker).map_or(0, |marker| marker.floor)
+}
+
+/// A floor is as high as if it rested on as many clocks as it must, but not on all: an earlier one may have
+/// rested on others.
+fn rests_on_some(floor: u64, view: &View<'_>) -> bool {
+    let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
+    let read_before = READ_BEFORE.min(view.quarantine / 2);
+    let is_under = |clock: &Time| *clock - read_before + ahead <= floor.cast_signed() * US;
+    let under = clocks(view).into_iter().filter(is_under).count();
+    (view.quorum.needed() + 1..view.quorum.nodes()).contains(&under)
 }
 
 /// What the nodes' clocks show.

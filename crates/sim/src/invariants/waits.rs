@@ -78,6 +78,7 @@ impl Waits {
             // The adoption has ended with the marker. A later one has begun later.
             Fact::Standing { client, node, standing: Standing::Trusted } => {
                 self.adoptions.remove(&(*client, *node));
+                self.heard.remove(&(*client, *node));
             }
             Fact::TurnOver { client } => {
                 let mut heard = self.heard.split_off(&(*client, 0));
