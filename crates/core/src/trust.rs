@@ -152,6 +152,8 @@ pub(crate) struct Trust {
     first: Option<(u64, BootTime)>,
     /// Its wall clock in microseconds, when it was asked.
     clock: Option<(i64, BootTime)>,
+    /// It was heard long after it was asked for.
+    is_clock_late: bool,
     /// The adoption when it was seen first: its text, its age, and when.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
     /// How long its quarantine lasts is not known yet: it is no longer than its standing says.
@@ -696,7 +698,7 @@ impl Watch {
         trust.due = Some(now.after(GATHER_FOR));
         for other in self.quorum.node_ids() {
             let trust = self.node_mut(other);
-            if other != node && trust.time_us(now).is_none() && trust.step == Step::Rest {
+            if other != node && !trust.has_told_time(now) && trust.step == Step::Rest {
                 trust.greet(other, todo);
             }
         }
@@ -715,7 +717,7 @@ impl Watch {
             if is_gathering
                 && (is_due
                     || nobody_is_asked
-                    || self.times_beside(node, now).count() >= self.clocks_needed())
+                    || self.clocks_beside(node, now) >= self.clocks_needed())
             {
                 self.mark(node, now, todo);
             }
@@ -725,6 +727,12 @@ impl Watch {
     /// The clocks of how many other nodes go into a floor.
     fn clocks_needed(&self) -> usize {
         self.quorum.needed().min(self.quorum.nodes() - 1)
+    }
+
+    /// How many of the others have told the time.
+    fn clocks_beside(&self, node: NodeId, now: Reading) -> usize {
+        let others = self.quorum.node_ids().filter(|other| *other != node);
+        others.filter(|other| self.node(*other).has_told_time(now)).count()
     }
 
     fn times_beside(&self, node: NodeId, now: Reading) -> impl Iterator<Item = u64> {
@@ -738,7 +746,7 @@ impl Watch {
     /// would set a lower one next.)
     fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let own = self.node(node).time_us(now);
-        let clocks = self.times_beside(node, now).count();
+        let clocks = self.clocks_beside(node, now);
         let is_few = clocks < self.clocks_needed();
         let others = self.times_beside(node, now).filter(|_| !mutant!(FloorFromOwnClock));
         let latest = others.chain(own).max();
@@ -812,6 +820,7 @@ impl Trust {
             answered_before: None,
             first: None,
             clock: None,
+            is_clock_late: false,
             adopted: None,
             is_guess: false,
             step: Step::Rest,
@@ -854,18 +863,23 @@ impl Trust {
         self.answered = Some(sent.boot());
         let took = now.boot().as_nanos().saturating_sub(sent.boot().as_nanos());
         let is_late = i64::try_from(late.as_nanos()).is_ok_and(|late| took > late);
-        let heard = info.time_us.filter(|_| !is_late);
-        self.clock = heard.map(|time_us| (time_us, now.boot()));
+        self.clock = info.time_us.map(|time_us| (time_us, now.boot()));
+        self.is_clock_late = is_late;
     }
 
     /// What its wall clock shows by now at least, if it was read lately. Reckoned from the hearing, not from the
-    /// sending: a floor by a clock that is ahead by a late answer could be above one that is set after it. And
-    /// it is behind by no more than half of a quarantine, or it could be below one that was set before it.
+    /// sending: a floor by a clock that is ahead by a late answer could be above one that is set after it.
     fn time_us(&self, now: Reading) -> Option<u64> {
         let (time_us, at) = self.clock?;
         let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;
         let fresh = i64::try_from(FRESH.as_micros()).is_ok_and(|fresh| passed <= fresh);
         u64::try_from(time_us.saturating_add(passed)).ok().filter(|_| fresh)
+    }
+
+    /// Its wall clock is known well enough for a floor: behind by no more than half of a quarantine, or a floor
+    /// by it could be below one that was set before. A late one is a bound all the same, though a weak one.
+    fn has_told_time(&self, now: Reading) -> bool {
+        !self.is_clock_late && self.time_us(now).is_some()
     }
 
     fn greet(&mut self, node: NodeId, todo: &mut Todo) {
@@ -921,6 +935,7 @@ impl Trust {
         self.answered = self.answered.filter(|at| ago(at) < quarantine);
         self.answered_before = self.answered_before.filter(|at| ago(at) < quarantine);
         self.clock = self.clock.filter(|_| self.time_us(now).is_some());
+        self.is_clock_late &= self.clock.is_some();
         if let Some((at_first, at)) = &mut self.first {
             // What has run for long enough is old enough.
             let long = i64::try_from(quarantine.as_nanos()).unwrap_or(i64::MAX);

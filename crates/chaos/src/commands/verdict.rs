@@ -200,7 +200,7 @@ mod tests {
         let alone = Run { alone: Some((1500 * MS, 3000 * MS)), ..Run::default() };
         let runs = [alone, Run::default()];
         assert_eq!(excuses(&runs, &[], true, 3001), [true]);
-        assert_eq!(excuses(&runs, &[], true, 3000 + DYING / MS + 1), [false]);
+        assert_eq!(excuses(&runs, &[], true, 3000 + AWAKENING / MS + 1), [false]);
     }
 
     #[test]
