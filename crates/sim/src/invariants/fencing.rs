@@ -45,7 +45,7 @@ pub(crate) struct Fencing {
     /// Where clocks do not agree: the marker that each client has last written to each node; those whose
     /// floors may be too low, since they rest on few clocks (the client has said so), or an earlier floor on
     /// others; and the lowest of these floors that a node has taken.
-    written: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
+    marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
     doubtful: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
     /// What a resource has accepted last, and of whom.
@@ -63,7 +63,7 @@ impl Fencing {
             lost: BTreeSet::new(),
             set: vec![0; nodes],
             is_low: false,
-            written: BTreeMap::new(),
+            marks: BTreeMap::new(),
             doubtful: BTreeSet::new(),
             lowest: None,
             accepted: BTreeMap::new(),
@@ -105,7 +105,7 @@ impl Fencing {
             }
             Fact::Ordered { client, node, command: Command::Mark { text, .. }, .. } => {
                 if do_not_agree(view) {
-                    self.written.insert((*client, *node), text.clone());
+                    self.marks.insert((*client, *node), text.clone());
                     if rests_on_some(floor(text), view) {
                         self.doubtful.insert(text.clone());
                     }
@@ -122,7 +122,7 @@ impl Fencing {
                 self.executed(*node, command, answer, view)
             }
             Fact::FloorOfFew { client, node } => {
-                self.doubtful.extend(self.written.get(&(*client, *node)).cloned());
+                self.doubtful.extend(self.marks.get(&(*client, *node)).cloned());
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
