@@ -32,8 +32,8 @@ pub enum Mutant {
 }
 
 /// Every mistake: its name, the layer it is made in, and whether the cancellation sweep must catch it, as it
-/// has been seen to. Of the others it is told whether it does; they need real connections, clocks that go on
-/// by themselves, or have not been measured.
+/// has been seen to. The others need real connections, or clocks that go on by themselves: docs/proof.md says
+/// what sees them.
 pub const ALL: &[(&str, &str, Mutant, bool)] = &[
     ("a clock read before the events are taken", "driver", Mutant::CachedNow, false),
     ("an attempt begun before all is done", "driver", Mutant::BeginAtOnce, false),
