@@ -35,7 +35,7 @@ pub(crate) use self::watch::Gone;
 use self::watch::Watch;
 use super::guardian::clock::Moment;
 use super::guardian::course::Course;
-pub(crate) use super::guardian::course::{Deadlines, KilledBy};
+pub(crate) use super::guardian::course::{Deadlines, Killed, KilledBy};
 use super::guardian::family::Strangers;
 use super::guardian::wire::{Channel, Message};
 
@@ -104,11 +104,9 @@ pub(crate) enum How {
         /// Its number.
         signal: i32,
     },
-    /// The guardian ended it: a deadline passed or [`Child::terminate`] was called.
-    Killed {
-        /// What it took.
-        by: KilledBy,
-    },
+    /// The guardian ended it, or the keeper in its place: a deadline passed or [`Child::terminate`] was
+    /// called.
+    Killed(Killed),
     /// The guardian was killed, or stopped past the deadline, and the keeper ended the command.
     Unguarded,
     /// It was never started.

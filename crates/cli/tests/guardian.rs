@@ -211,8 +211,8 @@ mod keeper {
                     self.write(&format!("signaled {signal}"));
                     byte(128 + signal)
                 }
-                How::Killed { by } => {
-                    let by = if by == KilledBy::Term { "term" } else { "kill" };
+                How::Killed(killed) => {
+                    let by = if killed.by == KilledBy::Term { "term" } else { "kill" };
                     self.write(&format!("killed {by}"));
                     79
                 }
@@ -318,6 +318,7 @@ const TESTS: &[Test] = tests![
     what_forks_in_another_group_does_not_outlive_a_stopped_guardian,
     who_cannot_look_does_not_say_that_nobody_is_left,
     a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines,
+    a_kill_in_a_stopped_guardians_place_is_told_although_the_lock_lives_on,
     the_guardian_goes_by_another_name_and_hears_no_signal,
     a_proof_of_loss_ends_the_command_before_its_deadline,
     a_dropped_child_is_ended,
@@ -633,6 +634,23 @@ fn a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines() {
     kill(guardian, Signal::CONT);
     assert_eq!(run.code(), 128 + 9);
     assert_eq!(run.event("signaled").words[0], "9");
+    run.nobody_is_left();
+}
+
+/// The keeper killed the command while the guardian stood still; an extension came too late for the command.
+fn a_kill_in_a_stopped_guardians_place_is_told_although_the_lock_lives_on() {
+    let lease = ["--term", "2500", "--kill", "2500"];
+    let renewed = ["--renew-every", "3000", "--renew-times", "1"];
+    let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);
+    let family = run.family_of(2);
+    let guardian = run.guardian();
+    kill(guardian, Signal::STOP);
+    let is_dead = |pid| !procfs::process(pid).is_some_and(|process| process.alive);
+    wait_for("the command's death", || family.iter().all(|process| is_dead(process.pid)));
+    run.events("deadlines", 2);
+    kill(guardian, Signal::CONT);
+    assert_eq!(run.code(), 79);
+    assert_eq!(run.event("killed").words[0], "kill");
     run.nobody_is_left();
 }
 

@@ -155,6 +155,35 @@ fn no_extension_in_time() {
     }
 }
 
+/// The nodes answer again when the command has been asked to end, and the lock lives on: what is told is why
+/// the command was asked.
+#[test]
+fn an_extension_after_sigterm_does_not_change_the_cause() {
+    let Some(lab) = lab("an_extension_after_sigterm_does_not_change_the_cause") else { return };
+    let stays =
+        "exec 2>/dev/null; trap 'echo > asked; while [ ! -e go ]; do sleep 0.01; done; exit 0' TERM
+        echo > up; while :; do sleep 0.01; done";
+    let mut run = lab.quorlock(&["run", "k", "--ttl", "10s", "--json", "--", "sh", "-c", stays]);
+    let told = fs::File::create(lab.path("told")).unwrap();
+    let mut keeper = Running(run.stdout(Stdio::null()).stderr(told).spawn().unwrap());
+    lab.await_file("up");
+    let extensions = || {
+        let told = fs::read_to_string(lab.path("told")).unwrap();
+        told.matches(r#""event":"extended""#).count()
+    };
+    lab.nodes[..2].iter().for_each(|node| node.pause().unwrap());
+    lab.await_file("asked");
+    let before = extensions();
+    lab.nodes[..2].iter().for_each(|node| node.resume().unwrap());
+    eventually("the lock is extended", || (extensions() > before).then_some(()));
+    fs::write(lab.path("go"), "").unwrap();
+    let status = eventually("quorlock ends", || keeper.0.try_wait().unwrap());
+    let stderr = fs::read(lab.path("told")).unwrap();
+    let output = Output { status, stdout: Vec::new(), stderr };
+    lost_because(&output, "expired");
+    assert_eq!(lab.holders_of("k"), 0, "given back");
+}
+
 #[test]
 fn the_longest_hold_is_over() {
     for command in [PLAIN, IN_ANOTHER_GROUP] {

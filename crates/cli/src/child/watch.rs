@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
 
 use super::super::guardian::clock::{Alarm, Moment};
-use super::super::guardian::course::Ending;
+use super::super::guardian::course::{Ending, Killed, KilledBy};
 use super::super::guardian::family::{Family, Strangers};
 use super::super::guardian::mutants::{Mutant, is_active};
 use super::super::guardian::terminal::Terminal;
@@ -46,7 +46,15 @@ struct Guarded {
     program: OsString,
 }
 
-/// The guardian should have killed all of the command. Times of the boot clock, in nanoseconds.
+/// The guardian's silence, once it should have killed all of the command.
+#[derive(Default)]
+struct Silence {
+    overdue: Option<Overdue>,
+    /// The keeper has killed the command in its place; and whether for a clock that jumped.
+    killed: Option<bool>,
+}
+
+/// Times of the boot clock, in nanoseconds.
 struct Overdue {
     /// Then there is no more patience with it.
     until: u64,
@@ -111,7 +119,7 @@ impl Watch {
 
     fn listen(&mut self, guarded: &mut Guarded) -> LastWord {
         let alarm = Alarm::new();
-        let mut overdue = None;
+        let mut silence = Silence::default();
         loop {
             let event = match self.listener.next() {
                 Next::Message(Message::Started { group }) => {
@@ -120,10 +128,12 @@ impl Watch {
                 }
                 Next::Message(Message::Stopped { signal }) => ChildEvent::Stopped { signal },
                 Next::Message(Message::Continued) => ChildEvent::Continued,
-                Next::Message(message) => return last_word(message, &guarded.program),
+                Next::Message(message) => {
+                    return last_word(silence.corrected(message), &guarded.program);
+                }
                 Next::Closed => return LastWord::None,
                 Next::Nothing => {
-                    let Some(until) = self.patience(&guarded.family, &mut overdue) else {
+                    let Some(until) = self.patience(&guarded.family, &mut silence) else {
                         return LastWord::None;
                     };
                     alarm.wait(until, &[self.listener.as_fd(), self.woken.as_fd()]);
@@ -142,14 +152,15 @@ impl Watch {
     /// SIGKILL itself, again and again, which does no harm if the guardian has sent it; long after, the
     /// guardian must be stopped and there is no more patience. That is counted from when the keeper
     /// notices: after a suspend the two wake up together.
-    fn patience(&self, family: &Family, overdue: &mut Option<Overdue>) -> Option<Moment> {
+    fn patience(&self, family: &Family, silence: &mut Silence) -> Option<Moment> {
         let now = Moment::now();
         let help_at = self.shared.course().kill_at().after(HELP_NS);
         if !help_at.has_come(now) {
-            *overdue = None;
+            silence.overdue = None;
             return Some(help_at);
         }
-        let overdue = overdue.get_or_insert(Overdue {
+        silence.killed.get_or_insert(help_at.has_jumped(now));
+        let overdue = silence.overdue.get_or_insert(Overdue {
             until: now.boot_ns.saturating_add(GIVE_UP_NS),
             again_at: now.boot_ns,
             pause: AGAIN_MIN_NS,
@@ -218,11 +229,23 @@ impl Watch {
     }
 }
 
+impl Silence {
+    /// A guardian that was stopped does not know that the keeper killed the command in its place, if the
+    /// lock was extended after that.
+    fn corrected(&self, word: Message) -> Message {
+        let was_killed = word == Message::Ended(Ending::Signaled { signal: Signal::KILL.as_raw() });
+        match self.killed {
+            Some(jumped) if was_killed => Message::Killed(Killed { by: KilledBy::Kill, jumped }),
+            _ => word,
+        }
+    }
+}
+
 fn last_word(word: Message, program: &OsString) -> LastWord {
     LastWord::Over(match word {
         Message::Ended(Ending::Exited { code }) => How::Exited { code },
         Message::Ended(Ending::Signaled { signal }) => How::Signaled { signal },
-        Message::Killed { by } => How::Killed { by },
+        Message::Killed(killed) => How::Killed(killed),
         Message::Broken { errno } => {
             let error = io::Error::from_raw_os_error(errno);
             return LastWord::Broken(How::NotStarted(error.into()));

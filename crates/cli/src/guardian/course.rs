@@ -2,7 +2,7 @@
 //!
 //! There are four reasons to end a command that has not ended by itself: its time is up, the lock
 //! is lost, the keeper is dead, or the user asked twice. The first three are the lock's
-//! and make the result [`Killed`](Message::Killed); the last is the user's and leaves the
+//! and make the result [`Killed`]; the last is the user's and leaves the
 //! command's own ending. A fifth is housekeeping: what outlives the command has no lock any more.
 //!
 //! The keeper has a course as well, told the same words: by it, it knows when a guardian that does
@@ -51,6 +51,15 @@ pub(crate) enum Ending {
     },
 }
 
+/// How a command was ended for the lock's sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Killed {
+    /// What it took.
+    pub(crate) by: KilledBy,
+    /// Only the wall clock had reached the deadline: it was set ahead, or the machine stood still.
+    pub(crate) jumped: bool,
+}
+
 /// What it took to end a command whose time was up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KilledBy {
@@ -67,8 +76,8 @@ pub(crate) struct Course {
     /// The lock is lost or the keeper dead: there is nothing left to extend.
     sealed: bool,
     stage: Stage,
-    /// It was told to end for the lock's sake before it ended.
-    revoked: bool,
+    /// It was told to end for the lock's sake before it ended; and whether for a clock that jumped.
+    revoked: Option<bool>,
     user_terms: u32,
     ending: Option<Ending>,
     leftovers_until: Moment,
@@ -88,7 +97,7 @@ impl Course {
             deadlines,
             sealed: false,
             stage: Stage::Running,
-            revoked: false,
+            revoked: None,
             user_terms: 0,
             ending: None,
             leftovers_until: Moment::NEVER,
@@ -144,7 +153,7 @@ impl Course {
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;
-            self.revoked = true;
+            self.revoke(self.kill_at(), now);
         }
         // No validity hangs on this one, so the wall clock has no say.
         self.leftovers_until = Moment { real_ns: NEVER_NS, ..now.after(LEFTOVERS_NS) };
@@ -161,16 +170,25 @@ impl Course {
         let up = self.kill_at().has_come(now);
         if self.stage != Stage::Forced && (up || user || self.leftovers_until.has_come(now)) {
             self.stage = Stage::Forced;
-            self.revoked |= up && self.ending.is_none();
+            if up && self.ending.is_none() {
+                self.revoke(self.kill_at(), now);
+            }
             return Some(Signal::KILL);
         }
         let up = self.deadlines.term.has_come(now);
         if self.stage == Stage::Running && (up || self.ending.is_some()) {
             self.stage = Stage::Asked;
-            self.revoked |= self.ending.is_none();
+            if self.ending.is_none() {
+                self.revoke(self.deadlines.term, now);
+            }
             return Some(Signal::TERM);
         }
         None
+    }
+
+    /// The first time counts: what becomes of the lock after that is not why the command was ended.
+    fn revoke(&mut self, deadline: Moment, now: Moment) {
+        self.revoked.get_or_insert(deadline.has_jumped(now));
     }
 
     /// Whether the time for asking is over.
@@ -199,7 +217,10 @@ impl Course {
             Stage::Running | Stage::Asked => KilledBy::Term,
             Stage::Forced => KilledBy::Kill,
         };
-        if self.revoked { Message::Killed { by } } else { Message::Ended(ending) }
+        match self.revoked {
+            Some(jumped) => Message::Killed(Killed { by, jumped }),
+            None => Message::Ended(ending),
+        }
     }
 }
 
@@ -213,6 +234,8 @@ mod tests {
 
     const DEADLINES: Deadlines = Deadlines { term: at(100), kill: at(200) };
     const ZERO: Ending = Ending::Exited { code: 0 };
+    const TERMED: Message = Message::Killed(Killed { by: KilledBy::Term, jumped: false });
+    const KILLED: Message = Message::Killed(Killed { by: KilledBy::Kill, jumped: false });
 
     /// The wall clock is ahead of the boot clock by a million.
     const fn at(boot_ns: u64) -> Moment {
@@ -237,8 +260,7 @@ mod tests {
         let mut course = Course::new(DEADLINES);
         assert_eq!(course.due(at(1_000)), Some(Signal::KILL));
         assert_eq!(course.due(at(1_000)), None);
-        let killed = Message::Killed { by: KilledBy::Kill };
-        assert_eq!(course.result(Ending::Signaled { signal: 9 }), killed);
+        assert_eq!(course.result(Ending::Signaled { signal: 9 }), KILLED);
     }
 
     #[test]
@@ -259,7 +281,19 @@ mod tests {
         let mut course = Course::new(DEADLINES);
         assert_eq!(course.due(at(100)), Some(Signal::TERM));
         course.ended(ZERO, at(110));
-        assert_eq!(course.result(ZERO), Message::Killed { by: KilledBy::Term });
+        assert_eq!(course.result(ZERO), TERMED);
+    }
+
+    #[test]
+    fn a_later_extension_does_not_change_why_the_command_was_ended() {
+        for (now, jumped) in [(at(100), false), (Moment { boot_ns: 10, ..at(100) }, true)] {
+            let mut course = Course::new(DEADLINES);
+            assert_eq!(course.due(now), Some(Signal::TERM));
+            course.set(Deadlines { term: at(1_100), kill: at(1_200) });
+            course.ended(ZERO, now.after(20));
+            let killed = Killed { by: KilledBy::Term, jumped };
+            assert_eq!(course.result(ZERO), Message::Killed(killed));
+        }
     }
 
     #[test]
@@ -310,10 +344,9 @@ mod tests {
                 course.ended(ending, now);
                 course.result(ending)
             };
-            assert_eq!(result(killed, at(200)), Message::Killed { by: KilledBy::Kill });
+            assert_eq!(result(killed, at(200)), KILLED);
             // Before that it was somebody else, and an ending of its own stays its own.
-            let before =
-                if asked { Message::Killed { by: KilledBy::Term } } else { Message::Ended(killed) };
+            let before = if asked { TERMED } else { Message::Ended(killed) };
             assert_eq!(result(killed, at(199)), before);
             if !asked {
                 assert_eq!(result(ZERO, at(200)), Message::Ended(ZERO));

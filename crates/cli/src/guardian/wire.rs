@@ -21,7 +21,7 @@ use rustix::net::{
 use rustix::stdio;
 
 use super::clock::Moment;
-use super::course::{Deadlines, Ending, KilledBy};
+use super::course::{Deadlines, Ending, Killed, KilledBy};
 
 /// One message, of any of the conversations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) enum Message {
     /// Guardian: the command ended, and nothing of it is left.
     Ended(Ending),
     /// Guardian: the command was ended for the lock's sake, and nothing of it is left.
-    Killed { by: KilledBy },
+    Killed(Killed),
 }
 
 /// What [`Channel::next`] found.
@@ -181,8 +181,8 @@ impl Message {
             Self::Continued => (10, 0, [0; 5]),
             Self::Ended(Ending::Exited { code }) => (11, code, [0; 5]),
             Self::Ended(Ending::Signaled { signal }) => (12, signal, [0; 5]),
-            Self::Killed { by: KilledBy::Term } => (13, 0, [0; 5]),
-            Self::Killed { by: KilledBy::Kill } => (14, 0, [0; 5]),
+            Self::Killed(Killed { by: KilledBy::Term, jumped }) => (13, i32::from(jumped), [0; 5]),
+            Self::Killed(Killed { by: KilledBy::Kill, jumped }) => (14, i32::from(jumped), [0; 5]),
         };
         let mut frame = [0; FRAME];
         frame[..4].copy_from_slice(&u32::to_ne_bytes(kind));
@@ -218,8 +218,8 @@ impl Message {
             10 => Self::Continued,
             11 => Self::Ended(Ending::Exited { code: int }),
             12 => Self::Ended(Ending::Signaled { signal: int }),
-            13 => Self::Killed { by: KilledBy::Term },
-            14 => Self::Killed { by: KilledBy::Kill },
+            13 => Self::Killed(Killed { by: KilledBy::Term, jumped: int != 0 }),
+            14 => Self::Killed(Killed { by: KilledBy::Kill, jumped: int != 0 }),
             _ => return None,
         })
     }
@@ -273,8 +273,8 @@ mod tests {
             Message::Continued,
             Message::Ended(Ending::Exited { code: 255 }),
             Message::Ended(Ending::Signaled { signal: 9 }),
-            Message::Killed { by: KilledBy::Term },
-            Message::Killed { by: KilledBy::Kill },
+            Message::Killed(Killed { by: KilledBy::Term, jumped: true }),
+            Message::Killed(Killed { by: KilledBy::Kill, jumped: false }),
         ];
         let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
         let (left, mut right) = (Channel::new(left), Channel::new(right));

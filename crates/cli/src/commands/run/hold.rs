@@ -51,12 +51,12 @@ impl Keeper<'_> {
                 return ExitCode::Internal;
             }
         };
-        let killed_by = match watched {
-            Watched::Over { how: How::Killed { by }, .. } => Some(by),
+        let killed = match watched {
+            Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
         // The guardian acts before the end, so the cause may not be known yet.
-        let to_come = killed_by.map(|_| self.plan.cause_to_come(since, told.deadlines));
+        let to_come = killed.map(|killed| self.plan.cause_to_come(since, killed));
         let lost = lease.loss().or(to_come);
         let Watched::Over { how, gone } = watched else {
             self.leave();
@@ -75,11 +75,12 @@ impl Keeper<'_> {
             _ if lost.is_some() => {
                 // In the place of a dead or stopped guardian it is the keeper that kills, and does not ask first.
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
-                lost.into_iter().for_each(|cause| self.say_lost(cause, killed_by.or(by)));
+                let by = killed.map(|killed| killed.by).or(by);
+                lost.into_iter().for_each(|cause| self.say_lost(cause, by));
                 let _ = lease.give_back(gone).await;
                 return ExitCode::Lost;
             }
-            How::Unguarded | How::Killed { .. } => {
+            How::Unguarded | How::Killed(_) => {
                 let message =
                     "the guardian process was killed or stopped, so the command was killed";
                 let event = json!({ "event": "unguarded", "key": self.args.key });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorlock::{Guard, LossCause};
 
 use crate::args::{GuardMode, Run, WaitArg};
-use crate::child::Deadlines;
+use crate::child::{Deadlines, Killed};
 use crate::guardian::clock::{Moment, NEVER_NS, boot_ns};
 use crate::guardian::mutants::{Mutant, is_active};
 use crate::options::{self, File, Refused};
@@ -96,10 +96,9 @@ impl Plan {
     }
 
     /// Why the command was ended before the lock was lost: what would have ended it by itself.
-    pub(super) fn cause_to_come(&self, since: u64, deadlines: Deadlines) -> LossCause {
-        let now = boot_ns();
-        let held = Duration::from_nanos(now.saturating_sub(since));
-        if now < deadlines.term.boot_ns {
+    pub(super) fn cause_to_come(&self, since: u64, killed: Killed) -> LossCause {
+        let held = Duration::from_nanos(boot_ns().saturating_sub(since));
+        if killed.jumped {
             LossCause::ClockJumped
         } else if held + self.ttl > self.max_hold {
             LossCause::HoldLimit
