@@ -35,7 +35,7 @@ pub(crate) use self::watch::Gone;
 use self::watch::Watch;
 use super::guardian::clock::Moment;
 use super::guardian::course::Course;
-pub(crate) use super::guardian::course::{Deadlines, Killed, KilledBy};
+pub(crate) use super::guardian::course::{Deadlines, Killed, KilledBy, Why};
 use super::guardian::family::Strangers;
 use super::guardian::wire::{Channel, Message};
 
@@ -107,7 +107,7 @@ pub(crate) enum How {
     /// The guardian ended it, or the keeper in its place: a deadline passed or [`Child::terminate`] was
     /// called.
     Killed(Killed),
-    /// The guardian was killed, or stopped past the deadline, and the keeper ended the command.
+    /// The guardian was killed, or is stopped for good, and the keeper ended what was left.
     Unguarded,
     /// It was never started.
     NotStarted(SpawnError),

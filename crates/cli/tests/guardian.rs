@@ -562,8 +562,8 @@ fn is_replaced_at_the_deadline(script: &str) {
     wait_for("the command's death", || family.iter().all(|process| is_dead(process.pid)));
     let (_, kill_at) = run.deadlines();
     assert!((kill_at..kill_at + ENDED).contains(&boot_ns()));
-    assert_eq!(run.code(), 70);
-    run.event("unguarded");
+    assert_eq!(run.code(), 79);
+    assert_eq!(run.event("killed").words[0], "kill");
     run.nobody_is_left();
 }
 
@@ -592,7 +592,7 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     // Those who were left until then have died with the guardian.
     thread::sleep(50 * LOOK_AGAIN);
     let is_done = guards();
-    assert_eq!(run.code(), 70);
+    assert_eq!(run.code(), 79);
     run.nobody_is_left();
     is_done
 }

@@ -155,33 +155,47 @@ fn no_extension_in_time() {
     }
 }
 
-/// The nodes answer again when the command has been asked to end, and the lock lives on: what is told is why
-/// the command was asked.
+/// The nodes answer again when the commands have been asked to end, and the locks live on: what is told is why
+/// the commands were asked, and `--min-hold` holds.
 #[test]
 fn an_extension_after_sigterm_does_not_change_the_cause() {
-    let Some(lab) = lab("an_extension_after_sigterm_does_not_change_the_cause") else { return };
-    let stays =
-        "exec 2>/dev/null; trap 'echo > asked; while [ ! -e go ]; do sleep 0.01; done; exit 0' TERM
-        echo > up; while :; do sleep 0.01; done";
-    let mut run = lab.quorlock(&["run", "k", "--ttl", "10s", "--json", "--", "sh", "-c", stays]);
-    let told = fs::File::create(lab.path("told")).unwrap();
-    let mut keeper = Running(run.stdout(Stdio::null()).stderr(told).spawn().unwrap());
-    lab.await_file("up");
-    let extensions = || {
-        let told = fs::read_to_string(lab.path("told")).unwrap();
+    let test = "an_extension_after_sigterm_does_not_change_the_cause";
+    let Some(lab) = Lab::sized(test, 3, ServerOptions::default()) else { return };
+    let stays = "exec 2>/dev/null
+        trap 'echo > asked-$QUORLOCK_KEY; while [ ! -e go ]; do sleep 0.01; done; exit 0' TERM
+        echo > up-$QUORLOCK_KEY; while :; do sleep 0.01; done";
+    // Between SIGTERM and SIGKILL there are more than four seconds, for the nodes and for a busy machine.
+    let options = ["--ttl", "18s", "--kill-after", "5500ms", "--json"];
+    let start = |key: &'static str, min_hold: &[&str]| {
+        let command = ["--", "sh", "-c", stays];
+        let mut run = lab.quorlock(&[&["run", key], &options[..], min_hold, &command].concat());
+        let told = fs::File::create(lab.path(key)).unwrap();
+        let running = Running(run.stdout(Stdio::null()).stderr(told).spawn().unwrap());
+        lab.await_file(&format!("up-{key}"));
+        (key, running)
+    };
+    let keepers = [start("plain", &[]), start("long", &["--min-hold", "25s"])];
+    let extensions = |key: &str| {
+        let told = fs::read_to_string(lab.path(key)).unwrap();
         told.matches(r#""event":"extended""#).count()
     };
     lab.nodes[..2].iter().for_each(|node| node.pause().unwrap());
-    lab.await_file("asked");
-    let before = extensions();
+    let before = keepers.each_ref().map(|(key, _)| {
+        lab.await_file(&format!("asked-{key}"));
+        extensions(key)
+    });
     lab.nodes[..2].iter().for_each(|node| node.resume().unwrap());
-    eventually("the lock is extended", || (extensions() > before).then_some(()));
+    for ((key, _), before) in keepers.iter().zip(before) {
+        eventually("the lock is extended", || (extensions(key) > before).then_some(()));
+    }
     fs::write(lab.path("go"), "").unwrap();
-    let status = eventually("quorlock ends", || keeper.0.try_wait().unwrap());
-    let stderr = fs::read(lab.path("told")).unwrap();
-    let output = Output { status, stdout: Vec::new(), stderr };
-    lost_because(&output, "expired");
-    assert_eq!(lab.holders_of("k"), 0, "given back");
+    for (key, mut keeper) in keepers {
+        let status = eventually("quorlock ends", || keeper.0.try_wait().unwrap());
+        let stderr = fs::read(lab.path(key)).unwrap();
+        lost_because(&Output { status, stdout: Vec::new(), stderr }, "expired");
+    }
+    assert_eq!(lab.holders_of("plain"), 0, "given back");
+    assert_eq!(lab.holders_of("long"), 3, "left to expire");
 }
 
 #[test]

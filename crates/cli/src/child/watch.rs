@@ -50,8 +50,8 @@ struct Guarded {
 #[derive(Default)]
 struct Silence {
     overdue: Option<Overdue>,
-    /// The keeper has killed the command in its place; and whether for a clock that jumped.
-    killed: Option<bool>,
+    /// The keeper has killed the command in its place.
+    killed: Option<Killed>,
 }
 
 /// Times of the boot clock, in nanoseconds.
@@ -97,7 +97,8 @@ impl Watch {
             Ok((guardian, program)) => {
                 let family = Family::guarded_by(&guardian, std::mem::take(&mut self.strangers));
                 let mut guarded = Guarded { guardian, family, program };
-                match self.listen(&mut guarded) {
+                let mut silence = Silence::default();
+                match self.listen(&mut guarded, &mut silence) {
                     LastWord::Over(how) => {
                         // It ends right after its last word, and a zombie is nothing to leave behind.
                         let _ = guarded.guardian.wait();
@@ -109,7 +110,7 @@ impl Watch {
                     }
                     LastWord::None => {
                         self.take_over(&mut guarded)?;
-                        How::Unguarded
+                        silence.killed.map_or(How::Unguarded, How::Killed)
                     }
                 }
             }
@@ -117,9 +118,8 @@ impl Watch {
         Some((how, Gone(())))
     }
 
-    fn listen(&mut self, guarded: &mut Guarded) -> LastWord {
+    fn listen(&mut self, guarded: &mut Guarded, silence: &mut Silence) -> LastWord {
         let alarm = Alarm::new();
-        let mut silence = Silence::default();
         loop {
             let event = match self.listener.next() {
                 Next::Message(Message::Started { group }) => {
@@ -133,7 +133,7 @@ impl Watch {
                 }
                 Next::Closed => return LastWord::None,
                 Next::Nothing => {
-                    let Some(until) = self.patience(&guarded.family, &mut silence) else {
+                    let Some(until) = self.patience(&guarded.family, silence) else {
                         return LastWord::None;
                     };
                     alarm.wait(until, &[self.listener.as_fd(), self.woken.as_fd()]);
@@ -159,7 +159,10 @@ impl Watch {
             silence.overdue = None;
             return Some(help_at);
         }
-        silence.killed.get_or_insert(help_at.has_jumped(now));
+        // Who has ended already was not killed by this.
+        if silence.overdue.is_none() && silence.killed.is_none() && family.leader_lives() {
+            silence.killed = Some(self.shared.course().killed_in_its_place(now));
+        }
         let overdue = silence.overdue.get_or_insert(Overdue {
             until: now.boot_ns.saturating_add(GIVE_UP_NS),
             again_at: now.boot_ns,
@@ -230,13 +233,19 @@ impl Watch {
 }
 
 impl Silence {
-    /// A guardian that was stopped does not know that the keeper killed the command in its place, if the
-    /// lock was extended after that.
+    /// A guardian that was stopped does not know that the keeper killed the command in its place. What came
+    /// first is why the command was ended.
     fn corrected(&self, word: Message) -> Message {
-        let was_killed = word == Message::Ended(Ending::Signaled { signal: Signal::KILL.as_raw() });
-        match self.killed {
-            Some(jumped) if was_killed => Message::Killed(Killed { by: KilledBy::Kill, jumped }),
-            _ => word,
+        let Some(killed) = self.killed else { return word };
+        match word {
+            Message::Ended(Ending::Signaled { signal }) if signal == Signal::KILL.as_raw() => {
+                Message::Killed(killed)
+            }
+            Message::Killed(told) => {
+                let first = if told.at_ns < killed.at_ns { told } else { killed };
+                Message::Killed(Killed { by: KilledBy::Kill, ..first })
+            }
+            word => word,
         }
     }
 }

@@ -63,11 +63,6 @@ impl Moment {
         now.boot_ns >= self.boot_ns || now.real_ns >= self.real_ns
     }
 
-    /// Whether this deadline, which has come, was reached by the wall clock alone.
-    pub(crate) fn has_jumped(self, now: Self) -> bool {
-        now.boot_ns < self.boot_ns
-    }
-
     /// By how much two readings differ, on the clock on which they differ most.
     pub(crate) fn distance(self, other: Self) -> u64 {
         self.boot_ns.abs_diff(other.boot_ns).max(self.real_ns.abs_diff(other.real_ns))

@@ -51,13 +51,26 @@ pub(crate) enum Ending {
     },
 }
 
-/// How a command was ended for the lock's sake.
+/// How and why a command was ended for the lock's sake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Killed {
     /// What it took.
     pub(crate) by: KilledBy,
-    /// Only the wall clock had reached the deadline: it was set ahead, or the machine stood still.
-    pub(crate) jumped: bool,
+    /// Why it was first told to end.
+    pub(crate) why: Why,
+    /// When that was, by the boot clock, in nanoseconds.
+    pub(crate) at_ns: u64,
+}
+
+/// Why a command is ended for the lock's sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The lock is lost, as the keeper has told; or the keeper is dead.
+    Lost,
+    /// A deadline has come.
+    TimeUp,
+    /// It has come by the wall clock alone, which was set ahead; or the machine stood still.
+    ClockJumped,
 }
 
 /// What it took to end a command whose time was up.
@@ -73,11 +86,14 @@ pub(crate) enum KilledBy {
 #[derive(Debug)]
 pub(crate) struct Course {
     deadlines: Deadlines,
+    /// The last that were not earlier than those before. A step of the wall clock makes the validity shorter;
+    /// when that was told, only these show that the time was not up by the boot clock.
+    granted: Deadlines,
     /// The lock is lost or the keeper dead: there is nothing left to extend.
     sealed: bool,
     stage: Stage,
-    /// It was told to end for the lock's sake before it ended; and whether for a clock that jumped.
-    revoked: Option<bool>,
+    /// It was told to end for the lock's sake before it ended: why, and when.
+    revoked: Option<(Why, u64)>,
     user_terms: u32,
     ending: Option<Ending>,
     leftovers_until: Moment,
@@ -95,6 +111,7 @@ impl Course {
     pub(crate) fn new(deadlines: Deadlines) -> Self {
         Self {
             deadlines,
+            granted: deadlines,
             sealed: false,
             stage: Stage::Running,
             revoked: None,
@@ -112,6 +129,9 @@ impl Course {
     /// The lock is valid for longer than was told, or for a shorter time. The newest word counts.
     pub(crate) fn set(&mut self, deadlines: Deadlines) {
         if !self.sealed {
+            if deadlines.kill.boot_ns >= self.deadlines.kill.boot_ns {
+                self.granted = deadlines;
+            }
             self.deadlines = deadlines;
         }
     }
@@ -153,7 +173,7 @@ impl Course {
         let killed = ending == Ending::Signaled { signal: Signal::KILL.as_raw() };
         if killed && self.stage != Stage::Forced && self.kill_at().has_come(now) {
             self.stage = Stage::Forced;
-            self.revoke(self.kill_at(), now);
+            self.revoke(self.granted.kill, now);
         }
         // No validity hangs on this one, so the wall clock has no say.
         self.leftovers_until = Moment { real_ns: NEVER_NS, ..now.after(LEFTOVERS_NS) };
@@ -171,7 +191,7 @@ impl Course {
         if self.stage != Stage::Forced && (up || user || self.leftovers_until.has_come(now)) {
             self.stage = Stage::Forced;
             if up && self.ending.is_none() {
-                self.revoke(self.kill_at(), now);
+                self.revoke(self.granted.kill, now);
             }
             return Some(Signal::KILL);
         }
@@ -179,7 +199,7 @@ impl Course {
         if self.stage == Stage::Running && (up || self.ending.is_some()) {
             self.stage = Stage::Asked;
             if self.ending.is_none() {
-                self.revoke(self.deadlines.term, now);
+                self.revoke(self.granted.term, now);
             }
             return Some(Signal::TERM);
         }
@@ -187,8 +207,27 @@ impl Course {
     }
 
     /// The first time counts: what becomes of the lock after that is not why the command was ended.
-    fn revoke(&mut self, deadline: Moment, now: Moment) {
-        self.revoked.get_or_insert(deadline.has_jumped(now));
+    fn revoke(&mut self, granted: Moment, now: Moment) {
+        let why = self.why(granted, now);
+        self.revoked.get_or_insert((why, now.boot_ns));
+    }
+
+    fn why(&self, granted: Moment, now: Moment) -> Why {
+        let left_by_boot = granted.boot_ns.saturating_sub(now.boot_ns);
+        let left_by_real = granted.real_ns.saturating_sub(now.real_ns);
+        if self.sealed {
+            Why::Lost
+        } else if left_by_real <= STEP_NS && left_by_boot > left_by_real + STEP_NS {
+            Why::ClockJumped
+        } else {
+            Why::TimeUp
+        }
+    }
+
+    /// What is to be told of a command that is killed now, in the place of a guardian that does nothing.
+    pub(crate) fn killed_in_its_place(&self, now: Moment) -> Killed {
+        let why = self.why(self.granted.kill, now);
+        Killed { by: KilledBy::Kill, why, at_ns: now.boot_ns }
     }
 
     /// Whether the time for asking is over.
@@ -218,11 +257,14 @@ impl Course {
             Stage::Forced => KilledBy::Kill,
         };
         match self.revoked {
-            Some(jumped) => Message::Killed(Killed { by, jumped }),
+            Some((why, at_ns)) => Message::Killed(Killed { by, why, at_ns }),
             None => Message::Ended(ending),
         }
     }
 }
+
+/// By less than this the two clocks differ whenever something comes between the looks at them.
+const STEP_NS: u64 = 10_000_000;
 
 /// How long what outlives the command may take to end when asked. The lock waits for it, so this
 /// is short; one second is what a shell script's clean-up takes.
@@ -233,9 +275,13 @@ mod tests {
     use super::*;
 
     const DEADLINES: Deadlines = Deadlines { term: at(100), kill: at(200) };
+    const LONG: Deadlines = Deadlines { term: at(1_000 * STEP_NS), kill: at(2_000 * STEP_NS) };
     const ZERO: Ending = Ending::Exited { code: 0 };
-    const TERMED: Message = Message::Killed(Killed { by: KilledBy::Term, jumped: false });
-    const KILLED: Message = Message::Killed(Killed { by: KilledBy::Kill, jumped: false });
+    const TERMED: Message = time_up(KilledBy::Term, 100);
+
+    const fn time_up(by: KilledBy, at_ns: u64) -> Message {
+        Message::Killed(Killed { by, why: Why::TimeUp, at_ns })
+    }
 
     /// The wall clock is ahead of the boot clock by a million.
     const fn at(boot_ns: u64) -> Moment {
@@ -260,7 +306,8 @@ mod tests {
         let mut course = Course::new(DEADLINES);
         assert_eq!(course.due(at(1_000)), Some(Signal::KILL));
         assert_eq!(course.due(at(1_000)), None);
-        assert_eq!(course.result(Ending::Signaled { signal: 9 }), KILLED);
+        let killed = time_up(KilledBy::Kill, 1_000);
+        assert_eq!(course.result(Ending::Signaled { signal: 9 }), killed);
     }
 
     #[test]
@@ -286,14 +333,32 @@ mod tests {
 
     #[test]
     fn a_later_extension_does_not_change_why_the_command_was_ended() {
-        for (now, jumped) in [(at(100), false), (Moment { boot_ns: 10, ..at(100) }, true)] {
-            let mut course = Course::new(DEADLINES);
+        let stepped = Moment { boot_ns: 10 * STEP_NS, ..at(1_000 * STEP_NS) };
+        for (now, why) in [(at(1_000 * STEP_NS), Why::TimeUp), (stepped, Why::ClockJumped)] {
+            let mut course = Course::new(LONG);
             assert_eq!(course.due(now), Some(Signal::TERM));
-            course.set(Deadlines { term: at(1_100), kill: at(1_200) });
+            course.set(Deadlines { term: at(9_000 * STEP_NS), kill: at(9_500 * STEP_NS) });
             course.ended(ZERO, now.after(20));
-            let killed = Killed { by: KilledBy::Term, jumped };
+            let killed = Killed { by: KilledBy::Term, why, at_ns: now.boot_ns };
             assert_eq!(course.result(ZERO), Message::Killed(killed));
         }
+    }
+
+    /// The keeper sees a step of the wall clock as well, and may tell of the shorter validity first.
+    #[test]
+    fn a_shorter_time_that_was_told_hides_no_step_of_the_clock() {
+        let boot_ns = 10 * STEP_NS;
+        let stepped = Moment { boot_ns, ..at(2_001 * STEP_NS) };
+        for (now, why) in [(stepped, Why::ClockJumped), (at(boot_ns), Why::TimeUp)] {
+            let mut course = Course::new(LONG);
+            course.set(Deadlines { term: now.before(STEP_NS), kill: now.before(1) });
+            assert_eq!(course.due(now), Some(Signal::KILL));
+            assert_eq!(course.revoked, Some((why, boot_ns)));
+        }
+        let mut course = Course::new(LONG);
+        course.terminate(at(5_000));
+        assert_eq!(course.due(stepped), Some(Signal::KILL));
+        assert_eq!(course.revoked, Some((Why::Lost, boot_ns)), "what the keeper knows counts");
     }
 
     #[test]
@@ -344,7 +409,8 @@ mod tests {
                 course.ended(ending, now);
                 course.result(ending)
             };
-            assert_eq!(result(killed, at(200)), KILLED);
+            let first_told = if asked { 100 } else { 200 };
+            assert_eq!(result(killed, at(200)), time_up(KilledBy::Kill, first_told));
             // Before that it was somebody else, and an ending of its own stays its own.
             let before = if asked { TERMED } else { Message::Ended(killed) };
             assert_eq!(result(killed, at(199)), before);

@@ -156,14 +156,22 @@ impl Family {
         }
     }
 
-    /// Whether the leader, dead or alive, still has its number: it is a child of the guardian's or ours.
+    /// Whether the leader, dead or alive, still has its number.
     fn leader_is_there(&self) -> bool {
-        let leader = self.leader.and_then(|leader| procfs::process(leader.as_raw_nonzero().get()));
-        leader.is_some_and(|leader| {
-            let parent = Some(leader.parent);
-            leader.group == leader.pid
-                && (parent == self.strangers.guardian || parent == Some(me()))
-        })
+        self.find_leader().is_some()
+    }
+
+    /// Whether the command's own process lives, as far as can be seen.
+    pub(crate) fn leader_lives(&self) -> bool {
+        self.find_leader().is_some_and(|leader| leader.alive)
+    }
+
+    /// The leader, dead or alive, if it still has its number: it is a child of the guardian's or ours.
+    fn find_leader(&self) -> Option<procfs::Process> {
+        let leader = procfs::process(self.leader?.as_raw_nonzero().get())?;
+        let parent = Some(leader.parent);
+        let is_ours = parent == self.strangers.guardian || parent == Some(me());
+        (leader.group == leader.pid && is_ours).then_some(leader)
     }
 
     /// Fails when the group is gone or all of it changed to another user; what follows from either is

@@ -21,7 +21,7 @@ use rustix::net::{
 use rustix::stdio;
 
 use super::clock::Moment;
-use super::course::{Deadlines, Ending, Killed, KilledBy};
+use super::course::{Deadlines, Ending, Killed, KilledBy, Why};
 
 /// One message, of any of the conversations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,8 +181,10 @@ impl Message {
             Self::Continued => (10, 0, [0; 5]),
             Self::Ended(Ending::Exited { code }) => (11, code, [0; 5]),
             Self::Ended(Ending::Signaled { signal }) => (12, signal, [0; 5]),
-            Self::Killed(Killed { by: KilledBy::Term, jumped }) => (13, i32::from(jumped), [0; 5]),
-            Self::Killed(Killed { by: KilledBy::Kill, jumped }) => (14, i32::from(jumped), [0; 5]),
+            Self::Killed(Killed { by, why, at_ns }) => {
+                let kind = if by == KilledBy::Term { 13 } else { 14 };
+                (kind, why as i32, [at_ns, 0, 0, 0, 0])
+            }
         };
         let mut frame = [0; FRAME];
         frame[..4].copy_from_slice(&u32::to_ne_bytes(kind));
@@ -218,8 +220,12 @@ impl Message {
             10 => Self::Continued,
             11 => Self::Ended(Ending::Exited { code: int }),
             12 => Self::Ended(Ending::Signaled { signal: int }),
-            13 => Self::Killed(Killed { by: KilledBy::Term, jumped: int != 0 }),
-            14 => Self::Killed(Killed { by: KilledBy::Kill, jumped: int != 0 }),
+            kind @ (13 | 14) => {
+                let by = if kind == 13 { KilledBy::Term } else { KilledBy::Kill };
+                let whys = [Why::Lost, Why::TimeUp, Why::ClockJumped];
+                let why = whys.into_iter().find(|why| *why as i32 == int)?;
+                Self::Killed(Killed { by, why, at_ns: first })
+            }
             _ => return None,
         })
     }
@@ -273,8 +279,9 @@ mod tests {
             Message::Continued,
             Message::Ended(Ending::Exited { code: 255 }),
             Message::Ended(Ending::Signaled { signal: 9 }),
-            Message::Killed(Killed { by: KilledBy::Term, jumped: true }),
-            Message::Killed(Killed { by: KilledBy::Kill, jumped: false }),
+            Message::Killed(Killed { by: KilledBy::Term, why: Why::ClockJumped, at_ns: 6 }),
+            Message::Killed(Killed { by: KilledBy::Kill, why: Why::TimeUp, at_ns: u64::MAX }),
+            Message::Killed(Killed { by: KilledBy::Kill, why: Why::Lost, at_ns: 0 }),
         ];
         let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
         let (left, mut right) = (Channel::new(left), Channel::new(right));

@@ -55,9 +55,8 @@ impl Keeper<'_> {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
-        // The guardian acts before the end, so the cause may not be known yet.
-        let to_come = killed.map(|killed| self.plan.cause_to_come(since, killed));
-        let lost = lease.loss().or(to_come);
+        // The guardian acts before the end, so the lock may not be lost yet, and may live on.
+        let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss());
         let Watched::Over { how, gone } = watched else {
             self.leave();
             if let Some(cause) = lost {
@@ -77,6 +76,12 @@ impl Keeper<'_> {
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
                 let by = killed.map(|killed| killed.by).or(by);
                 lost.into_iter().for_each(|cause| self.say_lost(cause, by));
+                if lease.loss().is_none()
+                    && let Some(rest) = self.rest_of_min_hold(since)
+                {
+                    self.hold_on(lease, rest).await;
+                    return ExitCode::Lost;
+                }
                 let _ = lease.give_back(gone).await;
                 return ExitCode::Lost;
             }

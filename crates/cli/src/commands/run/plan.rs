@@ -6,8 +6,8 @@ use std::time::Duration;
 use quorlock::{Guard, LossCause};
 
 use crate::args::{GuardMode, Run, WaitArg};
-use crate::child::{Deadlines, Killed};
-use crate::guardian::clock::{Moment, NEVER_NS, boot_ns};
+use crate::child::{Deadlines, Killed, Why};
+use crate::guardian::clock::{Moment, NEVER_NS};
 use crate::guardian::mutants::{Mutant, is_active};
 use crate::options::{self, File, Refused};
 
@@ -95,15 +95,14 @@ impl Plan {
         Deadlines::before(end, nanos(self.term_before), nanos(self.kill_before))
     }
 
-    /// Why the command was ended before the lock was lost: what would have ended it by itself.
-    pub(super) fn cause_to_come(&self, since: u64, killed: Killed) -> LossCause {
-        let held = Duration::from_nanos(boot_ns().saturating_sub(since));
-        if killed.jumped {
-            LossCause::ClockJumped
-        } else if held + self.ttl > self.max_hold {
-            LossCause::HoldLimit
-        } else {
-            LossCause::Expired
+    /// Why the command was ended, unless for a loss that was known.
+    pub(super) fn cause(&self, since: u64, killed: Killed) -> Option<LossCause> {
+        let held = Duration::from_nanos(killed.at_ns.saturating_sub(since));
+        match killed.why {
+            Why::Lost => None,
+            Why::ClockJumped => Some(LossCause::ClockJumped),
+            Why::TimeUp if held + self.ttl > self.max_hold => Some(LossCause::HoldLimit),
+            Why::TimeUp => Some(LossCause::Expired),
         }
     }
 }
