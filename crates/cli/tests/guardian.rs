@@ -620,8 +620,13 @@ fn who_cannot_look_does_not_say_that_nobody_is_left() {
     run.nobody_is_left();
 }
 
-/// Meanwhile the lock was extended, and then somebody killed the command: that is its own end.
 fn a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines() {
+    // On a machine that stands still for longer than the lease, the keeper kills the command with good reason.
+    assert!((0..3).any(|_| a_late_guardian_goes_by_the_newest_deadlines()));
+}
+
+/// Meanwhile the lock was extended, and then somebody killed the command: that is its own end.
+fn a_late_guardian_goes_by_the_newest_deadlines() -> bool {
     let lease = ["--term", "1500", "--kill", "1700"];
     let renewed = ["--renew-every", "100", "--renew-times", "600"];
     let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);
@@ -632,9 +637,14 @@ fn a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines() {
     wait_for("the last deadline that it knows", || boot_ns() > kill_at + 200 * MS);
     kill(family[0].pid, Signal::KILL);
     kill(guardian, Signal::CONT);
-    assert_eq!(run.code(), 128 + 9);
-    assert_eq!(run.event("signaled").words[0], "9");
+    let code = run.code();
     run.nobody_is_left();
+    if code == 79 {
+        return false;
+    }
+    assert_eq!(code, 128 + 9);
+    assert_eq!(run.event("signaled").words[0], "9");
+    true
 }
 
 /// The keeper killed the command while the guardian stood still; an extension came too late for the command.
