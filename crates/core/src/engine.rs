@@ -22,7 +22,7 @@ mod trusting;
 mod turns;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -37,6 +37,7 @@ use crate::queue::LocalQueue;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::{Release, ReleaseReport};
 use crate::retry::Retry;
+use crate::round_trip::RoundTrips;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::{Key, Token};
@@ -126,17 +127,6 @@ pub enum Event {
         /// What is wanted.
         request: Request,
     },
-    /// The answer to [`Effect::Begin`]: what the next attempt needs from outside.
-    Begin {
-        /// Whose attempt.
-        lock: LockId,
-        /// Fresh from the operating system's generator, never used before (S6).
-        token: Token,
-        /// A random word for the delay after this attempt.
-        jitter: u64,
-        /// The round trip to a quorum as observed lately.
-        round_trip: Duration,
-    },
     /// The caller has lost interest before the lock was granted.
     Cancel {
         /// Whose call.
@@ -204,6 +194,19 @@ pub enum Event {
     Wake,
 }
 
+/// What the engine needs from outside for each attempt.
+pub trait Entropy {
+    /// A token fresh from the operating system's generator, never used before (S6), and a random word for
+    /// the delay after the attempt. `lock` is the call that attempts, for those who look on.
+    fn draw(&mut self, lock: LockId) -> (Token, u64);
+}
+
+impl<F: FnMut(LockId) -> (Token, u64)> Entropy for F {
+    fn draw(&mut self, lock: LockId) -> (Token, u64) {
+        self(lock)
+    }
+}
+
 /// What the driver is to do, in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
@@ -215,12 +218,6 @@ pub enum Effect {
         ticket: Ticket,
         /// What to ask.
         command: Command,
-    },
-    /// An attempt is due: hand in [`Event::Begin`] when all other effects have been carried out, and
-    /// all answers at hand have been handed in.
-    Begin {
-        /// Whose attempt.
-        lock: LockId,
     },
     /// The lock is held.
     Acquired {
@@ -396,6 +393,9 @@ pub struct Engine {
     /// Of leases that were handed over: under whose id they are kept, by who holds them now.
     handed: BTreeMap<LockId, LockId>,
     manners: Manners,
+    round_trips: RoundTrips,
+    /// Attempts that are due.
+    begins: VecDeque<LockId>,
     nodes: Vec<Link>,
     deadlines: BTreeSet<(BootTime, Owner)>,
     closing: bool,
@@ -491,7 +491,7 @@ struct Call {
 enum Phase {
     /// In the local queue.
     Queued,
-    /// Its turn has come; the driver has been asked for a token.
+    /// Its turn has come, and it begins when all answers at hand have been given.
     Starting,
     /// The nodes have been asked.
     Attempting(Attempt),
@@ -517,6 +517,8 @@ impl Engine {
             queues: BTreeMap::new(),
             handed: BTreeMap::new(),
             manners: Manners::default(),
+            round_trips: RoundTrips::new(quorum),
+            begins: VecDeque::new(),
             nodes: alloc::vec![Link::default(); quorum.nodes()],
             deadlines: BTreeSet::new(),
             closing: false,
@@ -532,19 +534,32 @@ impl Engine {
     /// nodes' silence. A driver with several events at hand therefore gives the answers first.
     /// This cannot bring back a lost lock: a loss whose time has come is latched before the answer
     /// is looked at (S13), and an attempt is judged by `now` (S5).
-    pub fn handle(&mut self, event: Event, now: Reading, out: &mut Vec<Effect>) {
-        if !matches!(event, Event::Answered { .. }) {
+    ///
+    /// An attempt that an event brings begins last of all, and if that is an answer, with the next event that
+    /// is none: its commands must not come before a release of the same key that is due, or that key would
+    /// refuse it; and what the other answers at hand tell of the nodes counts first. So a driver that has
+    /// given answers ends with [`Event::Wake`].
+    pub fn handle(
+        &mut self,
+        event: Event,
+        now: Reading,
+        entropy: &mut dyn Entropy,
+        out: &mut Vec<Effect>,
+    ) {
+        let first = out.len();
+        let is_answer = matches!(event, Event::Answered { .. });
+        if !is_answer {
             self.handle_due(now, out);
         }
         match event {
             Event::Acquire { lock, request } => self.acquire(lock, request, now, out),
-            Event::Begin { lock, token, jitter, round_trip } => {
-                self.begin(lock, (token, jitter, round_trip), now, out);
-            }
             Event::Cancel { lock } => self.cancel(lock, now, out),
             Event::Answered { node, sent, proof, answers } => {
                 // Whatever it is, it is no longer a connection that is being waited for.
                 self.nodes[node.index()].connecting = false;
+                if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
+                    self.round_trips.observe(node, now.elapsed_since(sent));
+                }
                 let doubt = self.look_at(node, sent, proof, now, out);
                 for (ticket, answer) in answers {
                     let answer = Self::doubted(ticket, answer, doubt.as_ref());
@@ -566,12 +581,45 @@ impl Engine {
             Event::Close => self.close(now, out),
             Event::Wake => {}
         }
+        while !is_answer && let Some(lock) = self.begins.pop_front() {
+            let all_else = out.len();
+            self.begin(lock, now, entropy, out);
+            if mutant!(BegunBeforeAllElse) {
+                out[first..].rotate_left(all_else - first);
+            }
+        }
+    }
+
+    /// Takes `round_trip` for the round trip to a quorum, whatever is observed: for models, in which states
+    /// are compared, and for tests.
+    #[must_use]
+    pub fn with_fixed_round_trip(mut self, round_trip: Duration) -> Self {
+        self.round_trips = RoundTrips::fixed(round_trip);
+        self
+    }
+
+    /// The round trip to a node, smoothed; `None` before its first answer.
+    pub fn round_trip(&self, node: NodeId) -> Option<Duration> {
+        self.round_trips.of(node)
+    }
+
+    /// The round trip to a quorum as observed lately; zero before the first answer.
+    pub fn quorum_round_trip(&self) -> Duration {
+        self.round_trips.reckon(self.quorum)
     }
 
     /// When to call again with [`Event::Wake`] at the latest. Too late is safe, only slow; and it may
     /// be found that there is nothing to do yet.
     pub fn deadline(&self) -> Option<BootTime> {
+        if self.has_attempt_to_begin() {
+            return Some(BootTime::from_nanos(i64::MIN));
+        }
         self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// An answer has brought an attempt, which begins with the next event that is no answer.
+    pub fn has_attempt_to_begin(&self) -> bool {
+        !self.begins.is_empty()
     }
 
     /// How many locks are held.

@@ -65,11 +65,13 @@ pub mod lease;
 pub mod marker;
 #[cfg(quorlock_mutants)]
 pub mod mutants;
+pub mod pipeline;
 pub mod proof;
 pub mod queue;
 pub mod quorum;
 pub mod release;
 pub mod retry;
+mod round_trip;
 pub mod shown;
 pub mod time;
 pub mod timing;
@@ -81,9 +83,11 @@ pub mod wait;
 pub use crate::acquire::{NodeSaid, NodeStory, WhyNot};
 pub use crate::command::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding};
 pub use crate::engine::{
-    Effect, Engine, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket, Verb,
+    Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket,
+    Verb,
 };
 pub use crate::lease::LossCause;
+pub use crate::pipeline::{BatchId, NodePipeline, NodeState, TicketedCommand};
 pub use crate::proof::{MarkerSeen, Proof};
 pub use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
 pub use crate::release::{NodeReleased, Outcome, ReleaseReport};

@@ -72,7 +72,8 @@ impl Model for TwoClients {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        let engine = Arc::new(Engine::new(Quorum::majority(NODES).expect("there are nodes")));
+        let engine = Engine::new(Quorum::majority(NODES).expect("there are nodes"));
+        let engine = Arc::new(engine.with_fixed_round_trip(Duration::ZERO));
         let client = Client { engine, call: Call::NotYet, attempts: 0 };
         let clients = [client.clone(), client];
         vec![World { clients, nodes: Default::default(), links: Default::default() }]
@@ -160,7 +161,12 @@ impl World {
     fn tell(&mut self, at: usize, event: Event) {
         let now = Reading::new(0, 0);
         let mut effects = Vec::new();
-        Arc::make_mut(&mut self.clients[at].engine).handle(event, now, &mut effects);
+        let Client { engine, attempts, .. } = &mut self.clients[at];
+        let mut entropy = |_| {
+            *attempts += 1;
+            (Token::new([16 * at as u8 + *attempts; Token::BYTES]), 0)
+        };
+        Arc::make_mut(engine).handle(event, now, &mut entropy, &mut effects);
         for effect in effects {
             let client = &mut self.clients[at];
             match effect {
@@ -169,12 +175,6 @@ impl World {
                         let link = &mut self.links[at][node.index()];
                         link.commands.push_back((now, ticket, command.clone()));
                     }
-                }
-                Effect::Begin { lock } => {
-                    client.attempts += 1;
-                    let token = Token::new([16 * at as u8 + client.attempts; Token::BYTES]);
-                    let round_trip = Duration::ZERO;
-                    self.tell(at, Event::Begin { lock, token, jitter: 0, round_trip });
                 }
                 Effect::Acquired { lock, .. } => client.call = Call::Holding(lock),
                 Effect::NotAcquired { .. } => client.call = Call::Over,

@@ -4,7 +4,7 @@
 //! time round, all that has come in goes through the engine under one reading of the clock taken
 //! after it came in, and the commands that come out go to the nodes' lines, which send them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::iter::repeat_n;
@@ -20,7 +20,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use quorlock_core::engine::Request;
 use quorlock_core::{
     Effect, Engine, Event, Extended, LockId, LossCause, NodeStory, Quorum, Reading, Refusal,
-    ReleaseReport, RestartGuard, Rules, Standing, Story, Token, Validity,
+    ReleaseReport, RestartGuard, Rules, Standing, Story, TicketedCommand, Token, Validity,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
@@ -30,7 +30,7 @@ use crate::alarm::Alarm;
 use crate::client::{Common, NodeStanding};
 use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held, Limit};
-use crate::node::line::{Line, Order};
+use crate::node::line::Line;
 use crate::node::{BoxFuture, Inbox, Key, Node};
 
 /// What callers and guards ask of the driver.
@@ -122,17 +122,6 @@ impl Figures {
             nodes: (0..nodes).map(|_| node()).collect(),
         }
     }
-
-    /// The round trip to a quorum: the Q-th smallest of the nodes', of those that have ever
-    /// answered. One that has not says nothing of how far the others are.
-    fn round_trip(&self, quorum: Quorum) -> Duration {
-        let nanos = self.nodes.iter().map(|node| node.round_trip_ns.load(Ordering::Relaxed));
-        let mut known: Vec<u64> = nanos.filter(|nanos| *nanos > 0).collect();
-        known.sort_unstable();
-        let place = quorum.needed().min(known.len());
-        let nanos = place.checked_sub(1).map_or(0, |place| known[place]);
-        Duration::from_nanos(nanos)
-    }
 }
 
 impl NodeFigures {
@@ -140,24 +129,7 @@ impl NodeFigures {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         standing.as_ref().map_or(NodeStanding::Unguarded, |told| NodeStanding::new(told, now))
     }
-
-    /// An eighth of each new round trip goes into the smoothed one. What a node answers after it
-    /// stood still for a while is no round trip, and must not make others wait for as long; the first
-    /// answer is no exception.
-    fn observe(&self, round_trip: Duration) {
-        let new = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let old = self.round_trip_ns.load(Ordering::Relaxed);
-        let smoothed = if old == 0 {
-            new.min(OUTLIER_NS)
-        } else {
-            old - old / 8 + new.min(old.saturating_mul(4).max(OUTLIER_NS)) / 8
-        };
-        self.round_trip_ns.store(smoothed.max(1), Ordering::Relaxed);
-    }
 }
-
-/// A round trip beyond this that is also beyond four usual ones counts no more than that.
-const OUTLIER_NS: u64 = 100_000_000;
 
 /// When all handles are gone, what is owed is drained for at most this much longer than the
 /// longest ttl.
@@ -165,30 +137,22 @@ const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Driver {
     engine: Engine,
-    quorum: Quorum,
     names: Vec<Arc<str>>,
     clock: Clock,
     asks: UnboundedReceiver<Ask>,
     /// To give to guards; weak, so that the driver does not keep itself alive.
     common: Weak<Common>,
-    events: UnboundedReceiver<Event>,
-    /// Keeps the channel open: when no node is left there is silence, not an end.
-    _event_sender: UnboundedSender<Event>,
     /// What nodes have said unasked.
     inbox: Inbox,
     /// The ways to the nodes; `None` for one whose node has panicked.
     lines: Vec<Option<Line>>,
-    outbox: Vec<Vec<Order>>,
+    outbox: Vec<Vec<TicketedCommand>>,
     /// Empty but while an event is handled; kept for its memory.
     effects: Vec<Effect>,
-    /// Attempts that are due. Empty at the end of each turn.
-    begins: VecDeque<LockId>,
     entropy: Entropy,
     /// What the nodes do besides: their connections.
     backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
     figures: Arc<Figures>,
-    /// To a quorum; reckoned when it is wanted for the first time since the last answer.
-    round_trip: Option<Duration>,
     drain_for: Duration,
     calls: ByLock<PendingCall>,
     held: ByLock<Arc<Held>>,
@@ -247,7 +211,6 @@ impl Driver {
         let marker = (rules.guard != RestartGuard::Off).then(|| rules.marker.clone());
         let names = rules.names.clone();
         let writes = rules.guard == RestartGuard::Strict;
-        let (event_sender, events) = unbounded_channel();
         let inbox = Inbox::new(nodes.len());
         let backgrounds = FuturesUnordered::new();
         let mut lines = Vec::new();
@@ -256,26 +219,21 @@ impl Driver {
             let news = news.lasting(rules.lasting.contains(id));
             let background = node.background(news);
             backgrounds.push(AssertUnwindSafe(background).catch_unwind());
-            lines.push(Some(Line::new(id, node.clone(), clock, event_sender.clone())));
+            lines.push(Some(Line::new(id, node.clone(), clock)));
         }
         Self {
             engine: Engine::guarded(quorum, rules),
-            quorum,
             names,
             clock,
             asks,
             common,
-            events,
-            _event_sender: event_sender,
             inbox,
             outbox: lines.iter().map(|_| Vec::new()).collect(),
             effects: Vec::new(),
-            begins: VecDeque::new(),
             entropy: Entropy::default(),
             lines,
             backgrounds,
             figures,
-            round_trip: None,
             drain_for: ttl_max + DRAIN_GRACE,
             calls: HashMap::default(),
             held: HashMap::default(),
@@ -311,22 +269,16 @@ impl Driver {
             let now = before.unwrap_or_else(|| self.clock.now());
             self.entropy.expect(asked.len());
             for event in answered.drain(..) {
-                self.observe(&event, now);
                 self.handle(event, now);
             }
-            // Not before: what the engine does first when an attempt begins is to look at the time, and
-            // an answer that has come counts before a time-out that has.
-            self.begin_due(now);
             for ask in asked.drain(..) {
                 self.take(ask, now);
-                self.begin_due(now);
             }
             self.handle(Event::Wake, now);
             if self.drain_until.is_some() && !was_abandoned {
                 self.handle(Event::Close, now);
             }
-            self.begin_due(now);
-            self.flush();
+            self.flush(now, &mut answered);
             self.entropy.forget();
         }
         self.backgrounds.clear();
@@ -359,8 +311,6 @@ impl Driver {
         }
         self.poll_backgrounds(cx);
         self.inbox.take(cx, answered);
-        // The sender is our own, so the channel never ends.
-        let _ = self.events.poll_recv_many(cx, answered, EVENTS_MAX);
         let nobody_is_left =
             matches!(self.asks.poll_recv_many(cx, asked, ASKS_MAX), Poll::Ready(0));
         let rings = alarm.poll(cx).is_ready();
@@ -431,20 +381,21 @@ impl Driver {
     /// Hands an event to the engine and carries out what comes of it, in order.
     fn handle(&mut self, event: Event, now: Reading) {
         let mut effects = std::mem::take(&mut self.effects);
-        self.engine.handle(event, now, &mut effects);
+        let answered = match &event {
+            Event::Answered { node, .. } => Some(*node),
+            _ => None,
+        };
+        self.engine.handle(event, now, &mut self.entropy, &mut effects);
+        if let Some((node, round_trip)) =
+            answered.and_then(|node| Some((node, self.engine.round_trip(node)?)))
+        {
+            let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+            self.figures.nodes[node.index()].round_trip_ns.store(nanos, Ordering::Relaxed);
+        }
         for effect in effects.drain(..) {
             self.carry_out(effect, now);
         }
         self.effects = effects;
-    }
-
-    /// Begins the attempts that are due, when all that the engine said before has been done: the
-    /// commands of one must not come before a release that the engine gave first.
-    fn begin_due(&mut self, now: Reading) {
-        while let Some(lock) = self.begins.pop_front() {
-            let begin = self.begin(lock);
-            self.handle(begin, now);
-        }
     }
 
     fn carry_out(&mut self, effect: Effect, now: Reading) {
@@ -535,11 +486,6 @@ impl Driver {
                      nodes' clocks agree"
                 );
             }
-            Effect::Begin { lock } if mutant!(BeginAtOnce) => {
-                let begin = self.begin(lock);
-                self.handle(begin, now);
-            }
-            Effect::Begin { lock } => self.begins.push_back(lock),
         }
     }
 
@@ -564,31 +510,14 @@ impl Driver {
         }
     }
 
-    fn begin(&mut self, lock: LockId) -> Event {
-        let (token, jitter) = self.entropy.draw();
-        let reckon = || self.figures.round_trip(self.quorum);
-        let round_trip = *self.round_trip.get_or_insert_with(reckon);
-        Event::Begin { lock, token, jitter, round_trip }
-    }
-
-    fn observe(&mut self, event: &Event, now: Reading) {
-        if let Event::Answered { node, sent, answers, .. } = event {
-            let failed = |answer| matches!(answer, &quorlock_core::Answer::Failed(_));
-            if !answers.iter().all(|(_, answer)| failed(answer)) {
-                self.figures.nodes[node.index()].observe(now.elapsed_since(*sent));
-                self.round_trip = None;
-            }
-        }
-    }
-
-    /// Gives each node's line what it is to send.
-    fn flush(&mut self) {
+    /// Gives each node's line what it is to send. `told`: of what is not even tried.
+    fn flush(&mut self, now: Reading, told: &mut Vec<Event>) {
         for (place, orders) in self.outbox.iter_mut().enumerate() {
             if !orders.is_empty() {
                 let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
                 self.figures.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
                 match &mut self.lines[place] {
-                    Some(line) => line.take(orders),
+                    Some(line) => line.take(orders, now, told),
                     None => orders.clear(),
                 }
             }
@@ -614,7 +543,6 @@ impl Drop for Driver {
 
 /// At most so much is taken in at a turn, so that the clock is read again before long.
 const ASKS_MAX: usize = 1024;
-const EVENTS_MAX: usize = 256;
 
 /// Random bytes from the operating system.
 ///
@@ -639,8 +567,17 @@ impl Entropy {
         self.expected = draws.clamp(1, DRAWS_MAX);
     }
 
-    /// A token never used before, and a random word.
-    fn draw(&mut self) -> (Token, u64) {
+    /// The turn is over.
+    fn forget(&mut self) {
+        if mutant!(TokenReused) {
+            return;
+        }
+        self.bytes.clear();
+    }
+}
+
+impl quorlock_core::Entropy for Entropy {
+    fn draw(&mut self, _: LockId) -> (Token, u64) {
         if self.bytes.is_empty() {
             self.bytes.resize(self.expected.max(1) * DRAW, 0);
             #[expect(clippy::expect_used, reason = "without entropy no token is unique or safe")]
@@ -654,13 +591,5 @@ impl Entropy {
             self.bytes.truncate(rest);
         }
         (Token::new(token), u64::from_le_bytes(word))
-    }
-
-    /// The turn is over.
-    fn forget(&mut self) {
-        if mutant!(TokenReused) {
-            return;
-        }
-        self.bytes.clear();
     }
 }

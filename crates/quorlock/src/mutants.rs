@@ -13,7 +13,6 @@ use std::sync::OnceLock;
 #[allow(missing_docs, reason = "each has its words in `ALL`")]
 pub enum Mutant {
     CachedNow,
-    BeginAtOnce,
     TokenReused,
     UntakenForgotten,
     NotDrained,
@@ -24,7 +23,6 @@ pub enum Mutant {
     DropKeeps,
     ReleaseUnsent,
     NobodyWoken,
-    TimedByAnswer,
     OutOfOrder,
     NothingProved,
     BrokenIsUnsent,
@@ -36,7 +34,6 @@ pub enum Mutant {
 /// what sees them.
 pub const ALL: &[(&str, &str, Mutant, bool)] = &[
     ("a clock read before the events are taken", "driver", Mutant::CachedNow, false),
-    ("an attempt begun before all is done", "driver", Mutant::BeginAtOnce, false),
     ("one token for all attempts", "driver", Mutant::TokenReused, true),
     ("a guard that nobody takes is forgotten", "driver", Mutant::UntakenForgotten, true),
     ("what is owed is not drained", "driver", Mutant::NotDrained, true),
@@ -47,7 +44,6 @@ pub const ALL: &[(&str, &str, Mutant, bool)] = &[
     ("a dropped guard is not released", "guard", Mutant::DropKeeps, true),
     ("a release that is not sent", "guard", Mutant::ReleaseUnsent, true),
     ("a change that wakes nobody", "guard", Mutant::NobodyWoken, false),
-    ("a vote counted from its answer", "line", Mutant::TimedByAnswer, false),
     ("answers handed on out of order", "line", Mutant::OutOfOrder, false),
     ("answers that are vouched for", "node", Mutant::NothingProved, false),
     ("a broken connection had sent nothing", "node", Mutant::BrokenIsUnsent, false),

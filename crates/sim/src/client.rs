@@ -4,22 +4,17 @@
 //! under one reading of the clock taken after it came in; answers before asks, then the time; what
 //! comes of it is carried out in order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Engine, Event, FailureKind, LockId, Proof, Quorum, Reading, Ticket,
+    BatchId, Engine, Event, Failure, FailureKind, LockId, NodeId, NodePipeline, NodeState, Reading,
+    Ticket, TicketedCommand,
 };
 
 use crate::network::ConnectionId;
 use crate::time::{Machine, Time};
 use crate::world::Happening;
-
-/// A command and what it belongs to.
-pub(crate) type Order = (Ticket, Command);
-
-/// At most so many batches are in flight to one node.
-pub(crate) const IN_FLIGHT_MAX: usize = 4;
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
@@ -38,8 +33,6 @@ pub(crate) struct Client {
     /// The last reading of the last turn.
     pub(crate) last_reading: Reading,
     pub(crate) alarm: u64,
-    /// Smoothed, in nanoseconds, by node.
-    round_trips: Vec<u64>,
     /// The longest round trip that the engine was ever told.
     pub(crate) slowest: Duration,
     pub(crate) callers: Vec<Caller>,
@@ -81,14 +74,17 @@ pub(crate) enum CallerState {
     Over,
 }
 
-/// The way to a node: what waits, what is in flight.
+/// The way to a node, around the pipeline of the production client.
 pub(crate) struct Line {
     pub(crate) link: Link,
     pub(crate) wire: Option<ConnectionId>,
-    pub(crate) waiting: VecDeque<Order>,
-    pub(crate) in_flight: VecDeque<Batch>,
+    pub(crate) pipeline: NodePipeline,
+    /// What the present turn gives to the pipeline when it is over.
+    pub(crate) outbox: Vec<TicketedCommand>,
+    /// Batches in flight that have not been answered.
+    pub(crate) unanswered: BTreeMap<BatchId, Batch>,
     /// Batches that have failed with their connections; kept by mistake only.
-    pub(crate) given_up: BTreeMap<u64, Batch>,
+    pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
     pub(crate) alive_at: Time,
     /// A look at the silence is planned.
     pub(crate) watched: bool,
@@ -110,22 +106,32 @@ pub(crate) enum Link {
 }
 
 /// Commands that travel together.
-#[derive(Clone, Debug)]
-pub(crate) struct Batch {
-    pub(crate) id: u64,
-    /// `None`: it waits for a connection.
-    pub(crate) sent: Option<(ConnectionId, Reading)>,
-    /// The engine has been told that it waits.
-    pub(crate) announced: bool,
-    pub(crate) orders: Vec<Order>,
-    pub(crate) answers: Option<Vec<Answer>>,
-    /// What came with them.
-    pub(crate) proof: Proof,
+#[derive(Debug)]
+pub(crate) enum Batch {
+    /// For a connection.
+    Waiting(Vec<TicketedCommand>),
+    Sent(ConnectionId, Reading),
+}
+
+impl Link {
+    pub(crate) fn state(self) -> NodeState {
+        match self {
+            Self::Connecting => NodeState::Connecting,
+            Self::Up => NodeState::Up,
+            Self::Suspended => NodeState::Suspended(Failure::unsent(FailureKind::Suspended)),
+            Self::Down(kind) => NodeState::Down(Failure::unsent(kind)),
+        }
+    }
 }
 
 impl Client {
-    pub(crate) fn new(engine: Engine, quorum: Quorum, machine: Machine, callers: usize) -> Self {
-        let lines = quorum.node_ids().map(|_| Line::new()).collect();
+    pub(crate) fn new(
+        engine: Engine,
+        (nodes, batch_max): (usize, usize),
+        machine: Machine,
+        callers: usize,
+    ) -> Self {
+        let lines = (0..nodes).map(|node| Line::new(node, batch_max)).collect();
         let idle = Caller { state: CallerState::Idle, generation: 0 };
         Self {
             engine,
@@ -140,7 +146,6 @@ impl Client {
             stalled: None,
             last_reading: machine.read(0),
             alarm: 0,
-            round_trips: vec![0; quorum.nodes()],
             slowest: Duration::ZERO,
             callers: vec![idle; callers],
             locks: 0,
@@ -155,38 +160,16 @@ impl Client {
             CallerState::Idle | CallerState::Over => false,
         })
     }
-
-    /// An eighth of each new round trip goes into the smoothed one, as in the driver.
-    pub(crate) fn observe(&mut self, event: &Event, now: Reading) {
-        let Event::Answered { node, sent, answers, .. } = event else { return };
-        if answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
-            return;
-        }
-        let smoothed = &mut self.round_trips[node.index()];
-        let new = u64::try_from(crate::time::elapsed(*sent, now)).unwrap_or(0).max(1);
-        *smoothed = match *smoothed {
-            0 => new.min(100_000_000),
-            old => old - old / 8 + new.min((4 * old).max(100_000_000)) / 8,
-        }
-        .max(1);
-    }
-
-    /// The round trip to a quorum: the Q-th smallest of those known.
-    pub(crate) fn round_trip(&self, quorum: Quorum) -> Duration {
-        let mut known: Vec<u64> = self.round_trips.iter().copied().filter(|it| *it > 0).collect();
-        known.sort_unstable();
-        let place = quorum.needed().min(known.len());
-        Duration::from_nanos(place.checked_sub(1).map_or(0, |place| known[place]))
-    }
 }
 
 impl Line {
-    fn new() -> Self {
+    fn new(node: usize, batch_max: usize) -> Self {
         Self {
             link: Link::Connecting,
             wire: None,
-            waiting: VecDeque::new(),
-            in_flight: VecDeque::new(),
+            pipeline: NodePipeline::new(NodeId::new(node)).with_batch_max(batch_max),
+            outbox: Vec::new(),
+            unanswered: BTreeMap::new(),
             given_up: BTreeMap::new(),
             alive_at: 0,
             watched: false,
@@ -200,6 +183,6 @@ impl Line {
 
     /// Something is awaited on the present connection.
     pub(crate) fn awaits(&self) -> bool {
-        self.in_flight.iter().any(|batch| batch.sent.is_some() && batch.answers.is_none())
+        self.unanswered.values().any(|batch| matches!(batch, Batch::Sent(..)))
     }
 }

@@ -12,9 +12,9 @@ mod nodes;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use quorlock_core::{Answer, Key, Proof, Reading, RestartGuard, Rules};
+use quorlock_core::{Answer, BatchId, Key, Proof, Reading, RestartGuard, Rules, TicketedCommand};
 
-use crate::client::{Client, Order};
+use crate::client::Client;
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex, point};
 use crate::guard::Guards;
@@ -42,7 +42,7 @@ pub(crate) enum Happening {
     /// A batch reaches its node.
     Request(Box<Parcel>),
     /// Answers reach the client.
-    Reply { wire: ConnectionId, batch: u64, answers: Vec<Answer>, proof: Proof },
+    Reply { wire: ConnectionId, batch: BatchId, answers: Vec<Answer>, proof: Proof },
     /// News reach the client; `None`: everything has changed.
     Push { wire: ConnectionId, key: Option<Key> },
     /// The client learns that a connection is gone.
@@ -87,8 +87,8 @@ pub(crate) enum Mend {
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
     pub(crate) wire: ConnectionId,
-    pub(crate) batch: u64,
-    pub(crate) orders: Vec<Order>,
+    pub(crate) batch: BatchId,
+    pub(crate) orders: Vec<TicketedCommand>,
     /// What else the node is to say, if anything.
     pub(crate) looks: Option<Looks>,
     pub(crate) duplicate: bool,
@@ -188,7 +188,6 @@ pub(crate) struct World {
     pub(crate) rules: Rules,
     /// How often a process has been started.
     runs: u64,
-    batches: u64,
     invariants: Invariants,
     tally: Tally,
     violation: Option<Violation>,
@@ -280,7 +279,6 @@ impl World {
             keys: (0..plan.resources).map(|place| Key::from(["orders", "jobs"][place])).collect(),
             rules: plan.rules(),
             runs: 0,
-            batches: 0,
             invariants: Invariants::new(plan.quorum.nodes(), plan.only.clone()),
             tally: Tally::default(),
             violation: None,

@@ -18,13 +18,13 @@
 //! [`crate::wait`]; how those who wait keep out of each other's way, in `courtesy.rs`.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{
-    Call, Effect, Engine, Link, LockId, Owner, Phase, Refusal, RefusalKind, Request, Story, Ticket,
-    Timed, Verb, Wait,
+    Call, Effect, Engine, Entropy, Link, LockId, Owner, Phase, Refusal, RefusalKind, Request,
+    Story, Ticket, Timed, Verb, Wait,
 };
 use crate::acquire::{Attempt, Decision, NodeSaid, NodeStory, WhyNot, why_not};
 use crate::command::{Answer, Command, Holding};
@@ -35,7 +35,7 @@ use crate::queue::LocalQueue;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::retry::{Delay, Retry, after_expiry};
 use crate::time::{BootTime, Reading};
-use crate::token::{Key, Token, Value};
+use crate::token::{Key, Value};
 use crate::vote::Validity;
 use crate::wait::Waiting;
 
@@ -91,15 +91,15 @@ impl Engine {
         }
         let known = self.calls.insert(lock, Timed::new(call));
         assert!(known.is_none(), "a lock id is used once");
-        self.enter(lock, now, out);
+        self.enter(lock, now);
     }
 
     /// The next attempt begins, with a fresh token.
     pub(super) fn begin(
         &mut self,
         lock: LockId,
-        (token, jitter, round_trip): (Token, u64, Duration),
         now: Reading,
+        entropy: &mut dyn Entropy,
         out: &mut Vec<Effect>,
     ) {
         let barred = self.barred(now);
@@ -110,8 +110,9 @@ impl Engine {
         if call.phase != Phase::Starting {
             return;
         }
-        call.jitter = jitter;
-        call.round_trip = round_trip;
+        let (token, jitter) = entropy.draw(lock);
+        let round_trip = self.round_trips.latest(self.quorum);
+        (call.jitter, call.round_trip) = (jitter, round_trip);
         call.settling = false;
         if !barred.is_empty() && self.quorum.is_out_of_reach(self.quorum.nodes() - barred.len(), 0)
         {
@@ -389,16 +390,16 @@ impl Engine {
         if call.is_open() {
             if first {
                 // It has been free for a while, perhaps, and others are about to look again.
-                return self.draw_slot(lock, now, out);
+                return self.draw_slot(lock, now);
             }
             self.manners.of(&call.request.key, now).see_room();
         }
-        self.try_now(lock, out);
+        self.try_now(lock);
     }
 
     /// The lock has come free: whose slot is the first one tries at once, the others look later
     /// whether it still is.
-    fn draw_slot(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    fn draw_slot(&mut self, lock: LockId, now: Reading) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -406,7 +407,7 @@ impl Engine {
         let word = call.draw();
         let slot = self.manners.slot(&call.request.key, word, call.missed, now);
         if slot.is_zero() {
-            return self.try_now(lock, out);
+            return self.try_now(lock);
         }
         let until = now.after(slot.min(call.patience(now)));
         call.phase = Phase::Pausing { until, again: true, lent: None };
@@ -415,12 +416,12 @@ impl Engine {
 
     /// An attempt is worth making: the lock seems to have come free, or it could not be seen that it
     /// has not.
-    fn try_now(&mut self, lock: LockId, out: &mut Vec<Effect>) {
+    fn try_now(&mut self, lock: LockId) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
         timed.record.woken = timed.record.is_open();
-        Self::start(&mut self.deadlines, lock, timed, out);
+        Self::start(&mut self.deadlines, &mut self.begins, lock, timed);
     }
 
     /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
@@ -469,7 +470,7 @@ impl Engine {
             out.push(Effect::Waiting { lock, story });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
-        self.pass_on(lock, now, out);
+        self.pass_on(lock, now);
     }
 
     /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
@@ -523,7 +524,7 @@ impl Engine {
             }
             Phase::Pausing { again: false, .. } if open => {
                 out.push(Effect::Woken { lock });
-                self.draw_slot(lock, now, out);
+                self.draw_slot(lock, now);
             }
             // The others may not have seen the release yet; but they need not ever tell of it. If too few
             // answer at all, it is some other waiter's short vote, and an attempt would wake that one.
@@ -581,10 +582,10 @@ impl Engine {
                 if *again {
                     return self.look_again(lock, now, out);
                 }
-                Self::start(&mut self.deadlines, lock, timed, out);
+                Self::start(&mut self.deadlines, &mut self.begins, lock, timed);
             }
             Phase::Aside { until } if until.remaining(now).is_zero() => {
-                self.enter(lock, now, out);
+                self.enter(lock, now);
             }
             _ => Self::index_call(&mut self.deadlines, lock, timed),
         }
@@ -629,7 +630,7 @@ impl Engine {
             .map(|at| self.deadlines.remove(&(at, Owner::Inspection(lock))));
         self.release_attempt(lock, now, out);
         if let Some(call) = self.take_call(lock) {
-            self.leave_queue(call.request.key, lock, now, out);
+            self.leave_queue(call.request.key, lock, now);
         }
     }
 
@@ -670,7 +671,7 @@ impl Engine {
             call.free_in = call.free_in.or_else(|| self.quorum_in(&call, now));
         }
         out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
-        self.leave_queue(call.request.key, lock, now, out);
+        self.leave_queue(call.request.key, lock, now);
     }
 
     /// Starts an inspection that stands for itself.
@@ -728,15 +729,15 @@ impl Engine {
         Some(timed.record)
     }
 
-    /// The next attempt is due: the driver is asked for what it needs.
+    /// The next attempt is due.
     fn start(
         deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        begins: &mut VecDeque<LockId>,
         lock: LockId,
         timed: &mut Timed<Call>,
-        out: &mut Vec<Effect>,
     ) {
         timed.record.phase = Phase::Starting;
-        out.push(Effect::Begin { lock });
+        begins.push_back(lock);
         Self::index_call(deadlines, lock, timed);
     }
 

@@ -188,7 +188,7 @@ impl Engine {
             self.manners.of(lease.key(), now).give_back(had, lease.pace(), now);
         }
         if lease.lost().is_none() || kept {
-            self.leave_queue(lease.key().clone(), holder, now, out);
+            self.leave_queue(lease.key().clone(), holder, now);
         }
     }
 
@@ -309,7 +309,7 @@ impl Engine {
         let release = lease.end(false, now);
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.start_release((lock, round), release, out);
-        self.leave_queue(key, holder, now, out);
+        self.leave_queue(key, holder, now);
     }
 
     /// Latches the loss if its time has come, before anything may raise the validity (S13). The

@@ -67,6 +67,8 @@ impl Engine {
 
     fn renumber(&mut self, map: &BTreeMap<LockId, LockId>) {
         let to = |lock: LockId| map.get(&lock).copied().unwrap_or(lock);
+        self.begins.retain(|lock| self.calls.contains_key(lock));
+        self.begins.iter_mut().for_each(|lock| *lock = to(*lock));
         fn keys<T>(records: &mut BTreeMap<LockId, Timed<T>>, to: impl Fn(LockId) -> LockId) {
             let old = core::mem::take(records);
             *records = old.into_iter().map(|(lock, record)| (to(lock), record)).collect();

@@ -298,7 +298,7 @@ impl Engine {
             out.push(Effect::Waiting { lock, story });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
-        self.pass_on(lock, now, out);
+        self.pass_on(lock, now);
     }
 
     /// When a quorum of nodes will be trusted, if some are down and it would be had but for nodes whose

@@ -7,10 +7,10 @@
 //! So there is never more than one attempt of this process for one key at a time, and all attempts together
 //! follow each other no faster than those of one caller would.
 
+use alloc::collections::VecDeque;
 use alloc::collections::btree_map::Entry;
-use alloc::vec::Vec;
 
-use super::{Call, Effect, Engine, LockId, Phase, Wait};
+use super::{Call, Engine, LockId, Phase, Wait};
 use crate::courtesy::Manners;
 use crate::queue::LocalQueue;
 use crate::time::{BootTime, Reading};
@@ -18,7 +18,7 @@ use crate::token::Key;
 
 impl Engine {
     /// A call wants its turn, for the first time or after it stepped aside.
-    pub(super) fn enter(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn enter(&mut self, lock: LockId, now: Reading) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -31,13 +31,13 @@ impl Engine {
             }
             Entry::Vacant(place) => {
                 place.insert(LocalQueue::new(lock));
-                Self::turn_comes(&self.manners, lock, call, None, now, out);
+                Self::turn_comes((&self.manners, &mut self.begins), lock, call, None, now);
                 None
             }
         };
         Self::index_call(&mut self.deadlines, lock, timed);
         if let Some(active) = active {
-            self.pass_on(active, now, out);
+            self.pass_on(active, now);
         }
     }
 
@@ -55,7 +55,7 @@ impl Engine {
 
     /// If this call pauses for reasons of its own and another waits, it steps aside, and the other's turn
     /// comes. What the process has learnt of how long to wait between two attempts goes with the turn.
-    pub(super) fn pass_on(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn pass_on(&mut self, lock: LockId, now: Reading) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -74,7 +74,7 @@ impl Engine {
         if let Some(timed) = self.calls.get_mut(&next) {
             let call = &mut timed.record;
             (call.polls, call.opens) = (call.polls.max(polls), call.opens.max(opens));
-            Self::turn_comes(&self.manners, next, call, Some(lent), now, out);
+            Self::turn_comes((&self.manners, &mut self.begins), next, call, Some(lent), now);
             Self::index_call(&mut self.deadlines, next, timed);
         }
     }
@@ -84,12 +84,11 @@ impl Engine {
     /// crowd, it looks before it tries, as those do who waited all the while. But who only tries does
     /// not wait. And if the turn was `lent` by another, not before that time.
     fn turn_comes(
-        manners: &Manners,
+        (manners, begins): (&Manners, &mut VecDeque<LockId>),
         lock: LockId,
         call: &mut Call,
         lent: Option<BootTime>,
         now: Reading,
-        out: &mut Vec<Effect>,
     ) {
         let is_in_future = |at: &BootTime| !at.remaining(now).is_zero();
         let once = call.request.wait == Wait::Once;
@@ -103,20 +102,14 @@ impl Engine {
                 Phase::Pausing { until, again: false, lent: None }
             }
             None => {
-                out.push(Effect::Begin { lock });
+                begins.push_back(lock);
                 Phase::Starting
             }
         };
     }
 
     /// Leaves the local queue; if it was this one's turn, the next one's has come.
-    pub(super) fn leave_queue(
-        &mut self,
-        key: Key,
-        lock: LockId,
-        now: Reading,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn leave_queue(&mut self, key: Key, lock: LockId, now: Reading) {
         let Entry::Occupied(mut queue) = self.queues.entry(key) else {
             return;
         };
@@ -126,7 +119,8 @@ impl Engine {
         match queue.get_mut().advance() {
             Some(next) => {
                 if let Some(timed) = self.calls.get_mut(&next) {
-                    Self::turn_comes(&self.manners, next, &mut timed.record, None, now, out);
+                    let own = (&self.manners, &mut self.begins);
+                    Self::turn_comes(own, next, &mut timed.record, None, now);
                     Self::index_call(&mut self.deadlines, next, timed);
                 }
             }

@@ -1,12 +1,11 @@
 //! What a model checker relies on: an engine that was rebased goes on like the one it was made of.
 
-use quorlock_core::{Effect, Engine, Event, LockId, Reading, Ticket};
+use quorlock_core::{Effect, Engine, Event, LockId, Reading, Ticket, Token};
 
 /// Handles `event` in a rebased copy of `before` and compares with what came out of the original.
 pub(crate) fn check(
-    before: &Engine,
-    event: &Event,
-    now: Reading,
+    (before, event, now): (&Engine, &Event, Reading),
+    drawn: Vec<(Token, u64)>,
     after: &Engine,
     effects: &[Effect],
 ) {
@@ -17,7 +16,6 @@ pub(crate) fn check(
     let mut event = event.clone();
     match &mut event {
         Event::Acquire { lock, .. }
-        | Event::Begin { lock, .. }
         | Event::Cancel { lock }
         | Event::Extend { lock }
         | Event::RunOut { lock }
@@ -38,7 +36,9 @@ pub(crate) fn check(
     }
     let origin = Reading::new(0, 0);
     let mut shadowed = Vec::new();
-    shadow.handle(event, origin, &mut shadowed);
+    let mut again = drawn.into_iter();
+    let mut entropy = |_| again.next().expect("it draws as often");
+    shadow.handle(event, origin, &mut entropy, &mut shadowed);
     assert_eq!(shadow.rebased(origin, 0).0, after.rebased(now, 0).0);
     assert_eq!(shadowed.len(), effects.len());
 }

@@ -148,7 +148,7 @@ impl World {
             frozen: vec![false; quorum.nodes()],
             interest: vec![BTreeSet::new(); quorum.nodes()],
             pushing: true,
-            engines: vec![Engine::new(quorum); clients],
+            engines: vec![idle(quorum); clients],
             asleep_until: vec![0; clients],
             links: vec![vec![link; quorum.nodes()]; clients],
             orphans: VecDeque::new(),
@@ -200,38 +200,35 @@ impl World {
     }
 
     pub(crate) fn tell(&mut self, client: usize, event: Event) {
-        let mut events = VecDeque::from([event]);
-        while let Some(event) = events.pop_front() {
-            let now = self.reading();
-            let waking = event == Event::Wake;
-            let mut effects = Vec::new();
-            let before = self.shadowed.then(|| (self.engines[client].clone(), event.clone()));
-            self.engines[client].handle(event, now, &mut effects);
-            if let Some((before, event)) = before {
-                shadow::check(&before, &event, now, &self.engines[client], &effects);
-            }
-            let deadline = self.engines[client].deadline();
-            assert!(
-                !waking || deadline.is_none_or(|at| at > now.boot()),
-                "a deadline that has come is dealt with: {deadline:?} at {now:?}"
-            );
-            for effect in effects {
-                self.log.push((self.now / MS, client, effect.clone()));
-                match effect {
-                    Effect::Begin { lock } => events.push_back(self.begin(lock)),
-                    effect => self.carry_out(client, effect),
-                }
-            }
+        let now = self.reading();
+        let waking = event == Event::Wake;
+        let (mut effects, mut drawn) = (Vec::new(), Vec::new());
+        let before = self.shadowed.then(|| (self.engines[client].clone(), event.clone()));
+        let (tokens, jitter) = (&mut self.tokens, self.jitter);
+        let mut entropy = |_| {
+            *tokens += 1;
+            let mut token = [0; Token::BYTES];
+            token[..8].copy_from_slice(&tokens.to_be_bytes());
+            let word = jitter.unwrap_or(tokens.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            drawn.push((Token::new(token), word));
+            (Token::new(token), word)
+        };
+        self.engines[client].handle(event, now, &mut entropy, &mut effects);
+        if let Some((before, event)) = before {
+            shadow::check((&before, &event, now), drawn, &self.engines[client], &effects);
         }
-    }
-
-    fn begin(&mut self, lock: LockId) -> Event {
-        self.tokens += 1;
-        let mut token = [0; Token::BYTES];
-        token[..8].copy_from_slice(&self.tokens.to_be_bytes());
-        let jitter = self.jitter.unwrap_or(self.tokens.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let round_trip = Duration::from_millis(2 * ONE_WAY as u64);
-        Event::Begin { lock, token: Token::new(token), jitter, round_trip }
+        let deadline = self.engines[client].deadline();
+        assert!(
+            !waking || deadline.is_none_or(|at| at > now.boot()),
+            "a deadline that has come is dealt with: {deadline:?} at {now:?}"
+        );
+        for effect in effects {
+            self.log.push((self.now / MS, client, effect.clone()));
+            self.carry_out(client, effect);
+        }
+        if self.engines[client].has_attempt_to_begin() {
+            self.tell(client, Event::Wake);
+        }
     }
 
     fn carry_out(&mut self, client: usize, effect: Effect) {
@@ -604,7 +601,12 @@ impl World {
             self.settle();
             self.now += 60_000 * MS;
             let engine = self.engines[client].rebased(self.reading(), 0).0;
-            assert_eq!(engine, Engine::new(self.quorum), "something has leaked");
+            assert_eq!(engine, idle(self.quorum), "something has leaked");
         }
     }
+}
+
+/// An engine with nothing in it, which knows how far the nodes are.
+fn idle(quorum: Quorum) -> Engine {
+    Engine::new(quorum).with_fixed_round_trip(Duration::from_millis(2 * ONE_WAY as u64))
 }

@@ -156,22 +156,22 @@ fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true
     let at = |ms: i64| Reading::new(ms * 1_000_000, ms * 1_000_000);
     let (lock, token, mut out) = (LockId(1), Token::new([1; Token::BYTES]), Vec::new());
     for node in [1, 2].map(NodeId::new) {
-        engine.handle(Event::Connecting { node }, at(0), &mut out);
+        engine.handle(Event::Connecting { node }, at(0), &mut |_| (token, 0), &mut out);
     }
-    engine.handle(Event::Acquire { lock, request: request("k") }, at(0), &mut out);
-    let begin = Event::Begin { lock, token, jitter: 0, round_trip: Duration::ZERO };
-    engine.handle(begin, at(0), &mut out);
+    let mut entropy = |_| (token, 0);
+    engine.handle(Event::Acquire { lock, request: request("k") }, at(0), &mut entropy, &mut out);
     assert_eq!(engine.deadline(), Some(at(NODE_TIMEOUT).boot()));
     let ticket = Ticket { lock, round: 1, verb: Verb::Acquire };
     let (node, answers) = (NodeId::new(0), vec![(ticket, Answer::Granted)]);
     engine.handle(
         Event::Answered { node, sent: at(0), proof: Proof::Vouched, answers },
         at(1),
+        &mut entropy,
         &mut out,
     );
     out.clear();
     // Only nodes that have longer are waited for now.
-    engine.handle(Event::Wake, at(NODE_TIMEOUT), &mut out);
+    engine.handle(Event::Wake, at(NODE_TIMEOUT), &mut entropy, &mut out);
     assert_eq!(out, []);
     assert_eq!(engine.deadline(), Some(at(CONNECT_TIMEOUT + NODE_TIMEOUT).boot()));
 }

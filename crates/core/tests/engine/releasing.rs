@@ -23,12 +23,15 @@ struct Held {
 
 const LOCK: LockId = LockId(0);
 
+/// One token will do.
+fn entropy(_: LockId) -> (Token, u64) {
+    (Token::new([1; Token::BYTES]), 0)
+}
+
 impl Held {
     fn with_votes_of(quorum: Quorum, voted: u32) -> Self {
         let mut held = Self { engine: Engine::new(quorum), out: Vec::new() };
         held.tell(Event::Acquire { lock: LOCK, request: request("k") }, 0);
-        let token = Token::new([1; Token::BYTES]);
-        held.tell(Event::Begin { lock: LOCK, token, jitter: 0, round_trip: Duration::ZERO }, 0);
         // Yes first, so that the lock is granted before the others are heard.
         for granted in [true, false] {
             for node in quorum.node_ids().filter(|node| granted == is_in(voted, *node)) {
@@ -40,7 +43,7 @@ impl Held {
     }
 
     fn tell(&mut self, event: Event, ms: i64) {
-        self.engine.handle(event, at(ms), &mut self.out);
+        self.engine.handle(event, at(ms), &mut entropy, &mut self.out);
     }
 
     fn answer(&mut self, node: NodeId, verb: Verb, round: u32, answer: Answer, ms: i64) {
@@ -159,7 +162,7 @@ fn release_and_check(mut held: Held, quorum: Quorum, voted: u32, valid: bool, sa
 fn a_release_of_what_is_not_held_says_expired_and_sends_nothing() {
     let mut engine = Engine::new(Quorum::majority(3).unwrap());
     let mut out = Vec::new();
-    engine.handle(Event::Release { lock: LockId(7), report: true }, at(0), &mut out);
+    engine.handle(Event::Release { lock: LockId(7), report: true }, at(0), &mut entropy, &mut out);
     assert!(matches!(&out[..], [Effect::Released { report, .. }]
         if report.outcome == Outcome::Expired));
 }
@@ -353,17 +356,15 @@ fn of_very_many_releases_the_oldest_is_forgotten_but_its_caller_is_told() {
     for n in 0..=MANY {
         let lock = LockId(n);
         out.clear();
-        engine.handle(Event::Acquire { lock, request: once("k") }, at(0), &mut out);
-        let token = Token::new([1; Token::BYTES]);
-        let begin = Event::Begin { lock, token, jitter: 0, round_trip: Duration::ZERO };
-        engine.handle(begin, at(0), &mut out);
+        engine.handle(Event::Acquire { lock, request: once("k") }, at(0), &mut entropy, &mut out);
         let answers = vec![(Ticket { lock, round: 1, verb: Verb::Acquire }, Answer::Granted)];
         engine.handle(
             Event::Answered { node: NodeId::new(0), sent: at(0), proof: Proof::Vouched, answers },
             at(0),
+            &mut entropy,
             &mut out,
         );
-        engine.handle(Event::Release { lock, report: true }, at(0), &mut out);
+        engine.handle(Event::Release { lock, report: true }, at(0), &mut entropy, &mut out);
     }
     assert_eq!(engine.releases_owed() as u64, MANY);
     let told = |effect: &Effect| {
@@ -432,4 +433,31 @@ fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
     world.tell(0, Event::Inspect { lock, key: "k".into(), timeout });
     world.tell(0, Event::Cancel { lock });
     world.finish();
+}
+
+/// The answer shows that the lock is lost, and the next caller's turn has come. Before that one asks the nodes,
+/// all other answers at hand count, and the time.
+#[test]
+fn an_attempt_that_an_answer_brings_begins_with_the_next_event() {
+    for (wait_ms, attempts) in [(1000, 1), (100, 0)] {
+        let mut held = Held::with_votes_of(Quorum::majority(1).unwrap(), 1);
+        let next = LockId(1);
+        held.tell(Event::Acquire { lock: next, request: waiting("k", wait_ms) }, 1);
+        held.tell(Event::Extend { lock: LOCK }, 2);
+        held.out.clear();
+        held.answer(NodeId::new(0), Verb::Extend, 1, Answer::Absent, 500);
+        let asks = |effect: &Effect| {
+            matches!(effect, Effect::Send { ticket, .. }
+                if ticket.lock == next && ticket.verb == Verb::Acquire)
+        };
+        assert!(held.engine.has_attempt_to_begin() && !held.out.iter().any(asks));
+        assert!(held.engine.deadline().is_some_and(|due| due < at(0).boot()), "at once");
+        held.tell(Event::Wake, 500);
+        assert_eq!(held.out.iter().filter(|effect| asks(effect)).count(), attempts);
+        let is_over = |effect: &Effect| {
+            matches!(effect, Effect::NotAcquired { lock, refusal }
+                if *lock == next && refusal.attempts == 0)
+        };
+        assert_eq!(held.out.iter().any(is_over), attempts == 0, "its wait was over");
+    }
 }

@@ -207,10 +207,15 @@ fn rules(guard: RestartGuard) -> Rules {
     Rules { guard, cluster: cluster(), names: names(), marker, adoption, lasting }
 }
 
+/// An engine for three nodes that are a millisecond away.
+fn engine(rules: Rules) -> Engine {
+    let quorum = Quorum::majority(3).expect("three nodes have one");
+    Engine::guarded(quorum, rules).with_fixed_round_trip(Duration::from_millis(1))
+}
+
 impl Scene {
     fn with(rules: Rules) -> Self {
-        let quorum = Quorum::majority(3).expect("three nodes have one");
-        let engine = Engine::guarded(quorum, rules);
+        let engine = engine(rules);
         // They have been running for a while.
         let servers = (0..3).map(|run| Server::new(run, -100 * SECOND)).collect();
         let (told, sent) = (Vec::new(), Vec::new());
@@ -245,8 +250,13 @@ impl Scene {
         let mut events = vec![event];
         while !events.is_empty() {
             let mut out = Vec::new();
+            let draws = &mut self.draws;
+            let mut entropy = |_| {
+                *draws += 1;
+                (Token::new([*draws; 20]), 0)
+            };
             for event in events.drain(..) {
-                self.engine.handle(event, at(self.now), &mut out);
+                self.engine.handle(event, at(self.now), &mut entropy, &mut out);
             }
             let mut orders: BTreeMap<usize, Vec<(Ticket, Command)>> = BTreeMap::new();
             for effect in out {
@@ -256,12 +266,6 @@ impl Scene {
                             let order = (ticket, command.clone());
                             orders.entry(node.index()).or_default().push(order);
                         }
-                    }
-                    Effect::Begin { lock } => {
-                        self.draws += 1;
-                        let token = Token::new([self.draws; 20]);
-                        let round_trip = Duration::from_millis(1);
-                        events.push(Event::Begin { lock, token, jitter: 0, round_trip });
                     }
                     other => self.told.push(other),
                 }
@@ -648,10 +652,7 @@ fn a_flush_push_is_followed_by_a_look() {
 fn who_has_another_list_is_told_so_with_both() {
     let mut scene = Scene::settled();
     let fewer = Cluster::new(["a", "b"], 2, MAX_TTL);
-    scene.engine = Engine::guarded(
-        Quorum::majority(3).unwrap(),
-        Rules { cluster: fewer, ..rules(RestartGuard::Strict) },
-    );
+    scene.engine = engine(Rules { cluster: fewer, ..rules(RestartGuard::Strict) });
     scene.acquire(1, Wait::For(Duration::from_secs(60)));
     assert_eq!(scene.refusal(1).kind, RefusalKind::Unsafe);
     let NodeSaid::Failed(failure) = &scene.refusal(1).nodes[0].said else { panic!() };
@@ -869,10 +870,9 @@ fn who_has_time_for_the_rest_of_an_adoption_waits_for_it() {
 
 #[test]
 fn a_floor_is_set_on_a_node_that_says_itself_that_it_keeps_no_log() {
-    let quorum = Quorum::majority(3).unwrap();
     let mut scene = Scene::settled();
     let lasting = NodeSet::only(NodeId::new(0));
-    scene.engine = Engine::guarded(quorum, Rules { lasting, ..rules(RestartGuard::Strict) });
+    scene.engine = engine(Rules { lasting, ..rules(RestartGuard::Strict) });
     // What the operator says of it is not so: it may have lost its counters.
     scene.servers[0].restart(true, 0);
     scene.acquire(1, Wait::For(Duration::from_secs(20)));
@@ -1097,7 +1097,12 @@ fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     // It is looked at while it is suspended.
     scene.now = 15 * SECOND + 1;
     let mut out = Vec::new();
-    scene.engine.handle(Event::Wake, at(scene.now), &mut out);
+    scene.engine.handle(
+        Event::Wake,
+        at(scene.now),
+        &mut |_| unreachable!("nobody attempts"),
+        &mut out,
+    );
     for effect in out {
         if let Effect::Send { nodes, ticket, command: Command::Greet } = effect
             && nodes.contains(NodeId::new(0))

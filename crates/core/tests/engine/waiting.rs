@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Delay, Effect, Engine, Event, Extended, Holding, LockId, LossCause, NodeReleased, NodeSaid,
-    NodeStory, Outcome, POLL_CEILING, Quorum, Reading, RefusalKind, Request, Retry, Timing,
-    TimingOptions, Verb,
+    Delay, Event, Extended, Holding, LockId, LossCause, NodeReleased, NodeSaid, NodeStory, Outcome,
+    POLL_CEILING, Quorum, RefusalKind, Request, Retry, Timing, TimingOptions, Verb,
 };
 
 use crate::common::story::{
@@ -148,21 +147,6 @@ fn the_wait_ends_in_the_queue() {
     assert_eq!(world.refused(queued).unwrap().1.kind, RefusalKind::BusyHere);
     assert!(world.is_valid(holder));
     world.finish();
-}
-
-#[test]
-fn the_wait_ends_before_a_token_has_come() {
-    let mut engine = Engine::new(Quorum::majority(3).unwrap());
-    let mut out = Vec::new();
-    let at = |ms: i64| Reading::new(ms * 1_000_000, ms * 1_000_000);
-    let lock = LockId(1);
-    engine.handle(Event::Acquire { lock, request: waiting("k", 100) }, at(0), &mut out);
-    assert_eq!(out, [Effect::Begin { lock }]);
-    assert_eq!(engine.deadline(), Some(at(100).boot()));
-    engine.handle(Event::Wake, at(100), &mut out);
-    assert!(matches!(&out[1..], [Effect::NotAcquired { refusal, .. }]
-        if refusal.kind == RefusalKind::NoQuorum && refusal.attempts == 0));
-    assert_eq!(engine, Engine::new(Quorum::majority(3).unwrap()));
 }
 
 #[test]

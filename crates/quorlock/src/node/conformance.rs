@@ -27,7 +27,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use quorlock_core::{Event, NodeId, Reading, Token};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -145,8 +144,7 @@ impl Subject {
     /// Gives the node a batch and returns once that is on its way: only then may the next one be
     /// given.
     async fn give(&self, commands: Vec<Command>) -> Given {
-        let (events, receiver) = unbounded_channel();
-        let stamp = Arc::new(Stamp::new(NodeId::new(0), Clock::Tokio, events));
+        let stamp = Arc::new(Stamp::new(Clock::Tokio));
         let batch = Batch { commands, stamp: stamp.clone() };
         let mut answers = self.node.execute(batch);
         let early = poll_fn(|cx| match Pin::new(&mut answers).poll(cx) {
@@ -155,7 +153,7 @@ impl Subject {
             Poll::Pending => Poll::Pending,
         })
         .await;
-        Given { answers, early, stamp, _events: receiver }
+        Given { answers, early, stamp }
     }
 
     /// The keys that the node next says have changed.
@@ -200,8 +198,6 @@ struct Given {
     answers: BoxFuture<Answers>,
     early: Option<Answers>,
     stamp: Arc<Stamp>,
-    /// Where the stamp tells what happens; nobody listens here.
-    _events: UnboundedReceiver<quorlock_core::Event>,
 }
 
 impl Given {

@@ -15,12 +15,10 @@ mod redis;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
 
-use quorlock_core::{Event, NodeId, Reading};
-use tokio::sync::mpsc::UnboundedSender;
+use quorlock_core::Reading;
 
 pub use self::config::{NodeConfig, NodeConfigError, Tls};
 pub use self::memory::MemoryNode;
@@ -31,7 +29,8 @@ pub use self::redis::RedisNode;
 pub(crate) use self::redis::fuzzing;
 pub(crate) use self::redis::{Do, Exam, Reply};
 pub use quorlock_core::{
-    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, Proof, Value,
+    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, NodeState,
+    Proof, Value,
 };
 
 use crate::clock::Clock;
@@ -110,20 +109,6 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Whether a node can be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeState {
-    /// It is connected.
-    Up,
-    /// It is being connected to; commands wait, for a bounded time.
-    Connecting,
-    /// It has been silent for too long: nothing but releases is sent until it answers again.
-    Suspended(Failure),
-    /// It cannot be reached; commands fail at once.
-    Down(Failure),
-}
-
 /// Commands for one node. They can be had only by saying that they are being sent now
 /// ([`Batch::send`]), so no vote can be counted from too late a moment (invariant S4).
 #[derive(Debug)]
@@ -169,42 +154,39 @@ impl From<Vec<Answer>> for Answers {
     }
 }
 
-/// When a batch was sent, and who wants to know that it was.
+/// When a batch was sent, and who is to be woken then.
 #[derive(Debug)]
 pub(crate) struct Stamp {
-    node: NodeId,
     clock: Clock,
     sent: OnceLock<Reading>,
-    announced: AtomicBool,
-    events: UnboundedSender<Event>,
+    waker: Mutex<Option<Waker>>,
 }
 
 impl Stamp {
-    fn new(node: NodeId, clock: Clock, events: UnboundedSender<Event>) -> Self {
-        Self { node, clock, sent: OnceLock::new(), announced: AtomicBool::new(false), events }
+    fn new(clock: Clock) -> Self {
+        Self { clock, sent: OnceLock::new(), waker: Mutex::new(None) }
     }
 
     fn stamp(&self) {
         self.sent.get_or_init(|| self.clock.now());
-        if self.announced.load(Ordering::Acquire) {
-            // A failed send means that the driver is gone, and with it who would care.
-            let _ = self.events.send(Event::Connected { node: self.node });
-        }
-    }
-
-    /// Tells the engine that this batch waits for a connection; once.
-    fn announce_waiting(&self) {
-        if self.sent.get().is_none() && !self.announced.swap(true, Ordering::AcqRel) {
-            let _ = self.events.send(Event::Connecting { node: self.node });
-            // Sent in the meantime, on another thread: then nobody else says so.
-            if self.sent.get().is_some() {
-                let _ = self.events.send(Event::Connected { node: self.node });
-            }
+        // Not with the lock held: whoever wakes may look at once.
+        let waker = self.waker().take();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 
     /// When the batch was sent, if it was.
     fn sent(&self) -> Option<Reading> {
         self.sent.get().copied()
+    }
+
+    /// Wakes this task when the batch is sent; one that was sent before this call does not.
+    fn wake_when_sent(&self, waker: &Waker) {
+        self.waker().get_or_insert_with(|| waker.clone()).clone_from(waker);
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -167,6 +167,16 @@ pub(crate) fn quorum() -> Quorum {
     }
 }
 
+/// An engine for which a round trip takes no time, whatever is observed.
+fn engine(rules: quorlock_core::Rules) -> Engine {
+    Engine::guarded(quorum(), rules).with_fixed_round_trip(Duration::ZERO)
+}
+
+/// The token of a client's attempt.
+fn token(client: ClientId, attempt: u8) -> Token {
+    Token::new([16 * (client as u8 + 10) + attempt; Token::BYTES])
+}
+
 impl World {
     /// The beginnings. `only`: this invariant alone is checked.
     pub(crate) fn all(bounds: &Bounds, only: Option<&str>) -> Vec<Self> {
@@ -179,7 +189,7 @@ impl World {
     fn new(bounds: &Bounds, only: Option<&str>, fresh: Option<NodeIndex>) -> Self {
         let rules = bounds.rules(NODES, quorum().needed());
         let client = Client {
-            engine: Shared::new(Engine::guarded(quorum(), rules.clone())),
+            engine: Shared::new(engine(rules.clone())),
             call: Call::NotYet,
             attempts: 0,
             extensions: 0,
@@ -258,7 +268,7 @@ impl Step<'_> {
         let is_idle = links[client].iter().all(|link| link.is_empty());
         if clients[client].call == Call::Over && is_idle {
             let rules = self.bounds.rules(NODES, quorum().needed());
-            *clients[client].engine.change() = Engine::guarded(quorum(), rules);
+            *clients[client].engine.change() = engine(rules);
             links[client].iter_mut().for_each(|link| *link.change() = Link::default());
             watch.change().ledger.forget(client);
         }
@@ -660,9 +670,18 @@ impl Step<'_> {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let mut effects = Vec::new();
-            self.world.clients[client].engine.change().handle(event, NOW, &mut effects);
+            let it = &mut self.world.clients[client];
+            let attempts = &mut it.attempts;
+            let mut entropy = |_| {
+                *attempts += 1;
+                (token(client, *attempts), 0)
+            };
+            it.engine.change().handle(event, NOW, &mut entropy, &mut effects);
             for effect in effects {
                 self.carry(client, effect, verb, &mut events);
+            }
+            if events.is_empty() && self.world.clients[client].engine.has_attempt_to_begin() {
+                events.push_back(Event::Wake);
             }
         }
         let standing = yes.and_then(|node| self.world.clients[client].engine.standing(node));
@@ -682,6 +701,11 @@ impl Step<'_> {
         let guard = GuardId { client, lock: LOCK };
         match effect {
             Effect::Send { nodes, ticket, command } => {
+                if ticket.verb == Verb::Acquire {
+                    let token = token(client, self.world.clients[client].attempts);
+                    let (lock, round_trip) = (ticket.lock, Duration::ZERO);
+                    self.note(&Fact::Begun { client, lock, token, round_trip });
+                }
                 for id in nodes.iter() {
                     let (node, command) = (id.index(), &command);
                     self.note(&Fact::Ordered { client, node, ticket, command });
@@ -709,14 +733,6 @@ impl Step<'_> {
                     let link = self.world.links[client][node].change();
                     link.commands.push_back((NOW, ticket, command.clone()));
                 }
-            }
-            Effect::Begin { lock } => {
-                let it = &mut self.world.clients[client];
-                it.attempts += 1;
-                let token = Token::new([16 * (client as u8 + 10) + it.attempts; Token::BYTES]);
-                let round_trip = Duration::ZERO;
-                self.note(&Fact::Begun { client, lock, token, round_trip });
-                events.push_back(Event::Begin { lock, token, jitter: 0, round_trip });
             }
             Effect::Acquired { token, validity, attempts, turn, fence, .. } => {
                 let request = self.bounds.request(client);

@@ -1,9 +1,7 @@
 //! Clients: the turns of the driver.
 
-use std::collections::VecDeque;
-
 use quorlock_core::{
-    Effect, Engine, Event, LockId, NodeId, Proof, Reading, RestartGuard, Rules, Token,
+    Effect, Engine, Event, LockId, NodeId, Proof, Reading, RestartGuard, Rules, Token, Verb,
 };
 
 use super::nodes::WALL;
@@ -29,7 +27,8 @@ impl World {
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
         let engine = Engine::guarded(self.plan.quorum, self.rules_of(id));
-        self.clients.push(Client::new(engine, self.plan.quorum, machine, self.plan.callers));
+        let sizes = (self.plan.quorum.nodes(), self.plan.batch_max);
+        self.clients.push(Client::new(engine, sizes, machine, self.plan.callers));
         self.note(&Fact::Started { client: id });
         for node in 0..self.servers.len() {
             self.dial(id, node);
@@ -104,7 +103,6 @@ impl World {
         let (answered, asked) =
             (std::mem::take(&mut turn.answered), std::mem::take(&mut turn.asked));
         for event in answered {
-            self.clients[client].observe(&event, now);
             self.tell(client, event, now);
         }
         for event in asked {
@@ -158,35 +156,42 @@ impl World {
             }
             _ => {}
         }
-        let mut events = VecDeque::from([event]);
-        while let Some(event) = events.pop_front() {
-            let mut effects = Vec::new();
-            self.clients[client].engine.handle(event, now, &mut effects);
-            for effect in effects {
-                events.extend(self.carry_out(client, effect));
-            }
+        let (mut effects, mut drawn) = (Vec::new(), Vec::new());
+        let tokens = &mut self.random.tokens;
+        let mut entropy = |lock| {
+            let (token, word) = (Token::new(tokens.bytes()), tokens.word());
+            drawn.push((lock, token));
+            (token, word)
+        };
+        self.clients[client].engine.handle(event, now, &mut entropy, &mut effects);
+        let mut begun = drawn.clone();
+        for effect in effects {
+            self.carry_out(client, effect, &mut begun);
+        }
+        // Those that look before they ask.
+        for (lock, token) in begun {
+            self.begun(client, lock, token);
+        }
+        for (lock, _) in drawn {
+            self.stand_still_before_answers(client, lock);
         }
     }
 
-    /// Does what the engine says. The answer to [`Effect::Begin`] is handed in when all that came
-    /// with it has been done: a release must not come to stand behind the next attempt.
-    fn carry_out(&mut self, client: ClientId, effect: Effect) -> Option<Event> {
+    /// Does what the engine says; `begun` are the attempts that have begun meanwhile and have not been noted.
+    fn carry_out(&mut self, client: ClientId, effect: Effect, begun: &mut Vec<(LockId, Token)>) {
         match effect {
             Effect::Send { nodes, ticket, command } => {
+                let is_its = |(lock, _): &(LockId, Token)| {
+                    ticket.verb == Verb::Acquire && *lock == ticket.lock
+                };
+                if let Some(place) = begun.iter().position(is_its) {
+                    let (lock, token) = begun.remove(place);
+                    self.begun(client, lock, token);
+                }
                 for node in nodes.iter().map(NodeId::index) {
                     self.note(&Fact::Ordered { client, node, ticket, command: &command });
                     self.order(client, node, (ticket, command.clone()));
                 }
-            }
-            Effect::Begin { lock } => {
-                let token = Token::new(self.random.tokens.bytes());
-                let jitter = self.random.tokens.word();
-                let round_trip = self.clients[client].round_trip(self.plan.quorum);
-                let slowest = &mut self.clients[client].slowest;
-                *slowest = round_trip.max(*slowest);
-                self.note(&Fact::Begun { client, lock, token, round_trip });
-                self.stand_still_before_answers(client, lock);
-                return Some(Event::Begin { lock, token, jitter, round_trip });
             }
             Effect::Acquired { lock, token, validity, attempts, turn, fence } => {
                 let made = (token, turn, fence);
@@ -251,7 +256,14 @@ impl World {
             }
             Effect::Inspected { .. } => {}
         }
-        None
+    }
+
+    /// An attempt has begun; if it asks at once, its commands follow.
+    fn begun(&mut self, client: ClientId, lock: LockId, token: Token) {
+        let it = &mut self.clients[client];
+        let round_trip = it.engine.quorum_round_trip();
+        it.slowest = round_trip.max(it.slowest);
+        self.note(&Fact::Begun { client, lock, token, round_trip });
     }
 
     /// The paper's worst client: it asks, stands still, and goes on with all answers in its sockets when there is

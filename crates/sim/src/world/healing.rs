@@ -153,7 +153,7 @@ impl World {
         let it = &self.clients[client];
         let boot = it.machine.boot.at(self.now);
         let due = it.engine.deadline().map(|at| span(at.as_nanos() - boot));
-        let round_trip = it.round_trip(self.plan.quorum);
+        let round_trip = it.engine.quorum_round_trip();
         format!("client {client} (due in {due:?}, round trip {round_trip:?})")
     }
 

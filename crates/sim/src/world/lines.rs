@@ -1,17 +1,18 @@
 //! Lines: how commands get from a client to a node and their answers back.
 //!
-//! As `crates/quorlock/src/node/line.rs` and the supervisor in `redis/supervise.rs`: a few batches in flight,
-//! answers handed on in the order of sending, nothing sent twice; a node that is silent for too long
-//! is suspended, then its connection replaced, and the old one kept until the new one is there.
-
-use std::collections::VecDeque;
+//! What waits and what is in flight is the production client's [`NodePipeline`]. As the supervisor in
+//! `redis/supervise.rs`: nothing is sent twice; a node that is silent for too long is suspended, then its
+//! connection replaced, and the old one kept until the new one is there.
+//!
+//! [`NodePipeline`]: quorlock_core::NodePipeline
 
 use quorlock_core::{
-    Answer, Command, Event, Failure, FailureKind, Key, NodeId, Proof, RestartGuard,
+    Answer, BatchId, Command, Event, Failure, FailureKind, Key, NodeId, Proof, RestartGuard,
+    TicketedCommand,
 };
 
 use super::{Happening, Looks, Parcel, Process, World};
-use crate::client::{Batch, IN_FLIGHT_MAX, Line, Link, Order};
+use crate::client::{Batch, Client, Line, Link};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::mutants::{Mutant, is_active};
@@ -22,49 +23,33 @@ use crate::time::{MS, SECOND, Time};
 
 impl World {
     /// Takes a command; it is sent when the turn is over.
-    pub(crate) fn order(&mut self, client: ClientId, node: NodeIndex, order: Order) {
-        self.clients[client].lines[node].waiting.push_back(order);
+    pub(crate) fn order(&mut self, client: ClientId, node: NodeIndex, command: TicketedCommand) {
+        self.clients[client].lines[node].outbox.push(command);
     }
 
     /// Sends what waits, as far as the link and the batches in flight allow.
     pub(crate) fn send_waiting(&mut self, client: ClientId, node: NodeIndex) {
-        loop {
-            let line = &mut self.clients[client].lines[node];
-            match line.link {
-                Link::Down(kind) => {
-                    let orders = line.waiting.drain(..).collect();
-                    return self.fail_orders(client, node, orders, kind);
-                }
-                // A release may go behind what is in a silent connection; all else fails at once.
-                Link::Suspended => {
-                    let (releases, rest): (VecDeque<Order>, VecDeque<Order>) =
-                        std::mem::take(&mut line.waiting)
-                            .into_iter()
-                            .partition(|(_, command)| command.is_release());
-                    line.waiting = releases;
-                    self.fail_orders(client, node, rest.into(), FailureKind::Suspended);
-                }
-                Link::Up | Link::Connecting => {}
-            }
-            let line = &mut self.clients[client].lines[node];
-            let unsent = line.in_flight.back().is_some_and(|batch| batch.sent.is_none());
-            if line.waiting.is_empty() || unsent || line.in_flight.len() >= IN_FLIGHT_MAX {
-                break;
-            }
-            let count = line.waiting.len().min(self.plan.batch_max);
-            let orders = line.waiting.drain(..count).collect();
-            self.batches += 1;
-            let (id, sent, answers, proof) = (self.batches, None, None, Proof::Vouched);
-            line.in_flight.push_back(Batch { id, sent, announced: false, orders, answers, proof });
-            if line.wire.is_some() {
-                self.send_batch(client, node);
-            }
+        let Client { lines, answered, machine, .. } = &mut self.clients[client];
+        let (line, now) = (&mut lines[node], machine.read(self.now));
+        if !line.outbox.is_empty() {
+            line.pipeline.push(&mut line.outbox, &line.link.state(), now, answered);
         }
-        let it = &mut self.clients[client];
-        let batch = it.lines[node].in_flight.back_mut();
-        if let Some(batch) = batch.filter(|batch| batch.sent.is_none() && !batch.announced) {
-            batch.announced = true;
-            it.answered.push(Event::Connecting { node: NodeId::new(node) });
+        loop {
+            let Client { lines, answered, .. } = &mut self.clients[client];
+            let line = &mut lines[node];
+            let next = line.pipeline.next_batch(&line.link.state(), now, answered);
+            let Some((id, commands)) = next else { break };
+            let tickets = line.pipeline.tickets(id).iter().copied();
+            line.unanswered.insert(id, Batch::Waiting(tickets.zip(commands).collect()));
+            self.send_batch(client, node);
+        }
+        let Client { lines, answered, .. } = &mut self.clients[client];
+        lines[node].pipeline.announce(answered);
+        self.wake_if_told(client);
+    }
+
+    fn wake_if_told(&mut self, client: ClientId) {
+        if !self.clients[client].answered.is_empty() {
             self.wake(client);
         }
     }
@@ -72,23 +57,20 @@ impl World {
     /// Reads the clock, and sends the batch that has not been sent yet.
     fn send_batch(&mut self, client: ClientId, node: NodeIndex) {
         let mode = self.guard_of(client);
-        let it = &mut self.clients[client];
-        let reading = it.machine.read(self.now);
-        let line = &mut it.lines[node];
+        let Client { lines, answered, machine, .. } = &mut self.clients[client];
+        let (line, reading) = (&mut lines[node], machine.read(self.now));
         let Some(wire) = line.wire else { return };
         if !line.awaits() {
             line.alive_at = self.now;
         }
-        let Some(batch) = line.in_flight.back_mut().filter(|batch| batch.sent.is_none()) else {
-            return;
-        };
-        batch.sent = Some((wire, reading));
-        if batch.announced {
-            it.answered.push(Event::Connected { node: NodeId::new(node) });
-        }
-        let (id, orders, announced) = (batch.id, batch.orders.clone(), batch.announced);
+        let Some(mut last) = line.unanswered.last_entry() else { return };
+        let id = *last.key();
+        let Batch::Waiting(orders) = last.get_mut() else { return };
+        let orders = std::mem::take(orders);
+        last.insert(Batch::Sent(wire, reading));
+        line.pipeline.sent(id, reading, answered);
         let looks = (mode != RestartGuard::Off).then(|| {
-            let greets = |(_, command): &Order| matches!(command, Command::Greet);
+            let greets = |(_, command): &TicketedCommand| matches!(command, Command::Greet);
             let info = !std::mem::replace(&mut line.greeted, true) || orders.iter().any(greets);
             let votes = orders.iter().any(|(_, command)| command.is_about_votes());
             Looks { epoch: line.epoch, info, marker: info || votes }
@@ -96,9 +78,7 @@ impl World {
         if !std::mem::replace(&mut line.watched, true) {
             self.plan_in(self.plan.silence, Happening::Watch { client, node });
         }
-        if announced {
-            self.wake(client);
-        }
+        self.wake_if_told(client);
         for (ticket, command) in &orders {
             self.note(&Fact::Sent { client, node, ticket: *ticket, command });
         }
@@ -112,29 +92,34 @@ impl World {
     pub(crate) fn reply(
         &mut self,
         wire: ConnectionId,
-        id: u64,
+        id: BatchId,
         answers: Vec<Answer>,
         proof: Proof,
     ) {
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
-        let line = &mut self.clients[client].lines[node];
-        if let Some(late) = line.given_up.remove(&id) {
-            line.in_flight.push_front(late);
-        } else if !self.network.wires[wire].open_here {
+        let late = self.clients[client].lines[node].given_up.remove(&id);
+        if late.is_none() && !self.network.wires[wire].open_here {
             return;
         }
+        let Client { lines, answered, machine, .. } = &mut self.clients[client];
+        let line = &mut lines[node];
         line.alive_at = self.now;
         if line.link == Link::Suspended && line.wire == Some(wire) {
             line.link = Link::Up;
         }
-        if let Some(batch) = line.in_flight.iter_mut().find(|batch| batch.id == id) {
-            (batch.answers, batch.proof) = (Some(answers), proof);
-            let tickets: Vec<_> = batch.orders.iter().map(|(ticket, _)| *ticket).collect();
-            for ticket in tickets {
-                self.note(&Fact::Arrived { client, node, ticket });
-            }
+        let mut arrived = Vec::new();
+        if let Some((sent, tickets)) = late {
+            arrived.clone_from(&tickets);
+            let answers = tickets.into_iter().zip(answers).collect();
+            answered.push(Event::Answered { node: NodeId::new(node), sent, proof, answers });
+        } else if line.unanswered.remove(&id).is_some() {
+            arrived.extend_from_slice(line.pipeline.tickets(id));
+            line.pipeline.answered(id, answers, proof, machine.read(self.now), answered);
         }
-        self.hand_on(client, node);
+        for ticket in arrived {
+            self.note(&Fact::Arrived { client, node, ticket });
+        }
+        self.wake_if_told(client);
         self.send_waiting(client, node);
     }
 
@@ -149,51 +134,6 @@ impl World {
         }
     }
 
-    /// Hands on answers in the order of sending, also across connections.
-    fn hand_on(&mut self, client: ClientId, node: NodeIndex) {
-        let it = &mut self.clients[client];
-        let in_flight = &mut it.lines[node].in_flight;
-        while let Some(Batch { answers: Some(_), .. }) = in_flight.front() {
-            let Some(batch) = in_flight.pop_front() else { break };
-            let sent = batch.sent.map_or(it.machine.read(self.now), |(_, sent)| sent);
-            let tickets = batch.orders.into_iter().map(|(ticket, _)| ticket);
-            let answers = tickets.zip(batch.answers.unwrap_or_default()).collect();
-            it.answered.push(Event::Answered {
-                node: NodeId::new(node),
-                sent,
-                proof: batch.proof,
-                answers,
-            });
-        }
-        if !it.answered.is_empty() {
-            self.wake(client);
-        }
-    }
-
-    /// Orders that are not even tried.
-    fn fail_orders(
-        &mut self,
-        client: ClientId,
-        node: NodeIndex,
-        orders: Vec<Order>,
-        kind: FailureKind,
-    ) {
-        if orders.is_empty() {
-            return;
-        }
-        let it = &mut self.clients[client];
-        let failed = |(ticket, _)| (ticket, Answer::Failed(Failure::unsent(kind)));
-        let answers = orders.into_iter().map(failed).collect();
-        let sent = it.machine.read(self.now);
-        it.answered.push(Event::Answered {
-            node: NodeId::new(node),
-            sent,
-            proof: Proof::Vouched,
-            answers,
-        });
-        self.wake(client);
-    }
-
     /// Everything that was sent on this connection, or if `None` waits for one, has failed.
     fn fail_batches(
         &mut self,
@@ -202,16 +142,24 @@ impl World {
         wire: Option<ConnectionId>,
         failure: &Failure,
     ) {
-        let Line { in_flight, given_up, .. } = &mut self.clients[client].lines[node];
-        for batch in in_flight {
-            if batch.sent.map(|(wire, _)| wire) == wire && batch.answers.is_none() {
-                if is_active(Mutant::VoteFromOldEpoch) && wire.is_some() {
-                    given_up.insert(batch.id, batch.clone());
-                }
-                batch.answers = Some(vec![Answer::Failed(failure.clone()); batch.orders.len()]);
+        let Client { lines, answered, machine, .. } = &mut self.clients[client];
+        let Line { unanswered, given_up, pipeline, .. } = &mut lines[node];
+        let now = machine.read(self.now);
+        unanswered.retain(|id, batch| {
+            let sent = match batch {
+                Batch::Waiting(_) => None,
+                Batch::Sent(wire, sent) => Some((*wire, *sent)),
+            };
+            if sent.map(|(wire, _)| wire) != wire {
+                return true;
             }
-        }
-        self.hand_on(client, node);
+            if let Some((_, sent)) = sent.filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
+                given_up.insert(*id, (sent, pipeline.tickets(*id).to_vec()));
+            }
+            pipeline.failed(*id, failure, now, answered);
+            false
+        });
+        self.wake_if_told(client);
     }
 
     /// The client does not listen to a connection any more. What was under way is lost, or arrives

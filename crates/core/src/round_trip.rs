@@ -1,0 +1,117 @@
+//! How long a round trip takes: what the nodes' answers tell of it.
+//!
+//! Nothing that must hold depends on it. It says when an attempt has waited long enough for a node, and in
+//! what steps those who wait for a lock follow each other.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::quorum::{NodeId, Quorum};
+
+/// A round trip beyond this that is also beyond four usual ones counts no more than that.
+const OUTLIER_NS: u64 = 100_000_000;
+
+/// The round trips to the nodes of one client.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct RoundTrips {
+    /// Smoothed, in nanoseconds; zero before the first answer.
+    nodes: Vec<u64>,
+    /// What is told whatever is observed.
+    fixed: Option<Duration>,
+    /// To a quorum, if that was reckoned since the last answer.
+    to_quorum: Option<Duration>,
+}
+
+impl RoundTrips {
+    /// Nothing has been observed.
+    pub(crate) fn new(quorum: Quorum) -> Self {
+        Self { nodes: alloc::vec![0; quorum.nodes()], fixed: None, to_quorum: None }
+    }
+
+    /// Observes nothing, and always says the same.
+    pub(crate) const fn fixed(round_trip: Duration) -> Self {
+        Self { nodes: Vec::new(), fixed: Some(round_trip), to_quorum: None }
+    }
+
+    /// A node has answered. An eighth of each new round trip goes into the smoothed one. What a node answers
+    /// after it stood still for a while is no round trip, and must not make others wait for as long; the
+    /// first answer is no exception.
+    pub(crate) fn observe(&mut self, node: NodeId, round_trip: Duration) {
+        let Some(smoothed) = self.nodes.get_mut(node.index()) else { return };
+        let new = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let usual = match *smoothed {
+            0 => new.min(OUTLIER_NS),
+            old => old - old / 8 + new.min(old.saturating_mul(4).max(OUTLIER_NS)) / 8,
+        };
+        *smoothed = usual.max(1);
+        self.to_quorum = None;
+    }
+
+    /// The smoothed round trip to a node; `None` before its first answer.
+    pub(crate) fn of(&self, node: NodeId) -> Option<Duration> {
+        let nanos = self.nodes.get(node.index()).copied().filter(|nanos| *nanos > 0);
+        nanos.map(Duration::from_nanos)
+    }
+
+    /// The round trip to a quorum: the Q-th smallest of the nodes', of those that have ever answered. One
+    /// that has not says nothing of how far the others are.
+    pub(crate) fn latest(&mut self, quorum: Quorum) -> Duration {
+        if let Some(known) = self.fixed.or(self.to_quorum) {
+            return known;
+        }
+        *self.to_quorum.insert(self.reckon(quorum))
+    }
+
+    /// The same, without a note of it.
+    pub(crate) fn reckon(&self, quorum: Quorum) -> Duration {
+        if let Some(fixed) = self.fixed {
+            return fixed;
+        }
+        let mut known: Vec<u64> = self.nodes.iter().copied().filter(|nanos| *nanos > 0).collect();
+        known.sort_unstable();
+        let place = quorum.needed().min(known.len());
+        let nanos = place.checked_sub(1).map_or(0, |place| known[place]);
+        Duration::from_nanos(nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn node(index: usize) -> NodeId {
+        NodeId::new(index)
+    }
+
+    #[test]
+    fn the_round_trip_to_a_quorum_is_that_of_the_slowest_node_that_it_needs() {
+        let quorum = Quorum::majority(5).unwrap();
+        let mut it = RoundTrips::new(quorum);
+        assert_eq!(it.latest(quorum), Duration::ZERO);
+        for (index, millis) in [(0, 9), (1, 1), (2, 5), (3, 7)] {
+            it.observe(node(index), millis * MS);
+        }
+        assert_eq!(it.latest(quorum), 7 * MS);
+        assert_eq!((it.of(node(2)), it.of(node(4))), (Some(5 * MS), None));
+        it.observe(node(4), 6 * MS);
+        assert_eq!(it.latest(quorum), 6 * MS);
+    }
+
+    #[test]
+    fn an_outlier_counts_no_more_than_four_usual_ones_or_a_tenth_of_a_second() {
+        let quorum = Quorum::majority(1).unwrap();
+        let mut it = RoundTrips::new(quorum);
+        it.observe(node(0), Duration::from_secs(30));
+        assert_eq!(it.latest(quorum), 100 * MS);
+        let mut it = RoundTrips::new(quorum);
+        it.observe(node(0), 8 * MS);
+        it.observe(node(0), Duration::from_secs(30));
+        assert_eq!(it.latest(quorum), 7 * MS + Duration::from_micros(12_500));
+        let mut it = RoundTrips::new(quorum);
+        it.observe(node(0), 80 * MS);
+        it.observe(node(0), Duration::from_secs(30));
+        assert_eq!(it.latest(quorum), 110 * MS);
+    }
+}
