@@ -197,7 +197,7 @@ pub enum Event {
 /// What the engine needs from outside for each attempt.
 pub trait Entropy {
     /// A token fresh from the operating system's generator, never used before (S6), and a random word for
-    /// the delay after the attempt. `lock` is the call that attempts, for those who look on.
+    /// the delay after the attempt. `lock` is the call whose attempt begins; a simulator notes it.
     fn draw(&mut self, lock: LockId) -> (Token, u64);
 }
 

@@ -111,9 +111,8 @@ impl NodePipeline {
         }
     }
 
-    /// The next batch, if one is to be sent. Which of several batches that wait for a connection would be
-    /// sent first is up to whoever wakes them, and a release must not overtake its acquire: so only one
-    /// batch waits at a time.
+    /// The next batch, if one is to be sent. Only one batch at a time waits for a connection: of several, any
+    /// could be sent first, and a release must not overtake its acquire.
     pub fn next_batch(
         &mut self,
         state: &NodeState,

@@ -159,7 +159,7 @@ impl Watch {
             silence.overdue = None;
             return Some(help_at);
         }
-        // Who has ended already was not killed by this.
+        // A command that has ended already is not killed by this.
         if silence.overdue.is_none() && silence.killed.is_none() && family.leader_lives() {
             silence.killed = Some(self.shared.course().killed_in_its_place(now));
         }

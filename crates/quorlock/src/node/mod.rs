@@ -154,7 +154,7 @@ impl From<Vec<Answer>> for Answers {
     }
 }
 
-/// When a batch was sent, and who is to be woken then.
+/// When a batch was sent, and the task to wake then.
 #[derive(Debug)]
 pub(crate) struct Stamp {
     clock: Clock,
@@ -169,7 +169,7 @@ impl Stamp {
 
     fn stamp(&self) {
         self.sent.get_or_init(|| self.clock.now());
-        // Not with the lock held: whoever wakes may look at once.
+        // The lock is released first: the woken task may look at once.
         let waker = self.waker().take();
         if let Some(waker) = waker {
             waker.wake();
