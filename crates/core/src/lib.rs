@@ -59,6 +59,7 @@ mod courtesy;
 pub mod engine;
 pub mod extend;
 mod fence;
+pub mod hold;
 pub mod info;
 pub mod inspect;
 pub mod lease;
@@ -73,6 +74,7 @@ pub mod release;
 pub mod retry;
 mod round_trip;
 pub mod shown;
+pub mod tick;
 pub mod time;
 pub mod timing;
 pub mod token;
@@ -86,12 +88,14 @@ pub use crate::engine::{
     Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket,
     Verb,
 };
+pub use crate::hold::{Ended, Hold, HoldLimit};
 pub use crate::lease::LossCause;
 pub use crate::pipeline::{BatchId, NodePipeline, NodeState, TicketedCommand};
 pub use crate::proof::{MarkerSeen, Proof};
 pub use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
 pub use crate::release::{NodeReleased, Outcome, ReleaseReport};
 pub use crate::retry::{Delay, POLL_CEILING, Retry};
+pub use crate::tick::{Arrivals, Step, Tick};
 pub use crate::time::{BootTime, Reading};
 pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
 pub use crate::token::{Key, Token, Value};

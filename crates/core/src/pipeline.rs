@@ -180,7 +180,7 @@ impl NodePipeline {
     /// batches before it are.
     ///
     /// Answers of a wrong number cannot be told apart, and an answer to what was never sent is no vote: they
-    /// count as failures.
+    /// count as failures. What was sent may have been executed, whatever is said of its connection (S8).
     pub fn answered(
         &mut self,
         id: BatchId,
@@ -194,9 +194,21 @@ impl NodePipeline {
             let failed = Answer::Failed(Failure::new(FailureKind::Protocol));
             answers = alloc::vec![failed; batch.tickets.len()];
         }
-        if batch.sent.is_none() {
-            let votes = answers.iter_mut().filter(|answer| !matches!(answer, Answer::Failed(_)));
-            votes.for_each(|answer| *answer = Answer::Failed(Failure::new(FailureKind::Protocol)));
+        for answer in &mut answers {
+            match (&answer, batch.sent) {
+                (Answer::Failed(failure), Some(_))
+                    if failure.kind() == FailureKind::Unreachable =>
+                {
+                    let failure = failure.clone();
+                    let is_unsent = mutant!(BrokenIsUnsent);
+                    *answer = Answer::Failed(match is_unsent {
+                        true => failure.unexecuted(),
+                        false => failure.executed(),
+                    });
+                }
+                (Answer::Failed(_), _) | (_, Some(_)) => {}
+                (_, None) => *answer = Answer::Failed(Failure::new(FailureKind::Protocol)),
+            }
         }
         batch.outcome = Some((answers, proof));
         self.tell(now, told);
@@ -236,7 +248,11 @@ impl NodePipeline {
             // With room for all from the start: collecting would make some of the tickets' first.
             let mut both = Vec::with_capacity(tickets.len());
             both.extend(tickets.into_iter().zip(answers));
-            told.push(Event::Answered { node: self.node, sent, proof, answers: both });
+            let event = Event::Answered { node: self.node, sent, proof, answers: both };
+            match mutant!(AnswersOutOfOrder) {
+                true => told.insert(0, event),
+                false => told.push(event),
+            }
         }
     }
 
@@ -446,6 +462,18 @@ mod tests {
         let unsent = Answer::Failed(Failure::unsent(FailureKind::Unreachable));
         it.answer(1, vec![Answer::Granted, unsent.clone()]);
         assert_eq!(it.told(), [(vec![3, 4], vec![protocol, unsent])], "it was never sent");
+    }
+
+    #[test]
+    fn what_was_sent_may_have_been_executed_whatever_is_said_of_it() {
+        let mut it = Setting::new();
+        it.push([acquire(1), acquire(2)]);
+        it.send(0);
+        let unsent = |kind| Answer::Failed(Failure::unsent(kind));
+        let declined = unsent(FailureKind::Rejected);
+        it.answer(0, vec![unsent(FailureKind::Unreachable), declined.clone()]);
+        let broken = Answer::Failed(Failure::new(FailureKind::Unreachable));
+        assert_eq!(it.told(), [(vec![1, 2], vec![broken, declined])]);
     }
 
     #[test]

@@ -19,8 +19,9 @@ use futures_util::future::CatchUnwind;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use quorlock_core::engine::Request;
 use quorlock_core::{
-    Effect, Engine, Event, Extended, LockId, LossCause, NodeStory, Quorum, Reading, Refusal,
-    ReleaseReport, RestartGuard, Rules, Standing, Story, TicketedCommand, Token, Validity,
+    Arrivals, Effect, Engine, Event, Extended, HoldLimit, LockId, LossCause, NodeStory, Quorum,
+    Reading, Refusal, ReleaseReport, RestartGuard, Rules, Standing, Step, Story, TicketedCommand,
+    Token, Validity,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
@@ -29,7 +30,7 @@ use tokio::time::Instant;
 use crate::alarm::Alarm;
 use crate::client::{Common, NodeStanding};
 use crate::clock::Clock;
-use crate::guard::{Guard, GuardToken, Held, Limit};
+use crate::guard::{Guard, GuardToken, Held};
 use crate::node::line::Line;
 use crate::node::{BoxFuture, Inbox, Key, Node};
 
@@ -248,37 +249,36 @@ impl Driver {
 
     /// Runs until the client is shut down, or all its handles are gone, and nothing is owed.
     pub(crate) async fn run(mut self) {
-        let mut asked = Vec::new();
-        let mut answered = Vec::new();
+        let mut arrivals = Arrivals::new();
         let mut alarm = Alarm::new(self.clock);
         while !self.drained && self.drain_until.is_none_or(|until| Instant::now() < until) {
             if let Some(delay) = self.due_in() {
                 alarm.set(delay);
             }
             let was_abandoned = self.drain_until.is_some();
-            let before = mutant!(CachedNow).then(|| self.clock.now());
             // What comes in by other ways than through tokio's own channels must not be held up by
             // tokio's budget for them.
-            let gathered = poll_fn(|cx| self.gather(&mut asked, &mut answered, &mut alarm, cx));
+            let gathered = poll_fn(|cx| self.gather(&mut arrivals, &mut alarm, cx));
             tokio::task::unconstrained(gathered).await;
             if alarm.take_step() {
                 // Holders look at the clocks themselves, and tell if a lock has run out by the step.
                 self.held.values().for_each(|held| held.look_at_clocks());
             }
-            // Read after all of this came in: the reading that invariant S5 asks for.
-            let now = before.unwrap_or_else(|| self.clock.now());
-            self.entropy.expect(asked.len());
-            for event in answered.drain(..) {
-                self.handle(event, now);
+            let clock = self.clock;
+            let mut tick = arrivals.tick(|| clock.now());
+            let now = tick.now();
+            self.entropy.expect(tick.asked());
+            for step in tick.steps() {
+                match step {
+                    Step::Event(event) => self.handle(event, now),
+                    Step::Asked(ask) => self.take(ask, now),
+                }
             }
-            for ask in asked.drain(..) {
-                self.take(ask, now);
-            }
-            self.handle(Event::Wake, now);
+            arrivals.reuse(tick);
             if self.drain_until.is_some() && !was_abandoned {
                 self.handle(Event::Close, now);
             }
-            self.flush(now, &mut answered);
+            self.flush(now, &mut arrivals.answered);
             self.entropy.forget();
         }
         self.backgrounds.clear();
@@ -291,11 +291,11 @@ impl Driver {
     /// Waits until something has come in, be it only the time, and takes in all of it.
     fn gather(
         &mut self,
-        asked: &mut Vec<Ask>,
-        answered: &mut Vec<Event>,
+        arrivals: &mut Arrivals<Ask>,
         alarm: &mut Alarm,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
+        let Arrivals { answered, asked, .. } = arrivals;
         // What has arrived goes up, what is to be sent goes down, in one turn.
         self.poll_backgrounds(cx);
         for line in &mut self.lines {
@@ -499,7 +499,8 @@ impl Driver {
         let Some(call) = self.calls.remove(&lock) else { return };
         // No handle is left, and so no caller: what is held is given back in a moment.
         let Some(common) = self.common.upgrade() else { return };
-        let limit = call.extended.map(|(ttl, max_hold)| Limit { ttl, until: now.after(max_hold) });
+        let limit =
+            call.extended.map(|(ttl, max_hold)| HoldLimit { ttl, until: now.after(max_hold) });
         let held = Arc::new(Held::new((lock, call.resource), id, (validity, limit), common));
         self.held.insert(lock, held.clone());
         // If the caller has gone, the guard comes back and is dropped, which releases the lock.

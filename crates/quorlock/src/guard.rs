@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quorlock_core::{
-    BootTime, Extended, LockId, LossCause, NodeReleased, Outcome, Reading, ReleaseReport, Token,
-    Validity,
+    Ended, Extended, Hold, HoldLimit, LockId, LossCause, NodeReleased, Outcome, ReleaseReport,
+    Token, Validity,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -80,7 +80,6 @@ pub(crate) struct Held {
     /// Zero if none was asked for.
     fence: u64,
     common: Arc<Common>,
-    limit: Option<Limit>,
     state: Mutex<State>,
     /// Wakes tasks that wait for a change.
     changed: Notify,
@@ -89,25 +88,10 @@ pub(crate) struct Held {
     span: tracing::Span,
 }
 
-/// How far automatic extension reaches, if there is any.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
-    pub(crate) ttl: Duration,
-    pub(crate) until: BootTime,
-}
-
 struct State {
-    validity: Validity,
-    ended: Option<Ended>,
-    superseded: bool,
+    hold: Hold,
     /// How many threads wait for a change: to wake none would cost a system call all the same.
     blocked: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Lost(LossCause),
-    Released,
 }
 
 impl Guard {
@@ -142,7 +126,7 @@ impl Guard {
     /// the lock after us, and what the lock protects may refuse our number. The votes of others are held
     /// as before. Once true it stays true.
     pub fn is_superseded(&self) -> bool {
-        self.held.state().superseded
+        self.held.state().hold.is_superseded()
     }
 
     /// Whether the lock is held right now. Reads the clock at every call, and asks nobody.
@@ -164,7 +148,7 @@ impl Guard {
     /// the early loss of Q−1 of them; one of exactly Q survives 2Q−N−1.
     pub fn votes(&self) -> usize {
         match self.held.remaining() {
-            Some(_) => self.held.state().validity.votes(self.held.common.clock.now()),
+            Some(_) => self.held.state().hold.validity().votes(self.held.common.clock.now()),
             None => 0,
         }
     }
@@ -314,7 +298,7 @@ impl Guard {
         let span = tracing::debug_span!(parent: &self.held.span, "release");
         let releasing = Releasing { names: self.held.common.names.clone(), span };
         let (reply, report) = oneshot::channel();
-        self.held.end(Ended::Released);
+        self.held.release();
         self.given_back = true;
         if !mutant!(ReleaseUnsent) {
             self.held.common.asks.send(Ask::Release { lock: self.held.lock, reply: Some(reply) });
@@ -329,10 +313,9 @@ impl Guard {
                 return cause;
             }
             let mut state = self.held.state();
-            if state.ended.is_some() {
+            let Some(remaining) = state.hold.remaining(self.held.common.clock.now()) else {
                 continue;
-            }
-            let remaining = state.validity.remaining(self.held.common.clock.now());
+            };
             state.blocked += 1;
             let waited = self.held.changed_blocking.wait_timeout(state, remaining);
             let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -348,7 +331,7 @@ impl Drop for Guard {
         if mutant!(DropKeeps)
             || self.given_back
             || !self.held.is_own_process()
-            || self.held.end(Ended::Released) == Some(Ended::Released)
+            || !self.held.release()
         {
             return;
         }
@@ -371,7 +354,7 @@ impl Held {
     pub(crate) fn new(
         (lock, resource): (LockId, Arc<str>),
         (token, fence): (GuardToken, Option<u64>),
-        (validity, limit): (Validity, Option<Limit>),
+        (validity, limit): (Validity, Option<HoldLimit>),
         common: Arc<Common>,
     ) -> Self {
         let span = tracing::debug_span!("hold", resource = &*resource);
@@ -381,36 +364,21 @@ impl Held {
             token,
             fence: fence.unwrap_or(0),
             common,
-            limit,
-            state: Mutex::new(State { validity, ended: None, superseded: false, blocked: 0 }),
+            state: Mutex::new(State { hold: Hold::new(validity, limit), blocked: 0 }),
             changed: Notify::new(),
             changed_blocking: Condvar::new(),
             span,
         }
     }
 
-    /// The driver has new votes. Taken only while the lock is held by the clock as it is now: a
-    /// lock that was seen to have run out is never valid again (S13).
+    /// The driver has other votes.
     pub(crate) fn update(&self, validity: Validity) {
         let now = self.common.clock.now();
         let mut state = self.state();
-        if mutant!(ValidAgain) {
-            (state.validity, state.ended) = (validity, None);
-            return;
-        }
-        let ran_out = state.ended.is_none() && !state.validity.lasts(Duration::ZERO, now);
-        let ran_out = ran_out.then(|| self.why_run_out(&state.validity, now));
-        if let Some(cause) = ran_out {
-            state.ended = Some(Ended::Lost(cause));
-        } else if state.ended.is_none() {
-            state.validity = validity;
-        }
+        let seen = state.hold.update(validity, now);
         self.wake(&state);
         drop(state);
-        if let Some(cause) = ran_out {
-            // The driver believes the lock held, and would go on extending it for nobody.
-            self.tell_run_out(cause);
-        }
+        self.tell_run_out(seen);
     }
 
     /// The clocks may have made a step: a task that waits for a time looks anew, and what has run out by the
@@ -421,12 +389,12 @@ impl Held {
         }
     }
 
-    fn tell_run_out(&self, cause: LossCause) {
-        if mutant!(EndUntold) {
-            return;
+    /// The end was seen just now, and the driver may believe the lock held.
+    fn tell_run_out(&self, seen: Option<LossCause>) {
+        if let Some(cause) = seen {
+            self.common.asks.send(Ask::RunOut { lock: self.lock });
+            self.warn(cause);
         }
-        self.common.asks.send(Ask::RunOut { lock: self.lock });
-        self.warn(cause);
     }
 
     fn warn(&self, cause: LossCause) {
@@ -436,7 +404,7 @@ impl Held {
     /// A node has given a larger fence out.
     pub(crate) fn supersede(&self) {
         let mut state = self.state();
-        if !std::mem::replace(&mut state.superseded, true) {
+        if state.hold.supersede() {
             tracing::warn!(parent: &self.span, "a node has given out a larger fence since");
             self.wake(&state);
         }
@@ -444,21 +412,21 @@ impl Held {
 
     /// The driver has lost the lock.
     pub(crate) fn lose(&self, cause: LossCause) {
-        if self.end(Ended::Lost(cause)).is_none() {
+        let mut state = self.state();
+        let was_held = state.hold.lose(cause);
+        self.wake(&state);
+        drop(state);
+        if was_held {
             self.warn(cause);
         }
     }
 
-    /// Ends the hold, once and for all. Returns how it had ended before, if it had; a release after
-    /// a loss counts as such, so that it is done once.
-    fn end(&self, how: Ended) -> Option<Ended> {
+    /// Ends the hold before the driver is asked to release (S14). Returns whether it is to be asked.
+    fn release(&self) -> bool {
         let mut state = self.state();
-        let before = state.ended;
-        if before.is_none() || how == Ended::Released {
-            state.ended = Some(how);
-        }
+        let is_first = state.hold.release();
         self.wake(&state);
-        before
+        is_first
     }
 
     fn wake(&self, state: &State) {
@@ -477,7 +445,7 @@ impl Held {
         }
         // Looks at the clock first: the end of the validity needs nobody to announce it.
         let _ = self.remaining();
-        match self.state().ended {
+        match self.state().hold.ended() {
             Some(Ended::Lost(cause)) => Some(cause),
             _ => None,
         }
@@ -488,31 +456,17 @@ impl Held {
         if !self.is_own_process() {
             return None;
         }
-        let now: Reading = self.common.clock.now();
+        let now = self.common.clock.now();
         let mut state = self.state();
-        if state.ended.is_some() {
-            return None;
+        let remaining = state.hold.remaining(now);
+        if remaining.is_none()
+            && let Some(cause) = state.hold.look(now)
+        {
+            self.wake(&state);
+            drop(state);
+            self.tell_run_out(Some(cause));
         }
-        let remaining = state.validity.remaining(now);
-        if !remaining.is_zero() {
-            return Some(remaining);
-        }
-        let cause = self.why_run_out(&state.validity, now);
-        state.ended = Some(Ended::Lost(cause));
-        self.wake(&state);
-        drop(state);
-        self.tell_run_out(cause);
-        None
-    }
-
-    /// Why a validity ends that nobody has ended: whoever sees it first, this guard or the driver,
-    /// tells the same cause.
-    fn why_run_out(&self, validity: &Validity, now: Reading) -> LossCause {
-        match self.limit {
-            _ if validity.lasts_by_boot_clock(now) => LossCause::ClockJumped,
-            Some(Limit { ttl, until }) if now.after(ttl) > until => LossCause::HoldLimit,
-            _ => LossCause::Expired,
-        }
+        remaining
     }
 
     /// Invalid in a forked child: the lock is the parent's (S24).
@@ -589,7 +543,7 @@ mod tests {
 
     /// A guard that is valid for a second, and what it asks of its driver.
     fn guard(
-        limit: Option<Limit>,
+        limit: Option<HoldLimit>,
         asks: impl FnOnce(Asks) -> Asks,
     ) -> (Guard, UnboundedReceiver<Ask>) {
         let (channel, asked) = Asks::channel();
@@ -638,12 +592,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_runs_out_because_of_max_hold_is_said_to() {
         let until = Clock::Tokio.now().after(2 * SECOND);
-        let (guard, _asked) = guard(Some(Limit { ttl: SECOND, until }), |asks| asks);
+        let (guard, _asked) = guard(Some(HoldLimit { ttl: SECOND, until }), |asks| asks);
         advance(SECOND).await;
         guard.held.update(validity(SECOND));
         assert_eq!(guard.loss(), Some(LossCause::Expired), "it could have been extended");
 
-        let (guard, _asked) = self::guard(Some(Limit { ttl: SECOND, until }), |asks| asks);
+        let (guard, _asked) = self::guard(Some(HoldLimit { ttl: SECOND, until }), |asks| asks);
         advance(SECOND).await;
         assert_eq!(guard.loss(), Some(LossCause::HoldLimit));
     }

@@ -1,15 +1,12 @@
-//! A client: the production engine, and around it what the library's driver has.
-//!
-//! As the driver in `crates/quorlock/src/driver.rs`: all that has come in goes through the engine
-//! under one reading of the clock taken after it came in; answers before asks, then the time; what
-//! comes of it is carried out in order.
+//! A client: the production engine, ticks and pipelines, and around them what the library's driver has
+//! (`crates/quorlock/src/driver.rs`): what comes of a tick is carried out in order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quorlock_core::{
-    BatchId, Engine, Event, Failure, FailureKind, LockId, NodeId, NodePipeline, NodeState, Reading,
-    Ticket, TicketedCommand,
+    Arrivals, BatchId, Engine, Event, Failure, FailureKind, LockId, NodeId, NodePipeline,
+    NodeState, Reading, Tick, Ticket, TicketedCommand,
 };
 
 use crate::network::ConnectionId;
@@ -25,13 +22,10 @@ pub(crate) struct Client {
     pub(crate) deferred: Vec<Happening>,
     pub(crate) lines: Vec<Line>,
     /// What has come in since the last turn.
-    pub(crate) answered: Vec<Event>,
-    pub(crate) asked: Vec<Event>,
+    pub(crate) arrivals: Arrivals<Event>,
     pub(crate) turn_is_due: bool,
     /// It stands still within a turn, after it has read the clock.
     pub(crate) stalled: Option<Turn>,
-    /// The last reading of the last turn.
-    pub(crate) last_reading: Reading,
     pub(crate) alarm: u64,
     /// The longest round trip that the engine was ever told.
     pub(crate) slowest: Duration,
@@ -51,11 +45,9 @@ pub(crate) struct Still {
 
 /// What one turn of the driver deals with.
 pub(crate) struct Turn {
-    pub(crate) now: Reading,
-    /// The true reading after all of it had come in; what `now` ought to be.
+    pub(crate) tick: Tick<Event>,
+    /// The true reading after all of it had come in; what the tick's ought to be.
     pub(crate) honest: Reading,
-    pub(crate) answered: Vec<Event>,
-    pub(crate) asked: Vec<Event>,
 }
 
 /// A caller: wants a lock, holds it, gives it back, again and again.
@@ -140,11 +132,9 @@ impl Client {
             still: None,
             deferred: Vec::new(),
             lines,
-            answered: Vec::new(),
-            asked: Vec::new(),
+            arrivals: Arrivals::new(),
             turn_is_due: false,
             stalled: None,
-            last_reading: machine.read(0),
             alarm: 0,
             slowest: Duration::ZERO,
             callers: vec![idle; callers],

@@ -1,13 +1,12 @@
-//! Guards: what callers hold. As the library's, they share with the driver the votes and whether
-//! they have ended, and read the clock at every question.
+//! Guards: what callers hold. Until when a guard is valid and how it has ended the production client's
+//! [`Hold`] says; who asked for it, and what its holder has done, is kept beside it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use quorlock_core::{LockId, LossCause, Reading, Request, Token, Validity, Value};
+use quorlock_core::{Hold, HoldLimit, LockId, Reading, Request, Token, Validity, Value};
 
 use crate::fact::ClientId;
-use crate::mutants::{Mutant, is_active};
 
 /// Which guard: whose, and which call's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -35,10 +34,8 @@ pub(crate) struct Guard {
     pub(crate) turn: u32,
     /// The fence, if one was wanted.
     pub(crate) fence: Option<u64>,
-    /// The votes.
-    pub(crate) validity: Validity,
-    /// It has ended, and how.
-    pub(crate) ended: Option<Ended>,
+    /// The library's part of it.
+    pub(crate) hold: Hold,
     /// The engine has said that it is lost.
     pub(crate) told_lost: bool,
     /// Its holder has told the engine that it has run out.
@@ -47,33 +44,18 @@ pub(crate) struct Guard {
     pub(crate) given_back: bool,
 }
 
-/// How a guard ends; for ever (S13).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Ended {
-    /// Lost.
-    Lost(LossCause),
-    /// Released or dropped.
-    Released,
-}
-
 impl Guard {
-    /// A guard that was just granted.
-    pub(crate) const fn new(
+    /// A guard that was just granted, under this reading.
+    pub(crate) fn new(
         request: Request,
-        (token, turn): (Token, u32),
+        (token, turn, fence): (Token, u32, Option<u64>),
         validity: Validity,
+        now: Reading,
     ) -> Self {
-        Self {
-            request,
-            token,
-            turn,
-            fence: None,
-            validity,
-            ended: None,
-            told_lost: false,
-            run_out: false,
-            given_back: false,
-        }
+        let limit = HoldLimit { ttl: request.timing.ttl(), until: now.after(request.max_hold) };
+        let hold = Hold::new(validity, request.automatic.then_some(limit));
+        let (told_lost, run_out, given_back) = (false, false, false);
+        Self { request, token, turn, fence, hold, told_lost, run_out, given_back }
     }
 
     /// What the nodes store.
@@ -83,41 +65,7 @@ impl Guard {
 
     /// What `Guard::is_valid` says, asked at this reading.
     pub(crate) fn is_valid(&self, now: Reading) -> bool {
-        self.ended.is_none() && !self.validity.remaining(now).is_zero()
-    }
-
-    /// Seeing the end latches it. Returns whether the driver is to be told.
-    pub(crate) fn look(&mut self, now: Reading) -> bool {
-        if self.ended.is_some() || self.is_valid(now) {
-            return false;
-        }
-        self.ended = Some(Ended::Lost(LossCause::Expired));
-        true
-    }
-
-    /// The driver has new votes. Returns whether it is to be told that the guard had run out.
-    pub(crate) fn update(&mut self, validity: Validity, now: Reading) -> bool {
-        if is_active(Mutant::GuardValidAgain) {
-            if !self.given_back {
-                self.ended = None;
-            }
-            self.validity = validity;
-            return false;
-        }
-        let ran_out = self.look(now);
-        if self.ended.is_none() {
-            self.validity = validity;
-        }
-        ran_out
-    }
-
-    /// Ends the hold. How it had ended before, if it had.
-    pub(crate) fn end(&mut self, how: Ended) -> Option<Ended> {
-        let before = self.ended;
-        if before.is_none() || how == Ended::Released {
-            self.ended = Some(how);
-        }
-        before
+        self.hold.remaining(now).is_some()
     }
 }
 
@@ -152,7 +100,7 @@ impl Guards {
     /// The same with another origin of time for each client's clocks.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading) {
         for (id, guard) in &mut self.all {
-            guard.validity = guard.validity.rebased(base(id.client));
+            guard.hold.rebase(base(id.client));
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod extension;
 pub(crate) mod fault_tolerance;
 pub(crate) mod fencing;
 pub(crate) mod hold_limit;
+pub(crate) mod in_order;
 pub(crate) mod invalid_first;
 pub(crate) mod latched;
 pub(crate) mod mutual_exclusion;
@@ -60,6 +61,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (quarantine::NAME, quarantine::SENTENCE),
     (waits::NAME, waits::SENTENCE),
     (votes::NAME, votes::SENTENCE),
+    (in_order::NAME, in_order::SENTENCE),
     (validity::NAME, validity::SENTENCE),
     (clock_check::NAME, clock_check::SENTENCE),
     (nothing_resent::NAME, nothing_resent::SENTENCE),
@@ -85,6 +87,7 @@ pub(crate) struct Invariants {
     mutual_exclusion: mutual_exclusion::MutualExclusion,
     token_ownership: token_ownership::TokenOwnership,
     votes: votes::Votes,
+    in_order: in_order::InOrder,
     nothing_resent: nothing_resent::NothingResent,
     latched: latched::Latched,
     unique_guards: unique_guards::UniqueGuards,
@@ -104,6 +107,7 @@ impl Invariants {
             mutual_exclusion: mutual_exclusion::MutualExclusion::default(),
             token_ownership: token_ownership::TokenOwnership::new(nodes),
             votes: votes::Votes::default(),
+            in_order: in_order::InOrder::default(),
             nothing_resent: nothing_resent::NothingResent::default(),
             latched: latched::Latched::default(),
             unique_guards: unique_guards::UniqueGuards::default(),
@@ -138,6 +142,7 @@ impl Invariants {
             (mutual_exclusion::NAME, self.mutual_exclusion.check(fact, view, counts)),
             (token_ownership::NAME, self.token_ownership.check(fact, view)),
             (quarantine::NAME, self.quarantine.check(fact, view)),
+            (in_order::NAME, self.in_order.check(fact)),
             (votes::NAME, self.votes.check(fact, view)),
             (validity::NAME, validity::check(fact, view)),
             (clock_check::NAME, clock_check::check(fact, view)),

@@ -147,7 +147,7 @@ impl Timed {
             Call::Holding => {
                 actions.push(Action::GiveBack(client));
                 let guard = world.guard(client);
-                if let Some(guard) = guard.filter(|guard| guard.ended.is_none()) {
+                if let Some(guard) = guard.filter(|guard| guard.hold.ended().is_none()) {
                     if !guard.is_valid(Reading::default()) {
                         actions.push(Action::Look(client));
                     } else if it.extensions < self.bounds.extensions[client] {
@@ -276,7 +276,7 @@ impl Timed {
         match world.clients[client].call {
             Call::NotYet | Call::Over => false,
             Call::Holding => world.guard(client).is_some_and(|guard| {
-                let left = guard.validity.remaining(Reading::default());
+                let left = guard.hold.validity().remaining(Reading::default());
                 !left.is_zero() && left <= Duration::from_nanos(TICK.unsigned_abs())
             }),
             Call::Waiting => world.links[client].iter().any(|link| {

@@ -1,7 +1,7 @@
 //! Mistakes that can be switched on, to see that they are caught.
 //!
 //! The engine has most of them (`quorlock_core::mutants`); those in here belong to what the simulator
-//! stands for: the driver, the guard, the node's scripts. They exist only in a build with
+//! stands for: connections, clocks, the node's scripts. They exist only in a build with
 //! `--cfg quorlock_mutants`, which nobody makes but `cargo xtask mutants`; in any other build
 //! [`is_active`] is the constant `false`.
 
@@ -10,16 +10,10 @@
 pub enum Mutant {
     /// The node's script deletes the key whoever's it is.
     ReleaseWithoutCompare,
-    /// The driver reads the clock before it waits for events, not after they have come in.
-    CachedNow,
     /// The driver reads a clock that stops while the machine is suspended.
     ClockStopsInSuspend,
     /// The driver hands on answers that come after their connection was given up.
     VoteFromOldEpoch,
-    /// The guard is marked invalid when the nodes have answered the release, not before it is sent.
-    ReleaseBeforeInvalid,
-    /// A guard that has seen its end takes votes that are told later.
-    GuardValidAgain,
     /// The node's script raises the counter whoever holds the key.
     RaiseWithoutCompare,
     /// The node's script marks a node whichever adoption it finds there, and however short a time ago that was begun.
@@ -57,16 +51,8 @@ mod switches {
             Mutant::ReleaseWithoutCompare,
             "token ownership",
         ),
-        ("a cached now across an await", "driver", Mutant::CachedNow, "clock check"),
         ("clock that stops in suspend", "driver", Mutant::ClockStopsInSuspend, "mutual exclusion"),
         ("vote from an old epoch", "driver", Mutant::VoteFromOldEpoch, "votes"),
-        (
-            "release sent before marking invalid",
-            "guard",
-            Mutant::ReleaseBeforeInvalid,
-            "invalid first",
-        ),
-        ("guard valid again after loss", "guard", Mutant::GuardValidAgain, "latched"),
         (
             "fence raised without token check",
             "node's script",

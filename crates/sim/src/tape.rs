@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use quorlock_core::{Command, Key, LockId};
+use quorlock_core::{Command, Ended, Key, LockId};
 
 use crate::client::Client;
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex, span};
-use crate::guard::{Ended, Guard, GuardId};
+use crate::guard::{Guard, GuardId};
 use crate::node::Health;
 use crate::time::{MS, Time};
 use crate::view::View;
@@ -288,7 +288,7 @@ impl Tape {
             let machine = &clients[id.client].machine;
             let reading = machine.read(view.now);
             if guard.is_valid(reading) {
-                let left = guard.validity.remaining(reading).as_nanos();
+                let left = guard.hold.validity().remaining(reading).as_nanos();
                 let shown = machine.boot.at(view.now) + i64::try_from(left).unwrap_or(i64::MAX / 8);
                 let until = machine.boot.when(shown);
                 match self.open.get_mut(&Id::Hold(id)) {
@@ -296,7 +296,7 @@ impl Tape {
                     None => self.hold(id, guard, keys, (view.now, until)),
                 }
             } else if self.open.contains_key(&Id::Hold(id)) {
-                let how = match guard.ended {
+                let how = match guard.hold.ended() {
                     Some(Ended::Lost(cause)) => format!(", lost: {cause:?}"),
                     Some(Ended::Released) => ", given back".to_owned(),
                     None => ", expired".to_owned(),

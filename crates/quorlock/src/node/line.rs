@@ -47,7 +47,6 @@ impl Line {
     /// Sends what waits and takes in what has been answered. Adds to `events` what the engine is to
     /// be told; wakes the task when there is more.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
-        let before = events.len();
         loop {
             while let Poll::Ready(Some((batch, answered))) =
                 Pin::new(&mut self.in_flight).poll_next(cx)
@@ -61,9 +60,6 @@ impl Line {
             if !self.start(events) {
                 break;
             }
-        }
-        if mutant!(OutOfOrder) {
-            events[before..].reverse();
         }
         if let Some((_, stamp)) = &self.unsent {
             self.pipeline.announce(events);

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::yield_now;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 pub(crate) type Call = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -60,12 +60,15 @@ pub(crate) async fn polled(
     Some(call)
 }
 
+/// No future of these waits for longer: what has not been woken by then nobody wakes.
+const WOKEN_WITHIN: Duration = Duration::from_secs(60);
+
 /// Until the task, and that is the future it has just polled, is woken.
 async fn woken() {
     let mut polled = false;
-    poll_fn(|_| match std::mem::replace(&mut polled, true) {
+    let woken = poll_fn(|_| match std::mem::replace(&mut polled, true) {
         false => Poll::Pending,
         true => Poll::Ready(()),
-    })
-    .await;
+    });
+    assert!(timeout(WOKEN_WITHIN, woken).await.is_ok(), "nobody wakes it");
 }

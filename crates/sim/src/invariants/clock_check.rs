@@ -15,8 +15,8 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
     let Fact::Granted { guard: id, .. } = fact else { return Ok(()) };
     let Some(guard) = view.guards.of(*id) else { return Ok(()) };
     let then = view.turn_reading(id.client);
-    let (valid_for, timing) = (guard.validity.valid_for(then), guard.request.timing);
-    if guard.validity.remaining(then).is_zero() || valid_for < timing.min_validity() {
+    let (valid_for, timing) = (guard.hold.validity().valid_for(then), guard.request.timing);
+    if guard.hold.validity().remaining(then).is_zero() || valid_for < timing.min_validity() {
         let needed = timing.min_validity();
         return Err(format!("{id} is handed out with {valid_for:?} left, of {needed:?}"));
     }

@@ -19,7 +19,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
             for (id, guard) in view.guards.iter() {
                 let live = id.client == *client && guard.is_valid(now) && !guard.run_out;
                 let Some(token) = view.ledger.of_guard(guard).filter(|_| live) else { continue };
-                let claimed = guard.validity.valid_for(now).as_nanos() as i64;
+                let claimed = guard.hold.validity().valid_for(now).as_nanos() as i64;
                 let backed = view.ledger.valid_for(token, now);
                 // A vote that is proved gone is kept where the proof is not trusted, nor is a yes counted.
                 if claimed > backed || claimed < backed && !view.ledger.needs_proof(*client) {

@@ -277,7 +277,7 @@ fn is_recorded(id: GuardId, guard: &Guard, fence: u64, view: &View<'_>) -> Verdi
     let Some(token) = view.ledger.of_guard(guard) else { return Ok(()) };
     let nodes = view.quorum.node_ids().zip(&token.nodes);
     let recorded = nodes.filter(|(node, record)| {
-        guard.validity.has_vote_of(*node) && record.recorded == Some(fence)
+        guard.hold.validity().has_vote_of(*node) && record.recorded == Some(fence)
     });
     let count = recorded.count();
     if view.quorum.is_reached(count) {

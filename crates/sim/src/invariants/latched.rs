@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorlock_core::{Reading, Validity};
+use quorlock_core::{Ended, Reading, Validity, Verb};
 
 use super::Verdict;
 use crate::fact::{ClientId, Fact};
@@ -12,7 +12,8 @@ use crate::view::View;
 pub(crate) const NAME: &str = "latched";
 
 pub(crate) const SENTENCE: &str = "S13: loss and release are terminal and latched. valid_until is \
-     never raised on a latched lease. (protocol, 4 and 9)";
+     never raised on a latched lease. Once a guard has seen the end, the engine extends its lock no more. \
+     (protocol, 4 and 9)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Latched {
@@ -21,18 +22,22 @@ pub(crate) struct Latched {
     lost: BTreeSet<GuardId>,
     /// The votes as last told.
     told: BTreeMap<GuardId, Validity>,
+    /// Lost as their guards have seen it; and whether a turn is over that could take note of that.
+    over: BTreeMap<GuardId, bool>,
 }
 
 impl Latched {
     /// Of guards that have been given back there is nothing more to be told.
     pub(crate) fn rebase(&mut self, base: impl Fn(ClientId) -> Reading, guards: &Guards) {
         self.told.retain(|id, _| guards.of(*id).is_some());
+        self.over.retain(|id, _| guards.of(*id).is_some());
         for (id, validity) in &mut self.told {
             *validity = validity.rebased(base(id.client));
         }
     }
 
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+        self.check_extended(fact, view)?;
         let id = match fact {
             Fact::Granted { guard, .. }
             | Fact::Changed { guard, .. }
@@ -56,13 +61,41 @@ impl Latched {
             self.told.insert(id, (*validity).clone());
         }
         let Some(guard) = view.guards.of(id) else { return Ok(()) };
-        if guard.ended.is_some() {
+        if guard.hold.ended().is_some() {
             self.ended.insert(id);
         } else if self.ended.contains(&id) {
             return Err(format!("{id} had ended, and is valid again"));
         }
         if matches!(fact, Fact::Granted { .. }) {
-            self.told.insert(id, guard.validity.clone());
+            self.told.insert(id, guard.hold.validity().clone());
+        }
+        Ok(())
+    }
+
+    /// Whoever sees the end tells the engine, which has taken note of it when its next turn is over.
+    fn check_extended(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+        match fact {
+            Fact::Turn { client } => {
+                self.over.retain(|id, _| view.guards.of(*id).is_some());
+                for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == *client) {
+                    if matches!(guard.hold.ended(), Some(Ended::Lost(_))) {
+                        self.over.entry(id).or_insert(false);
+                    }
+                }
+            }
+            Fact::TurnOver { client } => {
+                let its = self.over.iter_mut().filter(|(id, _)| id.client == *client);
+                its.for_each(|(_, is_over)| *is_over = true);
+            }
+            Fact::Ordered { client, ticket, .. }
+                if matches!(ticket.verb, Verb::Extend | Verb::Heal) =>
+            {
+                let id = GuardId { client: *client, lock: ticket.lock };
+                if self.over.get(&id) == Some(&true) {
+                    return Err(format!("{id} has seen its end, and its lock is extended"));
+                }
+            }
+            _ => {}
         }
         Ok(())
     }

@@ -137,8 +137,10 @@ impl Owed {
                     (set.is_reach, set.is_back) = (failure.kind().is_about_reach(), false);
                 }
             }
+            // It has left; so only the node itself can have declined it, not its connection.
             (_, Some(failure))
                 if !failure.may_have_been_executed()
+                    && !failure.kind().is_about_reach()
                     && self.keys.get(&key).is_some_and(|set| set.first == ticket) =>
             {
                 self.keys.remove(&key);

@@ -48,7 +48,7 @@ impl Quarantine {
     }
 
     fn check_guard(&self, id: GuardId, view: &View<'_>) -> Verdict {
-        let Some(guard) = view.guards.of(id).filter(|guard| guard.ended.is_none()) else {
+        let Some(guard) = view.guards.of(id).filter(|guard| guard.hold.ended().is_none()) else {
             return Ok(());
         };
         let Some(token) =
@@ -56,10 +56,11 @@ impl Quarantine {
         else {
             return Ok(());
         };
-        let voting = || view.quorum.node_ids().filter(|node| guard.validity.has_vote_of(*node));
+        let voting =
+            || view.quorum.node_ids().filter(|node| guard.hold.validity().has_vote_of(*node));
         // Two names that lead to one server now. A vote from before a name led there is another server's.
         let server = |node: NodeId| {
-            let asked = guard.validity.asked_when(node)?;
+            let asked = guard.hold.validity().asked_when(node)?;
             let counts = elapsed(asked, view.reading(id.client)) < token.term;
             let now = view.node(node.index()).run.id;
             let voter = self.voters.get(&(id.client, node.index(), asked.boot().as_nanos()));
@@ -74,10 +75,10 @@ impl Quarantine {
         for (node, record) in view.quorum.node_ids().zip(&token.nodes) {
             let Some((_, why)) = record.void else { continue };
             let node_index = node.index();
-            if guard.validity.has_vote_of(node) && record.yes.is_none() {
+            if guard.hold.validity().has_vote_of(node) && record.yes.is_none() {
                 return Err(format!("{id} counts a vote of node {node_index}, which {why}"));
             }
-            let claimed = guard.validity.valid_for(now).as_nanos() as i64;
+            let claimed = guard.hold.validity().valid_for(now).as_nanos() as i64;
             let with = view.ledger.valid_for_with_void(token, now);
             if claimed > view.ledger.valid_for(token, now) && claimed <= with {
                 return Err(format!("{id} lives on by what node {node_index} says, which {why}"));

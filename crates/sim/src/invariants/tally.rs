@@ -114,7 +114,7 @@ impl Tally {
                 let outlives = view.guards.iter().any(|(id, guard)| {
                     id.client == *client
                         && guard.is_valid(now)
-                        && (guard.validity.remaining(now).as_nanos() as i64) < *span
+                        && (guard.hold.validity().remaining(now).as_nanos() as i64) < *span
                 });
                 if outlives {
                     counts.add(Count::HolderPauses);
@@ -178,7 +178,7 @@ fn granted(id: GuardId, attempts: u32, view: &View<'_>, counts: &mut Counts) {
     if guard.fence.is_some() && guard.turn > 0 {
         counts.add(Count::FencedHandOvers);
     }
-    if view.quorum.node_ids().all(|node| guard.validity.has_vote_of(node)) {
+    if view.quorum.node_ids().all(|node| guard.hold.validity().has_vote_of(node)) {
         counts.add(Count::GrantsByAll);
     }
 }
@@ -193,7 +193,7 @@ fn told(
     let Some(token) = view.ledger.of_ticket(client, ticket) else { return };
     let held = view.guards.iter().any(|(id, guard)| {
         id.client == client
-            && guard.ended.is_none()
+            && guard.hold.ended().is_none()
             && view.ledger.of_guard(guard).is_some_and(|of_guard| std::ptr::eq(of_guard, token))
     });
     let released = token.nodes[node].released;

@@ -24,7 +24,7 @@ impl UniqueGuards {
             return Err(format!("{id} looks like an earlier guard"));
         }
         let shares = |other: &crate::guard::Guard| {
-            other.token == guard.token && other.turn != guard.turn && other.ended.is_none()
+            other.token == guard.token && other.turn != guard.turn && other.hold.ended().is_none()
         };
         match view.guards.iter().find(|(_, other)| shares(other)) {
             Some((other, _)) => Err(format!("{id} and {other} hold one lease")),

@@ -19,11 +19,11 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
 }
 
 fn check_guard(id: GuardId, view: &View<'_>) -> Verdict {
-    let Some(guard) = view.guards.of(id).filter(|guard| guard.ended.is_none()) else {
+    let Some(guard) = view.guards.of(id).filter(|guard| guard.hold.ended().is_none()) else {
         return Ok(());
     };
     let now = view.reading(id.client);
-    let claimed = guard.validity.valid_for(now).as_nanos() as i64;
+    let claimed = guard.hold.validity().valid_for(now).as_nanos() as i64;
     let backed = view.ledger.of_guard(guard).map_or(0, |token| view.ledger.valid_for(token, now));
     if claimed > backed {
         let (claimed, backed) = (span(claimed), span(backed));

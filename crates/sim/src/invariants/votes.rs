@@ -89,14 +89,14 @@ fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
 }
 
 fn check_guard(id: GuardId, view: &View<'_>) -> Verdict {
-    let Some(guard) = view.guards.of(id).filter(|guard| guard.ended.is_none()) else {
+    let Some(guard) = view.guards.of(id).filter(|guard| guard.hold.ended().is_none()) else {
         return Ok(());
     };
     let Some(token) = view.ledger.of_guard(guard) else {
         return Err(format!("{id} has a token that was never sent"));
     };
     for (node, record) in view.quorum.node_ids().zip(&token.nodes) {
-        if guard.validity.has_vote_of(node) && record.yes.is_none() {
+        if guard.hold.validity().has_vote_of(node) && record.yes.is_none() {
             return Err(format!(
                 "{id} counts a vote of node {} that it has not got (or has lost, or given back)",
                 node.index()

@@ -17,10 +17,9 @@ use super::rare::{Rare, Witnesses};
 use super::shared::Shared;
 use crate::count::Counts;
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
-use crate::guard::{Ended, Guard, GuardId, Guards};
+use crate::guard::{Guard, GuardId, Guards};
 use crate::invariants::{Invariants, Violation};
 use crate::ledger::Ledger;
-use crate::mutants::{Mutant, is_active};
 use crate::node::{Connection, Kind, ModelNode, Run};
 use crate::plan::Modes;
 use crate::proofs::Proofs;
@@ -324,13 +323,12 @@ impl Step<'_> {
     pub(crate) fn give_back(&mut self, client: ClientId) {
         self.go_on(client);
         let guard = GuardId { client, lock: LOCK };
-        let late = is_active(Mutant::ReleaseBeforeInvalid);
+        let mut late = false;
         self.world.clients[client].call = Call::Over;
         if let Some(held) = self.guard(client) {
             held.given_back = true;
-            if !late {
-                held.end(Ended::Released);
-            }
+            held.hold.release();
+            late = !held.hold.is_released();
         }
         self.note(&Fact::ReleaseAsked { guard, report: late });
         if !late {
@@ -342,7 +340,7 @@ impl Step<'_> {
     /// The holder looks, and sees the end.
     pub(crate) fn look(&mut self, client: ClientId) {
         self.go_on(client);
-        let ran_out = self.guard(client).is_some_and(|held| held.look(NOW));
+        let ran_out = self.guard(client).is_some_and(|held| held.hold.look(NOW).is_some());
         if ran_out {
             let event = self.see_end(client);
             self.tell(client, event);
@@ -736,7 +734,7 @@ impl Step<'_> {
             }
             Effect::Acquired { token, validity, attempts, turn, fence, .. } => {
                 let request = self.bounds.request(client);
-                let guard = Guard { fence, ..Guard::new(request, (token, turn), validity) };
+                let guard = Guard::new(request, (token, turn, fence), validity, NOW);
                 self.granted(client, guard, attempts);
             }
             Effect::NotAcquired { refusal, .. } => {
@@ -755,8 +753,9 @@ impl Step<'_> {
                 WhyNot::NoQuorum => {}
             },
             Effect::Changed { validity, .. } => {
-                let ran_out =
-                    self.guard(client).is_some_and(|held| held.update(validity.clone(), NOW));
+                let ran_out = self
+                    .guard(client)
+                    .is_some_and(|held| held.hold.update(validity.clone(), NOW).is_some());
                 if ran_out {
                     events.push_back(self.see_end(client));
                 }
@@ -771,7 +770,7 @@ impl Step<'_> {
                 self.note(&Fact::Lost { guard, cause });
                 if let Some(held) = self.guard(client) {
                     held.told_lost = true;
-                    held.end(Ended::Lost(cause));
+                    held.hold.lose(cause);
                 }
                 match cause {
                     LossCause::Expired => self.seen.add(Rare::LostExpired),

@@ -9,8 +9,7 @@ use super::{Happening, Mend, World};
 use crate::client::CallerState;
 use crate::count::Count;
 use crate::fact::{ClientId, Fact};
-use crate::guard::{Ended, GuardId};
-use crate::mutants::{Mutant, is_active};
+use crate::guard::GuardId;
 use crate::time::{MS, Time, US};
 
 impl World {
@@ -109,7 +108,7 @@ impl World {
         let it = &mut self.clients[client];
         it.callers[caller].state = CallerState::Waiting { lock, key };
         it.callers[caller].generation += 1;
-        it.asked.push(Event::Acquire { lock, request });
+        it.arrivals.asked.push(Event::Acquire { lock, request });
         self.wake(client);
     }
 
@@ -117,7 +116,7 @@ impl World {
     fn cancel(&mut self, client: ClientId, caller: usize, lock: LockId) {
         self.counts.add(Count::Cancelled);
         self.note(&Fact::Cancelled { client, lock });
-        self.clients[client].asked.push(Event::Cancel { lock });
+        self.clients[client].arrivals.asked.push(Event::Cancel { lock });
         self.wake(client);
         self.next(client, caller);
     }
@@ -163,7 +162,7 @@ impl World {
         }
         let reading = self.clients[guard.client].machine.read(self.now);
         let held = self.guards.of(guard)?;
-        let left = held.validity.remaining(reading).as_nanos() as Time;
+        let left = held.hold.validity().remaining(reading).as_nanos() as Time;
         if left > ttl / 12 || left == 0 {
             return None;
         }
@@ -193,10 +192,10 @@ impl World {
             return self.next(client, caller);
         };
         // Who does not look does not see the end; the driver does.
-        if !careless && held.look(reading) {
+        if !careless && held.hold.look(reading).is_some() {
             self.tell_end(guard);
         }
-        let lost = self.guards.of(guard).is_some_and(|held| held.ended.is_some());
+        let lost = self.guards.of(guard).is_some_and(|held| held.hold.ended().is_some());
         // Who has seen the end may still be busy with putting things in order.
         if is_over || lost && !careless && self.random.callers.percent(60) {
             let report = self.random.callers.coin();
@@ -205,7 +204,7 @@ impl World {
         }
         if !careless && !lost && self.random.callers.percent(40) {
             self.note(&Fact::ExtendAsked { guard });
-            self.clients[client].asked.push(Event::Extend { lock });
+            self.clients[client].arrivals.asked.push(Event::Extend { lock });
             self.wake(client);
         }
         self.plan_step(client, caller, until);
@@ -217,24 +216,22 @@ impl World {
         if let Some(held) = self.guards.of_mut(guard) {
             held.run_out = true;
         }
-        self.clients[guard.client].asked.push(Event::RunOut { lock: guard.lock });
+        self.clients[guard.client].arrivals.asked.push(Event::RunOut { lock: guard.lock });
         self.wake(guard.client);
     }
 
     /// Releases or drops: the guard is invalid first, then the driver is asked (S14).
     pub(crate) fn give_back(&mut self, guard: GuardId, report: bool) {
-        let late = is_active(Mutant::ReleaseBeforeInvalid);
         let Some(held) = self.guards.of_mut(guard) else { return };
         held.given_back = true;
-        if !late {
-            held.end(Ended::Released);
-        }
-        let report = report || late;
+        held.hold.release();
+        // Only by mistake is it still valid: then it is looked at until the nodes have answered.
+        let report = report || !held.hold.is_released();
         self.note(&Fact::ReleaseAsked { guard, report });
         if !report {
             self.guards.remove(guard);
         }
-        self.clients[guard.client].asked.push(Event::Release { lock: guard.lock, report });
+        self.clients[guard.client].arrivals.asked.push(Event::Release { lock: guard.lock, report });
         self.wake(guard.client);
     }
 

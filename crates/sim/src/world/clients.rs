@@ -1,7 +1,8 @@
 //! Clients: the turns of the driver.
 
 use quorlock_core::{
-    Effect, Engine, Event, LockId, NodeId, Proof, Reading, RestartGuard, Rules, Token, Verb,
+    Effect, Engine, Event, LockId, NodeId, Proof, Reading, RestartGuard, Rules, Step, Token,
+    Validity, Verb,
 };
 
 use super::nodes::WALL;
@@ -9,8 +10,7 @@ use super::{Happening, Mend, World};
 use crate::client::{Client, Turn};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact};
-use crate::guard::{Ended, Guard, GuardId};
-use crate::mutants::{Mutant, is_active};
+use crate::guard::{Guard, GuardId};
 use crate::plan::Fault;
 use crate::time::{Clock, MS, Machine, SECOND, Time, US};
 
@@ -81,10 +81,7 @@ impl World {
         let it = &mut self.clients[client];
         it.turn_is_due = false;
         let honest = it.machine.read(self.now);
-        let now = if is_active(Mutant::CachedNow) { it.last_reading } else { honest };
-        let answered = std::mem::take(&mut it.answered);
-        let asked = std::mem::take(&mut it.asked);
-        it.stalled = Some(Turn { now, honest, answered, asked });
+        it.stalled = Some(Turn { tick: it.arrivals.tick(|| honest), honest });
         self.note(&Fact::Turn { client });
         if stalls {
             let mean = self.plan.ttl_max / 2;
@@ -99,16 +96,12 @@ impl World {
     /// Hands everything to the engine and carries out what comes of it.
     pub(crate) fn carry_on(&mut self, client: ClientId) {
         let Some(turn) = &mut self.clients[client].stalled else { return };
-        let now = turn.now;
-        let (answered, asked) =
-            (std::mem::take(&mut turn.answered), std::mem::take(&mut turn.asked));
-        for event in answered {
+        let now = turn.tick.now();
+        let steps: Vec<Step<Event>> = turn.tick.steps().collect();
+        for step in steps {
+            let (Step::Event(event) | Step::Asked(event)) = step;
             self.tell(client, event, now);
         }
-        for event in asked {
-            self.tell(client, event, now);
-        }
-        self.tell(client, Event::Wake, now);
         if !self.clients[client].alive {
             return;
         }
@@ -117,9 +110,8 @@ impl World {
         for node in 0..self.servers.len() {
             self.send_waiting(client, node);
         }
-        let it = &mut self.clients[client];
-        it.last_reading = it.machine.read(self.now);
-        if !it.answered.is_empty() || !it.asked.is_empty() {
+        let arrivals = &self.clients[client].arrivals;
+        if !arrivals.answered.is_empty() || !arrivals.asked.is_empty() {
             self.wake(client);
         }
         self.set_alarm(client);
@@ -204,11 +196,8 @@ impl World {
             Effect::Changed { lock, validity } => {
                 let guard = GuardId { client, lock };
                 let reading = self.clients[client].machine.read(self.now);
-                let ran_out = match self.guards.of_mut(guard) {
-                    Some(held) => held.update(validity.clone(), reading),
-                    None => false,
-                };
-                if ran_out {
+                let held = self.guards.of_mut(guard);
+                if held.and_then(|held| held.hold.update(validity.clone(), reading)).is_some() {
                     self.tell_end(guard);
                 }
                 self.note(&Fact::Changed { guard, validity: &validity });
@@ -218,7 +207,7 @@ impl World {
                 self.note(&Fact::Lost { guard, cause });
                 if let Some(held) = self.guards.of_mut(guard) {
                     held.told_lost = true;
-                    held.end(Ended::Lost(cause));
+                    held.hold.lose(cause);
                 }
                 self.lost(guard);
             }
@@ -229,9 +218,6 @@ impl World {
             Effect::Released { lock, report } => {
                 let guard = GuardId { client, lock };
                 self.note(&Fact::Released { guard, report: &report });
-                if let Some(held) = self.guards.of_mut(guard) {
-                    held.end(Ended::Released);
-                }
                 self.guards.remove(guard);
             }
             Effect::Waiting { lock, .. } => self.note(&Fact::Waiting { client, lock }),
@@ -284,8 +270,8 @@ impl World {
     fn grant(
         &mut self,
         id: GuardId,
-        (token, turn, fence): (Token, u32, Option<u64>),
-        validity: quorlock_core::Validity,
+        made: (Token, u32, Option<u64>),
+        validity: Validity,
         attempts: u32,
     ) {
         let Some(request) = self.ledger.request(id.client, id.lock).cloned() else {
@@ -294,7 +280,10 @@ impl World {
                 format!("{id}: nobody has asked for it"),
             );
         };
-        let guard = Guard { fence, ..Guard::new(request, (token, turn), validity) };
+        let it = &self.clients[id.client];
+        let now =
+            it.stalled.as_ref().map_or_else(|| it.machine.read(self.now), |turn| turn.tick.now());
+        let guard = Guard::new(request, made, validity, now);
         self.guards.insert(id, guard);
         self.note(&Fact::Granted { guard: id, attempts });
         self.granted(id);

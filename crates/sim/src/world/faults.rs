@@ -247,7 +247,7 @@ impl World {
     fn crash_client(&mut self, client: ClientId, span: Time) {
         if self.chance(Fault::ClientCrashes).percent(25) && self.clients[client].still.is_none() {
             self.note_mishap(Mishap::ClientShutDown { client });
-            self.clients[client].asked.push(Event::Close);
+            self.clients[client].arrivals.asked.push(Event::Close);
             self.wake(client);
             return self.plan_in(span, Happening::Mend(Mend::EndClient(client)));
         }

@@ -169,7 +169,7 @@ impl World {
         }
         for client in 0..self.clients.len() {
             if self.clients[client].alive {
-                self.clients[client].asked.push(Event::Close);
+                self.clients[client].arrivals.asked.push(Event::Close);
                 self.wake(client);
             }
         }

@@ -7,8 +7,8 @@
 //! [`NodePipeline`]: quorlock_core::NodePipeline
 
 use quorlock_core::{
-    Answer, BatchId, Command, Event, Failure, FailureKind, Key, NodeId, Proof, RestartGuard,
-    TicketedCommand,
+    Answer, Arrivals, BatchId, Command, Event, Failure, FailureKind, Key, NodeId, Proof,
+    RestartGuard, TicketedCommand,
 };
 
 use super::{Happening, Looks, Parcel, Process, World};
@@ -29,13 +29,15 @@ impl World {
 
     /// Sends what waits, as far as the link and the batches in flight allow.
     pub(crate) fn send_waiting(&mut self, client: ClientId, node: NodeIndex) {
-        let Client { lines, answered, machine, .. } = &mut self.clients[client];
+        let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =
+            &mut self.clients[client];
         let (line, now) = (&mut lines[node], machine.read(self.now));
         if !line.outbox.is_empty() {
             line.pipeline.push(&mut line.outbox, &line.link.state(), now, answered);
         }
         loop {
-            let Client { lines, answered, .. } = &mut self.clients[client];
+            let Client { lines, arrivals: Arrivals { answered, .. }, .. } =
+                &mut self.clients[client];
             let line = &mut lines[node];
             let next = line.pipeline.next_batch(&line.link.state(), now, answered);
             let Some((id, commands)) = next else { break };
@@ -43,13 +45,13 @@ impl World {
             line.unanswered.insert(id, Batch::Waiting(tickets.zip(commands).collect()));
             self.send_batch(client, node);
         }
-        let Client { lines, answered, .. } = &mut self.clients[client];
+        let Client { lines, arrivals: Arrivals { answered, .. }, .. } = &mut self.clients[client];
         lines[node].pipeline.announce(answered);
         self.wake_if_told(client);
     }
 
     fn wake_if_told(&mut self, client: ClientId) {
-        if !self.clients[client].answered.is_empty() {
+        if !self.clients[client].arrivals.answered.is_empty() {
             self.wake(client);
         }
     }
@@ -57,7 +59,8 @@ impl World {
     /// Reads the clock, and sends the batch that has not been sent yet.
     fn send_batch(&mut self, client: ClientId, node: NodeIndex) {
         let mode = self.guard_of(client);
-        let Client { lines, answered, machine, .. } = &mut self.clients[client];
+        let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =
+            &mut self.clients[client];
         let (line, reading) = (&mut lines[node], machine.read(self.now));
         let Some(wire) = line.wire else { return };
         if !line.awaits() {
@@ -101,7 +104,8 @@ impl World {
         if late.is_none() && !self.network.wires[wire].open_here {
             return;
         }
-        let Client { lines, answered, machine, .. } = &mut self.clients[client];
+        let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =
+            &mut self.clients[client];
         let line = &mut lines[node];
         line.alive_at = self.now;
         if line.link == Link::Suspended && line.wire == Some(wire) {
@@ -129,7 +133,7 @@ impl World {
         if self.network.wires[wire].open_here {
             let keys = key.map(|key| vec![key]);
             let event = Event::Pushed { node: NodeId::new(node), keys };
-            self.clients[client].answered.push(event);
+            self.clients[client].arrivals.answered.push(event);
             self.wake(client);
         }
     }
@@ -142,7 +146,8 @@ impl World {
         wire: Option<ConnectionId>,
         failure: &Failure,
     ) {
-        let Client { lines, answered, machine, .. } = &mut self.clients[client];
+        let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =
+            &mut self.clients[client];
         let Line { unanswered, given_up, pipeline, .. } = &mut lines[node];
         let now = machine.read(self.now);
         unanswered.retain(|id, batch| {
@@ -195,7 +200,7 @@ impl World {
             let pause = self.backoff(client, node);
             self.plan_in(pause, Happening::Redial { client, node });
         }
-        let failure = Failure::new(FailureKind::Unreachable);
+        let failure = Failure::unsent(FailureKind::Unreachable);
         self.fail_batches(client, node, Some(wire), &failure);
         self.send_waiting(client, node);
     }
@@ -264,11 +269,14 @@ impl World {
         self.note(&Fact::Connected { client, node, replaces: old.is_some() });
         if let Some(old) = old {
             self.give_up_wire(old);
-            let failure = Failure::new(FailureKind::Unreachable);
+            let failure = Failure::unsent(FailureKind::Unreachable);
             self.fail_batches(client, node, Some(old), &failure);
         }
         self.send_batch(client, node);
-        self.clients[client].answered.push(Event::Pushed { node: NodeId::new(node), keys: None });
+        self.clients[client]
+            .arrivals
+            .answered
+            .push(Event::Pushed { node: NodeId::new(node), keys: None });
         self.wake(client);
         self.send_waiting(client, node);
     }

@@ -481,9 +481,6 @@ fn broken(error: &io::Error) -> Failure {
 }
 
 fn lost(detail: &str) -> Failure {
-    if mutant!(BrokenIsUnsent) {
-        return Failure::unsent(FailureKind::Unreachable);
-    }
     Failure::new(FailureKind::Unreachable).with_detail(detail.to_owned())
 }
 
