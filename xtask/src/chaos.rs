@@ -15,7 +15,7 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::install::server_or_exit;
 use crate::mutants::in_time;
-use crate::special::{MUTANTS, STEPPED, Special};
+use crate::special::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
 use crate::test::clock;
 
 /// With a test, the smallest: so the packages of others have the features with which they are built for
@@ -58,7 +58,7 @@ pub(crate) fn build(workspace: &Path) -> Result<PathBuf, ExitCode> {
 }
 
 fn build_so(workspace: &Path, so: &Special) -> Result<PathBuf, ExitCode> {
-    let build = [&["build", "--quiet"], PROGRAMS].concat();
+    let build = [&["build", "--quiet"], UNOPTIMIZED, PROGRAMS].concat();
     so.program(workspace, &build, "quorlock-chaos").map_err(|why| {
         eprintln!("xtask: {why}");
         ExitCode::FAILURE

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
 use crate::cargo;
+use crate::special::UNOPTIMIZED;
 
 /// The commit that was released as 0.1.0.
 const COMMIT: &str = "b92b7e3";
@@ -40,7 +41,8 @@ fn build(workspace: &Path) -> Result<PathBuf, String> {
     let mut cargo = cargo(&folder);
     // With the tests of all packages, of which it builds the smallest: so the packages of others have the
     // features that they have in ours, and are built already.
-    cargo.args(["build", "--workspace", "--bin", NAME, "--test", "proxy", "--target-dir"]);
+    cargo.arg("build").args(UNOPTIMIZED);
+    cargo.args(["--workspace", "--bin", NAME, "--test", "proxy", "--target-dir"]);
     succeed(cargo.arg(&target), "cargo build of 0.1.0")?;
     let built = target.join("debug").join(NAME);
     fs::rename(&built, &old).map_err(|error| format!("{}: {error}", built.display()))?;

@@ -14,6 +14,17 @@ use serde_json::Value;
 
 use crate::cargo;
 
+/// To compile these of our packages takes longest, and where it is servers and timers that are waited for nothing is
+/// won by optimizing them.
+pub(crate) const UNOPTIMIZED: &[&str] = &[
+    "--config",
+    "profile.dev.package.quorlock-core.opt-level=0",
+    "--config",
+    "profile.dev.package.quorlock.opt-level=0",
+    "--config",
+    "profile.dev.package.quorlock-sim.opt-level=0",
+];
+
 /// A way to build.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Special {

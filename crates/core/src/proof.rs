@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 
-use crate::command::Failure;
+use crate::command::{Failure, FailureKind};
 use crate::shown::shown_text;
 
 /// What goes with a batch of answers: from which connection they come, and what the node said of
@@ -32,6 +32,29 @@ pub enum Proof {
     },
 }
 
+impl Proof {
+    /// This, and what was seen when some of the commands were asked again, on the same connection. Votes count
+    /// only if both looks saw the same marker: otherwise neither is told.
+    #[must_use]
+    pub fn and_later(self, later: Self) -> Self {
+        let Self::Seen { epoch, flushes, info, marker: second } = later else { return self };
+        let Self::Seen { flushes: before, info: first, marker, .. } = self else {
+            return Self::Seen { epoch, flushes, info, marker: second };
+        };
+        let marker = match (marker, second) {
+            (MarkerSeen::NotAsked, marker) | (marker, MarkerSeen::NotAsked) => marker,
+            (first, second) if first == second => first,
+            (failed @ MarkerSeen::Failed(_), _) | (_, failed @ MarkerSeen::Failed(_)) => failed,
+            _ => MarkerSeen::Failed(
+                Failure::new(FailureKind::Unverified).with_detail("its marker changed meanwhile"),
+            ),
+        };
+        // What it was before its data were replaced says nothing of what it is now.
+        let info = info.or(first.filter(|_| before == flushes));
+        Self::Seen { epoch, flushes, info, marker }
+    }
+}
+
 /// A look at a node's marker. `Debug` shows as much of it as a message would.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub enum MarkerSeen {
@@ -54,5 +77,53 @@ impl fmt::Debug for MarkerSeen {
             Self::Text(text) => f.debug_tuple("Text").field(&shown_text(text)).finish(),
             Self::Failed(failure) => f.debug_tuple("Failed").field(failure).finish(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(flushes: u64, info: Option<&str>, marker: MarkerSeen) -> Proof {
+        let info = info.map(|info| Ok(info.into()));
+        Proof::Seen { epoch: 1, flushes, info, marker }
+    }
+
+    fn text(text: &str) -> MarkerSeen {
+        MarkerSeen::Text(text.into())
+    }
+
+    #[test]
+    fn two_looks_count_only_if_they_saw_the_same_marker() {
+        let joined = |first, second| {
+            let Proof::Seen { marker, .. } = seen(0, None, first).and_later(seen(0, None, second))
+            else {
+                panic!("it was looked")
+            };
+            marker
+        };
+        assert_eq!(joined(text("a"), text("a")), text("a"));
+        assert_eq!(joined(text("a"), MarkerSeen::NotAsked), text("a"));
+        assert_eq!(joined(MarkerSeen::NotAsked, text("a")), text("a"));
+        assert_eq!(joined(MarkerSeen::Missing, MarkerSeen::Missing), MarkerSeen::Missing);
+        let loading = MarkerSeen::Failed(Failure::new(FailureKind::Loading));
+        assert_eq!(joined(loading.clone(), text("a")), loading);
+        assert_eq!(joined(text("a"), loading.clone()), loading);
+        for (first, second) in [
+            (text("a"), text("b")),
+            (text("a"), MarkerSeen::Missing),
+            (MarkerSeen::Missing, text("a")),
+        ] {
+            let MarkerSeen::Failed(failure) = joined(first, second) else { panic!("it changed") };
+            assert_eq!(failure.kind(), FailureKind::Unverified);
+        }
+    }
+
+    #[test]
+    fn what_it_was_before_its_data_were_replaced_is_not_told() {
+        let earlier = seen(1, Some("# Server"), text("m"));
+        assert_eq!(earlier.clone().and_later(seen(1, None, text("m"))), earlier);
+        assert_eq!(earlier.clone().and_later(seen(2, None, text("m"))), seen(2, None, text("m")));
+        assert_eq!(earlier.clone().and_later(Proof::Vouched), earlier, "it came to nothing");
     }
 }

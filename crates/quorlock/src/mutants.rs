@@ -21,7 +21,6 @@ pub enum Mutant {
     ReleaseUnsent,
     NobodyWoken,
     NothingProved,
-    AskedAgainLate,
 }
 
 /// Every mistake: its name, the layer it is made in, and whether the cancellation sweep must catch it, as it
@@ -37,7 +36,6 @@ pub const ALL: &[(&str, &str, Mutant, bool)] = &[
     ("a release that is not sent", "guard", Mutant::ReleaseUnsent, true),
     ("a change that wakes nobody", "guard", Mutant::NobodyWoken, true),
     ("answers that are vouched for", "node", Mutant::NothingProved, false),
-    ("a script asked again behind its release", "node", Mutant::AskedAgainLate, false),
 ];
 
 /// Each by its name, with the layer it is made in and whether the cancellation sweep must catch it: these, and

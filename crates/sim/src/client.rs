@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quorlock_core::{
-    Arrivals, BatchId, Engine, Event, Failure, FailureKind, LockId, NodeId, NodePipeline,
-    NodeState, Reading, Tick, Ticket, TicketedCommand,
+    Answer, Arrivals, BatchId, Engine, Event, Failure, FailureKind, LockId, NodeId, NodePipeline,
+    NodeState, Proof, Reading, Tick, Ticket, TicketedCommand,
 };
 
 use crate::network::ConnectionId;
@@ -75,6 +75,12 @@ pub(crate) struct Line {
     pub(crate) outbox: Vec<TicketedCommand>,
     /// Batches in flight that have not been answered.
     pub(crate) unanswered: BTreeMap<BatchId, Batch>,
+    /// Batches of which some commands are asked again: what is known of their answers, and which those are.
+    pub(crate) asking: BTreeMap<BatchId, (Vec<Answer>, Proof, Vec<usize>)>,
+    /// How many parcels have been sent on this connection.
+    pub(crate) parcels: u64,
+    /// The node has forgotten scripts, and is told them with the next parcel.
+    pub(crate) tells_scripts: bool,
     /// Batches that have failed with their connections; kept by mistake only.
     pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
     pub(crate) alive_at: Time,
@@ -160,6 +166,9 @@ impl Line {
             pipeline: NodePipeline::new(NodeId::new(node)).with_batch_max(batch_max),
             outbox: Vec::new(),
             unanswered: BTreeMap::new(),
+            asking: BTreeMap::new(),
+            parcels: 0,
+            tells_scripts: false,
             given_up: BTreeMap::new(),
             alive_at: 0,
             watched: false,

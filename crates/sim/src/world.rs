@@ -42,7 +42,7 @@ pub(crate) enum Happening {
     /// A batch reaches its node.
     Request(Box<Parcel>),
     /// Answers reach the client.
-    Reply { wire: ConnectionId, batch: BatchId, answers: Vec<Answer>, proof: Proof },
+    Reply { wire: ConnectionId, reply: Box<Reply> },
     /// News reach the client; `None`: everything has changed.
     Push { wire: ConnectionId, key: Option<Key> },
     /// The client learns that a connection is gone.
@@ -89,9 +89,23 @@ pub(crate) struct Parcel {
     pub(crate) wire: ConnectionId,
     pub(crate) batch: BatchId,
     pub(crate) orders: Vec<TicketedCommand>,
+    /// Which of the parcels on its connection it is.
+    pub(crate) number: u64,
+    /// Scripts are sent whole, and not by their names.
+    pub(crate) whole: bool,
     /// What else the node is to say, if anything.
     pub(crate) looks: Option<Looks>,
     pub(crate) duplicate: bool,
+}
+
+/// What a node says to a parcel.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    pub(crate) parcel: Parcel,
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) proof: Proof,
+    /// The commands whose scripts the node did not know, by their places; they were not carried out.
+    pub(crate) unknown: Vec<usize>,
 }
 
 /// What is asked beside a batch's commands.
@@ -113,6 +127,8 @@ pub(crate) struct Server {
     pub(crate) stuck: Vec<Parcel>,
     /// Nobody says that it is down: what is sent to it gets lost.
     pub(crate) silent: bool,
+    /// It has been told the scripts, and has not forgotten them.
+    pub(crate) knows_scripts: bool,
     /// By how much its clock has been set ahead in all.
     pub(crate) ahead: Time,
     /// Since when nothing is lost of what it knew: it was started then, flushed or overwritten.
@@ -138,6 +154,7 @@ pub(crate) struct Streams {
     pub(crate) faults: Vec<Random>,
     /// For what came later: what was drawn before is drawn as before.
     pub(crate) later: Random,
+    pub(crate) scripts: Random,
 }
 
 /// The clocks and the nodes, as the invariants see them.
@@ -271,6 +288,7 @@ impl World {
                 tokens: Random::new(seed, 5),
                 healing: Random::new(seed, 6),
                 later: Random::new(seed, 9),
+                scripts: Random::new(seed, 12),
                 faults: (0..Fault::ALL.len()).map(|i| Random::new(seed, 16 + i as u64)).collect(),
             },
             counts: Counts::default(),
@@ -401,9 +419,7 @@ impl World {
                 }
             }
             Happening::Request(parcel) => self.receive(parcel),
-            Happening::Reply { wire, batch, answers, proof } => {
-                self.reply(wire, batch, answers, proof);
-            }
+            Happening::Reply { wire, reply } => self.reply(wire, *reply),
             Happening::Push { wire, key } => self.push(wire, key),
             Happening::Broken(wire) => self.broken(wire),
             Happening::Dialled { client, node, dial, in_time } => {

@@ -43,7 +43,9 @@ fn main() -> ExitCode {
     let positives = if args.negative { Vec::new() } else { positives() };
     let all = positives.into_iter().chain(negatives());
     let chosen = all.filter(|scenario| scenario.name.contains(&args.only));
-    let (mistaken, sound): (Vec<_>, Vec<_>) = chosen.partition(|it| it.mutant.is_some());
+    let (mistaken, mut sound): (Vec<_>, Vec<_>) = chosen.partition(|it| it.mutant.is_some());
+    // The largest first: otherwise one of them is alone at the end.
+    sound.sort_by_key(|scenario| std::cmp::Reverse(scenario.size()));
     let mut wrong = explore(&sound, &args);
     // A mistake is made in the whole process, so those models come one by one, and last.
     for scenario in &mistaken {

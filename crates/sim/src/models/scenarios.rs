@@ -255,6 +255,14 @@ pub fn negatives() -> Vec<Scenario> {
 }
 
 impl Scenario {
+    /// How large it is: as many states as it is to have. What has a counterexample is small.
+    pub const fn size(&self) -> usize {
+        match self.pinned {
+            Pinned::Exhausted { states, .. } => states,
+            Pinned::Overlap { .. } => 0,
+        }
+    }
+
     /// Explores it: to the end, unless an invariant does not hold.
     pub fn check(&self) -> Found {
         let overlaps = matches!(self.pinned, Pinned::Overlap { .. });

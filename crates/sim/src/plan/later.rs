@@ -27,6 +27,8 @@ pub struct Later {
     pub merges: bool,
     /// What the clients make of what nodes say of themselves, if it is not the same for all.
     pub modes: Modes,
+    /// Nodes forget the scripts that they have been told.
+    pub forgets_scripts: bool,
 }
 
 /// Restart guards, which the clients have in turn.
@@ -64,9 +66,29 @@ const NAMED: [u64; 10] = [
 /// Seeds that had a name before there were these settings.
 const NAMED_LATER: [u64; 2] = [1_795_355_166_365_189, 1_795_357_018_933_923];
 
+/// Seeds that had a name before nodes forgot scripts.
+const NAMED_SINCE: [u64; 7] = [
+    1_795_363_931_392_764,
+    1_795_368_106_810_887,
+    1_795_382_354_268_190,
+    1_795_382_354_359_029,
+    1_795_384_976_722_503,
+    1_795_395_092_798_731,
+    1_795_397_625_883_331,
+];
+
 impl Later {
     /// What is drawn for a plan.
     pub(super) fn draw(plan: &Plan) -> Self {
+        let later = Self::settings(plan);
+        let named = [&NAMED[..], &NAMED_LATER, &NAMED_SINCE].concat();
+        let forgets_scripts = plan.fenced > 0
+            && !named.contains(&plan.seed)
+            && Random::new(plan.seed, 11).percent(30);
+        Self { forgets_scripts, ..later }
+    }
+
+    fn settings(plan: &Plan) -> Self {
         let mut later = Self::faults(plan);
         let random = &mut Random::new(plan.seed, 10);
         let is_named = NAMED.contains(&plan.seed) || NAMED_LATER.contains(&plan.seed);

@@ -7,11 +7,11 @@
 //! [`NodePipeline`]: quorlock_core::NodePipeline
 
 use quorlock_core::{
-    Answer, Arrivals, BatchId, Command, Event, Failure, FailureKind, Key, NodeId, Proof,
-    RestartGuard, TicketedCommand,
+    Answer, Arrivals, Command, Event, Failure, FailureKind, Key, NodeId, Proof, RestartGuard,
+    TicketedCommand, may_ask_again,
 };
 
-use super::{Happening, Looks, Parcel, Process, World};
+use super::{Happening, Looks, Parcel, Process, Reply, World};
 use crate::client::{Batch, Client, Line, Link};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -82,35 +82,78 @@ impl World {
             self.plan_in(self.plan.silence, Happening::Watch { client, node });
         }
         self.wake_if_told(client);
-        for (ticket, command) in &orders {
+        let whole = std::mem::take(&mut self.clients[client].lines[node].tells_scripts);
+        self.send(Parcel { wire, batch: id, orders, number: 0, whole, looks, duplicate: false });
+    }
+
+    fn send(&mut self, parcel: Parcel) {
+        let (client, node) =
+            (self.network.wires[parcel.wire].client, self.network.wires[parcel.wire].node);
+        for (ticket, command) in &parcel.orders {
             self.note(&Fact::Sent { client, node, ticket: *ticket, command });
         }
+        let line = &mut self.clients[client].lines[node];
+        line.parcels += 1;
+        let parcel = Parcel { number: line.parcels, ..parcel };
         // The clock was read; until the first byte leaves, the process may stand still.
-        let arrival = self.network.arrival(wire, Direction::There, self.now);
-        let parcel = Box::new(Parcel { wire, batch: id, orders, looks, duplicate: false });
-        self.plan_at(arrival, Happening::Request(parcel));
+        let arrival = self.network.arrival(parcel.wire, Direction::There, self.now);
+        self.plan_at(arrival, Happening::Request(Box::new(parcel)));
+    }
+
+    /// As `RedisNode::run`: commands whose scripts the node did not know are asked again, unless it is too late for
+    /// that. Returns the batch's answers when there are no others to wait for.
+    fn ask_again(&mut self, reply: Reply) -> Option<(Vec<Answer>, Proof)> {
+        let Reply { parcel, mut answers, mut proof, unknown } = reply;
+        let (client, node) =
+            (self.network.wires[parcel.wire].client, self.network.wires[parcel.wire].node);
+        let line = &mut self.clients[client].lines[node];
+        if let Some((first, seen, places)) = line.asking.remove(&parcel.batch) {
+            let later = std::mem::replace(&mut answers, first);
+            places.into_iter().zip(later).for_each(|(place, answer)| answers[place] = answer);
+            proof = seen.and_later(proof);
+        }
+        let commands: Vec<Command> = parcel.orders.iter().map(|(_, it)| it.clone()).collect();
+        let has_moved_on = line.parcels != parcel.number;
+        let (places, late): (Vec<usize>, Vec<usize>) =
+            unknown.into_iter().partition(|place| may_ask_again(&commands, *place, has_moved_on));
+        for _ in late {
+            line.tells_scripts = true;
+            self.counts.add(Count::AskedTooLate);
+        }
+        if places.is_empty() {
+            return Some((answers, proof));
+        }
+        let orders: Vec<_> = places.iter().map(|place| parcel.orders[*place].clone()).collect();
+        let looks = parcel.looks.map(|looks| Looks { info: false, ..looks });
+        places.iter().for_each(|_| self.counts.add(Count::AskedAgain));
+        line.asking.insert(parcel.batch, (answers, proof, places));
+        self.send(Parcel { orders, whole: true, looks, ..parcel });
+        None
     }
 
     /// Answers have come.
-    pub(crate) fn reply(
-        &mut self,
-        wire: ConnectionId,
-        id: BatchId,
-        answers: Vec<Answer>,
-        proof: Proof,
-    ) {
+    pub(crate) fn reply(&mut self, wire: ConnectionId, reply: Reply) {
+        let id = reply.parcel.batch;
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
         let late = self.clients[client].lines[node].given_up.remove(&id);
         if late.is_none() && !self.network.wires[wire].open_here {
             return;
         }
-        let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =
-            &mut self.clients[client];
-        let line = &mut lines[node];
+        let line = &mut self.clients[client].lines[node];
         line.alive_at = self.now;
         if line.link == Link::Suspended && line.wire == Some(wire) {
             line.link = Link::Up;
         }
+        let (answers, proof) = match &late {
+            Some(_) => (reply.answers, reply.proof),
+            None => match self.ask_again(reply) {
+                Some(answered) => answered,
+                None => return self.send_waiting(client, node),
+            },
+        };
+        let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =
+            &mut self.clients[client];
+        let line = &mut lines[node];
         let mut arrived = Vec::new();
         if let Some((sent, tickets)) = late {
             arrived.clone_from(&tickets);
@@ -148,7 +191,7 @@ impl World {
     ) {
         let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
-        let Line { unanswered, given_up, pipeline, .. } = &mut lines[node];
+        let Line { unanswered, asking, given_up, pipeline, .. } = &mut lines[node];
         let now = machine.read(self.now);
         unanswered.retain(|id, batch| {
             let sent = match batch {
@@ -161,6 +204,7 @@ impl World {
             if let Some((_, sent)) = sent.filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
                 given_up.insert(*id, (sent, pipeline.tickets(*id).to_vec()));
             }
+            asking.remove(id);
             pipeline.failed(*id, failure, now, answered);
             false
         });
@@ -256,7 +300,9 @@ impl World {
         let wire = self.network.connect(client, node);
         line.wire = Some(wire);
         line.epoch += 1;
-        line.greeted = false;
+        (line.greeted, line.tells_scripts) = (false, false);
+        self.servers[node].knows_scripts = true;
+        let line = &mut self.clients[client].lines[node];
         line.link = Link::Up;
         line.alive_at = self.now;
         line.failures = line.failures.min(1);

@@ -1,9 +1,9 @@
 //! Nodes: what their processes do with what arrives.
 
 use quorlock_core::marker::Marker;
-use quorlock_core::{Answer, FailureKind, Key, MarkerSeen, Proof, RestartGuard};
+use quorlock_core::{Answer, Command, Failure, FailureKind, Key, MarkerSeen, Proof, RestartGuard};
 
-use super::{Happening, Mend, Parcel, Process, Server, World};
+use super::{Happening, Mend, Parcel, Process, Reply, Server, World};
 use crate::count::Count;
 use crate::fact::{Fact, Mishap, NodeIndex};
 use crate::network::Direction;
@@ -52,6 +52,7 @@ impl World {
                 node,
                 process,
                 stuck,
+                knows_scripts: true,
                 silent,
                 ahead,
                 sound_since,
@@ -112,9 +113,16 @@ impl World {
         let info = info.map(|_| self.servers[node].node.info(self.now));
         let first = self.network.wires[parcel.wire].flushes;
         let mut flush_at = self.flush_within(parcel.orders.len());
+        let knows_scripts = self.knows_scripts(node, parcel.whole);
+        let mut unknown = Vec::new();
         for (place, (ticket, command)) in parcel.orders.iter().enumerate() {
             if flush_at.take_if(|at| *at == place).is_some() {
                 self.flush_node(node);
+            }
+            if !knows_scripts && is_script(command) {
+                unknown.push(place);
+                answers.push(Answer::Failed(Failure::unsent(FailureKind::Rejected)));
+                continue;
             }
             let early = self.is_early(node);
             let answer = self.servers[node].node.execute(by, command, self.now);
@@ -156,8 +164,9 @@ impl World {
         }
         if !zombie {
             let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
-            let (wire, batch) = (parcel.wire, parcel.batch);
-            self.plan_at(arrival, Happening::Reply { wire, batch, answers, proof });
+            let (wire, parcel) = (parcel.wire, parcel.clone());
+            let reply = Box::new(Reply { parcel, answers, proof, unknown });
+            self.plan_at(arrival, Happening::Reply { wire, reply });
         }
         let random = &mut self.random.faults[Fault::Duplicates as usize];
         if self.plan.has(Fault::Duplicates) && !self.healing && random.percent(4) {
@@ -165,6 +174,18 @@ impl World {
             let late = random.span(self.plan.ttl_max / 2);
             self.plan_in(late, Happening::Request(Box::new(parcel)));
         }
+    }
+
+    /// Whether a node knows the scripts; somebody may have told it to forget them.
+    fn knows_scripts(&mut self, node: NodeIndex, is_told: bool) -> bool {
+        let forgets = self.plan.later.forgets_scripts && !self.healing;
+        if forgets && self.random.scripts.below(40) == 0 {
+            self.counts.add(Count::ScriptFlushes);
+            self.servers[node].knows_scripts = false;
+        }
+        let server = &mut self.servers[node];
+        server.knows_scripts |= is_told;
+        server.knows_scripts
     }
 
     /// Before which of so many commands of a batch somebody flushes the node, if anybody does.
@@ -390,4 +411,16 @@ impl World {
             }
         }
     }
+}
+
+/// What is no command of the server's own.
+const fn is_script(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::AcquireFenced { .. }
+            | Command::HealFenced { .. }
+            | Command::Raise { .. }
+            | Command::Extend { .. }
+            | Command::ExtendFenced { .. }
+    )
 }

@@ -44,13 +44,13 @@ use std::time::Duration;
 
 use quorlock_core::info::Info;
 use quorlock_core::shown::{LINE_MAX, shown};
-use quorlock_core::{Answer, Command, Failure, FailureKind, Key};
+use quorlock_core::{Answer, Command, Failure, FailureKind, Key, Proof, may_ask_again};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::connect::{Dialer, NotConnected};
 pub(crate) use self::exam::Exam;
-use self::proof::{Looks, Seen};
+use self::proof::Looks;
 pub(crate) use self::registration::{Do, Registration};
 pub(crate) use self::resp::Reply;
 use self::scripts::Scripts;
@@ -124,7 +124,7 @@ struct Said {
     /// Which commands must be asked again, and in which way.
     unclear: Vec<(usize, Way)>,
     /// `None`: no replies came.
-    seen: Option<Seen>,
+    seen: Option<Proof>,
     /// Which of the connection's pipelines it was.
     number: u64,
 }
@@ -269,12 +269,9 @@ impl Shared {
             }
             let asked = unclear.iter().filter(|(_, other)| *other == way);
             let has_moved_on = connection.pipelines.load(Ordering::Relaxed) != number;
-            let (late, places): (Vec<usize>, Vec<usize>) =
-                asked.map(|(place, _)| *place).partition(|&place| {
-                    sets_a_lock(&commands[place])
-                        && !mutant!(AskedAgainLate)
-                        && (has_moved_on || is_released(&commands[place..]))
-                });
+            let (late, places): (Vec<usize>, Vec<usize>) = asked
+                .map(|(place, _)| *place)
+                .partition(|&place| !may_ask_again(&commands, place, has_moved_on));
             for place in late {
                 let why = "NOSCRIPT, and it is too late to ask again";
                 let failure = Failure::unsent(FailureKind::Rejected).with_detail(why);
@@ -296,15 +293,12 @@ impl Shared {
                     number = said.number;
                 }
                 // A later look that came to nothing says nothing of what was answered before it.
-                seen = match (seen, said.seen) {
-                    (Some(first), Some(later)) => Some(first.and_later(later)),
-                    (first, _) => first,
-                };
+                seen = seen.map(|seen| seen.and_later(said.seen.unwrap_or_default()));
             }
         }
         match seen {
-            Some(seen) if connection.marker.is_some() && !mutant!(NothingProved) => {
-                Answers { answers, proof: seen.into_proof(connection.epoch) }
+            Some(proof) if connection.marker.is_some() && !mutant!(NothingProved) => {
+                Answers { answers, proof }
             }
             // Nobody looks; or there is nothing but failures.
             _ => answers.into(),
@@ -360,7 +354,7 @@ impl Shared {
         let registration = connection.registration.as_ref().filter(|_| looks.info);
         let registered = registration.and_then(|(it, _)| Some(it.judge(&replies.next()?)));
         let behind = looks.marker.then(|| replies.next_back()).flatten();
-        let seen = Seen::read(before, behind, registered, flushes);
+        let seen = proof::read(before, behind, registered, connection.epoch, flushes);
         let (mut answers, mut unclear) = (Vec::with_capacity(commands.len()), Vec::new());
         let mut in_step = true;
         for command in commands {
@@ -455,22 +449,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// Behind its release such a command must not come: nobody would take back what it sets. So it is asked
-/// again only if nothing was sent since.
-fn sets_a_lock(command: &Command) -> bool {
-    matches!(command, Command::AcquireFenced { .. } | Command::HealFenced { .. })
-}
-
-/// What the first of these commands sets, a later one releases.
-fn is_released(commands: &[Command]) -> bool {
-    let Some((Command::AcquireFenced { value, .. } | Command::HealFenced { value, .. }, later)) =
-        commands.split_first()
-    else {
-        return false;
-    };
-    later.iter().any(|command| matches!(command, Command::Release { value: v, .. } if v == value))
 }
 
 /// One line, printable, of a bounded length. Servers repeat the arguments of a command they do not

@@ -95,57 +95,26 @@ impl Looks {
 /// What it takes to look which database has the locks.
 const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
 
-/// What was seen of a server beside the answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    /// How often the server had said that its data are others.
-    flushes: u64,
-    info: Option<Result<Arc<str>, Failure>>,
-    marker: MarkerSeen,
-}
-
-impl Seen {
-    /// Reads the first reply and the last one, as far as they were asked for, what came of the registration, and how often the server had
-    /// said before each that its data are others; `None` if one is out of step.
-    pub(super) fn read(
-        before: Option<Reply>,
-        behind: Option<Reply>,
-        registered: Option<Result<(), Failure>>,
-        (first, flushes): (u64, u64),
-    ) -> Option<Self> {
-        let info = before.map(info_of);
-        let info = info.map_or(Some(None), |info| info.map(Some))?;
-        // What it was before its data were replaced says nothing of what it is now.
-        let info = info.filter(|_| first == flushes);
-        let marker = behind.map_or(Some(MarkerSeen::NotAsked), marker_of)?;
-        // Whatever the marker of another database says.
-        let marker = match registered {
-            Some(Err(failure)) => MarkerSeen::Failed(with_help(failure, REGISTRATION_RIGHTS)),
-            _ => marker,
-        };
-        Some(Self { flushes, info, marker })
-    }
-
-    /// This, and what was seen later in the same batch. A vote counts only if both looks saw the same
-    /// marker: otherwise neither is told.
-    pub(super) fn and_later(self, later: Self) -> Self {
-        let marker = match (self.marker, later.marker) {
-            (MarkerSeen::NotAsked, marker) | (marker, MarkerSeen::NotAsked) => marker,
-            (first, second) if first == second => first,
-            (failed @ MarkerSeen::Failed(_), _) | (_, failed @ MarkerSeen::Failed(_)) => failed,
-            _ => MarkerSeen::Failed(
-                Failure::new(FailureKind::Unverified).with_detail("its marker changed meanwhile"),
-            ),
-        };
-        let flushes = later.flushes;
-        let info = later.info.or(self.info.filter(|_| self.flushes == flushes));
-        Self { flushes, info, marker }
-    }
-
-    pub(super) fn into_proof(self, epoch: u64) -> Proof {
-        let Self { flushes, info, marker } = self;
-        Proof::Seen { epoch, flushes, info, marker }
-    }
+/// Reads the first reply and the last one, as far as they were asked for, and what came of the registration. `flushes`: how often
+/// the server had said that its data are others, before the first reply and before the last. `None`: one is out of step.
+pub(super) fn read(
+    before: Option<Reply>,
+    behind: Option<Reply>,
+    registered: Option<Result<(), Failure>>,
+    epoch: u64,
+    (first, flushes): (u64, u64),
+) -> Option<Proof> {
+    let info = before.map(info_of);
+    let info = info.map_or(Some(None), |info| info.map(Some))?;
+    // What it was before its data were replaced says nothing of what it is now.
+    let info = info.filter(|_| first == flushes);
+    let marker = behind.map_or(Some(MarkerSeen::NotAsked), marker_of)?;
+    // Whatever the marker of another database says.
+    let marker = match registered {
+        Some(Err(failure)) => MarkerSeen::Failed(with_help(failure, REGISTRATION_RIGHTS)),
+        _ => marker,
+    };
+    Some(Proof::Seen { epoch, flushes, info, marker })
 }
 
 fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
@@ -195,61 +164,32 @@ fn with_help(failure: Failure, right: &str) -> Failure {
 mod tests {
     use super::*;
 
-    fn seen(marker: MarkerSeen) -> Seen {
-        Seen { flushes: 0, info: None, marker }
-    }
-
-    fn text(text: &str) -> MarkerSeen {
-        MarkerSeen::Text(text.to_owned())
-    }
-
-    #[test]
-    fn two_looks_count_only_if_they_saw_the_same() {
-        let joined = |first, second| seen(first).and_later(seen(second)).marker;
-        assert_eq!(joined(text("a"), text("a")), text("a"));
-        assert_eq!(joined(text("a"), MarkerSeen::NotAsked), text("a"));
-        assert_eq!(joined(MarkerSeen::NotAsked, text("a")), text("a"));
-        assert_eq!(joined(MarkerSeen::Missing, MarkerSeen::Missing), MarkerSeen::Missing);
-        let loading = MarkerSeen::Failed(Failure::new(FailureKind::Loading));
-        assert_eq!(joined(loading.clone(), text("a")), loading);
-        assert_eq!(joined(text("a"), loading.clone()), loading);
-        for (first, second) in [
-            (text("a"), text("b")),
-            (text("a"), MarkerSeen::Missing),
-            (MarkerSeen::Missing, text("a")),
-        ] {
-            let MarkerSeen::Failed(failure) = joined(first, second) else { panic!("it changed") };
-            assert_eq!(failure.kind(), FailureKind::Unverified);
-        }
-    }
-
     #[test]
     fn what_was_said_is_read_and_what_does_not_fit_is_not() {
         let bytes = |text: &str| Some(Reply::Bytes(text.into()));
-        let at_once = (1, 1);
-        let read = Seen::read(bytes("txt:# Server\r\n"), bytes("m"), None, at_once).unwrap();
-        assert_eq!(read.info, Some(Ok("# Server\r\n".into())));
-        assert_eq!(read.marker, text("m"));
-        let nothing = Seen { flushes: 1, info: None, marker: MarkerSeen::NotAsked };
-        assert_eq!(Seen::read(None, None, None, at_once), Some(nothing));
-        let missing = Seen::read(None, Some(Reply::Nil), None, at_once).unwrap();
-        assert_eq!(missing.marker, MarkerSeen::Missing);
-        assert_eq!(Seen::read(Some(Reply::Okay), None, None, at_once), None);
-        assert_eq!(Seen::read(None, Some(Reply::Int(1)), None, at_once), None);
+        let text = |text: &str| MarkerSeen::Text(text.to_owned());
+        let seen = |info: Option<&str>, marker| {
+            Some(Proof::Seen { epoch: 3, flushes: 2, info: info.map(|it| Ok(it.into())), marker })
+        };
+        let read = |before, behind| super::read(before, behind, None, 3, (2, 2));
+        assert_eq!(
+            read(bytes("txt:# Server\r\n"), bytes("m")),
+            seen(Some("# Server\r\n"), text("m"))
+        );
+        assert_eq!(read(None, None), seen(None, MarkerSeen::NotAsked));
+        assert_eq!(read(None, Some(Reply::Nil)), seen(None, MarkerSeen::Missing));
+        assert_eq!(read(Some(Reply::Okay), None), None);
+        assert_eq!(read(None, Some(Reply::Int(1))), None);
         // It says what it was before its data were replaced.
-        let before = Seen::read(bytes("# Server\r\n"), bytes("m"), None, (1, 2)).unwrap();
-        assert_eq!(before, Seen { flushes: 2, info: None, marker: text("m") });
-        let earlier = Seen::read(bytes("# Server\r\n"), bytes("m"), Some(Ok(())), at_once).unwrap();
-        let again = |flushes| Seen::read(None, bytes("m"), None, (flushes, flushes)).unwrap();
-        assert_eq!(earlier.clone().and_later(again(2)), before);
-        assert_eq!(earlier.clone().and_later(again(1)), earlier);
+        let replaced = super::read(bytes("# Server\r\n"), bytes("m"), Some(Ok(())), 3, (1, 2));
+        assert_eq!(replaced, seen(None, text("m")));
     }
 
     #[test]
     fn who_lacks_a_right_is_told_which_and_what_to_do() {
         let error = "NOPERM this user has no permissions to run the 'info' command";
-        let read = Seen::read(Some(Reply::Error(error.to_owned())), None, None, (0, 0)).unwrap();
-        let Some(Err(failure)) = read.info else { panic!("an error") };
+        let read = read(Some(Reply::Error(error.to_owned())), None, None, 1, (0, 0));
+        let Some(Proof::Seen { info: Some(Err(failure)), .. }) = read else { panic!("an error") };
         assert_eq!(failure.kind(), FailureKind::Forbidden);
         assert!(failure.detail().is_some_and(|detail| detail.contains("+info")), "{failure}");
     }
