@@ -27,6 +27,10 @@ pub struct Tick<A> {
 
 /// Something for the engine.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and a box would be an allocation for each event"
+)]
 pub enum Step<A> {
     /// An event as it is.
     Event(Event),
