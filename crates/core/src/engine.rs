@@ -30,6 +30,7 @@ use core::time::Duration;
 use crate::acquire::{Attempt, NodeStory, WhyNot};
 use crate::command::{Answer, Command, Counter};
 use crate::courtesy::Manners;
+use crate::hold::Hold;
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
 use crate::proof::Proof;
@@ -225,8 +226,8 @@ pub enum Effect {
         lock: LockId,
         /// The token of the successful attempt.
         token: Token,
-        /// The votes.
-        validity: Validity,
+        /// What the guard knows of it.
+        hold: Hold,
         /// How many attempts it took.
         attempts: u32,
         /// How often the lock was handed over within this process before, under this token. Token

@@ -118,7 +118,7 @@ impl Hold {
         self.superseded
     }
 
-    /// Why a validity is over that nobody has ended. The engine, if it is first to see it, says the same.
+    /// Why a validity is over that nobody has ended. The engine, if it is first to see it, says the same ([`Lease::due_loss`](crate::lease::Lease::due_loss)).
     fn why_over(&self, now: Reading) -> LossCause {
         match self.limit {
             _ if self.validity.lasts_by_boot_clock(now) => LossCause::ClockJumped,

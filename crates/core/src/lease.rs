@@ -15,6 +15,7 @@ use crate::courtesy::TURNS_MAX;
 use crate::engine::{LockId, Request};
 use crate::extend::Extension;
 use crate::fence::{Fenced, Passing, Recording};
+use crate::hold::{Hold, HoldLimit};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading, nanos};
@@ -193,6 +194,12 @@ impl Lease {
             fenced.note(passing.recording.largest());
             fenced.superseded = false;
         }
+    }
+
+    /// What the guard that has it knows of it.
+    pub(crate) fn hold(&self) -> Hold {
+        let limit = HoldLimit { ttl: self.timing.ttl(), until: self.hold_until };
+        Hold::new(self.validity.clone(), self.automatic.then_some(limit))
     }
 
     /// The lock's fence, if it has one.

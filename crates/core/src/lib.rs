@@ -84,7 +84,7 @@ pub mod vote;
 pub mod wait;
 
 pub use crate::acquire::{NodeSaid, NodeStory, WhyNot};
-pub use crate::again::may_ask_again;
+pub use crate::again::{Untold, may_ask_again};
 pub use crate::command::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding};
 pub use crate::engine::{
     Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket,

@@ -196,9 +196,7 @@ impl NodePipeline {
         }
         for answer in &mut answers {
             match (&answer, batch.sent) {
-                (Answer::Failed(failure), Some(_))
-                    if failure.kind() == FailureKind::Unreachable =>
-                {
+                (Answer::Failed(failure), Some(_)) if failure.kind().is_about_reach() => {
                     let failure = failure.clone();
                     let is_unsent = mutant!(BrokenIsUnsent);
                     *answer = Answer::Failed(match is_unsent {

@@ -19,9 +19,8 @@ use futures_util::future::CatchUnwind;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use quorlock_core::engine::Request;
 use quorlock_core::{
-    Arrivals, Effect, Engine, Event, Extended, HoldLimit, LockId, LossCause, NodeStory, Quorum,
-    Reading, Refusal, ReleaseReport, RestartGuard, Rules, Standing, Step, Story, TicketedCommand,
-    Token, Validity,
+    Arrivals, Effect, Engine, Event, Extended, Hold, LockId, LossCause, NodeStory, Quorum, Reading,
+    Refusal, ReleaseReport, RestartGuard, Rules, Standing, Step, Story, TicketedCommand, Token,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
@@ -192,8 +191,6 @@ impl Hasher for NumberHasher {
 
 struct PendingCall {
     resource: Arc<str>,
-    /// If the lock is extended automatically: by how much, and for how long.
-    extended: Option<(Duration, Duration)>,
     progress: Option<watch::Sender<Option<Story>>>,
     reply: oneshot::Sender<Result<Guard, Refusal>>,
 }
@@ -346,8 +343,7 @@ impl Driver {
         match ask {
             Ask::Acquire { lock, call } => {
                 let AcquireCall { request, resource, progress, reply } = *call;
-                let extended = request.automatic.then(|| (request.timing.ttl(), request.max_hold));
-                self.calls.insert(lock, PendingCall { resource, extended, progress, reply });
+                self.calls.insert(lock, PendingCall { resource, progress, reply });
                 self.handle(Event::Acquire { lock, request }, now);
             }
             Ask::Cancel { lock } => {
@@ -406,8 +402,8 @@ impl Driver {
                     self.outbox[node.index()].push((ticket, command));
                 }
             }
-            Effect::Acquired { lock, token, turn, validity, fence, .. } => {
-                self.grant(lock, (GuardToken::new(token, turn), fence), validity, now);
+            Effect::Acquired { lock, token, turn, hold, fence, .. } => {
+                self.grant(lock, (GuardToken::new(token, turn), fence), hold);
             }
             Effect::NotAcquired { lock, refusal } => {
                 if let Some(call) = self.calls.remove(&lock) {
@@ -489,19 +485,11 @@ impl Driver {
         }
     }
 
-    fn grant(
-        &mut self,
-        lock: LockId,
-        id: (GuardToken, Option<u64>),
-        validity: Validity,
-        now: Reading,
-    ) {
+    fn grant(&mut self, lock: LockId, id: (GuardToken, Option<u64>), hold: Hold) {
         let Some(call) = self.calls.remove(&lock) else { return };
         // No handle is left, and so no caller: what is held is given back in a moment.
         let Some(common) = self.common.upgrade() else { return };
-        let limit =
-            call.extended.map(|(ttl, max_hold)| HoldLimit { ttl, until: now.after(max_hold) });
-        let held = Arc::new(Held::new((lock, call.resource), id, (validity, limit), common));
+        let held = Arc::new(Held::new((lock, call.resource), id, hold, common));
         self.held.insert(lock, held.clone());
         // If the caller has gone, the guard comes back and is dropped, which releases the lock.
         if let Err(untaken) = call.reply.send(Ok(Guard::new(held)))

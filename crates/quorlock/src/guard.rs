@@ -5,8 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quorlock_core::{
-    Ended, Extended, Hold, HoldLimit, LockId, LossCause, NodeReleased, Outcome, ReleaseReport,
-    Token, Validity,
+    Ended, Extended, Hold, LockId, LossCause, NodeReleased, Outcome, ReleaseReport, Token, Validity,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -354,7 +353,7 @@ impl Held {
     pub(crate) fn new(
         (lock, resource): (LockId, Arc<str>),
         (token, fence): (GuardToken, Option<u64>),
-        (validity, limit): (Validity, Option<HoldLimit>),
+        hold: Hold,
         common: Arc<Common>,
     ) -> Self {
         let span = tracing::debug_span!("hold", resource = &*resource);
@@ -364,7 +363,7 @@ impl Held {
             token,
             fence: fence.unwrap_or(0),
             common,
-            state: Mutex::new(State { hold: Hold::new(validity, limit), blocked: 0 }),
+            state: Mutex::new(State { hold, blocked: 0 }),
             changed: Notify::new(),
             changed_blocking: Condvar::new(),
             span,
@@ -526,7 +525,7 @@ impl Released {
 
 #[cfg(test)]
 mod tests {
-    use quorlock_core::Quorum;
+    use quorlock_core::{HoldLimit, Quorum};
     use tokio::sync::mpsc::UnboundedReceiver;
     use tokio::time::{advance, timeout};
 
@@ -551,7 +550,10 @@ mod tests {
         let common = Arc::new(Common { asks, names, clock: Clock::Tokio });
         let lock = (LockId(7), "orders".into());
         let id = (GuardToken::new(Token::new([7; 20]), 0), None);
-        (Guard::new(Arc::new(Held::new(lock, id, (validity(SECOND), limit), common))), asked)
+        (
+            Guard::new(Arc::new(Held::new(lock, id, Hold::new(validity(SECOND), limit), common))),
+            asked,
+        )
     }
 
     fn is_silent(asked: &mut UnboundedReceiver<Ask>) -> bool {

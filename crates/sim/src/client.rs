@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Arrivals, BatchId, Engine, Event, Failure, FailureKind, LockId, NodeId, NodePipeline,
-    NodeState, Proof, Reading, Tick, Ticket, TicketedCommand,
+    NodeState, Proof, Reading, Tick, Ticket, TicketedCommand, Untold,
 };
 
 use crate::network::ConnectionId;
@@ -77,10 +77,10 @@ pub(crate) struct Line {
     pub(crate) unanswered: BTreeMap<BatchId, Batch>,
     /// Batches of which some commands are asked again: what is known of their answers, and which those are.
     pub(crate) asking: BTreeMap<BatchId, (Vec<Answer>, Proof, Vec<usize>)>,
-    /// How many parcels have been sent on this connection.
+    /// How many parcels have been sent.
     pub(crate) parcels: u64,
-    /// The node has forgotten scripts, and is told them with the next parcel.
-    pub(crate) tells_scripts: bool,
+    /// Scripts that the node has forgotten and has not been told since.
+    pub(crate) untold: Untold,
     /// Batches that have failed with their connections; kept by mistake only.
     pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
     pub(crate) alive_at: Time,
@@ -168,7 +168,7 @@ impl Line {
             unanswered: BTreeMap::new(),
             asking: BTreeMap::new(),
             parcels: 0,
-            tells_scripts: false,
+            untold: Untold::default(),
             given_up: BTreeMap::new(),
             alive_at: 0,
             watched: false,

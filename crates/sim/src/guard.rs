@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use quorlock_core::{Hold, HoldLimit, LockId, Reading, Request, Token, Validity, Value};
+use quorlock_core::{Hold, LockId, Reading, Request, Token, Value};
 
 use crate::fact::ClientId;
 
@@ -45,15 +45,12 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// A guard that was just granted, under this reading.
-    pub(crate) fn new(
+    /// A guard that was just granted.
+    pub(crate) const fn new(
         request: Request,
         (token, turn, fence): (Token, u32, Option<u64>),
-        validity: Validity,
-        now: Reading,
+        hold: Hold,
     ) -> Self {
-        let limit = HoldLimit { ttl: request.timing.ttl(), until: now.after(request.max_hold) };
-        let hold = Hold::new(validity, request.automatic.then_some(limit));
         let (told_lost, run_out, given_back) = (false, false, false);
         Self { request, token, turn, fence, hold, told_lost, run_out, given_back }
     }

@@ -102,6 +102,11 @@ impl ModelNode {
         }
     }
 
+    /// In what it differs from other servers.
+    pub(crate) const fn kind(&self) -> Kind {
+        self.kind
+    }
+
     fn carry_out(&mut self, by: Connection, command: &Command, now: Time) -> Answer {
         let now_ms = self.now_ms(now);
         match command {

@@ -10,10 +10,11 @@ mod lines;
 mod nodes;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use quorlock_core::{Answer, BatchId, Key, Proof, Reading, RestartGuard, Rules, TicketedCommand};
 
+use self::nodes::Script;
 use crate::client::Client;
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex, point};
@@ -127,8 +128,8 @@ pub(crate) struct Server {
     pub(crate) stuck: Vec<Parcel>,
     /// Nobody says that it is down: what is sent to it gets lost.
     pub(crate) silent: bool,
-    /// It has been told the scripts, and has not forgotten them.
-    pub(crate) knows_scripts: bool,
+    /// Which scripts it has been told and has not forgotten.
+    pub(crate) known_scripts: BTreeSet<Script>,
     /// By how much its clock has been set ahead in all.
     pub(crate) ahead: Time,
     /// Since when nothing is lost of what it knew: it was started then, flushed or overwritten.

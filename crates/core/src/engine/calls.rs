@@ -253,14 +253,7 @@ impl Engine {
         let (Phase::Attempting(attempt), Some(token)) = (phase, token) else {
             unreachable!("only an attempt is decided, and it has a token");
         };
-        let granted = Effect::Acquired {
-            lock,
-            token,
-            validity: validity.clone(),
-            attempts,
-            turn: 0,
-            fence: attempt.fence(),
-        };
+        let fence = attempt.fence();
         let lease = Lease::begin(
             attempt,
             &request,
@@ -269,10 +262,11 @@ impl Engine {
             (round_trip, jitter),
             now,
         );
+        let hold = lease.hold();
         let mut timed = Timed::new(lease);
         Self::index_lease(&mut self.deadlines, lock, &mut timed, now);
         self.leases.insert(lock, timed);
-        out.push(granted);
+        out.push(Effect::Acquired { lock, token, hold, attempts, turn: 0, fence });
     }
 
     /// Step 5, and what comes after it: a look at who holds the lock, a pause, or the end.

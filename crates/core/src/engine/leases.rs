@@ -231,10 +231,10 @@ impl Engine {
         queue.advance();
         let old = lease.holder();
         lease.hand_over(next, &call.request, now);
-        let (attempts, validity) = (call.attempts, lease.validity().clone());
+        let (attempts, hold) = (call.attempts, lease.hold());
         let ((token, turn), fence) = (lease.token_and_turn(), lease.fence());
         if report {
-            let kept = |node| match validity.has_vote_of(node) {
+            let kept = |node| match hold.validity().has_vote_of(node) {
                 true => NodeReleased::HandedOver,
                 false => NodeReleased::NeverGranted,
             };
@@ -246,7 +246,7 @@ impl Engine {
         self.handed.insert(next, lock);
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.take_call(next);
-        out.push(Effect::Acquired { lock: next, token, validity, attempts, turn, fence });
+        out.push(Effect::Acquired { lock: next, token, hold, attempts, turn, fence });
         true
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Effect, Engine, Event, Failure, FailureKind, Key, LockId, NodeId, Proof,
+    Answer, Command, Effect, Engine, Event, Failure, FailureKind, Hold, Key, LockId, NodeId, Proof,
     Quorum, Reading, Request, Ticket, Token, Validity, Value,
 };
 
@@ -24,6 +24,8 @@ pub(crate) struct Guard {
     pub(crate) request: Request,
     pub(crate) token: Token,
     pub(crate) validity: Validity,
+    /// As it was granted.
+    pub(crate) hold: Hold,
     pub(crate) attempts: u32,
     pub(crate) turn: u32,
     pub(crate) fence: Option<u64>,
@@ -240,12 +242,13 @@ impl World {
                     self.send(client, node.index(), ticket, command.clone());
                 }
             }
-            Effect::Acquired { lock, token, validity, attempts, turn, fence } => {
+            Effect::Acquired { lock, token, hold, attempts, turn, fence } => {
                 let guard = Guard {
                     client,
                     request: self.owners[lock.0 as usize].1.clone(),
                     token,
-                    validity,
+                    validity: hold.validity().clone(),
+                    hold,
                     attempts,
                     turn,
                     fence,

@@ -459,6 +459,24 @@ fn nothing_is_extended_past_the_longest_hold() {
     world.finish();
 }
 
+/// The token's first guard may hold it for little more than a ttl, and so may the one that it is handed to, whatever
+/// that asked for. Guard and engine tell the same cause.
+#[test]
+fn a_lock_that_was_handed_over_ends_with_the_longest_hold_of_its_token() {
+    let mut world = World::new(3);
+    let first = world.hold(Request { max_hold: Duration::from_millis(1100), ..automatic("k") });
+    let second = world.acquire(Request { max_hold: Duration::from_secs(3600), ..automatic("k") });
+    world.run_until(20);
+    world.release(first, true);
+    world.run_until(30);
+    assert!(world.released(first).is_some_and(|(_, report)| report.handed_over));
+    world.run_until(2000);
+    assert_eq!(world.lost(second).map(|(_, cause)| cause), Some(LossCause::HoldLimit));
+    let seen = world.guard(second).hold.clone().look(world.reading());
+    assert_eq!(seen, Some(LossCause::HoldLimit));
+    world.finish();
+}
+
 #[test]
 fn an_extension_that_began_within_the_longest_hold_is_joined_past_it() {
     let mut world = World::new(3);

@@ -74,7 +74,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///   also when nobody waits for an earlier one any more: a release is queued behind its acquire.
 /// - Nothing is ever sent twice. What happened to a command that was sent and not answered is
 ///   unknown, and the answer says so: [`Failure::new`]. What certainly never left the process is
-///   [`Failure::unsent`].
+///   [`Failure::unsent`]. After [`Batch::send`] that is not believed of a connection that failed.
 /// - [`Batch::send`] is called right before the first byte can leave, and not before the connection
 ///   is one on which votes may count: the validity is reckoned from there.
 /// - Every command gets its own answer; an error touches its own command only.

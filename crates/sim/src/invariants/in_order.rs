@@ -12,7 +12,7 @@ pub(crate) const NAME: &str = "in order";
 
 pub(crate) const SENTENCE: &str = "A release never overtakes its acquire; what sets a key is not sent behind \
      its release. Answers of a node are told in the order of sending, also across \
-     connections: an old \"extended\" is never taken for news after a newer \"gone\". (protocol, 5)";
+     connections, whichever of them were asked again. (protocol, 2 and 4)";
 
 /// What was sent to each node, kept from the first connection on; the models have none.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]

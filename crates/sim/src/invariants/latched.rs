@@ -6,7 +6,8 @@ use quorlock_core::{Ended, Reading, Validity, Verb};
 
 use super::Verdict;
 use crate::fact::{ClientId, Fact};
-use crate::guard::{GuardId, Guards};
+use crate::guard::{Guard, GuardId, Guards};
+use crate::ledger::subject;
 use crate::view::View;
 
 pub(crate) const NAME: &str = "latched";
@@ -87,11 +88,16 @@ impl Latched {
                 let its = self.over.iter_mut().filter(|(id, _)| id.client == *client);
                 its.for_each(|(_, is_over)| *is_over = true);
             }
-            Fact::Ordered { client, ticket, .. }
+            Fact::Ordered { client, ticket, command, .. }
                 if matches!(ticket.verb, Verb::Extend | Verb::Heal) =>
             {
-                let id = GuardId { client: *client, lock: ticket.lock };
-                if self.over.get(&id) == Some(&true) {
+                // Tickets are about the first guard that had the token.
+                let value = subject(command).map(|(_, value)| value);
+                let is_its = |(id, guard): &(GuardId, &Guard)| {
+                    id.client == *client && Some(&guard.value()) == value
+                };
+                let mut extended = view.guards.iter().filter(is_its);
+                if let Some((id, _)) = extended.find(|(id, _)| self.over.get(id) == Some(&true)) {
                     return Err(format!("{id} has seen its end, and its lock is extended"));
                 }
             }

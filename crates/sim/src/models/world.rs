@@ -732,9 +732,9 @@ impl Step<'_> {
                     link.commands.push_back((NOW, ticket, command.clone()));
                 }
             }
-            Effect::Acquired { token, validity, attempts, turn, fence, .. } => {
+            Effect::Acquired { token, hold, attempts, turn, fence, .. } => {
                 let request = self.bounds.request(client);
-                let guard = Guard::new(request, (token, turn, fence), validity, NOW);
+                let guard = Guard::new(request, (token, turn, fence), hold);
                 self.granted(client, guard, attempts);
             }
             Effect::NotAcquired { refusal, .. } => {

@@ -1,8 +1,8 @@
 //! Clients: the turns of the driver.
 
 use quorlock_core::{
-    Effect, Engine, Event, LockId, NodeId, Proof, Reading, RestartGuard, Rules, Step, Token,
-    Validity, Verb,
+    Effect, Engine, Event, Hold, LockId, NodeId, Proof, Reading, RestartGuard, Rules, Step, Token,
+    Verb,
 };
 
 use super::nodes::WALL;
@@ -185,9 +185,9 @@ impl World {
                     self.order(client, node, (ticket, command.clone()));
                 }
             }
-            Effect::Acquired { lock, token, validity, attempts, turn, fence } => {
+            Effect::Acquired { lock, token, hold, attempts, turn, fence } => {
                 let made = (token, turn, fence);
-                self.grant(GuardId { client, lock }, made, validity, attempts);
+                self.grant(GuardId { client, lock }, made, hold, attempts);
             }
             Effect::NotAcquired { lock, refusal } => {
                 self.note(&Fact::NotAcquired { client, lock, refusal: &refusal });
@@ -267,23 +267,14 @@ impl World {
         self.plan_in(US, Happening::Mend(Mend::Pause(client, span.max(US))));
     }
 
-    fn grant(
-        &mut self,
-        id: GuardId,
-        made: (Token, u32, Option<u64>),
-        validity: Validity,
-        attempts: u32,
-    ) {
+    fn grant(&mut self, id: GuardId, made: (Token, u32, Option<u64>), hold: Hold, attempts: u32) {
         let Some(request) = self.ledger.request(id.client, id.lock).cloned() else {
             return self.violated(
                 crate::invariants::unique_guards::NAME,
                 format!("{id}: nobody has asked for it"),
             );
         };
-        let it = &self.clients[id.client];
-        let now =
-            it.stalled.as_ref().map_or_else(|| it.machine.read(self.now), |turn| turn.tick.now());
-        let guard = Guard::new(request, made, validity, now);
+        let guard = Guard::new(request, made, hold);
         self.guards.insert(id, guard);
         self.note(&Fact::Granted { guard: id, attempts });
         self.granted(id);

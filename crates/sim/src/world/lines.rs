@@ -8,9 +8,10 @@
 
 use quorlock_core::{
     Answer, Arrivals, Command, Event, Failure, FailureKind, Key, NodeId, Proof, RestartGuard,
-    TicketedCommand, may_ask_again,
+    TicketedCommand, Untold, may_ask_again,
 };
 
+use super::nodes::Script;
 use super::{Happening, Looks, Parcel, Process, Reply, World};
 use crate::client::{Batch, Client, Line, Link};
 use crate::count::Count;
@@ -82,7 +83,8 @@ impl World {
             self.plan_in(self.plan.silence, Happening::Watch { client, node });
         }
         self.wake_if_told(client);
-        let whole = std::mem::take(&mut self.clients[client].lines[node].tells_scripts);
+        let commands: Vec<Command> = orders.iter().map(|(_, command)| command.clone()).collect();
+        let whole = self.clients[client].lines[node].untold.is_told_with(&commands);
         self.send(Parcel { wire, batch: id, orders, number: 0, whole, looks, duplicate: false });
     }
 
@@ -116,16 +118,22 @@ impl World {
         let has_moved_on = line.parcels != parcel.number;
         let (places, late): (Vec<usize>, Vec<usize>) =
             unknown.into_iter().partition(|place| may_ask_again(&commands, *place, has_moved_on));
-        for _ in late {
-            line.tells_scripts = true;
+        for place in late {
+            line.untold.note(&commands[place]);
             self.counts.add(Count::AskedTooLate);
         }
         if places.is_empty() {
             return Some((answers, proof));
         }
+        for (place, (ticket, _)) in parcel.orders.iter().enumerate() {
+            if !places.contains(&place) {
+                self.note(&Fact::Arrived { client, node, ticket: *ticket });
+            }
+        }
         let orders: Vec<_> = places.iter().map(|place| parcel.orders[*place].clone()).collect();
         let looks = parcel.looks.map(|looks| Looks { info: false, ..looks });
         places.iter().for_each(|_| self.counts.add(Count::AskedAgain));
+        let line = &mut self.clients[client].lines[node];
         line.asking.insert(parcel.batch, (answers, proof, places));
         self.send(Parcel { orders, whole: true, looks, ..parcel });
         None
@@ -204,8 +212,16 @@ impl World {
             if let Some((_, sent)) = sent.filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
                 given_up.insert(*id, (sent, pipeline.tickets(*id).to_vec()));
             }
-            asking.remove(id);
-            pipeline.failed(*id, failure, now, answered);
+            match asking.remove(id) {
+                // What was answered before some of it was asked again stays answered.
+                Some((mut answers, proof, places)) => {
+                    for place in places {
+                        answers[place] = Answer::Failed(failure.clone());
+                    }
+                    pipeline.answered(*id, answers, proof, now, answered);
+                }
+                None => pipeline.failed(*id, failure, now, answered),
+            }
             false
         });
         self.wake_if_told(client);
@@ -300,8 +316,8 @@ impl World {
         let wire = self.network.connect(client, node);
         line.wire = Some(wire);
         line.epoch += 1;
-        (line.greeted, line.tells_scripts) = (false, false);
-        self.servers[node].knows_scripts = true;
+        (line.greeted, line.untold) = (false, Untold::default());
+        self.servers[node].known_scripts = Script::ALL.into();
         let line = &mut self.clients[client].lines[node];
         line.link = Link::Up;
         line.alive_at = self.now;

@@ -52,7 +52,7 @@ impl World {
                 node,
                 process,
                 stuck,
-                knows_scripts: true,
+                known_scripts: Script::ALL.into(),
                 silent,
                 ahead,
                 sound_since,
@@ -113,13 +113,13 @@ impl World {
         let info = info.map(|_| self.servers[node].node.info(self.now));
         let first = self.network.wires[parcel.wire].flushes;
         let mut flush_at = self.flush_within(parcel.orders.len());
-        let knows_scripts = self.knows_scripts(node, parcel.whole);
+        self.forget_scripts(node);
         let mut unknown = Vec::new();
         for (place, (ticket, command)) in parcel.orders.iter().enumerate() {
             if flush_at.take_if(|at| *at == place).is_some() {
                 self.flush_node(node);
             }
-            if !knows_scripts && is_script(command) {
+            if !self.knows_script_of(node, command, parcel.whole) {
                 unknown.push(place);
                 answers.push(Answer::Failed(Failure::unsent(FailureKind::Rejected)));
                 continue;
@@ -162,6 +162,8 @@ impl World {
         if duplicate {
             return;
         }
+        // What was not carried out does not come twice.
+        let is_done = unknown.is_empty();
         if !zombie {
             let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
             let (wire, parcel) = (parcel.wire, parcel.clone());
@@ -169,23 +171,30 @@ impl World {
             self.plan_at(arrival, Happening::Reply { wire, reply });
         }
         let random = &mut self.random.faults[Fault::Duplicates as usize];
-        if self.plan.has(Fault::Duplicates) && !self.healing && random.percent(4) {
+        if self.plan.has(Fault::Duplicates) && !self.healing && random.percent(4) && is_done {
             parcel.duplicate = true;
             let late = random.span(self.plan.ttl_max / 2);
             self.plan_in(late, Happening::Request(Box::new(parcel)));
         }
     }
 
-    /// Whether a node knows the scripts; somebody may have told it to forget them.
-    fn knows_scripts(&mut self, node: NodeIndex, is_told: bool) -> bool {
+    /// Somebody may tell a node to forget its scripts.
+    fn forget_scripts(&mut self, node: NodeIndex) {
         let forgets = self.plan.later.forgets_scripts && !self.healing;
         if forgets && self.random.scripts.below(40) == 0 {
             self.counts.add(Count::ScriptFlushes);
-            self.servers[node].knows_scripts = false;
+            self.servers[node].known_scripts.clear();
         }
+    }
+
+    /// Whether a node can carry out a command; with the text of its script it knows that from then on.
+    fn knows_script_of(&mut self, node: NodeIndex, command: &Command, is_told: bool) -> bool {
         let server = &mut self.servers[node];
-        server.knows_scripts |= is_told;
-        server.knows_scripts
+        let Some(script) = Script::of(command, server.node.kind()) else { return true };
+        if is_told {
+            server.known_scripts.insert(script);
+        }
+        server.known_scripts.contains(&script)
     }
 
     /// Before which of so many commands of a batch somebody flushes the node, if anybody does.
@@ -413,14 +422,37 @@ impl World {
     }
 }
 
-/// What is no command of the server's own.
-const fn is_script(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::AcquireFenced { .. }
-            | Command::HealFenced { .. }
-            | Command::Raise { .. }
-            | Command::Extend { .. }
-            | Command::ExtendFenced { .. }
-    )
+/// What a node is told before it can carry out a command that is none of a server's own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Script {
+    AcquireFenced,
+    HealFenced,
+    Raise,
+    Extend,
+    ExtendFenced,
+    Release,
+}
+
+impl Script {
+    /// All of them, as clients tell them when they connect.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::AcquireFenced,
+        Self::HealFenced,
+        Self::Raise,
+        Self::Extend,
+        Self::ExtendFenced,
+        Self::Release,
+    ];
+
+    const fn of(command: &Command, kind: Kind) -> Option<Self> {
+        match command {
+            Command::AcquireFenced { .. } => Some(Self::AcquireFenced),
+            Command::HealFenced { .. } => Some(Self::HealFenced),
+            Command::Raise { .. } => Some(Self::Raise),
+            Command::Extend { .. } => Some(Self::Extend),
+            Command::ExtendFenced { .. } => Some(Self::ExtendFenced),
+            Command::Release { .. } if !kind.deletes_natively => Some(Self::Release),
+            _ => None,
+        }
+    }
 }

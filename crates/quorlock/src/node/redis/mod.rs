@@ -38,13 +38,13 @@ mod tls;
 mod wire;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quorlock_core::info::Info;
 use quorlock_core::shown::{LINE_MAX, shown};
-use quorlock_core::{Answer, Command, Failure, FailureKind, Key, Proof, may_ask_again};
+use quorlock_core::{Answer, Command, Failure, FailureKind, Key, Proof, Untold, may_ask_again};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -114,8 +114,8 @@ struct Connection {
     is_lasting: bool,
     /// How many pipelines have been sent. All are sent by one task, the client's.
     pipelines: AtomicU64,
-    /// It did not know a script, and has not been told it since.
-    forgetful: AtomicBool,
+    /// What it did not know, and has not been told since.
+    untold: Mutex<Untold>,
 }
 
 /// What came of a pipeline.
@@ -130,6 +130,10 @@ struct Said {
 }
 
 impl Connection {
+    fn untold(&self) -> MutexGuard<'_, Untold> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What must be asked beside these commands.
     fn looks_for(&self, commands: &[Command]) -> Looks {
         let is_first = self.pipelines.load(Ordering::Relaxed) == 0;
@@ -256,8 +260,7 @@ impl Shared {
     /// server did not know the script (a definite no: it has not run, so this is no repetition), or
     /// did not say what was there instead of our key.
     async fn run(&self, connection: &Connection, commands: Vec<Command>) -> Answers {
-        // Whatever script it does not know, it is told with the next commands.
-        let way = match connection.forgetful.swap(false, Ordering::Relaxed) {
+        let way = match connection.untold().is_told_with(&commands) {
             true => Way::Text,
             false => connection.skills.way(),
         };
@@ -276,7 +279,7 @@ impl Shared {
                 let why = "NOSCRIPT, and it is too late to ask again";
                 let failure = Failure::unsent(FailureKind::Rejected).with_detail(why);
                 answers[place] = Answer::Failed(failure);
-                connection.forgetful.store(true, Ordering::Relaxed);
+                connection.untold().note(&commands[place]);
             }
             if !places.is_empty() {
                 let again: Vec<Command> = places.iter().map(|&i| commands[i].clone()).collect();
@@ -434,7 +437,7 @@ impl Shared {
             }),
             is_lasting: news.is_lasting(),
             pipelines: AtomicU64::new(0),
-            forgetful: AtomicBool::new(false),
+            untold: Mutex::default(),
         }))
     }
 
