@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{Lab, Running, boot, eventually, group_gone_at_ms, stderr, stdout, unix_ms};
-use quorlock_servers::{Reply, ServerOptions};
+use quorlock_servers::{Reply, ServerOptions, find_or_skip, not_for};
 use rustix::process::Signal;
 
 #[test]
@@ -206,18 +206,28 @@ fn a_command_is_gone_before_its_lock_is_if_quorlock_is_stopped() {
 #[test]
 fn in_a_container_the_command_ends_with_its_lock_too() {
     let name = "in_a_container_the_command_ends_with_its_lock_too";
+    ends_in_a_container(name, &["--pid", "--fork", "--mount-proc"]);
+}
+
+/// There the numbers in the process table are not those that the container knows.
+#[test]
+fn in_a_container_that_sees_the_machines_processes_it_does_too() {
+    let name = "in_a_container_that_sees_the_machines_processes_it_does_too";
+    ends_in_a_container(name, &["--pid", "--fork"]);
+}
+
+fn ends_in_a_container(name: &str, of_its_own: &[&str]) {
     let Some(lab) = Lab::new(name) else { return };
     let contained = |args: &[&str]| {
         let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]).args(args);
+        command.args(["--user", "--map-root-user"]).args(of_its_own).args(args);
         let ours = lab.quorlock(&[]);
         command.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
         command.current_dir(lab.folder.path());
         command
     };
     if !contained(&["true"]).status().is_ok_and(|status| status.success()) {
-        println!("{name}: skipped, for a container cannot be made here");
-        return;
+        return not_for(&find_or_skip(name).unwrap(), name, "a container cannot be made here");
     }
     let quorlock = env!("CARGO_BIN_EXE_quorlock");
     let stubborn = "trap '' TERM; echo up > up; sleep 60 & while :; do sleep 1; done";

@@ -6,8 +6,9 @@ use crate::command::Command;
 /// Whether the command at this place of a batch may be asked again. `has_moved_on`: something was sent on this
 /// connection since.
 ///
-/// A command that sets a lock must not come behind its release: nobody would take back what it sets. So it is
-/// asked again only if nothing can have been sent since that releases it.
+/// A command that sets a lock must not come behind its release: nobody would take back what it sets. Nor behind any
+/// other command about the same lock, whose answer is told after its own. So it is asked again only if none of those
+/// can have been sent since.
 ///
 /// # Panics
 /// If there is no such place.
@@ -17,8 +18,8 @@ pub fn may_ask_again(commands: &[Command], place: usize, has_moved_on: bool) -> 
     else {
         return true;
     };
-    let releases = |command: &Command| matches!(command, Command::Release { value: released, .. } if released == value);
-    mutant!(AskedAgainLate) || !has_moved_on && !commands[place..].iter().any(releases)
+    let mut later = commands[place + 1..].iter().filter_map(Command::value);
+    mutant!(AskedAgainLate) || !has_moved_on && !later.any(|other| other == value)
 }
 
 /// The scripts that a node has forgotten and that it was too late to tell: the next commands of their kind bring
@@ -86,6 +87,7 @@ mod tests {
         assert!(may_ask_again(&[acquire(1), release(2)], 0, false));
         assert!(!may_ask_again(&[acquire(1), release(2)], 0, true), "who knows what was sent");
         assert!(!may_ask_again(&[acquire(1), release(1)], 0, false));
+        assert!(!may_ask_again(&[acquire(1), extend.clone()], 0, false), "that was carried out");
         assert!(may_ask_again(&[release(1), acquire(1)], 1, false));
         assert!(may_ask_again(&[extend, release(1)], 0, true), "it sets nothing");
     }

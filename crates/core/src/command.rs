@@ -180,6 +180,20 @@ impl Command {
         matches!(self, Self::Release { .. })
     }
 
+    /// The value of the lock that it is about, if it names one.
+    pub const fn value(&self) -> Option<&Value> {
+        match self {
+            Self::Acquire { value, .. }
+            | Self::AcquireFenced { value, .. }
+            | Self::Raise { value, .. }
+            | Self::HealFenced { value, .. }
+            | Self::Extend { value, .. }
+            | Self::ExtendFenced { value, .. }
+            | Self::Release { value, .. } => Some(value),
+            _ => None,
+        }
+    }
+
     /// It may be answered by a vote, or by news of one, which count only if the node's marker is
     /// there afterwards (S9).
     pub const fn is_about_votes(&self) -> bool {

@@ -8,7 +8,7 @@
 
 use std::sync::OnceLock;
 
-/// A mistake in the driver, the guard, the line or the node.
+/// A mistake in the driver, a call, the guard or the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "each has its words in `ALL`")]
 pub enum Mutant {

@@ -218,6 +218,7 @@ async fn clients_with_different_lists_are_told_both() {
     all_trusted(&five).await;
     for (other, differs) in [
         (strict(&nodes[..4]), "nodes=a,b,c,d quorum=3"),
+        (named("vwxyz".chars().zip(nodes.iter().map(Server::url))), "nodes=v,w,x,y,z quorum=3"),
         (strict(&nodes).quorum(4), "nodes=a,b,c,d,e quorum=4"),
         (strict(&nodes).ttl(TTL * 2).max_ttl(TTL * 2), "max_ttl_ms=1000"),
     ] {

@@ -13,9 +13,9 @@
 //! exclusion only where the protocol promises it. A third of the runs lie outside of that, and some
 //! of those must overlap, or the faults are not real.
 //!
-//! What is under test is `quorlock_core::Engine`, as it is shipped. What stands for the rest of the
-//! library (driver, line, guard) is written anew here, small enough to be compared by reading; the
-//! nodes are compared with real servers.
+//! What is under test is `quorlock_core`, as it is shipped: the engine, and with it ticks, pipelines and holds. What
+//! stands for the connections is written anew here, small enough to be compared by reading; the nodes are
+//! compared with real servers.
 
 mod client;
 mod count;

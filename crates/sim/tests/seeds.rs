@@ -51,7 +51,7 @@ fn seed_870_nobody_stays_away_because_nodes_stood_still() {
 
 /// The token for one attempt was handed in before the effects of the same event had all been carried
 /// out; the next attempt of another call came to stand before the release of its predecessor (3665a86).
-/// This seed finds it in the simulator's driver; `tests/order.rs` of the library looks at the library's.
+/// The simulator's driver had that mistake as well; the engine begins attempts by itself now.
 #[test]
 fn seed_45610_an_attempt_begins_when_all_that_the_engine_said_before_has_been_done() {
     holds(&Plan::draw_plain(45_610));

@@ -698,14 +698,19 @@ fn replicas_and_nodes_that_evict_are_refused_and_a_minority_of_them_does_no_harm
     scene.acquire(1, Wait::Once);
     assert_eq!((scene.outcome(1), scene.trusted()), (Some(Ok(())), 2));
     scene.tell(Event::Release { lock: LockId(1), report: false });
-    scene.servers[1].policy = "allkeys-lru";
+    scene.servers[1].policy = "allkeys-\u{1b}[2Jlru";
     scene.pass(20 * SECOND);
     assert_eq!(scene.trusted(), 1, "noticed although nobody asked");
     scene.acquire(2, Wait::For(Duration::from_secs(3)));
     scene.pass(4 * SECOND);
     assert_eq!(scene.refusal(2).kind, RefusalKind::Unsafe);
     let NodeSaid::Failed(failure) = &scene.refusal(2).nodes[1].said else { panic!() };
-    assert!(failure.to_string().contains("CONFIG SET maxmemory-policy noeviction"), "{failure}");
+    let told = failure.to_string();
+    assert!(told.contains("CONFIG SET maxmemory-policy noeviction"), "{told}");
+    assert!(
+        told.contains("allkeys-") && !told.contains('\u{1b}'),
+        "a terminal would obey it: {told}"
+    );
     scene.servers[1].policy = "noeviction";
     scene.acquire(3, Wait::For(Duration::from_secs(5)));
     scene.pass(3 * SECOND);

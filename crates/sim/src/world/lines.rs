@@ -295,7 +295,8 @@ impl World {
         }
         self.counts.add(Count::ConnectionsRefused);
         let line = &mut self.clients[client].lines[node];
-        if line.link != Link::Suspended {
+        // As long as there is another connection, that is not the end of it.
+        if line.wire.is_none() {
             let kind = if in_time { FailureKind::Unreachable } else { FailureKind::ConnectTimeout };
             line.link = Link::Down(kind);
             self.note(&Fact::Disconnected { client, node, why: "no connection can be made" });
