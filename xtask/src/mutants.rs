@@ -143,14 +143,23 @@ fn examine(workspace: &Path, all: bool) -> Result<(Vec<Row>, Output), String> {
             return Err(format!("the simulator lists {line:?}"));
         };
         // First the seed that showed it when the table was made; if it does not any more, all of them.
-        let known = known.get(mutant).map(|seed| *seed..*seed + 1);
-        let seeds: Vec<_> = known.into_iter().chain(SEEDS).collect();
+        let known = known.get(mutant);
+        let seeds: Vec<_> = known.map(|seed| *seed..*seed + 1).into_iter().chain(SEEDS).collect();
         let caught = first(&program, Some(mutant), &seeds)?;
         let only = Some("mutual exclusion");
         let two_hold =
             if all { simulate(&program, Some(mutant), only, &TWO_HOLD_SEEDS)? } else { None };
         // It may also have panicked.
         let two_hold = two_hold.filter(|(_, by)| by == "mutual exclusion").map(|(seed, _)| seed);
+        if let (Some(known), Some((seed, _))) = (known, &caught)
+            && *known != *seed
+        {
+            println!(
+                "{mutant}: docs/proof.md says after {} seeds, it is after {}",
+                known + 1,
+                seed + 1
+            );
+        }
         let [mutant, layer, expected] = [mutant, layer, expected].map(str::to_owned);
         rows.push(Row { mutant, layer, expected, caught, two_hold });
     }

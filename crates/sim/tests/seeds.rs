@@ -158,6 +158,25 @@ fn seed_1795397625883331_a_replica_confirms_what_writes_nothing() {
     holds(&Plan::draw(1_795_397_625_883_331));
 }
 
+/// A node had forgotten the script of a heal, and knew that of the extension behind it in the same batch. The heal was
+/// asked again: so "granted" was told before "absent", though it was carried out after it, and between the two the
+/// guard counted a vote that was about to go. What sets a lock is asked again only if nothing else about it was sent
+/// since. (Both have later faults.)
+#[test]
+fn seeds_of_a_heal_that_was_asked_again_behind_an_extension() {
+    for seed in [3_780, 1_795_423_988_145_881] {
+        holds(&Plan::draw(seed));
+    }
+}
+
+/// A replacement of a silent connection could not be made just when the old one answered again, and the simulator took the
+/// node for down: its releases failed unsent, while an acquire was asked again on the connection that lived. (It has
+/// later faults.)
+#[test]
+fn seed_1795423988136557_a_node_is_not_down_while_it_has_a_connection() {
+    holds(&Plan::draw(1_795_423_988_136_557));
+}
+
 /// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and
 /// loading made the model node forget that it was a replica: it never said that it had been promoted, and
 /// was trusted with the old data. No server does so.
