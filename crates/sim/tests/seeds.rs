@@ -177,6 +177,14 @@ fn seed_1795423988136557_a_node_is_not_down_while_it_has_a_connection() {
     holds(&Plan::draw(1_795_423_988_136_557));
 }
 
+/// Answers that had been under way for long came when the faults had ended, and showed round trips of 63 ms. A client
+/// whose clocks run at half their speed stayed away from a free lock for as long as it may by those. The bound was
+/// reckoned by what had been observed before, and by true time. (It has later faults.)
+#[test]
+fn seed_1795425041537954_manners_go_by_late_answers_and_slow_clocks() {
+    holds(&Plan::draw(1_795_425_041_537_954));
+}
+
 /// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and
 /// loading made the model node forget that it was a replica: it never said that it had been promoted, and
 /// was trusted with the old data. No server does so.

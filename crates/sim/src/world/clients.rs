@@ -18,7 +18,7 @@ impl World {
     /// A new process on a machine of its own.
     pub(crate) fn start_client(&mut self) -> ClientId {
         let id = self.clients.len();
-        let ppm = self.plan.client_ppm[id % self.plan.client_ppm.len()];
+        let ppm = self.ppm_of(id);
         let random = &mut self.random.clients;
         let boot = Clock::new(random.between(SECOND, 1_000_000 * SECOND), ppm);
         let wall = random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
@@ -37,6 +37,11 @@ impl World {
             self.plan_next_wish(id, caller);
         }
         id
+    }
+
+    /// By how much a client's clocks run fast, in parts per million.
+    pub(crate) fn ppm_of(&self, client: ClientId) -> i64 {
+        self.plan.client_ppm[client % self.plan.client_ppm.len()]
     }
 
     /// What this client measures nodes by.

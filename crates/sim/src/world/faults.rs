@@ -215,7 +215,7 @@ impl World {
 
     /// A client goes on: what has happened meanwhile happens now, in order.
     pub(crate) fn resume(&mut self, client: ClientId) {
-        let ppm = self.plan.client_ppm[client % self.plan.client_ppm.len()];
+        let ppm = self.ppm_of(client);
         let it = &mut self.clients[client];
         let Some(still) = it.still.take() else { return };
         if !it.alive {
