@@ -185,6 +185,14 @@ fn seed_1795425041537954_manners_go_by_late_answers_and_slow_clocks() {
     holds(&Plan::draw(1_795_425_041_537_954));
 }
 
+/// A node granted a vote late, forgot its scripts, and said a second later, asked again in the same batch, that the key
+/// had expired. The engine told its guard of the vote and then of its end; the checker looked between the two. (It
+/// has later faults.)
+#[test]
+fn seed_1795425041702940_votes_are_looked_at_when_a_turn_is_over() {
+    holds(&Plan::draw(1_795_425_041_702_940));
+}
+
 /// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and
 /// loading made the model node forget that it was a replica: it never said that it had been promoted, and
 /// was trusted with the old data. No server does so.

@@ -15,10 +15,15 @@ pub(crate) const NAME: &str = "votes";
 pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply to this attempt on \
      its own epoch, with no release queued for it. (protocol, 9)";
 
-/// What was sent to each node on the present connection, kept from the first connection on. In the
-/// models there are none, and so nothing is kept: what is on its way there is taken away when it breaks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct Votes(BTreeMap<(ClientId, NodeIndex), Epoch>);
+pub(crate) struct Votes {
+    /// What was sent to each node on the present connection, kept from the first connection on. In the
+    /// models there are none, and so nothing is kept: what is on its way there is taken away when it breaks.
+    epochs: BTreeMap<(ClientId, NodeIndex), Epoch>,
+    /// Guards whose votes have changed in the turn under way. They are looked at when it is over: a node's
+    /// answers to several commands come together, and the engine tells what follows of each in their order.
+    changed: BTreeSet<GuardId>,
+}
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Epoch {
@@ -31,33 +36,51 @@ struct Epoch {
 impl Votes {
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
         self.check_epoch(fact)?;
-        check(fact, view)
+        match fact {
+            Fact::Granted { guard, .. } => check_guard(*guard, view),
+            Fact::Changed { guard, .. } => {
+                self.changed.insert(*guard);
+                Ok(())
+            }
+            Fact::TurnOver { client } => {
+                let mut changed = self.changed.extract_if(.., |guard| guard.client == *client);
+                changed.try_for_each(|guard| check_guard(guard, view))
+            }
+            Fact::Ordered { client, node, ticket, .. } if ticket.verb == Verb::Heal => {
+                let token = view.ledger.of_ticket(*client, *ticket);
+                if token.is_some_and(|token| token.nodes[*node].released) {
+                    return Err(format!("client {client} heals node {node} behind a release"));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_epoch(&mut self, fact: &Fact<'_>) -> Verdict {
         match fact {
             Fact::Connected { client, node, .. } => {
-                self.0.entry((*client, *node)).or_default();
+                self.epochs.entry((*client, *node)).or_default();
             }
             Fact::Sent { client, node, ticket, .. } if ticket.verb != Verb::Release => {
-                if let Some(epoch) = self.0.get_mut(&(*client, *node)) {
+                if let Some(epoch) = self.epochs.get_mut(&(*client, *node)) {
                     epoch.awaited.insert(*ticket);
                 }
             }
             Fact::GivenUp { client, node } => {
-                if let Some(epoch) = self.0.get_mut(&(*client, *node)) {
+                if let Some(epoch) = self.epochs.get_mut(&(*client, *node)) {
                     epoch.awaited.clear();
                 }
             }
             Fact::Arrived { client, node, ticket } => {
-                if let Some(epoch) = self.0.get_mut(&(*client, *node))
+                if let Some(epoch) = self.epochs.get_mut(&(*client, *node))
                     && epoch.awaited.remove(ticket)
                 {
                     epoch.arrived.insert(*ticket);
                 }
             }
             Fact::Told { client, node, ticket, answer, .. } => {
-                let Some(epoch) = self.0.get_mut(&(*client, *node)) else { return Ok(()) };
+                let Some(epoch) = self.epochs.get_mut(&(*client, *node)) else { return Ok(()) };
                 let is_yes = matches!(
                     answer,
                     Answer::Granted | Answer::GrantedFenced { .. } | Answer::Extended
@@ -71,20 +94,6 @@ impl Votes {
             _ => {}
         }
         Ok(())
-    }
-}
-
-fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
-    match fact {
-        Fact::Granted { guard, .. } | Fact::Changed { guard, .. } => check_guard(*guard, view),
-        Fact::Ordered { client, node, ticket, .. } if ticket.verb == Verb::Heal => {
-            let token = view.ledger.of_ticket(*client, *ticket);
-            if token.is_some_and(|token| token.nodes[*node].released) {
-                return Err(format!("client {client} heals node {node} behind a release"));
-            }
-            Ok(())
-        }
-        _ => Ok(()),
     }
 }
 
