@@ -20,15 +20,26 @@ mkdir -p "$folder/sources" "$folder/lists/partial" "$folder/cache/archives/parti
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 echo "deb [signed-by=$keys] $mirror $suite main" > "$folder/sources/$suite.list"
 
-apt() {
-    apt-get -qq -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$folder/sources" \
+# PROGRAM ARGUMENTS
+of_ours() {
+    program=$1
+    shift
+    "$program" -qq -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts="$folder/sources" \
         -o Dir::State::Lists="$folder/lists" -o Dir::Cache="$folder/cache" \
         -o Dir::State::Status=/dev/null -o APT::Sandbox::User=root \
         -o Acquire::Languages=none "$@"
 }
-apt update
+of_ours apt-get update
 cd "$folder/packages"
 # shellcheck disable=SC2086 # They are many words.
-apt download "$package=$version" $libraries
-echo "$sha256 $(echo "$package"_*.deb)" | sha256sum --check --quiet
+of_ours apt-get download $libraries
+# An update of Debian's takes the pinned package away. What is there then is believed by Debian's signature, as
+# the libraries are.
+if of_ours apt-cache madison "$package" | grep -qF " $version "; then
+    of_ours apt-get download "$package=$version"
+    echo "$sha256 $(echo "$package"_*.deb)" | sha256sum --check --quiet
+else
+    of_ours apt-get download "$package"
+    echo "note: Debian has updated $package $version; taken without a pinned hash: $(echo "$package"_*.deb)" >&2
+fi
 for file in *.deb; do dpkg-deb -x "$file" "$folder/root"; done

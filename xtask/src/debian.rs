@@ -51,8 +51,11 @@ pub(crate) fn fetch(workspace: &Path) -> Result<ServerBinary, String> {
     let mut unpack = Command::new("sh");
     unpack.args(["-c", include_str!("../servers/debian.sh"), "debian.sh"]).arg(staging.path());
     let output = unpack.args(pinned.split(' ')).stdin(Stdio::null()).output().map_err(io)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if let Some(note) = said.lines().find(|line| line.starts_with("note: ")) {
+        eprintln!("xtask: {note}");
+    }
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
         let line = said.lines().find(|line| line.starts_with("E:")).or(said.lines().last());
         return Err(line.unwrap_or("apt-get failed and said nothing").to_owned());
     }
