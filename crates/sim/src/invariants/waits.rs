@@ -99,7 +99,12 @@ impl Waits {
             return;
         }
         *newest = (*epoch, *flushes);
-        let Some(Ok(info)) = info else { return };
+        let Some(info) = info else { return };
+        // The client looks at the node anew; what it had asked of it before may be about another run.
+        if let Some((_, asked)) = self.asked.get_mut(&line) {
+            *asked = None;
+        }
+        let Ok(info) = info else { return };
         let find =
             |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         if let (Some(run), Some(uptime)) = (find("run_id"), find("uptime_in_seconds")) {
