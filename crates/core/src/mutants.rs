@@ -62,6 +62,7 @@ pub enum Mutant {
     TwinReturns,
     LastingUnasked,
     LastingWaivesAdoption,
+    SilentKept,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.
@@ -115,6 +116,7 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("a twin's return unseen", Mutant::TwinReturns, "quarantine"),
     ("declared lasting, whatever it says", Mutant::LastingUnasked, "waits"),
     ("lasting waives the adoption", Mutant::LastingWaivesAdoption, "quarantine"),
+    ("a silent connection is never replaced", Mutant::SilentKept, "deadlock free"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);

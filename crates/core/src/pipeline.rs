@@ -31,6 +31,17 @@ pub enum NodeState {
     Down(Failure),
 }
 
+impl NodeState {
+    /// The node gave a sign of life. Returns whether it was suspended.
+    pub fn resume(&mut self) -> bool {
+        let is_suspended = matches!(self, Self::Suspended(_));
+        if is_suspended {
+            *self = Self::Up;
+        }
+        is_suspended
+    }
+}
+
 /// Names a batch of one pipeline.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BatchId(u64);

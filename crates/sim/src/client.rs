@@ -1,16 +1,18 @@
-//! A client: the production engine, ticks and pipelines, and around them what the library's driver has
+//! A client: the production engine, ticks, pipelines and supervisors, and around them what the library's driver has
 //! (`crates/quorlock/src/driver.rs`): what comes of a tick is carried out in order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use quorlock_core::supervisor::Activity;
 use quorlock_core::{
-    Answer, Arrivals, BatchId, Engine, Event, Failure, FailureKind, LockId, NodeId, NodePipeline,
-    NodeState, Proof, Reading, Tick, Ticket, TicketedCommand, Untold,
+    Answer, Arrivals, BatchId, Engine, Event, LockId, NodeId, NodePipeline, Proof, Reading,
+    Supervisor, Tick, Ticket, TicketedCommand, Untold,
 };
 
 use crate::network::ConnectionId;
-use crate::time::{Machine, Time};
+use crate::plan::Plan;
+use crate::time::{Machine, Time, duration};
 use crate::world::Happening;
 
 pub(crate) struct Client {
@@ -68,7 +70,7 @@ pub(crate) enum CallerState {
 
 /// The way to a node, around the pipeline of the production client.
 pub(crate) struct Line {
-    pub(crate) link: Link,
+    pub(crate) supervisor: Supervisor,
     pub(crate) wire: Option<ConnectionId>,
     pub(crate) pipeline: NodePipeline,
     /// What the present turn gives to the pipeline when it is over.
@@ -83,24 +85,19 @@ pub(crate) struct Line {
     pub(crate) untold: Untold,
     /// Batches that have failed with their connections; kept by mistake only.
     pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
-    pub(crate) alive_at: Time,
-    /// A look at the silence is planned.
-    pub(crate) watched: bool,
+    /// When the node last gave a sign of life, or was first asked after a pause.
+    pub(crate) heard_at: Time,
+    /// A probe has not been answered.
+    pub(crate) is_probed: bool,
+    /// The supervisor's next look: its number, and when it is.
+    pub(crate) looks: u64,
+    pub(crate) look_at: Time,
     /// The connections there have been, and whether the node has said on this one what it is.
     pub(crate) epoch: u64,
     pub(crate) greeted: bool,
     /// The attempt to connect that is under way.
     pub(crate) dial: Option<u64>,
     pub(crate) dials: u64,
-    pub(crate) failures: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Link {
-    Connecting,
-    Up,
-    Suspended,
-    Down(FailureKind),
 }
 
 /// Commands that travel together.
@@ -111,25 +108,8 @@ pub(crate) enum Batch {
     Sent(ConnectionId, Reading),
 }
 
-impl Link {
-    pub(crate) fn state(self) -> NodeState {
-        match self {
-            Self::Connecting => NodeState::Connecting,
-            Self::Up => NodeState::Up,
-            Self::Suspended => NodeState::Suspended(Failure::unsent(FailureKind::Suspended)),
-            Self::Down(kind) => NodeState::Down(Failure::unsent(kind)),
-        }
-    }
-}
-
 impl Client {
-    pub(crate) fn new(
-        engine: Engine,
-        (nodes, batch_max): (usize, usize),
-        machine: Machine,
-        callers: usize,
-    ) -> Self {
-        let lines = (0..nodes).map(|node| Line::new(node, batch_max)).collect();
+    pub(crate) fn new(engine: Engine, lines: Vec<Line>, machine: Machine, callers: usize) -> Self {
         let idle = Caller { state: CallerState::Idle, generation: 0 };
         Self {
             engine,
@@ -159,29 +139,35 @@ impl Client {
 }
 
 impl Line {
-    fn new(node: usize, batch_max: usize) -> Self {
+    pub(crate) fn new(node: NodeId, plan: &Plan) -> Self {
+        let [silence, replace_after] = [plan.silence, plan.replace_after].map(duration);
         Self {
-            link: Link::Connecting,
+            supervisor: Supervisor::new(silence).with_replace_after(replace_after),
             wire: None,
-            pipeline: NodePipeline::new(NodeId::new(node)).with_batch_max(batch_max),
+            pipeline: NodePipeline::new(node).with_batch_max(plan.batch_max),
             outbox: Vec::new(),
             unanswered: BTreeMap::new(),
             asking: BTreeMap::new(),
             parcels: 0,
             untold: Untold::default(),
             given_up: BTreeMap::new(),
-            alive_at: 0,
-            watched: false,
+            heard_at: 0,
+            is_probed: false,
+            looks: 0,
+            look_at: Time::MAX,
             epoch: 0,
             greeted: false,
             dial: None,
             dials: 0,
-            failures: 0,
         }
+    }
+
+    pub(crate) fn activity(&self) -> Activity {
+        Activity { is_awaited: self.awaits(), heard_at: duration(self.heard_at) }
     }
 
     /// Something is awaited on the present connection.
     pub(crate) fn awaits(&self) -> bool {
-        self.unanswered.values().any(|batch| matches!(batch, Batch::Sent(..)))
+        self.is_probed || self.unanswered.values().any(|batch| matches!(batch, Batch::Sent(..)))
     }
 }

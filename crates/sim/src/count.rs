@@ -52,6 +52,7 @@ counts! {
     AfterPush "attempts after a push",
     Hasty "… before other nodes could have told as well",
     Timeouts "node timeouts",
+    Probes "connections probed without traffic",
     Suspensions "nodes suspended for being silent",
     Replacements "connections replaced",
     Reconnections "connections made again",

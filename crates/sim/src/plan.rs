@@ -12,7 +12,7 @@ use quorlock_core::{Key, NodeId, Quorum, RestartGuard, Rules, Timing, TimingOpti
 
 pub use self::later::{Later, Modes};
 use crate::random::Random;
-use crate::time::{MS, SECOND, Time, US};
+use crate::time::{MS, SECOND, Time, US, duration};
 
 /// The plan of one run; all of it follows from the seed.
 #[derive(Clone, Debug)]
@@ -381,7 +381,6 @@ pub(crate) fn marker_key() -> Key {
 pub(crate) const CONNECT_TIMEOUT: Time = 300 * MS;
 
 fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
-    let duration = |time: Time| Duration::from_nanos(time.unsigned_abs());
     let options = TimingOptions {
         ttl: duration(ttl),
         ttl_max: duration(ttl),

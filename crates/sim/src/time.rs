@@ -3,6 +3,8 @@
 //! Everything happens at a point of true time. Each client's machine has a boot clock and a wall
 //! clock, each node has a wall clock; they run a little fast or slow, are stepped, or stand still.
 
+use std::time::Duration;
+
 use quorlock_core::Reading;
 
 /// A point of true time, or a span of it, in nanoseconds.
@@ -16,6 +18,16 @@ pub const MS: Time = 1_000_000;
 
 /// A second.
 pub const SECOND: Time = 1_000 * MS;
+
+/// A point of time or a span, none before the start of time, as the core has it.
+pub(crate) const fn duration(time: Time) -> Duration {
+    Duration::from_nanos(time.unsigned_abs())
+}
+
+/// The other way round.
+pub(crate) fn time(duration: Duration) -> Time {
+    Time::try_from(duration.as_nanos()).unwrap_or(Time::MAX)
+}
 
 /// A clock: a straight line over true time, bent whenever its rate or its hands are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

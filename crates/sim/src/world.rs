@@ -40,7 +40,7 @@ pub(crate) enum Happening {
     Carry(ClientId),
     /// The engine's deadline, unless it has another by now.
     Alarm(ClientId, u64),
-    /// A batch reaches its node.
+    /// A batch or a probe reaches its node.
     Request(Box<Parcel>),
     /// Answers reach the client.
     Reply { wire: ConnectionId, reply: Box<Reply> },
@@ -50,10 +50,8 @@ pub(crate) enum Happening {
     Broken(ConnectionId),
     /// An attempt to connect is over.
     Dialled { client: ClientId, node: NodeIndex, dial: u64, in_time: bool },
-    /// The next attempt to connect.
-    Redial { client: ClientId, node: NodeIndex },
-    /// Has the node been silent for too long?
-    Watch { client: ClientId, node: NodeIndex },
+    /// The supervisor's next look, unless it has another by now.
+    Look { client: ClientId, node: NodeIndex, number: u64 },
     /// A caller does something.
     Caller { client: ClientId, caller: usize, generation: u32 },
     /// Something goes wrong.
@@ -84,11 +82,12 @@ pub(crate) enum Mend {
     Merge,
 }
 
-/// A batch under way to its node.
+/// A batch or a probe under way to its node.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
     pub(crate) wire: ConnectionId,
-    pub(crate) batch: BatchId,
+    /// `None`: it is a probe.
+    pub(crate) batch: Option<BatchId>,
     pub(crate) orders: Vec<TicketedCommand>,
     /// Which of the parcels on its connection it is.
     pub(crate) number: u64,
@@ -426,8 +425,11 @@ impl World {
             Happening::Dialled { client, node, dial, in_time } => {
                 self.dialled(client, node, dial, in_time);
             }
-            Happening::Redial { client, node } => self.dial(client, node),
-            Happening::Watch { client, node } => self.watch(client, node),
+            Happening::Look { client, node, number } => {
+                if self.clients[client].lines[node].looks == number {
+                    self.supervise(client, node);
+                }
+            }
             Happening::Caller { client, caller, generation } => {
                 let it = self.clients[client].callers.get(caller);
                 if it.is_some_and(|it| it.generation == generation) {
@@ -446,8 +448,7 @@ impl World {
             | Happening::Carry(client)
             | Happening::Alarm(client, _)
             | Happening::Dialled { client, .. }
-            | Happening::Redial { client, .. }
-            | Happening::Watch { client, .. }
+            | Happening::Look { client, .. }
             | Happening::Caller { client, .. } => Some(*client),
             Happening::Reply { wire, .. }
             | Happening::Push { wire, .. }

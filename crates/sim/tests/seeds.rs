@@ -42,8 +42,8 @@ fn every_invariant_holds_in_every_seed() {
 }
 
 /// Nodes had stood still, their round trip was taken for how far they are, and manners made a process wait
-/// for a free lock until the time of healing was over (8d52fc4). First found in seed 487 of another
-/// version of the simulator; this one finds it in 870 if any round trip is believed.
+/// for a free lock until the time of healing was over (8d52fc4). First found in seed 487, later in 870, of other
+/// versions of the simulator.
 #[test]
 fn seed_870_nobody_stays_away_because_nodes_stood_still() {
     holds(&Plan::draw_plain(870));
@@ -191,6 +191,13 @@ fn seed_1795425041537954_manners_go_by_late_answers_and_slow_clocks() {
 #[test]
 fn seed_1795425041702940_votes_are_looked_at_when_a_turn_is_over() {
     holds(&Plan::draw(1_795_425_041_702_940));
+}
+
+/// A client had asked for an adoption of an earlier run when the connection broke, heard that it is another run, and gave
+/// that up; then the question was sent after all. The checker took the answer for a look that the client goes by.
+#[test]
+fn seed_4066_a_client_that_looks_anew_forgets_what_it_had_asked() {
+    holds(&Plan::draw(4066));
 }
 
 /// A node had been a replica with an older copy of its data when the faults ended. It was told to load, and

@@ -7,7 +7,7 @@ use quorlock_core::{
 
 use super::nodes::WALL;
 use super::{Happening, Mend, World};
-use crate::client::{Client, Turn};
+use crate::client::{Client, Line, Turn};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact};
 use crate::guard::{Guard, GuardId};
@@ -27,11 +27,11 @@ impl World {
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
         let engine = Engine::guarded(self.plan.quorum, self.rules_of(id));
-        let sizes = (self.plan.quorum.nodes(), self.plan.batch_max);
-        self.clients.push(Client::new(engine, sizes, machine, self.plan.callers));
+        let lines = self.plan.quorum.node_ids().map(|node| Line::new(node, &self.plan)).collect();
+        self.clients.push(Client::new(engine, lines, machine, self.plan.callers));
         self.note(&Fact::Started { client: id });
         for node in 0..self.servers.len() {
-            self.dial(id, node);
+            self.supervise(id, node);
         }
         for caller in 0..self.plan.callers {
             self.plan_next_wish(id, caller);

@@ -1,26 +1,27 @@
 //! Lines: how commands get from a client to a node and their answers back.
 //!
-//! What waits and what is in flight is the production client's [`NodePipeline`]. As the supervisor in
-//! `redis/supervise.rs`: nothing is sent twice; a node that is silent for too long is suspended, then its
-//! connection replaced, and the old one kept until the new one is there.
+//! What waits and what is in flight is the production client's [`NodePipeline`]; when a connection is made,
+//! suspended, probed and replaced is decided by its [`Supervisor`].
 //!
 //! [`NodePipeline`]: quorlock_core::NodePipeline
+//! [`Supervisor`]: quorlock_core::Supervisor
 
+use quorlock_core::supervisor::Task;
 use quorlock_core::{
-    Answer, Arrivals, Command, Event, Failure, FailureKind, Key, NodeId, Proof, RestartGuard,
-    TicketedCommand, Untold, may_ask_again,
+    Answer, Arrivals, BatchId, Command, Event, Failure, FailureKind, Key, NodeId, NodeState, Proof,
+    RestartGuard, TicketedCommand, Untold, may_ask_again,
 };
 
 use super::nodes::Script;
 use super::{Happening, Looks, Parcel, Process, Reply, World};
-use crate::client::{Batch, Client, Line, Link};
+use crate::client::{Batch, Client, Line};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::mutants::{Mutant, is_active};
 use crate::network::{ConnectionId, Direction};
 use crate::node::Connection;
 use crate::plan::CONNECT_TIMEOUT;
-use crate::time::{MS, SECOND, Time};
+use crate::time::{Time, duration, time};
 
 impl World {
     /// Takes a command; it is sent when the turn is over.
@@ -34,13 +35,13 @@ impl World {
             &mut self.clients[client];
         let (line, now) = (&mut lines[node], machine.read(self.now));
         if !line.outbox.is_empty() {
-            line.pipeline.push(&mut line.outbox, &line.link.state(), now, answered);
+            line.pipeline.push(&mut line.outbox, line.supervisor.state(), now, answered);
         }
         loop {
             let Client { lines, arrivals: Arrivals { answered, .. }, .. } =
                 &mut self.clients[client];
             let line = &mut lines[node];
-            let next = line.pipeline.next_batch(&line.link.state(), now, answered);
+            let next = line.pipeline.next_batch(line.supervisor.state(), now, answered);
             let Some((id, commands)) = next else { break };
             let tickets = line.pipeline.tickets(id).iter().copied();
             line.unanswered.insert(id, Batch::Waiting(tickets.zip(commands).collect()));
@@ -65,7 +66,7 @@ impl World {
         let (line, reading) = (&mut lines[node], machine.read(self.now));
         let Some(wire) = line.wire else { return };
         if !line.awaits() {
-            line.alive_at = self.now;
+            line.heard_at = self.now;
         }
         let Some(mut last) = line.unanswered.last_entry() else { return };
         let id = *last.key();
@@ -79,13 +80,12 @@ impl World {
             let votes = orders.iter().any(|(_, command)| command.is_about_votes());
             Looks { epoch: line.epoch, info, marker: info || votes }
         });
-        if !std::mem::replace(&mut line.watched, true) {
-            self.plan_in(self.plan.silence, Happening::Watch { client, node });
-        }
+        self.plan_look(client, node);
         self.wake_if_told(client);
         let commands: Vec<Command> = orders.iter().map(|(_, command)| command.clone()).collect();
         let whole = self.clients[client].lines[node].untold.is_told_with(&commands);
-        self.send(Parcel { wire, batch: id, orders, number: 0, whole, looks, duplicate: false });
+        let batch = Some(id);
+        self.send(Parcel { wire, batch, orders, number: 0, whole, looks, duplicate: false });
     }
 
     fn send(&mut self, parcel: Parcel) {
@@ -104,12 +104,12 @@ impl World {
 
     /// As `RedisNode::run`: commands whose scripts the node did not know are asked again, unless it is too late for
     /// that. Returns the batch's answers when there are no others to wait for.
-    fn ask_again(&mut self, reply: Reply) -> Option<(Vec<Answer>, Proof)> {
+    fn ask_again(&mut self, id: BatchId, reply: Reply) -> Option<(Vec<Answer>, Proof)> {
         let Reply { parcel, mut answers, mut proof, unknown } = reply;
         let (client, node) =
             (self.network.wires[parcel.wire].client, self.network.wires[parcel.wire].node);
         let line = &mut self.clients[client].lines[node];
-        if let Some((first, seen, places)) = line.asking.remove(&parcel.batch) {
+        if let Some((first, seen, places)) = line.asking.remove(&id) {
             let later = std::mem::replace(&mut answers, first);
             places.into_iter().zip(later).for_each(|(place, answer)| answers[place] = answer);
             proof = seen.and_later(proof);
@@ -134,27 +134,30 @@ impl World {
         let looks = parcel.looks.map(|looks| Looks { info: false, ..looks });
         places.iter().for_each(|_| self.counts.add(Count::AskedAgain));
         let line = &mut self.clients[client].lines[node];
-        line.asking.insert(parcel.batch, (answers, proof, places));
+        line.asking.insert(id, (answers, proof, places));
         self.send(Parcel { orders, whole: true, looks, ..parcel });
         None
     }
 
     /// Answers have come.
     pub(crate) fn reply(&mut self, wire: ConnectionId, reply: Reply) {
-        let id = reply.parcel.batch;
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
-        let late = self.clients[client].lines[node].given_up.remove(&id);
+        let line = &mut self.clients[client].lines[node];
+        let late = reply.parcel.batch.and_then(|id| line.given_up.remove(&id));
         if late.is_none() && !self.network.wires[wire].open_here {
             return;
         }
-        let line = &mut self.clients[client].lines[node];
-        line.alive_at = self.now;
-        if line.link == Link::Suspended && line.wire == Some(wire) {
-            line.link = Link::Up;
+        line.heard_at = self.now;
+        let Some(id) = reply.parcel.batch else {
+            line.is_probed = false;
+            return;
+        };
+        if line.wire == Some(wire) {
+            line.supervisor.heard();
         }
         let (answers, proof) = match &late {
             Some(_) => (reply.answers, reply.proof),
-            None => match self.ask_again(reply) {
+            None => match self.ask_again(id, reply) {
                 Some(answered) => answered,
                 None => return self.send_waiting(client, node),
             },
@@ -252,25 +255,67 @@ impl World {
         self.counts.add(Count::ConnectionsBroken);
         self.give_up_wire(wire);
         let line = &mut self.clients[client].lines[node];
-        if line.wire == Some(wire) {
-            line.link = Link::Connecting;
-            line.wire = None;
-            line.dial = None;
-            self.note(&Fact::Disconnected { client, node, why: "the connection is broken" });
-            let pause = self.backoff(client, node);
-            self.plan_in(pause, Happening::Redial { client, node });
-        }
         let failure = Failure::unsent(FailureKind::Unreachable);
+        let is_present = line.wire == Some(wire);
+        if is_present {
+            (line.wire, line.is_probed) = (None, false);
+            line.dial = None;
+            let entropy = self.random.lines.word();
+            line.supervisor.broken(duration(self.now), failure.clone(), entropy);
+            self.note(&Fact::Disconnected { client, node, why: "the connection is broken" });
+        }
         self.fail_batches(client, node, Some(wire), &failure);
         self.send_waiting(client, node);
+        if is_present {
+            self.supervise(client, node);
+        }
     }
 
-    /// Begins to connect.
-    pub(crate) fn dial(&mut self, client: ClientId, node: NodeIndex) {
+    /// Does what the supervisor says.
+    pub(crate) fn supervise(&mut self, client: ClientId, node: NodeIndex) {
         let line = &mut self.clients[client].lines[node];
-        if line.dial.is_some() || line.link == Link::Up {
-            return;
+        let was_up = *line.supervisor.state() == NodeState::Up;
+        let task = line.supervisor.look(duration(self.now), line.activity());
+        let is_suspended = matches!(line.supervisor.state(), NodeState::Suspended(_));
+        if was_up && is_suspended {
+            self.counts.add(Count::Suspensions);
+            self.note(&Fact::Disconnected { client, node, why: "silent, and suspended" });
+            self.send_waiting(client, node);
         }
+        match task {
+            Some(Task::Connect) => self.dial(client, node),
+            Some(Task::Probe) => self.probe(client, node),
+            None => {}
+        }
+        self.clients[client].lines[node].look_at = Time::MAX;
+        self.plan_look(client, node);
+    }
+
+    /// Sees to it that the supervisor looks in time.
+    fn plan_look(&mut self, client: ClientId, node: NodeIndex) {
+        let line = &mut self.clients[client].lines[node];
+        let next = line.supervisor.next_look(duration(self.now), line.activity());
+        let Some(next) = next.map(time).filter(|next| *next < line.look_at) else { return };
+        line.look_at = next;
+        line.looks += 1;
+        let number = line.looks;
+        self.plan_at(next, Happening::Look { client, node, number });
+    }
+
+    fn probe(&mut self, client: ClientId, node: NodeIndex) {
+        let line = &mut self.clients[client].lines[node];
+        let Some(wire) = line.wire else { return };
+        (line.is_probed, line.heard_at) = (true, self.now);
+        self.counts.add(Count::Probes);
+        let (orders, looks) = (Vec::new(), None);
+        let probe =
+            Parcel { wire, batch: None, orders, number: 0, whole: false, looks, duplicate: false };
+        let arrival = self.network.arrival(wire, Direction::There, self.now);
+        self.plan_at(arrival, Happening::Request(Box::new(probe)));
+    }
+
+    fn dial(&mut self, client: ClientId, node: NodeIndex) {
+        let line = &mut self.clients[client].lines[node];
         line.dials += 1;
         let dial = line.dials;
         line.dial = Some(dial);
@@ -294,24 +339,22 @@ impl World {
             return self.connected(client, node);
         }
         self.counts.add(Count::ConnectionsRefused);
+        let kind = if in_time { FailureKind::Unreachable } else { FailureKind::ConnectTimeout };
+        let (now, failure) = (duration(self.now), Failure::unsent(kind));
         let line = &mut self.clients[client].lines[node];
-        // As long as there is another connection, that is not the end of it.
-        if line.wire.is_none() {
-            let kind = if in_time { FailureKind::Unreachable } else { FailureKind::ConnectTimeout };
-            line.link = Link::Down(kind);
+        line.supervisor.not_connected(now, failure.clone(), self.random.lines.word());
+        if matches!(line.supervisor.state(), NodeState::Down(_)) {
             self.note(&Fact::Disconnected { client, node, why: "no connection can be made" });
-            self.fail_batches(client, node, None, &Failure::unsent(kind));
+            self.fail_batches(client, node, None, &failure);
             self.send_waiting(client, node);
         }
-        let pause = self.backoff(client, node);
-        self.plan_in(pause, Happening::Redial { client, node });
+        self.supervise(client, node);
     }
 
     fn connected(&mut self, client: ClientId, node: NodeIndex) {
         let line = &mut self.clients[client].lines[node];
-        if line.link == Link::Up {
-            // The old connection answers again; the new one is not needed.
-            return;
+        if !line.supervisor.connected(duration(self.now), line.activity()) {
+            return self.supervise(client, node);
         }
         let old = line.wire.take();
         let wire = self.network.connect(client, node);
@@ -320,9 +363,7 @@ impl World {
         (line.greeted, line.untold) = (false, Untold::default());
         self.servers[node].known_scripts = Script::ALL.into();
         let line = &mut self.clients[client].lines[node];
-        line.link = Link::Up;
-        line.alive_at = self.now;
-        line.failures = line.failures.min(1);
+        (line.heard_at, line.is_probed) = (self.now, false);
         let again = line.dials > 1;
         match old {
             Some(_) => self.counts.add(Count::Replacements),
@@ -342,46 +383,6 @@ impl World {
             .push(Event::Pushed { node: NodeId::new(node), keys: None });
         self.wake(client);
         self.send_waiting(client, node);
-    }
-
-    /// Has the node been silent for too long?
-    pub(crate) fn watch(&mut self, client: ClientId, node: NodeIndex) {
-        let (silence, replace_after) = (self.plan.silence, self.plan.replace_after);
-        let line = &mut self.clients[client].lines[node];
-        line.watched = false;
-        if line.wire.is_none() {
-            return;
-        }
-        if !line.awaits() {
-            if line.link == Link::Suspended {
-                line.link = Link::Up;
-            }
-            return;
-        }
-        line.watched = true;
-        let silent_for = self.now - line.alive_at;
-        let next = if silent_for < silence {
-            silence - silent_for
-        } else {
-            if line.link == Link::Up {
-                line.link = Link::Suspended;
-                self.counts.add(Count::Suspensions);
-                self.note(&Fact::Disconnected { client, node, why: "silent, and suspended" });
-                self.send_waiting(client, node);
-            }
-            if silent_for >= silence + replace_after {
-                self.dial(client, node);
-            }
-            (silence + replace_after - silent_for).max(self.backoff(client, node))
-        };
-        self.plan_in(next, Happening::Watch { client, node });
-    }
-
-    /// Doubling, jittered in its upper half.
-    fn backoff(&mut self, client: ClientId, node: NodeIndex) -> Time {
-        let failures = &mut self.clients[client].lines[node].failures;
-        let full = ((50 * MS) << (*failures).min(5)).min(SECOND);
-        *failures += 1;
-        full / 2 + self.random.lines.between(0, full / 2)
+        self.supervise(client, node);
     }
 }

@@ -1,15 +1,6 @@
 //! A node that is a real Redis or Valkey server.
 //!
-//! Its connection is one wire; a supervisor makes it, and makes it again:
-//!
-//! ```text
-//!            connected                    silent for three node timeouts
-//!   Connecting ────────► Up ◄───────────────────────────────► Suspended
-//!       ▲  │              │ broke            an answer            │ 2 s: a new connection
-//!       │  │ failed       ▼                                       │ replaces it
-//!       │  └─────► Down   Connecting (at once) ◄──────────────────┘
-//!       └─ backoff ──┘
-//! ```
+//! Its connection is one wire; when one is made, suspended and replaced is decided by the core's [`Supervisor`].
 //!
 //! One connection per node, so the server executes commands in the order given (a release can never
 //! overtake its acquire). Each connection is an epoch: a reply comes from the connection its command
@@ -44,9 +35,11 @@ use std::time::Duration;
 
 use quorlock_core::info::Info;
 use quorlock_core::shown::{LINE_MAX, shown};
-use quorlock_core::{Answer, Command, Failure, FailureKind, Key, Proof, Untold, may_ask_again};
+use quorlock_core::{
+    Answer, Command, Failure, FailureKind, Key, Proof, Supervisor, Untold, may_ask_again,
+};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use self::connect::{Dialer, NotConnected};
 pub(crate) use self::exam::Exam;
@@ -55,7 +48,7 @@ pub(crate) use self::registration::{Do, Registration};
 pub(crate) use self::resp::Reply;
 use self::scripts::Scripts;
 use self::speech::{Skills, Way, is_out_of_protocol, say, translate};
-use self::supervise::{REPLACE_AFTER, supervise};
+use self::supervise::supervise;
 pub(super) use self::target::Target;
 #[cfg(feature = "tls")]
 use self::tls::Encryption;
@@ -91,12 +84,10 @@ struct Shared {
 }
 
 /// The way to the server.
-#[derive(Clone)]
-enum Link {
-    Connecting,
-    Up(Arc<Connection>),
-    Suspended(Arc<Connection>, Failure),
-    Down(Failure),
+struct Link {
+    state: NodeState,
+    /// What commands go out on.
+    connection: Option<Arc<Connection>>,
 }
 
 /// One connection: an epoch.
@@ -104,8 +95,6 @@ struct Connection {
     epoch: u64,
     wire: Wire,
     skills: Skills,
-    /// Longer than this without an answer is a silence.
-    silence: Duration,
     /// Under which key its marker is, if it has to prove itself.
     marker: Option<Key>,
     /// Which database it is in, and whether that is to be written if nobody has.
@@ -171,7 +160,7 @@ impl RedisNode {
             target,
             #[cfg(feature = "tls")]
             encryption,
-            give_up_after: (silence * 10).max(REPLACE_AFTER),
+            give_up_after: (silence * 10).max(Supervisor::REPLACE_AFTER),
         };
         let shared = Shared {
             name,
@@ -180,7 +169,7 @@ impl RedisNode {
             resp2: AtomicBool::new(false),
             connect_timeout,
             silence,
-            link: watch::Sender::new(Link::Connecting),
+            link: watch::Sender::new(Link { state: NodeState::Connecting, connection: None }),
             epochs: AtomicU64::new(0),
             scripts: Scripts::new(),
         };
@@ -199,12 +188,7 @@ impl Node for RedisNode {
     }
 
     fn state(&self) -> NodeState {
-        match &*self.shared.link.borrow() {
-            Link::Connecting => NodeState::Connecting,
-            Link::Up(_) => NodeState::Up,
-            Link::Suspended(_, failure) => NodeState::Suspended(failure.clone()),
-            Link::Down(failure) => NodeState::Down(failure.clone()),
-        }
+        self.shared.link.borrow().state.clone()
     }
 
     fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
@@ -232,28 +216,29 @@ impl fmt::Debug for RedisNode {
     }
 }
 
+impl Link {
+    /// The connection, or why there is none; `None` while that is open.
+    fn settled(&self) -> Option<Result<Arc<Connection>, Failure>> {
+        if let NodeState::Down(failure) = &self.state {
+            return Some(Err(failure.clone()));
+        }
+        // A connection that has broken a moment ago, and whose supervisor has not noticed yet, is as
+        // good as one being made: what is not given to it is not lost with it.
+        let connection = self.connection.as_ref().filter(|it| !it.wire.is_closed());
+        connection.cloned().map(Ok)
+    }
+}
+
 impl Shared {
     /// The connection, once it is made; or why there is none.
     async fn connection(&self) -> Result<Arc<Connection>, Failure> {
-        // A connection that has broken a moment ago, and whose supervisor has not noticed yet, is as
-        // good as one being made: what is not given to it is not lost with it.
-        let is_settled = |link: &Link| match link {
-            Link::Connecting => false,
-            Link::Up(connection) | Link::Suspended(connection, _) => !connection.wire.is_closed(),
-            Link::Down(_) => true,
-        };
-        let link = self.link.borrow().clone();
-        let link = if is_settled(&link) {
-            link
-        } else {
-            let settled = self.link.subscribe().wait_for(is_settled).await.map(|link| link.clone());
-            settled.unwrap_or(Link::Connecting)
-        };
-        match link {
-            Link::Up(connection) | Link::Suspended(connection, _) => Ok(connection),
-            Link::Down(failure) => Err(failure),
-            Link::Connecting => Err(Failure::unsent(FailureKind::Unreachable)),
+        if let Some(settled) = self.link.borrow().settled() {
+            return settled;
         }
+        let mut link = self.link.subscribe();
+        let settled = link.wait_for(|link| link.settled().is_some()).await;
+        let settled = settled.ok().and_then(|link| link.settled());
+        settled.unwrap_or_else(|| Err(Failure::unsent(FailureKind::Unreachable)))
     }
 
     /// Sends the commands as one pipeline and translates the answers. A few need another: where the
@@ -401,14 +386,12 @@ impl Shared {
 
     /// The server gave a sign of life: a suspended connection is as good as before.
     fn resume(&self, connection: &Connection) {
-        let suspended = matches!(&*self.link.borrow(), Link::Suspended(..));
+        let suspended = matches!(self.link.borrow().state, NodeState::Suspended(_));
         if suspended {
-            self.link.send_if_modified(|link| match link {
-                Link::Suspended(current, _) if current.epoch == connection.epoch => {
-                    *link = Link::Up(current.clone());
-                    true
-                }
-                _ => false,
+            self.link.send_if_modified(|link| {
+                let current = link.connection.as_ref();
+                let is_it = current.is_some_and(|current| current.epoch == connection.epoch);
+                is_it && link.state.resume()
             });
         }
     }
@@ -416,19 +399,15 @@ impl Shared {
     /// Connects, logs in, and makes the scripts known.
     async fn connect(&self, news: &News) -> Result<Arc<Connection>, Failure> {
         let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
-        let started = Instant::now();
         let made = timeout(self.connect_timeout, self.connect_somehow(news)).await;
         let (wire, skills) = made.unwrap_or_else(|_| {
             let bound = format!("nothing within {:?}", self.connect_timeout);
             Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
         })?;
-        // Whoever is far away is not silent yet when others would be.
-        let silence = self.silence.max(2 * started.elapsed());
         Ok(Arc::new(Connection {
             epoch,
             wire,
             skills,
-            silence,
             marker: news.marker().cloned(),
             registration: news.marker().and_then(|marker| {
                 let registration = Registration::beside(marker, self.dialer.target.database)?;

@@ -1,72 +1,68 @@
-//! Keeps a node connected, for ever.
+//! Keeps a node connected, for ever: carries out what its [`Supervisor`] decides.
 
+use std::future::pending;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use quorlock_core::{Failure, FailureKind};
-use tokio::time::{Instant, sleep};
+use quorlock_core::supervisor::{Activity, Task, is_offence};
+use quorlock_core::{Failure, FailureKind, NodeState, Supervisor};
+use tokio::time::{Instant, sleep_until};
 
-use super::{Connection, Link, Shared, resp};
+use super::{Connection, Shared, resp};
 use crate::node::News;
 
-/// After so long a silence on a suspended connection, a new one is tried.
-pub(super) const REPLACE_AFTER: Duration = Duration::from_secs(2);
-
-/// A connection without traffic is probed this often, so that a dead one is noticed.
-const PROBE_EVERY: Duration = Duration::from_secs(15);
-
-/// The delays between attempts to connect: from, to.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-
-/// The longest delay for a server that floods us or does not speak our language.
-const BACKOFF_OFFENDED: Duration = Duration::from_secs(30);
-
-/// A process that has behaved for so long is as good as new.
-const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
+type Made = Result<Arc<Connection>, Failure>;
+type Making<'a> = Pin<Box<dyn Future<Output = Made> + Send + 'a>>;
 
 pub(super) async fn supervise(shared: Arc<Shared>, news: News) {
-    let mut failures: u32 = 0;
-    let mut offences: u32 = 0;
+    let started = Instant::now();
+    let mut supervisor = Supervisor::new(shared.silence);
+    let mut watched: Option<Watched> = None;
+    let mut making: Option<Making<'_>> = None;
     loop {
-        match shared.connect(&news).await {
-            Ok(connection) => {
-                let made_at = Instant::now();
-                let failure = watch_over(&shared, connection, &news).await;
-                if is_offence(&failure) {
-                    if made_at.elapsed() >= FORGIVEN_AFTER {
-                        offences = 0;
+        let now = started.elapsed();
+        match supervisor.look(now, activity(watched.as_ref(), started)) {
+            Some(Task::Connect) => making = Some(Box::pin(shared.connect(&news))),
+            Some(Task::Probe) => probe(watched.as_ref()),
+            None => {}
+        }
+        shared.publish(supervisor.state(), watched.as_ref());
+        let current = activity(watched.as_ref(), started);
+        let next = supervisor.next_look(now, current).map(|next| started + next);
+        let idle = watched.as_ref().filter(|_| !current.is_awaited);
+        tokio::select! {
+            biased;
+            failure = broken(watched.as_ref()) => {
+                let epoch = watched.take().map(|it| it.0.epoch);
+                making = None;
+                tracing::debug!(node = shared.name, epoch, %failure, "disconnected");
+                supervisor.broken(started.elapsed(), failure.clone(), entropy());
+                shared.tell_if_shut_out(&supervisor, &failure);
+            }
+            made = made(&mut making) => {
+                making = None;
+                let now = started.elapsed();
+                match made {
+                    Ok(new) => {
+                        if supervisor.connected(now, activity(watched.as_ref(), started)) {
+                            tracing::debug!(node = shared.name, epoch = new.epoch, "connected");
+                            let new = Some(Watched(new));
+                            shared.publish(supervisor.state(), new.as_ref());
+                            news.all_changed();
+                            // The one before is closed last: what waits then finds the new one.
+                            watched = new;
+                        }
                     }
-                    shared.shut_out(&failure, &mut offences).await;
-                    continue;
-                }
-                // It broke just now: perhaps only the connection did, so the first attempt to
-                // make a new one has the benefit of the doubt, and commands wait for it.
-                shared.link.send_replace(Link::Connecting);
-                if made_at.elapsed() >= BACKOFF.1 {
-                    failures = 0;
-                } else {
-                    // But whoever takes every connection and breaks it at once is not to be
-                    // asked as fast as we can.
-                    sleep(backoff(failures, BACKOFF.1)).await;
-                    failures = failures.saturating_add(1);
+                    Err(failure) => {
+                        tracing::debug!(node = shared.name, %failure, "not connected");
+                        supervisor.not_connected(now, failure.clone(), entropy());
+                        shared.tell_if_shut_out(&supervisor, &failure);
+                    }
                 }
             }
-            Err(failure) if is_offence(&failure) => {
-                shared.shut_out(&failure, &mut offences).await;
-            }
-            Err(failure) => {
-                tracing::debug!(node = shared.name, %failure, "not connected");
-                shared.link.send_replace(Link::Down(failure));
-                sleep(backoff(failures, BACKOFF.1)).await;
-                failures = failures.saturating_add(1);
-            }
+            () = due(next, idle) => {}
         }
     }
-}
-
-/// The connection did not break: the server has said what none of ours would say.
-fn is_offence(failure: &Failure) -> bool {
-    matches!(failure.kind(), FailureKind::Protocol | FailureKind::Flooding)
 }
 
 /// Closes a connection when it is no longer watched over, however that comes.
@@ -78,107 +74,79 @@ impl Drop for Watched {
     }
 }
 
-/// Watches over one connection, and those that replace it, until one breaks; says why it did.
-async fn watch_over(shared: &Shared, connection: Arc<Connection>, news: &News) -> Failure {
-    tracing::debug!(node = shared.name, epoch = connection.epoch, "connected");
-    let mut connection = Watched(connection);
-    shared.link.send_replace(Link::Up(connection.0.clone()));
-    news.all_changed();
-    let mut failures: u32 = 0;
-    loop {
-        let Watched(current) = &connection;
-        tokio::select! {
-            biased;
-            () = current.wire.run() => {
-                let failure = current.wire.why_closed();
-                tracing::debug!(node = shared.name, epoch = current.epoch, %failure, "disconnected");
-                return failure;
-            }
-            () = silence_or_pause(current) => {}
-        }
-        let silent_for = current.wire.silent_for();
-        let Some(silent_for) = silent_for.filter(|time| *time >= current.silence) else {
-            // Whatever was awaited has been answered, be it only a probe.
-            shared.resume(current);
-            if silent_for.is_none() && current.wire.quiet_for() >= PROBE_EVERY {
-                probe(current);
-            }
-            continue;
-        };
-        shared.suspend(current, silent_for);
-        if silent_for >= current.silence + REPLACE_AFTER {
-            // The old connection is kept until the new one has answered its handshake: if the
-            // server only slept, what it was sent is executed in order.
-            let replacement = tokio::select! {
-                biased;
-                () = current.wire.run() => return current.wire.why_closed(),
-                replacement = shared.connect(news) => replacement,
-            };
-            let silent_for = current.wire.silent_for();
-            let still_silent = silent_for.is_some_and(|time| time >= current.silence);
-            match replacement {
-                Ok(new) if still_silent => {
-                    shared.link.send_replace(Link::Up(new.clone()));
-                    news.all_changed();
-                    connection = Watched(new);
-                    failures = 0;
-                }
-                // It answers again; the new one is not needed.
-                Ok(_) => {}
-                Err(_) => {
-                    tokio::select! {
-                        biased;
-                        () = current.wire.run() => return current.wire.why_closed(),
-                        () = sleep(backoff(failures, BACKOFF.1)) => {}
-                    }
-                    failures = failures.saturating_add(1);
-                }
-            }
-        }
+fn activity(watched: Option<&Watched>, started: Instant) -> Activity {
+    watched.map(|it| it.0.wire.activity(started)).unwrap_or_default()
+}
+
+/// Reads what comes, until the connection is gone; says why it is.
+async fn broken(watched: Option<&Watched>) -> Failure {
+    let Some(Watched(connection)) = watched else { return pending().await };
+    connection.wire.run().await;
+    connection.wire.why_closed()
+}
+
+async fn made(making: &mut Option<Making<'_>>) -> Made {
+    match making {
+        Some(making) => making.await,
+        None => pending().await,
     }
 }
 
-/// Returns after a while in which there was something to watch over, or after a long pause.
-async fn silence_or_pause(connection: &Connection) {
+/// Returns at that time, or when the first reply is awaited.
+async fn due(next: Option<Instant>, idle: Option<&Watched>) {
+    let time = async {
+        match next {
+            Some(next) => sleep_until(next).await,
+            None => pending().await,
+        }
+    };
+    let busy = async {
+        match idle {
+            Some(Watched(connection)) => connection.wire.busy().await,
+            None => pending().await,
+        }
+    };
     tokio::select! {
         biased;
-        () = connection.wire.busy() => {}
-        () = sleep(PROBE_EVERY) => return,
+        () = busy => {}
+        () = time => {}
     }
-    sleep(connection.silence / 3).await;
 }
 
 /// Asks for a sign of life, without waiting for it: who watches sees whether it comes.
-fn probe(connection: &Connection) {
-    // Closed already: then it is seen at once.
-    let _ = connection.wire.send(|out| {
-        resp::write(out, &[b"PING"]);
-        1
-    });
+fn probe(watched: Option<&Watched>) {
+    if let Some(Watched(connection)) = watched {
+        // Closed already: then it is seen at once.
+        let _ = connection.wire.send(|out| {
+            resp::write(out, &[b"PING"]);
+            1
+        });
+    }
 }
 
 impl Shared {
-    /// Leaves the server alone for a while, for longer each time.
-    async fn shut_out(&self, failure: &Failure, offences: &mut u32) {
-        tracing::warn!("node {}: {failure}; it is left alone for a while", self.name);
-        // What comes now is not sent.
-        let detail = failure.detail().unwrap_or_default();
-        let unsent = Failure::unsent(failure.kind()).with_detail(detail);
-        self.link.send_replace(Link::Down(unsent));
-        sleep(backoff(*offences, BACKOFF_OFFENDED)).await;
-        *offences = offences.saturating_add(1);
+    /// Tells those who have commands how the node is, if that has changed.
+    fn publish(&self, state: &NodeState, watched: Option<&Watched>) {
+        self.link.send_if_modified(|link| {
+            let current = watched.map(|Watched(connection)| connection);
+            let is_same = link.connection.as_ref().map(|it| it.epoch) == current.map(|it| it.epoch);
+            if link.state == *state && is_same {
+                return false;
+            }
+            link.state = state.clone();
+            link.connection = current.cloned();
+            true
+        });
     }
 
-    fn suspend(&self, connection: &Arc<Connection>, silent_for: Duration) {
-        let detail = format!("no answer for {silent_for:.1?}");
-        let failure = Failure::unsent(FailureKind::Suspended).with_detail(detail);
-        self.link.send_replace(Link::Suspended(connection.clone(), failure));
+    fn tell_if_shut_out(&self, supervisor: &Supervisor, failure: &Failure) {
+        if is_offence(failure) && matches!(supervisor.state(), NodeState::Down(_)) {
+            tracing::warn!("node {}: {failure}; it is left alone for a while", self.name);
+        }
     }
 }
 
-/// Doubling, jittered in its upper half.
-fn backoff(failures: u32, longest: Duration) -> Duration {
-    let full = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(longest);
-    let word = getrandom::u32().unwrap_or(u32::MAX);
-    full / 2 + (full / 2).mul_f64(f64::from(word) / f64::from(u32::MAX))
+/// A random word, for a pause.
+fn entropy() -> u64 {
+    getrandom::u64().unwrap_or(u64::MAX)
 }

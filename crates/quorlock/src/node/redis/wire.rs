@@ -16,8 +16,8 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
+use quorlock_core::supervisor::Activity;
 use quorlock_core::{Failure, FailureKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
@@ -222,15 +222,11 @@ impl Wire {
         self.lock().last_words.clone()
     }
 
-    /// For how long replies have been awaited in vain; `None` if none are awaited.
-    pub(super) fn silent_for(&self) -> Option<Duration> {
+    /// What the traffic shows; its times are since `start`.
+    pub(super) fn activity(&self, start: Instant) -> Activity {
         let inner = self.lock();
-        (!inner.awaited.is_empty()).then(|| inner.alive_at.elapsed())
-    }
-
-    /// For how long the server has said nothing, asked or not.
-    pub(super) fn quiet_for(&self) -> Duration {
-        self.lock().alive_at.elapsed()
+        let heard_at = inner.alive_at.saturating_duration_since(start);
+        Activity { is_awaited: !inner.awaited.is_empty(), heard_at }
     }
 
     /// Waits until a reply is awaited.
@@ -486,13 +482,25 @@ fn lost(detail: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use quorlock_core::{Event, NodeId};
 
     use super::super::resp::BYTES_KEPT;
     use super::*;
+
     use crate::node::Inbox;
+
+    impl Wire {
+        /// For how long replies have been awaited in vain; `None` if none are awaited.
+        fn silent_for(&self) -> Option<Duration> {
+            let started = Instant::now() - Duration::from_secs(60);
+            let Activity { is_awaited, heard_at } = self.activity(started);
+            is_awaited.then(|| started.elapsed() - heard_at)
+        }
+    }
 
     /// A wire and its other end, of a pipe that takes so many bytes at a time.
     fn pair(size: usize) -> (Wire, DuplexStream, Inbox) {

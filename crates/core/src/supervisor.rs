@@ -1,0 +1,464 @@
+//! Keeps a node connected: when a connection is made, suspended, probed and replaced, and for how long a server
+//! is left alone.
+//!
+//! ```text
+//!              connected                  silent for too long
+//!   Connecting ─────────► Up ◄─────────────────────────────────► Suspended
+//!     │  ▲                ▲ │ broken          an answer             │
+//!     │  └────────────────┼─┴───────────────────────────────────────┤ broken
+//!     │ not connected     │                                         │ still silent: a new
+//!     └──────► Down ──────┘ connected                               │ connection replaces it
+//!               ▲     (tried again after a pause)        Up ◄───────┘
+//!               └── from any state: the server flooded us, or spoke another language
+//! ```
+//!
+//! A silent connection is kept until the new one is there: if the server only slept, what it was sent is
+//! executed in order. No command has a time-out here: deadlines are the engine's.
+//!
+//! Moments are durations since any fixed one, on a clock that is never set.
+
+use alloc::format;
+use core::time::Duration;
+
+use crate::command::{Failure, FailureKind};
+use crate::pipeline::NodeState;
+use crate::retry::fraction;
+
+/// The delays between attempts to connect: from, to.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// The longest delay for a server that floods us or does not speak our language.
+const BACKOFF_OFFENDED: Duration = Duration::from_secs(30);
+
+/// Behind a connection that lived for so long, a server's offences are forgotten.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
+
+/// One node's connections.
+#[derive(Clone, Debug)]
+pub struct Supervisor {
+    silence: Duration,
+    replace_after: Duration,
+    state: NodeState,
+    connection: Option<Connection>,
+    /// Since when a connection is being made, if one is.
+    connecting_since: Option<Duration>,
+    /// None is to be made before this.
+    retry_at: Duration,
+    failures: u32,
+    offences: u32,
+}
+
+/// The connection that commands go out on.
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    made_at: Duration,
+    /// So long without an answer is a silence.
+    silence: Duration,
+}
+
+/// What the traffic on a connection shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Activity {
+    /// Something was sent that has not been answered.
+    pub is_awaited: bool,
+    /// When the node last gave a sign of life, or was first asked after a pause.
+    pub heard_at: Duration,
+}
+
+/// What is to be done for a node now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// Make a connection, and tell what came of it: [`Supervisor::connected`], [`Supervisor::not_connected`].
+    Connect,
+    /// Ask for a sign of life, without waiting for it.
+    Probe,
+}
+
+impl Supervisor {
+    /// A silent connection is replaced so long after it was suspended.
+    pub const REPLACE_AFTER: Duration = Duration::from_secs(2);
+
+    /// A connection without traffic is probed this often, so that a dead one is noticed.
+    pub const PROBE_EVERY: Duration = Duration::from_secs(15);
+
+    /// Of a node that is to be connected to at once. After `silence` without an answer it is suspended; later if
+    /// it is so far away that making the connection took more than half as long.
+    pub const fn new(silence: Duration) -> Self {
+        Self {
+            silence,
+            replace_after: Self::REPLACE_AFTER,
+            state: NodeState::Connecting,
+            connection: None,
+            connecting_since: None,
+            retry_at: Duration::ZERO,
+            failures: 0,
+            offences: 0,
+        }
+    }
+
+    /// Replaces a silent connection so long after it was suspended, instead of
+    /// [`REPLACE_AFTER`](Self::REPLACE_AFTER).
+    #[must_use]
+    pub const fn with_replace_after(mut self, replace_after: Duration) -> Self {
+        self.replace_after = replace_after;
+        self
+    }
+
+    /// Whether the node can be used.
+    pub const fn state(&self) -> &NodeState {
+        &self.state
+    }
+
+    /// Looks whether there is something to do. Without a connection the activity is of no account.
+    pub fn look(&mut self, now: Duration, activity: Activity) -> Option<Task> {
+        if self.connection.is_none() {
+            return self.connect(now);
+        }
+        let Some(silent_for) = self.silent_for(now, activity) else {
+            // Whatever was awaited has been answered, be it only a probe.
+            self.heard();
+            if self.lived_for(now) >= BACKOFF.1 {
+                self.failures = 0;
+            }
+            let quiet_for = now.saturating_sub(activity.heard_at);
+            let is_quiet = !activity.is_awaited && quiet_for >= Self::PROBE_EVERY;
+            return is_quiet.then_some(Task::Probe);
+        };
+        let detail = format!("no answer for {silent_for:.1?}");
+        let failure = Failure::unsent(FailureKind::Suspended).with_detail(detail);
+        self.state = NodeState::Suspended(failure);
+        let is_too_long = self.replace_at(activity).is_some_and(|at| now >= at);
+        if is_too_long { self.connect(now) } else { None }
+    }
+
+    /// When to look again; `None`: when something has happened. To be asked behind each look, and when something
+    /// is awaited again.
+    pub fn next_look(&self, now: Duration, activity: Activity) -> Option<Duration> {
+        let Some(Connection { silence, .. }) = self.connection else {
+            return self.connecting_since.is_none().then_some(self.retry_at);
+        };
+        if !activity.is_awaited {
+            return Some(activity.heard_at + Self::PROBE_EVERY);
+        }
+        if self.silent_for(now, activity).is_none() {
+            return Some(activity.heard_at + silence);
+        }
+        // An answer may come at any time, and the state says for how long there was none.
+        let soon = now + silence / 3;
+        Some(self.replace_at(activity).map_or(soon, |at| at.min(soon)))
+    }
+
+    /// The node gave a sign of life: a suspended connection is as good as before. [`look`](Self::look) notices that
+    /// by itself, later.
+    pub fn heard(&mut self) {
+        self.state.resume();
+    }
+
+    /// A connection has been made.
+    ///
+    /// Returns whether it is to be used: it takes the place of the one before, which is to be closed then; unless
+    /// that answers again.
+    pub fn connected(&mut self, now: Duration, activity: Activity) -> bool {
+        let took = now.saturating_sub(self.connecting_since.take().unwrap_or(now));
+        if self.connection.is_some() && self.silent_for(now, activity).is_none() {
+            self.heard();
+            return false;
+        }
+        self.connection = Some(Connection { made_at: now, silence: self.silence.max(2 * took) });
+        self.state = NodeState::Up;
+        true
+    }
+
+    /// No connection could be made. As long as there is another one, that is not the end of it.
+    pub fn not_connected(&mut self, now: Duration, failure: Failure, entropy: u64) {
+        self.connecting_since = None;
+        if self.connection.is_none() {
+            if is_offence(&failure) {
+                return self.shut_out(now, failure, entropy);
+            }
+            self.state = NodeState::Down(failure);
+        }
+        self.pause(now, entropy);
+    }
+
+    /// The connection is gone. One that is being made in its place is not wanted any more: it was begun while the
+    /// server was silent.
+    pub fn broken(&mut self, now: Duration, failure: Failure, entropy: u64) {
+        let lived_for = self.lived_for(now);
+        self.connection = None;
+        self.connecting_since = None;
+        if is_offence(&failure) {
+            if lived_for >= FORGIVEN_AFTER {
+                self.offences = 0;
+            }
+            return self.shut_out(now, failure, entropy);
+        }
+        // Perhaps only the connection broke, so the first attempt to make a new one has the benefit of the doubt,
+        // and commands wait for it.
+        self.state = NodeState::Connecting;
+        if lived_for >= BACKOFF.1 {
+            self.failures = 0;
+            self.retry_at = now;
+        } else {
+            // But a server that takes every connection and breaks it at once is not asked as fast as we can.
+            self.pause(now, entropy);
+        }
+    }
+
+    /// For how long answers have been awaited in vain, if that is too long.
+    fn silent_for(&self, now: Duration, activity: Activity) -> Option<Duration> {
+        let silent_for = now.saturating_sub(activity.heard_at);
+        let is_silent = |it: &Connection| activity.is_awaited && silent_for >= it.silence;
+        self.connection.as_ref().filter(|it| is_silent(it)).map(|_| silent_for)
+    }
+
+    /// When a connection is to be made in place of a silent one, unless one is being made.
+    fn replace_at(&self, activity: Activity) -> Option<Duration> {
+        let Connection { silence, .. } = self.connection?;
+        let at = (activity.heard_at + silence + self.replace_after).max(self.retry_at);
+        (self.connecting_since.is_none() && !mutant!(SilentKept)).then_some(at)
+    }
+
+    fn lived_for(&self, now: Duration) -> Duration {
+        self.connection.map_or(Duration::ZERO, |it| now.saturating_sub(it.made_at))
+    }
+
+    fn connect(&mut self, now: Duration) -> Option<Task> {
+        if self.connecting_since.is_some() || now < self.retry_at {
+            return None;
+        }
+        self.connecting_since = Some(now);
+        Some(Task::Connect)
+    }
+
+    fn pause(&mut self, now: Duration, entropy: u64) {
+        self.retry_at = now + backoff(self.failures, BACKOFF.1, entropy);
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    /// Leaves the server alone for a while, for longer each time.
+    fn shut_out(&mut self, now: Duration, failure: Failure, entropy: u64) {
+        // What comes now is not sent.
+        self.state = NodeState::Down(failure.unexecuted());
+        self.retry_at = now + backoff(self.offences, BACKOFF_OFFENDED, entropy);
+        self.offences = self.offences.saturating_add(1);
+    }
+}
+
+/// The connection did not fail: the server said what none of ours would say.
+pub const fn is_offence(failure: &Failure) -> bool {
+    matches!(failure.kind(), FailureKind::Protocol | FailureKind::Flooding)
+}
+
+/// Doubling, jittered in its upper half.
+fn backoff(failures: u32, longest: Duration, entropy: u64) -> Duration {
+    let full = BACKOFF.0.saturating_mul(1 << failures.min(10)).min(longest);
+    full / 2 + fraction(full / 2, entropy)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    const SILENCE: Duration = Duration::from_millis(300);
+
+    fn ms(time: u64) -> Duration {
+        Duration::from_millis(time)
+    }
+
+    fn idle(heard_at: u64) -> Activity {
+        Activity { is_awaited: false, heard_at: ms(heard_at) }
+    }
+
+    fn awaited(heard_at: u64) -> Activity {
+        Activity { is_awaited: true, heard_at: ms(heard_at) }
+    }
+
+    fn unreachable() -> Failure {
+        Failure::unsent(FailureKind::Unreachable)
+    }
+
+    /// Connected at the beginning, at once.
+    fn connected() -> Supervisor {
+        let mut it = Supervisor::new(SILENCE);
+        assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
+        assert_eq!((it.look(ms(1), idle(0)), it.next_look(ms(1), idle(0))), (None, None));
+        assert!(it.connected(ms(0), idle(0)));
+        assert_eq!(*it.state(), NodeState::Up);
+        it
+    }
+
+    /// The pause until the next attempt to connect, which is made then.
+    fn pause(it: &mut Supervisor, now: Duration) -> u64 {
+        let next = it.next_look(now, idle(0)).unwrap();
+        assert_eq!(it.look(next.saturating_sub(ms(1)).max(now), idle(0)).is_some(), next == now);
+        if next > now {
+            assert_eq!(it.look(next, idle(0)), Some(Task::Connect));
+        }
+        u64::try_from((next - now).as_millis()).unwrap()
+    }
+
+    fn detail(it: &Supervisor) -> &str {
+        match it.state() {
+            NodeState::Suspended(failure) | NodeState::Down(failure) => failure.detail().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_node_that_cannot_be_reached_is_asked_less_and_less_often() {
+        let (mut it, mut now, mut pauses) = (Supervisor::new(SILENCE), ms(0), Vec::new());
+        assert_eq!(it.look(now, idle(0)), Some(Task::Connect));
+        for _ in 0..8 {
+            it.not_connected(now, unreachable(), 0);
+            assert!(matches!(it.state(), NodeState::Down(_)));
+            pauses.push(pause(&mut it, now));
+            now += ms(*pauses.last().unwrap());
+        }
+        assert_eq!(pauses, [25, 50, 100, 200, 400, 500, 500, 500]);
+        // With the largest word, twice that.
+        it.not_connected(now, unreachable(), u64::MAX);
+        assert_eq!(it.next_look(now, idle(0)).map(|next| (next - now).as_millis()), Some(999));
+    }
+
+    #[test]
+    fn a_silent_connection_is_suspended_and_then_replaced() {
+        let mut it = connected();
+        assert_eq!(it.next_look(ms(100), awaited(100)), Some(ms(400)));
+        assert_eq!((it.look(ms(399), awaited(100)), it.state()), (None, &NodeState::Up));
+        assert_eq!(it.look(ms(400), awaited(100)), None);
+        assert_eq!(detail(&it), "no answer for 300.0ms");
+        assert_eq!(it.next_look(ms(400), awaited(100)), Some(ms(500)));
+        assert_eq!(it.next_look(ms(2_350), awaited(100)), Some(ms(2_400)));
+        assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
+        assert_eq!(it.look(ms(2_500), awaited(100)), None);
+        assert_eq!(detail(&it), "no answer for 2.4s");
+        it.not_connected(ms(2_600), unreachable(), 0);
+        assert!(matches!(it.state(), NodeState::Suspended(_)), "the old one may answer yet");
+        assert_eq!(it.look(ms(2_624), awaited(100)), None);
+        assert_eq!(it.next_look(ms(2_624), awaited(100)), Some(ms(2_625)));
+        assert_eq!(it.look(ms(2_625), awaited(100)), Some(Task::Connect));
+        assert!(it.connected(ms(2_700), awaited(100)));
+        assert_eq!(*it.state(), NodeState::Up);
+    }
+
+    #[test]
+    fn a_connection_that_answers_again_is_kept() {
+        let mut it = connected();
+        assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
+        assert!(!it.connected(ms(2_500), awaited(2_450)), "nobody needs the new one");
+        assert_eq!(*it.state(), NodeState::Up, "and that was a sign of life");
+        assert_eq!(it.look(ms(3_000), awaited(2_450)), None);
+        it.heard();
+        assert_eq!(*it.state(), NodeState::Up);
+        // A probe's answer goes to nobody: a look sees it.
+        assert_eq!(
+            (it.look(ms(3_000), awaited(2_450)), detail(&it)),
+            (None, "no answer for 550.0ms")
+        );
+        assert_eq!((it.look(ms(3_100), idle(3_050)), it.state()), (None, &NodeState::Up));
+        assert_eq!(it.look(ms(6_000), awaited(3_100)), Some(Task::Connect), "silent for good");
+    }
+
+    #[test]
+    fn a_node_that_is_far_away_is_not_silent_so_soon() {
+        let mut it = Supervisor::new(SILENCE);
+        assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
+        assert!(it.connected(ms(200), idle(0)));
+        assert_eq!(it.next_look(ms(200), awaited(200)), Some(ms(600)));
+    }
+
+    #[test]
+    fn a_connection_without_traffic_is_probed() {
+        let mut it = connected();
+        assert_eq!(it.next_look(ms(10), idle(5)), Some(ms(15_005)));
+        assert_eq!(it.look(ms(15_004), idle(5)), None);
+        assert_eq!(it.look(ms(15_005), idle(5)), Some(Task::Probe));
+        assert_eq!(it.next_look(ms(15_005), awaited(15_005)), Some(ms(15_305)));
+    }
+
+    #[test]
+    fn a_broken_connection_is_made_again_at_once_unless_it_broke_at_once() {
+        let mut it = connected();
+        for (now, wanted) in [(999, 25), (1_030, 50), (1_090, 100)] {
+            it.broken(ms(now), unreachable(), 0);
+            assert_eq!(*it.state(), NodeState::Connecting, "commands wait");
+            assert_eq!(pause(&mut it, ms(now)), wanted);
+            assert!(it.connected(ms(now + wanted), idle(0)));
+        }
+        it.broken(ms(2_190), unreachable(), 0);
+        assert_eq!(pause(&mut it, ms(2_190)), 0, "it had lived for a second");
+        it.not_connected(ms(2_190), unreachable(), 0);
+        assert_eq!(pause(&mut it, ms(2_190)), 25, "and what was before is forgotten");
+    }
+
+    #[test]
+    fn failures_are_forgotten_once_a_connection_has_lived() {
+        let mut it = connected();
+        it.failures = 5;
+        assert_eq!(it.look(ms(999), idle(900)), None);
+        assert_eq!(it.failures, 5);
+        assert_eq!(it.look(ms(1_000), idle(900)), None);
+        assert_eq!(it.failures, 0);
+    }
+
+    #[test]
+    fn a_replacement_is_begun_anew_when_the_old_connection_breaks() {
+        let mut it = connected();
+        assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
+        it.not_connected(ms(2_450), unreachable(), 0);
+        assert_eq!(it.look(ms(2_475), awaited(100)), Some(Task::Connect));
+        it.not_connected(ms(2_480), unreachable(), 0);
+        it.broken(ms(2_490), unreachable(), 0);
+        assert_eq!(pause(&mut it, ms(2_490)), 0, "whatever became of the others");
+        it.broken(ms(2_500), unreachable(), 0);
+        assert_eq!(pause(&mut it, ms(2_500)), 25);
+    }
+
+    #[test]
+    fn a_server_that_offends_is_left_alone_for_longer_each_time() {
+        let (mut it, mut now, mut pauses) = (connected(), ms(2_400), Vec::new());
+        let flood = Failure::new(FailureKind::Flooding).with_detail("too much");
+        // A replacement is on its way, and of no use any more.
+        assert_eq!(it.look(now, awaited(100)), Some(Task::Connect));
+        for _ in 0..12 {
+            it.broken(now, flood.clone(), 0);
+            assert_eq!(detail(&it), "too much");
+            let NodeState::Down(failure) = it.state() else { panic!("{:?}", it.state()) };
+            assert!(!failure.may_have_been_executed());
+            pauses.push(pause(&mut it, now));
+            now += ms(*pauses.last().unwrap());
+            assert!(it.connected(now, idle(0)));
+        }
+        assert_eq!(pauses, [25, 50, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 15_000, 15_000]);
+        now += FORGIVEN_AFTER - ms(1);
+        it.broken(now, flood.clone(), 0);
+        assert_eq!(pause(&mut it, now), 15_000, "a minute has not passed");
+        now += ms(15_000);
+        assert!(it.connected(now, idle(0)));
+        now += FORGIVEN_AFTER;
+        it.broken(now, flood, 0);
+        assert_eq!(pause(&mut it, now), 25);
+    }
+
+    #[test]
+    fn a_server_of_another_language_is_left_alone() {
+        let (mut it, mut now, mut pauses) = (Supervisor::new(SILENCE), ms(0), Vec::new());
+        assert_eq!(it.look(now, idle(0)), Some(Task::Connect));
+        for _ in 0..7 {
+            it.not_connected(now, Failure::new(FailureKind::Protocol), 0);
+            let NodeState::Down(failure) = it.state() else { panic!("{:?}", it.state()) };
+            assert!(!failure.may_have_been_executed());
+            pauses.push(pause(&mut it, now));
+            now += ms(*pauses.last().unwrap());
+        }
+        assert_eq!(pauses, [25, 50, 100, 200, 400, 800, 1600]);
+        // While there is another connection, it is an attempt as any other.
+        let mut it = connected();
+        assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
+        it.not_connected(ms(2_400), Failure::new(FailureKind::Protocol), 0);
+        assert!(matches!(it.state(), NodeState::Suspended(_)));
+    }
+}
