@@ -33,6 +33,7 @@ pub enum NodeState {
 
 impl NodeState {
     /// The node gave a sign of life. Returns whether it was suspended.
+    #[doc(hidden)]
     pub fn resume(&mut self) -> bool {
         let is_suspended = matches!(self, Self::Suspended(_));
         if is_suspended {

@@ -9,7 +9,7 @@
 //!     │ not connected     │                                         │ still silent: a new
 //!     └──────► Down ──────┘ connected                               │ connection replaces it
 //!               ▲     (tried again after a pause)        Up ◄───────┘
-//!               └── from any state: the server flooded us, or spoke another language
+//!               └── the server flooded us or spoke another language, on the connection or where there is none
 //! ```
 //!
 //! A silent connection is kept until the new one is there: if the server only slept, what it was sent is
@@ -30,7 +30,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// The longest delay for a server that floods us or does not speak our language.
 const BACKOFF_OFFENDED: Duration = Duration::from_secs(30);
 
-/// Behind a connection that lived for so long, a server's offences are forgotten.
+/// After a connection that has lived for so long, a server's offences are forgotten.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 
 /// One node's connections.
@@ -131,8 +131,9 @@ impl Supervisor {
         if is_too_long { self.connect(now) } else { None }
     }
 
-    /// When to look again; `None`: when something has happened. To be asked behind each look, and when something
-    /// is awaited again.
+    /// When to look again; `None`: not before [`connected`](Self::connected),
+    /// [`not_connected`](Self::not_connected) or [`broken`](Self::broken) was called. After each of these a look is due
+    /// at once. To be asked after each look, and when something is awaited again.
     pub fn next_look(&self, now: Duration, activity: Activity) -> Option<Duration> {
         let Some(Connection { silence, .. }) = self.connection else {
             return self.connecting_since.is_none().then_some(self.retry_at);
@@ -169,7 +170,7 @@ impl Supervisor {
         true
     }
 
-    /// No connection could be made. As long as there is another one, that is not the end of it.
+    /// No connection could be made. While there is another one, the state stays as it is.
     pub fn not_connected(&mut self, now: Duration, failure: Failure, entropy: u64) {
         self.connecting_since = None;
         if self.connection.is_none() {
@@ -321,6 +322,10 @@ mod tests {
         // With the largest word, twice that.
         it.not_connected(now, unreachable(), u64::MAX);
         assert_eq!(it.next_look(now, idle(0)).map(|next| (next - now).as_millis()), Some(999));
+        // However often it was.
+        (it.failures, it.retry_at) = (u32::MAX, now);
+        it.not_connected(now, unreachable(), 0);
+        assert_eq!(pause(&mut it, now), 500);
     }
 
     #[test]
@@ -334,6 +339,7 @@ mod tests {
         assert_eq!(it.next_look(ms(2_350), awaited(100)), Some(ms(2_400)));
         assert_eq!(it.look(ms(2_400), awaited(100)), Some(Task::Connect));
         assert_eq!(it.look(ms(2_500), awaited(100)), None);
+        assert_eq!(it.next_look(ms(2_500), awaited(100)), Some(ms(2_600)));
         assert_eq!(detail(&it), "no answer for 2.4s");
         it.not_connected(ms(2_600), unreachable(), 0);
         assert!(matches!(it.state(), NodeState::Suspended(_)), "the old one may answer yet");
@@ -377,6 +383,21 @@ mod tests {
         assert_eq!(it.look(ms(15_004), idle(5)), None);
         assert_eq!(it.look(ms(15_005), idle(5)), Some(Task::Probe));
         assert_eq!(it.next_look(ms(15_005), awaited(15_005)), Some(ms(15_305)));
+        // Not where an answer is awaited, however far away the node is.
+        let mut it = Supervisor::new(ms(60_000));
+        assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
+        assert!(it.connected(ms(0), idle(0)));
+        assert_eq!(it.look(ms(16_000), awaited(0)), None);
+    }
+
+    #[test]
+    fn how_long_a_silent_connection_is_kept_can_be_set() {
+        let mut it = Supervisor::new(SILENCE).with_replace_after(ms(25));
+        assert_eq!(it.look(ms(0), idle(0)), Some(Task::Connect));
+        assert!(it.connected(ms(0), idle(0)));
+        assert_eq!(it.look(ms(324), awaited(0)), None);
+        assert_eq!(it.next_look(ms(324), awaited(0)), Some(ms(325)));
+        assert_eq!(it.look(ms(325), awaited(0)), Some(Task::Connect));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A node that is a real Redis or Valkey server.
 //!
-//! Its connection is one wire; when one is made, suspended and replaced is decided by the core's [`Supervisor`].
+//! Its connection is one wire. When it is made, probed, suspended and replaced is decided by the core's
+//! [`Supervisor`].
 //!
 //! One connection per node, so the server executes commands in the order given (a release can never
 //! overtake its acquire). Each connection is an epoch: a reply comes from the connection its command
@@ -63,7 +64,7 @@ use super::{Answers, Batch, BoxFuture, News, Node, NodeConfig, NodeConfigError, 
 /// nothing but releases is sent until it answers again, and after two more seconds a new
 /// connection takes the old one's place.
 ///
-/// For one client at a time. Clients make it themselves from [`ClientBuilder::nodes`](crate::ClientBuilder::nodes); it is
+/// For one client at a time, until its shutdown has ended. Clients make it themselves from [`ClientBuilder::nodes`](crate::ClientBuilder::nodes); it is
 /// public for programs that wrap it in a node of their own.
 #[derive(Clone)]
 pub struct RedisNode {
@@ -384,7 +385,8 @@ impl Shared {
         }
     }
 
-    /// The server gave a sign of life: a suspended connection is as good as before.
+    /// The server gave a sign of life: a suspended connection is as good as before. The supervisor sees that with
+    /// its next look, which comes before it publishes anything.
     fn resume(&self, connection: &Connection) {
         let suspended = matches!(self.link.borrow().state, NodeState::Suspended(_));
         if suspended {
