@@ -43,8 +43,11 @@ impl Votes {
                 Ok(())
             }
             Fact::TurnOver { client } => {
-                let mut changed = self.changed.extract_if(.., |guard| guard.client == *client);
-                changed.try_for_each(|guard| check_guard(guard, view))
+                let is_its = |guard: &GuardId| guard.client == *client;
+                let changed = std::mem::take(&mut self.changed);
+                let (its, others): (BTreeSet<_>, _) = changed.into_iter().partition(is_its);
+                self.changed = others;
+                its.into_iter().try_for_each(|guard| check_guard(guard, view))
             }
             Fact::Ordered { client, node, ticket, .. } if ticket.verb == Verb::Heal => {
                 let token = view.ledger.of_ticket(*client, *ticket);
