@@ -67,6 +67,9 @@ pub(crate) struct NodeRecord {
     pub(crate) released: bool,
     /// When the command was sent that the node's latest yes answers.
     pub(crate) yes: Option<Reading>,
+    /// The same of those before it. A client that asks for proofs may not have counted the latest, for reasons of its
+    /// own; and once a clock was set, an earlier one may count for longer.
+    earlier: Vec<Reading>,
     /// When the command was sent that proved the vote gone.
     pub(crate) gone: Option<Reading>,
     /// When the command was sent that the latest yes answers which must not count, and why.
@@ -142,11 +145,14 @@ impl Ledger {
         self.tokens.values()
     }
 
-    /// For how long a token's votes make a lock, by section 1 of the protocol: the Q-th largest
+    /// For how long a token's votes make a lock at most, by section 1 of the protocol: the Q-th largest
     /// remaining time.
     pub(crate) fn valid_for(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);
-        self.of_quorum(token.nodes.iter().map(|node| node.yes.map_or(0, left)))
+        let best = |node: &NodeRecord| {
+            node.yes.into_iter().chain(node.earlier.iter().copied()).map(left).max().unwrap_or(0)
+        };
+        self.of_quorum(token.nodes.iter().map(best))
     }
 
     /// The same, if votes counted that must not.
@@ -178,6 +184,7 @@ impl Ledger {
                 let kept = |at: Option<Reading>| at.filter(|_| !node.released);
                 (node.yes, node.gone) = (kept(node.yes), kept(node.gone));
                 node.yes = node.yes.map(|at| at.shifted(base));
+                node.earlier.clear();
                 node.gone = node.gone.map(|at| at.shifted(base));
                 node.void = node.void.filter(|_| !node.released);
                 node.void = node.void.map(|(at, why)| (at.shifted(base), why));
@@ -288,7 +295,8 @@ impl Ledger {
                 let outdated = record.gone.is_some_and(|gone| sent.boot() < gone.boot());
                 let later = |old: Reading| elapsed(sent, now) < elapsed(old, now);
                 if !outdated && record.yes.is_none_or(later) {
-                    record.yes = Some(sent);
+                    let before = record.yes.replace(sent);
+                    record.earlier.extend(before.filter(|_| self.proofs.are_needed(client)));
                 }
             }
             Answer::Raised { fence } if doubt.is_none() => record.recorded = Some(*fence),
@@ -296,6 +304,7 @@ impl Ledger {
                 if matches!(ticket.verb, Verb::Extend | Verb::Raise) && doubt.is_none() =>
             {
                 record.yes = None;
+                record.earlier.clear();
                 let later = |old: Reading| old.boot() < sent.boot();
                 if record.gone.is_none_or(later) {
                     record.gone = Some(sent);

@@ -199,6 +199,14 @@ fn seed_1795425041702940_votes_are_looked_at_when_a_turn_is_over() {
     holds(&Plan::draw(1_795_425_041_702_940));
 }
 
+/// A node was one server under two names for a client, which did not count what it confirmed, and kept its vote from
+/// before. The checker counted the latest yes instead; then the wall clock was set ahead, by which the earlier vote
+/// counted for longer. (It has later faults.)
+#[test]
+fn seed_1795439800538938_a_vote_from_before_a_clock_was_set_may_count_for_longer() {
+    holds(&Plan::draw(1_795_439_800_538_938));
+}
+
 /// A client had asked for an adoption of an earlier run when the connection broke, heard that it is another run, and gave
 /// that up; then the question was sent after all. The checker took the answer for a look that the client goes by.
 #[test]
