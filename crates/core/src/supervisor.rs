@@ -115,7 +115,7 @@ impl Supervisor {
             return self.connect(now);
         }
         let Some(silent_for) = self.silent_for(now, activity) else {
-            // Whatever was awaited has been answered, be it only a probe.
+            // Nothing is awaited for too long. Where only a probe was answered, this is what ends the suspension.
             self.heard();
             if self.lived_for(now) >= BACKOFF.1 {
                 self.failures = 0;

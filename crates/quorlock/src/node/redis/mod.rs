@@ -59,8 +59,9 @@ use super::{Answers, Batch, BoxFuture, News, Node, NodeConfig, NodeConfigError, 
 /// A node that is a real server: Redis from 6.2 on, or Valkey.
 ///
 /// It has one connection, made when a client begins to use the node and made again for as long as
-/// the client lives, whatever the reason for the break, each time resolving the name anew. While
-/// there is none, commands fail at once. A server that is silent for too long is suspended:
+/// the client lives, whatever the reason for the break, each time resolving the name anew. Commands
+/// wait for the first attempt to make it, for a bounded time; once that has failed, they fail at
+/// once until there is a connection. A server that is silent for too long is suspended:
 /// nothing but releases is sent until it answers again, and after two more seconds a new
 /// connection takes the old one's place.
 ///
