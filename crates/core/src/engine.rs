@@ -540,14 +540,17 @@ impl Engine {
     /// is none: its commands must not come before a release of the same key that is due, or that key would
     /// refuse it; and what the other answers at hand tell of the nodes counts first. So a driver that has
     /// given answers ends with [`Event::Wake`].
+    ///
+    /// Returns what is left of an event that brought answers: an empty vector, for its memory.
     pub fn handle(
         &mut self,
         event: Event,
         now: Reading,
         entropy: &mut dyn Entropy,
         out: &mut Vec<Effect>,
-    ) {
+    ) -> Vec<(Ticket, Answer)> {
         let first = out.len();
+        let mut spare = Vec::new();
         let is_answer = matches!(event, Event::Answered { .. });
         if !is_answer {
             self.handle_due(now, out);
@@ -555,17 +558,18 @@ impl Engine {
         match event {
             Event::Acquire { lock, request } => self.acquire(lock, request, now, out),
             Event::Cancel { lock } => self.cancel(lock, now, out),
-            Event::Answered { node, sent, proof, answers } => {
+            Event::Answered { node, sent, proof, mut answers } => {
                 // Whatever it is, it is no longer a connection that is being waited for.
                 self.nodes[node.index()].connecting = false;
                 if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
                     self.round_trips.observe(node, now.elapsed_since(sent));
                 }
                 let doubt = self.look_at(node, sent, proof, now, out);
-                for (ticket, answer) in answers {
+                for (ticket, answer) in answers.drain(..) {
                     let answer = Self::doubted(ticket, answer, doubt.as_ref());
                     self.handle_answer(node, sent, ticket, answer, now, out);
                 }
+                spare = answers;
             }
             Event::Connecting { node } => self.handle_connecting(node, now),
             Event::Connected { node } => self.handle_connected(node, now),
@@ -589,6 +593,7 @@ impl Engine {
                 out[first..].rotate_left(all_else - first);
             }
         }
+        spare
     }
 
     /// Takes `round_trip` for the round trip to a quorum, whatever is observed: for models, in which states

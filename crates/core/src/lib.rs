@@ -54,7 +54,6 @@ macro_rules! mutant {
 }
 
 pub mod acquire;
-mod again;
 pub mod command;
 mod courtesy;
 pub mod engine;
@@ -74,6 +73,7 @@ pub mod quorum;
 pub mod release;
 pub mod retry;
 mod round_trip;
+pub mod session;
 pub mod shown;
 pub mod supervisor;
 pub mod tick;
@@ -85,7 +85,6 @@ pub mod vote;
 pub mod wait;
 
 pub use crate::acquire::{NodeSaid, NodeStory, WhyNot};
-pub use crate::again::{Untold, may_ask_again};
 pub use crate::command::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding};
 pub use crate::engine::{
     Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket,
@@ -98,6 +97,7 @@ pub use crate::proof::{MarkerSeen, Proof};
 pub use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
 pub use crate::release::{NodeReleased, Outcome, ReleaseReport};
 pub use crate::retry::{Delay, POLL_CEILING, Retry};
+pub use crate::session::{Exchange, Form, Looks, Session};
 pub use crate::supervisor::Supervisor;
 pub use crate::tick::{Arrivals, Step, Tick};
 pub use crate::time::{BootTime, Reading};

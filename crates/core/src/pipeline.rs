@@ -57,15 +57,19 @@ pub struct NodePipeline {
     waiting: VecDeque<TicketedCommand>,
     /// The node is suspended, and nothing but releases waits: looked through once, not with every command.
     only_releases: bool,
+    /// Of the batches in flight, in the order of sending.
+    tickets: VecDeque<Ticket>,
     in_flight: VecDeque<InFlight>,
     /// The name of the first batch in flight, or of the next one.
     first: u64,
+    /// Empty; kept for their memory.
+    spare: Vec<Vec<(Ticket, Answer)>>,
 }
 
 /// A batch that was given away to be sent.
 #[derive(Clone, Debug)]
 struct InFlight {
-    tickets: Vec<Ticket>,
+    count: usize,
     /// `None`: it waits for a connection.
     sent: Option<Reading>,
     /// The engine has been told that it waits.
@@ -90,8 +94,10 @@ impl NodePipeline {
             batch_max: Self::BATCH_MAX,
             waiting: VecDeque::new(),
             only_releases: false,
+            tickets: VecDeque::new(),
             in_flight: VecDeque::new(),
             first: 0,
+            spare: Vec::new(),
         }
     }
 
@@ -123,14 +129,15 @@ impl NodePipeline {
         }
     }
 
-    /// The next batch, if one is to be sent. Only one batch at a time waits for a connection: of several, any
-    /// could be sent first, and a release must not overtake its acquire.
+    /// The next batch, if one is to be sent; its commands are added to `commands`. Only one batch at a time waits
+    /// for a connection: of several, any could be sent first, and a release must not overtake its acquire.
     pub fn next_batch(
         &mut self,
         state: &NodeState,
         now: Reading,
+        commands: &mut Vec<Command>,
         told: &mut Vec<Event>,
-    ) -> Option<(BatchId, Vec<Command>)> {
+    ) -> Option<BatchId> {
         if self.waiting.is_empty() {
             return None;
         }
@@ -153,14 +160,13 @@ impl NodePipeline {
             return None;
         }
         let count = self.waiting.len().min(self.batch_max);
-        let (mut tickets, mut commands) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (ticket, command) in self.waiting.drain(..count) {
-            tickets.push(ticket);
+            self.tickets.push_back(ticket);
             commands.push(command);
         }
         let id = BatchId(self.first + self.in_flight.len() as u64);
-        self.in_flight.push_back(InFlight { tickets, sent: None, announced: false, outcome: None });
-        Some((id, commands))
+        self.in_flight.push_back(InFlight { count, sent: None, announced: false, outcome: None });
+        Some(id)
     }
 
     /// Whether something waits.
@@ -196,18 +202,19 @@ impl NodePipeline {
     pub fn answered(
         &mut self,
         id: BatchId,
-        mut answers: Vec<Answer>,
+        answers: &mut Vec<Answer>,
         proof: Proof,
         now: Reading,
         told: &mut Vec<Event>,
     ) {
+        let is_first = id.0 == self.first;
         let Some(batch) = self.batch(id) else { return };
-        if answers.len() != batch.tickets.len() {
-            let failed = Answer::Failed(Failure::new(FailureKind::Protocol));
-            answers = alloc::vec![failed; batch.tickets.len()];
+        if answers.len() != batch.count {
+            answers.clear();
+            answers.resize(batch.count, Answer::Failed(Failure::new(FailureKind::Protocol)));
         }
-        for answer in &mut answers {
-            match (&answer, batch.sent) {
+        for answer in &mut *answers {
+            match (&*answer, batch.sent) {
                 (Answer::Failed(failure), Some(_)) if failure.kind().is_about_reach() => {
                     let failure = failure.clone();
                     let is_unsent = mutant!(BrokenIsUnsent);
@@ -220,21 +227,31 @@ impl NodePipeline {
                 (_, None) => *answer = Answer::Failed(Failure::new(FailureKind::Protocol)),
             }
         }
-        batch.outcome = Some((answers, proof));
-        self.tell(now, told);
+        if !is_first {
+            batch.outcome = Some((mem::take(answers), proof));
+            return;
+        }
+        self.tell(answers, proof, now, told);
+        while let Some(batch) = self.in_flight.front_mut()
+            && let Some((mut answers, proof)) = batch.outcome.take()
+        {
+            self.tell(&mut answers, proof, now, told);
+        }
     }
 
     /// The batch has failed as a whole.
     pub fn failed(&mut self, id: BatchId, failure: &Failure, now: Reading, told: &mut Vec<Event>) {
-        let count = self.tickets(id).len();
-        let answers = alloc::vec![Answer::Failed(failure.clone()); count];
-        self.answered(id, answers, Proof::Vouched, now, told);
+        let count = self.tickets(id).count();
+        let mut answers = alloc::vec![Answer::Failed(failure.clone()); count];
+        self.answered(id, &mut answers, Proof::Vouched, now, told);
     }
 
     /// What the commands of a batch belong to.
-    pub fn tickets(&self, id: BatchId) -> &[Ticket] {
+    pub fn tickets(&self, id: BatchId) -> impl Iterator<Item = Ticket> {
         let place = usize::try_from(id.0.wrapping_sub(self.first)).unwrap_or(usize::MAX);
-        self.in_flight.get(place).map_or(&[], |batch| &batch.tickets)
+        let before = self.in_flight.iter().take(place).map(|batch| batch.count).sum();
+        let count = self.in_flight.get(place).map_or(0, |batch| batch.count);
+        self.tickets.iter().skip(before).take(count).copied()
     }
 
     fn batch(&mut self, id: BatchId) -> Option<&mut InFlight> {
@@ -242,27 +259,34 @@ impl NodePipeline {
         self.in_flight.get_mut(place).filter(|batch| batch.outcome.is_none())
     }
 
-    /// Tells what was answered, as far as everything before it was.
-    fn tell(&mut self, now: Reading, told: &mut Vec<Event>) {
-        while self.in_flight.front().is_some_and(|batch| batch.outcome.is_some()) {
-            let Some(InFlight { tickets, sent, outcome: Some((mut answers, proof)), .. }) =
-                self.in_flight.pop_front()
-            else {
-                return;
-            };
-            self.first += 1;
-            let sent = if mutant!(TimedByAnswer) { now } else { sent.unwrap_or(now) };
-            if mutant!(AnswersMixed) {
-                answers.reverse();
-            }
-            // With room for all from the start: collecting would make some of the tickets' first.
-            let mut both = Vec::with_capacity(tickets.len());
-            both.extend(tickets.into_iter().zip(answers));
-            let event = Event::Answered { node: self.node, sent, proof, answers: both };
-            match mutant!(AnswersOutOfOrder) {
-                true => told.insert(0, event),
-                false => told.push(event),
-            }
+    /// Tells the answers to the first batch in flight.
+    fn tell(
+        &mut self,
+        answers: &mut Vec<Answer>,
+        proof: Proof,
+        now: Reading,
+        told: &mut Vec<Event>,
+    ) {
+        let Some(InFlight { count, sent, .. }) = self.in_flight.pop_front() else { return };
+        self.first += 1;
+        let sent = if mutant!(TimedByAnswer) { now } else { sent.unwrap_or(now) };
+        if mutant!(AnswersMixed) {
+            answers.reverse();
+        }
+        let mut both = self.spare.pop().unwrap_or_default();
+        both.extend(self.tickets.drain(..count).zip(answers.drain(..)));
+        let event = Event::Answered { node: self.node, sent, proof, answers: both };
+        match mutant!(AnswersOutOfOrder) {
+            true => told.insert(0, event),
+            false => told.push(event),
+        }
+    }
+
+    /// Takes back what came with [`Event::Answered`], for its memory.
+    pub fn reuse(&mut self, mut answers: Vec<(Ticket, Answer)>) {
+        if self.spare.len() < Self::IN_FLIGHT_MAX {
+            answers.clear();
+            self.spare.push(answers);
         }
     }
 
@@ -332,10 +356,11 @@ mod tests {
         }
 
         fn give(&mut self) {
-            while let Some((id, commands)) =
-                self.pipeline.next_batch(&self.state, NOW, &mut self.told)
+            let mut commands = Vec::new();
+            while let Some(id) =
+                self.pipeline.next_batch(&self.state, NOW, &mut commands, &mut self.told)
             {
-                self.next.push((id, commands.iter().map(number).collect()));
+                self.next.push((id, commands.drain(..).map(|it| number(&it)).collect()));
             }
         }
 
@@ -351,7 +376,8 @@ mod tests {
 
         fn answer(&mut self, batch: usize, answers: Vec<Answer>) {
             let id = self.next[batch].0;
-            self.pipeline.answered(id, answers, Proof::Vouched, NOW, &mut self.told);
+            let mut answers = answers;
+            self.pipeline.answered(id, &mut answers, Proof::Vouched, NOW, &mut self.told);
             self.give();
         }
 

@@ -75,6 +75,11 @@ impl Value {
         &self.0
     }
 
+    /// Whether this is that very value, and not only equal to it.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Reads the owner's description out of a stored value, if it was written by this library.
     ///
     /// `None` for a value of another library, `Some("")` for one of ours without a description.

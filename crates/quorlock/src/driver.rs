@@ -31,7 +31,8 @@ use crate::client::{Common, NodeStanding};
 use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held};
 use crate::node::line::Line;
-use crate::node::{BoxFuture, Inbox, Key, Node};
+use crate::node::ready::Ready;
+use crate::node::{BoxFuture, Encoder, Inbox, Key, Node};
 
 /// What callers and guards ask of the driver.
 #[derive(Debug)]
@@ -146,7 +147,9 @@ pub(crate) struct Driver {
     inbox: Inbox,
     /// The ways to the nodes; `None` for one whose node has panicked.
     lines: Vec<Option<Line>>,
+    ready: Ready,
     outbox: Vec<Vec<TicketedCommand>>,
+    encoder: Encoder,
     /// Empty but while an event is handled; kept for its memory.
     effects: Vec<Effect>,
     entropy: Entropy,
@@ -215,9 +218,9 @@ impl Driver {
         for (id, node) in quorum.node_ids().zip(nodes) {
             let news = inbox.news(id).with_marker(marker.clone()).registering(writes);
             let news = news.lasting(rules.lasting.contains(id));
-            let background = node.background(news);
-            backgrounds.push(AssertUnwindSafe(background).catch_unwind());
-            lines.push(Some(Line::new(id, node.clone(), clock)));
+            let line = Line::new(id, node, clock);
+            backgrounds.push(AssertUnwindSafe(line.background(news)).catch_unwind());
+            lines.push(Some(line));
         }
         Self {
             engine: Engine::guarded(quorum, rules),
@@ -227,8 +230,10 @@ impl Driver {
             common,
             inbox,
             outbox: lines.iter().map(|_| Vec::new()).collect(),
+            encoder: Encoder::default(),
             effects: Vec::new(),
             entropy: Entropy::default(),
+            ready: Ready::new(lines.len()),
             lines,
             backgrounds,
             figures,
@@ -293,20 +298,21 @@ impl Driver {
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let Arrivals { answered, asked, .. } = arrivals;
-        // What has arrived goes up, what is to be sent goes down, in one turn.
         self.poll_backgrounds(cx);
-        for line in &mut self.lines {
-            if let Some(working) = line {
+        let woken = self.ready.take(cx);
+        for (place, line) in self.lines.iter_mut().enumerate() {
+            let is_woken = woken & (1 << place) != 0;
+            if let Some(working) = line.as_mut().filter(|line| is_woken || line.is_changed()) {
+                let cx = &mut self.ready.context(place);
                 // A node that panics takes no other down with it, and no client: its votes are out,
                 // and the engine's time-outs see to the rest.
-                let poll = AssertUnwindSafe(|| working.poll(cx, answered));
+                let poll = AssertUnwindSafe(|| working.poll(cx, &mut self.encoder, answered));
                 if catch_unwind(poll).is_err() {
                     tracing::error!("a node panicked; it is not used any more");
                     *line = None;
                 }
             }
         }
-        self.poll_backgrounds(cx);
         self.inbox.take(cx, answered);
         let nobody_is_left =
             matches!(self.asks.poll_recv_many(cx, asked, ASKS_MAX), Poll::Ready(0));
@@ -381,7 +387,10 @@ impl Driver {
             Event::Answered { node, .. } => Some(*node),
             _ => None,
         };
-        self.engine.handle(event, now, &mut self.entropy, &mut effects);
+        let spare = self.engine.handle(event, now, &mut self.entropy, &mut effects);
+        if let Some(line) = answered.and_then(|node| self.lines[node.index()].as_mut()) {
+            line.reuse(spare);
+        }
         if let Some((node, round_trip)) =
             answered.and_then(|node| Some((node, self.engine.round_trip(node)?)))
         {
@@ -506,11 +515,17 @@ impl Driver {
                 let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
                 self.figures.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
                 match &mut self.lines[place] {
-                    Some(line) => line.take(orders, now, told),
+                    Some(line) => {
+                        line.take(orders, now, &mut self.encoder, told);
+                        if line.sends_when_polled() {
+                            self.ready.note(place);
+                        }
+                    }
                     None => orders.clear(),
                 }
             }
         }
+        self.encoder.forget();
         self.figures.locks_held.store(self.held.len(), Ordering::Relaxed);
         self.figures.calls_waiting.store(self.engine.calls_waiting(), Ordering::Relaxed);
         self.figures.releases_owed.store(self.engine.releases_owed(), Ordering::Relaxed);

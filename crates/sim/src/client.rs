@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use quorlock_core::supervisor::Activity;
 use quorlock_core::{
-    Answer, Arrivals, BatchId, Engine, Event, LockId, NodeId, NodePipeline, Proof, Reading,
-    Supervisor, Tick, Ticket, TicketedCommand, Untold,
+    Arrivals, BatchId, Engine, Event, Exchange, LockId, NodeId, NodePipeline, Reading, Session,
+    Supervisor, Tick, Ticket, TicketedCommand,
 };
 
 use crate::network::ConnectionId;
@@ -77,12 +77,8 @@ pub(crate) struct Line {
     pub(crate) outbox: Vec<TicketedCommand>,
     /// Batches in flight that have not been answered.
     pub(crate) unanswered: BTreeMap<BatchId, Batch>,
-    /// Batches of which some commands are asked again: what is known of their answers, and which those are.
-    pub(crate) asking: BTreeMap<BatchId, (Vec<Answer>, Proof, Vec<usize>)>,
-    /// How many parcels have been sent.
-    pub(crate) parcels: u64,
-    /// Scripts that the node has forgotten and has not been told since.
-    pub(crate) untold: Untold,
+    /// What is asked beside commands on the present connection, and in which form they are sent.
+    pub(crate) session: Session,
     /// Batches that have failed with their connections; kept by mistake only.
     pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
     /// When the node last gave a sign of life, or was first asked after a pause.
@@ -92,9 +88,8 @@ pub(crate) struct Line {
     /// The supervisor's next look: its number, and when it is.
     pub(crate) looks: u64,
     pub(crate) look_at: Time,
-    /// The connections there have been, and whether the node has said on this one what it is.
+    /// The connections there have been.
     pub(crate) epoch: u64,
-    pub(crate) greeted: bool,
     /// The attempt to connect that is under way.
     pub(crate) dial: Option<u64>,
     pub(crate) dials: u64,
@@ -102,10 +97,10 @@ pub(crate) struct Line {
 
 /// Commands that travel together.
 #[derive(Debug)]
-pub(crate) enum Batch {
-    /// For a connection.
-    Waiting(Vec<TicketedCommand>),
-    Sent(ConnectionId, Reading),
+pub(crate) struct Batch {
+    pub(crate) exchange: Exchange,
+    /// On which connection, and when; `None`: it waits for one.
+    pub(crate) sent: Option<(ConnectionId, Reading)>,
 }
 
 impl Client {
@@ -147,16 +142,13 @@ impl Line {
             pipeline: NodePipeline::new(node).with_batch_max(plan.batch_max),
             outbox: Vec::new(),
             unanswered: BTreeMap::new(),
-            asking: BTreeMap::new(),
-            parcels: 0,
-            untold: Untold::default(),
+            session: Session::default(),
             given_up: BTreeMap::new(),
             heard_at: 0,
             is_probed: false,
             looks: 0,
             look_at: Time::MAX,
             epoch: 0,
-            greeted: false,
             dial: None,
             dials: 0,
         }
@@ -168,6 +160,6 @@ impl Line {
 
     /// Something is awaited on the present connection.
     pub(crate) fn awaits(&self) -> bool {
-        self.is_probed || self.unanswered.values().any(|batch| matches!(batch, Batch::Sent(..)))
+        self.is_probed || self.unanswered.values().any(|batch| batch.sent.is_some())
     }
 }

@@ -89,8 +89,6 @@ pub(crate) struct Parcel {
     /// `None`: it is a probe.
     pub(crate) batch: Option<BatchId>,
     pub(crate) orders: Vec<TicketedCommand>,
-    /// Which of the parcels on its connection it is.
-    pub(crate) number: u64,
     /// Scripts are sent whole, and not by their names.
     pub(crate) whole: bool,
     /// What else the node is to say, if anything.

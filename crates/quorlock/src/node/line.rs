@@ -1,20 +1,96 @@
 //! The line to a node: carries out what the node's pipeline says.
 //!
-//! [`NodePipeline`] decides which commands travel together, when, and in which order their answers are told.
-//! The line polls the futures of the batches, and tells the pipeline what came of them.
+//! [`NodePipeline`] decides which commands travel together, when, and in which order their answers are told. To a
+//! server of ours a line is [`Direct`]. To any other node it is [`Adapted`], which gives it the batches, polls their
+//! futures, and tells the pipeline what came of them.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesOrdered, Stream};
-use quorlock_core::{BatchId, Event, NodeId, NodePipeline, Reading, TicketedCommand};
+use quorlock_core::{
+    Answer, BatchId, Event, NodeId, NodePipeline, Reading, Ticket, TicketedCommand,
+};
 
-use super::{Answers, Batch, BoxFuture, Node, Stamp};
+use super::{Answers, Batch, BoxFuture, Direct, Encoder, News, Node, Stamp};
 use crate::clock::Clock;
 
 /// The way to one node.
-pub(crate) struct Line {
+pub(crate) enum Line {
+    Direct(Direct),
+    Adapted(Adapted),
+}
+
+impl Line {
+    pub(crate) fn new(id: NodeId, node: &Arc<dyn Node>, clock: Clock) -> Self {
+        match node.as_redis() {
+            Some(server) => Self::Direct(Direct::new(id, server, clock)),
+            None => Self::Adapted(Adapted::new(id, node.clone(), clock)),
+        }
+    }
+
+    /// What the node does in the background; to be polled before the line.
+    pub(crate) fn background(&self, news: News) -> BoxFuture<()> {
+        match self {
+            Self::Direct(line) => line.background(news),
+            Self::Adapted(line) => line.node.background(news),
+        }
+    }
+
+    /// Takes commands for the node; `now` was read before they were made. They are sent now, or when the line is
+    /// polled. Adds to `events` what the engine is to be told.
+    pub(crate) fn take(
+        &mut self,
+        commands: &mut Vec<TicketedCommand>,
+        now: Reading,
+        encoder: &mut Encoder,
+        events: &mut Vec<Event>,
+    ) {
+        match self {
+            Self::Direct(line) => line.take(commands, now, encoder, events),
+            Self::Adapted(line) => line.take(commands, now, events),
+        }
+    }
+
+    /// It is to be polled although nobody has woken it.
+    pub(crate) fn is_changed(&self) -> bool {
+        match self {
+            Self::Direct(line) => line.is_changed(),
+            Self::Adapted(_) => false,
+        }
+    }
+
+    /// It is to be polled after commands were given to it.
+    pub(crate) fn sends_when_polled(&self) -> bool {
+        matches!(self, Self::Adapted(_))
+    }
+
+    /// Sends what waits and takes in what has been answered. Adds to `events` what the engine is to
+    /// be told; wakes the task when there is more.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        encoder: &mut Encoder,
+        events: &mut Vec<Event>,
+    ) {
+        match self {
+            Self::Direct(line) => line.poll(cx, encoder, events),
+            Self::Adapted(line) => line.poll(cx, events),
+        }
+    }
+
+    /// Takes back what came with answers, for its memory.
+    pub(crate) fn reuse(&mut self, answers: Vec<(Ticket, Answer)>) {
+        match self {
+            Self::Direct(line) => line.reuse(answers),
+            Self::Adapted(line) => line.pipeline.reuse(answers),
+        }
+    }
+}
+
+/// The way to a node of whatever kind.
+pub(crate) struct Adapted {
     node: Arc<dyn Node>,
     clock: Clock,
     pipeline: NodePipeline,
@@ -26,35 +102,30 @@ pub(crate) struct Line {
     now: Reading,
 }
 
-impl Line {
-    pub(crate) fn new(id: NodeId, node: Arc<dyn Node>, clock: Clock) -> Self {
+impl Adapted {
+    fn new(id: NodeId, node: Arc<dyn Node>, clock: Clock) -> Self {
         let (pipeline, in_flight) = (NodePipeline::new(id), FuturesOrdered::new());
         Self { node, clock, pipeline, in_flight, unsent: None, now: clock.now() }
     }
 
     /// Takes commands for the node; they are sent when the line is polled. Adds to `events` what the engine
     /// is to be told.
-    pub(crate) fn take(
-        &mut self,
-        commands: &mut Vec<TicketedCommand>,
-        now: Reading,
-        events: &mut Vec<Event>,
-    ) {
+    fn take(&mut self, commands: &mut Vec<TicketedCommand>, now: Reading, events: &mut Vec<Event>) {
         self.now = now;
         self.pipeline.push(commands, &self.node.state(), now, events);
     }
 
     /// Sends what waits and takes in what has been answered. Adds to `events` what the engine is to
     /// be told; wakes the task when there is more.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
+    fn poll(&mut self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
         loop {
             while let Poll::Ready(Some((batch, answered))) =
                 Pin::new(&mut self.in_flight).poll_next(cx)
             {
                 self.note_sent(events);
                 self.unsent.take_if(|(unsent, _)| *unsent == batch);
-                let Answers { answers, proof } = answered;
-                self.pipeline.answered(batch, answers, proof, self.now, events);
+                let Answers { mut answers, proof } = answered;
+                self.pipeline.answered(batch, &mut answers, proof, self.now, events);
             }
             self.note_sent(events);
             if !self.start(events) {
@@ -73,8 +144,9 @@ impl Line {
         if !self.pipeline.has_waiting() {
             return false;
         }
-        let next = self.pipeline.next_batch(&self.node.state(), self.now, events);
-        let Some((batch, commands)) = next else { return false };
+        let mut commands = Vec::new();
+        let next = self.pipeline.next_batch(&self.node.state(), self.now, &mut commands, events);
+        let Some(batch) = next else { return false };
         let stamp = Arc::new(Stamp::new(self.clock));
         let answers = self.node.execute(Batch { commands, stamp: stamp.clone() });
         self.unsent = Some((batch, stamp));
@@ -95,9 +167,7 @@ impl Line {
 mod tests {
     use std::sync::{Mutex, MutexGuard};
 
-    use quorlock_core::{
-        Answer, Command, Event, Failure, FailureKind, LockId, Ticket, Token, Value, Verb,
-    };
+    use quorlock_core::{Command, Event, Failure, FailureKind, LockId, Ticket, Token, Value, Verb};
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
     use tokio::sync::oneshot;
 
@@ -177,7 +247,7 @@ mod tests {
 
     /// What the driver does with a line.
     async fn run(
-        mut line: Line,
+        mut line: Adapted,
         mut orders: UnboundedReceiver<Vec<TicketedCommand>>,
         events: UnboundedSender<Event>,
     ) {
@@ -209,7 +279,7 @@ mod tests {
             let node = Told::default();
             let ((line, orders), (sender, events)) = (unbounded_channel(), unbounded_channel());
             let (id, to) = (NodeId::new(0), Arc::new(node.clone()));
-            let way = Line::new(id, to, Clock::Tokio);
+            let way = Adapted::new(id, to, Clock::Tokio);
             tokio::spawn(run(way, orders, sender));
             Self { node, line, events }
         }
@@ -293,7 +363,7 @@ mod tests {
     #[tokio::test]
     async fn a_batch_that_another_thread_sends_is_noticed() {
         let node = Arc::new(Elsewhere::default());
-        let mut line = Line::new(NodeId::new(0), node.clone(), Clock::Tokio);
+        let mut line = Adapted::new(NodeId::new(0), node.clone(), Clock::Tokio);
         let mut told = Vec::new();
         line.take(&mut vec![acquire(1)], Clock::Tokio.now(), &mut told);
         let mut sender = None;

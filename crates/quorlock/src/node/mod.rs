@@ -10,6 +10,7 @@ pub mod conformance;
 pub(crate) mod line;
 mod memory;
 mod news;
+pub(crate) mod ready;
 mod redis;
 
 use std::fmt;
@@ -27,6 +28,7 @@ pub use self::news::News;
 pub use self::redis::RedisNode;
 #[cfg(fuzzing)]
 pub(crate) use self::redis::fuzzing;
+pub(crate) use self::redis::{Direct, Encoder};
 pub(crate) use self::redis::{Do, Exam, Reply};
 pub use quorlock_core::{
     Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, NodeState,
@@ -106,6 +108,13 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     fn background(&self, news: News) -> BoxFuture<()> {
         let _ = news;
         Box::pin(std::future::pending())
+    }
+
+    /// The node itself, if it is a [`RedisNode`]: then the client sends its commands without a future for each batch.
+    /// Of no use to other implementations, also not to those around a `RedisNode`.
+    #[doc(hidden)]
+    fn as_redis(&self) -> Option<&RedisNode> {
+        None
     }
 }
 

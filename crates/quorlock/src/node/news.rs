@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Waker};
+use std::task::Context;
 
+use futures_util::task::AtomicWaker;
 use quorlock_core::{Event, NodeId};
 
 use super::Key;
@@ -80,14 +82,9 @@ impl News {
     fn tell(&self, tell: impl FnOnce(&mut Said)) {
         // The client is gone, and with it who would care.
         let Some(shared) = self.shared.upgrade() else { return };
-        let waker = {
-            let inner = &mut *shared.lock();
-            tell(&mut inner.nodes[self.node.index()]);
-            inner.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        tell(&mut shared.lock()[self.node.index()]);
+        shared.is_news.store(true, Ordering::Release);
+        shared.task.wake();
     }
 }
 
@@ -102,12 +99,11 @@ impl fmt::Debug for News {
 pub(crate) struct Inbox(Arc<Shared>);
 
 #[derive(Debug)]
-struct Shared(Mutex<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    nodes: Vec<Said>,
-    waker: Option<Waker>,
+struct Shared {
+    nodes: Mutex<Vec<Said>>,
+    /// Something has been said since the driver last looked.
+    is_news: AtomicBool,
+    task: AtomicWaker,
 }
 
 /// What one node has said.
@@ -121,7 +117,8 @@ struct Said {
 impl Inbox {
     pub(crate) fn new(nodes: usize) -> Self {
         let nodes = (0..nodes).map(|_| Said::default()).collect();
-        Self(Arc::new(Shared(Mutex::new(Inner { nodes, waker: None }))))
+        let (is_news, task) = (AtomicBool::new(false), AtomicWaker::new());
+        Self(Arc::new(Shared { nodes: Mutex::new(nodes), is_news, task }))
     }
 
     /// By which this node speaks.
@@ -138,24 +135,24 @@ impl Inbox {
     /// Takes out what has been said: one event for each node that has. Wakes the task when there is
     /// more.
     pub(crate) fn take(&self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
-        let inner = &mut *self.0.lock();
-        for (node, said) in inner.nodes.iter_mut().enumerate() {
+        self.0.task.register(cx.waker());
+        if !self.0.is_news.swap(false, Ordering::Acquire) {
+            return;
+        }
+        for (node, said) in self.0.lock().iter_mut().enumerate() {
             let Said { all, keys, .. } = std::mem::take(said);
             if all || !keys.is_empty() {
                 let keys = (!all).then(|| keys.into_iter().collect());
                 events.push(Event::Pushed { node: NodeId::new(node), keys });
             }
         }
-        if !inner.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            inner.waker = Some(cx.waker().clone());
-        }
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Said>> {
         // Nothing is left half done by a panic that anything here would trip over.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -186,7 +183,7 @@ mod tests {
 
     fn taken(inbox: &Inbox) -> Vec<Event> {
         let mut events = Vec::new();
-        inbox.take(&mut Context::from_waker(Waker::noop()), &mut events);
+        inbox.take(&mut Context::from_waker(std::task::Waker::noop()), &mut events);
         events
     }
 
@@ -222,8 +219,8 @@ mod tests {
         let inbox = Inbox::new(1);
         let news = inbox.news(NodeId::new(0));
         let kept = || {
-            let inner = inbox.0.lock();
-            (inner.nodes[0].keys.len(), inner.nodes[0].bytes)
+            let nodes = inbox.0.lock();
+            (nodes[0].keys.len(), nodes[0].bytes)
         };
         for number in 0..100_000 {
             news.changed(vec![key(number)]);

@@ -8,8 +8,8 @@
 
 use quorlock_core::supervisor::Task;
 use quorlock_core::{
-    Answer, Arrivals, BatchId, Command, Event, Failure, FailureKind, Key, NodeId, NodeState, Proof,
-    RestartGuard, TicketedCommand, Untold, may_ask_again,
+    Answer, Arrivals, BatchId, Event, Exchange, Failure, FailureKind, Form, Key, NodeId, NodeState,
+    Proof, RestartGuard, Session, Ticket, TicketedCommand,
 };
 
 use super::nodes::Script;
@@ -40,11 +40,11 @@ impl World {
         loop {
             let Client { lines, arrivals: Arrivals { answered, .. }, .. } =
                 &mut self.clients[client];
-            let line = &mut lines[node];
-            let next = line.pipeline.next_batch(line.supervisor.state(), now, answered);
-            let Some((id, commands)) = next else { break };
-            let tickets = line.pipeline.tickets(id).iter().copied();
-            line.unanswered.insert(id, Batch::Waiting(tickets.zip(commands).collect()));
+            let (line, mut commands) = (&mut lines[node], Vec::new());
+            let state = line.supervisor.state();
+            let next = line.pipeline.next_batch(state, now, &mut commands, answered);
+            let Some(id) = next else { break };
+            line.unanswered.insert(id, Batch { exchange: Exchange::new(commands), sent: None });
             self.send_batch(client, node);
         }
         let Client { lines, arrivals: Arrivals { answered, .. }, .. } = &mut self.clients[client];
@@ -60,7 +60,6 @@ impl World {
 
     /// Reads the clock, and sends the batch that has not been sent yet.
     fn send_batch(&mut self, client: ClientId, node: NodeIndex) {
-        let mode = self.guard_of(client);
         let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
         let (line, reading) = (&mut lines[node], machine.read(self.now));
@@ -68,24 +67,37 @@ impl World {
         if !line.awaits() {
             line.heard_at = self.now;
         }
-        let Some(mut last) = line.unanswered.last_entry() else { return };
-        let id = *last.key();
-        let Batch::Waiting(orders) = last.get_mut() else { return };
-        let orders = std::mem::take(orders);
-        last.insert(Batch::Sent(wire, reading));
+        let Some((id, batch)) = line.unanswered.iter_mut().next_back() else { return };
+        if batch.sent.is_some() {
+            return;
+        }
+        let id = *id;
+        batch.sent = Some((wire, reading));
         line.pipeline.sent(id, reading, answered);
-        let looks = (mode != RestartGuard::Off).then(|| {
-            let greets = |(_, command): &TicketedCommand| matches!(command, Command::Greet);
-            let info = !std::mem::replace(&mut line.greeted, true) || orders.iter().any(greets);
-            let votes = orders.iter().any(|(_, command)| command.is_about_votes());
-            Looks { epoch: line.epoch, info, marker: info || votes }
-        });
         self.plan_look(client, node);
         self.wake_if_told(client);
-        let commands: Vec<Command> = orders.iter().map(|(_, command)| command.clone()).collect();
-        let whole = self.clients[client].lines[node].untold.is_told_with(&commands);
-        let batch = Some(id);
-        self.send(Parcel { wire, batch, orders, number: 0, whole, looks, duplicate: false });
+        self.send_exchange(client, node, id);
+    }
+
+    /// Sends what of a batch is to be sent, for the first time or again.
+    fn send_exchange(&mut self, client: ClientId, node: NodeIndex, id: BatchId) {
+        let Line { unanswered, pipeline, session, epoch, .. } =
+            &mut self.clients[client].lines[node];
+        let Some(Batch { exchange, sent: Some((wire, _)) }) = unanswered.get_mut(&id) else {
+            return;
+        };
+        session.send(exchange);
+        let tickets: Vec<Ticket> = pipeline.tickets(id).collect();
+        let places = match exchange.is_again() {
+            true => exchange.places().to_vec(),
+            false => (0..tickets.len()).collect(),
+        };
+        let tickets = places.into_iter().map(|place| tickets[place]);
+        let (orders, wire) = (tickets.zip(exchange.to_send().cloned()).collect(), *wire);
+        let (whole, asked) = (exchange.form() == Form::Text, exchange.looks());
+        let looks = Looks { epoch: *epoch, info: asked.info, marker: asked.marker };
+        let looks = (self.guard_of(client) != RestartGuard::Off).then_some(looks);
+        self.send(Parcel { wire, batch: Some(id), orders, whole, looks, duplicate: false });
     }
 
     fn send(&mut self, parcel: Parcel) {
@@ -94,48 +106,35 @@ impl World {
         for (ticket, command) in &parcel.orders {
             self.note(&Fact::Sent { client, node, ticket: *ticket, command });
         }
-        let line = &mut self.clients[client].lines[node];
-        line.parcels += 1;
-        let parcel = Parcel { number: line.parcels, ..parcel };
         // The clock was read; until the first byte leaves, the process may stand still.
         let arrival = self.network.arrival(parcel.wire, Direction::There, self.now);
         self.plan_at(arrival, Happening::Request(Box::new(parcel)));
     }
 
-    /// As `RedisNode::run`: commands whose scripts the node did not know are asked again, unless it is too late for
-    /// that. Returns the batch's answers when there are no others to wait for.
-    fn ask_again(&mut self, id: BatchId, reply: Reply) -> Option<(Vec<Answer>, Proof)> {
-        let Reply { parcel, mut answers, mut proof, unknown } = reply;
+    /// A batch, or part of it, has been answered. Returns its answers when there are no others to wait for.
+    fn conclude(&mut self, id: BatchId, reply: Reply) -> Option<(Vec<Answer>, Proof)> {
+        let Reply { parcel, answers, proof, unknown } = reply;
         let (client, node) =
             (self.network.wires[parcel.wire].client, self.network.wires[parcel.wire].node);
         let line = &mut self.clients[client].lines[node];
-        if let Some((first, seen, places)) = line.asking.remove(&id) {
-            let later = std::mem::replace(&mut answers, first);
-            places.into_iter().zip(later).for_each(|(place, answer)| answers[place] = answer);
-            proof = seen.and_later(proof);
+        let Batch { exchange, .. } = line.unanswered.get_mut(&id)?;
+        for (place, answer) in answers.into_iter().enumerate() {
+            exchange.hear(if unknown.contains(&place) { Err(Form::Text) } else { Ok(answer) });
         }
-        let commands: Vec<Command> = parcel.orders.iter().map(|(_, it)| it.clone()).collect();
-        let has_moved_on = line.parcels != parcel.number;
-        let (places, late): (Vec<usize>, Vec<usize>) =
-            unknown.into_iter().partition(|place| may_ask_again(&commands, *place, has_moved_on));
-        for place in late {
-            line.untold.note(&commands[place]);
-            self.counts.add(Count::AskedTooLate);
-        }
-        if places.is_empty() {
-            return Some((answers, proof));
+        let again = line.session.conclude(exchange, proof);
+        let asked_again = if again { exchange.places().len() } else { 0 };
+        (0..asked_again).for_each(|_| self.counts.add(Count::AskedAgain));
+        (asked_again..unknown.len()).for_each(|_| self.counts.add(Count::AskedTooLate));
+        if !again {
+            let (answers, proof) = exchange.take();
+            return Some((std::mem::take(answers), proof));
         }
         for (place, (ticket, _)) in parcel.orders.iter().enumerate() {
-            if !places.contains(&place) {
+            if !unknown.contains(&place) {
                 self.note(&Fact::Arrived { client, node, ticket: *ticket });
             }
         }
-        let orders: Vec<_> = places.iter().map(|place| parcel.orders[*place].clone()).collect();
-        let looks = parcel.looks.map(|looks| Looks { info: false, ..looks });
-        places.iter().for_each(|_| self.counts.add(Count::AskedAgain));
-        let line = &mut self.clients[client].lines[node];
-        line.asking.insert(id, (answers, proof, places));
-        self.send(Parcel { orders, whole: true, looks, ..parcel });
+        self.send_exchange(client, node, id);
         None
     }
 
@@ -155,9 +154,9 @@ impl World {
         if line.wire == Some(wire) {
             line.supervisor.heard();
         }
-        let (answers, proof) = match &late {
+        let (mut answers, proof) = match &late {
             Some(_) => (reply.answers, reply.proof),
-            None => match self.ask_again(id, reply) {
+            None => match self.conclude(id, reply) {
                 Some(answered) => answered,
                 None => return self.send_waiting(client, node),
             },
@@ -168,11 +167,11 @@ impl World {
         let mut arrived = Vec::new();
         if let Some((sent, tickets)) = late {
             arrived.clone_from(&tickets);
-            let answers = tickets.into_iter().zip(answers).collect();
+            let answers = tickets.into_iter().zip(answers.drain(..)).collect();
             answered.push(Event::Answered { node: NodeId::new(node), sent, proof, answers });
         } else if line.unanswered.remove(&id).is_some() {
-            arrived.extend_from_slice(line.pipeline.tickets(id));
-            line.pipeline.answered(id, answers, proof, machine.read(self.now), answered);
+            arrived.extend(line.pipeline.tickets(id));
+            line.pipeline.answered(id, &mut answers, proof, machine.read(self.now), answered);
         }
         for ticket in arrived {
             self.note(&Fact::Arrived { client, node, ticket });
@@ -202,29 +201,29 @@ impl World {
     ) {
         let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =
             &mut self.clients[client];
-        let Line { unanswered, asking, given_up, pipeline, .. } = &mut lines[node];
-        let now = machine.read(self.now);
-        unanswered.retain(|id, batch| {
-            let sent = match batch {
-                Batch::Waiting(_) => None,
-                Batch::Sent(wire, sent) => Some((*wire, *sent)),
-            };
+        let Line { unanswered, session, given_up, pipeline, .. } = &mut lines[node];
+        // Of the connection that there is now nothing is at stake.
+        let (now, session) = (machine.read(self.now), &mut session.clone());
+        unanswered.retain(|id, Batch { exchange, sent }| {
             if sent.map(|(wire, _)| wire) != wire {
                 return true;
             }
             if let Some((_, sent)) = sent.filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
-                given_up.insert(*id, (sent, pipeline.tickets(*id).to_vec()));
+                given_up.insert(*id, (sent, pipeline.tickets(*id).collect()));
             }
-            match asking.remove(id) {
-                // What was answered before some of it was asked again stays answered.
-                Some((mut answers, proof, places)) => {
-                    for place in places {
-                        answers[place] = Answer::Failed(failure.clone());
-                    }
-                    pipeline.answered(*id, answers, proof, now, answered);
+            if sent.is_none() {
+                pipeline.failed(*id, failure, now, answered);
+                return false;
+            }
+            // What was answered before some of it was asked again stays answered.
+            loop {
+                exchange.fail(failure);
+                if !session.conclude(exchange, Proof::Vouched) {
+                    break;
                 }
-                None => pipeline.failed(*id, failure, now, answered),
             }
+            let (answers, proof) = exchange.take();
+            pipeline.answered(*id, answers, proof, now, answered);
             false
         });
         self.wake_if_told(client);
@@ -308,8 +307,7 @@ impl World {
         (line.is_probed, line.heard_at) = (true, self.now);
         self.counts.add(Count::Probes);
         let (orders, looks) = (Vec::new(), None);
-        let probe =
-            Parcel { wire, batch: None, orders, number: 0, whole: false, looks, duplicate: false };
+        let probe = Parcel { wire, batch: None, orders, whole: false, looks, duplicate: false };
         let arrival = self.network.arrival(wire, Direction::There, self.now);
         self.plan_at(arrival, Happening::Request(Box::new(probe)));
     }
@@ -352,6 +350,7 @@ impl World {
     }
 
     fn connected(&mut self, client: ClientId, node: NodeIndex) {
+        let is_guarded = self.guard_of(client) != RestartGuard::Off;
         let line = &mut self.clients[client].lines[node];
         if !line.supervisor.connected(duration(self.now), line.activity()) {
             return self.supervise(client, node);
@@ -360,7 +359,7 @@ impl World {
         let wire = self.network.connect(client, node);
         line.wire = Some(wire);
         line.epoch += 1;
-        (line.greeted, line.untold) = (false, Untold::default());
+        line.session = Session::new(is_guarded);
         self.servers[node].known_scripts = Script::ALL.into();
         let line = &mut self.clients[client].lines[node];
         (line.heard_at, line.is_probed) = (self.now, false);

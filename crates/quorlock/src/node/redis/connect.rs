@@ -180,7 +180,7 @@ impl Greeting {
         let said = said.map_err(NotConnected::Because)?;
         let replies = tokio::select! {
             biased;
-            said = said => said.map_err(|_| closed())?.replies,
+            said = said => said.map_err(|_| closed())?,
             () = wire.run() => return Err(closed()),
         };
         let mut skills = Skills { watches: false, delete: None, sections: false };

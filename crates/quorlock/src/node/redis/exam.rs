@@ -76,7 +76,7 @@ impl Exam {
         let answered = async {
             tokio::select! {
                 biased;
-                said = said => said.map(|said| said.replies).map_err(|_| wire.why_closed()),
+                said = said => said.map_err(|_| wire.why_closed()),
                 () = wire.run() => Err(wire.why_closed()),
             }
         };

@@ -15,9 +15,12 @@
 //! ([`target`], [`tls`]), and [`supervise`] sees to it that there is one.
 
 mod connect;
+mod connection;
+mod direct;
 mod exam;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod parcel;
 mod proof;
 mod registration;
 mod resp;
@@ -31,25 +34,25 @@ mod wire;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorlock_core::info::Info;
 use quorlock_core::shown::{LINE_MAX, shown};
-use quorlock_core::{
-    Answer, Command, Failure, FailureKind, Key, Proof, Supervisor, Untold, may_ask_again,
-};
-use tokio::sync::watch;
+use quorlock_core::{Answer, Command, Failure, FailureKind, Session, Supervisor};
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use self::connect::{Dialer, NotConnected};
+use self::connection::Connection;
+pub(crate) use self::direct::Direct;
 pub(crate) use self::exam::Exam;
-use self::proof::Looks;
+pub(crate) use self::parcel::Encoder;
+use self::parcel::{Parcel, To};
 pub(crate) use self::registration::{Do, Registration};
 pub(crate) use self::resp::Reply;
 use self::scripts::Scripts;
-use self::speech::{Skills, Way, is_out_of_protocol, say, translate};
-use self::supervise::supervise;
+use self::speech::Skills;
+use self::supervise::{Reader, supervise};
 pub(super) use self::target::Target;
 #[cfg(feature = "tls")]
 use self::tls::Encryption;
@@ -90,49 +93,6 @@ struct Link {
     state: NodeState,
     /// What commands go out on.
     connection: Option<Arc<Connection>>,
-}
-
-/// One connection: an epoch.
-struct Connection {
-    epoch: u64,
-    wire: Wire,
-    skills: Skills,
-    /// Under which key its marker is, if it has to prove itself.
-    marker: Option<Key>,
-    /// Which database it is in, and whether that is to be written if nobody has.
-    registration: Option<(Registration, Do)>,
-    /// The operator says that it forgets nothing when it stops, and it is asked whether that can be.
-    is_lasting: bool,
-    /// How many pipelines have been sent. All are sent by one task, the client's.
-    pipelines: AtomicU64,
-    /// What it did not know, and has not been told since.
-    untold: Mutex<Untold>,
-}
-
-/// What came of a pipeline.
-struct Said {
-    answers: Vec<Answer>,
-    /// Which commands must be asked again, and in which way.
-    unclear: Vec<(usize, Way)>,
-    /// `None`: no replies came.
-    seen: Option<Proof>,
-    /// Which of the connection's pipelines it was.
-    number: u64,
-}
-
-impl Connection {
-    fn untold(&self) -> MutexGuard<'_, Untold> {
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What must be asked beside these commands.
-    fn looks_for(&self, commands: &[Command]) -> Looks {
-        let is_first = self.pipelines.load(Ordering::Relaxed) == 0;
-        match self.marker {
-            Some(_) => Looks::for_batch(is_first, self.is_lasting, commands),
-            None => Looks { info: false, settings: false, marker: false },
-        }
-    }
 }
 
 impl RedisNode {
@@ -204,7 +164,11 @@ impl Node for RedisNode {
     }
 
     fn background(&self, news: News) -> BoxFuture<()> {
-        Box::pin(supervise(self.shared.clone(), news))
+        Box::pin(supervise(self.shared.clone(), news, Reader::Supervisor))
+    }
+
+    fn as_redis(&self) -> Option<&RedisNode> {
+        Some(self)
     }
 }
 
@@ -221,13 +185,19 @@ impl fmt::Debug for RedisNode {
 impl Link {
     /// The connection, or why there is none; `None` while that is open.
     fn settled(&self) -> Option<Result<Arc<Connection>, Failure>> {
-        if let NodeState::Down(failure) = &self.state {
+        Self::settle(&self.state, self.connection.as_ref())
+    }
+
+    fn settle(
+        state: &NodeState,
+        connection: Option<&Arc<Connection>>,
+    ) -> Option<Result<Arc<Connection>, Failure>> {
+        if let NodeState::Down(failure) = state {
             return Some(Err(failure.clone()));
         }
         // A connection that has broken a moment ago, and whose supervisor has not noticed yet, is as
         // good as one being made: what is not given to it is not lost with it.
-        let connection = self.connection.as_ref().filter(|it| !it.wire.is_closed());
-        connection.cloned().map(Ok)
+        connection.filter(|it| !it.wire.is_closed()).cloned().map(Ok)
     }
 }
 
@@ -243,147 +213,30 @@ impl Shared {
         settled.unwrap_or_else(|| Err(Failure::unsent(FailureKind::Unreachable)))
     }
 
-    /// Sends the commands as one pipeline and translates the answers. A few need another: where the
-    /// server did not know the script (a definite no: it has not run, so this is no repetition), or
-    /// did not say what was there instead of our key.
-    async fn run(&self, connection: &Connection, commands: Vec<Command>) -> Answers {
-        let way = match connection.untold().is_told_with(&commands) {
-            true => Way::Text,
-            false => connection.skills.way(),
-        };
-        let Said { mut answers, mut unclear, mut seen, mut number } =
-            self.pipeline(connection, &commands, way).await;
-        for way in [Way::Sha, Way::Text] {
-            if unclear.is_empty() {
+    /// Sends commands, and waits for their answers; some may have to be asked again.
+    async fn run(&self, connection: &Connection, mut commands: Vec<Command>) -> Answers {
+        let count = commands.len();
+        let mut parcel: Box<Parcel> = Box::default();
+        parcel.renew(&mut commands);
+        loop {
+            let (done, back) = oneshot::channel();
+            parcel = match connection.send(self, parcel, To::Task(done), &mut Encoder::default()) {
+                Err(unsent) => unsent,
+                Ok(()) => match back.await {
+                    Ok(parcel) => parcel,
+                    // A wire that is closed gives back what it has.
+                    Err(_) => {
+                        let failed = Answer::Failed(connection.wire.why_closed());
+                        return vec![failed; count].into();
+                    }
+                },
+            };
+            if !connection.conclude(self, &mut parcel) {
                 break;
             }
-            let asked = unclear.iter().filter(|(_, other)| *other == way);
-            let has_moved_on = connection.pipelines.load(Ordering::Relaxed) != number;
-            let (late, places): (Vec<usize>, Vec<usize>) = asked
-                .map(|(place, _)| *place)
-                .partition(|&place| !may_ask_again(&commands, place, has_moved_on));
-            for place in late {
-                let why = "NOSCRIPT, and it is too late to ask again";
-                let failure = Failure::unsent(FailureKind::Rejected).with_detail(why);
-                answers[place] = Answer::Failed(failure);
-                connection.untold().note(&commands[place]);
-            }
-            if !places.is_empty() {
-                let again: Vec<Command> = places.iter().map(|&i| commands[i].clone()).collect();
-                let said = self.pipeline(connection, &again, way).await;
-                for (&place, given) in places.iter().zip(said.answers) {
-                    answers[place] = match given {
-                        // It is known that it was not ours, if not what it was.
-                        Answer::Failed(_) if way == Way::Sha => Answer::NotOurs,
-                        given => given,
-                    };
-                }
-                unclear.extend(said.unclear.into_iter().map(|(i, way)| (places[i], way)));
-                if said.number == number + 1 {
-                    number = said.number;
-                }
-                // A later look that came to nothing says nothing of what was answered before it.
-                seen = seen.map(|seen| seen.and_later(said.seen.unwrap_or_default()));
-            }
         }
-        match seen {
-            Some(proof) if connection.marker.is_some() && !mutant!(NothingProved) => {
-                Answers { answers, proof }
-            }
-            // Nobody looks; or there is nothing but failures.
-            _ => answers.into(),
-        }
-    }
-
-    /// One round trip. What it leaves unclear counts as failed until it has been asked again; in
-    /// which way to do so is told beside.
-    async fn pipeline(&self, connection: &Connection, commands: &[Command], way: Way) -> Said {
-        let looks = connection.looks_for(commands);
-        let number = connection.pipelines.fetch_add(1, Ordering::Relaxed) + 1;
-        let failed = |failure: Failure| Said {
-            answers: vec![Answer::Failed(failure); commands.len()],
-            unclear: Vec::new(),
-            seen: None,
-            number,
-        };
-        let Skills { watches, sections, .. } = connection.skills;
-        if watches {
-            let watched =
-                commands.iter().filter(|command| matches!(command, Command::Watch { .. }));
-            let count = watched.count();
-            if count > 0 {
-                connection.wire.expect_pushes(count);
-            }
-        }
-        let said = connection.wire.send(|out| {
-            let registration = connection.registration.as_ref();
-            let mut count = looks.say_before(sections, registration, out);
-            for command in commands {
-                count += say(command, way, watches, &self.scripts, out);
-            }
-            let marker = connection.marker.as_ref();
-            count + marker.map_or(0, |marker| looks.say_behind(marker, out))
-        });
-        let said = match said {
-            Ok(said) => said.await,
-            Err(unsent) => return failed(unsent),
-        };
-        let Ok(wire::Said { replies, flushes }) = said else {
-            return failed(connection.wire.why_closed());
-        };
-        // What came in one piece with something out of step cannot be told from it (S22).
-        if let Some(failure) = connection.wire.why_out_of_step() {
-            return failed(failure);
-        }
-        self.resume(connection);
-        let mut replies = replies.into_iter();
-        let before = looks.take_before(&mut replies);
-        if looks.settings && number == 1 {
-            self.contradict(before.as_ref());
-        }
-        let registration = connection.registration.as_ref().filter(|_| looks.info);
-        let registered = registration.and_then(|(it, _)| Some(it.judge(&replies.next()?)));
-        let behind = looks.marker.then(|| replies.next_back()).flatten();
-        let seen = proof::read(before, behind, registered, connection.epoch, flushes);
-        let (mut answers, mut unclear) = (Vec::with_capacity(commands.len()), Vec::new());
-        let mut in_step = true;
-        for command in commands {
-            answers.push(match translate(command, way, watches, &mut replies) {
-                Ok(answer) => {
-                    in_step &= !is_out_of_protocol(&answer);
-                    answer
-                }
-                Err(way) => {
-                    unclear.push((answers.len(), way));
-                    Answer::Failed(Failure::new(FailureKind::Protocol))
-                }
-            });
-        }
-        match seen {
-            Some(seen) if in_step => Said { answers, unclear, seen: Some(seen), number },
-            // Out of step somewhere: which of the other replies fit their commands cannot be told
-            // either, so none of them counts (S22).
-            _ => {
-                let failure =
-                    Failure::new(FailureKind::Protocol).with_detail("its answers do not fit");
-                connection.wire.close(failure.clone());
-                failed(failure)
-            }
-        }
-    }
-
-    /// Tells the operator, once for each connection, if the server itself says that it forgets.
-    fn contradict(&self, info: Option<&Reply>) {
-        let Some(Reply::Bytes(info)) = info else { return };
-        let setting =
-            Info::parse(&String::from_utf8_lossy(info)).ok().and_then(|info| info.forgets_by());
-        if let Some(setting) = setting {
-            tracing::warn!(
-                "node {}: declared to forget nothing when it stops (lasting), but it has {setting}: it waits \
-                 after a restart as others do",
-                self.name
-            );
-        }
+        let (answers, proof) = parcel.exchange.take();
+        Answers { answers: std::mem::take(answers), proof }
     }
 
     /// The server gave a sign of life: a suspended connection is as good as before. The supervisor sees that with
@@ -418,8 +271,7 @@ impl Shared {
                 Some((registration, what))
             }),
             is_lasting: news.is_lasting(),
-            pipelines: AtomicU64::new(0),
-            untold: Mutex::default(),
+            session: Mutex::new(Session::new(news.marker().is_some())),
         }))
     }
 

@@ -3,40 +3,49 @@
 
 use std::sync::Arc;
 
-use quorlock_core::{Command, Failure, FailureKind, Key, MarkerSeen, Proof, info};
+use quorlock_core::{Failure, FailureKind, Key, Looks, MarkerSeen, Proof, info};
 
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
 use super::speech::rejected;
 
 /// What is asked beside the commands of a batch.
-#[derive(Clone, Copy)]
-pub(super) struct Looks {
-    pub(super) info: bool,
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
+    looks: Looks,
     /// What of its settings says whether it forgets anything when it stops: asked with `INFO`.
-    pub(super) settings: bool,
-    pub(super) marker: bool,
+    settings: bool,
+    /// Which database has the locks: asked with `INFO`.
+    registration: bool,
+    /// So many replies come before those to the commands.
+    pub(super) before: usize,
 }
 
-/// See [`Looks::settings`]. Servers before 7.0 are asked for one at a time.
+/// See [`Beside::settings`]. Servers before 7.0 are asked for one at a time.
 const SETTINGS: [&str; 2] = ["appendfsync", "no-appendfsync-on-rewrite"];
 
-impl Looks {
-    /// What must be asked with these commands.
-    pub(super) fn for_batch(is_first: bool, is_lasting: bool, commands: &[Command]) -> Self {
-        let info = is_first || commands.contains(&Command::Greet);
-        let marker = info || commands.iter().any(Command::is_about_votes);
-        Self { info, settings: info && is_lasting, marker }
+impl Beside {
+    /// What must be asked, for these looks, on a connection like this.
+    pub(super) fn new(looks: Looks, is_lasting: bool, has_registration: bool) -> Self {
+        let (settings, registration) = (looks.info && is_lasting, looks.info && has_registration);
+        let settings_count = if settings { SETTINGS.len() } else { 0 };
+        let before = usize::from(looks.info) + settings_count + usize::from(registration);
+        Self { looks, settings, registration, before }
     }
 
-    /// Said before all commands; returns the number of replies.
+    /// What is asked behind the commands: one reply, or none.
+    pub(super) fn behind(self) -> usize {
+        self.looks.marker.into()
+    }
+
+    /// Said before all commands.
     pub(super) fn say_before(
         self,
         sections: bool,
         registration: Option<&(Registration, Do)>,
         out: &mut Vec<u8>,
-    ) -> usize {
-        if self.info {
+    ) {
+        if self.looks.info {
             let asked: &[&str] = if sections { &info::SECTIONS } else { &[] };
             resp::start(out, 1 + asked.len());
             resp::word(out, b"INFO");
@@ -47,26 +56,24 @@ impl Looks {
                 resp::write(out, &[b"CONFIG", b"GET", setting.as_bytes()]);
             }
         }
-        let registration = registration.filter(|_| self.info);
-        if let Some((registration, what)) = registration {
+        if let Some((registration, what)) = registration.filter(|_| self.registration) {
             resp::write(out, &registration.ask(*what).each_ref().map(|word| word.as_bytes()));
         }
-        usize::from(self.info) + self.count_settings() + usize::from(registration.is_some())
-    }
-
-    fn count_settings(self) -> usize {
-        if self.settings { SETTINGS.len() } else { 0 }
     }
 
     /// Takes the replies to what was said before all commands: what `INFO` says, and behind it the settings
-    /// in the same form. A user who may not ask for them is not told, and nothing contradicts the operator.
-    pub(super) fn take_before(self, replies: &mut impl Iterator<Item = Reply>) -> Option<Reply> {
-        if !self.info {
-            return None;
+    /// in the same form; and which database has the locks. A user who may not ask for the settings is not told, and
+    /// nothing contradicts the operator.
+    pub(super) fn take_before(
+        self,
+        replies: &mut impl Iterator<Item = Reply>,
+    ) -> (Option<Reply>, Option<Reply>) {
+        if !self.looks.info {
+            return (None, None);
         }
         let info = replies.next();
         let mut settings = String::new();
-        for reply in replies.take(self.count_settings()) {
+        for reply in replies.take(if self.settings { SETTINGS.len() } else { 0 }) {
             if let Reply::List(parts) = reply
                 && let [Reply::Bytes(name), Reply::Bytes(value)] = &*parts
             {
@@ -74,21 +81,26 @@ impl Looks {
                 settings += &format!("\r\n{name}:{value}");
             }
         }
-        match info {
+        let info = match info {
             Some(Reply::Bytes(mut info)) => {
                 info.extend_from_slice(settings.as_bytes());
                 Some(Reply::Bytes(info))
             }
             other => other,
-        }
+        };
+        (info, replies.next().filter(|_| self.registration))
     }
 
-    /// Said behind all commands; returns the number of replies.
-    pub(super) fn say_behind(self, marker: &Key, out: &mut Vec<u8>) -> usize {
-        if self.marker {
+    /// The server was asked for its settings.
+    pub(super) fn asked_settings(self) -> bool {
+        self.settings
+    }
+
+    /// Said behind all commands.
+    pub(super) fn say_behind(self, marker: &Key, out: &mut Vec<u8>) {
+        if self.looks.marker {
             resp::write(out, &[b"GET", marker.as_bytes()]);
         }
-        self.marker.into()
     }
 }
 

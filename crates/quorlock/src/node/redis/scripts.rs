@@ -45,14 +45,14 @@ impl Script {
         Self { text, hash: sha1_smol::Sha1::from(text).hexdigest() }
     }
 
-    /// Says that it is to be executed; returns the number of replies, which is one.
+    /// Says that it is to be executed; it gets one reply.
     pub(super) fn call<const KEYS: usize, const ARGS: usize>(
         &self,
         way: Way,
         keys: [&[u8]; KEYS],
         args: [&[u8]; ARGS],
         out: &mut Vec<u8>,
-    ) -> usize {
+    ) {
         let (name, program) = match way {
             Way::Native(_) | Way::Sha => ("EVALSHA", &*self.hash),
             Way::Text => ("EVAL", self.text),
@@ -64,7 +64,6 @@ impl Script {
             resp::word(out, word);
         }
         keys.into_iter().chain(args).for_each(|word| resp::word(out, word));
-        1
     }
 }
 

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Counter, Failure, FailureKind, Holding, Key};
+use quorlock_core::{Answer, Command, Counter, Failure, FailureKind, Form, Holding, Key};
 
 use super::for_people;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
 /// How a compare-and-something is said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum Way {
     /// By a command of the server's own, where there is one; else by a script.
     Native(Delete),
     /// By a script that the server should know.
+    #[default]
     Sha,
     /// By a script that it did not know.
     Text,
@@ -40,8 +41,13 @@ pub(super) struct Skills {
 }
 
 impl Skills {
-    pub(super) fn way(self) -> Way {
-        self.delete.map_or(Way::Sha, Way::Native)
+    /// How commands are said in this form.
+    pub(super) fn way(self, form: Form) -> Way {
+        match form {
+            Form::Usual => self.delete.map_or(Way::Sha, Way::Native),
+            Form::Script => Way::Sha,
+            Form::Text => Way::Text,
+        }
     }
 
     /// Reads the answer to [`ASK_SKILLS`].
@@ -59,14 +65,39 @@ impl Skills {
 /// Which of the commands does the server have that compare and delete?
 pub(super) const ASK_SKILLS: [&str; 4] = ["COMMAND", "INFO", "DELIFEQ", "DELEX"];
 
-/// Says a command; returns how many replies it gets.
+/// How many replies a command gets. `watches`: the server can push.
+pub(super) const fn replies_to(command: &Command, watches: bool) -> usize {
+    match command {
+        Command::Watch { .. } if watches => 3,
+        Command::Inspect { .. } | Command::Watch { .. } => 2,
+        Command::Acquire { .. }
+        | Command::AcquireFenced { .. }
+        | Command::Extend { .. }
+        | Command::ExtendFenced { .. }
+        | Command::HealFenced { .. }
+        | Command::Raise { .. }
+        | Command::Release { .. }
+        | Command::Adopt { .. }
+        | Command::Mark { .. } => 1,
+        // What the first asks for is said beside the commands: see `proof`. The others are commands of a later core:
+        // answered as out of protocol, since nothing is sent.
+        _ => 0,
+    }
+}
+
+/// How many of these ask to be told when a key changes.
+pub(super) fn count_watches<'a>(commands: impl Iterator<Item = &'a Command>) -> usize {
+    commands.filter(|command| matches!(command, Command::Watch { .. })).count()
+}
+
+/// Says a command.
 pub(super) fn say(
     command: &Command,
     way: Way,
     watches: bool,
     scripts: &Scripts,
     out: &mut Vec<u8>,
-) -> usize {
+) {
     let mut digits = [itoa::Buffer::new(); 3];
     let [first, second, third] = &mut digits;
     match command {
@@ -74,7 +105,6 @@ pub(super) fn say(
             let ttl = first.format(*ttl_ms).as_bytes();
             let words = [b"SET", key.as_bytes(), value.as_bytes(), b"NX", b"PX", ttl];
             resp::write(out, &words);
-            1
         }
         Command::Extend { key, value, ttl_ms } => {
             let ttl = first.format(*ttl_ms).as_bytes();
@@ -111,15 +141,14 @@ pub(super) fn say(
             match way {
                 Way::Native(Delete::IfEq) => resp::write(out, &[b"DELIFEQ", key, value]),
                 Way::Native(Delete::Ex) => resp::write(out, &[b"DELEX", key, b"IFEQ", value]),
-                Way::Sha | Way::Text => return scripts.release.call(way, [key], [value], out),
+                Way::Sha | Way::Text => scripts.release.call(way, [key], [value], out),
             }
-            1
         }
         // CACHING is about the one command that follows it, so nothing may come in between: the
         // three are one command of ours, and go together.
         Command::Watch { key } if watches => {
             resp::write(out, &[b"CLIENT", b"CACHING", b"YES"]);
-            1 + look(key, out)
+            look(key, out);
         }
         Command::Inspect { key } | Command::Watch { key } => look(key, out),
         // The next two are rare: servers need not know them.
@@ -142,26 +171,22 @@ pub(super) fn say(
                 }
             }
         }
-        // What it asks for is said beside the commands: see `proof`.
-        Command::Greet => 0,
-        // A command of a later core: answered as out of protocol, since nothing is sent.
-        _ => 0,
+        _ => {}
     }
 }
 
-fn look(key: &Key, out: &mut Vec<u8>) -> usize {
+fn look(key: &Key, out: &mut Vec<u8>) {
     resp::write(out, &[b"GET", key.as_bytes()]);
     resp::write(out, &[b"PTTL", key.as_bytes()]);
-    2
 }
 
-/// Reads one command's replies. An error says in which way to ask instead.
+/// Reads one command's replies. An error says in which form to ask instead.
 pub(super) fn translate(
     command: &Command,
     way: Way,
     watches: bool,
     replies: &mut impl Iterator<Item = Reply>,
-) -> Result<Answer, Way> {
+) -> Result<Answer, Form> {
     let mut next = || replies.next().unwrap_or(Reply::Nil);
     Ok(match command {
         Command::Acquire { .. } => match next() {
@@ -192,7 +217,7 @@ pub(super) fn translate(
         Command::Release { tell, .. } => match (next(), way) {
             (Reply::Int(1), _) => Answer::Deleted,
             // Absent or another's: only the script tells which. It finds nothing of ours to delete.
-            (Reply::Int(0), Way::Native(_)) if *tell => return Err(Way::Sha),
+            (Reply::Int(0), Way::Native(_)) if *tell => return Err(Form::Script),
             (Reply::Int(0), Way::Native(_)) => Answer::NotOurs,
             (Reply::Error(error), Way::Native(_)) if code(&error) == "WRONGTYPE" => Answer::Other,
             (other, _) => return absent_or_other(other, way),
@@ -223,7 +248,7 @@ pub(super) fn translate(
     })
 }
 
-fn absent_or_other(reply: Reply, way: Way) -> Result<Answer, Way> {
+fn absent_or_other(reply: Reply, way: Way) -> Result<Answer, Form> {
     match reply {
         Reply::Int(-1) => Ok(Answer::Absent),
         Reply::Int(0) => Ok(Answer::Other),
@@ -232,9 +257,9 @@ fn absent_or_other(reply: Reply, way: Way) -> Result<Answer, Way> {
 }
 
 /// No answer: because the script was not known, or in another way.
-fn no_script(reply: Reply, way: Way, judge: fn(&str) -> Failure) -> Result<Answer, Way> {
+fn no_script(reply: Reply, way: Way, judge: fn(&str) -> Failure) -> Result<Answer, Form> {
     match reply {
-        Reply::Error(error) if code(&error) == "NOSCRIPT" && way != Way::Text => Err(Way::Text),
+        Reply::Error(error) if code(&error) == "NOSCRIPT" && way != Way::Text => Err(Form::Text),
         Reply::Error(error) => Ok(Answer::Failed(judge(&error))),
         _ => Ok(out_of_protocol()),
     }

@@ -14,7 +14,16 @@ use crate::node::News;
 type Made = Result<Arc<Connection>, Failure>;
 type Making<'a> = Pin<Box<dyn Future<Output = Made> + Send + 'a>>;
 
-pub(super) async fn supervise(shared: Arc<Shared>, news: News) {
+/// Who reads what the server says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// The line that commands come from.
+    Line,
+    /// Nobody else.
+    Supervisor,
+}
+
+pub(super) async fn supervise(shared: Arc<Shared>, news: News, reader: Reader) {
     let started = Instant::now();
     let mut supervisor = Supervisor::new(shared.silence);
     let mut watched: Option<Watched> = None;
@@ -29,10 +38,15 @@ pub(super) async fn supervise(shared: Arc<Shared>, news: News) {
         shared.publish(supervisor.state(), watched.as_ref());
         let current = activity(watched.as_ref(), started);
         let next = supervisor.next_look(now, current).map(|next| started + next);
-        let idle = watched.as_ref().filter(|_| !current.is_awaited);
+        let is_suspended = matches!(supervisor.state(), NodeState::Suspended(_));
+        let sign = match &watched {
+            Some(Watched(connection)) if !current.is_awaited => Sign::Busy(connection),
+            Some(Watched(connection)) if is_suspended => Sign::Heard(connection),
+            _ => Sign::Nothing,
+        };
         tokio::select! {
             biased;
-            failure = broken(watched.as_ref()) => {
+            failure = broken(watched.as_ref(), reader) => {
                 let epoch = watched.take().map(|it| it.0.epoch);
                 making = None;
                 tracing::debug!(node = shared.name, epoch, %failure, "disconnected");
@@ -60,7 +74,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, news: News) {
                     }
                 }
             }
-            () = due(next, idle) => {}
+            () = due(next, sign) => {}
         }
     }
 }
@@ -78,10 +92,13 @@ fn activity(watched: Option<&Watched>, started: Instant) -> Activity {
     watched.map(|it| it.0.wire.activity(started)).unwrap_or_default()
 }
 
-/// Reads what comes, until the connection is gone; says why it is.
-async fn broken(watched: Option<&Watched>) -> Failure {
+/// Waits until the connection is gone; says why it is.
+async fn broken(watched: Option<&Watched>, reader: Reader) -> Failure {
     let Some(Watched(connection)) = watched else { return pending().await };
-    connection.wire.run().await;
+    match reader {
+        Reader::Line => connection.wire.closed().await,
+        Reader::Supervisor => connection.wire.run().await,
+    }
     connection.wire.why_closed()
 }
 
@@ -92,23 +109,34 @@ async fn made(making: &mut Option<Making<'_>>) -> Made {
     }
 }
 
-/// Returns at that time, or when the first reply is awaited.
-async fn due(next: Option<Instant>, idle: Option<&Watched>) {
+/// What there is to be seen before the time for the next look has come.
+#[derive(Clone, Copy)]
+enum Sign<'a> {
+    /// The first reply is awaited.
+    Busy(&'a Connection),
+    /// The server that was silent for too long says something.
+    Heard(&'a Connection),
+    Nothing,
+}
+
+/// Returns at that time, or when this is to be seen.
+async fn due(next: Option<Instant>, sign: Sign<'_>) {
     let time = async {
         match next {
             Some(next) => sleep_until(next).await,
             None => pending().await,
         }
     };
-    let busy = async {
-        match idle {
-            Some(Watched(connection)) => connection.wire.busy().await,
-            None => pending().await,
+    let seen = async {
+        match sign {
+            Sign::Busy(connection) => connection.wire.busy().await,
+            Sign::Heard(connection) => connection.wire.heard().await,
+            Sign::Nothing => pending().await,
         }
     };
     tokio::select! {
         biased;
-        () = busy => {}
+        () = seen => {}
         () = time => {}
     }
 }

@@ -1,8 +1,7 @@
 //! The wire to a server: a socket, what is to be written to it, and who waits for what it says.
 //!
 //! Commands are written where they come up, in the task that has made them, and their replies are
-//! read by [`Wire::run`], which lives in the same task: so a command changes no task and no thread on
-//! its way to the socket and back. Replies belong to the commands in the order of sending. A reply
+//! read in the same task: so a command changes no task and no thread on its way to the socket and back. Replies belong to the commands in the order of sending. A reply
 //! that nobody waits for, or that is none, means that the stream is out of step, and so would be all
 //! that follows (S22): the wire is closed, and what waited for a reply is told that it got none.
 //!
@@ -18,12 +17,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use quorlock_core::supervisor::Activity;
-use quorlock_core::{Failure, FailureKind};
+use quorlock_core::{BatchId, Failure, FailureKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::for_people;
+use super::parcel::{Parcel, To};
 use super::resp::{self, Found, Reply};
 use crate::node::{Key, News};
 
@@ -49,8 +49,10 @@ const REPLY_KEPT: usize = 4096;
 pub(super) struct Wire {
     inner: Mutex<Inner>,
     closed: AtomicBool,
-    /// Something is awaited again.
-    busy: Notify,
+    /// What [`Wire::busy`] and [`Wire::heard`] wait for.
+    stir: Notify,
+    /// Wakes who waits for the wire to be closed.
+    close: Notify,
 }
 
 struct Inner {
@@ -67,6 +69,8 @@ struct Inner {
     /// So many bytes that come next are the rest of a long value.
     surplus: usize,
     awaited: VecDeque<Awaited>,
+    /// Parcels whose replies have come, or will not, for the line that has sent them.
+    delivered: Vec<(BatchId, Box<Parcel>)>,
     /// So many bytes were ever to be sent.
     said: u64,
     /// How often the server has said that all of its data are gone, or others.
@@ -79,8 +83,9 @@ struct Inner {
     reader: Waker,
     /// When the server last gave a sign of life, or was first asked after a pause.
     alive_at: Instant,
-    /// Somebody waits to be told by [`Wire::busy`].
-    idle: bool,
+    /// Somebody waits to be told when something is awaited again, or when the server next says anything.
+    tell_busy: bool,
+    tell_heard: bool,
     /// Why the wire was closed.
     failure: Option<Failure>,
     last_words: Option<String>,
@@ -88,24 +93,23 @@ struct Inner {
 
 /// Commands that were sent together, and what has been said to them so far.
 struct Awaited {
-    count: usize,
+    /// So many replies are still to come.
+    missing: usize,
     /// Of all that was ever said, their end.
     end: u64,
-    replies: Vec<Reply>,
-    /// How long they are, as far as they are kept.
+    /// How long the replies are, as far as they are kept.
     kept: usize,
     /// How often the server had said that its data are others, when the first reply came.
-    flushes: u64,
-    done: oneshot::Sender<Said>,
+    flushes: Option<u64>,
+    taker: Taker,
 }
 
-/// What was said to commands that were sent together.
-#[derive(Debug, Default)]
-pub(super) struct Said {
-    pub(super) replies: Vec<Reply>,
-    /// How often the server had said on this wire that all of its data are gone, or others: before the first
-    /// of the replies, and before the last.
-    pub(super) flushes: (u64, u64),
+/// Who takes the replies.
+enum Taker {
+    /// They are told all at once.
+    Whole { replies: Vec<Reply>, done: oneshot::Sender<Vec<Reply>> },
+    /// Each as it comes.
+    Parcel { parcel: Box<Parcel>, to: To },
 }
 
 impl Wire {
@@ -119,6 +123,7 @@ impl Wire {
             needed: 1,
             surplus: 0,
             awaited: VecDeque::new(),
+            delivered: Vec::new(),
             said: 0,
             flushes: 0,
             news,
@@ -126,11 +131,13 @@ impl Wire {
             pushes: 0,
             reader: Waker::noop().clone(),
             alive_at: Instant::now(),
-            idle: false,
+            tell_busy: false,
+            tell_heard: false,
             failure: None,
             last_words: None,
         };
-        Self { inner: Mutex::new(inner), closed: AtomicBool::new(false), busy: Notify::new() }
+        let (stir, close) = (Notify::new(), Notify::new());
+        Self { inner: Mutex::new(inner), closed: AtomicBool::new(false), stir, close }
     }
 
     /// Sends commands. `write` appends them to what is to be sent, and says how many replies they
@@ -139,29 +146,67 @@ impl Wire {
     pub(super) fn send(
         &self,
         write: impl FnOnce(&mut Vec<u8>) -> usize,
-    ) -> Result<oneshot::Receiver<Said>, Failure> {
+    ) -> Result<oneshot::Receiver<Vec<Reply>>, Failure> {
         let (done, replies) = oneshot::channel();
+        let mut count = 0;
+        let taker = Taker::Whole { replies: Vec::new(), done };
+        let write = |out: &mut Vec<u8>, _: &mut Taker| {
+            count = write(out);
+            count
+        };
+        match self.send_to(taker, write) {
+            Ok(()) => Ok(replies),
+            Err(_) => Err(Failure::unsent(FailureKind::Unreachable)),
+        }
+    }
+
+    /// Sends a batch; `write` as for [`send`](Self::send). It comes back to whom it says when all its replies have
+    /// come, or will not. Given back at once: the wire was closed before, and nothing has been sent.
+    pub(super) fn send_parcel(
+        &self,
+        parcel: Box<Parcel>,
+        to: To,
+        write: impl FnOnce(&mut Vec<u8>, &mut Parcel) -> usize,
+    ) -> Result<(), Box<Parcel>> {
+        let write = |out: &mut Vec<u8>, taker: &mut Taker| match taker {
+            Taker::Parcel { parcel, .. } => write(out, parcel),
+            Taker::Whole { .. } => 0,
+        };
+        match self.send_to(Taker::Parcel { parcel, to }, write) {
+            Ok(()) | Err(Taker::Whole { .. }) => Ok(()),
+            Err(Taker::Parcel { parcel, .. }) => Err(parcel),
+        }
+    }
+
+    fn send_to(
+        &self,
+        mut taker: Taker,
+        write: impl FnOnce(&mut Vec<u8>, &mut Taker) -> usize,
+    ) -> Result<(), Taker> {
         let result = {
             let inner = &mut *self.lock();
             if inner.socket.is_none() {
-                return Err(Failure::unsent(FailureKind::Unreachable));
+                return Err(taker);
             }
             let before = inner.out.len();
-            let count = write(&mut inner.out);
+            let missing = write(&mut inner.out, &mut taker);
             inner.said += (inner.out.len() - before) as u64;
-            if count == 0 {
+            let mut awaited = Awaited { missing, end: inner.said, kept: 0, flushes: None, taker };
+            if missing == 0 {
                 // Nothing was asked, and this is what is said to it.
-                let _ = done.send(Said::default());
-                return Ok(replies);
+                awaited.flushes = Some(inner.flushes);
+                inner.deliver(awaited);
+                return Ok(());
             }
             if inner.awaited.is_empty() {
                 inner.alive_at = Instant::now();
             }
-            let replies = Vec::with_capacity(count);
-            let end = inner.said;
-            inner.awaited.push_back(Awaited { count, end, replies, kept: 0, flushes: 0, done });
-            if std::mem::take(&mut inner.idle) {
-                self.busy.notify_one();
+            if let Taker::Whole { replies, .. } = &mut awaited.taker {
+                replies.reserve(missing);
+            }
+            inner.awaited.push_back(awaited);
+            if std::mem::take(&mut inner.tell_busy) {
+                self.stir.notify_one();
             }
             // Whatever cannot be written at once is written by who reads.
             let reader = inner.reader.clone();
@@ -170,7 +215,7 @@ impl Wire {
         if let Poll::Ready(Err(error)) = result {
             self.close(broken(&error));
         }
-        Ok(replies)
+        Ok(())
     }
 
     /// So many keys are watched now: each may be pushed once.
@@ -180,25 +225,67 @@ impl Wire {
 
     /// Reads, and writes what could not be written at once, until the wire is closed.
     pub(super) async fn run(&self) {
-        let failure = poll_fn(|cx| self.lock().poll(cx)).await;
-        self.close(failure);
+        poll_fn(|cx| self.poll(cx)).await;
+    }
+
+    /// Reads what there is, and writes what could not be written at once. Ready when the wire is closed.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let (polled, is_heard) = {
+            let inner = &mut *self.lock();
+            let alive_at = inner.alive_at;
+            let polled = inner.poll(cx);
+            (polled, inner.tell_heard && inner.alive_at != alive_at)
+        };
+        if is_heard {
+            self.lock().tell_heard = false;
+            self.stir.notify_one();
+        }
+        polled.map(|failure| self.close(failure))
+    }
+
+    /// The same, for the line, whose parcels are added to `delivered`: those whose replies have come, and if the wire
+    /// is closed, all. Their replies are to be believed only if it was not closed with
+    /// [`why_out_of_step`](Self::why_out_of_step).
+    pub(super) fn poll_parcels(
+        &self,
+        cx: &mut Context<'_>,
+        delivered: &mut Vec<(BatchId, Box<Parcel>)>,
+    ) {
+        if !self.is_closed() {
+            // Who keeps the server connected is told when it is closed.
+            let _: Poll<()> = self.poll(cx);
+        }
+        delivered.append(&mut self.lock().delivered);
+    }
+
+    /// Waits until the wire is closed, while another reads it.
+    pub(super) async fn closed(&self) {
+        while !self.is_closed() {
+            self.close.notified().await;
+        }
     }
 
     /// Nothing may be expected of this wire any more.
     pub(super) fn close(&self, failure: Failure) {
-        let (reader, awaited) = {
+        let reader = {
             let inner = &mut *self.lock();
             inner.socket = None;
             inner.failure.get_or_insert(failure);
             self.closed.store(true, Ordering::Release);
-            let said = inner.awaited.front().and_then(|awaited| awaited.replies.last());
-            if let Some(Reply::Error(error)) = said {
+            if let Some(Awaited { taker: Taker::Whole { replies, .. }, .. }) = inner.awaited.front()
+                && let Some(Reply::Error(error)) = replies.last()
+            {
                 inner.last_words = Some(error.clone());
             }
-            (inner.reader.clone(), std::mem::take(&mut inner.awaited))
+            // Whoever waits for replies that will not come wakes now, and so does who reads.
+            for awaited in std::mem::take(&mut inner.awaited) {
+                if let Taker::Parcel { parcel, to } = awaited.taker {
+                    inner.hand_back(parcel, to);
+                }
+            }
+            inner.reader.clone()
         };
-        // Whoever waits for replies that will not come wakes now, and so does who reads.
-        drop(awaited);
+        self.close.notify_one();
         reader.wake();
     }
 
@@ -232,13 +319,19 @@ impl Wire {
     /// Waits until a reply is awaited.
     pub(super) async fn busy(&self) {
         {
-            let mut inner = self.lock();
+            let inner = &mut *self.lock();
             if !inner.awaited.is_empty() {
                 return;
             }
-            inner.idle = true;
+            inner.tell_busy = true;
         }
-        self.busy.notified().await;
+        self.stir.notified().await;
+    }
+
+    /// Waits until the server says anything.
+    pub(super) async fn heard(&self) {
+        self.lock().tell_heard = true;
+        self.stir.notified().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -342,25 +435,46 @@ impl Inner {
             return Ok(());
         }
         let written = self.said - (self.out.len() - self.written) as u64;
-        let Some(mut awaited) = self.awaited.pop_front() else {
+        let Some(awaited) = self.awaited.front_mut() else {
             return Err(out_of_step("it answered what nobody had asked"));
         };
         let reply = awaited.cut(reply, length)?;
-        if awaited.replies.is_empty() {
-            awaited.flushes = self.flushes;
+        awaited.flushes.get_or_insert(self.flushes);
+        match &mut awaited.taker {
+            Taker::Whole { replies, .. } => replies.push(reply),
+            Taker::Parcel { parcel, .. } => parcel.take(reply),
         }
-        awaited.replies.push(reply);
-        if awaited.replies.len() < awaited.count {
-            self.awaited.push_front(awaited);
+        awaited.missing -= 1;
+        if awaited.missing > 0 {
             return Ok(());
         }
         if written < awaited.end {
             return Err(out_of_step("it answered before it could have read the question"));
         }
-        // Who waited may have gone.
-        let flushes = (awaited.flushes, self.flushes);
-        let _ = awaited.done.send(Said { replies: awaited.replies, flushes });
+        if let Some(awaited) = self.awaited.pop_front() {
+            self.deliver(awaited);
+        }
         Ok(())
+    }
+
+    /// All replies have come.
+    fn deliver(&mut self, awaited: Awaited) {
+        let flushes = (awaited.flushes.unwrap_or(self.flushes), self.flushes);
+        match awaited.taker {
+            // Who waited may have gone.
+            Taker::Whole { replies, done } => drop(done.send(replies)),
+            Taker::Parcel { mut parcel, to } => {
+                parcel.is_answered(flushes);
+                self.hand_back(parcel, to);
+            }
+        }
+    }
+
+    fn hand_back(&mut self, parcel: Box<Parcel>, to: To) {
+        match to {
+            To::Line(batch) => self.delivered.push((batch, parcel)),
+            To::Task(done) => drop(done.send(parcel)),
+        }
     }
 
     /// There must be room to read to, and for the whole of a reply of which there is a part.
@@ -526,9 +640,9 @@ mod tests {
         let talk = async {
             let twice = wire.send(|out| ping(out) + ping(out)).unwrap();
             let once = wire.send(ping).unwrap();
-            assert_eq!(twice.await.unwrap().replies, [Reply::Okay, Reply::Int(2)]);
-            assert_eq!(once.await.unwrap().replies, [Reply::Nil]);
-            let nothing = wire.send(|_| 0).unwrap().await.unwrap().replies;
+            assert_eq!(twice.await.unwrap(), [Reply::Okay, Reply::Int(2)]);
+            assert_eq!(once.await.unwrap(), [Reply::Nil]);
+            let nothing = wire.send(|_| 0).unwrap().await.unwrap();
             assert_eq!(nothing, [], "to nothing, nothing is said");
             assert_eq!(wire.silent_for(), None);
         };
@@ -555,11 +669,16 @@ mod tests {
     async fn replies_tell_how_often_the_data_were_replaced_before_them() {
         let (wire, mut server, inbox) = pair(1024);
         let talk = async {
-            let asked: Vec<_> =
-                (0..4).map(|_| wire.send(|out| ping(out) + ping(out)).unwrap()).collect();
+            let send = |_| {
+                let (done, back) = oneshot::channel();
+                let ping = |out: &mut Vec<u8>, _: &mut Parcel| ping(out) + ping(out);
+                let sent = wire.send_parcel(Box::default(), To::Task(done), ping);
+                assert!(sent.is_ok());
+                back
+            };
             let mut told = Vec::new();
-            for said in asked {
-                told.push(said.await.unwrap().flushes);
+            for back in (0..4).map(send).collect::<Vec<_>>() {
+                told.push(back.await.unwrap().flushes.unwrap());
             }
             assert_eq!(told, [(0, 0), (1, 1), (1, 2), (2, 2)]);
         };
@@ -618,7 +737,7 @@ mod tests {
         let (wire, mut server, _events) = pair(1 << 16);
         let size = 40 * BYTES_KEPT;
         let talk = async {
-            let replies = wire.send(|out| ping(out) + ping(out)).unwrap().await.unwrap().replies;
+            let replies = wire.send(|out| ping(out) + ping(out)).unwrap().await.unwrap();
             assert_eq!(replies, [Reply::Bytes(vec![b'x'; BYTES_KEPT]), Reply::Int(7)]);
             assert!(wire.lock().input.capacity() < 2 * BYTES_KEPT);
         };
@@ -686,7 +805,7 @@ mod tests {
         };
         let talk = async {
             let replies = wire.send(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
-            let replies = replies.await.unwrap().replies;
+            let replies = replies.await.unwrap();
             let length = |reply: &Reply| match reply {
                 Reply::Bytes(bytes) => bytes.capacity(),
                 other => panic!("{other:?}"),

@@ -1,0 +1,130 @@
+//! One connection to a server, an epoch: it sends parcels, and judges what comes back.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use quorlock_core::info::Info;
+use quorlock_core::{Failure, FailureKind, Key, Proof, Session};
+
+use super::Shared;
+use super::parcel::{Encoder, Parcel, To};
+use super::proof::{self, Beside};
+use super::registration::{Do, Registration};
+use super::resp::Reply;
+use super::speech::{Skills, count_watches};
+use super::wire::Wire;
+
+/// One connection: an epoch.
+pub(super) struct Connection {
+    pub(super) epoch: u64,
+    pub(super) wire: Wire,
+    pub(super) skills: Skills,
+    /// Under which key its marker is, if it has to prove itself.
+    pub(super) marker: Option<Key>,
+    /// Which database it is in, and whether that is to be written if nobody has.
+    pub(super) registration: Option<(Registration, Do)>,
+    /// The operator says that it forgets nothing when it stops, and it is asked whether that can be.
+    pub(super) is_lasting: bool,
+    /// What is asked beside commands, and in which form they are sent. All are sent by one task, the client's.
+    pub(super) session: Mutex<Session>,
+}
+
+impl Connection {
+    /// Sends a parcel's commands, for the first time or again. Given back at once: the connection was gone before.
+    /// In any case it is to be [concluded](Self::conclude) next.
+    pub(super) fn send(
+        &self,
+        shared: &Shared,
+        mut parcel: Box<Parcel>,
+        to: To,
+        encoder: &mut Encoder,
+    ) -> Result<(), Box<Parcel>> {
+        let is_first = {
+            let mut session = self.session();
+            let is_first = session.is_new();
+            session.send(&mut parcel.exchange);
+            is_first
+        };
+        let (looks, form) = (parcel.exchange.looks(), parcel.exchange.form());
+        let beside = Beside::new(looks, self.is_lasting, self.registration.is_some());
+        let Skills { watches, sections, .. } = self.skills;
+        parcel.prepare(self.skills.way(form), watches, beside);
+        parcel.is_first = is_first;
+        if watches {
+            let watched = count_watches(parcel.exchange.to_send());
+            if watched > 0 {
+                self.wire.expect_pushes(watched);
+            }
+        }
+        self.wire.send_parcel(parcel, to, |out, parcel| {
+            beside.say_before(sections, self.registration.as_ref(), out);
+            let replies = encoder.write(parcel, &shared.scripts, out);
+            if let Some(marker) = &self.marker {
+                beside.say_behind(marker, out);
+            }
+            beside.before + replies + beside.behind()
+        })
+    }
+
+    /// Judges what came back of a parcel. Returns whether it is to be sent once more.
+    pub(super) fn conclude(&self, shared: &Shared, parcel: &mut Parcel) -> bool {
+        let proof = match self.judge(shared, parcel) {
+            Ok(proof) => proof,
+            Err(failure) => {
+                parcel.exchange.fail(&failure);
+                Proof::Vouched
+            }
+        };
+        self.session().conclude(&mut parcel.exchange, proof)
+    }
+
+    /// What shows that the answers count. An error: they do not.
+    fn judge(&self, shared: &Shared, parcel: &mut Parcel) -> Result<Proof, Failure> {
+        let Some(flushes) = parcel.flushes else { return Err(self.wire.why_closed()) };
+        // What came in one piece with something out of step cannot be told from it (S22).
+        if let Some(failure) = self.wire.why_out_of_step() {
+            return Err(failure);
+        }
+        shared.resume(self);
+        let Parcel { beside, in_step, is_first, .. } = *parcel;
+        let (info, registered) = beside.take_before(&mut parcel.before.drain(..));
+        if beside.asked_settings() && is_first {
+            shared.contradict(info.as_ref());
+        }
+        let registered = registered.zip(self.registration.as_ref());
+        let registered = registered.map(|(reply, (registration, _))| registration.judge(&reply));
+        let seen = proof::read(info, parcel.behind.take(), registered, self.epoch, flushes);
+        match seen {
+            Some(proof) if in_step && self.marker.is_some() && !mutant!(NothingProved) => Ok(proof),
+            // Nobody looks.
+            Some(_) if in_step => Ok(Proof::Vouched),
+            // Out of step somewhere: which of the other replies fit their commands cannot be told
+            // either, so none of them counts (S22).
+            _ => {
+                let failure =
+                    Failure::new(FailureKind::Protocol).with_detail("its answers do not fit");
+                self.wire.close(failure.clone());
+                Err(failure)
+            }
+        }
+    }
+
+    fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Tells the operator, once for each connection, if the server itself says that it forgets.
+    fn contradict(&self, info: Option<&Reply>) {
+        let Some(Reply::Bytes(info)) = info else { return };
+        let setting =
+            Info::parse(&String::from_utf8_lossy(info)).ok().and_then(|info| info.forgets_by());
+        if let Some(setting) = setting {
+            tracing::warn!(
+                "node {}: declared to forget nothing when it stops (lasting), but it has {setting}: it waits \
+                 after a restart as others do",
+                self.name
+            );
+        }
+    }
+}

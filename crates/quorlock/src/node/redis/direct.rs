@@ -1,0 +1,200 @@
+//! The line to a server: from the node's pipeline to the wire and back, without a future for each batch.
+
+use std::sync::Arc;
+use std::task::Context;
+
+use quorlock_core::{
+    Answer, BatchId, Command, Event, Failure, NodeId, NodePipeline, NodeState, Reading, Ticket,
+    TicketedCommand,
+};
+use tokio::sync::watch;
+
+use super::connection::Connection;
+use super::parcel::{Encoder, Parcel, To};
+use super::supervise::{Reader, supervise};
+use super::{Link, RedisNode, Shared};
+use crate::clock::Clock;
+use crate::node::{BoxFuture, News};
+
+/// The way to one server, for the client that drives it.
+pub(crate) struct Direct {
+    shared: Arc<Shared>,
+    clock: Clock,
+    pipeline: NodePipeline,
+    link: watch::Receiver<Link>,
+    /// As the link says.
+    state: NodeState,
+    connection: Option<Arc<Connection>>,
+    /// Those before it whose parcels have not all come back.
+    former: Vec<Arc<Connection>>,
+    /// The batch that waits for a connection; there is one at most.
+    unsent: Option<(BatchId, Box<Parcel>)>,
+    /// When commands were taken last. What fails without being sent is told with this time, which counts for
+    /// nothing.
+    now: Reading,
+    /// Empty; kept for their memory.
+    commands: Vec<Command>,
+    parcels: Vec<Box<Parcel>>,
+    delivered: Vec<(BatchId, Box<Parcel>)>,
+}
+
+impl Direct {
+    pub(crate) fn new(id: NodeId, node: &RedisNode, clock: Clock) -> Self {
+        let mut link = node.shared.link.subscribe();
+        link.mark_changed();
+        Self {
+            shared: node.shared.clone(),
+            clock,
+            pipeline: NodePipeline::new(id),
+            link,
+            state: NodeState::Connecting,
+            connection: None,
+            former: Vec::new(),
+            unsent: None,
+            now: clock.now(),
+            commands: Vec::new(),
+            parcels: Vec::new(),
+            delivered: Vec::new(),
+        }
+    }
+
+    /// Keeps the server connected. To be polled by the task that polls the line, and before it.
+    pub(crate) fn background(&self, news: News) -> BoxFuture<()> {
+        Box::pin(supervise(self.shared.clone(), news, Reader::Line))
+    }
+
+    /// Takes commands for the server, and sends them if they need not wait; `now` was read before they were made.
+    pub(crate) fn take(
+        &mut self,
+        commands: &mut Vec<TicketedCommand>,
+        now: Reading,
+        encoder: &mut Encoder,
+        events: &mut Vec<Event>,
+    ) {
+        self.now = now;
+        self.look();
+        self.pipeline.push(commands, &self.state, now, events);
+        self.send(Some(now), encoder, events);
+    }
+
+    /// Takes in what the server has said, and sends what may be sent now.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        encoder: &mut Encoder,
+        events: &mut Vec<Event>,
+    ) {
+        self.look();
+        for connection in std::mem::take(&mut self.former) {
+            self.hear(&connection, cx, encoder, events);
+            if !connection.wire.is_closed() {
+                self.former.push(connection);
+            }
+        }
+        if let Some(connection) = self.connection.clone() {
+            self.hear(&connection, cx, encoder, events);
+        }
+        // A server that was silent for too long may have answered.
+        self.look();
+        self.send(None, encoder, events);
+    }
+
+    /// Takes back what came with answers, for its memory.
+    pub(crate) fn reuse(&mut self, answers: Vec<(Ticket, Answer)>) {
+        self.pipeline.reuse(answers);
+    }
+
+    /// The server is not as it was when the line was last polled.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.link.has_changed().unwrap_or(false)
+    }
+
+    /// Looks how the server is.
+    fn look(&mut self) {
+        if !self.is_changed() {
+            return;
+        }
+        let link = self.link.borrow_and_update();
+        self.state.clone_from(&link.state);
+        let epoch = |it: &Option<Arc<Connection>>| it.as_ref().map(|it| it.epoch);
+        if epoch(&self.connection) != epoch(&link.connection) {
+            self.former.extend(std::mem::replace(&mut self.connection, link.connection.clone()));
+        }
+    }
+
+    /// Takes in what the server has said on this connection.
+    fn hear(
+        &mut self,
+        connection: &Connection,
+        cx: &mut Context<'_>,
+        encoder: &mut Encoder,
+        events: &mut Vec<Event>,
+    ) {
+        let mut delivered = std::mem::take(&mut self.delivered);
+        connection.wire.poll_parcels(cx, &mut delivered);
+        for (batch, parcel) in delivered.drain(..) {
+            self.conclude(connection, batch, parcel, encoder, events);
+        }
+        self.delivered = delivered;
+    }
+
+    fn conclude(
+        &mut self,
+        connection: &Connection,
+        batch: BatchId,
+        mut parcel: Box<Parcel>,
+        encoder: &mut Encoder,
+        events: &mut Vec<Event>,
+    ) {
+        while connection.conclude(&self.shared, &mut parcel) {
+            match connection.send(&self.shared, parcel, To::Line(batch), encoder) {
+                Ok(()) => return,
+                Err(unsent) => parcel = unsent,
+            }
+        }
+        let (answers, proof) = parcel.exchange.take();
+        self.pipeline.answered(batch, answers, proof, self.now, events);
+        if self.parcels.len() < NodePipeline::IN_FLIGHT_MAX {
+            self.parcels.push(parcel);
+        }
+    }
+
+    /// Sends what waits, as far as it may be sent. `now`: a reading from before the commands were made, if it is of
+    /// this moment.
+    fn send(&mut self, now: Option<Reading>, encoder: &mut Encoder, events: &mut Vec<Event>) {
+        if self.unsent.is_none() && !self.pipeline.has_waiting() {
+            return;
+        }
+        let now = now.unwrap_or_else(|| self.clock.now());
+        while let Some((batch, parcel)) = self.unsent.take().or_else(|| self.next(now, events)) {
+            match self.settled() {
+                None => {
+                    self.unsent = Some((batch, parcel));
+                    return self.pipeline.announce(events);
+                }
+                Some(Err(failure)) => self.pipeline.failed(batch, &failure, now, events),
+                Some(Ok(connection)) => {
+                    // The clock was read before the first byte can leave (S4).
+                    self.pipeline.sent(batch, now, events);
+                    let sent = connection.send(&self.shared, parcel, To::Line(batch), encoder);
+                    if let Err(unsent) = sent {
+                        self.conclude(&connection, batch, unsent, encoder, events);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next batch that may be sent.
+    fn next(&mut self, now: Reading, events: &mut Vec<Event>) -> Option<(BatchId, Box<Parcel>)> {
+        let batch = self.pipeline.next_batch(&self.state, now, &mut self.commands, events)?;
+        let mut parcel = self.parcels.pop().unwrap_or_default();
+        parcel.renew(&mut self.commands);
+        Some((batch, parcel))
+    }
+
+    /// The connection, or why there is none; `None` while that is open.
+    fn settled(&self) -> Option<Result<Arc<Connection>, Failure>> {
+        Link::settle(&self.state, self.connection.as_ref())
+    }
+}

@@ -1,0 +1,188 @@
+//! A batch on its way to a server and back: what is written for it, and what its replies mean as they come.
+
+use std::iter::once;
+
+use quorlock_core::{Command, Exchange, Form};
+use tokio::sync::oneshot;
+
+use super::proof::Beside;
+use super::resp::Reply;
+use super::scripts::Scripts;
+use super::speech::{Way, is_out_of_protocol, replies_to, say, translate};
+use quorlock_core::BatchId;
+
+/// A batch, with what it takes to understand its replies.
+#[derive(Debug, Default)]
+pub(super) struct Parcel {
+    pub(super) exchange: Exchange,
+    /// How its commands are said, and whether the server can push.
+    pub(super) way: Way,
+    pub(super) watches: bool,
+    /// What is asked beside the commands; so many replies to it come before theirs.
+    pub(super) beside: Beside,
+    pub(super) before: Vec<Reply>,
+    pub(super) behind: Option<Reply>,
+    /// Of a command that gets several.
+    parts: Vec<Reply>,
+    /// Nothing was sent on its connection before.
+    pub(super) is_first: bool,
+    /// All replies so far fit their commands.
+    pub(super) in_step: bool,
+    /// How often the server had said that its data are others, before the first reply and before the last. `None`: the
+    /// replies have not come.
+    pub(super) flushes: Option<(u64, u64)>,
+}
+
+/// To whom a parcel comes back.
+pub(super) enum To {
+    /// To the line, for this batch.
+    Line(BatchId),
+    /// To a task that waits for it.
+    Task(oneshot::Sender<Box<Parcel>>),
+}
+
+impl Parcel {
+    /// Takes these commands, and nothing is left of those before.
+    pub(super) fn renew(&mut self, commands: &mut Vec<Command>) {
+        self.exchange.renew(commands);
+    }
+
+    /// It is about to be sent; forgets what was answered when it was sent before.
+    pub(super) fn prepare(&mut self, way: Way, watches: bool, beside: Beside) {
+        (self.way, self.watches, self.beside) = (way, watches, beside);
+        self.before.clear();
+        self.parts.clear();
+        (self.behind, self.in_step, self.flushes) = (None, true, None);
+        self.pass_over();
+    }
+
+    /// Takes the next reply.
+    pub(super) fn take(&mut self, reply: Reply) {
+        if self.before.len() < self.beside.before {
+            self.before.push(reply);
+            return;
+        }
+        let Some(command) = self.exchange.awaited() else {
+            self.behind = Some(reply);
+            return;
+        };
+        let count = replies_to(command, self.watches);
+        let answer = if count == 1 {
+            translate(command, self.way, self.watches, &mut once(reply))
+        } else {
+            self.parts.push(reply);
+            if self.parts.len() < count {
+                return;
+            }
+            translate(command, self.way, self.watches, &mut self.parts.drain(..))
+        };
+        self.hear(answer);
+        self.pass_over();
+    }
+
+    /// Commands that get no reply have theirs at once.
+    fn pass_over(&mut self) {
+        while let Some(command) = self.exchange.awaited()
+            && replies_to(command, self.watches) == 0
+        {
+            let answer = translate(command, self.way, self.watches, &mut std::iter::empty());
+            self.hear(answer);
+        }
+    }
+
+    fn hear(&mut self, answer: Result<quorlock_core::Answer, Form>) {
+        self.in_step &= !answer.as_ref().is_ok_and(is_out_of_protocol);
+        self.exchange.hear(answer);
+    }
+
+    /// All replies have come.
+    pub(super) fn is_answered(&mut self, flushes: (u64, u64)) {
+        self.flushes = Some(flushes);
+    }
+}
+
+/// The commands that were written last, as they were written: what goes to several nodes is encoded once.
+#[derive(Debug, Default)]
+pub(crate) struct Encoder {
+    known: Vec<Known>,
+    bytes: Vec<u8>,
+    /// The next one that another node is likely to be sent.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    command: Command,
+    way: Way,
+    watches: bool,
+    start: usize,
+    end: usize,
+}
+
+impl Encoder {
+    /// What is written next is for another node.
+    fn begin(&mut self) {
+        self.next = 0;
+    }
+
+    /// What is written next are other commands.
+    pub(crate) fn forget(&mut self) {
+        self.known.clear();
+        self.bytes.clear();
+        self.next = 0;
+    }
+
+    /// Writes the parcel's commands; says how many replies they get.
+    pub(super) fn write(&mut self, parcel: &Parcel, scripts: &Scripts, out: &mut Vec<u8>) -> usize {
+        let Parcel { exchange, way, watches, .. } = parcel;
+        self.begin();
+        let mut replies = 0;
+        for command in exchange.to_send() {
+            replies += replies_to(command, *watches);
+            self.write_one(command, *way, *watches, scripts, out);
+        }
+        replies
+    }
+
+    fn write_one(
+        &mut self,
+        command: &Command,
+        way: Way,
+        watches: bool,
+        scripts: &Scripts,
+        out: &mut Vec<u8>,
+    ) {
+        match self.known.get(self.next) {
+            Some(known)
+                if known.way == way
+                    && known.watches == watches
+                    && is_same(&known.command, command) =>
+            {
+                self.next += 1;
+                out.extend_from_slice(&self.bytes[known.start..known.end]);
+            }
+            Some(_) => say(command, way, watches, scripts, out),
+            None => {
+                let start = self.bytes.len();
+                say(command, way, watches, scripts, &mut self.bytes);
+                out.extend_from_slice(&self.bytes[start..]);
+                let (command, end) = (command.clone(), self.bytes.len());
+                self.known.push(Known { command, way, watches, start, end });
+                self.next += 1;
+            }
+        }
+    }
+}
+
+/// Whether these are one command for several nodes. That two are equal may go unnoticed.
+fn is_same(one: &Command, other: &Command) -> bool {
+    use Command::{Acquire, Extend, Release};
+    match (one, other) {
+        (Acquire { value: one, ttl_ms, .. }, Acquire { value: other, ttl_ms: theirs, .. })
+        | (Extend { value: one, ttl_ms, .. }, Extend { value: other, ttl_ms: theirs, .. }) => {
+            one.is_same(other) && ttl_ms == theirs
+        }
+        (Release { value: one, .. }, Release { value: other, .. }) => one.is_same(other),
+        _ => one == other,
+    }
+}
