@@ -22,7 +22,7 @@ mod trusting;
 mod turns;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -30,12 +30,14 @@ use core::time::Duration;
 use crate::acquire::{Attempt, NodeStory, WhyNot};
 use crate::command::{Answer, Command, Counter};
 use crate::courtesy::Manners;
+use crate::deadlines::Deadlines;
 use crate::hold::Hold;
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
 use crate::proof::Proof;
 use crate::queue::LocalQueue;
 use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::records::{Records, Rounds};
 use crate::release::{Release, ReleaseReport};
 use crate::retry::Retry;
 use crate::round_trip::RoundTrips;
@@ -386,10 +388,10 @@ pub enum Extended {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Engine {
     quorum: Quorum,
-    calls: BTreeMap<LockId, Timed<Call>>,
-    leases: BTreeMap<LockId, Timed<Lease>>,
-    releases: BTreeMap<(LockId, u32), Timed<Release>>,
-    inspections: BTreeMap<LockId, Timed<Inspection>>,
+    calls: Records<Timed<Call>>,
+    leases: Records<Timed<Lease>>,
+    releases: Rounds<Timed<Release>>,
+    inspections: Records<Timed<Inspection>>,
     queues: BTreeMap<Key, LocalQueue>,
     /// Of leases that were handed over: under whose id they are kept, by who holds them now.
     handed: BTreeMap<LockId, LockId>,
@@ -398,7 +400,7 @@ pub struct Engine {
     /// Attempts that are due.
     begins: VecDeque<LockId>,
     nodes: Vec<Link>,
-    deadlines: BTreeSet<(BootTime, Owner)>,
+    deadlines: Deadlines,
     closing: bool,
     /// Closing, and nodes are being taken into use: until then that may finish.
     drains_by: Option<BootTime>,
@@ -406,25 +408,24 @@ pub struct Engine {
     watch: Option<Box<Watch>>,
 }
 
-/// A record and where it stands in the set of deadlines: at its own, or before it. Whatever can only
+/// A record and where it stands among the deadlines: at its own, or before it. Whatever can only
 /// put a deadline off may leave the record where it stands; it is then looked at once for nothing,
 /// and moved on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Timed<T> {
-    /// Boxed, for the maps move what they hold whenever a neighbour comes or goes.
-    record: Box<T>,
+    record: T,
     wake: Option<BootTime>,
 }
 
 impl<T> Timed<T> {
     fn new(record: T) -> Self {
-        Self { record: Box::new(record), wake: None }
+        Self { record, wake: None }
     }
 }
 
 /// Whose deadline it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-enum Owner {
+pub(crate) enum Owner {
     Call(LockId),
     Lease(LockId),
     Release(LockId, u32),
@@ -511,17 +512,17 @@ impl Engine {
     pub fn new(quorum: Quorum) -> Self {
         Self {
             quorum,
-            calls: BTreeMap::new(),
-            leases: BTreeMap::new(),
-            releases: BTreeMap::new(),
-            inspections: BTreeMap::new(),
+            calls: Records::new(),
+            leases: Records::new(),
+            releases: Rounds::new(),
+            inspections: Records::new(),
             queues: BTreeMap::new(),
             handed: BTreeMap::new(),
             manners: Manners::default(),
             round_trips: RoundTrips::new(quorum),
             begins: VecDeque::new(),
             nodes: alloc::vec![Link::default(); quorum.nodes()],
-            deadlines: BTreeSet::new(),
+            deadlines: Deadlines::default(),
             closing: false,
             drains_by: None,
             watch: None,
@@ -593,6 +594,7 @@ impl Engine {
                 out[first..].rotate_left(all_else - first);
             }
         }
+        self.tidy_deadlines();
         spare
     }
 
@@ -620,7 +622,7 @@ impl Engine {
         if self.has_attempt_to_begin() {
             return Some(BootTime::from_nanos(i64::MIN));
         }
-        self.deadlines.first().map(|(at, _)| *at)
+        self.deadlines.first().map(|(at, _)| at)
     }
 
     /// An answer has brought an attempt, which begins with the next event that is no answer.
@@ -657,10 +659,13 @@ impl Engine {
     }
 
     fn handle_due(&mut self, now: Reading, out: &mut Vec<Effect>) {
-        while let Some(&(at, owner)) = self.deadlines.first()
+        while let Some((at, owner)) = self.deadlines.first()
             && at.remaining(now).is_zero()
         {
             self.deadlines.pop_first();
+            if self.wake_of(owner) != Some(at) {
+                continue;
+            }
             self.note_taken_out(owner);
             match owner {
                 Owner::Call(lock) => self.call_is_due(lock, now, out),
@@ -677,7 +682,34 @@ impl Engine {
         }
     }
 
-    /// A record's deadline is no longer in the set.
+    /// When this one's turn is, as its record knows it.
+    fn wake_of(&self, owner: Owner) -> Option<BootTime> {
+        match owner {
+            Owner::Call(lock) => self.calls.get(&lock)?.wake,
+            Owner::Lease(lock) => self.leases.get(&lock)?.wake,
+            Owner::Release(lock, round) => self.releases.get(&(lock, round))?.wake,
+            Owner::Inspection(lock) => self.inspections.get(&lock)?.wake,
+            Owner::Trust(node) => self.watch.as_ref()?.node(node).wake,
+            Owner::Node(node) => self.nodes[node.index()].retry_at,
+            Owner::Close => self.drains_by,
+        }
+    }
+
+    /// Passes over deadlines that are not known any more, such that the first one is.
+    fn tidy_deadlines(&mut self) {
+        while let Some((at, owner)) = self.deadlines.first()
+            && self.wake_of(owner) != Some(at)
+        {
+            self.deadlines.pop_first();
+        }
+        let records = self.calls.len() + self.leases.len() + self.releases.len();
+        let count = records + self.inspections.len() + 2 * self.nodes.len() + 1;
+        let mut deadlines = core::mem::take(&mut self.deadlines);
+        deadlines.sweep(count, |at, owner| self.wake_of(owner) == Some(at));
+        self.deadlines = deadlines;
+    }
+
+    /// A record's deadline has come.
     fn note_taken_out(&mut self, owner: Owner) {
         let wake = match owner {
             Owner::Call(lock) => self.calls.get_mut(&lock).map(|timed| &mut timed.wake),
@@ -758,11 +790,11 @@ impl Engine {
             self.settle_for_a_moment(now);
         }
         self.stop_looking();
-        let waiting: Vec<LockId> = self.calls.keys().copied().collect();
+        let waiting: Vec<LockId> = self.calls.keys().collect();
         for lock in waiting {
             self.abandon(lock, RefusalKind::Closed, now, out);
         }
-        let held: Vec<LockId> = self.leases.keys().copied().collect();
+        let held: Vec<LockId> = self.leases.keys().collect();
         for lock in held {
             self.lose(lock, LossCause::Shutdown, now, out);
         }
@@ -777,24 +809,5 @@ impl Engine {
         {
             out.push(Effect::Drained);
         }
-    }
-
-    /// Puts a record's deadline where it belongs in the set.
-    fn index(
-        deadlines: &mut BTreeSet<(BootTime, Owner)>,
-        owner: Owner,
-        wake: &mut Option<BootTime>,
-        deadline: Option<BootTime>,
-    ) {
-        if *wake == deadline {
-            return;
-        }
-        if let Some(old) = wake.take() {
-            deadlines.remove(&(old, owner));
-        }
-        if let Some(at) = deadline {
-            deadlines.insert((at, owner));
-        }
-        *wake = deadline;
     }
 }

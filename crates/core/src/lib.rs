@@ -56,6 +56,7 @@ macro_rules! mutant {
 pub mod acquire;
 pub mod command;
 mod courtesy;
+mod deadlines;
 pub mod engine;
 pub mod extend;
 mod fence;
@@ -70,6 +71,7 @@ pub mod pipeline;
 pub mod proof;
 pub mod queue;
 pub mod quorum;
+mod records;
 pub mod release;
 pub mod retry;
 mod round_trip;

@@ -17,8 +17,7 @@
 //! nothing until they do, or until the keys expire. What decides when it goes on is in
 //! [`crate::wait`]; how those who wait keep out of each other's way, in `courtesy.rs`.
 
-use alloc::boxed::Box;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -29,6 +28,7 @@ use super::{
 use crate::acquire::{Attempt, Decision, NodeSaid, NodeStory, WhyNot, why_not};
 use crate::command::{Answer, Command, Holding};
 use crate::courtesy::{believed, mix};
+use crate::deadlines::Deadlines;
 use crate::inspect::Inspection;
 use crate::lease::Lease;
 use crate::queue::LocalQueue;
@@ -249,7 +249,7 @@ impl Engine {
         let Some(call) = self.take_call(lock) else {
             return;
         };
-        let Call { request, phase, token, round, round_trip, jitter, attempts, .. } = *call;
+        let Call { request, phase, token, round, round_trip, jitter, attempts, .. } = call;
         let (Phase::Attempting(attempt), Some(token)) = (phase, token) else {
             unreachable!("only an attempt is decided, and it has a token");
         };
@@ -618,10 +618,7 @@ impl Engine {
 
     /// The caller has gone.
     pub(super) fn cancel(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
-        self.inspections
-            .remove(&lock)
-            .and_then(|timed| timed.wake)
-            .map(|at| self.deadlines.remove(&(at, Owner::Inspection(lock))));
+        self.inspections.remove(&lock);
         self.release_attempt(lock, now, out);
         if let Some(call) = self.take_call(lock) {
             self.leave_queue(call.request.key, lock, now);
@@ -699,7 +696,7 @@ impl Engine {
         };
         let over = record.is_over();
         let deadline = (!over).then(|| record.deadline());
-        Self::index(&mut self.deadlines, Owner::Inspection(lock), wake, deadline);
+        self.deadlines.put(Owner::Inspection(lock), wake, deadline);
         if over {
             out.push(Effect::Inspected { lock, nodes: record.story(now) });
             self.inspections.remove(&lock);
@@ -707,25 +704,23 @@ impl Engine {
     }
 
     pub(super) fn for_each_attempt(&mut self, act: impl Fn(&mut Attempt)) {
-        for (lock, timed) in &mut self.calls {
-            if let Phase::Attempting(attempt) = &mut timed.record.phase {
+        for lock in self.calls.keys().collect::<Vec<_>>() {
+            if let Some(timed) = self.calls.get_mut(&lock)
+                && let Phase::Attempting(attempt) = &mut timed.record.phase
+            {
                 act(attempt);
-                Self::index_call(&mut self.deadlines, *lock, timed);
+                Self::index_call(&mut self.deadlines, lock, timed);
             }
         }
     }
 
-    pub(super) fn take_call(&mut self, lock: LockId) -> Option<Box<Call>> {
-        let timed = self.calls.remove(&lock)?;
-        if let Some(at) = timed.wake {
-            self.deadlines.remove(&(at, Owner::Call(lock)));
-        }
-        Some(timed.record)
+    pub(super) fn take_call(&mut self, lock: LockId) -> Option<Call> {
+        self.calls.remove(&lock).map(|timed| timed.record)
     }
 
     /// The next attempt is due.
     fn start(
-        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        deadlines: &mut Deadlines,
         begins: &mut VecDeque<LockId>,
         lock: LockId,
         timed: &mut Timed<Call>,
@@ -736,11 +731,11 @@ impl Engine {
     }
 
     pub(super) fn index_call(
-        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        deadlines: &mut Deadlines,
         lock: LockId,
         Timed { record: call, wake }: &mut Timed<Call>,
     ) {
-        Self::index(deadlines, Owner::Call(lock), wake, call.due());
+        deadlines.put(Owner::Call(lock), wake, call.due());
     }
 }
 

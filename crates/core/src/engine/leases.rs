@@ -1,15 +1,15 @@
 //! Leases: extending, healing, losing, giving back.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::{Effect, Engine, Extended, LockId, Owner, Ticket, Timed, Verb};
 use crate::command::Answer;
+use crate::deadlines::Deadlines;
 use crate::extend::Progress;
 use crate::lease::{Lease, LossCause};
 use crate::quorum::{NodeId, NodeSet};
 use crate::release::{NodeReleased, Outcome, ReleaseReport};
-use crate::time::{BootTime, Reading};
+use crate::time::Reading;
 
 impl Engine {
     /// A vote granted after the decision, or a heal.
@@ -171,9 +171,6 @@ impl Engine {
         };
         let holder = timed.record.holder();
         self.handed.remove(&holder);
-        if let Some(at) = timed.wake {
-            self.deadlines.remove(&(at, Owner::Lease(lock)));
-        }
         let lease = &mut timed.record;
         Self::tell_extension(lease, Extended::Lost(LossCause::Expired), out);
         let kept = lease.lost().is_some() && lease.keeps_on_loss();
@@ -451,12 +448,12 @@ impl Engine {
     }
 
     pub(super) fn index_lease(
-        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        deadlines: &mut Deadlines,
         lock: LockId,
         Timed { record: lease, wake }: &mut Timed<Lease>,
         now: Reading,
     ) {
-        Self::index(deadlines, Owner::Lease(lock), wake, lease.deadline(now));
+        deadlines.put(Owner::Lease(lock), wake, lease.deadline(now));
     }
 
     /// What is told of a lock that this engine does not hold.

@@ -2,10 +2,13 @@
 //! has been here before.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Call, Engine, LockId, Owner, Phase, Timed};
-use crate::time::Reading;
+use crate::deadlines::Deadlines;
+use crate::records::Records;
+use crate::time::{BootTime, Reading};
 
 impl Engine {
     /// This state with `now` as the origin of time and its locks renumbered from `first` on, in
@@ -22,9 +25,8 @@ impl Engine {
             .keys()
             .chain(self.leases.keys())
             .chain(self.inspections.keys())
-            .copied()
-            .chain(self.releases.keys().map(|(lock, _)| *lock))
-            .chain(self.releases.values().filter_map(|timed| timed.record.awaited_by()))
+            .chain(self.releases.iter().map(|((lock, _), _)| lock))
+            .chain(self.releases.iter().filter_map(|(_, timed)| timed.record.awaited_by()))
             .chain(self.handed.keys().copied())
             .collect();
         let map: BTreeMap<LockId, LockId> =
@@ -60,27 +62,16 @@ impl Engine {
         if let Some(watch) = &mut self.watch {
             watch.shift(base);
         }
-        let deadlines = core::mem::take(&mut self.deadlines);
-        self.deadlines =
-            deadlines.into_iter().map(|(at, owner)| (at.shifted(base), owner)).collect();
     }
 
     fn renumber(&mut self, map: &BTreeMap<LockId, LockId>) {
         let to = |lock: LockId| map.get(&lock).copied().unwrap_or(lock);
         self.begins.retain(|lock| self.calls.contains_key(lock));
         self.begins.iter_mut().for_each(|lock| *lock = to(*lock));
-        fn keys<T>(records: &mut BTreeMap<LockId, Timed<T>>, to: impl Fn(LockId) -> LockId) {
-            let old = core::mem::take(records);
-            *records = old.into_iter().map(|(lock, record)| (to(lock), record)).collect();
-        }
-        keys(&mut self.calls, to);
-        keys(&mut self.leases, to);
-        keys(&mut self.inspections, to);
-        let releases = core::mem::take(&mut self.releases);
-        self.releases = releases
-            .into_iter()
-            .map(|((lock, round), record)| ((to(lock), round), record))
-            .collect();
+        self.calls.renumber(to);
+        self.leases.renumber(to);
+        self.inspections.renumber(to);
+        self.releases.renumber(to);
         self.releases.values_mut().for_each(|timed| timed.record.renumber(to));
         self.leases.values_mut().for_each(|timed| timed.record.renumber(to));
         let handed = core::mem::take(&mut self.handed);
@@ -88,22 +79,34 @@ impl Engine {
         for queue in self.queues.values_mut() {
             queue.renumber(to);
         }
-        let deadlines = core::mem::take(&mut self.deadlines);
-        self.deadlines = deadlines
-            .into_iter()
-            .map(|(at, owner)| {
-                let owner = match owner {
-                    Owner::Call(lock) => Owner::Call(to(lock)),
-                    Owner::Lease(lock) => Owner::Lease(to(lock)),
-                    Owner::Release(lock, round) => Owner::Release(to(lock), round),
-                    Owner::Inspection(lock) => Owner::Inspection(to(lock)),
-                    Owner::Node(node) => Owner::Node(node),
-                    Owner::Trust(node) => Owner::Trust(node),
-                    Owner::Close => Owner::Close,
-                };
-                (at, owner)
-            })
-            .collect();
+        self.find_deadlines();
+    }
+
+    /// Puts all deadlines in anew, as the records know them.
+    fn find_deadlines(&mut self) {
+        fn of<T>(
+            records: &Records<Timed<T>>,
+            owner: fn(LockId) -> Owner,
+        ) -> Vec<(BootTime, Owner)> {
+            let known = records.iter().filter_map(|(lock, it)| Some((it.wake?, owner(lock))));
+            known.collect()
+        }
+        self.deadlines = Deadlines::default();
+        self.deadlines.extend(of(&self.calls, Owner::Call));
+        self.deadlines.extend(of(&self.leases, Owner::Lease));
+        self.deadlines.extend(of(&self.inspections, Owner::Inspection));
+        let releases = self.releases.iter();
+        self.deadlines.extend(
+            releases.filter_map(|((lock, round), timed)| {
+                Some((timed.wake?, Owner::Release(lock, round)))
+            }),
+        );
+        for node in self.quorum.node_ids() {
+            for owner in [Owner::Node(node), Owner::Trust(node)] {
+                self.deadlines.extend(self.wake_of(owner).map(|at| (at, owner)));
+            }
+        }
+        self.deadlines.extend(self.drains_by.map(|at| (at, Owner::Close)));
     }
 }
 

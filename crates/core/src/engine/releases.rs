@@ -1,13 +1,13 @@
 //! Releases: sent once behind the acquire, and again where they are owed.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::{Effect, Engine, LockId, Owner, Ticket, Timed, Verb};
 use crate::command::Answer;
+use crate::deadlines::Deadlines;
 use crate::quorum::{NodeId, NodeSet};
 use crate::release::Release;
-use crate::time::{BootTime, Reading};
+use crate::time::Reading;
 
 /// More tokens than this are not kept in mind; the oldest are left to their ttl.
 const RELEASES_MAX: usize = 65_536;
@@ -28,14 +28,11 @@ impl Engine {
             if mutant!(NoReleaseToTimedOut) { release.reached() } else { self.quorum.all() };
         out.push(Effect::Send { nodes, ticket, command: release.command() });
         if self.releases.len() >= RELEASES_MAX
-            && let Some(((oldest, its_round), mut timed)) = self.releases.pop_first()
+            && let Some(mut timed) = self.releases.pop_first()
         {
             timed.record.give_up();
             if let Some((lock, report)) = timed.record.poll_report() {
                 out.push(Effect::Released { lock, report });
-            }
-            if let Some(at) = timed.wake {
-                self.deadlines.remove(&(at, Owner::Release(oldest, its_round)));
             }
         }
         let mut timed = Timed::new(release);
@@ -67,7 +64,7 @@ impl Engine {
         if owed && link.retry_at.is_none() {
             let at = now.after(link.next_delay());
             link.retry_at = Some(at);
-            self.deadlines.insert((at, Owner::Node(node)));
+            self.deadlines.extend([(at, Owner::Node(node))]);
         }
         Self::tell_release(record, out);
         if record.is_over() {
@@ -85,10 +82,9 @@ impl Engine {
         if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
             lease.handle_unreached(node, round);
         }
-        let releases = self.releases.range_mut((lock, 0)..=(lock, u32::MAX));
-        let noted = releases.map(|(id, timed)| {
+        let noted = self.releases.of_mut(lock).map(|(its_round, timed)| {
             timed.record.handle_unreached(node, round);
-            *id
+            (lock, its_round)
         });
         for id in noted.collect::<Vec<_>>() {
             self.review_release(id, out);
@@ -119,9 +115,8 @@ impl Engine {
         if let Some(at) = link.retry_at
             && !at.remaining(now).is_zero()
         {
-            self.deadlines.remove(&(at, Owner::Node(node)));
             link.retry_at = Some(now.boot());
-            self.deadlines.insert((now.boot(), Owner::Node(node)));
+            self.deadlines.extend([(now.boot(), Owner::Node(node))]);
         }
     }
 
@@ -129,10 +124,12 @@ impl Engine {
     pub(super) fn resend_owed(&mut self, node: NodeId, now: Reading, out: &mut Vec<Effect>) {
         let link = &mut self.nodes[node.index()];
         link.retry_at = None;
-        let owing = self.releases.iter_mut().filter(|(_, timed)| timed.record.is_owed_to(node));
+        let owing = self.releases.iter().filter(|(_, timed)| timed.record.is_owed_to(node));
+        let owing: Vec<_> = owing.take(RESEND_MAX).map(|(id, _)| id).collect();
         let mut sent = Vec::new();
-        for (&(lock, round), timed) in owing.take(RESEND_MAX) {
-            if let Some(command) = timed.record.resend(node) {
+        for (lock, round) in owing {
+            let timed = self.releases.get_mut(&(lock, round));
+            if let Some(command) = timed.and_then(|timed| timed.record.resend(node)) {
                 let ticket = Ticket { lock, round, verb: Verb::Release };
                 out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command });
                 sent.push((lock, round));
@@ -141,7 +138,7 @@ impl Engine {
         if sent.len() == RESEND_MAX {
             let at = now.after(link.next_delay());
             link.retry_at = Some(at);
-            self.deadlines.insert((at, Owner::Node(node)));
+            self.deadlines.extend([(at, Owner::Node(node))]);
         }
         for id in sent {
             self.review_release(id, out);
@@ -168,17 +165,15 @@ impl Engine {
     }
 
     fn forget_release(&mut self, id: (LockId, u32), out: &mut Vec<Effect>) {
-        if let Some(Timed { wake: Some(at), .. }) = self.releases.remove(&id) {
-            self.deadlines.remove(&(at, Owner::Release(id.0, id.1)));
-        }
+        self.releases.remove(&id);
         self.review_drained(out);
     }
 
     fn index_release(
-        deadlines: &mut BTreeSet<(BootTime, Owner)>,
+        deadlines: &mut Deadlines,
         (lock, round): (LockId, u32),
         Timed { record, wake }: &mut Timed<Release>,
     ) {
-        Self::index(deadlines, Owner::Release(lock, round), wake, record.deadline());
+        deadlines.put(Owner::Release(lock, round), wake, record.deadline());
     }
 }

@@ -158,7 +158,7 @@ impl Engine {
         for node in self.quorum.node_ids() {
             let trust = watch.node_mut(node);
             let due = trust.due.filter(|_| !self.closing);
-            Self::index(&mut self.deadlines, Owner::Trust(node), &mut trust.wake, due);
+            self.deadlines.put(Owner::Trust(node), &mut trust.wake, due);
             if trust.told.as_ref() != Some(trust.standing()) {
                 trust.told = Some(trust.standing().clone());
                 has_changed = true;
@@ -185,17 +185,18 @@ impl Engine {
         if self.watch.as_ref().is_some_and(|watch| watch.is_adopting()) {
             let by = now.after(CLOSE_WITHIN);
             self.drains_by = Some(by);
-            self.deadlines.insert((by, Owner::Close));
+            self.deadlines.extend([(by, Owner::Close)]);
         }
     }
 
     /// Nothing is being done to take a node into use, or there is no more time for it.
     pub(super) fn has_settled(&mut self) -> bool {
-        let Some(by) = self.drains_by else { return true };
+        if self.drains_by.is_none() {
+            return true;
+        }
         let is_adopting = self.watch.as_ref().is_some_and(|watch| watch.is_adopting());
         if !is_adopting {
             self.drains_by = None;
-            self.deadlines.remove(&(by, Owner::Close));
         }
         !is_adopting
     }
@@ -227,7 +228,7 @@ impl Engine {
                 .calls
                 .iter()
                 .filter(|(_, timed)| timed.record.phase != Phase::Queued)
-                .map(|(lock, _)| *lock)
+                .map(|(lock, _)| lock)
                 .collect();
             for lock in ended {
                 if let Some(timed) = self.calls.get_mut(&lock) {
@@ -241,14 +242,15 @@ impl Engine {
         }
         // Whoever waits for nodes to be trusted looks whether they are, or whether they will be in time;
         // and tells for how much longer.
-        for (lock, timed) in &mut self.calls {
+        for lock in self.calls.keys().collect::<Vec<_>>() {
+            let Some(timed) = self.calls.get_mut(&lock) else { continue };
             let call = &mut timed.record;
             if (call.is_barred() || call.settling)
                 && let Phase::Pausing { until, .. } | Phase::Aside { until } = &mut call.phase
             {
                 *until = (*until).min(now.boot());
                 call.is_told = false;
-                Self::index_call(&mut self.deadlines, *lock, timed);
+                Self::index_call(&mut self.deadlines, lock, timed);
             }
         }
     }
@@ -317,7 +319,7 @@ impl Engine {
         let Some(watch) = &mut self.watch else { return };
         for node in self.quorum.node_ids() {
             let wake = &mut watch.node_mut(node).wake;
-            Self::index(&mut self.deadlines, Owner::Trust(node), wake, None);
+            self.deadlines.put(Owner::Trust(node), wake, None);
         }
     }
 }
