@@ -274,7 +274,10 @@ impl NodePipeline {
             answers.reverse();
         }
         let mut both = self.spare.pop().unwrap_or_default();
-        both.extend(self.tickets.drain(..count).zip(answers.drain(..)));
+        both.reserve(count);
+        for (ticket, answer) in self.tickets.drain(..count).zip(answers.drain(..)) {
+            both.push((ticket, answer));
+        }
         let event = Event::Answered { node: self.node, sent, proof, answers: both };
         match mutant!(AnswersOutOfOrder) {
             true => told.insert(0, event),

@@ -66,15 +66,15 @@ impl Exchange {
         Self { commands, ..Self::default() }
     }
 
-    /// Forgets everything, and takes these commands; keeps its memory.
-    pub fn renew(&mut self, commands: &mut Vec<Command>) {
+    /// Forgets everything, and keeps its memory. Returns where the commands go that it is to be of.
+    pub fn renew(&mut self) -> &mut Vec<Command> {
         self.commands.clear();
-        self.commands.append(commands);
         self.answers.clear();
         self.unclear.clear();
         self.places.clear();
         (self.proof, self.looks, self.form) = Default::default();
         (self.is_again, self.heard) = (false, 0);
+        &mut self.commands
     }
 
     /// The commands that are to be sent now, in order.

@@ -1,6 +1,6 @@
 //! Votes: small leases of their own, and the validity that a quorum of them makes.
 
-use alloc::sync::Arc;
+use alloc::boxed::Box;
 use core::time::Duration;
 
 use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum};
@@ -18,12 +18,43 @@ use crate::time::{Reading, nanos};
 pub struct Validity {
     /// Whose votes are held.
     held: NodeSet,
-    /// When each was asked for (S4); zero where none is held. Shared, because lease and guard have
-    /// the same votes most of the time.
-    sent: Arc<[Reading]>,
+    /// When each was asked for (S4); zero where none is held.
+    sent: Sent,
     quorum: Quorum,
     term_ns: u64,
     margin_ns: u64,
+}
+
+/// A reading for each node, and for no others. Without an allocation where there are as few nodes as usual.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Sent {
+    Few([Reading; FEW]),
+    Many(Box<[Reading; NODE_COUNT_MAX]>),
+}
+
+const FEW: usize = 5;
+
+impl Sent {
+    fn new(nodes: usize) -> Self {
+        match nodes {
+            ..=FEW => Self::Few([Reading::default(); FEW]),
+            _ => Self::Many(Box::new([Reading::default(); NODE_COUNT_MAX])),
+        }
+    }
+
+    fn all(&self) -> &[Reading] {
+        match self {
+            Self::Few(all) => all,
+            Self::Many(all) => &**all,
+        }
+    }
+
+    fn of(&mut self, node: NodeId) -> &mut Reading {
+        match self {
+            Self::Few(all) => &mut all[node.index()],
+            Self::Many(all) => &mut all[node.index()],
+        }
+    }
 }
 
 impl Validity {
@@ -38,15 +69,17 @@ impl Validity {
         term: Duration,
         margin: Duration,
     ) -> Self {
-        let mut held = NodeSet::default();
-        let mut nodes = quorum.node_ids();
-        let place = |vote: Option<Reading>| {
-            let node = nodes.next();
-            vote.inspect(|_| node.into_iter().for_each(|node| held.insert(node)))
-                .unwrap_or_default()
-        };
-        let sent: Arc<[Reading]> = votes.into_iter().map(place).collect();
-        assert_eq!(sent.len(), quorum.nodes(), "one place per node");
+        let (mut held, mut sent) = (NodeSet::default(), Sent::new(quorum.nodes()));
+        let mut votes = votes.into_iter();
+        for node in quorum.node_ids() {
+            let vote = votes.next();
+            assert!(vote.is_some(), "one place per node");
+            if let Some(vote) = vote.flatten() {
+                held.insert(node);
+                *sent.of(node) = vote;
+            }
+        }
+        assert!(votes.next().is_none(), "one place per node");
         Self { held, sent, quorum, term_ns: nanos(term), margin_ns: nanos(margin) }
     }
 
@@ -95,7 +128,7 @@ impl Validity {
 
     /// When this node was asked for the vote that is held, or was until it ran out; `None`: there is none.
     pub fn asked_when(&self, node: NodeId) -> Option<Reading> {
-        self.held.contains(node).then(|| self.sent[node.index()])
+        self.held.contains(node).then(|| self.sent.all()[node.index()])
     }
 
     /// Whose votes are held, or were until they ran out.
@@ -105,18 +138,18 @@ impl Validity {
 
     /// Puts in a vote if it counts for longer than the one that is there (S11).
     pub(crate) fn raise(&mut self, node: NodeId, sent: Reading, now: Reading) {
-        let old = self.sent[node.index()];
+        let old = self.sent.all()[node.index()];
         let left = |sent: Reading| self.term_ns.saturating_sub(now.nanos_since(sent));
         if !self.held.contains(node) || left(old) < left(sent) {
             self.held.insert(node);
-            Arc::make_mut(&mut self.sent)[node.index()] = sent;
+            *self.sent.of(node) = sent;
         }
     }
 
     /// Takes out a vote that is proved to be gone (S11).
     pub(crate) fn drop_vote(&mut self, node: NodeId) {
         self.held.remove(node);
-        Arc::make_mut(&mut self.sent)[node.index()] = Reading::default();
+        *self.sent.of(node) = Reading::default();
     }
 
     /// What is left of the Q-th largest end, which is that of the Q-th youngest vote.
@@ -141,7 +174,7 @@ impl Validity {
 
     /// When each vote that is held was asked for.
     fn sent_when(&self) -> impl Iterator<Item = Reading> {
-        let votes = self.quorum.node_ids().zip(&*self.sent);
+        let votes = self.quorum.node_ids().zip(self.sent.all());
         votes.filter(|(node, _)| self.held.contains(*node)).map(|(_, sent)| *sent)
     }
 
@@ -154,10 +187,9 @@ impl Validity {
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        for (node, sent) in self.quorum.node_ids().zip(Arc::make_mut(&mut self.sent)) {
-            if self.held.contains(node) {
-                *sent = sent.shifted(base);
-            }
+        for node in self.held.iter() {
+            let sent = self.sent.of(node);
+            *sent = sent.shifted(base);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quorlock_core::engine::{Request, Wait};
-use quorlock_core::{Counter, LockId, Refusal, Retry, Story};
+use quorlock_core::{Counter, LockId, Refusal, Retry, Story, Timing};
 use tokio::sync::{oneshot, watch};
 
 use crate::builder::{MARKER, own_key};
@@ -43,14 +43,16 @@ pub struct Acquire {
     shared: Arc<Shared>,
     resource: Arc<str>,
     options: crate::builder::CallDefaults,
+    /// The times, as long as nothing was set that is to be checked.
+    checked: Option<Timing>,
     once: bool,
     progress: Option<watch::Sender<Option<Waiting>>>,
 }
 
 impl Acquire {
     pub(crate) fn new(shared: Arc<Shared>, resource: Arc<str>) -> Self {
-        let options = shared.defaults.clone();
-        Self { shared, resource, options, once: false, progress: None }
+        let (options, checked) = (shared.defaults.clone(), Some(shared.timing));
+        Self { shared, resource, options, checked, once: false, progress: None }
     }
 
     pub(crate) fn once(mut self) -> Self {
@@ -64,7 +66,7 @@ impl Acquire {
     /// A crashed holder blocks others for this long. A short ttl costs more extensions and gives
     /// less time to bridge a hiccup.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.timing.ttl = ttl;
+        self.options_to_check().timing.ttl = ttl;
         self
     }
 
@@ -86,7 +88,7 @@ impl Acquire {
     /// A lock with less validity left than this is not handed out; it is given back, and tried for
     /// anew. Default zero (there is always more than the margin); less than the ttl by the drift.
     pub fn min_validity(mut self, min_validity: Duration) -> Self {
-        self.options.timing.min_validity = min_validity;
+        self.options_to_check().timing.min_validity = min_validity;
         self
     }
 
@@ -94,7 +96,7 @@ impl Acquire {
     /// observed round trips, doubling up to 250 ms, or when the nodes say that the lock expires; as
     /// many as fit into the wait.
     pub fn retry(mut self, retry: Retry) -> Self {
-        self.options.retry = retry;
+        self.options_to_check().retry = retry;
         self
     }
 
@@ -124,14 +126,14 @@ impl Acquire {
     /// lock that is still held by then is lost, with
     /// [`LossCause::HoldLimit`](crate::LossCause::HoldLimit).
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.options.max_hold = max_hold;
+        self.options_to_check().max_hold = max_hold;
         self
     }
 
     /// Describes the owner to whoever asks who holds the lock: stored behind the token, at most
     /// 256 bytes without control characters. Default: the client's; none, unless set.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
-        self.options.owner = owner.into().into();
+        self.options_to_check().owner = owner.into().into();
         self
     }
 
@@ -154,9 +156,15 @@ impl Acquire {
         self
     }
 
+    /// The options, for one of them to be set that must fit the others.
+    fn options_to_check(&mut self) -> &mut crate::builder::CallDefaults {
+        self.checked = None;
+        &mut self.options
+    }
+
     fn request(&self) -> Result<Request, InvalidRequest> {
         let key = self.shared.key(&self.resource)?;
-        let timing = self.options.check()?;
+        let timing = self.checked.map_or_else(|| self.options.check(), Ok)?;
         let wait = match self.options.wait {
             _ if self.once => Wait::Once,
             Some(Duration::ZERO) => Wait::Once,

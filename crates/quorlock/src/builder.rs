@@ -351,7 +351,7 @@ impl ClientBuilder {
                 tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
             runtime.spawn(async move { driver().await });
         }
-        let settings = (self.prefix.into(), self.defaults);
+        let settings = (self.prefix.into(), self.defaults, timing);
         let nodes = (nodes, self.nodes.len());
         Ok(Client::new(Shared::new(common, quorum, settings, nodes, figures)))
     }

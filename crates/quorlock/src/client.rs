@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorlock_core::{Failure, FailureKind, LockId, NodeSaid, NodeStory, Quorum, Reading, Standing};
+use quorlock_core::{
+    Failure, FailureKind, LockId, NodeSaid, NodeStory, Quorum, Reading, Standing, Timing,
+};
 use tokio::sync::oneshot;
 
 use crate::acquire::Acquire;
@@ -64,6 +66,8 @@ pub(crate) struct Shared {
     pub(crate) quorum: Quorum,
     pub(crate) prefix: Box<str>,
     pub(crate) defaults: CallDefaults,
+    /// What came of checking these.
+    pub(crate) timing: Timing,
     nodes: Vec<Arc<dyn Node>>,
     /// So many of them, the first ones, are servers; the others are custom ones.
     servers: usize,
@@ -75,12 +79,12 @@ impl Shared {
     pub(crate) fn new(
         common: Arc<Common>,
         quorum: Quorum,
-        (prefix, defaults): (Box<str>, CallDefaults),
+        (prefix, defaults, timing): (Box<str>, CallDefaults, Timing),
         (nodes, servers): (Vec<Arc<dyn Node>>, usize),
         figures: Arc<Figures>,
     ) -> Self {
         let next_lock = AtomicU64::new(1);
-        Self { common, quorum, prefix, defaults, nodes, servers, figures, next_lock }
+        Self { common, quorum, prefix, defaults, timing, nodes, servers, figures, next_lock }
     }
 
     /// The first node, if there is one, that was not waited for as long as it takes to answer.

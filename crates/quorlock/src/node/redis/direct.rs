@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::Context;
 
 use quorlock_core::{
-    Answer, BatchId, Command, Event, Failure, NodeId, NodePipeline, NodeState, Reading, Ticket,
+    Answer, BatchId, Event, Failure, NodeId, NodePipeline, NodeState, Reading, Ticket,
     TicketedCommand,
 };
 use tokio::sync::watch;
@@ -33,7 +33,6 @@ pub(crate) struct Direct {
     /// nothing.
     now: Reading,
     /// Empty; kept for their memory.
-    commands: Vec<Command>,
     parcels: Vec<Box<Parcel>>,
     delivered: Vec<(BatchId, Box<Parcel>)>,
 }
@@ -52,7 +51,6 @@ impl Direct {
             former: Vec::new(),
             unsent: None,
             now: clock.now(),
-            commands: Vec::new(),
             parcels: Vec::new(),
             delivered: Vec::new(),
         }
@@ -187,10 +185,15 @@ impl Direct {
 
     /// The next batch that may be sent.
     fn next(&mut self, now: Reading, events: &mut Vec<Event>) -> Option<(BatchId, Box<Parcel>)> {
-        let batch = self.pipeline.next_batch(&self.state, now, &mut self.commands, events)?;
         let mut parcel = self.parcels.pop().unwrap_or_default();
-        parcel.renew(&mut self.commands);
-        Some((batch, parcel))
+        let commands = parcel.exchange.renew();
+        match self.pipeline.next_batch(&self.state, now, commands, events) {
+            Some(batch) => Some((batch, parcel)),
+            None => {
+                self.parcels.push(parcel);
+                None
+            }
+        }
     }
 
     /// The connection, or why there is none; `None` while that is open.

@@ -214,10 +214,10 @@ impl Shared {
     }
 
     /// Sends commands, and waits for their answers; some may have to be asked again.
-    async fn run(&self, connection: &Connection, mut commands: Vec<Command>) -> Answers {
+    async fn run(&self, connection: &Connection, commands: Vec<Command>) -> Answers {
         let count = commands.len();
         let mut parcel: Box<Parcel> = Box::default();
-        parcel.renew(&mut commands);
+        *parcel.exchange.renew() = commands;
         loop {
             let (done, back) = oneshot::channel();
             parcel = match connection.send(self, parcel, To::Task(done), &mut Encoder::default()) {

@@ -42,11 +42,6 @@ pub(super) enum To {
 }
 
 impl Parcel {
-    /// Takes these commands, and nothing is left of those before.
-    pub(super) fn renew(&mut self, commands: &mut Vec<Command>) {
-        self.exchange.renew(commands);
-    }
-
     /// It is about to be sent; forgets what was answered when it was sent before.
     pub(super) fn prepare(&mut self, way: Way, watches: bool, beside: Beside) {
         (self.way, self.watches, self.beside) = (way, watches, beside);

@@ -16,8 +16,8 @@ pub(super) struct Scripts {
 
 pub(super) struct Script {
     text: &'static str,
-    /// By which a server knows it, once it has been loaded.
-    hash: String,
+    /// The words `EVALSHA` and the hash by which a server knows it, once it has been loaded; as they are written.
+    by_hash: Vec<u8>,
 }
 
 impl Scripts {
@@ -42,7 +42,11 @@ impl Scripts {
 
 impl Script {
     fn new(text: &'static str) -> Self {
-        Self { text, hash: sha1_smol::Sha1::from(text).hexdigest() }
+        let hash = sha1_smol::Sha1::from(text).hexdigest();
+        let mut by_hash = Vec::new();
+        resp::word(&mut by_hash, b"EVALSHA");
+        resp::word(&mut by_hash, hash.as_bytes());
+        Self { text, by_hash }
     }
 
     /// Says that it is to be executed; it gets one reply.
@@ -53,16 +57,15 @@ impl Script {
         args: [&[u8]; ARGS],
         out: &mut Vec<u8>,
     ) {
-        let (name, program) = match way {
-            Way::Native(_) | Way::Sha => ("EVALSHA", &*self.hash),
-            Way::Text => ("EVAL", self.text),
-        };
-        let mut digits = itoa::Buffer::new();
-        let count = digits.format(KEYS).as_bytes();
         resp::start(out, 3 + KEYS + ARGS);
-        for word in [name.as_bytes(), program.as_bytes(), count] {
-            resp::word(out, word);
+        match way {
+            Way::Native(_) | Way::Sha => out.extend_from_slice(&self.by_hash),
+            Way::Text => {
+                resp::word(out, b"EVAL");
+                resp::word(out, self.text.as_bytes());
+            }
         }
+        resp::word(out, itoa::Buffer::new().format(KEYS).as_bytes());
         keys.into_iter().chain(args).for_each(|word| resp::word(out, word));
     }
 }
@@ -74,6 +77,7 @@ mod tests {
     #[test]
     fn the_scripts_are_known_by_the_hash_of_their_text() {
         // As `SCRIPT LOAD` answers.
-        assert_eq!(Script::new("return 1").hash, "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+        let said = b"$7\r\nEVALSHA\r\n$40\r\ne0e1f9fabfc9d4800c877a703b823ac0578ff8db\r\n";
+        assert_eq!(Script::new("return 1").by_hash, said);
     }
 }
