@@ -32,9 +32,23 @@ impl Deadlines {
         }
     }
 
-    /// The first, if it is still known.
+    /// The first, whether it is still known or not.
     pub(crate) fn first(&self) -> Option<(BootTime, Owner)> {
         self.0.peek().map(|Reverse(first)| *first)
+    }
+
+    /// When the first is due that `is_known` knows.
+    pub(crate) fn first_known(
+        &self,
+        is_known: impl Fn(BootTime, Owner) -> bool,
+    ) -> Option<BootTime> {
+        match self.first() {
+            Some((at, owner)) if is_known(at, owner) => Some(at),
+            _ => {
+                let all = self.0.iter().map(|Reverse(one)| *one);
+                all.filter(|(at, owner)| is_known(*at, *owner)).map(|(at, _)| at).min()
+            }
+        }
     }
 
     pub(crate) fn pop_first(&mut self) {

@@ -594,7 +594,9 @@ impl Engine {
                 out[first..].rotate_left(all_else - first);
             }
         }
-        self.tidy_deadlines();
+        if !is_answer {
+            self.tidy_deadlines();
+        }
         spare
     }
 
@@ -622,7 +624,8 @@ impl Engine {
         if self.has_attempt_to_begin() {
             return Some(BootTime::from_nanos(i64::MIN));
         }
-        self.deadlines.first().map(|(at, _)| at)
+        let is_known = |at, owner| self.wake_of(owner) == Some(at);
+        self.deadlines.first_known(is_known)
     }
 
     /// An answer has brought an attempt, which begins with the next event that is no answer.

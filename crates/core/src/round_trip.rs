@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
 
 /// A round trip beyond this that is also beyond four usual ones counts no more than that.
 const OUTLIER_NS: u64 = 100_000_000;
@@ -67,11 +67,19 @@ impl RoundTrips {
         if let Some(fixed) = self.fixed {
             return fixed;
         }
-        let mut known: Vec<u64> = self.nodes.iter().copied().filter(|nanos| *nanos > 0).collect();
-        known.sort_unstable();
-        let place = quorum.needed().min(known.len());
-        let nanos = place.checked_sub(1).map_or(0, |place| known[place]);
-        Duration::from_nanos(nanos)
+        // The smallest so far, in order, through which each round trip sinks to its place.
+        let mut smallest = [0; NODE_COUNT_MAX];
+        let smallest = &mut smallest[..quorum.needed()];
+        for mut nanos in self.nodes.iter().copied().filter(|nanos| *nanos > 0) {
+            for place in &mut *smallest {
+                if *place == 0 {
+                    *place = nanos;
+                    break;
+                }
+                (*place, nanos) = (nanos.min(*place), nanos.max(*place));
+            }
+        }
+        Duration::from_nanos(smallest.iter().copied().max().unwrap_or(0))
     }
 }
 

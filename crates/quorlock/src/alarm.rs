@@ -52,12 +52,12 @@ impl Alarm {
     }
 
     /// Rings after `delay` at the latest. An earlier time that was set before stays: to ring for
-    /// nothing is cheaper than to set a timer anew at every turn.
-    pub(crate) fn set(&mut self, delay: Duration) {
+    /// nothing is cheaper than to set a timer anew at every turn. Returns whether it is to be polled for that.
+    pub(crate) fn set(&mut self, delay: Duration) -> bool {
         let at = Instant::now() + delay;
         let is_set = |set: Option<Instant>| set.is_some_and(|set| set <= at);
         if is_set(self.coarse_at) || is_set(self.fine_at) {
-            return;
+            return false;
         }
         if delay < SOON
             && let Some(fine) = &self.fine
@@ -68,6 +68,7 @@ impl Alarm {
             self.coarse.as_mut().reset(at);
             self.coarse_at = Some(at);
         }
+        true
     }
 
     /// Whether the clocks have made a step since the last call: the wall clock was set, or the machine

@@ -19,8 +19,9 @@ use futures_util::future::CatchUnwind;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use quorlock_core::engine::Request;
 use quorlock_core::{
-    Arrivals, Effect, Engine, Event, Extended, Hold, LockId, LossCause, NodeStory, Quorum, Reading,
-    Refusal, ReleaseReport, RestartGuard, Rules, Standing, Step, Story, TicketedCommand, Token,
+    Arrivals, BootTime, Effect, Engine, Event, Extended, Hold, LockId, LossCause, NodeStory,
+    Quorum, Reading, Refusal, ReleaseReport, RestartGuard, Rules, Standing, Step, Story,
+    TicketedCommand, Token,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
@@ -31,7 +32,7 @@ use crate::client::{Common, NodeStanding};
 use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held};
 use crate::node::line::Line;
-use crate::node::ready::Ready;
+use crate::node::ready::{ALARM, Ready};
 use crate::node::{BoxFuture, Encoder, Inbox, Key, Node};
 
 /// What callers and guards ask of the driver.
@@ -148,6 +149,8 @@ pub(crate) struct Driver {
     /// The ways to the nodes; `None` for one whose node has panicked.
     lines: Vec<Option<Line>>,
     ready: Ready,
+    /// The alarm rings by then.
+    rings_by: Option<BootTime>,
     outbox: Vec<Vec<TicketedCommand>>,
     encoder: Encoder,
     /// Empty but while an event is handled; kept for its memory.
@@ -233,7 +236,8 @@ impl Driver {
             encoder: Encoder::default(),
             effects: Vec::new(),
             entropy: Entropy::default(),
-            ready: Ready::new(lines.len()),
+            ready: Ready::new(),
+            rings_by: None,
             lines,
             backgrounds,
             figures,
@@ -254,9 +258,7 @@ impl Driver {
         let mut arrivals = Arrivals::new();
         let mut alarm = Alarm::new(self.clock);
         while !self.drained && self.drain_until.is_none_or(|until| Instant::now() < until) {
-            if let Some(delay) = self.due_in() {
-                alarm.set(delay);
-            }
+            self.set(&mut alarm);
             let was_abandoned = self.drain_until.is_some();
             // What comes in by other ways than through tokio's own channels must not be held up by
             // tokio's budget for them.
@@ -270,12 +272,11 @@ impl Driver {
             let mut tick = arrivals.tick(|| clock.now());
             let now = tick.now();
             self.entropy.expect(tick.asked());
-            for step in tick.steps() {
-                match step {
-                    Step::Event(event) => self.handle(event, now),
-                    Step::Asked(ask) => self.take(ask, now),
-                }
-            }
+            // Not a loop: steps are large, and so they are moved less.
+            tick.steps().for_each(|step| match step {
+                Step::Event(event) => self.handle(event, now),
+                Step::Asked(ask) => self.take(ask, now),
+            });
             arrivals.reuse(tick);
             if self.drain_until.is_some() && !was_abandoned {
                 self.handle(Event::Close, now);
@@ -316,7 +317,12 @@ impl Driver {
         self.inbox.take(cx, answered);
         let nobody_is_left =
             matches!(self.asks.poll_recv_many(cx, asked, ASKS_MAX), Poll::Ready(0));
-        let rings = alarm.poll(cx).is_ready();
+        let is_alarmed = woken & (1 << ALARM) != 0;
+        let rings = is_alarmed && alarm.poll(&mut self.ready.context(ALARM)).is_ready();
+        if rings {
+            self.rings_by = None;
+            self.ready.note(ALARM);
+        }
         let has_been_abandoned = nobody_is_left && self.drain_until.is_none();
         if has_been_abandoned {
             let drain_for = if mutant!(NotDrained) { Duration::ZERO } else { self.drain_for };
@@ -336,13 +342,24 @@ impl Driver {
         }
     }
 
-    /// How long until there is something to do without being asked.
-    fn due_in(&self) -> Option<Duration> {
+    /// Sets the alarm for when there is something to do without being asked.
+    fn set(&mut self, alarm: &mut Alarm) {
         // A deadline of centuries hence need not be waited for exactly.
         const LONG: Duration = Duration::from_secs(3600);
-        let due = self.engine.deadline().map(|at| at.remaining(self.clock.now()).min(LONG));
+        let deadline = self.engine.deadline();
+        let is_set = deadline.is_none_or(|at| self.rings_by.is_some_and(|by| by <= at));
+        if is_set && self.drain_until.is_none() {
+            return;
+        }
+        let now = self.clock.now();
+        let due = deadline.map(|at| at.remaining(now).min(LONG));
         let drained = self.drain_until.map(|at| at.saturating_duration_since(Instant::now()));
-        [due, drained].into_iter().flatten().min()
+        if let Some(delay) = due.into_iter().chain(drained).min() {
+            if alarm.set(delay) {
+                self.ready.note(ALARM);
+            }
+            self.rings_by = self.rings_by.into_iter().chain([now.after(delay)]).min();
+        }
     }
 
     fn take(&mut self, ask: Ask, now: Reading) {

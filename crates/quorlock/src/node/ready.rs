@@ -1,4 +1,5 @@
-//! Which lines have something to do: each has a waker of its own.
+//! Which of the things that the driver polls have something to do: each line has a waker of its own, and so has the
+//! alarm.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,14 +8,17 @@ use std::task::{Context, Wake, Waker};
 use futures_util::task::AtomicWaker;
 use quorlock_core::NODE_COUNT_MAX;
 
-/// The lines that were woken since they were last polled.
+/// What was woken since it was last polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
     shared: Arc<Shared>,
     wakers: Vec<Waker>,
 }
 
-const _: () = assert!(NODE_COUNT_MAX <= u32::BITS as usize, "each line has a bit");
+/// The alarm's place, behind those of all lines.
+pub(crate) const ALARM: usize = NODE_COUNT_MAX;
+
+const _: () = assert!(ALARM < u32::BITS as usize, "each has a bit");
 
 #[derive(Debug)]
 struct Shared {
@@ -39,27 +43,27 @@ impl Wake for LineWaker {
 }
 
 impl Ready {
-    /// So many lines, all of which have something to do.
-    pub(crate) fn new(lines: usize) -> Self {
+    /// All of them have something to do.
+    pub(crate) fn new() -> Self {
         let shared = Arc::new(Shared { woken: AtomicU32::new(u32::MAX), task: AtomicWaker::new() });
         let waker = |line| Arc::new(LineWaker { bit: 1u32 << line, shared: shared.clone() }).into();
-        Self { wakers: (0..lines).map(waker).collect(), shared }
+        Self { wakers: (0..=ALARM).map(waker).collect(), shared }
     }
 
-    /// This line has something to do, and its task is awake.
-    pub(crate) fn note(&self, line: usize) {
-        self.shared.woken.fetch_or(1 << line, Ordering::Relaxed);
+    /// The one at this place has something to do, and its task is awake.
+    pub(crate) fn note(&self, place: usize) {
+        self.shared.woken.fetch_or(1 << place, Ordering::Relaxed);
     }
 
-    /// The lines that were woken, as bits; a line that is woken later wakes this task.
+    /// What was woken, as bits; what is woken later wakes this task.
     pub(crate) fn take(&self, cx: &Context<'_>) -> u32 {
         self.shared.task.register(cx.waker());
         self.shared.woken.swap(0, Ordering::Acquire)
     }
 
-    /// With what to poll a line.
-    pub(crate) fn context(&self, line: usize) -> Context<'_> {
-        Context::from_waker(&self.wakers[line])
+    /// With what to poll the one at this place.
+    pub(crate) fn context(&self, place: usize) -> Context<'_> {
+        Context::from_waker(&self.wakers[place])
     }
 }
 
@@ -68,8 +72,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_lines_that_were_woken_are_polled() {
-        let ready = Ready::new(3);
+    fn only_what_was_woken_is_polled() {
+        let ready = Ready::new();
         let task = Context::from_waker(Waker::noop());
         assert_eq!(ready.take(&task) & 0b111, 0b111, "all, at first");
         assert_eq!(ready.take(&task), 0);

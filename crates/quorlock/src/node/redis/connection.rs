@@ -85,6 +85,9 @@ impl Connection {
             return Err(failure);
         }
         shared.resume(self);
+        if parcel.in_step && parcel.beside.is_nothing() && self.marker.is_none() {
+            return Ok(Proof::Vouched);
+        }
         let Parcel { beside, in_step, is_first, .. } = *parcel;
         let (info, registered) = beside.take_before(&mut parcel.before.drain(..));
         if beside.asked_settings() && is_first {

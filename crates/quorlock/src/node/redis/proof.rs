@@ -33,6 +33,11 @@ impl Beside {
         Self { looks, settings, registration, before }
     }
 
+    /// Nothing is asked beside the commands.
+    pub(super) const fn is_nothing(self) -> bool {
+        !self.looks.info && !self.looks.marker
+    }
+
     /// What is asked behind the commands: one reply, or none.
     pub(super) fn behind(self) -> usize {
         self.looks.marker.into()
