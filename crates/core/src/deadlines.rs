@@ -3,10 +3,11 @@
 //! What is put in is not taken out when it is put off or has become pointless: each record knows its own deadline, and
 //! what it does not know any more is passed over. Now and then such are swept out.
 
-use alloc::collections::BinaryHeap;
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::vec::Vec;
 use core::cmp::Reverse;
-use core::fmt;
 use core::hash::{Hash, Hasher};
+use core::{fmt, mem};
 
 use crate::engine::Owner;
 use crate::time::BootTime;
@@ -15,8 +16,13 @@ use crate::time::BootTime;
 const SLACK: usize = 64;
 
 /// What is due, and when. Two are equal whatever they hold: it follows from the records.
+///
+/// Most of what is put in is due later than all else of its kind: that is kept in a row, and only the rest in a heap.
 #[derive(Clone, Default)]
-pub(crate) struct Deadlines(BinaryHeap<Reverse<(BootTime, Owner)>>);
+pub(crate) struct Deadlines {
+    rows: [VecDeque<(BootTime, Owner)>; 3],
+    others: BinaryHeap<Reverse<(BootTime, Owner)>>,
+}
 
 impl Deadlines {
     /// Puts a record's deadline in; `wake` is what the record knows of it.
@@ -28,13 +34,14 @@ impl Deadlines {
     ) {
         if *wake != deadline {
             *wake = deadline;
-            self.0.extend(deadline.map(|at| Reverse((at, owner))));
+            self.extend(deadline.map(|at| (at, owner)));
         }
     }
 
     /// The first, whether it is still known or not.
     pub(crate) fn first(&self) -> Option<(BootTime, Owner)> {
-        self.0.peek().map(|Reverse(first)| *first)
+        let others = self.others.peek().map(|Reverse(first)| first);
+        self.rows.iter().filter_map(VecDeque::front).chain(others).min().copied()
     }
 
     /// When the first is due that `is_known` knows.
@@ -45,31 +52,61 @@ impl Deadlines {
         match self.first() {
             Some((at, owner)) if is_known(at, owner) => Some(at),
             _ => {
-                let all = self.0.iter().map(|Reverse(one)| *one);
-                all.filter(|(at, owner)| is_known(*at, *owner)).map(|(at, _)| at).min()
+                let others = self.others.iter().map(|Reverse(one)| one);
+                let all = self.rows.iter().flatten().chain(others);
+                all.filter(|(at, owner)| is_known(*at, *owner)).map(|(at, _)| *at).min()
             }
         }
     }
 
     pub(crate) fn pop_first(&mut self) {
-        self.0.pop();
+        let first = self.first();
+        match self.rows.iter_mut().find(|row| row.front() == first.as_ref()) {
+            Some(row) => drop(row.pop_front()),
+            None => drop(self.others.pop()),
+        }
     }
 
     /// Takes out what `is_known` does not know, if there may be much of it: no more than `count` can be known.
     pub(crate) fn sweep(&mut self, count: usize, is_known: impl Fn(BootTime, Owner) -> bool) {
-        if self.0.len() > 2 * count + SLACK {
-            let mut all = core::mem::take(&mut self.0).into_vec();
-            all.retain(|Reverse((at, owner))| is_known(*at, *owner));
+        for row in &mut self.rows {
+            while let Some((at, owner)) = row.front()
+                && !is_known(*at, *owner)
+            {
+                row.pop_front();
+            }
+        }
+        while let Some(Reverse((at, owner))) = self.others.peek()
+            && !is_known(*at, *owner)
+        {
+            self.others.pop();
+        }
+        let rows: usize = self.rows.iter().map(VecDeque::len).sum();
+        if rows + self.others.len() > 2 * count + SLACK {
+            let others = mem::take(&mut self.others).into_vec().into_iter();
+            let others = others.map(|Reverse(one)| one);
+            let mut all: Vec<_> = self.rows.iter_mut().flat_map(mem::take).chain(others).collect();
+            all.retain(|(at, owner)| is_known(*at, *owner));
             all.sort_unstable();
             all.dedup();
-            self.0 = all.into();
+            self.extend(all);
         }
     }
 }
 
 impl Extend<(BootTime, Owner)> for Deadlines {
     fn extend<I: IntoIterator<Item = (BootTime, Owner)>>(&mut self, all: I) {
-        self.0.extend(all.into_iter().map(Reverse));
+        for one in all {
+            let row = match one.1 {
+                Owner::Call(_) => &mut self.rows[0],
+                Owner::Lease(_) => &mut self.rows[1],
+                _ => &mut self.rows[2],
+            };
+            match row.back() {
+                Some(last) if *last > one => self.others.push(Reverse(one)),
+                _ => row.push_back(one),
+            }
+        }
     }
 }
 
@@ -106,7 +143,7 @@ mod tests {
             deadlines.put(Owner::Call(LockId(1)), &mut wake, Some(at));
             let known = wake;
             deadlines.sweep(1, |at, _| Some(at) == known);
-            assert!(deadlines.0.len() <= 2 + SLACK);
+            assert!(deadlines.rows[0].len() + deadlines.others.len() <= 2 + SLACK);
         }
         deadlines.put(Owner::Lease(LockId(2)), &mut None, Some(BootTime::from_nanos(-1)));
         assert_eq!(deadlines.first().map(|(at, _)| at.as_nanos()), Some(-1));

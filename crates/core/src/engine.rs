@@ -698,13 +698,8 @@ impl Engine {
         }
     }
 
-    /// Passes over deadlines that are not known any more, such that the first one is.
+    /// Forgets deadlines that no record knows any more.
     fn tidy_deadlines(&mut self) {
-        while let Some((at, owner)) = self.deadlines.first()
-            && self.wake_of(owner) != Some(at)
-        {
-            self.deadlines.pop_first();
-        }
         let records = self.calls.len() + self.leases.len() + self.releases.len();
         let count = records + self.inspections.len() + 2 * self.nodes.len() + 1;
         let mut deadlines = core::mem::take(&mut self.deadlines);

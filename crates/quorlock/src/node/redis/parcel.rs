@@ -2,14 +2,13 @@
 
 use std::iter::once;
 
-use quorlock_core::{Command, Exchange, Form};
+use quorlock_core::{Answer, BatchId, Command, Exchange, Form};
 use tokio::sync::oneshot;
 
 use super::proof::Beside;
 use super::resp::Reply;
 use super::scripts::Scripts;
 use super::speech::{Way, is_out_of_protocol, replies_to, say, translate};
-use quorlock_core::BatchId;
 
 /// A batch, with what it takes to understand its replies.
 #[derive(Debug, Default)]
@@ -61,6 +60,16 @@ impl Parcel {
             self.behind = Some(reply);
             return;
         };
+        let usual = match (command, &reply) {
+            (Command::Acquire { .. }, Reply::Okay) => Some(Answer::Granted),
+            (Command::Release { .. }, Reply::Int(1)) => Some(Answer::Deleted),
+            (Command::Extend { .. }, Reply::Int(1)) => Some(Answer::Extended),
+            _ => None,
+        };
+        if let Some(answer) = usual {
+            self.exchange.hear(Ok(answer));
+            return self.pass_over();
+        }
         let count = replies_to(command, self.watches);
         let answer = if count == 1 {
             translate(command, self.way, self.watches, &mut once(reply))
@@ -85,7 +94,7 @@ impl Parcel {
         }
     }
 
-    fn hear(&mut self, answer: Result<quorlock_core::Answer, Form>) {
+    fn hear(&mut self, answer: Result<Answer, Form>) {
         self.in_step &= !answer.as_ref().is_ok_and(is_out_of_protocol);
         self.exchange.hear(answer);
     }
