@@ -1,4 +1,6 @@
 //! `cargo xtask instructions`: what a pair costs, on a machine that is too noisy to time it.
+//!
+//! With `--check` it fails if a pair costs more than is pinned here. To raise a pin needs a line in CHANGELOG.md.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,8 +13,21 @@ use quorlock_servers::SERVER_VARIABLE;
 use crate::cargo;
 use crate::install::ensure_server;
 
-/// Lockers, and two numbers of pairs. The difference of their instructions is that of the pairs.
-const RUNS: [(u64, u64, u64); 2] = [(64, 2_048, 10_240), (1, 400, 2_000)];
+/// A number of lockers, and two numbers of pairs: the difference of their instructions is that of the pairs.
+struct Run {
+    lockers: u64,
+    few: u64,
+    many: u64,
+    /// What a pair costs, and how many percent more are borne with.
+    pinned: u64,
+    margin: u64,
+}
+
+/// With one locker, how many answers come in one turn of the client depends on the machine, and so does the count.
+const RUNS: [Run; 2] = [
+    Run { lockers: 64, few: 2_048, many: 10_240, pinned: 32_000, margin: 5 },
+    Run { lockers: 1, few: 400, many: 2_000, pinned: 77_000, margin: 15 },
+];
 
 /// A folder of its own: the program that is counted is built with other features than the benchmark.
 const TARGET: &str = "target/instructions";
@@ -20,16 +35,19 @@ const TARGET: &str = "target/instructions";
 const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, for example with \
      `apt-get install valgrind`, `dnf install valgrind` or `pacman -S valgrind`";
 
-/// Builds, runs and prints; with `--guard`, with the restart guard as well.
+/// Builds, runs and prints; with `--guard`, with the restart guard as well; with `--check`, compares with what is
+/// pinned.
 pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
     let counted = match args.iter().map(|arg| arg.to_str()).collect::<Vec<_>>()[..] {
-        [] => count(workspace, false),
-        [Some("--guard")] => count(workspace, true),
-        _ => Err(format!("instructions takes --guard and nothing else, not {args:?}")),
+        [] => count(workspace, false).map(|_| true),
+        [Some("--guard")] => count(workspace, true).map(|_| true),
+        [Some("--check")] => count(workspace, false),
+        _ => Err(format!("instructions takes --guard or --check, not {args:?}")),
     };
     match counted {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(why) => {
             eprintln!("xtask: {why}");
             ExitCode::from(2)
@@ -37,7 +55,8 @@ pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> Exi
     }
 }
 
-fn count(workspace: &Path, with_guard: bool) -> Result<(), String> {
+/// Returns whether nothing costs more than is pinned.
+fn count(workspace: &Path, with_guard: bool) -> Result<bool, String> {
     let valgrind = Command::new("valgrind").arg("--version").stdin(Stdio::null()).output();
     if !valgrind.is_ok_and(|output| output.status.success()) {
         return Err(HOW_TO_INSTALL.to_owned());
@@ -54,14 +73,22 @@ fn count(workspace: &Path, with_guard: bool) -> Result<(), String> {
         return Err("the program to count in could not be built".to_owned());
     }
     let program = target.join("release/quorlock-bench");
-    for (lockers, few, many) in RUNS {
+    let mut is_kept = true;
+    for Run { lockers, few, many, pinned, margin } in RUNS {
         let each = |guard| {
             let count = |pairs| instructions(&program, &server.path, (lockers, pairs), guard);
             let (less, more) = (count(few)?, count(many)?);
             Ok::<_, String>(more.saturating_sub(less) / (many - few))
         };
         let off = each(false)?;
-        println!("N = 5, c = {lockers}: {off} instructions per pair");
+        let more = (off as f64 / pinned as f64 - 1.0) * 100.0;
+        println!(
+            "N = 5, c = {lockers}: {off} instructions per pair ({more:+.1} % of the pinned {pinned})"
+        );
+        if off * 100 > pinned * (100 + margin) {
+            println!("MORE THAN PINNED: at most {margin} % are borne with");
+            is_kept = false;
+        }
         if with_guard {
             let on = each(true)?;
             let more = (on as f64 / off as f64 - 1.0) * 100.0;
@@ -69,7 +96,7 @@ fn count(workspace: &Path, with_guard: bool) -> Result<(), String> {
         }
     }
     println!("profiles: callgrind_annotate --inclusive=yes {TARGET}/*.callgrind");
-    Ok(())
+    Ok(is_kept)
 }
 
 /// How many instructions the client executes for so many pairs, its start included.

@@ -103,7 +103,9 @@ impl Extend<(BootTime, Owner)> for Deadlines {
                 _ => &mut self.rows[2],
             };
             match row.back() {
-                Some(last) if *last > one => self.others.push(Reverse(one)),
+                Some(last) if *last > one && !mutant!(DeadlineOutOfRow) => {
+                    self.others.push(Reverse(one));
+                }
                 _ => row.push_back(one),
             }
         }

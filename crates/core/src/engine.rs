@@ -11,7 +11,7 @@
 //! are harmless by construction: a [`Ticket`] names the lock, the round and the verb it belongs to,
 //! and what no record waits for is dropped.
 //!
-//! Fixed by what must check it: `Clone + Eq + Hash + Debug`, ordered collections only, no
+//! Fixed by what must check it: `Clone + Eq + Hash + Debug`, deterministic collections only, no
 //! generator, no statistics inside, and [`Engine::rebased`], which makes states comparable.
 
 mod calls;

@@ -63,6 +63,9 @@ pub enum Mutant {
     LastingUnasked,
     LastingWaivesAdoption,
     SilentKept,
+    MarkerUnasked,
+    AgainMisplaced,
+    DeadlineOutOfRow,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.
@@ -117,6 +120,9 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("declared lasting, whatever it says", Mutant::LastingUnasked, "waits"),
     ("lasting waives the adoption", Mutant::LastingWaivesAdoption, "quarantine"),
     ("a silent connection is never replaced", Mutant::SilentKept, "deadlock free"),
+    ("votes without a look at the marker", Mutant::MarkerUnasked, "deadlock free"),
+    ("what was asked again told to others", Mutant::AgainMisplaced, "votes"),
+    ("a deadline behind a later one", Mutant::DeadlineOutOfRow, "owed"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);

@@ -287,7 +287,7 @@ impl NodePipeline {
 
     /// Takes back what came with [`Event::Answered`], for its memory.
     pub fn reuse(&mut self, mut answers: Vec<(Ticket, Answer)>) {
-        if self.spare.len() < Self::IN_FLIGHT_MAX {
+        if self.spare.len() < Self::IN_FLIGHT_MAX && answers.capacity() <= 2 * Self::BATCH_MAX {
             answers.clear();
             self.spare.push(answers);
         }

@@ -14,6 +14,9 @@ use crate::engine::LockId;
 /// So many numbers in a row are looked up by distance.
 const WINDOW: u64 = 1024;
 
+/// The room of more records than this is given back when there are none.
+const SLOTS_KEPT: usize = 4096;
+
 /// A map whose keys are mostly put in in order, and mostly taken out soon. It iterates in the order of the keys.
 #[derive(Clone)]
 pub(crate) struct Records<T> {
@@ -108,7 +111,11 @@ impl<T> Records<T> {
             }
         };
         self.free.push(slot);
-        self.slots[slot as usize].take()
+        let record = self.slots[slot as usize].take();
+        if self.slots.len() > SLOTS_KEPT && self.is_empty() {
+            (self.slots, self.free) = (Vec::new(), Vec::new());
+        }
+        record
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LockId, &T)> {
@@ -311,6 +318,13 @@ mod tests {
         assert!(records.newest.len() <= WINDOW as usize);
         let pairs = |it: &Records<u64>| it.iter().map(|(lock, it)| (lock, *it)).collect::<Vec<_>>();
         assert_eq!(pairs(&records), known.into_iter().collect::<Vec<_>>());
+        let mut other = records.clone();
+        for lock in 0..=SLOTS_KEPT as u64 {
+            other.insert(LockId(u64::MAX / 2 + lock), lock);
+        }
+        assert!(other.slots.len() > SLOTS_KEPT);
+        other.keys().collect::<Vec<_>>().iter().for_each(|lock| drop(other.remove(lock)));
+        assert!(other.is_empty() && other.slots.is_empty(), "room is given back");
         let mut other = records.clone();
         other.renumber(|lock| lock);
         assert_eq!(other, records);

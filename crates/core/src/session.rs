@@ -108,9 +108,13 @@ impl Exchange {
     }
 
     /// Takes the answer to the next command; or the form in which it must be asked instead. It counts as failed until
-    /// then.
+    /// then. What is heard beyond the last command is passed over.
     pub fn hear(&mut self, answer: Result<Answer, Form>) {
+        if self.heard >= self.count() {
+            return;
+        }
         let place = match self.is_again {
+            true if mutant!(AgainMisplaced) => self.heard,
             true => self.places[self.heard],
             false => self.answers.len(),
         };
@@ -132,7 +136,11 @@ impl Exchange {
 
     /// All that were being asked have failed, whatever was heard of them.
     pub fn fail(&mut self, failure: &Failure) {
-        if !self.is_again {
+        if self.is_again {
+            // What was heard of them now; what was to be asked later still is.
+            let (places, form) = (&self.places, self.form);
+            self.unclear.retain(|(place, other)| *other <= form || !places.contains(place));
+        } else {
             self.answers.clear();
             self.unclear.clear();
         }
@@ -194,7 +202,8 @@ impl Session {
         let mut looks = Looks::default();
         if self.is_guarded {
             looks.info = self.is_new() || exchange.to_send().any(|it| *it == Command::Greet);
-            looks.marker = looks.info || exchange.to_send().any(Command::is_about_votes);
+            let is_about_votes = exchange.to_send().any(Command::is_about_votes);
+            looks.marker = looks.info || is_about_votes && !mutant!(MarkerUnasked);
         }
         exchange.looks = looks;
         if !exchange.is_again {
@@ -382,6 +391,21 @@ mod tests {
         it.fail(&Failure::new(FailureKind::Unreachable));
         assert!(!session.conclude(&mut it, Proof::Vouched));
         assert_eq!(*it.take().0, [Answer::NotOurs]);
+    }
+
+    /// It had said that it does not know the script, and that is not what became of the release.
+    #[test]
+    fn what_fails_in_the_midst_of_being_asked_again_is_not_asked_once_more() {
+        let session = &mut Session::new(false);
+        let answers = [Err(Form::Script), Err(Form::Script)];
+        let mut it = sent(session, [release(1), release(2)], answers);
+        assert!(session.conclude(&mut it, Proof::Vouched));
+        session.send(&mut it);
+        it.hear(Err(Form::Text));
+        it.fail(&Failure::new(FailureKind::Unreachable));
+        it.hear(Ok(Answer::Deleted));
+        assert!(!session.conclude(&mut it, Proof::Vouched));
+        assert_eq!(*it.take().0, [Answer::NotOurs, Answer::NotOurs]);
     }
 
     #[test]

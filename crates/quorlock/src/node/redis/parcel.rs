@@ -190,3 +190,89 @@ fn is_same(one: &Command, other: &Command) -> bool {
         _ => one == other,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quorlock_core::{Key, Session, Token, Value};
+
+    use super::super::speech::Delete;
+    use super::*;
+
+    fn acquire(key: &str, ttl_ms: u64) -> Command {
+        let value = Value::new(&Token::new([7; 20]), "");
+        Command::Acquire { key: key.into(), value, ttl_ms }
+    }
+
+    fn parcel(commands: Vec<Command>, way: Way) -> Parcel {
+        let mut parcel = Parcel::default();
+        *parcel.exchange.renew() = commands;
+        Session::new(false).send(&mut parcel.exchange);
+        parcel.prepare(way, true, Beside::default());
+        parcel
+    }
+
+    fn written(encoder: &mut Encoder, parcel: &Parcel, scripts: &Scripts) -> String {
+        let mut out = Vec::new();
+        encoder.write(parcel, scripts, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    /// Whatever was written before, and for whom.
+    #[test]
+    fn what_is_encoded_once_is_what_would_be_encoded_each_time() {
+        let (scripts, shared) = (Scripts::new(), &mut Encoder::default());
+        let [one, other] = [acquire("one", 1000), acquire("other", 1000)];
+        let Command::Acquire { key, value, .. } = one.clone() else { unreachable!() };
+        let release = Command::Release { key: key.clone(), value: value.clone(), tell: true };
+        let longer = Command::Acquire { key: key.clone(), value: value.clone(), ttl_ms: 2000 };
+        let extend = Command::Extend { key, value, ttl_ms: 1000 };
+        let all = vec![one.clone(), other.clone(), release.clone(), extend, longer.clone()];
+        for (commands, way) in [
+            (all.clone(), Way::Sha),
+            (all.clone(), Way::Sha),
+            (all.clone(), Way::Native(Delete::IfEq)),
+            (all[1..].to_vec(), Way::Sha),
+            (vec![longer.clone(), one.clone(), release.clone()], Way::Sha),
+            (vec![acquire("one", 1000), other.clone()], Way::Sha),
+            (all, Way::Text),
+        ] {
+            let parcel = parcel(commands, way);
+            let alone = written(&mut Encoder::default(), &parcel, &scripts);
+            assert_eq!(written(shared, &parcel, &scripts), alone);
+        }
+        let before = shared.bytes.len();
+        written(shared, &parcel(vec![one, other], Way::Sha), &scripts);
+        assert_eq!(shared.bytes.len(), before, "they were known");
+        shared.forget();
+        assert!(shared.known.is_empty() && shared.bytes.is_empty());
+    }
+
+    #[test]
+    fn each_command_is_told_its_own_replies() {
+        let key: Key = "k".into();
+        let look = Command::Inspect { key: key.clone() };
+        let watch = Command::Watch { key };
+        let mut parcel = parcel(vec![acquire("a", 1), watch, Command::Greet, look], Way::Sha);
+        let replies = [
+            Reply::Nil,
+            Reply::Okay,
+            Reply::Bytes(b"v".to_vec()),
+            Reply::Int(5),
+            Reply::Nil,
+            Reply::Int(-2),
+        ];
+        for reply in replies {
+            assert!(parcel.exchange.awaited().is_some());
+            parcel.take(reply);
+        }
+        assert!(parcel.in_step && parcel.exchange.awaited().is_none());
+        let (answers, _) = parcel.exchange.take();
+        let [Answer::Refused, Answer::Watched(_), Answer::Greeted, Answer::Seen(_)] = answers[..]
+        else {
+            panic!("{answers:?}")
+        };
+        // What comes behind all of them is what was asked behind them.
+        parcel.take(Reply::Okay);
+        assert_eq!(parcel.behind, Some(Reply::Okay));
+    }
+}
