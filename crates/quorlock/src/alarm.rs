@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use quorlock_core::BootTime;
 use tokio::time::{Instant, Sleep};
 
 use crate::clock::Clock;
@@ -20,12 +21,15 @@ use crate::clock::Clock;
 const SOON: Duration = Duration::from_millis(3);
 
 pub(crate) struct Alarm {
+    clock: Clock,
     coarse: Pin<Box<Sleep>>,
     coarse_at: Option<Instant>,
     fine: Option<fine::Timer>,
     fine_at: Option<Instant>,
     steps: Option<fine::Steps>,
     stepped: bool,
+    /// What it was set for last, on the boot clock, as long as it has not rung since.
+    rings_by: Option<BootTime>,
     #[cfg(quorlock_stepped_clock)]
     look: Option<tokio::time::Interval>,
 }
@@ -40,20 +44,35 @@ impl Alarm {
         };
         let coarse = Box::pin(tokio::time::sleep(Duration::ZERO));
         Self {
+            clock,
             coarse,
             coarse_at: None,
             fine,
             fine_at: None,
             steps,
             stepped: false,
+            rings_by: None,
             #[cfg(quorlock_stepped_clock)]
             look: (clock == Clock::System).then(|| tokio::time::interval(crate::stepped::LOOK)),
         }
     }
 
+    /// Whether it rings by then as it is. Its timers stand still while the machine sleeps: so if nobody tells when it
+    /// wakes up, this says no.
+    pub(crate) fn is_set(&self, at: BootTime) -> bool {
+        let is_told = self.steps.is_some() || self.clock == Clock::Tokio;
+        is_told && self.rings_by.is_some_and(|by| by <= at)
+    }
+
+    /// Rings by then at the latest, which is `delay` from now; see [`set`](Self::set).
+    pub(crate) fn set_by(&mut self, at: BootTime, delay: Duration) -> bool {
+        self.rings_by = Some(self.rings_by.map_or(at, |by| by.min(at)));
+        self.set(delay)
+    }
+
     /// Rings after `delay` at the latest. An earlier time that was set before stays: to ring for
     /// nothing is cheaper than to set a timer anew at every turn. Returns whether it is to be polled for that.
-    pub(crate) fn set(&mut self, delay: Duration) -> bool {
+    fn set(&mut self, delay: Duration) -> bool {
         let at = Instant::now() + delay;
         let is_set = |set: Option<Instant>| set.is_some_and(|set| set <= at);
         if is_set(self.coarse_at) || is_set(self.fine_at) {
@@ -95,7 +114,11 @@ impl Alarm {
         if fine {
             self.fine_at = None;
         }
-        if coarse || fine || self.stepped { Poll::Ready(()) } else { Poll::Pending }
+        if coarse || fine || self.stepped {
+            self.rings_by = None;
+            return Poll::Ready(());
+        }
+        Poll::Pending
     }
 }
 

@@ -19,9 +19,8 @@ use futures_util::future::CatchUnwind;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use quorlock_core::engine::Request;
 use quorlock_core::{
-    Arrivals, BootTime, Effect, Engine, Event, Extended, Hold, LockId, LossCause, NodeStory,
-    Quorum, Reading, Refusal, ReleaseReport, RestartGuard, Rules, Standing, Step, Story,
-    TicketedCommand, Token,
+    Arrivals, Effect, Engine, Event, Extended, Hold, LockId, LossCause, NodeStory, Quorum, Reading,
+    Refusal, ReleaseReport, RestartGuard, Rules, Standing, Step, Story, TicketedCommand, Token,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
@@ -149,8 +148,6 @@ pub(crate) struct Driver {
     /// The ways to the nodes; `None` for one whose node has panicked.
     lines: Vec<Option<Line>>,
     ready: Ready,
-    /// The alarm rings by then.
-    rings_by: Option<BootTime>,
     outbox: Vec<Vec<TicketedCommand>>,
     encoder: Encoder,
     /// Empty but while an event is handled; kept for its memory.
@@ -237,7 +234,6 @@ impl Driver {
             effects: Vec::new(),
             entropy: Entropy::default(),
             ready: Ready::new(),
-            rings_by: None,
             lines,
             backgrounds,
             figures,
@@ -254,16 +250,20 @@ impl Driver {
     }
 
     /// Runs until the client is shut down, or all its handles are gone, and nothing is owed.
-    pub(crate) async fn run(mut self) {
+    ///
+    /// What comes in by other ways than through tokio's own channels must not be held up by tokio's budget for them,
+    /// nor what is to be sent.
+    pub(crate) fn run(self) -> impl Future<Output = ()> {
+        tokio::task::unconstrained(self.run_on())
+    }
+
+    async fn run_on(mut self) {
         let mut arrivals = Arrivals::new();
         let mut alarm = Alarm::new(self.clock);
         while !self.drained && self.drain_until.is_none_or(|until| Instant::now() < until) {
             self.set(&mut alarm);
             let was_abandoned = self.drain_until.is_some();
-            // What comes in by other ways than through tokio's own channels must not be held up by
-            // tokio's budget for them.
-            let gathered = poll_fn(|cx| self.gather(&mut arrivals, &mut alarm, cx));
-            tokio::task::unconstrained(gathered).await;
+            poll_fn(|cx| self.gather(&mut arrivals, &mut alarm, cx)).await;
             if alarm.take_step() {
                 // Holders look at the clocks themselves, and tell if a lock has run out by the step.
                 self.held.values().for_each(|held| held.look_at_clocks());
@@ -303,15 +303,9 @@ impl Driver {
         let woken = self.ready.take(cx);
         for (place, line) in self.lines.iter_mut().enumerate() {
             let is_woken = woken & (1 << place) != 0;
-            if let Some(working) = line.as_mut().filter(|line| is_woken || line.is_changed()) {
+            if is_woken || line.as_ref().is_some_and(Line::is_changed) {
                 let cx = &mut self.ready.context(place);
-                // A node that panics takes no other down with it, and no client: its votes are out,
-                // and the engine's time-outs see to the rest.
-                let poll = AssertUnwindSafe(|| working.poll(cx, &mut self.encoder, answered));
-                if catch_unwind(poll).is_err() {
-                    tracing::error!("a node panicked; it is not used any more");
-                    *line = None;
-                }
+                work(line, |line| line.poll(cx, &mut self.encoder, answered));
             }
         }
         self.inbox.take(cx, answered);
@@ -320,7 +314,6 @@ impl Driver {
         let is_alarmed = woken & (1 << ALARM) != 0;
         let rings = is_alarmed && alarm.poll(&mut self.ready.context(ALARM)).is_ready();
         if rings {
-            self.rings_by = None;
             self.ready.note(ALARM);
         }
         let has_been_abandoned = nobody_is_left && self.drain_until.is_none();
@@ -347,18 +340,17 @@ impl Driver {
         // A deadline of centuries hence need not be waited for exactly.
         const LONG: Duration = Duration::from_secs(3600);
         let deadline = self.engine.deadline();
-        let is_set = deadline.is_none_or(|at| self.rings_by.is_some_and(|by| by <= at));
+        let is_set = deadline.is_none_or(|at| alarm.is_set(at));
         if is_set && self.drain_until.is_none() {
             return;
         }
         let now = self.clock.now();
         let due = deadline.map(|at| at.remaining(now).min(LONG));
         let drained = self.drain_until.map(|at| at.saturating_duration_since(Instant::now()));
-        if let Some(delay) = due.into_iter().chain(drained).min() {
-            if alarm.set(delay) {
-                self.ready.note(ALARM);
-            }
-            self.rings_by = self.rings_by.into_iter().chain([now.after(delay)]).min();
+        if let Some(delay) = due.into_iter().chain(drained).min()
+            && alarm.set_by(now.after(delay), delay)
+        {
+            self.ready.note(ALARM);
         }
     }
 
@@ -531,21 +523,30 @@ impl Driver {
             if !orders.is_empty() {
                 let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
                 self.figures.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
-                match &mut self.lines[place] {
-                    Some(line) => {
-                        line.take(orders, now, &mut self.encoder, told);
-                        if line.sends_when_polled() {
-                            self.ready.note(place);
-                        }
+                work(&mut self.lines[place], |line| {
+                    line.take(orders, now, &mut self.encoder, told);
+                    if line.sends_when_polled() {
+                        self.ready.note(place);
                     }
-                    None => orders.clear(),
-                }
+                });
+                orders.clear();
             }
         }
         self.encoder.forget();
         self.figures.locks_held.store(self.held.len(), Ordering::Relaxed);
         self.figures.calls_waiting.store(self.engine.calls_waiting(), Ordering::Relaxed);
         self.figures.releases_owed.store(self.engine.releases_owed(), Ordering::Relaxed);
+    }
+}
+
+/// Lets a line work. A node that panics takes no other down with it, and no client: its votes are out, and the
+/// engine's time-outs see to the rest.
+fn work(line: &mut Option<Line>, work: impl FnOnce(&mut Line)) {
+    if let Some(working) = line
+        && catch_unwind(AssertUnwindSafe(|| work(working))).is_err()
+    {
+        tracing::error!("a node panicked; it is not used any more");
+        *line = None;
     }
 }
 

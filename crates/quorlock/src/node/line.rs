@@ -128,14 +128,17 @@ impl Adapted {
                 self.pipeline.answered(batch, &mut answers, proof, self.now, events);
             }
             self.note_sent(events);
-            if !self.start(events) {
-                break;
+            if self.start(events) {
+                continue;
             }
-        }
-        if let Some((_, stamp)) = &self.unsent {
+            let Some((_, stamp)) = &self.unsent else { return };
             self.pipeline.announce(events);
             stamp.wake_when_sent(cx.waker());
             self.note_sent(events);
+            // Another thread may have sent it in between: then what waits behind it is next.
+            if self.unsent.is_some() {
+                return;
+            }
         }
     }
 

@@ -29,8 +29,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Sends a parcel's commands, for the first time or again. Given back at once: the connection was gone before.
-    /// In any case it is to be [concluded](Self::conclude) next.
+    /// Sends a parcel's commands, for the first time or again. When it comes back it is to be
+    /// [concluded](Self::conclude). Given back at once: the connection was gone before.
     pub(super) fn send(
         &self,
         shared: &Shared,

@@ -32,7 +32,7 @@ pub(crate) struct Direct {
     /// When commands were taken last. What fails without being sent is told with this time, which counts for
     /// nothing.
     now: Reading,
-    /// Empty; kept for their memory.
+    /// Kept for their memory.
     parcels: Vec<Box<Parcel>>,
     delivered: Vec<(BatchId, Box<Parcel>)>,
 }
@@ -84,8 +84,10 @@ impl Direct {
     ) {
         self.look();
         for connection in std::mem::take(&mut self.former) {
+            // One that is closed by what is heard now may have more to give back.
+            let was_closed = connection.wire.is_closed();
             self.hear(&connection, cx, encoder, events);
-            if !connection.wire.is_closed() {
+            if !was_closed {
                 self.former.push(connection);
             }
         }

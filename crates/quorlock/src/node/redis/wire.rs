@@ -196,6 +196,7 @@ impl Wire {
                 // Nothing was asked, and this is what is said to it.
                 awaited.flushes = Some(inner.flushes);
                 inner.deliver(awaited);
+                inner.reader.wake_by_ref();
                 return Ok(());
             }
             if inner.awaited.is_empty() {
@@ -270,7 +271,10 @@ impl Wire {
         let reader = {
             let inner = &mut *self.lock();
             inner.socket = None;
-            inner.failure.get_or_insert(failure);
+            // That something was out of step is not hidden by what came of the connection then.
+            if inner.failure.is_none() || failure.kind() == FailureKind::Protocol {
+                inner.failure = Some(failure);
+            }
             self.closed.store(true, Ordering::Release);
             if let Some(Awaited { taker: Taker::Whole { replies, .. }, .. }) = inner.awaited.front()
                 && let Some(Reply::Error(error)) = replies.last()
