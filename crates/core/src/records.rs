@@ -323,7 +323,9 @@ mod tests {
             other.insert(LockId(u64::MAX / 2 + lock), lock);
         }
         assert!(other.slots.len() > SLOTS_KEPT);
-        other.keys().collect::<Vec<_>>().iter().for_each(|lock| drop(other.remove(lock)));
+        for lock in other.keys().collect::<Vec<_>>() {
+            other.remove(&lock);
+        }
         assert!(other.is_empty() && other.slots.is_empty(), "room is given back");
         let mut other = records.clone();
         other.renumber(|lock| lock);

@@ -1,0 +1,81 @@
+//! A server in a node of one's own: the client gives it batches, and it works as one that is not wrapped.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{NODE_TIMEOUT, PATIENCE, eventually, five, get, run, unguarded};
+use quorlock::node::{Answers, Batch, BoxFuture, News, Node, NodeConfig, NodeState, RedisNode};
+use quorlock::{Client, Outcome};
+use quorlock_servers::Server;
+use tokio::sync::watch;
+
+#[derive(Debug)]
+struct Wrapped(RedisNode);
+
+impl Wrapped {
+    fn of(server: &Server) -> Self {
+        let config = NodeConfig::parse(&server.url()).unwrap();
+        Self(RedisNode::new(config, PATIENCE, 3 * NODE_TIMEOUT).unwrap())
+    }
+}
+
+impl Node for Wrapped {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn state(&self) -> NodeState {
+        self.0.state()
+    }
+
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
+        self.0.execute(batch)
+    }
+
+    fn background(&self, news: News) -> BoxFuture<()> {
+        self.0.background(news)
+    }
+}
+
+fn wrapping(nodes: &[Server]) -> Client {
+    unguarded().custom_nodes(nodes.iter().map(Wrapped::of)).wait(PATIENCE).build().unwrap()
+}
+
+#[tokio::test]
+async fn a_wrapped_server_locks_extends_tells_and_comes_back() {
+    let Some(nodes) = five("a_wrapped_server_locks_extends_tells_and_comes_back") else { return };
+    let client = wrapping(&nodes);
+    let guard = client.acquire("orders").fenced().await.unwrap();
+    eventually("all vote", || guard.votes() == 5).await;
+    for node in &nodes {
+        // It forgets its scripts: what is asked by them is asked again.
+        run(node, &["SCRIPT", "FLUSH"]);
+    }
+    guard.extend().await.unwrap();
+    assert_eq!(guard.release().await.outcome, Outcome::Released);
+
+    // Who waits is told when the lock comes free, long before the keys expire.
+    for node in &nodes {
+        run(node, &["SET", "orders", "another's", "PX", "20000"]);
+    }
+    let (progress, mut waits) = watch::channel(None);
+    let call = client.acquire("orders").wait(Duration::from_secs(10)).progress(progress);
+    let call = tokio::spawn(call.into_future());
+    waits.changed().await.unwrap();
+    for node in &nodes {
+        run(node, &["DEL", "orders"]);
+    }
+    assert_eq!(call.await.unwrap().unwrap().release().await.outcome, Outcome::Released);
+
+    // A server that dies is connected to again.
+    nodes[0].kill().unwrap();
+    let guard = client.acquire("orders").await.unwrap();
+    assert_eq!(guard.release().await.outcome, Outcome::Released);
+    nodes[0].restart().unwrap();
+    eventually("it is back", || client.stats().nodes[0].state == NodeState::Up).await;
+    client.shutdown(PATIENCE).await.unwrap();
+    eventually("nothing is left", || nodes.iter().all(|node| get(node, "orders").is_none())).await;
+}
