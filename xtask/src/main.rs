@@ -38,7 +38,7 @@ cargo xtask COMMAND
                 engine; behind them mistakes in the shipped code, version 0.1.0 on the same nodes, a
                 wall clock that steps, a minute of chaos; the last lines name all that failed
   instructions  count the client's instructions per pair with valgrind; --guard: with the
-                restart guard as well
+                restart guard as well; --check: fail if it costs more than is pinned
   matrix tests  every test three times in a row on one core with another load beside it, then with
                 each server version as the server; --loaded N and --server NAME choose parts
   mutants       switch on every known mistake, and see that the simulator catches it;
