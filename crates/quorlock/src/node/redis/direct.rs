@@ -25,6 +25,8 @@ pub(crate) struct Direct {
     /// As the link says.
     state: NodeState,
     connection: Option<Arc<Connection>>,
+    /// It has not been polled yet, and so it wakes nobody.
+    is_new: bool,
     /// Those before it whose parcels have not all come back.
     former: Vec<Arc<Connection>>,
     /// The batch that waits for a connection; there is one at most.
@@ -48,6 +50,7 @@ impl Direct {
             link,
             state: NodeState::Connecting,
             connection: None,
+            is_new: false,
             former: Vec::new(),
             unsent: None,
             now: clock.now(),
@@ -83,6 +86,7 @@ impl Direct {
         events: &mut Vec<Event>,
     ) {
         self.look();
+        self.is_new = false;
         for connection in std::mem::take(&mut self.former) {
             // One that is closed by what is heard now may have more to give back.
             let was_closed = connection.wire.is_closed();
@@ -97,6 +101,9 @@ impl Direct {
         // A server that was silent for too long may have answered.
         self.look();
         self.send(None, encoder, events);
+        if self.is_new {
+            cx.waker().wake_by_ref();
+        }
     }
 
     /// Takes back what came with answers, for its memory.
@@ -106,12 +113,12 @@ impl Direct {
 
     /// The server is not as it was when the line was last polled.
     pub(crate) fn is_changed(&self) -> bool {
-        self.link.has_changed().unwrap_or(false)
+        self.is_new || self.link.has_changed().unwrap_or(false)
     }
 
     /// Looks how the server is.
     fn look(&mut self) {
-        if !self.is_changed() {
+        if !self.link.has_changed().unwrap_or(false) {
             return;
         }
         let link = self.link.borrow_and_update();
@@ -119,6 +126,7 @@ impl Direct {
         let epoch = |it: &Option<Arc<Connection>>| it.as_ref().map(|it| it.epoch);
         if epoch(&self.connection) != epoch(&link.connection) {
             self.former.extend(std::mem::replace(&mut self.connection, link.connection.clone()));
+            self.is_new = true;
         }
     }
 
