@@ -308,7 +308,7 @@ mod tests {
             let lock = LockId(step + (word >> 40) % 7 + if step > 30_000 { 1 << 40 } else { 0 });
             assert_eq!(records.insert(lock, step), known.insert(lock, step));
             let old = LockId(lock.0.saturating_sub((word >> 50) % 50));
-            if old.0 % 100 != 0 {
+            if !old.0.is_multiple_of(100) {
                 assert_eq!(records.remove(&old), known.remove(&old));
             }
             assert_eq!(records.get(&old), known.get(&old));

@@ -35,6 +35,7 @@ pub(crate) struct Direct {
     /// nothing.
     now: Reading,
     /// Kept for their memory.
+    #[expect(clippy::vec_box, reason = "they go to the wire and back, and are large")]
     parcels: Vec<Box<Parcel>>,
     delivered: Vec<(BatchId, Box<Parcel>)>,
 }
