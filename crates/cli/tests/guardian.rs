@@ -860,10 +860,15 @@ fn a_command_reads_from_the_terminal() {
     assert!(!tty.run.log().contains("stopped"), "it had the terminal from the start");
 }
 
+/// What commands say when they have begun. The name of a temporary folder, which is on the screen before, has no such
+/// word in it; "up" it had now and then.
+const UP: &str = "is-up";
+
 fn control_c_reaches_the_command_once() {
-    let script = "trap 'echo int' INT; trap 'exit 9' QUIT; echo up; while :; do sleep 0.01; done";
+    let script =
+        "trap 'echo int' INT; trap 'exit 9' QUIT; echo is-up; while :; do sleep 0.01; done";
     let mut tty = Tty::new(&["sh", "-c", script], LONG, "KEEPER");
-    tty.shows("up");
+    tty.shows(UP);
     tty.types("\x03");
     tty.shows("int");
     tty.types("\x1c");
@@ -897,16 +902,16 @@ fn the_terminal_comes_back_after_the_guardians_death() {
 }
 
 fn the_terminals_modes_come_back_after_a_kill() {
-    let script = "trap '' TERM; stty -echo; echo up; sleep 60; true";
+    let script = "trap '' TERM; stty -echo; echo is-up; sleep 60; true";
     let tty = Tty::new(&["sh", "-c", script], SHORT, "KEEPER; stty -a");
     assert_eq!(tty.run.logged_code(), 79);
     tty.shows(" echo ");
 }
 
 fn control_z_without_a_shell_is_undone() {
-    let script = "echo up; while read x; do echo got:$x; done";
+    let script = "echo is-up; while read x; do echo got:$x; done";
     let mut tty = Tty::new(&["sh", "-c", script], LONG, "exec KEEPER");
-    tty.shows("up");
+    tty.shows(UP);
     tty.types("\x1a");
     tty.run.event("continued");
     tty.types("more\n");
@@ -916,7 +921,7 @@ fn control_z_without_a_shell_is_undone() {
 }
 
 fn control_z_and_fg() {
-    let script = "echo up; while read x; do echo got:$x; done; exit 8";
+    let script = "echo is-up; while read x; do echo got:$x; done; exit 8";
     let mut tty = Tty::interactive(&["sh", "-c", script], LONG, "KEEPER");
     for round in 1..=2 {
         tty.run.event("started");
@@ -946,11 +951,11 @@ fn after_control_z_and_fg_control_c_reaches_the_command() {
 }
 
 fn control_z_and_bg() {
-    let script = "echo up; read _ < \"$GO\"; read x; echo got:$x";
+    let script = "echo is-up; read _ < \"$GO\"; read x; echo got:$x";
     let (_directory, mut gate, set) = gate();
     let options = [LONG, &["--set", &set]].concat();
     let mut tty = Tty::interactive(&["sh", "-c", script], &options, "KEEPER");
-    tty.shows("up");
+    tty.shows(UP);
     tty.types("\x1a");
     tty.shows("Stopped");
     tty.types("bg\n");
@@ -970,9 +975,9 @@ fn control_z_and_bg() {
 
 fn control_z_is_no_reprieve() {
     let options = ["--term", "3000", "--kill", "3300"];
-    let script = "trap '' TERM; echo up; sleep 60; true";
+    let script = "trap '' TERM; echo is-up; sleep 60; true";
     let mut tty = Tty::interactive(&["sh", "-c", script], &options, "KEEPER");
-    tty.shows("up");
+    tty.shows(UP);
     tty.run.family_of(2);
     tty.types("\x1a");
     tty.shows("Stopped");
@@ -1015,11 +1020,11 @@ fn in_a_pipeline_the_command_gets_the_terminal_when_it_asks() {
 }
 
 fn control_z_in_a_pipeline_stops_the_command() {
-    let script = "echo up; read _ < \"$GO\"; echo done";
+    let script = "echo is-up; read _ < \"$GO\"; echo done";
     let (_directory, mut gate, set) = gate();
     let options = [LONG, &["--set", &set]].concat();
     let mut tty = Tty::interactive(&["sh", "-c", script], &options, "KEEPER | cat");
-    tty.shows("up");
+    tty.shows(UP);
     tty.types("\x1a");
     tty.run.event("stopped");
     tty.shows("Stopped");
