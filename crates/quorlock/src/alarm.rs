@@ -265,6 +265,19 @@ mod tests {
         }
     }
 
+    /// After the machine has slept its timers ring later than the boot clock says, and somebody must tell.
+    #[tokio::test]
+    async fn it_is_known_to_be_set_only_where_a_sleep_is_told() {
+        let mut alarm = Alarm::new(Clock::System);
+        let (now, soon) = (Clock::System.now(), Duration::from_secs(1));
+        assert!(alarm.set_by(now.after(soon), soon));
+        let is_told = alarm.steps.is_some();
+        assert_eq!(alarm.is_set(now.after(soon)), is_told);
+        assert!(!alarm.is_set(now.boot()), "that would be too late");
+        alarm.steps = None;
+        assert!(!alarm.is_set(now.after(soon)));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn on_tokios_clock_it_follows_that_clock() {
         let mut alarm = Alarm::new(Clock::Tokio);

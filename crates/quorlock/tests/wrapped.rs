@@ -57,7 +57,7 @@ async fn a_wrapped_server_locks_extends_tells_and_comes_back() {
     guard.extend().await.unwrap();
     assert_eq!(guard.release().await.outcome, Outcome::Released);
 
-    // Who waits is told when the lock comes free, long before the keys expire.
+    // A call that waits is told when the lock comes free, long before the keys expire.
     for node in &nodes {
         run(node, &["SET", "orders", "another's", "PX", "20000"]);
     }

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::proof::Beside;
 use super::resp::Reply;
 use super::scripts::Scripts;
-use super::speech::{Way, is_out_of_protocol, replies_to, say, translate};
+use super::speech::{Way, is_out_of_protocol, replies_to, say, translate, usual};
 
 /// A batch, with what it takes to understand its replies.
 #[derive(Debug, Default)]
@@ -60,13 +60,7 @@ impl Parcel {
             self.behind = Some(reply);
             return;
         };
-        let usual = match (command, &reply) {
-            (Command::Acquire { .. }, Reply::Okay) => Some(Answer::Granted),
-            (Command::Release { .. }, Reply::Int(1)) => Some(Answer::Deleted),
-            (Command::Extend { .. }, Reply::Int(1)) => Some(Answer::Extended),
-            _ => None,
-        };
-        if let Some(answer) = usual {
+        if let Some(answer) = usual(command, &reply) {
             self.exchange.hear(Ok(answer));
             return self.pass_over();
         }
@@ -110,7 +104,7 @@ impl Parcel {
 pub(crate) struct Encoder {
     known: Vec<Known>,
     bytes: Vec<u8>,
-    /// The next one that another node is likely to be sent.
+    /// The one that is likely to be written next.
     next: usize,
 }
 
@@ -124,22 +118,17 @@ struct Known {
 }
 
 impl Encoder {
-    /// What is written next is for another node.
-    fn begin(&mut self) {
-        self.next = 0;
-    }
-
     /// What is written next are other commands.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
         self.bytes.clear();
-        self.next = 0;
     }
 
     /// Writes the parcel's commands; says how many replies they get.
     pub(super) fn write(&mut self, parcel: &Parcel, scripts: &Scripts, out: &mut Vec<u8>) -> usize {
         let Parcel { exchange, way, watches, .. } = parcel;
-        self.begin();
+        // Another node is likely to be sent the same commands, in the same order.
+        self.next = 0;
         let mut replies = 0;
         for command in exchange.to_send() {
             replies += replies_to(command, *watches);

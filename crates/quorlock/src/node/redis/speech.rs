@@ -184,6 +184,16 @@ fn look(key: &Key, out: &mut Vec<u8>) {
     resp::write(out, &[b"PTTL", key.as_bytes()]);
 }
 
+/// What nearly all commands are answered; else `None`. The same as [`translate`] says, without its detours.
+pub(super) const fn usual(command: &Command, reply: &Reply) -> Option<Answer> {
+    match (command, reply) {
+        (Command::Acquire { .. }, Reply::Okay) => Some(Answer::Granted),
+        (Command::Extend { .. }, Reply::Int(1)) => Some(Answer::Extended),
+        (Command::Release { .. }, Reply::Int(1)) => Some(Answer::Deleted),
+        _ => None,
+    }
+}
+
 /// Reads one command's replies. An error says in which form to ask instead.
 pub(super) fn translate(
     command: &Command,
@@ -397,7 +407,34 @@ pub(super) fn kind_of(code: &str) -> FailureKind {
 
 #[cfg(test)]
 mod tests {
+    use quorlock_core::{Token, Value};
+
     use super::*;
+
+    #[test]
+    fn the_usual_answers_are_what_the_long_way_says() {
+        let (key, value) = (Key::from("k"), Value::new(&Token::new([7; 20]), ""));
+        let commands = [
+            Command::Acquire { key: key.clone(), value: value.clone(), ttl_ms: 1 },
+            Command::Extend { key: key.clone(), value: value.clone(), ttl_ms: 1 },
+            Command::Release { key: key.clone(), value: value.clone(), tell: true },
+            Command::Release { key: key.clone(), value, tell: false },
+            Command::Inspect { key },
+        ];
+        let ways = [Way::Native(Delete::IfEq), Way::Native(Delete::Ex), Way::Sha, Way::Text];
+        let mut known = 0;
+        for command in &commands {
+            for reply in [Reply::Okay, Reply::Int(1), Reply::Int(0), Reply::Int(-1), Reply::Nil] {
+                let Some(answer) = usual(command, &reply) else { continue };
+                known += 1;
+                for way in ways {
+                    let long = translate(command, way, true, &mut [reply.clone()].into_iter());
+                    assert_eq!(long, Ok(answer.clone()), "{command:?}, {reply:?}, {way:?}");
+                }
+            }
+        }
+        assert_eq!(known, 4);
+    }
 
     #[test]
     fn an_error_has_a_code_and_perhaps_an_explanation() {

@@ -14,7 +14,7 @@ use crate::node::News;
 type Made = Result<Arc<Connection>, Failure>;
 type Making<'a> = Pin<Box<dyn Future<Output = Made> + Send + 'a>>;
 
-/// Who reads what the server says.
+/// The part of the client that reads what the server says.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     /// The line that commands come from.

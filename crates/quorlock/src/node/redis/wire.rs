@@ -51,7 +51,7 @@ pub(super) struct Wire {
     closed: AtomicBool,
     /// What [`Wire::busy`] and [`Wire::heard`] wait for.
     stir: Notify,
-    /// Wakes who waits for the wire to be closed.
+    /// Told when the wire is closed.
     close: Notify,
 }
 
@@ -148,13 +148,8 @@ impl Wire {
         write: impl FnOnce(&mut Vec<u8>) -> usize,
     ) -> Result<oneshot::Receiver<Vec<Reply>>, Failure> {
         let (done, replies) = oneshot::channel();
-        let mut count = 0;
         let taker = Taker::Whole { replies: Vec::new(), done };
-        let write = |out: &mut Vec<u8>, _: &mut Taker| {
-            count = write(out);
-            count
-        };
-        match self.send_to(taker, write) {
+        match self.send_to(taker, |out, _| write(out)) {
             Ok(()) => Ok(replies),
             Err(_) => Err(Failure::unsent(FailureKind::Unreachable)),
         }
@@ -253,7 +248,7 @@ impl Wire {
         delivered: &mut Vec<(BatchId, Box<Parcel>)>,
     ) {
         if !self.is_closed() {
-            // Who keeps the server connected is told when it is closed.
+            // The supervisor is told by `close`.
             let _: Poll<()> = self.poll(cx);
         }
         delivered.append(&mut self.lock().delivered);
@@ -281,7 +276,7 @@ impl Wire {
             {
                 inner.last_words = Some(error.clone());
             }
-            // Whoever waits for replies that will not come wakes now, and so does who reads.
+            // All that wait for replies are told now that none will come.
             for awaited in std::mem::take(&mut inner.awaited) {
                 if let Taker::Parcel { parcel, to } = awaited.taker {
                     inner.hand_back(parcel, to);
@@ -723,6 +718,18 @@ mod tests {
             let failure = wire.send(ping).unwrap_err();
             assert!(!failure.may_have_been_executed(), "nothing is sent on a closed wire");
         }
+    }
+
+    /// The end of the stream is seen first, and what came before it is judged behind that (S22).
+    #[test]
+    fn that_something_was_out_of_step_is_not_hidden_by_a_broken_connection() {
+        let (wire, _server, _events) = pair(16);
+        wire.close(lost("the server has closed the connection"));
+        assert_eq!(wire.why_out_of_step(), None);
+        wire.close(out_of_step("its answers do not fit"));
+        assert!(wire.why_out_of_step().is_some());
+        wire.close(lost("connection lost"));
+        assert!(wire.why_out_of_step().is_some(), "nor by what comes later");
     }
 
     #[tokio::test(start_paused = true)]
