@@ -321,11 +321,12 @@ impl Acquiring {
     /// # Panics
     /// Inside an async runtime; the call is cancelled then, as any future that is dropped.
     pub(crate) fn wait(mut self) -> Result<Guard, AcquireError> {
+        let caller = self.shared.common.asks.caller();
         self.start()?;
         let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
         // Waiting consumes the receiver, and the rest must stay to be dropped in a panic.
         let (_, nobody) = oneshot::channel();
-        let reply = std::mem::replace(&mut asked.reply, nobody).blocking_recv();
+        let reply = caller.wait(std::mem::replace(&mut asked.reply, nobody));
         self.conclude(reply)
     }
 }

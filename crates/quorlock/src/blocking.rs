@@ -1,7 +1,9 @@
 //! The same client without async: for threads, scripts and tests.
 //!
 //! Not a twin: a façade. A blocking client is an async one on a [thread of its
-//! own](crate::ClientBuilder::own_thread), and each method here waits for what the driver answers.
+//! own](crate::ClientBuilder::own_thread), and each method here waits for what the driver answers. The thread that
+//! waits does the client's work meanwhile, in the place of the client's own thread: custom nodes and `tracing` see it
+//! there.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -98,7 +100,8 @@ impl Client {
     /// # Panics
     /// Inside an async runtime.
     pub fn inspect(&self, resource: &str) -> Result<Inspection, InvalidRequest> {
-        let nodes = self.0.ask_inspect(resource)?.blocking_recv().unwrap_or_default();
+        let caller = self.0.asks().caller();
+        let nodes = caller.wait(self.0.ask_inspect(resource)?).unwrap_or_default();
         Ok(self.0.inspected(nodes))
     }
 
@@ -257,8 +260,9 @@ impl Guard {
     /// # Panics
     /// Inside an async runtime.
     pub fn extend(&self) -> Result<Duration, ExtendError> {
+        let caller = self.0.asks().caller();
         let (outcome, span) = self.0.ask_extend();
-        self.0.extended(outcome.blocking_recv().ok(), &span)
+        self.0.extended(caller.wait(outcome).ok(), &span)
     }
 
     /// Gives the lock back on every node, and tells how that went; see [`crate::Guard::release`].
@@ -266,8 +270,9 @@ impl Guard {
     /// # Panics
     /// Inside an async runtime. The release is queued all the same.
     pub fn release(self) -> Released {
+        let caller = self.0.asks().caller();
         let (report, releasing) = self.0.ask_release();
-        releasing.conclude(report.blocking_recv().ok())
+        releasing.conclude(caller.wait(report).ok())
     }
 }
 

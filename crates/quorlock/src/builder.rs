@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::driver::{Asks, Driver, Figures};
 use crate::error::{BuildError, InvalidRequest};
 use crate::node::{Key, Node, NodeConfig, NodeConfigError, RedisNode, Tls};
+use crate::own_thread::OwnThread;
 
 /// The options of a call, and the client's defaults for them.
 #[derive(Clone, Debug)]
@@ -292,8 +293,8 @@ impl ClientBuilder {
     /// Gives the client a thread of its own, with a runtime of its own.
     ///
     /// Extension then does not depend on the caller's runtime, which may be blocked; each operation
-    /// costs a hop between threads more. Safety depends on neither: validity is read from the
-    /// clock.
+    /// of an async caller costs a hop between threads more. A blocking call costs none: its thread does the
+    /// client's work while it waits. Safety depends on neither: validity is read from the clock.
     pub fn own_thread(mut self) -> Self {
         self.own_thread = true;
         self
@@ -333,7 +334,12 @@ impl ClientBuilder {
         let names: Names = nodes.iter().map(|node| node.name().into()).collect();
         let rules = self.rules(quorum, &names)?;
         let figures = Arc::new(Figures::new(nodes.len(), self.guard));
-        let (asks, receiver) = Asks::channel();
+        let thread = match self.own_thread {
+            true => Some(OwnThread::new().map_err(no_thread)?),
+            false => None,
+        };
+        let (asks, receiver) =
+            Asks::channel(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
         let (clock, ttl_max) = (self.clock, self.defaults.timing.ttl_max);
         let common = Arc::new(Common { asks, names, clock });
         let driver = {
@@ -344,8 +350,8 @@ impl ClientBuilder {
                 Driver::start((quorum, rules), &nodes, figures, (common, receiver), times).run()
             }
         };
-        if self.own_thread {
-            spawn_thread(driver)?;
+        if let Some(thread) = thread {
+            thread.start(driver).map_err(no_thread)?;
         } else {
             let runtime =
                 tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
@@ -438,18 +444,8 @@ pub(crate) fn own_key(prefix: &str, name: &str) -> Key {
     format!("{prefix}{RESERVED}{name}").into()
 }
 
-/// Runs the driver on a thread of its own, with a runtime of its own.
-fn spawn_thread<F: Future<Output = ()>>(
-    driver: impl FnOnce() -> F + Send + 'static,
-) -> Result<(), BuildError> {
-    let failed = |error: std::io::Error| BuildError::Thread { reason: error.to_string() };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    std::thread::Builder::new()
-        .name("quorlock".to_owned())
-        .spawn(move || runtime.block_on(async move { driver().await }))
-        .map_err(failed)?;
-    Ok(())
+fn no_thread(error: std::io::Error) -> BuildError {
+    BuildError::Thread { reason: error.to_string() }
 }
 
 impl fmt::Debug for ClientBuilder {

@@ -347,6 +347,10 @@ impl Client {
         }
     }
 
+    pub(crate) fn asks(&self) -> &Asks {
+        &self.shared.common.asks
+    }
+
     pub(crate) fn ask_close(&self) -> oneshot::Receiver<()> {
         let (reply, closed) = oneshot::channel();
         self.shared.common.asks.send(Ask::Close { reply });

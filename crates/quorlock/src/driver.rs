@@ -33,6 +33,7 @@ use crate::guard::{Guard, GuardToken, Held};
 use crate::node::line::Line;
 use crate::node::ready::{ALARM, Ready};
 use crate::node::{BoxFuture, Encoder, Inbox, Key, Node};
+use crate::own_thread::{Caller, OwnThread};
 
 /// What callers and guards ask of the driver.
 #[derive(Debug)]
@@ -59,14 +60,16 @@ pub(crate) struct AcquireCall {
 #[derive(Clone, Debug)]
 pub(crate) struct Asks {
     sender: UnboundedSender<Ask>,
+    /// The client's own thread, if it has one.
+    thread: Weak<OwnThread>,
     /// The process that the driver lives in; in a fork of it there is none.
     process: u32,
 }
 
 impl Asks {
-    pub(crate) fn channel() -> (Self, UnboundedReceiver<Ask>) {
+    pub(crate) fn channel(thread: Weak<OwnThread>) -> (Self, UnboundedReceiver<Ask>) {
         let (sender, receiver) = unbounded_channel();
-        (Self { sender, process: std::process::id() }, receiver)
+        (Self { sender, thread, process: std::process::id() }, receiver)
     }
 
     /// Pushes. If the driver is gone, or belongs to the process that this one was forked from,
@@ -75,7 +78,15 @@ impl Asks {
     pub(crate) fn send(&self, ask: Ask) {
         if self.is_own_process() {
             let _ = self.sender.send(ask);
+            if let Some(thread) = self.thread.upgrade() {
+                thread.want();
+            }
         }
+    }
+
+    /// This thread is going to ask, and to wait for the reply.
+    pub(crate) fn caller(&self) -> Caller {
+        if self.is_own_process() { Caller::new(&self.thread) } else { Caller::in_fork() }
     }
 
     pub(crate) fn is_own_process(&self) -> bool {
@@ -163,6 +174,8 @@ pub(crate) struct Driver {
     releases: ByLock<oneshot::Sender<ReleaseReport>>,
     inspections: ByLock<oneshot::Sender<Vec<NodeStory>>>,
     closing: Vec<oneshot::Sender<()>>,
+    /// So many callers were told something in this tick that they waited for.
+    told: usize,
     drained: bool,
     /// No handle is left that could ask for anything: what is owed is drained until then.
     drain_until: Option<Instant>,
@@ -244,6 +257,7 @@ impl Driver {
             releases: HashMap::default(),
             inspections: HashMap::default(),
             closing: Vec::new(),
+            told: 0,
             drained: false,
             drain_until: None,
         }
@@ -283,6 +297,9 @@ impl Driver {
             }
             self.flush(now, &mut arrivals.answered);
             self.entropy.forget();
+            if std::mem::take(&mut self.told) > 1 {
+                step_back().await;
+            }
         }
         self.backgrounds.clear();
         // Who asks from now on is told at once, and so is who asked just now: dropping the channel
@@ -457,6 +474,7 @@ impl Driver {
             }
             Effect::Released { lock, report } => {
                 if let Some(reply) = self.releases.remove(&lock) {
+                    self.told += 1;
                     let _ = reply.send(report);
                 }
             }
@@ -505,6 +523,7 @@ impl Driver {
 
     fn grant(&mut self, lock: LockId, id: (GuardToken, Option<u64>), hold: Hold) {
         let Some(call) = self.calls.remove(&lock) else { return };
+        self.told += 1;
         // No handle is left, and so no caller: what is held is given back in a moment.
         let Some(common) = self.common.upgrade() else { return };
         let held = Arc::new(Held::new((lock, call.resource), id, hold, common));
@@ -537,6 +556,24 @@ impl Driver {
         self.figures.calls_waiting.store(self.engine.calls_waiting(), Ordering::Relaxed);
         self.figures.releases_owed.store(self.engine.releases_owed(), Ordering::Relaxed);
     }
+}
+
+/// Lets the tasks run that are ready.
+///
+/// Several callers who are told something at once are likely to ask for something at once. What they ask then goes to
+/// the nodes together. Otherwise the first of them would wake this task, which a runtime with several threads runs
+/// before the others.
+async fn step_back() {
+    let mut has_stepped_back = false;
+    let step = |cx: &mut Context<'_>| {
+        if std::mem::replace(&mut has_stepped_back, true) {
+            return Poll::Ready(());
+        }
+        // A task that wakes itself is the last in its queue.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    };
+    poll_fn(step).await;
 }
 
 /// Lets a line work. A node that panics takes no other down with it, and no client: its votes are out, and the

@@ -10,7 +10,7 @@ use quorlock_core::{
 use tokio::sync::{Notify, oneshot};
 
 use crate::client::{Common, Names};
-use crate::driver::Ask;
+use crate::driver::{Ask, Asks};
 use crate::error::{ExtendError, NodeAnswer, describe};
 
 /// A held lock. Before the runtime it was built on ends, call
@@ -231,6 +231,10 @@ impl Guard {
     pub async fn extend(&self) -> Result<Duration, ExtendError> {
         let (outcome, span) = self.ask_extend();
         self.extended(outcome.await.ok(), &span)
+    }
+
+    pub(crate) fn asks(&self) -> &Asks {
+        &self.held.common.asks
     }
 
     pub(crate) fn ask_extend(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {
@@ -545,7 +549,7 @@ mod tests {
         limit: Option<HoldLimit>,
         asks: impl FnOnce(Asks) -> Asks,
     ) -> (Guard, UnboundedReceiver<Ask>) {
-        let (channel, asked) = Asks::channel();
+        let (channel, asked) = Asks::channel(std::sync::Weak::new());
         let (asks, names) = (asks(channel), ["a".into()].into_iter().collect());
         let common = Arc::new(Common { asks, names, clock: Clock::Tokio });
         let lock = (LockId(7), "orders".into());

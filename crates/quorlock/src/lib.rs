@@ -61,6 +61,7 @@ mod inspect;
 #[cfg(quorlock_mutants)]
 pub mod mutants;
 pub mod node;
+mod own_thread;
 #[cfg(quorlock_stepped_clock)]
 mod stepped;
 

@@ -5,7 +5,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::{PATIENCE, eventually, five, get, key_count};
@@ -95,6 +95,45 @@ fn threads_wait_for_each_other() {
         }
     });
     assert_eq!(total.into_inner(), 18);
+    no_key_is_left(&nodes);
+}
+
+/// A thread drives its client while it is in a call. What is held is extended, given back and waited for all the
+/// same: while a thread that has called is busy elsewhere, and while one that waits for long drives.
+#[test]
+fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
+    let Some(nodes) = five("nothing_stands_still_while_nobody_calls_or_one_call_waits") else {
+        return;
+    };
+    let ttl = Duration::from_secs(1);
+    let client = || Client::build(common::builder(&nodes).ttl(ttl).node_timeout(ttl / 4)).unwrap();
+    let (busy, waiting) = (client(), client());
+    let held = busy.acquire("orders").call().unwrap();
+    let beside = waiting.acquire("beside").call().unwrap();
+    let held_for_others = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| waiting.acquire("orders").wait(PATIENCE).call().unwrap());
+        let calls = scope.spawn(|| {
+            while held_for_others.load(Ordering::Relaxed) {
+                assert!(waiting.acquire("often").call().unwrap().release().is_released());
+            }
+        });
+        for _ in 0..5 * 100 {
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(held.is_valid(), "{:?}", held.loss());
+            assert!(beside.is_valid(), "{:?}", beside.loss());
+        }
+        assert!(!waits.is_finished());
+        held_for_others.store(false, Ordering::Relaxed);
+        // Nobody waits for this release, and it is told all the same, before the keys would expire.
+        #[expect(clippy::disallowed_methods, reason = "compared with a protocol bound")]
+        let dropped = std::time::Instant::now();
+        drop(held);
+        let _ = waits.join().unwrap().release();
+        assert!(dropped.elapsed() < ttl / 2, "{:?}", dropped.elapsed());
+        calls.join().unwrap();
+    });
+    assert!(beside.release().is_released());
     no_key_is_left(&nodes);
 }
 

@@ -1,0 +1,239 @@
+//! A client's own thread, and the threads that drive the client in its place.
+//!
+//! A thread that waits for the client can as well do the work that it waits for: then nothing changes threads on its
+//! way to the nodes and back. So a thread in a blocking call drives the client's runtime, and the own thread steps
+//! aside. It comes back when no call has been made for a while, or when something is asked that no call waits for.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
+use tokio::sync::oneshot::Receiver;
+use tokio::sync::oneshot::error::RecvError;
+use tokio::task::JoinHandle;
+
+/// After the last call the own thread comes back between once and twice this later. What falls due meanwhile waits
+/// for so long: an extension, a release that is owed. No lock is held for longer by it.
+const LINGER: Duration = Duration::from_millis(1);
+
+/// The runtime of a client with a thread of its own. One thread drives it at a time.
+pub(crate) struct OwnThread {
+    /// `None` only while it is dropped.
+    runtime: Option<Runtime>,
+    turns: Mutex<Turns>,
+    /// Tells the own thread to step aside.
+    step_aside: Notify,
+    /// Tells the own thread to look whether it is to come back.
+    come_back: Condvar,
+}
+
+/// Whose turn it is.
+#[derive(Default)]
+struct Turns {
+    /// The own thread drives.
+    is_own: bool,
+    /// So many threads are in a call. One of them drives, unless the own thread still does.
+    callers: usize,
+    /// So many calls have ended.
+    ended: u64,
+    /// Something was asked that no call waits for.
+    is_wanted: bool,
+    /// The own thread sleeps until the last call has ended.
+    sleeps: bool,
+}
+
+impl OwnThread {
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            runtime: Some(Builder::new_current_thread().enable_all().build()?),
+            turns: Mutex::default(),
+            step_aside: Notify::new(),
+            come_back: Condvar::new(),
+        }))
+    }
+
+    /// Starts the thread. It ends with the driver.
+    pub(crate) fn start<F: Future<Output = ()> + Send + 'static>(
+        self: Arc<Self>,
+        driver: impl FnOnce() -> F + Send + 'static,
+    ) -> io::Result<()> {
+        let Some(runtime) = &self.runtime else { return Ok(()) };
+        let driver = runtime.spawn(async move { driver().await });
+        self.turns().is_own = true;
+        thread::Builder::new().name("quorlock".to_owned()).spawn(move || self.run(driver))?;
+        Ok(())
+    }
+
+    fn run(&self, mut driver: JoinHandle<()>) {
+        let Some(runtime) = &self.runtime else { return };
+        let mut turn = async || {
+            tokio::select! {
+                // If it has panicked, all have been told by its being dropped.
+                _ = &mut driver => true,
+                () = self.step_aside.notified() => false,
+            }
+        };
+        while !runtime.block_on(turn()) {
+            self.stand_by();
+        }
+    }
+
+    /// Returns when the own thread is to drive.
+    fn stand_by(&self) {
+        let mut turns = self.turns();
+        let mut ended = None;
+        loop {
+            let has_none_ended = ended.replace(turns.ended) == Some(turns.ended);
+            if turns.callers == 0 && (turns.is_wanted || has_none_ended) {
+                break;
+            }
+            turns.sleeps = turns.callers > 0 && has_none_ended;
+            turns = if turns.sleeps {
+                self.come_back.wait(turns).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                let waited = self.come_back.wait_timeout(turns, LINGER);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+        (turns.is_own, turns.is_wanted) = (true, false);
+    }
+
+    /// Something was asked. If no call is under way, the own thread sees to it.
+    pub(crate) fn want(&self) {
+        let mut turns = self.turns();
+        if turns.callers == 0 && !turns.is_own {
+            turns.is_wanted = true;
+            self.come_back.notify_one();
+        }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        // What stands there is right at every moment.
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for OwnThread {
+    /// Does not wait, for the last call may end where that is not allowed.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A thread in a blocking call, which drives the client while it waits. To be made before anything is asked.
+pub(crate) struct Caller {
+    /// `None`: the thread has ended, and the client with it; or it is another process's.
+    thread: Option<Arc<OwnThread>>,
+}
+
+impl Caller {
+    pub(crate) fn new(thread: &Weak<OwnThread>) -> Self {
+        let thread = thread.upgrade();
+        if let Some(thread) = &thread {
+            let mut turns = thread.turns();
+            turns.callers += 1;
+            turns.is_wanted = false;
+            if std::mem::take(&mut turns.is_own) {
+                thread.step_aside.notify_one();
+            }
+        }
+        Self { thread }
+    }
+
+    /// Nobody drives in a fork of the client's process.
+    pub(crate) fn in_fork() -> Self {
+        Self { thread: None }
+    }
+
+    /// Waits for a reply.
+    ///
+    /// # Panics
+    /// Inside an async runtime.
+    pub(crate) fn wait<T>(&self, reply: Receiver<T>) -> Result<T, RecvError> {
+        match self.thread.as_ref().and_then(|thread| thread.runtime.as_ref()) {
+            Some(runtime) => runtime.block_on(reply),
+            None => reply.blocking_recv(),
+        }
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if let Some(thread) = &self.thread {
+            let mut turns = thread.turns();
+            turns.callers -= 1;
+            turns.ended += 1;
+            if turns.callers == 0 && std::mem::take(&mut turns.sleeps) {
+                thread.come_back.notify_one();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_comes_back_when_no_call_was_made_for_a_while() {
+        let thread = OwnThread::new().unwrap();
+        drop(Caller::new(&Arc::downgrade(&thread)));
+        thread.stand_by();
+        assert!(thread.turns().is_own);
+    }
+
+    #[test]
+    fn it_comes_back_at_once_for_what_no_call_waits_for() {
+        let thread = OwnThread::new().unwrap();
+        thread.want();
+        assert!(thread.turns().is_wanted);
+        thread.stand_by();
+        assert!(thread.turns().is_own && !thread.turns().is_wanted);
+    }
+
+    #[test]
+    fn it_does_not_come_back_while_somebody_is_in_a_call() {
+        let thread = OwnThread::new().unwrap();
+        let caller = Caller::new(&Arc::downgrade(&thread));
+        // That it is wanted makes no difference: the caller sees to it.
+        thread.want();
+        assert!(!thread.turns().is_wanted);
+        let standing_by = thread.clone();
+        let standing_by = std::thread::spawn(move || standing_by.stand_by());
+        while !thread.turns().sleeps {
+            std::thread::yield_now();
+        }
+        assert!(!thread.turns().is_own && !standing_by.is_finished());
+        drop(caller);
+        standing_by.join().unwrap();
+        assert!(thread.turns().is_own);
+    }
+
+    #[test]
+    fn it_steps_aside_for_a_call() {
+        let thread = OwnThread::new().unwrap();
+        let (release, waiting) = tokio::sync::oneshot::channel::<()>();
+        thread.clone().start(async move || drop(waiting.await)).unwrap();
+        for turn in 0..100 {
+            let caller = Caller::new(&Arc::downgrade(&thread));
+            let (reply, waited) = tokio::sync::oneshot::channel();
+            thread.runtime.as_ref().unwrap().spawn(async move { reply.send(turn) });
+            assert_eq!(caller.wait(waited), Ok(turn));
+            assert!(!thread.turns().is_own);
+        }
+        release.send(()).unwrap();
+        let ended = Arc::downgrade(&thread);
+        drop(thread);
+        while ended.upgrade().is_some() {
+            std::thread::yield_now();
+        }
+        let (reply, waited) = tokio::sync::oneshot::channel::<()>();
+        drop(reply);
+        assert!(Caller::new(&ended).wait(waited).is_err(), "it has ended, and nobody hangs");
+    }
+}
