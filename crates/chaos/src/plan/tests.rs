@@ -1,0 +1,98 @@
+use super::*;
+
+fn plans() -> impl Iterator<Item = Plan> {
+    (0..500).map(|seed| Plan::draw(seed, true))
+}
+
+#[test]
+fn a_seed_is_a_schedule() {
+    for seed in 0..50 {
+        assert_eq!(Plan::draw(seed, true), Plan::draw(seed, true));
+        assert_ne!(Plan::draw(seed, true).events, Plan::draw(seed + 1, true).events);
+        assert_eq!(Plan::negative(seed, false), Plan::negative(seed, false));
+    }
+}
+
+#[test]
+fn three_seeds_in_a_row_use_every_kind() {
+    for from in 0..200 {
+        let used: Vec<Kind> = (from..from + SEEDS_FOR_ALL)
+            .flat_map(|seed| Plan::draw(seed, true).events)
+            .filter_map(|event| event.begins)
+            .collect();
+        let unused: Vec<_> = KINDS.concat();
+        let unused: Vec<_> = unused.iter().filter(|kind| !used.contains(kind)).collect();
+        assert!(unused.is_empty(), "seeds from {from}: {unused:?}");
+    }
+}
+
+#[test]
+fn clocks_that_cannot_be_moved_are_not() {
+    let events = (0..100).flat_map(|seed| Plan::draw(seed, false).events);
+    assert!(events.filter_map(|event| event.begins).all(|kind| !kind.moves_clock()));
+}
+
+/// Never is a majority down or stopped, and nothing is done to a server that cannot answer.
+#[test]
+fn who_is_down_or_stopped_is_left_alone_and_few() {
+    for plan in plans() {
+        let (seed, mut out, mut follows) = (plan.seed, Vec::new(), Vec::new());
+        for Event { act, .. } in &plan.events {
+            match act {
+                Act::KillNode(node) | Act::StopNode(node) => {
+                    assert!(!follows.contains(node), "seed {seed}");
+                    out.push(*node);
+                }
+                Act::StartNode(node) | Act::ContinueNode(node) => {
+                    out.retain(|other| other != node);
+                }
+                Act::Amnesia(places)
+                | Act::LogTail(places, _)
+                | Act::Flush(places)
+                | Act::Forget(places) => {
+                    assert!(!places.iter().any(|node| out.contains(node)), "seed {seed}");
+                    assert!(!places.iter().any(|node| follows.contains(node)), "seed {seed}");
+                }
+                Act::Follow(node) | Act::ReplicaOf(node, _) => {
+                    assert!(!out.contains(node), "seed {seed}");
+                    follows.push(*node);
+                }
+                Act::Promote(node) | Act::MasterAgain(node) => {
+                    assert!(!out.contains(node), "seed {seed}");
+                    follows.retain(|other| other != node);
+                }
+                _ => {}
+            }
+            assert!(out.len() <= (plan.nodes - 1) / 2, "seed {seed}");
+        }
+        assert!(follows.is_empty(), "seed {seed}");
+    }
+}
+
+/// The assumptions: clocks by which fences are told after data was lost are right; those that are
+/// wrong are few, or it is said that nothing is promised; and what is allowed is little.
+#[test]
+fn what_is_drawn_is_within_the_assumptions_or_says_so() {
+    let (mut inside, mut outside) = (0, 0);
+    for plan in plans() {
+        let jumped = plan.kinds.contains(&Kind::Jump);
+        assert!(!jumped || !plan.kinds.iter().any(|kind| kind.loses_data()));
+        let mut steps = vec![0; plan.nodes];
+        for Event { act, .. } in &plan.events {
+            match act {
+                Act::Step(node, by) if by.abs() <= 2 * MS => {
+                    steps[*node] += 1;
+                    assert!(!plan.exact && steps[*node] == 1);
+                }
+                Act::Step(..) => assert!(jumped),
+                Act::Run(_, ppm) => assert!(!plan.exact && ppm.abs() <= 5000),
+                Act::ReplicaOf(node, of) => assert!(of < node),
+                _ => {}
+            }
+        }
+        inside += u64::from(jumped && plan.outside.is_none());
+        outside += u64::from(plan.outside.is_some());
+        assert!(plan.outside.is_none() || jumped);
+    }
+    assert!(inside > 50 && outside > 20, "{inside} {outside}");
+}

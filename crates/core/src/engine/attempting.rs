@@ -1,0 +1,258 @@
+//! An attempt of a call: asking all nodes at once (step 2), counting the votes (3, 4), and giving up (5).
+
+use alloc::vec::Vec;
+
+use super::{Call, Effect, Engine, Entropy, LockId, Phase, RefusalKind, Ticket, Timed, Verb};
+use crate::acquire::{Attempt, Decision, WhyNot};
+use crate::command::Answer;
+use crate::lease::Lease;
+use crate::quorum::{NodeId, NodeSet};
+use crate::time::Reading;
+use crate::token::Value;
+use crate::vote::Validity;
+use crate::wait::Waiting;
+
+impl Engine {
+    /// The next attempt begins, with a fresh token.
+    pub(super) fn begin(
+        &mut self,
+        lock: LockId,
+        now: Reading,
+        entropy: &mut dyn Entropy,
+        out: &mut Vec<Effect>,
+    ) {
+        let barred = self.barred(now);
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
+        if call.phase != Phase::Starting {
+            return;
+        }
+        let (token, jitter) = entropy.draw(lock);
+        let round_trip = self.round_trips.latest(self.quorum);
+        (call.jitter, call.round_trip) = (jitter, round_trip);
+        call.settling = false;
+        if !barred.is_empty() && self.quorum.is_out_of_reach(self.quorum.nodes() - barred.len(), 0)
+        {
+            call.note_unsafe(self.quorum, barred, now);
+            return self.await_trust(lock, now, out);
+        }
+        if call.polite && call.waiting.is_none() && call.has_time_to_look(now) {
+            call.waiting = Some(Waiting::new(self.quorum));
+            return self.look(lock, self.quorum.all(), true, now, out);
+        }
+        call.began = now;
+        call.attempts += 1;
+        call.round += 1;
+        let token = call.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
+        call.token = Some(token);
+        let timing = call.request.timing;
+        let name = (call.request.key.clone(), Value::new(&token, &call.request.owner));
+        let nodes = &self.nodes;
+        let connecting = |node: NodeId| nodes[node.index()].connecting;
+        let timeout = timing.node_timeout(round_trip);
+        let mut attempt = Attempt::start(name, self.quorum, timing, timeout, connecting, now);
+        if let Some(counter) = &call.request.fenced {
+            attempt.seek_fence(counter.clone(), call.number_seen);
+        }
+        let ticket = Ticket { lock, round: call.round, verb: Verb::Acquire };
+        let mut nodes = self.quorum.all();
+        for (node, failure) in barred {
+            attempt.bar(node, failure);
+            nodes.remove(node);
+        }
+        out.push(Effect::Send { nodes, ticket, command: attempt.command() });
+        call.phase = Phase::Attempting(attempt);
+        Self::index_call(&mut self.deadlines, lock, timed);
+    }
+
+    /// A vote, or the want of one, for an attempt, or for the lease that it has become.
+    pub(super) fn vote_for_attempt(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(timed) = self.calls.get_mut(&ticket.lock) else {
+            return self.vote_for_lease(node, sent, ticket, &answer, now, out);
+        };
+        let call = &mut timed.record;
+        // An answer to an earlier attempt: its release is queued, the vote is void for ever (S1).
+        if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
+            return call.note_number(&answer);
+        }
+        let Phase::Attempting(attempt) = &mut call.phase else {
+            call.note_number(&answer);
+            return self.hear_late(ticket.lock, node, answer, now, out);
+        };
+        // While it waits for others, its deadline is where it was, or later.
+        let decision = attempt.handle_answer(node, sent, answer, now);
+        self.follow(ticket.lock, decision, now, out);
+    }
+
+    /// An answer to an attempt that has failed without it: no vote any more, but the story is to be true.
+    pub(super) fn hear_late(
+        &mut self,
+        lock: LockId,
+        node: NodeId,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        call.note_late(self.quorum, node, answer, now);
+        if call.has_seen_enough(self.quorum, now) {
+            self.looked(lock, now, out);
+        }
+    }
+
+    /// A number raised, or not, for the attempt under way, or for the lease that it has become.
+    pub(super) fn handle_raised(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(timed) = self.calls.get_mut(&ticket.lock) else {
+            return self.raised_for_lease(node, sent, ticket, answer, now, out);
+        };
+        let call = &mut timed.record;
+        if let Phase::Attempting(attempt) = &mut call.phase
+            && call.round == ticket.round
+        {
+            let decision = attempt.handle_raised(node, answer, now);
+            self.follow(ticket.lock, decision, now, out);
+        }
+    }
+
+    /// Sends what an attempt needs to have its number recorded.
+    pub(super) fn raise(&mut self, lock: LockId, nodes: NodeSet, out: &mut Vec<Effect>) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        if let Phase::Attempting(attempt) = &timed.record.phase
+            && let Some(command) = attempt.raise_command()
+        {
+            let ticket = Ticket { lock, round: timed.record.round, verb: Verb::Raise };
+            out.push(Effect::Send { nodes, ticket, command });
+        }
+        Self::index_call(&mut self.deadlines, lock, timed);
+    }
+
+    /// Does what an attempt's decision demands.
+    pub(super) fn follow(
+        &mut self,
+        lock: LockId,
+        decision: Decision,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        match decision {
+            Decision::Wait => {}
+            Decision::Raise(nodes) => self.raise(lock, nodes, out),
+            Decision::Acquired(validity) => self.begin_lease(lock, validity, now, out),
+            Decision::GiveUp(why) => self.attempt_failed(lock, why, now, out),
+        }
+    }
+
+    pub(super) fn begin_lease(
+        &mut self,
+        lock: LockId,
+        validity: Validity,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(call) = self.take_call(lock) else {
+            return;
+        };
+        let Call { request, phase, token, round, round_trip, jitter, attempts, .. } = call;
+        let (Phase::Attempting(attempt), Some(token)) = (phase, token) else {
+            unreachable!("only an attempt is decided, and it has a token");
+        };
+        let fence = attempt.fence();
+        let lease = Lease::begin(
+            attempt,
+            &request,
+            validity,
+            (lock, token, round),
+            (round_trip, jitter),
+            now,
+        );
+        let hold = lease.hold();
+        let mut timed = Timed::new(lease);
+        Self::index_lease(&mut self.deadlines, lock, &mut timed, now);
+        self.leases.insert(lock, timed);
+        out.push(Effect::Acquired { lock, token, hold, attempts, turn: 0, fence });
+    }
+
+    /// Step 5, and what comes after it: a look at who holds the lock, a pause, or the end.
+    pub(super) fn attempt_failed(
+        &mut self,
+        lock: LockId,
+        why: WhyNot,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let phase = core::mem::replace(&mut call.phase, Phase::Starting);
+        let Phase::Attempting(attempt) = phase else { unreachable!("only an attempt fails") };
+        let round = call.round;
+        call.number_seen = call.number_seen.max(attempt.seen());
+        call.last = Some((why, attempt.story(now)));
+        call.waiting = Some(Waiting::after(&attempt, self.quorum));
+        call.split = why == WhyNot::Contended && attempt.granting().next().is_some();
+        let outrun = core::mem::take(&mut call.woken) || call.split;
+        call.missed += u32::from(outrun);
+        if why == WhyNot::Contended {
+            let manners = self.manners.of(&call.request.key, now);
+            manners.see_rivals(call.round_trip, now);
+            if outrun {
+                manners.see_crowd(now);
+            }
+        }
+        let refused: NodeSet = attempt.refusing().collect();
+        let asked = if call.is_to_watch() { attempt.telling() } else { refused };
+        let release = attempt.give_up(now).of_attempt(round);
+        self.start_release((lock, round), release, out);
+        if attempt.lacks_rights() {
+            self.refuse(lock, RefusalKind::NoQuorum, now, out);
+        } else if refused.is_empty() {
+            self.rest(lock, true, now, out);
+        } else {
+            self.look(lock, asked, false, now, out);
+        }
+    }
+
+    /// Step 5 for an attempt that is cut short (S15, S25).
+    pub(super) fn release_attempt(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(Timed { record: call, .. }) = self.calls.get(&lock) else {
+            return;
+        };
+        if let Phase::Attempting(attempt) = &call.phase {
+            let (round, release) = (call.round, attempt.give_up(now).of_attempt(call.round));
+            self.start_release((lock, round), release, out);
+        }
+    }
+
+    pub(super) fn for_each_attempt(&mut self, act: impl Fn(&mut Attempt)) {
+        for lock in self.calls.keys().collect::<Vec<_>>() {
+            if let Some(timed) = self.calls.get_mut(&lock)
+                && let Phase::Attempting(attempt) = &mut timed.record.phase
+            {
+                act(attempt);
+                Self::index_call(&mut self.deadlines, lock, timed);
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What is known of one call, and what follows from it.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Link, Refusal, RefusalKind, Request, Story, Wait};
+use crate::acquire::{Attempt, NodeSaid, NodeStory, WhyNot, why_not};
+use crate::command::{Answer, Holding};
+use crate::courtesy::{believed, mix};
+use crate::inspect::Inspection;
+use crate::quorum::{NodeId, Quorum};
+use crate::retry::{Delay, Retry, after_expiry};
+use crate::time::{BootTime, Reading};
+use crate::token::Token;
+use crate::wait::Waiting;
+
+/// A call that has not got its lock yet.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Call {
+    pub(super) request: Request,
+    pub(super) started: Reading,
+    /// When its last attempt began.
+    pub(super) began: Reading,
+    pub(super) deadline: Option<BootTime>,
+    pub(super) attempts: u32,
+    pub(super) round: u32,
+    pub(super) token: Option<Token>,
+    pub(super) jitter: u64,
+    pub(super) round_trip: Duration,
+    pub(super) phase: Phase,
+    pub(super) last: Option<(WhyNot, Vec<NodeStory>)>,
+    pub(super) free_in: Option<Duration>,
+    /// What is known of the lock since the last attempt.
+    pub(super) waiting: Option<Waiting>,
+    /// How often in a row it was not known when the lock will be free.
+    pub(super) polls: u32,
+    /// How often in a row the lock seemed to be free, and was not.
+    pub(super) opens: u32,
+    /// The last attempt had votes, and others had the rest.
+    pub(super) split: bool,
+    /// The attempt under way was made because the lock seemed to have come free.
+    pub(super) woken: bool,
+    /// How often the lock came free, and another got it.
+    pub(super) missed: u32,
+    /// Random words drawn from `jitter`.
+    pub(super) draws: u32,
+    /// This process has just had the lock, others want it too: it looks before it tries.
+    pub(super) polite: bool,
+    /// The caller has been told that nodes are not to be trusted, and which.
+    pub(super) is_told: bool,
+    /// Until when it lets what was asked about trust be answered, however short its wait; and if the time of
+    /// other nodes is awaited.
+    pub(super) settles_by: Option<[BootTime; 2]>,
+    /// At its end, it lets that be answered now.
+    pub(super) settling: bool,
+    /// The largest number that any node has told of a lock with a fence.
+    pub(super) number_seen: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Phase {
+    /// In the local queue.
+    Queued,
+    /// Its turn has come, and it begins when all answers at hand have been given.
+    Starting,
+    /// The nodes have been asked.
+    Attempting(Attempt),
+    /// Nodes are asked who holds the lock: after an attempt; or, `again`, before one, to see whether it
+    /// is worth making.
+    Looking { inspection: Inspection, again: bool },
+    /// Waiting for the next attempt, or to look `again`. If that is for reasons of its own, another caller
+    /// of this process may try from `lent` on.
+    Pausing { until: BootTime, again: bool, lent: Option<BootTime> },
+    /// As before, and another caller of this process has its turn meanwhile.
+    Aside { until: BootTime },
+}
+
+impl Call {
+    /// When time next changes something.
+    pub(super) fn due(&self) -> Option<BootTime> {
+        let phase = match &self.phase {
+            Phase::Queued | Phase::Starting => None,
+            Phase::Attempting(attempt) => attempt.deadline(),
+            Phase::Looking { inspection, .. } => Some(inspection.deadline()),
+            Phase::Pausing { until, .. } | Phase::Aside { until } => Some(*until),
+        };
+        [phase, self.deadline].into_iter().flatten().min()
+    }
+
+    /// There is to be no further attempt.
+    pub(super) fn is_to_end(&self, now: Reading) -> bool {
+        self.request.wait == Wait::Once || self.is_spent() || self.is_out_of_time(now)
+    }
+
+    /// The caller's patience is at its end by then.
+    pub(super) fn is_over_by(&self, then: BootTime) -> bool {
+        self.deadline.is_some_and(|at| at < then)
+    }
+
+    /// The caller's patience is at its end.
+    pub(super) fn is_out_of_time(&self, now: Reading) -> bool {
+        self.deadline.is_some_and(|at| at.remaining(now).is_zero())
+    }
+
+    /// For how long at most to let others go first: half of what is left of the wait.
+    pub(super) fn patience(&self, now: Reading) -> Duration {
+        self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
+    }
+
+    /// Whether this call may look before its first attempt. Who has chosen fixed delays wants them
+    /// whatever the nodes say; and who makes one attempt alone does not want to wait for it.
+    pub(super) fn may_look_first(&self) -> bool {
+        self.is_to_watch() && self.request.retry.attempts_max != Some(1)
+    }
+
+    /// Whether there is time to look, to let others go first, to look again, and then to try: half of
+    /// what is left is given to the others, and three round trips must fit into the rest.
+    pub(super) fn has_time_to_look(&self, now: Reading) -> bool {
+        3 * believed(self.round_trip) <= self.patience(now)
+    }
+
+    /// Whether the nodes are to tell when the lock changes.
+    pub(super) fn is_to_watch(&self) -> bool {
+        let adaptive = matches!(self.request.retry.delay, Delay::Adaptive { .. });
+        adaptive && self.request.wait != Wait::Once && !self.is_spent()
+    }
+
+    /// Notes what number a node has told, too late for its attempt.
+    pub(super) fn note_number(&mut self, answer: &Answer) {
+        if let Answer::GrantedFenced { fence } | Answer::RefusedFenced { fence, .. } = answer {
+            self.number_seen = self.number_seen.max(*fence);
+        }
+    }
+
+    /// There were as many attempts as there may be.
+    pub(super) fn is_spent(&self) -> bool {
+        self.request.retry.attempts_max.is_some_and(|max| self.attempts >= max)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.waiting.as_ref().is_some_and(Waiting::is_open)
+    }
+
+    /// A look is over when all have answered; one for a call that waits, as soon as it seems that
+    /// the lock is to be had. One that is the last of its call also waits for the answers to the attempt
+    /// that tell whether the lock is held, or too few nodes are up.
+    pub(super) fn has_seen_enough(&self, quorum: Quorum, now: Reading) -> bool {
+        match &self.phase {
+            Phase::Looking { inspection, .. } => {
+                inspection.is_over() && !(self.is_to_end(now) && self.is_ambiguous(quorum))
+                    || self.is_to_watch() && self.is_open()
+            }
+            _ => false,
+        }
+    }
+
+    /// Why the last attempt failed depends on nodes that have not answered yet.
+    pub(super) fn is_ambiguous(&self, quorum: Quorum) -> bool {
+        let Some((WhyNot::Contended, nodes)) = &self.last else { return false };
+        self.attempts > 0 && why_not(quorum, nodes, 0) != WhyNot::Contended
+    }
+
+    /// The call ends: a node that has not answered by now has failed.
+    pub(super) fn settle(&mut self, quorum: Quorum) {
+        if self.attempts > 0
+            && let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last
+        {
+            *why = why_not(quorum, nodes, 0);
+        }
+    }
+
+    /// Notes what a node has answered after the last attempt had failed without it.
+    pub(super) fn note_late(&mut self, quorum: Quorum, node: NodeId, answer: Answer, now: Reading) {
+        let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last else {
+            return;
+        };
+        let story = &mut nodes[node.index()];
+        if self.attempts == 0 || story.said != NodeSaid::Nothing {
+            return;
+        }
+        story.said = match answer {
+            Answer::Granted | Answer::GrantedFenced { .. } => NodeSaid::Granted,
+            Answer::Refused => NodeSaid::Refused(None),
+            Answer::RefusedFenced { holding, .. } => NodeSaid::Refused(Some(*holding)),
+            Answer::Failed(failure) => NodeSaid::Failed(failure),
+            _ => return,
+        };
+        story.took = now.elapsed_since(self.began);
+        let open = nodes.iter().filter(|node| node.said == NodeSaid::Nothing).count();
+        *why = why_not(quorum, nodes, open);
+    }
+
+    /// Writes into the story of the last attempt whom the nodes have been seen to hold the lock for.
+    /// Where there was no attempt yet, what was seen is the story.
+    pub(super) fn note_holders(&mut self, now: Reading) {
+        let Phase::Looking { inspection, .. } = &self.phase else {
+            return;
+        };
+        if self.attempts == 0 {
+            let mut nodes: Vec<_> =
+                inspection.story(now).into_iter().map(NodeStory::seen_as_refusal).collect();
+            // Who was not asked this time stands by what it said before.
+            for (node, before) in
+                nodes.iter_mut().zip(self.last.take().into_iter().flat_map(|(_, nodes)| nodes))
+            {
+                if node.said == NodeSaid::NotAsked {
+                    *node = before;
+                }
+            }
+            // Others hold it, or have their turn first; but as with an attempt (S26), not if too few
+            // nodes have answered for a quorum.
+            let told =
+                |node: &&NodeStory| matches!(node.said, NodeSaid::Seen(_) | NodeSaid::Refused(_));
+            let enough = inspection.quorum().is_reached(nodes.iter().filter(told).count());
+            let why = if enough { WhyNot::Contended } else { WhyNot::NoQuorum };
+            self.last = Some((why, nodes));
+            return;
+        }
+        let Some((_, nodes)) = &mut self.last else {
+            return;
+        };
+        for node in inspection.asked() {
+            let Some(seen) = inspection.seen(node) else { continue };
+            match &mut nodes[node.index()].said {
+                NodeSaid::Refused(holding) => *holding = Some(seen.clone()),
+                // It had not answered in time; it does now.
+                said @ NodeSaid::Nothing if *seen == Holding::Free => {
+                    *said = NodeSaid::Seen(Holding::Free);
+                }
+                said @ NodeSaid::Nothing => *said = NodeSaid::Refused(Some(seen.clone())),
+                _ => {}
+            }
+        }
+    }
+
+    /// Notes what the first attempt had heard when it was cut short. Who had not answered stands by what it
+    /// said in a look before, if that tells who has the lock.
+    pub(super) fn note_cut_short(&mut self, why: WhyNot, nodes: Vec<NodeStory>, quorum: Quorum) {
+        if let Some((_, before)) = self.last.take() {
+            let pairs = nodes.iter().cloned().zip(before);
+            let merged: Vec<NodeStory> = pairs
+                .map(|(cut, before)| if cut.said == NodeSaid::Nothing { before } else { cut })
+                .collect();
+            if why_not(quorum, &merged, 0) == WhyNot::Contended {
+                self.last = Some((WhyNot::Contended, merged));
+                return;
+            }
+        }
+        self.last = Some((why, nodes));
+    }
+
+    /// Notes in what time a quorum may be free by expiry alone, as far as is known.
+    pub(super) fn note_free_in(&mut self, now: Reading) {
+        self.free_in = self.waiting.as_ref().and_then(|waiting| waiting.free_in(now));
+    }
+
+    /// Counts a pause that begins now, with what is known by now: how often in a row the lock seemed to be
+    /// free and was not, and how often it could not be told when it will be.
+    pub(super) fn count_pause(&mut self) {
+        let watches = self.is_to_watch();
+        if watches && self.is_open() {
+            (self.polls, self.opens) = (0, self.opens + 1);
+            return;
+        }
+        if watches {
+            self.opens = 0;
+        }
+        match (self.is_watched(), self.free_in) {
+            (true, Some(_)) => self.polls = 0,
+            (true, None) => {}
+            (false, _) => self.polls += 1,
+        }
+    }
+
+    /// For how long to wait by these rules. Who contends for a free lock again counts in the same `step` as
+    /// the others.
+    pub(super) fn pause(&self, retry: Retry, step: Duration) -> Duration {
+        let (round_trip, word) = (self.round_trip, self.jitter);
+        if self.is_to_watch() && self.is_open() {
+            // Given back while we asked: at once. But if votes are split, or others are faster time
+            // and again, only jitter helps.
+            return match self.opens {
+                1 if !self.split => Duration::ZERO,
+                opens => retry.delay(opens, word, step.min(round_trip), None),
+            };
+        }
+        let watched = self.is_watched();
+        match (self.free_in, retry.delay) {
+            (Some(_), _) if watched && mutant!(WaitersTrustPush) => Duration::from_secs(3600),
+            (Some(free_in), _) if watched => free_in + after_expiry(word),
+            // Held for ever, by something foreign: who knows whether it ever tells.
+            (None, Delay::Adaptive { ceiling }) if watched => ceiling,
+            _ => retry.delay(self.polls, word, round_trip, self.free_in),
+        }
+    }
+
+    /// So many nodes will tell that a release cannot go unnoticed.
+    pub(super) fn is_watched(&self) -> bool {
+        self.is_to_watch() && self.waiting.as_ref().is_some_and(Waiting::is_watched)
+    }
+
+    /// A random word, a different one each time.
+    pub(super) fn draw(&mut self) -> u64 {
+        self.draws += 1;
+        mix(self.jitter, self.draws)
+    }
+
+    pub(super) fn story(&self, now: Reading) -> Option<Story> {
+        let (why, nodes) = self.last.as_ref()?;
+        let elapsed = now.elapsed_since(self.started);
+        Some(Story { why: *why, attempts: self.attempts, elapsed, nodes: nodes.clone() })
+    }
+
+    pub(super) fn refusal(&self, kind: RefusalKind, now: Reading) -> Refusal {
+        Refusal {
+            kind,
+            attempts: self.attempts,
+            elapsed: now.elapsed_since(self.started),
+            nodes: self.last.as_ref().map(|(_, nodes)| nodes.clone()).unwrap_or_default(),
+            retry_after: self.free_in,
+        }
+    }
+}
+
+impl From<WhyNot> for RefusalKind {
+    fn from(why: WhyNot) -> Self {
+        match why {
+            WhyNot::Contended => Self::Contended,
+            WhyNot::NoQuorum => Self::NoQuorum,
+            WhyNot::TooSlow => Self::TooSlow,
+            WhyNot::Unsafe => Self::Unsafe,
+        }
+    }
+}
+
+impl Link {
+    /// The delay before owed releases are sent again: doubling, up to a second.
+    pub(super) fn next_delay(&mut self) -> Duration {
+        let delay = Duration::from_millis(50).saturating_mul(1 << self.failures.min(5));
+        self.failures = self.failures.saturating_add(1).min(5);
+        delay.min(Duration::from_secs(1))
+    }
+}

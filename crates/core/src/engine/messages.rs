@@ -1,0 +1,355 @@
+//! What goes into the engine and what comes out: events and effects, and what they are made of.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::acquire::{NodeStory, WhyNot};
+use crate::command::{Answer, Command, Counter};
+use crate::hold::Hold;
+use crate::lease::LossCause;
+use crate::proof::Proof;
+use crate::quorum::{NodeId, NodeSet};
+use crate::release::ReleaseReport;
+use crate::retry::Retry;
+use crate::time::Reading;
+use crate::timing::Timing;
+use crate::token::{Key, Token};
+use crate::trust::Standing;
+use crate::vote::Validity;
+
+/// One caller's wish for a lock, from the call to the end of the guard. Chosen by the driver,
+/// growing, never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LockId(pub u64);
+
+/// What an answer belongs to. Goes out with the command and comes back with the answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket {
+    /// Whose command it was.
+    pub lock: LockId,
+    /// Which round of commands: an answer to an older round is not taken for a newer one (S1).
+    pub round: u32,
+    /// What was asked.
+    pub verb: Verb,
+}
+
+/// The verbs that commands are sent for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verb {
+    /// A vote for an attempt.
+    Acquire,
+    /// A look at who holds the lock.
+    Inspect,
+    /// A later end for a vote.
+    Extend,
+    /// A vote for a lease, from a node that has none of ours.
+    Heal,
+    /// A larger number for the counter of a node whose vote is held.
+    Raise,
+    /// The key's end.
+    Release,
+    /// Whether a node's votes count.
+    Trust,
+}
+
+/// What a caller asks for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Request {
+    /// The key to lock.
+    pub key: Key,
+    /// The owner's description, stored behind the token; may be empty.
+    pub owner: Arc<str>,
+    /// The times of this lock.
+    pub timing: Timing,
+    /// How long to try.
+    pub wait: Wait,
+    /// How attempts follow each other.
+    pub retry: Retry,
+    /// Extend automatically, every third of the ttl.
+    pub automatic: bool,
+    /// After a loss, ask the nodes to delete nothing until the holder gives the lock back, and let no
+    /// other caller of this process have it: for who has to stop something first.
+    pub keeps_on_loss: bool,
+    /// Nothing is extended past this much time after the grant.
+    pub max_hold: Duration,
+    /// Send [`Effect::Waiting`] after each failed attempt, and if there is to be none for now.
+    pub progress: bool,
+    /// Where the lock's fences are counted, if it is to have one.
+    pub fenced: Option<Counter>,
+}
+
+/// How long to try.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Wait {
+    /// One attempt. Never queues behind another caller of this process.
+    Once,
+    /// For as long as this, everything included.
+    For(Duration),
+    /// Until granted or cancelled.
+    Forever,
+}
+
+/// What happens to the engine.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Event {
+    /// A caller wants a lock.
+    Acquire {
+        /// A new id.
+        lock: LockId,
+        /// What is wanted.
+        request: Request,
+    },
+    /// The caller has lost interest before the lock was granted.
+    Cancel {
+        /// Whose call.
+        lock: LockId,
+    },
+    /// A node has answered; `sent` was read before the first byte could leave (S4).
+    Answered {
+        /// Which node.
+        node: NodeId,
+        /// When the commands were sent.
+        sent: Reading,
+        /// What shows that the answers may count.
+        proof: Proof,
+        /// The answers, in the order of the commands.
+        answers: Vec<(Ticket, Answer)>,
+    },
+    /// Commands for this node wait for a connection, which has a bound of its own.
+    Connecting {
+        /// Which node.
+        node: NodeId,
+    },
+    /// The commands that waited for a connection are being sent.
+    Connected {
+        /// Which node.
+        node: NodeId,
+    },
+    /// A node says, unasked, that keys have changed which were looked at with [`Command::Watch`].
+    /// Needs no order with respect to answers, and may tell too much.
+    Pushed {
+        /// Which node.
+        node: NodeId,
+        /// The keys; `None`: all of them, or the node has a new connection, on which it has been
+        /// asked to watch nothing yet.
+        keys: Option<Vec<Key>>,
+    },
+    /// The holder wants the lock extended now.
+    Extend {
+        /// Which lock.
+        lock: LockId,
+    },
+    /// The holder has seen the lock run out (and has latched that): it is lost.
+    RunOut {
+        /// Which lock.
+        lock: LockId,
+    },
+    /// The holder gives the lock back. The guard is invalid already (S14).
+    Release {
+        /// Which lock.
+        lock: LockId,
+        /// Whether [`Effect::Released`] is wanted.
+        report: bool,
+    },
+    /// Somebody asks who holds a key.
+    Inspect {
+        /// A new id.
+        lock: LockId,
+        /// The key.
+        key: Key,
+        /// How long to wait for the nodes.
+        timeout: Duration,
+    },
+    /// No new calls; those that wait end, what is held is released, what is owed is drained.
+    Close,
+    /// Time has passed.
+    Wake,
+}
+
+/// What the engine needs from outside for each attempt.
+pub trait Entropy {
+    /// A token fresh from the operating system's generator, never used before (S6), and a random word for
+    /// the delay after the attempt. `lock` is the call whose attempt begins; a simulator notes it.
+    fn draw(&mut self, lock: LockId) -> (Token, u64);
+}
+
+impl<F: FnMut(LockId) -> (Token, u64)> Entropy for F {
+    fn draw(&mut self, lock: LockId) -> (Token, u64) {
+        self(lock)
+    }
+}
+
+/// What the driver is to do, in order.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Effect {
+    /// Give this command to each of these nodes, behind all earlier ones. Never twice (S8).
+    Send {
+        /// Which nodes.
+        nodes: NodeSet,
+        /// To come back with each answer.
+        ticket: Ticket,
+        /// What to ask.
+        command: Command,
+    },
+    /// The lock is held.
+    Acquired {
+        /// Which lock.
+        lock: LockId,
+        /// The token of the successful attempt.
+        token: Token,
+        /// What the guard knows of it.
+        hold: Hold,
+        /// How many attempts it took.
+        attempts: u32,
+        /// How often the lock was handed over within this process before, under this token. Token
+        /// and turn together are unique to the guard (S24).
+        turn: u32,
+        /// The fence, if one was wanted: larger than that of every earlier holder.
+        fence: Option<u64>,
+    },
+    /// The lock is not held, and will not be.
+    NotAcquired {
+        /// Which call.
+        lock: LockId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// An attempt failed, or others were seen to hold the lock before the first; there will be another.
+    Waiting {
+        /// Which call.
+        lock: LockId,
+        /// What happened so far.
+        story: Story,
+    },
+    /// The votes of a held lock have changed.
+    Changed {
+        /// Which lock.
+        lock: LockId,
+        /// The votes as they are now.
+        validity: Validity,
+    },
+    /// The answer to [`Event::Extend`].
+    Extended {
+        /// Which lock.
+        lock: LockId,
+        /// How it went.
+        outcome: Extended,
+    },
+    /// A node that had lost the lock's vote has given a larger fence since: another may have come
+    /// after us, and resources may refuse ours. The lock is held as before, by the votes of others.
+    Superseded {
+        /// Which lock.
+        lock: LockId,
+        /// The larger number.
+        fence: u64,
+    },
+    /// Whether a node's votes count has changed, or from when on they do. For people.
+    Standing {
+        /// Which node.
+        node: NodeId,
+        /// As it is now.
+        standing: Standing,
+    },
+    /// A node that had lost its fences' counters is given a floor that rests on the clocks of fewer
+    /// other nodes than a quorum, for no more could be reached: should all of these be behind, its
+    /// fences may be too. For people.
+    FloorOfFew {
+        /// Which node.
+        node: NodeId,
+        /// The clocks of how many others it rests on, beside the node's own.
+        clocks: usize,
+    },
+    /// The lock is lost; terminal.
+    Lost {
+        /// Which lock.
+        lock: LockId,
+        /// Why.
+        cause: LossCause,
+    },
+    /// The answer to [`Event::Release`], if it was wanted.
+    Released {
+        /// Which lock.
+        lock: LockId,
+        /// How it went.
+        report: ReleaseReport,
+    },
+    /// The answer to [`Event::Inspect`].
+    Inspected {
+        /// Which inspection.
+        lock: LockId,
+        /// What each node said.
+        nodes: Vec<NodeStory>,
+    },
+    /// A node did not answer in time. For statistics.
+    TimedOut {
+        /// Which node.
+        node: NodeId,
+    },
+    /// A waiting call goes on because nodes pushed that the lock has changed. For statistics.
+    Woken {
+        /// Which call.
+        lock: LockId,
+    },
+    /// After [`Event::Close`]: nothing is owed any more.
+    Drained,
+}
+
+/// What happened in a call so far.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Story {
+    /// Why the last attempt failed.
+    pub why: WhyNot,
+    /// How many attempts there were.
+    pub attempts: u32,
+    /// Time since the call.
+    pub elapsed: Duration,
+    /// What each node said in the last attempt.
+    pub nodes: Vec<NodeStory>,
+}
+
+/// Why a call ended without the lock. The nodes keep nothing of it: releases are queued.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Refusal {
+    /// What kind of end it was.
+    pub kind: RefusalKind,
+    /// How many attempts there were.
+    pub attempts: u32,
+    /// Time since the call.
+    pub elapsed: Duration,
+    /// What each node said in the last attempt; empty if there was none.
+    pub nodes: Vec<NodeStory>,
+    /// When a quorum may be free by expiry alone, counted from the last look at the nodes.
+    pub retry_after: Option<Duration>,
+}
+
+/// The kinds of end without the lock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// Others hold the lock or want it.
+    Contended,
+    /// Another caller of this process holds the lock or wants it; no node was asked.
+    BusyHere,
+    /// Too few nodes answered.
+    NoQuorum,
+    /// A quorum granted, but too late.
+    TooSlow,
+    /// So many nodes are not to be trusted, or not yet, that there is no quorum.
+    Unsafe,
+    /// The client was shut down.
+    Closed,
+}
+
+/// How an extension went.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Extended {
+    /// A quorum confirmed.
+    Confirmed,
+    /// The lock is not held any more.
+    Lost(LossCause),
+    /// It would reach past `max_hold`; the lock is held until its validity ends.
+    HoldLimit,
+    /// Too few nodes confirmed in time; the lock is held as long as before, or longer.
+    Unconfirmed(Vec<NodeStory>),
+}

@@ -1,0 +1,262 @@
+//! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::{Effect, Engine, LockId, Phase, Ticket, Timed, Verb};
+use crate::acquire::WhyNot;
+use crate::command::{Answer, Command};
+use crate::courtesy::believed;
+use crate::inspect::Inspection;
+use crate::queue::LocalQueue;
+use crate::quorum::{NodeId, NodeSet};
+use crate::retry::Retry;
+use crate::time::Reading;
+use crate::token::Key;
+use crate::wait::Waiting;
+
+impl Engine {
+    /// Asks nodes who holds the lock, and for how long; and, if the call is going to wait, to tell
+    /// when that changes. That this is of interest is noted before anything is sent: a push may
+    /// come before the answer.
+    pub(super) fn look(
+        &mut self,
+        lock: LockId,
+        nodes: NodeSet,
+        again: bool,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
+        // An answer to an earlier look is not one to this.
+        call.round += u32::from(again);
+        let due = now.after(call.request.timing.node_timeout(call.round_trip));
+        let inspection = Inspection::start(self.quorum, nodes, due, now);
+        if let Some(waiting) = &mut call.waiting {
+            nodes.iter().for_each(|node| waiting.ask(node));
+        }
+        let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
+        let key = call.request.key.clone();
+        let command =
+            if call.is_to_watch() { Command::Watch { key } } else { Command::Inspect { key } };
+        out.push(Effect::Send { nodes, ticket, command });
+        call.phase = Phase::Looking { inspection, again };
+        Self::index_call(&mut self.deadlines, lock, timed);
+    }
+
+    /// What a node holds, for a call or for an inspection of its own.
+    pub(super) fn handle_seen(
+        &mut self,
+        node: NodeId,
+        ticket: Ticket,
+        answer: Answer,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(Timed { record, .. }) = self.inspections.get_mut(&ticket.lock) {
+            record.handle_answer(node, answer, now);
+            return self.review_inspection(ticket.lock, now, out);
+        }
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&ticket.lock) else {
+            return;
+        };
+        if call.round != ticket.round {
+            return;
+        }
+        let Phase::Looking { inspection, .. } = &mut call.phase else {
+            return;
+        };
+        if let Some(waiting) = &mut call.waiting {
+            waiting.handle_answer(node, &answer, now);
+        }
+        inspection.handle_answer(node, answer, now);
+        if call.has_seen_enough(self.quorum, now) {
+            self.looked(ticket.lock, now, out);
+        }
+    }
+
+    /// A look is over. One before an attempt decides whether there is to be one.
+    pub(super) fn looked(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
+        let Phase::Looking { again, .. } = call.phase else {
+            return;
+        };
+        let first = call.last.is_none();
+        call.note_holders(now);
+        let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
+        if !again || closed {
+            if closed && call.waiting.as_ref().is_some_and(Waiting::is_held) {
+                self.manners.of(&call.request.key, now).see_rivals(call.round_trip, now);
+            }
+            call.missed += u32::from(again && !first);
+            return self.rest(lock, first || !again, now, out);
+        }
+        if call.is_open() {
+            if first {
+                // It has been free for a while, perhaps, and others are about to look again.
+                return self.draw_slot(lock, now);
+            }
+            self.manners.of(&call.request.key, now).see_room();
+        }
+        self.try_now(lock);
+    }
+
+    /// The lock has come free: whose slot is the first one tries at once, the others look later
+    /// whether it still is.
+    pub(super) fn draw_slot(&mut self, lock: LockId, now: Reading) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
+        let word = call.draw();
+        let slot = self.manners.slot(&call.request.key, word, call.missed, now);
+        if slot.is_zero() {
+            return self.try_now(lock);
+        }
+        let until = now.after(slot.min(call.patience(now)));
+        call.phase = Phase::Pausing { until, again: true, lent: None };
+        Self::index_call(&mut self.deadlines, lock, timed);
+    }
+
+    /// An attempt is worth making: the lock seems to have come free, or it could not be seen that it
+    /// has not.
+    pub(super) fn try_now(&mut self, lock: LockId) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        timed.record.woken = timed.record.is_open();
+        Self::start(&mut self.deadlines, &mut self.begins, lock, timed);
+    }
+
+    /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
+    /// or ends. If there is `news`, the caller is told.
+    pub(super) fn rest(&mut self, lock: LockId, news: bool, now: Reading, out: &mut Vec<Effect>) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
+        let is_unsafe = matches!(call.last, Some((WhyNot::Unsafe, _)));
+        let may_be_trusted = is_unsafe || call.wants_trust_alone(self.quorum);
+        let is_settling =
+            call.is_to_end(now) && may_be_trusted && self.settles_by(lock, now).is_some();
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
+        if is_settling {
+            // Nodes are still being looked at, and the call waits for that: what has just failed
+            // was no attempt yet of those that it may make.
+            call.attempts = call.attempts.saturating_sub(1);
+            call.settling = true;
+        }
+        if is_unsafe || is_settling {
+            return self.await_trust(lock, now, out);
+        }
+        call.note_free_in(now);
+        if call.is_to_end(now) {
+            call.settle(self.quorum);
+            let why = call.last.as_ref().map_or(WhyNot::NoQuorum, |(why, _)| *why);
+            return self.refuse(lock, why.into(), now, out);
+        }
+        let step = self.manners.step(&call.request.key, now).unwrap_or(call.round_trip);
+        call.count_pause();
+        let pause = call.pause(call.request.retry, step);
+        // What is longer than usual is the caller's own wish, and what is not for the lock's being taken
+        // may be its own trouble: neither holds the others of this process back.
+        let usual = call.pause(Retry::default(), step);
+        let is_taken = matches!(call.last, Some((WhyNot::Contended, _)));
+        let lent = (!is_taken || usual < pause).then(|| now.after(usual));
+        call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
+        if call.request.progress
+            && news
+            && let Some(story) = call.story(now)
+        {
+            out.push(Effect::Waiting { lock, story });
+        }
+        Self::index_call(&mut self.deadlines, lock, timed);
+        self.pass_on(lock, now);
+    }
+
+    /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
+    pub(super) fn handle_push(
+        &mut self,
+        node: NodeId,
+        keys: Option<&[Key]>,
+        now: Reading,
+        out: &mut Vec<Effect>,
+    ) {
+        let contenders: Vec<LockId> = match keys {
+            Some(keys) => keys.iter().filter_map(|key| self.queues.get(key)).collect(),
+            None => self.queues.values().collect::<Vec<_>>(),
+        }
+        .into_iter()
+        .map(LocalQueue::active)
+        .collect();
+        for lock in contenders {
+            let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+                continue;
+            };
+            let waits = matches!(call.phase, Phase::Looking { .. } | Phase::Pausing { .. });
+            let was_open = call.is_open();
+            let watches = call.is_to_watch();
+            let Some(waiting) = call.waiting.as_mut().filter(|_| waits && watches) else {
+                continue;
+            };
+            let news = match keys {
+                Some(_) => waiting.handle_push(node),
+                None => waiting.handle_new_epoch(node),
+            };
+            if news && !was_open {
+                self.changed(lock, now, out);
+            }
+        }
+    }
+
+    /// The lock has changed on one node more, and was held as far as was known.
+    pub(super) fn changed(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
+        let open = call.is_open();
+        let step = believed(call.round_trip);
+        let may_open = call.waiting.as_ref().is_some_and(Waiting::may_open);
+        match &mut call.phase {
+            Phase::Looking { .. } if open => {
+                out.push(Effect::Woken { lock });
+                self.looked(lock, now, out);
+            }
+            Phase::Pausing { again: false, .. } if open => {
+                out.push(Effect::Woken { lock });
+                self.draw_slot(lock, now);
+            }
+            // The others may not have seen the release yet; but they need not ever tell of it. If too few
+            // answer at all, it is some other waiter's short vote, and an attempt would wake that one.
+            Phase::Pausing { until, .. } if may_open => {
+                let step = if mutant!(WakeAtFirstPush) { Duration::ZERO } else { step };
+                *until = (*until).min(now.after(step));
+                Self::index_call(&mut self.deadlines, lock, timed);
+            }
+            _ => {}
+        }
+    }
+
+    /// The time to look again has come: at as few nodes as will do.
+    pub(super) fn look_again(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let Some(waiting) = &mut call.waiting else {
+            return;
+        };
+        let nodes = waiting.to_ask();
+        waiting.forget();
+        self.look(lock, nodes, true, now, out);
+    }
+}

@@ -1,0 +1,201 @@
+use alloc::string::ToString as _;
+use alloc::vec;
+
+use super::*;
+use crate::engine::{LockId, Verb};
+use crate::token::{Token, Value};
+
+const NOW: Reading = Reading::new(0, 0);
+
+/// A pipeline, and the state of its node.
+struct Setting {
+    pipeline: NodePipeline,
+    state: NodeState,
+    told: Vec<Event>,
+    next: Vec<(BatchId, Vec<u64>)>,
+}
+
+impl Setting {
+    fn new() -> Self {
+        let (pipeline, state) = (NodePipeline::new(NodeId::new(0)), NodeState::Up);
+        Self { pipeline, state, told: Vec::new(), next: Vec::new() }
+    }
+
+    /// Takes commands, and gives away what is to be sent.
+    fn push(&mut self, commands: impl IntoIterator<Item = TicketedCommand>) {
+        let mut commands = commands.into_iter().collect();
+        self.pipeline.push(&mut commands, &self.state, NOW, &mut self.told);
+        assert!(commands.is_empty());
+        self.give();
+    }
+
+    fn give(&mut self) {
+        let mut commands = Vec::new();
+        while let Some(id) =
+            self.pipeline.next_batch(&self.state, NOW, &mut commands, &mut self.told)
+        {
+            self.next.push((id, commands.drain(..).map(|it| number(&it)).collect()));
+        }
+    }
+
+    /// The batches that were given away, by their locks' numbers.
+    fn given(&self) -> Vec<Vec<u64>> {
+        self.next.iter().map(|(_, locks)| locks.clone()).collect()
+    }
+
+    fn send(&mut self, batch: usize) {
+        self.pipeline.sent(self.next[batch].0, NOW, &mut self.told);
+        self.give();
+    }
+
+    fn answer(&mut self, batch: usize, answers: Vec<Answer>) {
+        let id = self.next[batch].0;
+        let mut answers = answers;
+        self.pipeline.answered(id, &mut answers, Proof::Vouched, NOW, &mut self.told);
+        self.give();
+    }
+
+    /// What the engine was told of answers: which locks they belong to.
+    fn told(&mut self) -> Vec<(Vec<u64>, Vec<Answer>)> {
+        let answered = |event| match event {
+            Event::Answered { answers, .. } => Some(answers),
+            _ => None,
+        };
+        let told = self.told.drain(..).filter_map(answered);
+        told.map(|told| told.into_iter().map(|(ticket, it)| (ticket.lock.0, it)).unzip()).collect()
+    }
+}
+
+fn number(command: &Command) -> u64 {
+    match command {
+        Command::Acquire { key, .. } | Command::Release { key, .. } => key.parse().unwrap(),
+        _ => panic!("not used here: {command:?}"),
+    }
+}
+
+fn acquire(number: u64) -> TicketedCommand {
+    let (key, value) = (number.to_string().into(), Value::new(&Token::new([7; 20]), ""));
+    let ticket = Ticket { lock: LockId(number), round: 1, verb: Verb::Acquire };
+    (ticket, Command::Acquire { key, value, ttl_ms: 1000 })
+}
+
+fn release(number: u64) -> TicketedCommand {
+    let (ticket, Command::Acquire { key, value, .. }) = acquire(number) else { unreachable!() };
+    (Ticket { verb: Verb::Release, ..ticket }, Command::Release { key, value, tell: true })
+}
+
+#[test]
+fn few_batches_are_in_flight_and_none_is_too_large() {
+    let mut it = Setting::new();
+    it.push((0..3 * 512).map(acquire));
+    (0..3).for_each(|batch| it.send(batch));
+    it.push([acquire(0)]);
+    it.send(3);
+    it.push([acquire(1)]);
+    it.push([acquire(2)]);
+    let sizes = |it: &Setting| it.given().iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(sizes(&it), [512, 512, 512, 1], "the others wait");
+    it.answer(1, vec![Answer::Refused; 512]);
+    assert!(it.told().is_empty() && it.given().len() == 4, "the first is awaited");
+    it.answer(0, vec![Answer::Refused; 512]);
+    assert_eq!(sizes(&it), [512, 512, 512, 1, 2]);
+    let told: Vec<u64> = it.told().into_iter().flat_map(|(locks, _)| locks).collect();
+    assert!(told.is_sorted() && told.len() == 1024);
+}
+
+#[test]
+fn a_batch_that_waits_for_a_connection_is_announced_once() {
+    let mut it = Setting::new();
+    it.push([acquire(1)]);
+    it.push([release(1)]);
+    it.pipeline.announce(&mut it.told);
+    it.pipeline.announce(&mut it.told);
+    assert!(matches!(it.told[..], [Event::Connecting { .. }]));
+    assert_eq!(it.given(), [vec![1]], "one waits at a time");
+    it.send(0);
+    assert!(matches!(it.told[1..], [Event::Connected { .. }]));
+    assert_eq!(it.given(), [vec![1], vec![1]]);
+}
+
+#[test]
+fn a_suspended_node_is_sent_nothing_but_releases() {
+    let mut it = Setting::new();
+    let failure = Failure::unsent(FailureKind::Suspended);
+    let fails =
+        |locks: &[u64]| (locks.to_vec(), vec![Answer::Failed(failure.clone()); locks.len()]);
+    it.push([acquire(1)]);
+    it.push([acquire(2), release(2), acquire(3)]);
+    assert!(it.told().is_empty());
+    it.state = NodeState::Suspended(failure.clone());
+    // What waits is looked through, and what comes.
+    it.push([release(3), acquire(4), release(4)]);
+    assert_eq!(it.told(), [fails(&[4]), fails(&[2, 3])]);
+    it.push([acquire(5), release(5)]);
+    assert_eq!(it.told(), [fails(&[5])]);
+    it.send(0);
+    assert_eq!(it.given(), [vec![1], vec![2, 3, 4, 5]], "the releases, in order");
+
+    it.state = NodeState::Up;
+    it.send(1);
+    it.push([acquire(6)]);
+    it.push([acquire(7)]);
+    it.state = NodeState::Suspended(failure.clone());
+    it.push([release(7)]);
+    assert_eq!(it.told(), [fails(&[7])], "suspended again, it is looked through again");
+    assert_eq!(it.given()[2..], [vec![6]]);
+}
+
+#[test]
+fn a_node_that_is_down_fails_everything_at_once() {
+    let mut it = Setting::new();
+    let failure = Failure::unsent(FailureKind::Unreachable);
+    it.push([acquire(1)]);
+    it.state = NodeState::Down(failure.clone());
+    it.push([acquire(2), release(2)]);
+    assert_eq!(it.told(), [(vec![2, 2], vec![Answer::Failed(failure); 2])]);
+    assert_eq!(it.given(), [vec![1]]);
+}
+
+#[test]
+fn answers_that_cannot_be_right_are_no_votes() {
+    let mut it = Setting::new();
+    let protocol = Answer::Failed(Failure::new(FailureKind::Protocol));
+    it.push([acquire(1), acquire(2)]);
+    it.send(0);
+    it.answer(0, vec![Answer::Granted]);
+    assert_eq!(it.told(), [(vec![1, 2], vec![protocol.clone(); 2])], "one answer too few");
+    it.answer(0, vec![Answer::Granted; 2]);
+    assert!(it.told().is_empty(), "it is over");
+
+    it.push([acquire(3), acquire(4)]);
+    let unsent = Answer::Failed(Failure::unsent(FailureKind::Unreachable));
+    it.answer(1, vec![Answer::Granted, unsent.clone()]);
+    assert_eq!(it.told(), [(vec![3, 4], vec![protocol, unsent])], "it was never sent");
+}
+
+#[test]
+fn what_was_sent_may_have_been_executed_whatever_is_said_of_it() {
+    let mut it = Setting::new();
+    it.push([acquire(1), acquire(2)]);
+    it.send(0);
+    let unsent = |kind| Answer::Failed(Failure::unsent(kind));
+    let declined = unsent(FailureKind::Rejected);
+    it.answer(0, vec![unsent(FailureKind::Unreachable), declined.clone()]);
+    let broken = Answer::Failed(Failure::new(FailureKind::Unreachable));
+    assert_eq!(it.told(), [(vec![1, 2], vec![broken, declined])]);
+}
+
+#[test]
+fn no_more_than_so_much_waits_for_a_node() {
+    let mut it = Setting::new();
+    it.push([acquire(0)]);
+    it.push((1..=NodePipeline::QUEUE_MAX as u64).map(acquire));
+    assert!(it.told().is_empty());
+    it.push([acquire(1_000_000)]);
+    let full = Answer::Failed(Failure::unsent(FailureKind::QueueFull));
+    assert_eq!(it.told(), [(vec![1_000_000], vec![full])]);
+    it.send(0);
+    it.push([acquire(1_000_001)]);
+    assert!(it.told().is_empty(), "there is room again");
+    assert_eq!(it.given().concat().len(), 513);
+}

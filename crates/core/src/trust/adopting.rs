@@ -1,0 +1,199 @@
+//! Taking a node into use whose votes may have vanished: waiting, adopting, marking.
+
+use alloc::boxed::Box;
+use alloc::string::ToString as _;
+use alloc::sync::Arc;
+use core::time::Duration;
+
+use super::{GATHER_FOR, LOOK_AGAIN, LOOK_SOONEST, Plan, Standing, Step, Todo, Trust, Watch};
+use crate::command::{Adopted, Command, Counter};
+use crate::marker::{Adoption, Marker};
+use crate::quorum::NodeId;
+use crate::time::Reading;
+
+impl Watch {
+    /// Asks for the adoption, which is begun if it has not been.
+    pub(super) fn adopt(
+        &mut self,
+        node: NodeId,
+        mut plan: Plan,
+        other: Option<(Arc<str>, u64)>,
+        now: Reading,
+        todo: &mut Todo,
+    ) {
+        let quarantine = self.rules.quarantine();
+        let (key, cluster) = (self.rules.adoption.clone(), self.rules.cluster.clone());
+        let (marker, writes) = (self.rules.marker.clone(), self.rules.is_strict());
+        let trust = self.node_mut(node);
+        if !matches!(trust.standing, Standing::Quarantined { .. }) {
+            // Others may have waited for most of it.
+            trust.is_guess = true;
+            let until = now.after(quarantine).max(plan.grown_at);
+            trust.standing = Standing::Quarantined { until, why: plan.why.clone() };
+        }
+        let millis = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
+        let (replaces, wait_ms) = match other {
+            Some((text, wait_ms)) => (Some(text), wait_ms.max(millis)),
+            None => (None, millis),
+        };
+        let Plan { promoted_at, floor, .. } = plan;
+        let run_id = plan.run_id.clone();
+        let text = Adoption { cluster, run_id, promoted_at, floor, wait_ms }.to_string().into();
+        // The marker is taken away with it: else it would fit again once the server forgets that it was
+        // promoted.
+        let seen = plan.replaces.take();
+        trust.step = Step::Adopting(Box::new(plan));
+        trust.due = None;
+        let command = match writes {
+            true => Command::Adopt { key, text, replaces, marker, seen },
+            false => Command::Inspect { key },
+        };
+        trust.send(node, command, todo);
+    }
+
+    /// The adoption as it is on the node: is it ours, and old enough?
+    pub(super) fn adopting(
+        &mut self,
+        node: NodeId,
+        mut plan: Plan,
+        (text, age): (Arc<str>, Duration),
+        now: Reading,
+        todo: &mut Todo,
+    ) {
+        let Some(found) = Adoption::parse(&text) else {
+            return self.refuse_key(node, &self.rules.adoption.clone(), &text);
+        };
+        if found.cluster != self.rules.cluster {
+            return self.refuse_other(node, "it is being taken into use for", &found.cluster);
+        }
+        plan.floor = plan.floor.max(found.floor);
+        let is_older = found.promoted_at != plan.promoted_at && !mutant!(AdoptionOutlivesPromotion);
+        if found.run_id != plan.run_id || is_older {
+            // Begun for an earlier run, or before it was a replica: begun anew.
+            if self.rules.is_strict() {
+                return self.adopt(node, plan, Some((text, found.wait_ms)), now, todo);
+            }
+            return self.node_mut(node).rest(now);
+        }
+        let quarantine = self.rules.quarantine().max(Duration::from_millis(found.wait_ms));
+        let waived = plan.lasts && mutant!(LastingWaivesAdoption);
+        let quarantine = if waived { Duration::ZERO } else { quarantine };
+        let trust = self.node_mut(node);
+        // Its age is by the node's wall clock. It cannot have grown by more than the time that has
+        // passed here since it was seen first: by the boot clock, for the larger of both would end
+        // the wait early (section 8).
+        let (first, first_age, at) =
+            trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
+        if *first != text {
+            // It was begun after the other had been seen.
+            let younger = if mutant!(AdoptionBegunAnewBelieved) { age } else { Duration::ZERO };
+            (*first, *first_age) = (text.clone(), younger);
+        }
+        let boot = now.boot().as_nanos().saturating_sub(at.as_nanos());
+        let passed = Duration::from_nanos(u64::try_from(boot).unwrap_or(0));
+        let age = if mutant!(AdoptionAgeBelieved) { age } else { age.min(*first_age + passed) };
+        // One that was begun anew meanwhile is the younger.
+        (*first_age, *at) = (age, now.boot());
+        let left = quarantine.saturating_sub(age);
+        plan.grown_at = plan.grown_at.max(now.after(left));
+        let age_ms = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
+        plan.adoption = Some(Adopted { key: self.rules.adoption.clone(), text, age_ms });
+        self.mark_in_time(node, plan, now, todo);
+    }
+
+    /// Writes the marker if the waits are over, or comes back when they are.
+    pub(super) fn mark_in_time(&mut self, node: NodeId, plan: Plan, now: Reading, todo: &mut Todo) {
+        let (left, writes) = (plan.grown_at.remaining(now), self.rules.is_strict());
+        let trust = self.node_mut(node);
+        if core::mem::take(&mut trust.is_guess) {
+            // That is news, even if the guess was right.
+            trust.told = None;
+        }
+        trust.standing = Standing::Quarantined { until: plan.grown_at, why: plan.why.clone() };
+        if !left.is_zero() || !writes {
+            trust.step = Step::Rest;
+            // A bit later than in time, for ages are in whole milliseconds; and now and then before, for
+            // an operator may have vouched for it. Who only looks comes back when somebody may have marked it.
+            let wait = match left.is_zero() {
+                true => LOOK_AGAIN,
+                false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),
+            };
+            trust.due = Some(now.after(wait));
+            return;
+        }
+        // Quarantine first, then the floor, then votes (S21): so the others' clocks are read now.
+        trust.step = Step::Gathering(Box::new(plan));
+        trust.due = Some(now.after(GATHER_FOR));
+        for other in self.quorum.node_ids() {
+            let trust = self.node_mut(other);
+            if other != node && !trust.has_told_time(now) && trust.step == Step::Rest {
+                trust.greet(other, todo);
+            }
+        }
+        self.review_gathering(now, todo);
+    }
+
+    /// Whoever has waited for the time of others goes on as soon as there is enough of it.
+    pub(super) fn review_gathering(&mut self, now: Reading, todo: &mut Todo) {
+        // Who is not being asked will not answer.
+        let is_asked = |trust: &Trust| trust.step == Step::Greeting;
+        let nobody_is_asked = !self.nodes.iter().any(is_asked);
+        for node in self.quorum.node_ids() {
+            let trust = self.node(node);
+            let is_gathering = matches!(trust.step, Step::Gathering(_));
+            let is_due = trust.due.is_some_and(|due| due.remaining(now).is_zero());
+            if is_gathering
+                && (is_due
+                    || nobody_is_asked
+                    || self.clocks_beside(node, now) >= self.clocks_needed())
+            {
+                self.mark(node, now, todo);
+            }
+        }
+    }
+
+    /// The clocks of how many other nodes go into a floor.
+    pub(super) fn clocks_needed(&self) -> usize {
+        self.quorum.needed().min(self.quorum.nodes() - 1)
+    }
+
+    /// How many of the others have told the time.
+    pub(super) fn clocks_beside(&self, node: NodeId, now: Reading) -> usize {
+        let others = self.quorum.node_ids().filter(|other| *other != node);
+        others.filter(|other| self.node(*other).has_told_time(now)).count()
+    }
+
+    pub(super) fn times_beside(&self, node: NodeId, now: Reading) -> impl Iterator<Item = u64> {
+        let others = self.quorum.node_ids().filter(move |other| *other != node);
+        others.filter_map(move |other| self.node(other).time_us(now))
+    }
+
+    /// Writes the marker, with a floor that no fence given out before is above, as far as clocks tell:
+    /// proposals are bounded by them, and what was given out above them comes from an earlier floor,
+    /// hence from clocks as well. (To add the others' floors would not help: who does not know them
+    /// would set a lower one next.)
+    pub(super) fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
+        let own = self.node(node).time_us(now);
+        let clocks = self.clocks_beside(node, now);
+        let is_few = clocks < self.clocks_needed();
+        let others = self.times_beside(node, now).filter(|_| !mutant!(FloorFromOwnClock));
+        let latest = others.chain(own).max();
+        let latest = latest.unwrap_or_else(|| u64::try_from(now.real_ns() / 1000).unwrap_or(0));
+        let (cluster, key) = (self.rules.cluster.clone(), self.rules.marker.clone());
+        let trust = self.node_mut(node);
+        let Step::Gathering(plan) = core::mem::replace(&mut trust.step, Step::Marking) else {
+            unreachable!("only who has gathered marks");
+        };
+        let Plan { run_id, promoted_at, replaces, floor, lasts, adoption, .. } = *plan;
+        let floor = if lasts && adoption.is_none() {
+            floor
+        } else {
+            trust.few_clocks = is_few.then_some(clocks);
+            floor.max(latest.saturating_add(Marker::FLOOR_AHEAD_US))
+        };
+        let floor = floor.min(Counter::LIMIT - 1);
+        let text = Marker { cluster, run_id, promoted_at, floor }.to_string().into();
+        trust.due = None;
+        trust.send(node, Command::Mark { key, text, replaces, adoption }, todo);
+    }
+}

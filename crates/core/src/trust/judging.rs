@@ -1,0 +1,224 @@
+//! What a node says of itself is held against what was seen of it: may its votes count?
+
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use alloc::sync::Arc;
+use core::time::Duration;
+
+use super::{LOOK_AGAIN, LOOK_EVERY, Plan, Standing, Step, Todo, Watch};
+use crate::command::{Failure, FailureKind};
+use crate::info::Info;
+use crate::marker::{Cluster, Marker};
+use crate::proof::MarkerSeen;
+use crate::quorum::NodeId;
+use crate::shown::{SETTINGS_MAX, WORD_MAX, shown, shown_text};
+use crate::time::{BootTime, Reading};
+use crate::token::Key;
+
+impl Watch {
+    /// The node has answered what it is: what follows?
+    pub(super) fn judge(
+        &mut self,
+        node: NodeId,
+        info: Result<Arc<str>, Failure>,
+        marker: &MarkerSeen,
+        sent: Reading,
+        now: Reading,
+        todo: &mut Todo,
+    ) {
+        let late = self.rules.quarantine() / 2;
+        let trust = self.node_mut(node);
+        trust.step = Step::Rest;
+        trust.marker = None;
+        trust.due = Some(now.after(LOOK_AGAIN));
+        let info = match info.map(|text| Info::parse(&text)) {
+            Ok(Ok(info)) => info,
+            Ok(Err(missing)) => {
+                let detail = format!(
+                    "{missing}: a proxy, or no server of the kind; connect to the server itself, or switch the restart guard off"
+                );
+                return trust.refuse(Failure::new(FailureKind::Unsafe).with_detail(detail));
+            }
+            // No server of the kind refuses it for good without a word for why: a proxy may.
+            Err(failure) if failure.kind() == FailureKind::Rejected => {
+                let said = failure.detail().unwrap_or_default();
+                let detail = format!(
+                    "it does not answer INFO ({said}): a proxy, or no server of the kind; connect to the server itself, or switch the restart guard off"
+                );
+                return trust.refuse(Failure::new(FailureKind::Unsafe).with_detail(detail));
+            }
+            // It may be asked another time; until then nothing it says counts.
+            Err(failure) if !failure.kind().is_about_rights() => {
+                trust.standing = Standing::Unverified;
+                return;
+            }
+            Err(failure) => return trust.refuse(failure),
+        };
+        trust.note_run(&info, sent, now, late);
+        if let Some(failure) = unsound(&info) {
+            return trust.refuse(failure);
+        }
+        if let Some(twin) = self.twin_of(node) {
+            return self.refuse_twins(node, twin);
+        }
+        let old = match marker {
+            MarkerSeen::Text(text) => match Marker::parse(text) {
+                Some(old) if old.cluster == self.rules.cluster => Some((text, old)),
+                Some(old) => return self.refuse_other(node, "it is marked for", &old.cluster),
+                None => return self.refuse_key(node, &self.rules.marker.clone(), text),
+            },
+            MarkerSeen::Missing => None,
+            MarkerSeen::Failed(failure)
+                if failure.kind().is_about_rights() || failure.kind().is_disagreement() =>
+            {
+                let failure = failure.clone();
+                return self.node_mut(node).refuse(failure);
+            }
+            MarkerSeen::Failed(_) | MarkerSeen::NotAsked => {
+                self.node_mut(node).standing = Standing::Unverified;
+                return;
+            }
+        };
+        let promoted_at = info.promoted_at.unwrap_or(-1);
+        let is_of_this_run =
+            |old: &Marker| *old.run_id == *info.run_id && old.promoted_at == promoted_at;
+        if let Some((text, _)) = old.as_ref().filter(|(_, old)| is_of_this_run(old)) {
+            let trust = self.node_mut(node);
+            trust.marker = Some(text.as_str().into());
+            trust.standing = Standing::Trusted;
+            trust.adopted = None;
+            trust.due = Some(now.after(LOOK_EVERY));
+            return;
+        }
+        let young_for = self.young_for(node, &info, sent);
+        let plan = Plan {
+            run_id: info.run_id.clone(),
+            promoted_at,
+            replaces: old.as_ref().map(|(text, _)| text.as_str().into()),
+            floor: old.as_ref().map_or(0, |(_, old)| old.floor),
+            lasts: self.is_lasting(node, &info),
+            // It said so before its answer came, and after it was asked: the safe side is the former.
+            grown_at: now.after(young_for),
+            why: why(&info, old.is_some(), self.rules.lasting.contains(node)).into(),
+            adoption: None,
+        };
+        // For so long a server remembers that it was a replica; no longer, if nobody replicates from it.
+        let would_tell = plan.lasts || self.rules.would_tell_of_promotions();
+        if old.is_some() && info.promoted_at.is_none() && would_tell {
+            // It came back with its data: it need only have been there for long enough.
+            return self.mark_in_time(node, plan, now, todo);
+        }
+        self.adopt(node, plan, None, now, todo);
+    }
+
+    /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
+    pub(super) fn is_lasting(&self, node: NodeId, info: &Info) -> bool {
+        self.rules.lasting.contains(node)
+            && (mutant!(LastingUnasked) || info.forgets_by().is_none())
+    }
+
+    /// For how much longer the server must have been running (S10).
+    pub(super) fn young_for(&self, node: NodeId, info: &Info, sent: Reading) -> Duration {
+        // It says so itself, by a clock that may be set meanwhile. But whoever knows of an earlier run knows
+        // an upper bound; and since this one was first heard of, so much time has passed and no more.
+        let since = |at: BootTime| {
+            let ns = sent.boot().as_nanos().saturating_sub(at.as_nanos());
+            Duration::from_nanos(u64::try_from(ns).unwrap_or(0))
+        };
+        let told = Duration::from_secs(told_uptime(info));
+        let trust = self.node(node);
+        let seen = trust.answered_before.map_or(Duration::MAX, since);
+        let (at_first, passed) =
+            trust.first.map_or((0, Duration::ZERO), |(at_first, at)| (at_first, since(at)));
+        let bounded = told.min(seen).min(Duration::from_secs(at_first) + passed).max(passed);
+        let told = if mutant!(UptimeBelieved) { told } else { bounded };
+        let less = Duration::from_secs(if mutant!(UptimeOffByTwo) { 2 } else { 0 });
+        if self.is_lasting(node, info) {
+            Duration::ZERO
+        } else {
+            self.rules.quarantine().saturating_sub(told + less)
+        }
+    }
+
+    /// Another node of the list that is the same server (S3).
+    pub(super) fn twin_of(&self, node: NodeId) -> Option<NodeId> {
+        let run_id = Some(self.node(node).run_id.as_deref()?);
+        let is_same = |other: &NodeId| {
+            let trust = self.node(*other);
+            *other != node && trust.is_near && trust.run_id.as_deref() == run_id
+        };
+        self.quorum.node_ids().find(is_same).filter(|_| !mutant!(TwinsCount))
+    }
+
+    pub(super) fn refuse_twins(&mut self, node: NodeId, twin: NodeId) {
+        for (one, other) in [(node, twin), (twin, node)] {
+            let other = &self.rules.names[other.index()];
+            let detail =
+                format!("node {other} is the same server: it would vote twice; list it once");
+            let failure = Failure::new(FailureKind::SameServer).with_detail(detail);
+            self.node_mut(one).refuse(failure);
+        }
+    }
+
+    pub(super) fn refuse_other(&mut self, node: NodeId, what: &str, theirs: &Cluster) {
+        let ours = &self.rules.cluster;
+        let theirs = shown(&theirs.to_string(), SETTINGS_MAX);
+        let detail = format!(
+            "{what} {theirs}, but this client has {ours}; give all clients the same, or run quorlock init --reconfigure"
+        );
+        let failure = Failure::new(FailureKind::OtherConfiguration).with_detail(detail);
+        self.node_mut(node).refuse(failure);
+    }
+
+    pub(super) fn refuse_key(&mut self, node: NodeId, key: &Key, text: &str) {
+        let shown = shown_text(text);
+        let detail = format!(
+            "its key {key} holds \"{shown}\", which is not this version's; find out whose it is; if nobody's, delete the key: the node then waits like a new one"
+        );
+        let failure = Failure::new(FailureKind::OtherConfiguration).with_detail(detail);
+        self.node_mut(node).refuse(failure);
+    }
+}
+
+/// How many seconds the server says it has been running: a clock that was set back since says less than
+/// nothing.
+pub(super) fn told_uptime(info: &Info) -> u64 {
+    if mutant!(UptimeUnsigned) {
+        return info.uptime_s.unsigned_abs();
+    }
+    u64::try_from(info.uptime_s).unwrap_or(0)
+}
+
+/// What makes a server's votes worthless, whatever it has been through.
+pub(super) fn unsound(info: &Info) -> Option<Failure> {
+    let detail = if !info.is_master {
+        "it is a replica: what it holds can be overwritten by its master; list masters alone".into()
+    } else if info.is_loading {
+        return Some(Failure::new(FailureKind::Loading));
+    } else if info.is_cluster {
+        "it is in cluster mode, which moves keys to other nodes; use independent masters".into()
+    } else if let Some(policy) = &info.evicts_by {
+        let policy = shown(policy, WORD_MAX);
+        format!(
+            "its maxmemory-policy is {policy}: it would delete locks; run CONFIG SET maxmemory-policy noeviction"
+        )
+    } else {
+        return None;
+    };
+    Some(Failure::new(FailureKind::Unsafe).with_detail(detail))
+}
+
+/// Why a server that is sound does not vote yet.
+fn why(info: &Info, was_marked: bool, is_declared_lasting: bool) -> String {
+    let uptime = info.uptime_s;
+    match (info.promoted_at, was_marked) {
+        (Some(_), _) => "was a replica".into(),
+        (None, true) => match info.forgets_by().filter(|_| is_declared_lasting) {
+            Some(setting) => {
+                format!("started {uptime} s ago (declared to forget nothing, but it has {setting})")
+            }
+            None => format!("started {uptime} s ago"),
+        },
+        (None, false) => "is new, or has lost its data".into(),
+    }
+}

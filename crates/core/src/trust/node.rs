@@ -1,0 +1,158 @@
+//! What is known of one node.
+
+use core::time::Duration;
+
+use super::judging::told_uptime;
+use super::{FRESH, LOOK_AGAIN, Standing, Step, Todo, Trust};
+use crate::command::{Command, Failure};
+use crate::info::Info;
+use crate::proof::MarkerSeen;
+use crate::quorum::NodeId;
+use crate::time::{BootTime, Reading};
+
+impl Trust {
+    pub(super) const fn new() -> Self {
+        Self {
+            epoch: (0, 0),
+            standing: Standing::Unverified,
+            marker: None,
+            run_id: None,
+            is_near: false,
+            answered: None,
+            answered_before: None,
+            first: None,
+            clock: None,
+            is_clock_late: false,
+            adopted: None,
+            is_guess: false,
+            step: Step::Rest,
+            round: 0,
+            due: None,
+            wake: None,
+            told: None,
+            few_clocks: None,
+        }
+    }
+
+    pub(crate) const fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    pub(super) fn is_marked_as(&self, seen: &MarkerSeen) -> bool {
+        matches!((&self.marker, seen), (Some(marker), MarkerSeen::Text(text)) if **marker == **text)
+    }
+
+    pub(super) fn distrust(&mut self) {
+        self.marker = None;
+        self.standing = Standing::Unverified;
+    }
+
+    pub(super) fn refuse(&mut self, failure: Failure) {
+        self.marker = None;
+        self.step = Step::Rest;
+        self.standing = Standing::Refused(failure.executed());
+    }
+
+    /// A clock that was heard `late` may have been read long before, and is asked for again.
+    pub(super) fn note_run(&mut self, info: &Info, sent: Reading, now: Reading, late: Duration) {
+        if self.run_id.as_deref() != Some(&*info.run_id) {
+            if self.run_id.is_some() {
+                self.answered_before = self.answered;
+            }
+            self.first = Some((told_uptime(info), now.boot()));
+        }
+        self.run_id = Some(info.run_id.clone());
+        self.answered = Some(sent.boot());
+        let took = now.boot().as_nanos().saturating_sub(sent.boot().as_nanos());
+        let is_late = i64::try_from(late.as_nanos()).is_ok_and(|late| took > late);
+        self.clock = info.time_us.map(|time_us| (time_us, now.boot()));
+        self.is_clock_late = is_late;
+    }
+
+    /// What its wall clock shows by now at least, if it was read lately. Reckoned from the hearing, not from the
+    /// sending: a floor by a clock that is ahead by a late answer could be above one that is set after it.
+    pub(super) fn time_us(&self, now: Reading) -> Option<u64> {
+        let (time_us, at) = self.clock?;
+        let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;
+        let fresh = i64::try_from(FRESH.as_micros()).is_ok_and(|fresh| passed <= fresh);
+        u64::try_from(time_us.saturating_add(passed)).ok().filter(|_| fresh)
+    }
+
+    /// Its wall clock is known well enough for a floor: behind by no more than half of a quarantine, or a floor
+    /// by it could be below one that was set before. A late one is a bound all the same, though a weak one.
+    pub(super) fn has_told_time(&self, now: Reading) -> bool {
+        !self.is_clock_late && self.time_us(now).is_some()
+    }
+
+    pub(super) fn greet(&mut self, node: NodeId, todo: &mut Todo) {
+        if self.step != Step::Greeting {
+            self.step = Step::Greeting;
+            self.due = None;
+            self.send(node, Command::Greet, todo);
+        }
+    }
+
+    pub(super) fn send(&mut self, node: NodeId, command: Command, todo: &mut Todo) {
+        self.round += 1;
+        todo.push((node, command));
+    }
+
+    /// Nothing is under way; looked at again in a while.
+    pub(super) fn rest(&mut self, now: Reading) {
+        if self.step == Step::Rest && self.due.is_none() {
+            self.due = Some(now.after(LOOK_AGAIN));
+        }
+    }
+
+    pub(super) fn shift(&mut self, base: Reading) {
+        let times = [&mut self.answered, &mut self.answered_before, &mut self.due, &mut self.wake];
+        for time in times.into_iter().flatten() {
+            *time = time.shifted(base);
+        }
+        if let Some((_, at)) = &mut self.clock {
+            *at = at.shifted(base);
+        }
+        if let Some((_, at)) = &mut self.first {
+            *at = at.shifted(base);
+        }
+        if let Some((_, _, at)) = &mut self.adopted {
+            *at = at.shifted(base);
+        }
+        for standing in [Some(&mut self.standing), self.told.as_mut()].into_iter().flatten() {
+            if let Standing::Quarantined { until, .. } = standing {
+                *until = until.shifted(base);
+            }
+        }
+        if let Step::Adopting(plan) | Step::Gathering(plan) = &mut self.step {
+            plan.grown_at = plan.grown_at.shifted(base);
+        }
+    }
+
+    /// What makes no difference any more, as seen from the origin of time; no command about trust may be
+    /// under way, for its answer would not be known again.
+    pub(super) fn forget(&mut self, quarantine: Duration) {
+        let now = Reading::default();
+        let ago = |at: &BootTime| Duration::from_nanos(at.as_nanos().min(0).unsigned_abs());
+        // Whoever was seen so long ago may as well not have been.
+        self.answered = self.answered.filter(|at| ago(at) < quarantine);
+        self.answered_before = self.answered_before.filter(|at| ago(at) < quarantine);
+        self.clock = self.clock.filter(|_| self.time_us(now).is_some());
+        self.is_clock_late &= self.clock.is_some();
+        if let Some((at_first, at)) = &mut self.first {
+            // What has run for long enough is old enough.
+            let long = i64::try_from(quarantine.as_nanos()).unwrap_or(i64::MAX);
+            if at.as_nanos() <= -long {
+                (*at_first, *at) = (0, BootTime::from_nanos(-long));
+            }
+            *at_first = (*at_first).min(quarantine.as_secs() + 1);
+        }
+        if let Some((_, age, at)) = &mut self.adopted {
+            // Only their sum matters.
+            *age += ago(at);
+            *at = now.boot();
+        }
+        if matches!(self.step, Step::Rest | Step::Gathering(_)) {
+            self.round = 0;
+        }
+    }
+}
