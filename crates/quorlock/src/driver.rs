@@ -174,7 +174,7 @@ pub(crate) struct Driver {
     releases: ByLock<oneshot::Sender<ReleaseReport>>,
     inspections: ByLock<oneshot::Sender<Vec<NodeStory>>>,
     closing: Vec<oneshot::Sender<()>>,
-    /// So many callers were told something in this tick that they waited for.
+    /// So many callers were given a lock in this tick, or told of a release.
     told: usize,
     drained: bool,
     /// No handle is left that could ask for anything: what is owed is drained until then.
@@ -274,10 +274,22 @@ impl Driver {
     async fn run_on(mut self) {
         let mut arrivals = Arrivals::new();
         let mut alarm = Alarm::new(self.clock);
+        let mut ticks_in_a_row = 0;
         while !self.drained && self.drain_until.is_none_or(|until| Instant::now() < until) {
             self.set(&mut alarm);
             let was_abandoned = self.drain_until.is_some();
-            poll_fn(|cx| self.gather(&mut arrivals, &mut alarm, cx)).await;
+            let mut has_waited = false;
+            poll_fn(|cx| {
+                let gathered = self.gather(&mut arrivals, &mut alarm, cx);
+                has_waited |= gathered.is_pending();
+                gathered
+            })
+            .await;
+            ticks_in_a_row = if has_waited { 0 } else { ticks_in_a_row + 1 };
+            if ticks_in_a_row == TICKS_MAX {
+                ticks_in_a_row = 0;
+                tokio::task::yield_now().await;
+            }
             if alarm.take_step() {
                 // Holders look at the clocks themselves, and tell if a lock has run out by the step.
                 self.held.values().for_each(|held| held.look_at_clocks());
@@ -549,6 +561,7 @@ impl Driver {
                     }
                 });
                 orders.clear();
+                orders.shrink_to(ORDERS_KEPT);
             }
         }
         self.encoder.forget();
@@ -602,6 +615,12 @@ impl Drop for Driver {
 
 /// At most so much is taken in at a turn, so that the clock is read again before long.
 const ASKS_MAX: usize = 1024;
+
+/// After so many ticks without a pause the runtime polls its sockets, and a thread that drives it may leave.
+const TICKS_MAX: u32 = 32;
+
+/// Memory for so many commands to a node is kept; more of them in one tick are rare.
+const ORDERS_KEPT: usize = 256;
 
 /// Random bytes from the operating system.
 ///

@@ -2,9 +2,11 @@
 //!
 //! A thread that waits for the client can as well do the work that it waits for: then nothing changes threads on its
 //! way to the nodes and back. So a thread in a blocking call drives the client's runtime, and the own thread steps
-//! aside. It comes back when no call has been made for a while, or when something is asked that no call waits for.
+//! aside. It comes back when no call has been made for a while, or when something is asked and no call is under way.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use tokio::sync::oneshot::error::RecvError;
 use tokio::task::JoinHandle;
 
 /// After the last call the own thread comes back between once and twice this later. What falls due meanwhile waits
-/// for so long: an extension, a release that is owed. No lock is held for longer by it.
+/// for so long: an extension, a release that is owed. No guard is valid for longer by it.
 const LINGER: Duration = Duration::from_millis(1);
 
 /// The runtime of a client with a thread of its own. One thread drives it at a time.
@@ -35,13 +37,15 @@ pub(crate) struct OwnThread {
 struct Turns {
     /// The own thread drives.
     is_own: bool,
-    /// So many threads are in a call. One of them drives, unless the own thread still does.
+    /// So many threads are in a call, or about to be.
     callers: usize,
-    /// So many calls have ended.
+    /// So many of them wait for a reply. One of these drives, unless the own thread does.
+    waiting: usize,
+    /// So many waits have ended.
     ended: u64,
-    /// Something was asked that no call waits for.
+    /// The own thread is to come back at once.
     is_wanted: bool,
-    /// The own thread sleeps until the last call has ended.
+    /// It sleeps until the last wait has ended.
     sleeps: bool,
 }
 
@@ -87,10 +91,10 @@ impl OwnThread {
         let mut ended = None;
         loop {
             let has_none_ended = ended.replace(turns.ended) == Some(turns.ended);
-            if turns.callers == 0 && (turns.is_wanted || has_none_ended) {
+            if turns.waiting == 0 && (turns.is_wanted || has_none_ended) {
                 break;
             }
-            turns.sleeps = turns.callers > 0 && has_none_ended;
+            turns.sleeps = turns.waiting > 0 && has_none_ended;
             turns = if turns.sleeps {
                 self.come_back.wait(turns).unwrap_or_else(PoisonError::into_inner)
             } else {
@@ -129,6 +133,8 @@ impl Drop for OwnThread {
 pub(crate) struct Caller {
     /// `None`: the thread has ended, and the client with it; or it is another process's.
     thread: Option<Arc<OwnThread>>,
+    /// It has waited, and so it may have driven.
+    has_waited: bool,
 }
 
 impl Caller {
@@ -137,28 +143,39 @@ impl Caller {
         if let Some(thread) = &thread {
             let mut turns = thread.turns();
             turns.callers += 1;
-            turns.is_wanted = false;
             if std::mem::take(&mut turns.is_own) {
                 thread.step_aside.notify_one();
             }
         }
-        Self { thread }
+        Self { thread, has_waited: false }
     }
 
     /// Nobody drives in a fork of the client's process.
     pub(crate) fn in_fork() -> Self {
-        Self { thread: None }
+        Self { thread: None, has_waited: false }
     }
 
-    /// Waits for a reply.
+    /// Waits for a reply. The call is over then: what the caller does with the reply keeps nobody from driving.
     ///
     /// # Panics
     /// Inside an async runtime.
-    pub(crate) fn wait<T>(&self, reply: Receiver<T>) -> Result<T, RecvError> {
-        match self.thread.as_ref().and_then(|thread| thread.runtime.as_ref()) {
-            Some(runtime) => runtime.block_on(reply),
-            None => reply.blocking_recv(),
-        }
+    pub(crate) fn wait<T>(mut self, mut reply: Receiver<T>) -> Result<T, RecvError> {
+        let thread = self.thread.clone();
+        let Some((thread, runtime)) =
+            thread.as_ref().and_then(|thread| Some((thread, thread.runtime.as_ref()?)))
+        else {
+            return reply.blocking_recv();
+        };
+        runtime.block_on(poll_fn(|cx| {
+            let polled = Pin::new(&mut reply).poll(cx);
+            // A reply that is there already is taken without driving.
+            if polled.is_pending() && !std::mem::replace(&mut self.has_waited, true) {
+                let mut turns = thread.turns();
+                turns.waiting += 1;
+                turns.is_wanted = false;
+            }
+            polled
+        }))
     }
 }
 
@@ -167,8 +184,14 @@ impl Drop for Caller {
         if let Some(thread) = &self.thread {
             let mut turns = thread.turns();
             turns.callers -= 1;
-            turns.ended += 1;
-            if turns.callers == 0 && std::mem::take(&mut turns.sleeps) {
+            if self.has_waited {
+                turns.waiting -= 1;
+                turns.ended += 1;
+            } else {
+                // It has made the own thread step aside for nothing.
+                turns.is_wanted = true;
+            }
+            if turns.waiting == 0 && (turns.is_wanted || std::mem::take(&mut turns.sleeps)) {
                 thread.come_back.notify_one();
             }
         }
@@ -203,15 +226,41 @@ mod tests {
         // That it is wanted makes no difference: the caller sees to it.
         thread.want();
         assert!(!thread.turns().is_wanted);
+        let (reply, waited) = tokio::sync::oneshot::channel();
+        let waits = std::thread::spawn(move || caller.wait(waited));
+        while thread.turns().waiting == 0 {
+            std::thread::yield_now();
+        }
         let standing_by = thread.clone();
         let standing_by = std::thread::spawn(move || standing_by.stand_by());
         while !thread.turns().sleeps {
             std::thread::yield_now();
         }
         assert!(!thread.turns().is_own && !standing_by.is_finished());
-        drop(caller);
+        reply.send(()).unwrap();
         standing_by.join().unwrap();
         assert!(thread.turns().is_own);
+        assert_eq!(waits.join().unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn it_comes_back_at_once_from_a_call_that_needed_nobody() {
+        let thread = OwnThread::new().unwrap();
+        for is_answered in [true, false] {
+            thread.turns().is_own = true;
+            let caller = Caller::new(&Arc::downgrade(&thread));
+            assert!(!thread.turns().is_own);
+            if is_answered {
+                let (reply, waited) = tokio::sync::oneshot::channel();
+                reply.send(7).unwrap();
+                assert_eq!(caller.wait(waited), Ok(7));
+            } else {
+                drop(caller);
+            }
+            assert!(thread.turns().is_wanted);
+            thread.stand_by();
+            assert!(thread.turns().is_own);
+        }
     }
 
     #[test]

@@ -137,6 +137,35 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
     no_key_is_left(&nodes);
 }
 
+/// Calls that are answered without the nodes drive nothing. They come without a pause here, and what is held is
+/// extended all the same.
+#[test]
+fn calls_that_need_nobody_keep_nobody_from_driving() {
+    let Some(nodes) = five("calls_that_need_nobody_keep_nobody_from_driving") else { return };
+    let ttl = Duration::from_secs(1);
+    let client = Client::build(common::builder(&nodes).ttl(ttl).node_timeout(ttl / 4)).unwrap();
+    let lost = client.acquire("lost").auto_extend(false).call().unwrap();
+    assert_eq!(lost.lost(), LossCause::Expired);
+    let held = client.acquire("held").call().unwrap();
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !has_ended.load(Ordering::Relaxed) {
+                assert!(lost.extend().is_err() && client.acquire("").call().is_err());
+            }
+        });
+        let mut looks = 0..3 * 100;
+        let is_kept = looks.all(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            held.is_valid()
+        });
+        has_ended.store(true, Ordering::Relaxed);
+        assert!(is_kept, "{:?}", held.loss());
+    });
+    drop((held, lost));
+    no_key_is_left(&nodes);
+}
+
 /// A thread that waits is woken by the loss, whether anybody tells it or the clock alone.
 #[test]
 fn a_loss_wakes_the_thread_that_waits_for_it() {

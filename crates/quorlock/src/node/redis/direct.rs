@@ -162,8 +162,9 @@ impl Direct {
             }
         }
         let (answers, proof) = parcel.exchange.take();
+        let is_large = answers.len() > Encoder::KEPT;
         self.pipeline.answered(batch, answers, proof, self.now, events);
-        if self.parcels.len() < NodePipeline::IN_FLIGHT_MAX {
+        if self.parcels.len() < NodePipeline::IN_FLIGHT_MAX && !is_large {
             self.parcels.push(parcel);
         }
     }

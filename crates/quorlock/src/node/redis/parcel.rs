@@ -122,7 +122,12 @@ impl Encoder {
     pub(crate) fn forget(&mut self) {
         self.known.clear();
         self.bytes.clear();
+        self.known.shrink_to(Self::KEPT);
+        self.bytes.shrink_to(Self::KEPT * 100);
     }
+
+    /// Memory for so many commands is kept; a tick with more of them is rare.
+    pub(super) const KEPT: usize = 256;
 
     /// Writes the parcel's commands; says how many replies they get.
     pub(super) fn write(&mut self, parcel: &Parcel, scripts: &Scripts, out: &mut Vec<u8>) -> usize {
