@@ -31,14 +31,7 @@ pub(crate) const TURNS_MAX: u32 = 64;
 const TAKES_MAX: u32 = 128;
 
 /// And for no longer than this.
-const TAKES_FOR: Duration = Duration::from_millis(25);
-
-/// A process that waits for a lock sleeps, and on a busy machine it comes so much later for that.
-const WAKING: Duration = Duration::from_millis(1);
-
-/// A process that has taken the lock again so often in a row, and has stayed away for longer each time, has no
-/// rivals any more.
-const RETAKES_MAX: u32 = 5;
+const TAKES_FOR: Duration = Duration::from_millis(100);
 
 /// Rivals that were seen are reckoned with for this long.
 const RIVALS_FOR: Duration = Duration::from_secs(10);
@@ -106,8 +99,6 @@ pub(crate) struct Courtesy {
     first_turn: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
-    /// So often in a row it stayed away for rivals, and had the lock again without having seen any.
-    retakes: u32,
     /// How many waited, as far as it was seen.
     crowd: Crowd,
     crowded_until: Option<BootTime>,
@@ -122,7 +113,6 @@ impl Courtesy {
     pub(crate) fn see_rivals(&mut self, round_trip: Duration, now: Reading) {
         self.observe(round_trip);
         self.rivals_until = Some(now.after(RIVALS_FOR));
-        self.retakes = 0;
     }
 
     fn observe(&mut self, round_trip: Duration) {
@@ -168,8 +158,7 @@ impl Courtesy {
         let long = first_turn.after(TAKES_FOR).remaining(now).is_zero();
         if was_long || knows_rivals || long || self.turns >= TAKES_MAX {
             (self.turns, self.first_turn) = (0, None);
-            let longer = if knows_rivals { self.stay_longer() } else { Duration::ZERO };
-            self.resume_at = Some(now.after(stay_away + longer));
+            self.resume_at = Some(now.after(stay_away));
         } else {
             // Not to wait for, only to tell by whether the next turn follows on this one.
             self.resume_at = Some(now.boot());
@@ -183,18 +172,6 @@ impl Courtesy {
         let Crowd(crowd) = self.crowd(now);
         let slots = 4 * crowd.min(CROWD);
         (4 + slots) * step + crate::retry::fraction(2 * step, jitter)
-    }
-
-    /// Rivals may have been too slow, for they sleep, and draw slots: the longer, the more often they were. A process
-    /// that takes a free lock learns of nobody, so it would outrun those who wait again and again.
-    fn stay_longer(&mut self) -> Duration {
-        let unit = WAKING + self.shortest.min(ROUND_TRIP_MAX);
-        let longer = unit * (1 << self.retakes);
-        self.retakes += 1;
-        if self.retakes == RETAKES_MAX {
-            (self.rivals_until, self.retakes) = (None, 0);
-        }
-        longer
     }
 
     /// When this process may try again; `None`: now.
@@ -312,9 +289,8 @@ mod tests {
         assert!(!give_back(&mut courtesy, 0, 1));
         courtesy.see_rivals(ROUND_TRIP.0, at(1));
         assert!(give_back(&mut courtesy, 1, 2));
-        let away = Some(at(2 + 4 + 1 + 1).boot());
-        assert_eq!(courtesy.resume_at(at(2)), away, "four round trips, one more, and to wake up");
-        assert_eq!(courtesy.resume_at(at(8)), None);
+        assert_eq!(courtesy.resume_at(at(2)), Some(at(6).boot()), "four round trips");
+        assert_eq!(courtesy.resume_at(at(6)), None);
         assert!(!give_back(&mut courtesy, 20_000, 20_001), "seen long ago");
     }
 
@@ -352,27 +328,8 @@ mod tests {
     #[test]
     fn long_turns_in_a_row_count_by_their_time() {
         let mut courtesy = Courtesy::default();
-        assert!(!give_back(&mut courtesy, 0, 20));
-        assert!(give_back(&mut courtesy, 20, 40));
-    }
-
-    /// Two processes at one node: the first always had the lock again before the second had woken up and drawn its
-    /// slot, which made that draw among more.
-    #[test]
-    fn who_has_no_rivals_in_between_stays_away_longer_and_then_is_alone() {
-        let mut courtesy = Courtesy::default();
-        courtesy.see_rivals(ROUND_TRIP.0, at(0));
-        let mut away = |had: i64| {
-            courtesy.give_back((at(had).boot(), false), ROUND_TRIP, at(had + 1));
-            courtesy.resume_at(at(had + 1)).map(|until| until.remaining(at(had + 1)).as_millis())
-        };
-        let times = [10, 20, 30, 50, 80, 120, 121].map(&mut away);
-        assert_eq!(times, [Some(6), Some(8), Some(12), Some(20), Some(36), None, None]);
-        courtesy.see_rivals(ROUND_TRIP.0, at(130));
-        assert!(give_back(&mut courtesy, 130, 131));
-        courtesy.see_rivals(ROUND_TRIP.0, at(140));
-        assert!(give_back(&mut courtesy, 140, 141));
-        assert_eq!(courtesy.resume_at(at(147)), None, "with rivals in between as long as at first");
+        assert!(!give_back(&mut courtesy, 0, 60));
+        assert!(give_back(&mut courtesy, 60, 120));
     }
 
     #[test]

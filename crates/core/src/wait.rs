@@ -123,11 +123,6 @@ impl Waiting {
         self.quorum.is_out_of_reach(self.quorum.nodes() - held, 0)
     }
 
-    /// Some node holds the lock for others.
-    pub(crate) fn is_held(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot, Slot::Held { .. }))
-    }
-
     /// So many nodes will tell of a change that a release cannot go unnoticed while fewer than a
     /// quorum of nodes stand still.
     pub fn is_watched(&self) -> bool {

@@ -75,8 +75,11 @@ fn the_core_is_no_std_and_depends_on_nothing() -> io::Result<()> {
 #[test]
 fn outside_its_tests_the_core_does_not_mention_std() -> io::Result<()> {
     for (path, source) in sources()? {
+        if path.ends_with("tests.rs") {
+            continue;
+        }
         // Tests are at the end of a file; what comes before them may not be conditional either.
-        let production = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or(&source);
+        let production = source.split("#[cfg(test)]\nmod tests").next().unwrap_or(&source);
         for line in production.lines().map(str::trim_start).filter(|line| !line.starts_with("//")) {
             assert!(!line.contains("std::"), "{}: {line}", path.display());
             let conditional = line.contains("cfg(") || line.contains("cfg_attr(");

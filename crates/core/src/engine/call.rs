@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Link, Refusal, RefusalKind, Request, Story, Wait};
+use super::{Refusal, RefusalKind, Request, Story, Wait};
 use crate::acquire::{Attempt, NodeSaid, NodeStory, WhyNot, why_not};
 use crate::command::{Answer, Holding};
 use crate::courtesy::{believed, mix};
@@ -330,14 +330,5 @@ impl From<WhyNot> for RefusalKind {
             WhyNot::TooSlow => Self::TooSlow,
             WhyNot::Unsafe => Self::Unsafe,
         }
-    }
-}
-
-impl Link {
-    /// The delay before owed releases are sent again: doubling, up to a second.
-    pub(super) fn next_delay(&mut self) -> Duration {
-        let delay = Duration::from_millis(50).saturating_mul(1 << self.failures.min(5));
-        self.failures = self.failures.saturating_add(1).min(5);
-        delay.min(Duration::from_secs(1))
     }
 }

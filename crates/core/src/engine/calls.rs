@@ -8,6 +8,8 @@
 //!     └─► (handed over)
 //! ```
 //!
+//! Attempts are in `attempting.rs`, looking and pausing in `waiting.rs`, what is known of one call in `call.rs`.
+//!
 //! Whose turn it is among the callers of one process is in `turns.rs`.
 //!
 //! From `Starting` a call goes to `Looking` if its process has just had the lock and others want it

@@ -1,8 +1,9 @@
 //! Releases: sent once behind the acquire, and again where they are owed.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use super::{Effect, Engine, LockId, Owner, Ticket, Timed, Verb};
+use super::{Effect, Engine, Link, LockId, Owner, Ticket, Timed, Verb};
 use crate::command::Answer;
 use crate::deadlines::Deadlines;
 use crate::quorum::{NodeId, NodeSet};
@@ -175,5 +176,14 @@ impl Engine {
         Timed { record, wake }: &mut Timed<Release>,
     ) {
         deadlines.put(Owner::Release(lock, round), wake, record.deadline());
+    }
+}
+
+impl Link {
+    /// The delay before owed releases are sent again: doubling, up to a second.
+    pub(super) fn next_delay(&mut self) -> Duration {
+        let delay = Duration::from_millis(50).saturating_mul(1 << self.failures.min(5));
+        self.failures = self.failures.saturating_add(1).min(5);
+        delay.min(Duration::from_secs(1))
     }
 }

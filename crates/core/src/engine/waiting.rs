@@ -91,9 +91,6 @@ impl Engine {
         call.note_holders(now);
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
-            if closed && call.waiting.as_ref().is_some_and(Waiting::is_held) {
-                self.manners.of(&call.request.key, now).see_rivals(call.round_trip, now);
-            }
             call.missed += u32::from(again && !first);
             return self.rest(lock, first || !again, now, out);
         }

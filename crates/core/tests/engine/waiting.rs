@@ -626,29 +626,6 @@ fn who_leaves_a_crowd_looks_before_it_tries_again() {
     world.finish();
 }
 
-/// A process that looks before it tries is not refused. What it sees are rivals all the same: it must not take itself
-/// for alone because it was granted the lock again and again.
-#[test]
-fn a_rival_that_was_only_seen_is_known() {
-    let (mut world, rival) = left_to_a_rival();
-    world.cancel(rival);
-    for turn in 0..8 {
-        (0..4).for_each(|node| world.occupy(node, "k", b"another's", Some(60_000)));
-        let again = world.acquire(waiting("k", 60_000));
-        world.run_for(400);
-        assert!(
-            world.sent(again, Verb::Acquire, 0).is_empty(),
-            "turn {turn}: it did not look first"
-        );
-        (0..4).for_each(|node| world.forget(node, "k"));
-        while !world.is_valid(again) {
-            world.run_for(1);
-        }
-        world.release(again, false);
-    }
-    world.finish();
-}
-
 #[test]
 fn what_was_seen_before_the_first_attempt_is_told() {
     let (mut world, rival) = left_to_a_rival();

@@ -40,15 +40,14 @@ impl World {
         self.violated(if minority { fault_tolerance::NAME } else { deadlock_free::NAME }, what);
     }
 
-    /// For how long those who have just had a lock, and those who wait for it, leave it to others: 54 observed round
-    /// trips and 16 ms, and 64 round trips at most, of at most 100 ms (`courtesy.rs` in the core), by their own clocks.
+    /// For how long those who have just had a lock, and those who wait for it, leave it to others: 38
+    /// and 64 observed round trips at most, of at most 100 ms (`courtesy.rs` in the core), by their own clocks.
     fn manners(&self) -> Time {
         let alive = || self.clients.iter().enumerate().filter(|(_, it)| it.alive);
         let longest = alive().map(|(_, it)| it.slowest.as_nanos() as Time).max().unwrap_or(0);
         let ppm = alive().map(|(id, _)| self.ppm_of(id)).min().unwrap_or(0);
-        let times = self.plan.callers as Time + 1;
-        let manners = longest.min(100 * MS) * (54 * times + 2 * 64) + 16 * MS * times;
-        manners * 1_000_000 / (1_000_000 + ppm)
+        let round_trips = 38 * (self.plan.callers as Time + 1) + 2 * 64;
+        longest.min(100 * MS) * round_trips * 1_000_000 / (1_000_000 + ppm)
     }
 
     fn mend_all(&mut self) {
