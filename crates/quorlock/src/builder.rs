@@ -294,7 +294,8 @@ impl ClientBuilder {
     ///
     /// Extension then does not depend on the caller's runtime, which may be blocked; each operation
     /// of an async caller costs a hop between threads more. A blocking call costs none if another was made just
-    /// before and none waits for long: its thread does the client's work while it waits. Safety depends on neither: validity is read from the clock.
+    /// before and none waits for long: its thread does the client's work while it waits. Safety depends on
+    /// neither: validity is read from the clock.
     pub fn own_thread(mut self) -> Self {
         self.own_thread = true;
         self

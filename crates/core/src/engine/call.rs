@@ -107,7 +107,7 @@ impl Call {
         self.deadline.map_or(Duration::MAX, |at| at.remaining(now) / 2)
     }
 
-    /// Whether this call may look before its first attempt. Who has chosen fixed delays wants them
+    /// Whether this call may look before its first attempt. A caller that has chosen fixed delays wants them
     /// whatever the nodes say; and who makes one attempt alone does not want to wait for it.
     pub(super) fn may_look_first(&self) -> bool {
         self.is_to_watch() && self.request.retry.attempts_max != Some(1)

@@ -69,7 +69,7 @@ pub struct Request {
     /// Extend automatically, every third of the ttl.
     pub automatic: bool,
     /// After a loss, ask the nodes to delete nothing until the holder gives the lock back, and let no
-    /// other caller of this process have it: for who has to stop something first.
+    /// other caller of this process have it: for a caller that has to stop something first.
     pub keeps_on_loss: bool,
     /// Nothing is extended past this much time after the grant.
     pub max_hold: Duration,

@@ -240,7 +240,7 @@ impl Engine {
             }
             return;
         }
-        // Whoever waits for nodes to be trusted looks whether they are, or whether they will be in time;
+        // A call that waits for nodes to be trusted looks whether they are, or will be in time;
         // and tells for how much longer.
         for lock in self.calls.keys().collect::<Vec<_>>() {
             let Some(timed) = self.calls.get_mut(&lock) else { continue };

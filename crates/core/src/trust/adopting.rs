@@ -133,9 +133,9 @@ impl Watch {
         self.review_gathering(now, todo);
     }
 
-    /// Whoever has waited for the time of others goes on as soon as there is enough of it.
+    /// A node that has waited for the time of others goes on as soon as there is enough of it.
     pub(super) fn review_gathering(&mut self, now: Reading, todo: &mut Todo) {
-        // Who is not being asked will not answer.
+        // A node that is not being asked will not answer.
         let is_asked = |trust: &Trust| trust.step == Step::Greeting;
         let nobody_is_asked = !self.nodes.iter().any(is_asked);
         for node in self.quorum.node_ids() {
@@ -170,7 +170,7 @@ impl Watch {
 
     /// Writes the marker, with a floor that no fence given out before is above, as far as clocks tell:
     /// proposals are bounded by them, and what was given out above them comes from an earlier floor,
-    /// hence from clocks as well. (To add the others' floors would not help: who does not know them
+    /// hence from clocks as well. (To add the others' floors would not help: a client that does not know them
     /// would set a lower one next.)
     pub(super) fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let own = self.node(node).time_us(now);
@@ -182,7 +182,7 @@ impl Watch {
         let (cluster, key) = (self.rules.cluster.clone(), self.rules.marker.clone());
         let trust = self.node_mut(node);
         let Step::Gathering(plan) = core::mem::replace(&mut trust.step, Step::Marking) else {
-            unreachable!("only who has gathered marks");
+            unreachable!("only a node whose time was gathered is marked");
         };
         let Plan { run_id, promoted_at, replaces, floor, lasts, adoption, .. } = *plan;
         let floor = if lasts && adoption.is_none() {

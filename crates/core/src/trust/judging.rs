@@ -119,7 +119,7 @@ impl Watch {
 
     /// For how much longer the server must have been running (S10).
     pub(super) fn young_for(&self, node: NodeId, info: &Info, sent: Reading) -> Duration {
-        // It says so itself, by a clock that may be set meanwhile. But whoever knows of an earlier run knows
+        // It says so itself, by a clock that may be set meanwhile. But a client that knows of an earlier run knows
         // an upper bound; and since this one was first heard of, so much time has passed and no more.
         let since = |at: BootTime| {
             let ns = sent.boot().as_nanos().saturating_sub(at.as_nanos());

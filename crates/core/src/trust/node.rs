@@ -133,7 +133,7 @@ impl Trust {
     pub(super) fn forget(&mut self, quarantine: Duration) {
         let now = Reading::default();
         let ago = |at: &BootTime| Duration::from_nanos(at.as_nanos().min(0).unsigned_abs());
-        // Whoever was seen so long ago may as well not have been.
+        // A server that was seen so long ago may as well not have been.
         self.answered = self.answered.filter(|at| ago(at) < quarantine);
         self.answered_before = self.answered_before.filter(|at| ago(at) < quarantine);
         self.clock = self.clock.filter(|_| self.time_us(now).is_some());
