@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::builder::{MARKER, own_key};
 use crate::client::Shared;
-use crate::driver::{AcquireCall, Ask};
+use crate::driver::{AcquireCall, DriverCommand};
 use crate::error::{AcquireError, InvalidRequest, NodeAnswer};
 use crate::guard::Guard;
 
@@ -283,7 +283,7 @@ impl Acquiring {
             call.progress = Some(told);
             Stories::new(seen, progress, self.shared.common.names.clone())
         });
-        self.shared.common.asks.send(Ask::Acquire { lock, call });
+        self.shared.common.driver.send_and_drive(DriverCommand::Acquire { lock, call });
         self.state = State::Asked(Asked { lock, reply, stories });
         Ok(())
     }
@@ -321,7 +321,7 @@ impl Acquiring {
     /// # Panics
     /// Inside an async runtime; the call is cancelled then, as any future that is dropped.
     pub(crate) fn wait(mut self) -> Result<Guard, AcquireError> {
-        let caller = self.shared.common.asks.caller();
+        let caller = self.shared.common.driver.caller();
         self.start()?;
         let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
         // Waiting consumes the receiver, and the rest must stay to be dropped in a panic.
@@ -359,7 +359,7 @@ impl Drop for Acquiring {
         if let State::Asked(asked) = &self.state
             && !mutant!(CancelUnsent)
         {
-            self.shared.common.asks.send(Ask::Cancel { lock: asked.lock });
+            self.shared.common.driver.send(DriverCommand::Cancel { lock: asked.lock });
         }
     }
 }

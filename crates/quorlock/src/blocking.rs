@@ -92,7 +92,7 @@ impl Client {
         Ok(result)
     }
 
-    /// Asks every node who holds the lock on `resource`; see [`crate::Client::inspect`].
+    /// DriverHandle every node who holds the lock on `resource`; see [`crate::Client::inspect`].
     ///
     /// # Errors
     /// If the resource's name is not one; nothing was sent.
@@ -100,7 +100,7 @@ impl Client {
     /// # Panics
     /// Inside an async runtime.
     pub fn inspect(&self, resource: &str) -> Result<Inspection, InvalidRequest> {
-        let caller = self.0.asks().caller();
+        let caller = self.0.driver().caller();
         let nodes = caller.wait(self.0.ask_inspect(resource)?).unwrap_or_default();
         Ok(self.0.inspected(nodes))
     }
@@ -260,7 +260,7 @@ impl Guard {
     /// # Panics
     /// Inside an async runtime.
     pub fn extend(&self) -> Result<Duration, ExtendError> {
-        let caller = self.0.asks().caller();
+        let caller = self.0.driver().caller();
         let (outcome, span) = self.0.ask_extend();
         self.0.extended(caller.wait(outcome).ok(), &span)
     }
@@ -270,7 +270,7 @@ impl Guard {
     /// # Panics
     /// Inside an async runtime. The release is queued all the same.
     pub fn release(self) -> Released {
-        let caller = self.0.asks().caller();
+        let caller = self.0.driver().caller();
         let (report, releasing) = self.0.ask_release();
         releasing.conclude(caller.wait(report).ok())
     }

@@ -15,7 +15,7 @@ use quorlock_core::{
 pub(crate) use self::survey::Survey;
 use crate::client::{Client, Common, Names, RESERVED, Shared};
 use crate::clock::Clock;
-use crate::driver::{Asks, Driver, Figures};
+use crate::driver::{Driver, DriverHandle, Metrics};
 use crate::error::{BuildError, InvalidRequest};
 use crate::node::{Key, Node, NodeConfig, NodeConfigError, RedisNode, Tls};
 use crate::own_thread::OwnThread;
@@ -334,21 +334,21 @@ impl ClientBuilder {
         let quorum = quorum_of(nodes.len())?;
         let names: Names = nodes.iter().map(|node| node.name().into()).collect();
         let rules = self.rules(quorum, &names)?;
-        let figures = Arc::new(Figures::new(nodes.len(), self.guard));
+        let metrics = Arc::new(Metrics::new(nodes.len(), self.guard));
         let thread = match self.own_thread {
             true => Some(OwnThread::new().map_err(no_thread)?),
             false => None,
         };
-        let (asks, receiver) =
-            Asks::channel(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
+        let (handle, commands) =
+            DriverHandle::new(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
         let (clock, ttl_max) = (self.clock, self.defaults.timing.ttl_max);
-        let common = Arc::new(Common { asks, names, clock });
+        let common = Arc::new(Common { driver: handle, names, clock });
         let driver = {
             let nodes = nodes.clone();
-            let (common, figures) = (Arc::downgrade(&common), figures.clone());
+            let (common, metrics) = (Arc::downgrade(&common), metrics.clone());
             move || {
                 let times = (clock, ttl_max);
-                Driver::start((quorum, rules), &nodes, figures, (common, receiver), times).run()
+                Driver::start((quorum, rules), &nodes, metrics, (common, commands), times).run()
             }
         };
         if let Some(thread) = thread {
@@ -360,7 +360,7 @@ impl ClientBuilder {
         }
         let settings = (self.prefix.into(), self.defaults, timing);
         let nodes = (nodes, self.nodes.len());
-        Ok(Client::new(Shared::new(common, quorum, settings, nodes, figures)))
+        Ok(Client::new(Shared::new(common, quorum, settings, nodes, metrics)))
     }
 
     /// What nodes are measured by.

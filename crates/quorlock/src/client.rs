@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use crate::acquire::Acquire;
 use crate::builder::{CallDefaults, ClientBuilder};
 use crate::clock::Clock;
-use crate::driver::{Ask, Asks, Figures};
+use crate::driver::{DriverCommand, DriverHandle, Metrics, NodeMetrics};
 use crate::error::{HoldError, Impatient, InvalidRequest, NodeAnswer, ShutdownError};
 use crate::guard::Guard;
 use crate::inspect::Inspection;
@@ -56,7 +56,7 @@ pub struct Client {
 /// but one pointer to it.
 #[derive(Debug)]
 pub(crate) struct Common {
-    pub(crate) asks: Asks,
+    pub(crate) driver: DriverHandle,
     pub(crate) names: Names,
     pub(crate) clock: Clock,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     nodes: Vec<Arc<dyn Node>>,
     /// So many of them, the first ones, are servers; the others are custom ones.
     servers: usize,
-    figures: Arc<Figures>,
+    metrics: Arc<Metrics>,
     next_lock: AtomicU64,
 }
 
@@ -81,10 +81,10 @@ impl Shared {
         quorum: Quorum,
         (prefix, defaults, timing): (Box<str>, CallDefaults, Timing),
         (nodes, servers): (Vec<Arc<dyn Node>>, usize),
-        figures: Arc<Figures>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let next_lock = AtomicU64::new(1);
-        Self { common, quorum, prefix, defaults, timing, nodes, servers, figures, next_lock }
+        Self { common, quorum, prefix, defaults, timing, nodes, servers, metrics, next_lock }
     }
 
     /// The first node, if there is one, that was not waited for as long as it takes to answer.
@@ -93,9 +93,9 @@ impl Shared {
         node_timeout: Duration,
         stories: &[NodeStory],
     ) -> Option<Impatient> {
-        let nodes = self.common.names.iter().zip(&self.figures.nodes).zip(stories);
-        nodes.into_iter().find_map(|((node, figures), story)| {
-            let round_trip = Duration::from_nanos(figures.round_trip_ns.load(Ordering::Relaxed));
+        let nodes = self.common.names.iter().zip(&self.metrics.nodes).zip(stories);
+        nodes.into_iter().find_map(|((node, metrics), story)| {
+            let round_trip = Duration::from_nanos(metrics.round_trip_ns.load(Ordering::Relaxed));
             let silent = matches!(&story.said, NodeSaid::Failed(failure) if failure.kind() == FailureKind::Silent);
             (silent && round_trip > node_timeout)
                 .then(|| Impatient { node: node.clone(), round_trip, node_timeout })
@@ -247,7 +247,7 @@ impl Client {
         Ok(result)
     }
 
-    /// Asks every node who holds the lock on `resource`, without wanting it.
+    /// DriverHandle every node who holds the lock on `resource`, without wanting it.
     ///
     /// Takes one round trip; one second at most if nodes do not answer.
     ///
@@ -284,7 +284,12 @@ impl Client {
         let key = self.shared.key(&resource.into())?;
         let (reply, nodes) = oneshot::channel();
         let lock = self.shared.new_lock();
-        self.shared.common.asks.send(Ask::Inspect { lock, key, timeout: INSPECT_TIMEOUT, reply });
+        self.shared.common.driver.send(DriverCommand::Inspect {
+            lock,
+            key,
+            timeout: INSPECT_TIMEOUT,
+            reply,
+        });
         Ok(nodes)
     }
 
@@ -302,27 +307,26 @@ impl Client {
 
     /// Figures of this client, as of now.
     pub fn stats(&self) -> Stats {
-        let figures = &self.shared.figures;
+        let metrics = &self.shared.metrics;
         let now = self.shared.common.clock.now();
-        let node = |((name, node), figures): ((&Arc<str>, &Arc<dyn Node>), _)| {
-            let figures: &crate::driver::NodeFigures = figures;
-            let nanos = figures.round_trip_ns.load(Ordering::Relaxed);
+        let node = |((name, node), metrics): ((&Arc<str>, &Arc<dyn Node>), &NodeMetrics)| {
+            let nanos = metrics.round_trip_ns.load(Ordering::Relaxed);
             NodeStats {
                 name: name.clone(),
                 state: node.state(),
                 round_trip: (nanos > 0).then(|| Duration::from_nanos(nanos)),
-                timeouts: figures.timeouts.load(Ordering::Relaxed),
-                commands: figures.commands.load(Ordering::Relaxed),
-                standing: figures.standing(now),
+                timeouts: metrics.timeouts.load(Ordering::Relaxed),
+                commands: metrics.commands.load(Ordering::Relaxed),
+                standing: metrics.standing(now),
             }
         };
-        let nodes = self.shared.common.names.iter().zip(&self.shared.nodes).zip(&figures.nodes);
+        let nodes = self.shared.common.names.iter().zip(&self.shared.nodes).zip(&metrics.nodes);
         Stats {
             nodes: nodes.map(node).collect(),
-            locks_held: figures.locks_held.load(Ordering::Relaxed),
-            calls_waiting: figures.calls_waiting.load(Ordering::Relaxed),
-            releases_owed: figures.releases_owed.load(Ordering::Relaxed),
-            wakeups: figures.wakeups.load(Ordering::Relaxed),
+            locks_held: metrics.locks_held.load(Ordering::Relaxed),
+            calls_waiting: metrics.calls_waiting.load(Ordering::Relaxed),
+            releases_owed: metrics.releases_owed.load(Ordering::Relaxed),
+            wakeups: metrics.wakeups.load(Ordering::Relaxed),
         }
     }
 
@@ -347,13 +351,13 @@ impl Client {
         }
     }
 
-    pub(crate) fn asks(&self) -> &Asks {
-        &self.shared.common.asks
+    pub(crate) fn driver(&self) -> &DriverHandle {
+        &self.shared.common.driver
     }
 
     pub(crate) fn ask_close(&self) -> oneshot::Receiver<()> {
         let (reply, closed) = oneshot::channel();
-        self.shared.common.asks.send(Ask::Close { reply });
+        self.shared.common.driver.send(DriverCommand::Close { reply });
         closed
     }
 }

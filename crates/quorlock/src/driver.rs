@@ -1,6 +1,6 @@
 //! The driver: carries out what the engine says, and decides nothing.
 //!
-//! One task (or thread) per client. Callers push [`Ask`]s, nodes push events, the clock moves; each
+//! One task (or thread) per client. Callers push [`DriverCommand`]s, nodes push events, the clock moves; each
 //! time round, all that has come in goes through the engine under one reading of the clock taken
 //! after it came in, and the commands that come out go to the nodes' lines, which send them.
 
@@ -9,20 +9,18 @@ use std::future::poll_fn;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::CatchUnwind;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use quorlock_core::engine::Request;
 use quorlock_core::{
     Arrivals, Effect, Engine, Event, Extended, Hold, LockId, LossCause, NodeStory, Quorum, Reading,
-    Refusal, ReleaseReport, RestartGuard, Rules, Standing, Step, Story, TicketedCommand, Token,
+    Refusal, ReleaseReport, RestartGuard, Rules, Step, Story, TicketedCommand,
 };
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -32,116 +30,15 @@ use crate::clock::Clock;
 use crate::guard::{Guard, GuardToken, Held};
 use crate::node::line::Line;
 use crate::node::ready::{ALARM, Ready};
-use crate::node::{BoxFuture, Encoder, Inbox, Key, Node};
-use crate::own_thread::{Caller, OwnThread};
+use crate::node::{BoxFuture, Encoder, Inbox, Node};
 
-/// What callers and guards ask of the driver.
-#[derive(Debug)]
-pub(crate) enum Ask {
-    Acquire { lock: LockId, call: Box<AcquireCall> },
-    Cancel { lock: LockId },
-    Extend { lock: LockId, reply: oneshot::Sender<Extended> },
-    RunOut { lock: LockId },
-    Release { lock: LockId, reply: Option<oneshot::Sender<ReleaseReport>> },
-    Inspect { lock: LockId, key: Key, timeout: Duration, reply: oneshot::Sender<Vec<NodeStory>> },
-    Close { reply: oneshot::Sender<()> },
-}
+mod entropy;
+mod metrics;
+mod queue;
 
-/// A call for a lock, and whom to tell.
-#[derive(Debug)]
-pub(crate) struct AcquireCall {
-    pub(crate) request: Request,
-    pub(crate) resource: Arc<str>,
-    pub(crate) progress: Option<watch::Sender<Option<Story>>>,
-    pub(crate) reply: oneshot::Sender<Result<Guard, Refusal>>,
-}
-
-/// The way to the driver. Pushing never blocks and needs no runtime.
-#[derive(Clone, Debug)]
-pub(crate) struct Asks {
-    sender: UnboundedSender<Ask>,
-    /// The client's own thread, if it has one.
-    thread: Weak<OwnThread>,
-    /// The process that the driver lives in; in a fork of it there is none.
-    process: u32,
-}
-
-impl Asks {
-    pub(crate) fn channel(thread: Weak<OwnThread>) -> (Self, UnboundedReceiver<Ask>) {
-        let (sender, receiver) = unbounded_channel();
-        (Self { sender, thread, process: std::process::id() }, receiver)
-    }
-
-    /// Pushes. If the driver is gone, or belongs to the process that this one was forked from,
-    /// nothing can be done: what is held is left to the ttl (or to the parent, whose lock it is),
-    /// and who waits for a reply sees its channel closed.
-    pub(crate) fn send(&self, ask: Ask) {
-        if self.is_own_process() {
-            let _ = self.sender.send(ask);
-            if let Some(thread) = self.thread.upgrade() {
-                thread.want();
-            }
-        }
-    }
-
-    /// This thread is going to ask, and to wait for the reply.
-    pub(crate) fn caller(&self) -> Caller {
-        if self.is_own_process() { Caller::new(&self.thread) } else { Caller::in_fork() }
-    }
-
-    pub(crate) fn is_own_process(&self) -> bool {
-        std::process::id() == self.process
-    }
-
-    /// The way as a process sees it that was forked from the driver's.
-    #[cfg(test)]
-    pub(crate) fn in_fork(self) -> Self {
-        Self { process: self.process.wrapping_add(1), ..self }
-    }
-}
-
-/// Figures that the driver keeps up to date for [`Client::stats`](crate::Client::stats).
-#[derive(Debug)]
-pub(crate) struct Figures {
-    pub(crate) locks_held: AtomicUsize,
-    pub(crate) calls_waiting: AtomicUsize,
-    pub(crate) releases_owed: AtomicUsize,
-    pub(crate) wakeups: AtomicU64,
-    pub(crate) nodes: Vec<NodeFigures>,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct NodeFigures {
-    /// Smoothed, in nanoseconds; zero before the first answer.
-    pub(crate) round_trip_ns: AtomicU64,
-    pub(crate) timeouts: AtomicU64,
-    pub(crate) commands: AtomicU64,
-    /// Whether its votes count; `None` if nobody looks.
-    standing: Mutex<Option<Standing>>,
-}
-
-impl Figures {
-    pub(crate) fn new(nodes: usize, guard: RestartGuard) -> Self {
-        let node = || NodeFigures {
-            standing: Mutex::new((guard != RestartGuard::Off).then_some(Standing::Unverified)),
-            ..NodeFigures::default()
-        };
-        Self {
-            locks_held: AtomicUsize::new(0),
-            calls_waiting: AtomicUsize::new(0),
-            releases_owed: AtomicUsize::new(0),
-            wakeups: AtomicU64::new(0),
-            nodes: (0..nodes).map(|_| node()).collect(),
-        }
-    }
-}
-
-impl NodeFigures {
-    pub(crate) fn standing(&self, now: Reading) -> NodeStanding {
-        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        standing.as_ref().map_or(NodeStanding::Unguarded, |told| NodeStanding::new(told, now))
-    }
-}
+use self::entropy::Entropy;
+pub(crate) use self::metrics::{Metrics, NodeMetrics};
+pub(crate) use self::queue::{AcquireCall, CommandReceiver, DriverCommand, DriverHandle};
 
 /// When all handles are gone, what is owed is drained for at most this much longer than the
 /// longest ttl.
@@ -151,7 +48,7 @@ pub(crate) struct Driver {
     engine: Engine,
     names: Vec<Arc<str>>,
     clock: Clock,
-    asks: UnboundedReceiver<Ask>,
+    commands: CommandReceiver,
     /// To give to guards; weak, so that the driver does not keep itself alive.
     common: Weak<Common>,
     /// What nodes have said unasked.
@@ -166,7 +63,7 @@ pub(crate) struct Driver {
     entropy: Entropy,
     /// What the nodes do besides: their connections.
     backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
-    figures: Arc<Figures>,
+    metrics: Arc<Metrics>,
     drain_for: Duration,
     calls: ByLock<PendingCall>,
     held: ByLock<Arc<Held>>,
@@ -216,8 +113,8 @@ impl Driver {
     pub(crate) fn start(
         (quorum, rules): (Quorum, Rules),
         nodes: &[Arc<dyn Node>],
-        figures: Arc<Figures>,
-        (common, asks): (Weak<Common>, UnboundedReceiver<Ask>),
+        metrics: Arc<Metrics>,
+        (common, commands): (Weak<Common>, CommandReceiver),
         (clock, ttl_max): (Clock, Duration),
     ) -> Self {
         #[cfg(quorlock_mutants)]
@@ -239,7 +136,7 @@ impl Driver {
             engine: Engine::guarded(quorum, rules),
             names,
             clock,
-            asks,
+            commands,
             common,
             inbox,
             outbox: lines.iter().map(|_| Vec::new()).collect(),
@@ -249,7 +146,7 @@ impl Driver {
             ready: Ready::new(),
             lines,
             backgrounds,
-            figures,
+            metrics,
             drain_for: ttl_max + DRAIN_GRACE,
             calls: HashMap::default(),
             held: HashMap::default(),
@@ -267,8 +164,9 @@ impl Driver {
     ///
     /// What comes in by other ways than through tokio's own channels must not be held up by tokio's budget for them,
     /// nor what is to be sent.
-    pub(crate) fn run(self) -> impl Future<Output = ()> {
-        tokio::task::unconstrained(self.run_on())
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send {
+        let task = self.commands.task();
+        task.start(Box::pin(tokio::task::unconstrained(self.run_on())))
     }
 
     async fn run_on(mut self) {
@@ -301,7 +199,7 @@ impl Driver {
             // Not a loop: steps are large, and so they are moved less.
             tick.steps().for_each(|step| match step {
                 Step::Event(event) => self.handle(event, now),
-                Step::Asked(ask) => self.take(ask, now),
+                Step::Asked(command) => self.take(command, now),
             });
             arrivals.reuse(tick);
             if self.drain_until.is_some() && !was_abandoned {
@@ -313,17 +211,12 @@ impl Driver {
                 step_back().await;
             }
         }
-        self.backgrounds.clear();
-        // Who asks from now on is told at once, and so is who asked just now: dropping the channel
-        // alone would leave an ask behind that is being pushed at this very moment.
-        self.asks.close();
-        while self.asks.recv().await.is_some() {}
     }
 
     /// Waits until something has come in, be it only the time, and takes in all of it.
     fn gather(
         &mut self,
-        arrivals: &mut Arrivals<Ask>,
+        arrivals: &mut Arrivals<DriverCommand>,
         alarm: &mut Alarm,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
@@ -338,8 +231,7 @@ impl Driver {
             }
         }
         self.inbox.take(cx, answered);
-        let nobody_is_left =
-            matches!(self.asks.poll_recv_many(cx, asked, ASKS_MAX), Poll::Ready(0));
+        let nobody_is_left = self.commands.take(cx, asked, COMMANDS_MAX);
         let is_alarmed = woken & (1 << ALARM) != 0;
         let rings = is_alarmed && alarm.poll(&mut self.ready.context(ALARM)).is_ready();
         if rings {
@@ -383,23 +275,23 @@ impl Driver {
         }
     }
 
-    fn take(&mut self, ask: Ask, now: Reading) {
-        match ask {
-            Ask::Acquire { lock, call } => {
+    fn take(&mut self, command: DriverCommand, now: Reading) {
+        match command {
+            DriverCommand::Acquire { lock, call } => {
                 let AcquireCall { request, resource, progress, reply } = *call;
                 self.calls.insert(lock, PendingCall { resource, progress, reply });
                 self.handle(Event::Acquire { lock, request }, now);
             }
-            Ask::Cancel { lock } => {
+            DriverCommand::Cancel { lock } => {
                 self.calls.remove(&lock);
                 self.handle(Event::Cancel { lock }, now);
             }
-            Ask::Extend { lock, reply } => {
+            DriverCommand::Extend { lock, reply } => {
                 self.extends.entry(lock).or_default().push(reply);
                 self.handle(Event::Extend { lock }, now);
             }
-            Ask::RunOut { lock } => self.handle(Event::RunOut { lock }, now),
-            Ask::Release { lock, reply } => {
+            DriverCommand::RunOut { lock } => self.handle(Event::RunOut { lock }, now),
+            DriverCommand::Release { lock, reply } => {
                 self.held.remove(&lock);
                 let report = reply.is_some();
                 if let Some(reply) = reply {
@@ -407,11 +299,11 @@ impl Driver {
                 }
                 self.handle(Event::Release { lock, report }, now);
             }
-            Ask::Inspect { lock, key, timeout, reply } => {
+            DriverCommand::Inspect { lock, key, timeout, reply } => {
                 self.inspections.insert(lock, reply);
                 self.handle(Event::Inspect { lock, key, timeout }, now);
             }
-            Ask::Close { reply } => {
+            DriverCommand::Close { reply } => {
                 self.closing.push(reply);
                 self.handle(Event::Close, now);
             }
@@ -433,7 +325,7 @@ impl Driver {
             answered.and_then(|node| Some((node, self.engine.round_trip(node)?)))
         {
             let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
-            self.figures.nodes[node.index()].round_trip_ns.store(nanos, Ordering::Relaxed);
+            self.metrics.nodes[node.index()].round_trip_ns.store(nanos, Ordering::Relaxed);
         }
         for effect in effects.drain(..) {
             self.carry_out(effect, now);
@@ -496,10 +388,10 @@ impl Driver {
                 }
             }
             Effect::TimedOut { node } => {
-                self.figures.nodes[node.index()].timeouts.fetch_add(1, Ordering::Relaxed);
+                self.metrics.nodes[node.index()].timeouts.fetch_add(1, Ordering::Relaxed);
             }
             Effect::Woken { .. } => {
-                self.figures.wakeups.fetch_add(1, Ordering::Relaxed);
+                self.metrics.wakeups.fetch_add(1, Ordering::Relaxed);
             }
             Effect::Drained => {
                 self.drained = true;
@@ -519,8 +411,7 @@ impl Driver {
                     NodeStanding::Refused(_) => tracing::warn!("node {name}: {told}"),
                     _ => tracing::debug!("node {name}: {told}"),
                 }
-                let place = &self.figures.nodes[node.index()].standing;
-                *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(standing);
+                self.metrics.nodes[node.index()].set_standing(standing);
             }
             Effect::FloorOfFew { node, clocks } => {
                 let name = &self.names[node.index()];
@@ -553,7 +444,7 @@ impl Driver {
         for (place, orders) in self.outbox.iter_mut().enumerate() {
             if !orders.is_empty() {
                 let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
-                self.figures.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
+                self.metrics.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
                 work(&mut self.lines[place], |line| {
                     line.take(orders, now, &mut self.encoder, told);
                     if line.sends_when_polled() {
@@ -565,9 +456,11 @@ impl Driver {
             }
         }
         self.encoder.forget();
-        self.figures.locks_held.store(self.held.len(), Ordering::Relaxed);
-        self.figures.calls_waiting.store(self.engine.calls_waiting(), Ordering::Relaxed);
-        self.figures.releases_owed.store(self.engine.releases_owed(), Ordering::Relaxed);
+        // If several were told something, they are likely to ask together.
+        self.commands.set_idle(self.told <= 1 && self.calls.is_empty() && self.releases.is_empty());
+        self.metrics.locks_held.store(self.held.len(), Ordering::Relaxed);
+        self.metrics.calls_waiting.store(self.engine.calls_waiting(), Ordering::Relaxed);
+        self.metrics.releases_owed.store(self.engine.releases_owed(), Ordering::Relaxed);
     }
 }
 
@@ -608,66 +501,16 @@ impl Drop for Driver {
             held.lose(LossCause::Shutdown);
         }
         // Who drops a guard from now on finds nobody to tell: it must not count for ever.
-        self.figures.locks_held.store(0, Ordering::Relaxed);
-        self.figures.calls_waiting.store(0, Ordering::Relaxed);
+        self.metrics.locks_held.store(0, Ordering::Relaxed);
+        self.metrics.calls_waiting.store(0, Ordering::Relaxed);
     }
 }
 
 /// At most so much is taken in at a turn, so that the clock is read again before long.
-const ASKS_MAX: usize = 1024;
+const COMMANDS_MAX: usize = 1024;
 
 /// After so many ticks without a pause the runtime polls its sockets, and a thread that drives it may leave.
 const TICKS_MAX: u32 = 32;
 
 /// Memory for so many commands to a node is kept; more of them in one tick are rare.
 const ORDERS_KEPT: usize = 256;
-
-/// Random bytes from the operating system.
-///
-/// Fetched in the turn that uses them, for all of its attempts at a time, and never kept for a later
-/// one: of a process or a virtual machine that is copied while it waits, each copy must draw bytes of
-/// its own, or two would share a token.
-#[derive(Debug, Default)]
-struct Entropy {
-    bytes: Vec<u8>,
-    expected: usize,
-}
-
-/// What one attempt needs: a token and a random word.
-const DRAW: usize = Token::BYTES + size_of::<u64>();
-
-/// No more than this is fetched at a time.
-const DRAWS_MAX: usize = 64;
-
-impl Entropy {
-    /// This turn may draw so often.
-    fn expect(&mut self, draws: usize) {
-        self.expected = draws.clamp(1, DRAWS_MAX);
-    }
-
-    /// The turn is over.
-    fn forget(&mut self) {
-        if mutant!(TokenReused) {
-            return;
-        }
-        self.bytes.clear();
-    }
-}
-
-impl quorlock_core::Entropy for Entropy {
-    fn draw(&mut self, _: LockId) -> (Token, u64) {
-        if self.bytes.is_empty() {
-            self.bytes.resize(self.expected.max(1) * DRAW, 0);
-            #[expect(clippy::expect_used, reason = "without entropy no token is unique or safe")]
-            getrandom::fill(&mut self.bytes).expect("the operating system gives random bytes");
-        }
-        let (mut token, mut word) = ([0; Token::BYTES], [0; size_of::<u64>()]);
-        let rest = self.bytes.len() - DRAW;
-        token.copy_from_slice(&self.bytes[rest..rest + Token::BYTES]);
-        word.copy_from_slice(&self.bytes[rest + Token::BYTES..]);
-        if !mutant!(TokenReused) {
-            self.bytes.truncate(rest);
-        }
-        (Token::new(token), u64::from_le_bytes(word))
-    }
-}

@@ -10,7 +10,7 @@ use quorlock_core::{
 use tokio::sync::{Notify, oneshot};
 
 use crate::client::{Common, Names};
-use crate::driver::{Ask, Asks};
+use crate::driver::{DriverCommand, DriverHandle};
 use crate::error::{ExtendError, NodeAnswer, describe};
 
 /// A held lock. Before the runtime it was built on ends, call
@@ -233,15 +233,18 @@ impl Guard {
         self.extended(outcome.await.ok(), &span)
     }
 
-    pub(crate) fn asks(&self) -> &Asks {
-        &self.held.common.asks
+    pub(crate) fn driver(&self) -> &DriverHandle {
+        &self.held.common.driver
     }
 
     pub(crate) fn ask_extend(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {
         let span = tracing::debug_span!(parent: &self.held.span, "extend");
         let (reply, outcome) = oneshot::channel();
         if self.is_valid() {
-            self.held.common.asks.send(Ask::Extend { lock: self.held.lock, reply });
+            self.held
+                .common
+                .driver
+                .send_and_drive(DriverCommand::Extend { lock: self.held.lock, reply });
         } else {
             let cause = self.held.loss().unwrap_or(LossCause::Expired);
             // The receiver is right here.
@@ -304,7 +307,10 @@ impl Guard {
         self.held.release();
         self.given_back = true;
         if !mutant!(ReleaseUnsent) {
-            self.held.common.asks.send(Ask::Release { lock: self.held.lock, reply: Some(reply) });
+            self.held.common.driver.send_and_drive(DriverCommand::Release {
+                lock: self.held.lock,
+                reply: Some(reply),
+            });
         }
         (report, releasing)
     }
@@ -339,7 +345,7 @@ impl Drop for Guard {
             return;
         }
         tracing::debug!(parent: &self.held.span, "dropped");
-        self.held.common.asks.send(Ask::Release { lock: self.held.lock, reply: None });
+        self.held.common.driver.send(DriverCommand::Release { lock: self.held.lock, reply: None });
     }
 }
 
@@ -395,7 +401,7 @@ impl Held {
     /// The end was seen just now, and the driver may believe the lock held.
     fn tell_run_out(&self, seen: Option<LossCause>) {
         if let Some(cause) = seen {
-            self.common.asks.send(Ask::RunOut { lock: self.lock });
+            self.common.driver.send(DriverCommand::RunOut { lock: self.lock });
             self.warn(cause);
         }
     }
@@ -474,7 +480,7 @@ impl Held {
 
     /// Invalid in a forked child: the lock is the parent's (S24).
     fn is_own_process(&self) -> bool {
-        self.common.asks.is_own_process()
+        self.common.driver.is_own_process()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -205,7 +205,14 @@ mod tests {
     #[test]
     fn it_comes_back_when_no_call_was_made_for_a_while() {
         let thread = OwnThread::new().unwrap();
-        drop(Caller::new(&Arc::downgrade(&thread)));
+        let caller = Caller::new(&Arc::downgrade(&thread));
+        let (reply, waited) = tokio::sync::oneshot::channel();
+        thread.runtime.as_ref().unwrap().spawn(async move { reply.send(()) });
+        assert_eq!(caller.wait(waited), Ok(()));
+        {
+            let turns = thread.turns();
+            assert!(turns.ended == 1 && !turns.is_wanted && !turns.is_own);
+        }
         thread.stand_by();
         assert!(thread.turns().is_own);
     }
@@ -273,7 +280,8 @@ mod tests {
             let (reply, waited) = tokio::sync::oneshot::channel();
             thread.runtime.as_ref().unwrap().spawn(async move { reply.send(turn) });
             assert_eq!(caller.wait(waited), Ok(turn));
-            assert!(!thread.turns().is_own);
+            let turns = thread.turns();
+            assert_eq!((turns.callers, turns.waiting), (0, 0));
         }
         release.send(()).unwrap();
         let ended = Arc::downgrade(&thread);

@@ -91,6 +91,68 @@ async fn a_call_dropped_after_its_first_poll_leaves_no_key() {
     is_at_rest(&client, &nodes).await;
 }
 
+/// The driver is a task of the runtime, which stands still here: so it was the caller who sent the commands.
+#[tokio::test]
+async fn a_call_that_finds_the_driver_idle_is_sent_by_its_first_poll() {
+    let name = "a_call_that_finds_the_driver_idle_is_sent_by_its_first_poll";
+    let Some(nodes) = five(name) else { return };
+    let client = client(&nodes);
+    all_up(&client).await;
+    assert!(client.acquire("orders").await.unwrap().release().await.is_released());
+    let mut call = Box::pin(client.acquire("orders").into_future());
+    let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "who would take in the answers?");
+    let began = std::time::Instant::now();
+    while nodes.iter().any(|node| get(node, "orders").is_none()) {
+        assert!(began.elapsed() < PATIENCE, "nobody has sent it");
+    }
+    let guard = call.await.unwrap();
+    drop(guard.release());
+    while nodes.iter().any(|node| get(node, "orders").is_some()) {
+        assert!(began.elapsed() < PATIENCE, "nobody has sent the release");
+    }
+    is_at_rest(&client, &nodes).await;
+}
+
+/// What it has sent is answered, what is held is extended, and others have their locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_is_not_polled_again_delays_nobody() {
+    const PARKED: Duration = Duration::from_secs(5);
+    let Some(nodes) = five("a_caller_that_is_not_polled_again_delays_nobody") else { return };
+    let ttl = Duration::from_secs(1);
+    let client = || builder(&nodes).ttl(ttl).node_timeout(ttl / 4).build().unwrap();
+    let (client, other) = (client(), client());
+    all_up(&client).await;
+    let held = client.acquire("beside").await.unwrap();
+    eventually("all nodes have given their votes", || held.votes() == 5).await;
+    let began = Instant::now();
+    let calls = client.clone();
+    // On a thread of its own, which no runtime knows.
+    let polls = std::thread::spawn(move || {
+        loop {
+            let mut call = Box::pin(calls.acquire("orders").into_future());
+            // Unless the nodes were faster than this thread.
+            if call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                return call;
+            }
+        }
+    });
+    let call = tokio::task::spawn_blocking(|| polls.join().unwrap()).await.unwrap();
+    eventually("it has the lock, and does not know it", || client.stats().locks_held == 2).await;
+    let mut waits = tokio::spawn(other.acquire("orders").wait(PATIENCE).into_future());
+    let mut pairs = 0;
+    while began.elapsed() < PARKED {
+        assert!(timeout(ttl, client.acquire("often")).await.unwrap().unwrap().is_valid());
+        pairs += 1;
+    }
+    assert!(held.is_valid() && pairs > 0, "extended, and all others have their turn");
+    assert!(timeout(Duration::ZERO, &mut waits).await.is_err(), "the lock was extended as well");
+    drop(call);
+    assert!(waits.await.unwrap().unwrap().is_valid());
+    drop(held);
+    is_at_rest(&client, &nodes).await;
+}
+
 #[tokio::test]
 async fn a_caller_who_leaves_the_local_queue_is_passed_over() {
     let Some(nodes) = five("a_caller_who_leaves_the_local_queue_is_passed_over") else { return };

@@ -1,10 +1,9 @@
 use quorlock_core::{HoldLimit, Quorum};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{advance, timeout};
 
 use super::*;
 use crate::clock::Clock;
-use crate::driver::Asks;
+use crate::driver::{CommandReceiver, DriverHandle};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -16,37 +15,37 @@ fn validity(term: Duration) -> Validity {
 /// A guard that is valid for a second, and what it asks of its driver.
 fn guard(
     limit: Option<HoldLimit>,
-    asks: impl FnOnce(Asks) -> Asks,
-) -> (Guard, UnboundedReceiver<Ask>) {
-    let (channel, asked) = Asks::channel(std::sync::Weak::new());
-    let (asks, names) = (asks(channel), ["a".into()].into_iter().collect());
-    let common = Arc::new(Common { asks, names, clock: Clock::Tokio });
+    change: impl FnOnce(DriverHandle) -> DriverHandle,
+) -> (Guard, CommandReceiver) {
+    let (handle, asked) = DriverHandle::new(std::sync::Weak::new());
+    let (driver, names) = (change(handle), ["a".into()].into_iter().collect());
+    let common = Arc::new(Common { driver, names, clock: Clock::Tokio });
     let lock = (LockId(7), "orders".into());
     let id = (GuardToken::new(Token::new([7; 20]), 0), None);
     (Guard::new(Arc::new(Held::new(lock, id, Hold::new(validity(SECOND), limit), common))), asked)
 }
 
-fn is_silent(asked: &mut UnboundedReceiver<Ask>) -> bool {
-    asked.try_recv().is_err()
+fn is_silent(asked: &CommandReceiver) -> bool {
+    asked.try_recv().is_none()
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_end_is_seen_by_looking_at_the_clock_and_told_once() {
-    let (guard, mut asked) = guard(None, |asks| asks);
+    let (guard, asked) = guard(None, |handle| handle);
     assert_eq!((guard.remaining(), guard.votes(), guard.loss()), (SECOND, 1, None));
     advance(SECOND).await;
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
     assert_eq!(guard.loss(), Some(LossCause::Expired));
-    assert!(matches!(asked.try_recv(), Ok(Ask::RunOut { lock: LockId(7) })));
-    assert!(!guard.is_valid() && is_silent(&mut asked));
+    assert!(matches!(asked.try_recv(), Some(DriverCommand::RunOut { lock: LockId(7) })));
+    assert!(!guard.is_valid() && is_silent(&asked));
     drop(guard);
-    assert!(matches!(asked.try_recv(), Ok(Ask::Release { reply: None, .. })));
+    assert!(matches!(asked.try_recv(), Some(DriverCommand::Release { reply: None, .. })));
 }
 
 /// The driver read the clock before the validity ran out, and raises it afterwards.
 #[tokio::test(start_paused = true)]
 async fn votes_that_come_after_the_end_do_not_bring_the_lock_back() {
-    let (guard, mut asked) = guard(None, |asks| asks);
+    let (guard, asked) = guard(None, |handle| handle);
     advance(SECOND / 2).await;
     guard.held.update(validity(SECOND));
     assert_eq!(guard.remaining(), SECOND);
@@ -54,36 +53,39 @@ async fn votes_that_come_after_the_end_do_not_bring_the_lock_back() {
     advance(SECOND).await;
     guard.held.update(raised.clone());
     assert_eq!((guard.is_valid(), guard.loss()), (false, Some(LossCause::Expired)));
-    assert!(matches!(asked.try_recv(), Ok(Ask::RunOut { .. })), "the driver is told");
+    assert!(matches!(asked.try_recv(), Some(DriverCommand::RunOut { .. })), "the driver is told");
     guard.held.update(raised);
     guard.held.lose(LossCause::KeyGone);
     assert_eq!(guard.loss(), Some(LossCause::Expired), "lost once, and for one reason");
-    assert!(is_silent(&mut asked));
+    assert!(is_silent(&asked));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_out_because_of_max_hold_is_said_to() {
     let until = Clock::Tokio.now().after(2 * SECOND);
-    let (guard, _asked) = guard(Some(HoldLimit { ttl: SECOND, until }), |asks| asks);
+    let (guard, _asked) = guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
     advance(SECOND).await;
     guard.held.update(validity(SECOND));
     assert_eq!(guard.loss(), Some(LossCause::Expired), "it could have been extended");
 
-    let (guard, _asked) = self::guard(Some(HoldLimit { ttl: SECOND, until }), |asks| asks);
+    let (guard, _asked) = self::guard(Some(HoldLimit { ttl: SECOND, until }), |handle| handle);
     advance(SECOND).await;
     assert_eq!(guard.loss(), Some(LossCause::HoldLimit));
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_a_step_of_the_clocks_whoever_waits_looks_anew() {
-    let (guard, mut asked) = guard(None, |asks| asks);
+    let (guard, asked) = guard(None, |handle| handle);
     let changed = guard.changed();
     guard.held.look_at_clocks();
     timeout(SECOND / 2, changed).await.expect("the remaining time may have changed");
-    assert!(guard.is_valid() && is_silent(&mut asked));
+    assert!(guard.is_valid() && is_silent(&asked));
     advance(SECOND).await;
     guard.held.look_at_clocks();
-    assert!(matches!(asked.try_recv(), Ok(Ask::RunOut { .. })), "seen without being asked");
+    assert!(
+        matches!(asked.try_recv(), Some(DriverCommand::RunOut { .. })),
+        "seen without being asked"
+    );
 }
 
 /// The child has a copy of everything, and the lock is the parent's (S24).
@@ -92,7 +94,7 @@ async fn in_a_forked_child_a_guard_is_invalid_and_sends_nothing() {
     async fn at_once<T>(future: impl Future<Output = T>) -> T {
         timeout(SECOND, future).await.expect("there is nobody to wait for")
     }
-    let (guard, mut asked) = guard(None, Asks::in_fork);
+    let (guard, asked) = guard(None, DriverHandle::in_fork);
     assert!(!guard.is_valid());
     assert_eq!((guard.remaining(), guard.votes()), (Duration::ZERO, 0));
     assert_eq!(guard.loss(), Some(LossCause::Shutdown));
@@ -100,7 +102,7 @@ async fn in_a_forked_child_a_guard_is_invalid_and_sends_nothing() {
     assert_eq!(guard.wait_lost(), LossCause::Shutdown);
     assert!(matches!(at_once(guard.extend()).await, Err(ExtendError::Lost { .. })));
     assert_eq!(at_once(guard.release()).await.outcome, Outcome::Unknown);
-    let (guard, mut asked_by_drop) = self::guard(None, Asks::in_fork);
+    let (guard, asked_by_drop) = self::guard(None, DriverHandle::in_fork);
     drop(guard);
-    assert!(is_silent(&mut asked) && is_silent(&mut asked_by_drop));
+    assert!(is_silent(&asked) && is_silent(&asked_by_drop));
 }

@@ -1,0 +1,53 @@
+//! Tokens and random words, from the operating system.
+
+use quorlock_core::{LockId, Token};
+
+/// Random bytes from the operating system.
+///
+/// Fetched in the turn that uses them, for all of its attempts at a time, and never kept for a later
+/// one: of a process or a virtual machine that is copied while it waits, each copy must draw bytes of
+/// its own, or two would share a token.
+#[derive(Debug, Default)]
+pub(super) struct Entropy {
+    bytes: Vec<u8>,
+    expected: usize,
+}
+
+/// What one attempt needs: a token and a random word.
+const DRAW: usize = Token::BYTES + size_of::<u64>();
+
+/// No more than this is fetched at a time.
+const DRAWS_MAX: usize = 64;
+
+impl Entropy {
+    /// This turn may draw so often.
+    pub(super) fn expect(&mut self, draws: usize) {
+        self.expected = draws.clamp(1, DRAWS_MAX);
+    }
+
+    /// The turn is over.
+    pub(super) fn forget(&mut self) {
+        if mutant!(TokenReused) {
+            return;
+        }
+        self.bytes.clear();
+    }
+}
+
+impl quorlock_core::Entropy for Entropy {
+    fn draw(&mut self, _: LockId) -> (Token, u64) {
+        if self.bytes.is_empty() {
+            self.bytes.resize(self.expected.max(1) * DRAW, 0);
+            #[expect(clippy::expect_used, reason = "without entropy no token is unique or safe")]
+            getrandom::fill(&mut self.bytes).expect("the operating system gives random bytes");
+        }
+        let (mut token, mut word) = ([0; Token::BYTES], [0; size_of::<u64>()]);
+        let rest = self.bytes.len() - DRAW;
+        token.copy_from_slice(&self.bytes[rest..rest + Token::BYTES]);
+        word.copy_from_slice(&self.bytes[rest + Token::BYTES..]);
+        if !mutant!(TokenReused) {
+            self.bytes.truncate(rest);
+        }
+        (Token::new(token), u64::from_le_bytes(word))
+    }
+}

@@ -1,0 +1,55 @@
+//! What a client counts and measures.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Mutex, PoisonError};
+
+use quorlock_core::{Reading, RestartGuard, Standing};
+
+use crate::client::NodeStanding;
+
+/// Figures that the driver keeps up to date for [`Client::stats`](crate::Client::stats).
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) locks_held: AtomicUsize,
+    pub(crate) calls_waiting: AtomicUsize,
+    pub(crate) releases_owed: AtomicUsize,
+    pub(crate) wakeups: AtomicU64,
+    pub(crate) nodes: Vec<NodeMetrics>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct NodeMetrics {
+    /// Smoothed, in nanoseconds; zero before the first answer.
+    pub(crate) round_trip_ns: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
+    pub(crate) commands: AtomicU64,
+    /// Whether its votes count; `None` if nobody looks.
+    standing: Mutex<Option<Standing>>,
+}
+
+impl Metrics {
+    pub(crate) fn new(nodes: usize, guard: RestartGuard) -> Self {
+        let node = || NodeMetrics {
+            standing: Mutex::new((guard != RestartGuard::Off).then_some(Standing::Unverified)),
+            ..NodeMetrics::default()
+        };
+        Self {
+            locks_held: AtomicUsize::new(0),
+            calls_waiting: AtomicUsize::new(0),
+            releases_owed: AtomicUsize::new(0),
+            wakeups: AtomicU64::new(0),
+            nodes: (0..nodes).map(|_| node()).collect(),
+        }
+    }
+}
+
+impl NodeMetrics {
+    pub(crate) fn standing(&self, now: Reading) -> NodeStanding {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.as_ref().map_or(NodeStanding::Unguarded, |told| NodeStanding::new(told, now))
+    }
+
+    pub(super) fn set_standing(&self, standing: Standing) {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Some(standing);
+    }
+}
