@@ -4,9 +4,7 @@
 //! time round, all that has come in goes through the engine under one reading of the clock taken
 //! after it came in, and the commands that come out go to the nodes' lines, which send them.
 
-use std::collections::HashMap;
 use std::future::poll_fn;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -21,6 +19,7 @@ use quorlock_core::{
     Arrivals, Effect, Engine, Event, Extended, Hold, LockId, LossCause, NodeStory, Quorum, Reading,
     Refusal, ReleaseReport, RestartGuard, Rules, Step, Story, TicketedCommand,
 };
+use rustc_hash::FxHashMap;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -80,27 +79,7 @@ pub(crate) struct Driver {
 
 /// By the lock's number. This process counts them itself, so nobody can choose them to collide, and
 /// hashing need not defend against that.
-type ByLock<T> = HashMap<LockId, T, BuildHasherDefault<NumberHasher>>;
-
-/// Spreads a number over all bits.
-#[derive(Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // The golden ratio's bits: neighbours end up far apart, in the upper bits as in the lower.
-        let product = u128::from(self.0 ^ number) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = (product ^ (product >> 64)) as u64;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
+type ByLock<T> = FxHashMap<LockId, T>;
 
 struct PendingCall {
     resource: Arc<str>,
@@ -148,11 +127,11 @@ impl Driver {
             backgrounds,
             metrics,
             drain_for: ttl_max + DRAIN_GRACE,
-            calls: HashMap::default(),
-            held: HashMap::default(),
-            extends: HashMap::default(),
-            releases: HashMap::default(),
-            inspections: HashMap::default(),
+            calls: ByLock::default(),
+            held: ByLock::default(),
+            extends: ByLock::default(),
+            releases: ByLock::default(),
+            inspections: ByLock::default(),
             closing: Vec::new(),
             told: 0,
             drained: false,
