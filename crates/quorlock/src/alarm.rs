@@ -174,7 +174,8 @@ mod fine {
     }
 
     /// A timer of the kernel's, as a file to wait for. To tokio it is a pipe, which is to say, a
-    /// file that becomes readable: eight bytes each time it rings.
+    /// file that becomes readable: eight bytes each time it rings. (tokio's `AsyncFd` is for any
+    /// file, but cannot be made without unsafe code.)
     pub(super) struct Timer(Receiver);
 
     impl Timer {
