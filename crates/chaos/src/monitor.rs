@@ -1,13 +1,13 @@
 //! What a server does, as it says itself: its `MONITOR` stream, and now and then all of its data.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead as _, BufReader, ErrorKind, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use quorlock_servers::resp::Connection;
 use quorlock_servers::{Nodes, Reply, Server};
 use quorlock_sim::time::{MS, SECOND, Time};
 
@@ -165,44 +165,36 @@ fn number() -> u64 {
 }
 
 /// A stream that has begun.
-fn connect(server: &Server) -> io::Result<BufReader<UnixStream>> {
-    let mut stream = UnixStream::connect(server.socket())?;
-    stream.set_read_timeout(Some(Duration::from_nanos((2 * SECOND).unsigned_abs())))?;
-    stream.write_all(b"MONITOR\r\n")?;
-    let mut stream = BufReader::new(stream);
-    let mut line = String::new();
-    stream.read_line(&mut line)?;
-    match line.as_str() {
-        "+OK\r\n" => Ok(stream),
-        _ => Err(io::Error::other(line)),
+fn connect(server: &Server) -> io::Result<Connection> {
+    let mut stream = server.connect()?;
+    stream.wait(Duration::from_secs(2))?;
+    match stream.command(&["MONITOR"])? {
+        Reply::Simple(_) => Ok(stream),
+        other => Err(odd(&other)),
     }
 }
 
-fn follow(mut stream: BufReader<UnixStream>, log: &Mutex<Log>, over: &AtomicBool) {
-    if stream.get_ref().set_read_timeout(Some(TICK)).is_err() {
+fn odd(reply: &Reply) -> io::Error {
+    io::Error::other(format!("{reply:?}"))
+}
+
+fn follow(mut stream: Connection, log: &Mutex<Log>, over: &AtomicBool) {
+    if stream.wait(TICK).is_err() {
         return;
     }
-    let mut line = Vec::new();
     while !over.load(Ordering::Relaxed) {
-        match stream.read_until(b'\n', &mut line) {
-            Ok(0) => return,
-            Ok(_) => {
-                let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-                lock(log).seen.push(Seen::Line(now(), text));
-                line.clear();
-            }
-            // What has been read of the line is kept.
+        match stream.reply() {
+            Ok(Reply::Simple(line)) => lock(log).seen.push(Seen::Line(now(), line)),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-            Err(_) => return,
+            _ => return,
         }
     }
 }
 
 fn dump(server: &Server, log: &Mutex<Log>) -> io::Result<()> {
-    let odd = |reply: Reply| io::Error::other(format!("{reply:?}"));
     let info = match server.command(&["INFO"])? {
         Reply::Bulk(Some(info)) => String::from_utf8_lossy(&info).into_owned(),
-        other => return Err(odd(other)),
+        other => return Err(odd(&other)),
     };
     let field = |name| {
         let mut lines = info.lines();
@@ -212,7 +204,7 @@ fn dump(server: &Server, log: &Mutex<Log>) -> io::Result<()> {
     let word = format!("chaos:dump:{}", number());
     let entries = match server.command(&["EVAL", DUMP, "0", &word])? {
         Reply::Array(entries) => entries,
-        other => return Err(odd(other)),
+        other => return Err(odd(&other)),
     };
     let text = |reply: &Reply| match reply {
         Reply::Bulk(Some(text)) => Some(String::from_utf8_lossy(text).into_owned()),
@@ -242,9 +234,9 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// `+1795297560.825393 [0 lua] "SET" "k" "v" "PX" "500"`; nothing if it is none.
+    /// `1795297560.825393 [0 lua] "SET" "k" "v" "PX" "500"`; nothing if it is none.
     pub(crate) fn parse(line: &str) -> Option<Self> {
-        let (time, rest) = line.strip_prefix('+')?.split_once(" [")?;
+        let (time, rest) = line.split_once(" [")?;
         let (seconds, micros) = time.split_once('.')?;
         let at = seconds.parse::<i64>().ok()? * SECOND + micros.parse::<i64>().ok()? * MS / 1000;
         let (from, rest) = rest.split_once("] ")?;
@@ -275,17 +267,17 @@ mod tests {
 
     #[test]
     fn lines_are_taken_apart() {
-        let line = r#"+1795297560.000093 [0 unix:/tmp/a b/s] "SET" "a" "tok x\"\\" "NX""#;
+        let line = r#"1795297560.000093 [0 unix:/tmp/a b/s] "SET" "a" "tok x\"\\" "NX""#;
         let command = Command::parse(line).unwrap();
         assert_eq!(command.at, 1_795_297_560_000_093_000);
         assert_eq!(
             (command.by_script, command.words.join("|")),
             (false, r#"SET|a|tok x"\|NX"#.into())
         );
-        let line = r#"+1.5 [0 lua] "PEXPIRE" "" "900""#;
+        let line = r#"1.5 [0 lua] "PEXPIRE" "" "900""#;
         let command = Command::parse(line).unwrap();
         assert!(command.by_script);
         assert_eq!(command.words, ["PEXPIRE", "", "900"]);
-        assert_eq!(Command::parse("+OK"), None);
+        assert_eq!(Command::parse("OK"), None);
     }
 }

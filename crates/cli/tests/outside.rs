@@ -10,8 +10,6 @@
 mod common;
 
 use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixStream;
 use std::process::{Command, Output};
 
 use common::{Lab, Running, stderr, stdout};
@@ -78,14 +76,12 @@ impl Scene {
 
     /// Runs it, and notes what the first server is asked.
     fn wire(&mut self, what: &str, args: &[&str]) {
-        let mut stream = UnixStream::connect(self.lab.nodes[0].socket()).unwrap();
-        stream.write_all(b"MONITOR\r\n").unwrap();
-        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
-        assert_eq!(lines.next().as_deref(), Some("+OK"));
+        let mut stream = self.lab.nodes[0].connect().unwrap();
+        assert_eq!(stream.command(&["MONITOR"]).unwrap(), Reply::Simple("OK".to_owned()));
         self.say(what);
         self.quorlock(args);
         self.server(0, &["ECHO", "the end"]);
-        for line in lines {
+        while let Reply::Simple(line) = stream.reply().unwrap() {
             let (by, command) = line.split_once("] ").unwrap();
             if command == r#""ECHO" "the end""# {
                 break;

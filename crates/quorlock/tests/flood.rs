@@ -7,9 +7,10 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use common::resp::{command_name, take_message};
+use common::resp::command_name;
 use common::{NODE_TIMEOUT, PATIENCE, no_key_is_left, start, unguarded};
 use quorlock::node::{FailureKind, NodeState};
+use quorlock_servers::resp::take;
 use quorlock_servers::{Server, ServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -57,7 +58,7 @@ async fn talk(mut stream: TcpStream, flood: Flood, said: Arc<AtomicU64>) -> Opti
     let mut read = Vec::new();
     let mut greeted = false;
     while !(greeted && flood != Flood::Value) {
-        while let Some(command) = take_message(&mut read) {
+        while let Some((command, _)) = take(&mut read).ok()? {
             let answer = match &*command_name(&command) {
                 "HELLO" => "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
                 "PING" => "+PONG\r\n",

@@ -29,7 +29,7 @@ mod nodes;
 mod options;
 #[cfg(feature = "proxy")]
 pub mod proxy;
-mod reply;
+pub mod resp;
 mod server;
 mod skip;
 mod spawn;
@@ -39,7 +39,7 @@ pub use find::{
 };
 pub use nodes::Nodes;
 pub use options::{Listen, ServerOptions, TlsFiles};
-pub use reply::Reply;
+pub use resp::Reply;
 pub use server::{Server, StartError};
 pub use skip::{
     NOT_FOR, REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, find_or_skip, not_for, skip, without_tls,

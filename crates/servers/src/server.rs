@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
 use crate::options::percent_encoded;
-use crate::reply::Connection;
+use crate::resp::Connection;
 use crate::spawn::spawn;
 use crate::{Listen, Reply, ServerBinary, ServerOptions};
 
@@ -211,8 +211,16 @@ impl Server {
     /// When the server does not answer or refuses the password. An error that it answers to the
     /// command itself is a [`Reply::Error`].
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
+        self.connect()?.command(args)
+    }
+
+    /// A connection for several commands, on the same way.
+    ///
+    /// # Errors
+    /// As for one command.
+    pub fn connect(&self) -> io::Result<Connection> {
         let password = self.options.password.as_deref();
-        Connection::open(&self.socket(), password, COMMAND_LIMIT)?.command(args)
+        Connection::open(&self.socket(), password, COMMAND_LIMIT)
     }
 
     /// The Unix socket, which is there in every case.

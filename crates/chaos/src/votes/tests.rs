@@ -10,7 +10,7 @@ fn stream(lines: &[(i64, &str)]) -> Log {
     log.dumps.insert("d".into(), dump);
     for (ms, words) in [(0, r#""EVAL" "" "0" "d""#)].iter().chain(lines) {
         let (from, words) = words.strip_prefix('>').map_or(("x", *words), |it| ("lua", it));
-        let line = format!("+0.{:06} [0 {from}] {words}", ms * 1000);
+        let line = format!("0.{:06} [0 {from}] {words}", ms * 1000);
         log.seen.push(Seen::Line(ms * MS, line));
     }
     log

@@ -7,8 +7,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use quorlock_servers::Server;
 use quorlock_servers::proxy::Door;
+use quorlock_servers::resp::take;
+use quorlock_servers::{Reply, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
@@ -189,26 +190,26 @@ impl Connection {
                 Ok(()) = changes.changed() => {}
                 read = client.read_buf(&mut from_client) => {
                     let Ok(1..) = read else { return };
-                    while let Some(bytes) = take_message(&mut from_client) {
-                        let name = command_name(&bytes);
+                    while let Some((command, bytes)) = take(&mut from_client).unwrap() {
+                        let name = command_name(&command);
                         self.shared.saw(Seen::Sent(name.clone()));
                         self.commands.push_back((Message::Command(name), bytes));
                     }
                 }
                 read = server.read_buf(&mut from_server) => {
                     let Ok(1..) = read else { return };
-                    while let Some(bytes) = take_message(&mut from_server) {
-                        self.take_from_server(bytes);
+                    while let Some((said, bytes)) = take(&mut from_server).unwrap() {
+                        self.take_from_server(&said, bytes);
                     }
                 }
             }
         }
     }
 
-    fn take_from_server(&mut self, bytes: Vec<u8>) {
-        if bytes[0] == b'>' {
+    fn take_from_server(&mut self, said: &Reply, bytes: Vec<u8>) {
+        if let Reply::Push(_) = said {
             // Flushes push no key; nobody flushes here.
-            let key = strings(&bytes).pop().unwrap();
+            let key = strings(said).pop().unwrap();
             self.shared.saw(Seen::Pushed(key.clone()));
             self.pushes.push_back((Message::Push(key), bytes));
         } else {
@@ -242,56 +243,19 @@ impl Connection {
     }
 }
 
-/// Takes the first message out of what has been read, if all of it is there.
-pub(crate) fn take_message(read: &mut Vec<u8>) -> Option<Vec<u8>> {
-    let length = message_length(read)?;
-    Some(read.drain(..length).collect())
-}
-
-/// How long the first message is, in RESP2 or RESP3.
-fn message_length(bytes: &[u8]) -> Option<usize> {
-    let (line, number) = header(bytes)?;
-    // Nothing follows the header of a nil.
-    let count = usize::try_from(number).unwrap_or(0);
-    let parts = match bytes[0] {
-        b'$' | b'!' | b'=' if number >= 0 => {
-            let length = line + count + 2;
-            return (bytes.len() >= length).then_some(length);
-        }
-        b'*' | b'~' | b'>' => count,
-        b'%' => 2 * count,
-        _ => 0,
-    };
-    (0..parts).try_fold(line, |at, _| Some(at + message_length(&bytes[at..])?))
-}
-
-/// The length of the first line, and the number it says.
-fn header(bytes: &[u8]) -> Option<(usize, i64)> {
-    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
-    let number = std::str::from_utf8(&bytes[1..end]).ok().and_then(|text| text.parse().ok());
-    Some((end + 2, number.unwrap_or(0)))
-}
-
 /// All strings in a message, in order.
-fn strings(bytes: &[u8]) -> Vec<String> {
-    let mut strings = Vec::new();
-    let mut at = 0;
-    while let Some((line, number)) = header(&bytes[at..]) {
-        let is_string = bytes[at] == b'$';
-        at += line;
-        if is_string {
-            let end = at + usize::try_from(number).unwrap();
-            strings.push(String::from_utf8_lossy(&bytes[at..end]).into_owned());
-            at = end + 2;
-        }
+fn strings(message: &Reply) -> Vec<String> {
+    match message {
+        Reply::Bulk(Some(text)) => vec![String::from_utf8_lossy(text).into_owned()],
+        Reply::Array(parts) | Reply::Push(parts) => parts.iter().flat_map(strings).collect(),
+        _ => Vec::new(),
     }
-    strings
 }
 
-pub(crate) fn command_name(bytes: &[u8]) -> String {
-    match &strings(bytes)[..] {
+pub(crate) fn command_name(command: &Reply) -> String {
+    match &strings(command)[..] {
         [name, sub, ..] if name == "CLIENT" => format!("{name}|{sub}"),
         [name, ..] => name.clone(),
-        [] => panic!("no command: {:?}", String::from_utf8_lossy(bytes)),
+        [] => panic!("no command: {command:?}"),
     }
 }
