@@ -10,7 +10,6 @@
 mod resp3;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +17,11 @@ use quorlock_core::info::Info;
 use quorlock_core::marker::Adoption;
 use quorlock_core::{Adopted, Answer, Command, Counter, FailureKind, Holding, Key, Token, Value};
 use quorlock_servers::{
-    NotFound, REQUIRE_VARIABLE, Server, ServerBinary, ServerOptions, find_all, skip,
+    NotFound, REQUIRE_VARIABLE, Reply, Server, ServerBinary, ServerOptions, find_all, skip,
 };
 use quorlock_sim::node::{Connection as ConnectionId, Health, Kind, ModelNode};
 use quorlock_sim::time::{Clock, Time};
-use resp3::{Connection, Reply};
+use resp3::Connection;
 
 const EXTEND: &str = include_str!("../../quorlock/src/node/scripts/extend.lua");
 const RELEASE: &str = include_str!("../../quorlock/src/node/scripts/release.lua");
@@ -60,9 +59,7 @@ fn every_server_answers_as_the_model_does() {
 fn compare(binary: &ServerBinary, seed: u64) {
     println!("{binary}, seed {seed}");
     let server = Server::start(binary, ServerOptions::default()).expect("it starts");
-    let url = server.url();
-    let (_, socket) = url.split_once("://").expect("a URL");
-    let mut pair = Pair::new(PathBuf::from(socket), seed);
+    let mut pair = Pair::new(&server, seed);
     for _ in 0..STEPS {
         pair.step();
     }
@@ -87,13 +84,13 @@ fn a_server_says_of_itself_what_the_model_says() {
     for binary in &servers {
         println!("{binary}");
         let server = Server::start(binary, ServerOptions::default()).expect("it starts");
-        let url = server.url();
-        let (_, socket) = url.split_once("://").expect("a URL");
-        let mut real = Connection::open(&PathBuf::from(socket));
+        let mut real = Connection::open(&server);
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: false };
         let mut model = ModelNode::new(Clock::new(time(&real.ask(&[&["TIME"]])[0]), 0), kind);
         let alike = |model: &ModelNode, real: &mut Connection| {
-            let Reply::Bulk(text) = real.ask(&[&["INFO"]]).remove(0) else { panic!("no text") };
+            let Reply::Bulk(Some(text)) = real.ask(&[&["INFO"]]).remove(0) else {
+                panic!("no text")
+            };
             let said = Info::parse(&String::from_utf8_lossy(&text)).expect("all is there");
             let modelled = model.info(0).expect("it is sound");
             let modelled = Info::parse(&modelled).expect("all is there");
@@ -147,13 +144,13 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(socket: PathBuf, seed: u64) -> Self {
-        let mut other = Connection::open(&socket);
+    fn new(server: &Server, seed: u64) -> Self {
+        let mut other = Connection::open(server);
         let info = other.ask(&[&["COMMAND", "INFO", "DELIFEQ"]]).remove(0);
-        let Reply::Many(known) = info else { panic!("{info:?}") };
-        let native = known[0] != Reply::Nothing;
+        let Reply::Array(known) = info else { panic!("{info:?}") };
+        let native = known[0] != Reply::Bulk(None);
         let connections = [(); 2].map(|()| {
-            let mut connection = Connection::open(&socket);
+            let mut connection = Connection::open(server);
             let said = connection.ask(&[&["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]]);
             assert_eq!(said, [Reply::Simple("OK".into())]);
             connection
@@ -607,29 +604,29 @@ fn fenced(text: &str, keys: &[&Key], value: &Value, rest: &[u64]) -> Vec<Vec<u8>
 fn understand(command: &Command, native: bool, replies: &[Reply]) -> Answer {
     match (command, replies) {
         (Command::Acquire { .. }, [Reply::Simple(_)]) => Answer::Granted,
-        (Command::Acquire { .. }, [Reply::Nothing]) => Answer::Refused,
+        (Command::Acquire { .. }, [Reply::Bulk(None)]) => Answer::Refused,
         (Command::AcquireFenced { .. }, [Reply::Int(fence)]) => {
             Answer::GrantedFenced { fence: fence.unsigned_abs() }
         }
-        (Command::AcquireFenced { .. }, [Reply::Many(held)]) => {
+        (Command::AcquireFenced { .. }, [Reply::Array(held)]) => {
             let (fence, ttl) = (number(&held[0]), &held[1]);
             let other_type = Reply::Error("WRONGTYPE".to_owned());
             let holding = Box::new(holding(held.get(2).unwrap_or(&other_type), ttl));
             Answer::RefusedFenced { fence, holding }
         }
-        (Command::Raise { .. }, [Reply::Many(counter)]) => {
+        (Command::Raise { .. }, [Reply::Array(counter)]) => {
             Answer::Raised { fence: number(&counter[0]) }
         }
         (Command::HealFenced { to, .. }, [Reply::Int(1)]) => Answer::GrantedFenced { fence: *to },
         (Command::HealFenced { .. }, [Reply::Int(0)]) => Answer::Refused,
-        (Command::HealFenced { .. }, [Reply::Many(counter)]) => {
+        (Command::HealFenced { .. }, [Reply::Array(counter)]) => {
             Answer::Superseded { fence: number(&counter[0]) }
         }
         (Command::Raise { .. } | Command::ExtendFenced { .. }, [Reply::Int(-1)]) => Answer::Absent,
         (Command::Raise { .. } | Command::ExtendFenced { .. }, [Reply::Int(0)]) => Answer::Other,
         (Command::ExtendFenced { .. }, [Reply::Int(1)]) => Answer::Extended,
-        (Command::Adopt { .. }, [Reply::Many(adoption)]) => {
-            let Reply::Bulk(text) = &adoption[0] else { panic!("{adoption:?}") };
+        (Command::Adopt { .. }, [Reply::Array(adoption)]) => {
+            let Reply::Bulk(Some(text)) = &adoption[0] else { panic!("{adoption:?}") };
             let text = std::str::from_utf8(text).expect("our text").into();
             Answer::Adopting { text, age: Duration::from_millis(number(&adoption[1])) }
         }
@@ -668,17 +665,17 @@ fn holding(value: &Reply, ttl: &Reply) -> Holding {
         other => panic!("PTTL says {other:?}"),
     };
     match value {
-        Reply::Nothing => Holding::Free,
-        Reply::Bulk(value) => Holding::Held { value: value.clone(), ttl },
+        Reply::Bulk(None) => Holding::Free,
+        Reply::Bulk(Some(value)) => Holding::Held { value: value.clone(), ttl },
         Reply::Error(error) if error.starts_with("WRONGTYPE") => Holding::OtherType { ttl },
         other => panic!("GET says {other:?}"),
     }
 }
 
 fn time(reply: &Reply) -> Time {
-    let Reply::Many(parts) = reply else { panic!("TIME says {reply:?}") };
+    let Reply::Array(parts) = reply else { panic!("TIME says {reply:?}") };
     let [seconds, micros] = [0, 1].map(|place| match &parts[place] {
-        Reply::Bulk(digits) => std::str::from_utf8(digits).expect("digits").parse::<i64>(),
+        Reply::Bulk(Some(digits)) => std::str::from_utf8(digits).expect("digits").parse::<i64>(),
         other => panic!("TIME says {other:?}"),
     });
     seconds.expect("a number") * 1_000_000_000 + micros.expect("a number") * 1_000
