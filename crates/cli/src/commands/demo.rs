@@ -29,7 +29,7 @@ use rustix::process::Signal;
 use self::crew::{Crew, WORKERS};
 use self::nodes::FiveNodes;
 use self::observer::Seen;
-use self::screen::{Screen, Style, wrapped};
+use self::screen::{Screen, style, wrapped};
 use self::stage::{Ended, Stage};
 use self::verdict::Verdict;
 use self::worker::Report;
@@ -156,8 +156,8 @@ impl Kind {
 
 /// Says what is going to happen, to what, and where.
 fn introduce(screen: &mut Screen, kind: &Kind, nodes: &FiveNodes, counter: &Path) {
-    screen.line(Style::Bold, &format!("One lock, five nodes, {WORKERS} workers."));
-    let mut say = |text: &str| screen.line(Style::Plain, text);
+    screen.line(style::BOLD, &format!("One lock, five nodes, {WORKERS} workers."));
+    let mut say = |text: &str| screen.line(style::PLAIN, text);
     match kind {
         Kind::Memory(why) => {
             say("  nodes    in memory, not real servers:");
@@ -182,21 +182,21 @@ fn introduce(screen: &mut Screen, kind: &Kind, nodes: &FiveNodes, counter: &Path
 /// Says what came of it.
 fn conclude(mut screen: Screen, kind: &Kind, verdict: &Verdict) -> ExitCode {
     let mut say = |style, text: &str| screen.line(style, text);
-    say(Style::Plain, "");
-    verdict.lines.iter().for_each(|line| say(Style::Plain, line));
+    say(style::PLAIN, "");
+    verdict.lines.iter().for_each(|line| say(style::PLAIN, line));
     let mut on = "";
     if let Kind::Memory(why) = kind {
         on = " (nodes in memory)";
         for line in wrapped(&format!("nodes in memory, {why}"), 77) {
-            say(Style::Odd, &format!("  {line}"));
+            say(style::ODD, &format!("  {line}"));
         }
     }
-    verdict.faults.iter().for_each(|fault| say(Style::Bad, &format!("  WRONG: {fault}")));
+    verdict.faults.iter().for_each(|fault| say(style::BAD, &format!("  WRONG: {fault}")));
     if verdict.faults.is_empty() {
-        say(Style::Good, &format!("VERDICT: {}{on}", verdict.summary));
+        say(style::GOOD, &format!("VERDICT: {}{on}", verdict.summary));
         ExitCode::Success
     } else {
-        say(Style::Bad, &format!("VERDICT: FAILED, {}{on}", verdict.summary));
+        say(style::BAD, &format!("VERDICT: FAILED, {}{on}", verdict.summary));
         ExitCode::Internal
     }
 }

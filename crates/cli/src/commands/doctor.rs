@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use anstyle::{AnsiColor, Style};
 use quorlock::doctor::{Examination, Finding, NodeReport, Severity, Votes, examine};
 use serde_json::{Value, json};
 
@@ -88,11 +89,12 @@ fn told(finding: &Finding, paint: bool) -> String {
 
 fn painted(severity: Option<Severity>, paint: bool, text: &str) -> String {
     let color = match severity {
-        None => "32",
-        Some(Severity::Error) => "31",
-        Some(_) => "33",
+        None => AnsiColor::Green,
+        Some(Severity::Error) => AnsiColor::Red,
+        Some(_) => AnsiColor::Yellow,
     };
-    if paint { format!("\x1b[{color}m{text}\x1b[0m") } else { text.to_owned() }
+    let style = if paint { color.on_default() } else { Style::new() };
+    format!("{style}{text}{style:#}")
 }
 
 fn row(node: &NodeReport) -> [String; 6] {

@@ -3,23 +3,26 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
+use anstyle::Style;
+
 use crate::window::Window;
 
 /// How a piece of text stands out, where colours are welcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
+pub(super) mod style {
+    use anstyle::{AnsiColor, Style};
+
     /// Not at all.
-    Plain,
+    pub(crate) const PLAIN: Style = Style::new();
     /// It is what to look at.
-    Bold,
+    pub(crate) const BOLD: Style = Style::new().bold();
     /// It is not.
-    Dim,
+    pub(crate) const DIM: Style = Style::new().dimmed();
     /// All is well.
-    Good,
+    pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
     /// Something is in the way.
-    Odd,
+    pub(crate) const ODD: Style = AnsiColor::Yellow.on_default();
     /// Something is broken.
-    Bad,
+    pub(crate) const BAD: Style = AnsiColor::Red.on_default();
 }
 
 /// A line made of pieces.
@@ -114,10 +117,8 @@ impl Screen {
         for (style, piece) in line {
             let shown: String = piece.chars().take(room).collect();
             room -= shown.chars().count();
-            match style.code().filter(|_| self.colours) {
-                Some(code) => text += &format!("\x1b[{code}m{shown}\x1b[0m"),
-                None => text += &shown,
-            }
+            let style = if self.colours { *style } else { style::PLAIN };
+            text += &format!("{style}{shown}{style:#}");
         }
         text
     }
@@ -126,19 +127,6 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         self.leave();
-    }
-}
-
-impl Style {
-    fn code(self) -> Option<&'static str> {
-        match self {
-            Self::Plain => None,
-            Self::Bold => Some("1"),
-            Self::Dim => Some("2"),
-            Self::Good => Some("32"),
-            Self::Odd => Some("33"),
-            Self::Bad => Some("31"),
-        }
     }
 }
 
@@ -177,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_line_is_cut_at_the_terminals_width_whatever_its_colours() {
-        let line = vec![(Style::Bold, "abc".to_owned()), (Style::Plain, "def".to_owned())];
+        let line = vec![(style::BOLD, "abc".to_owned()), (style::PLAIN, "def".to_owned())];
         assert_eq!(screen(false).render(&line, 5), "abcde");
         assert_eq!(screen(true).render(&line, 5), "\x1b[1mabc\x1b[0mde");
         assert_eq!(screen(false).render(&line, 2), "ab");

@@ -10,7 +10,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::crew::Crew;
 use super::nodes::{FiveNodes, NAMES};
 use super::observer::Seen;
-use super::screen::{Screen, Style, wrapped};
+use super::screen::{Screen, style, wrapped};
 use super::tally::Tally;
 use super::verdict::{Evidence, Phase, Verdict};
 use super::view::{Fate, View, stamp};
@@ -132,14 +132,14 @@ impl Stage {
     pub(super) fn quote(&mut self, story: &str, said: &str) {
         self.tell(story);
         for line in wrapped(said, QUOTE_COLUMNS) {
-            self.screen.line(Style::Bold, &format!("{INDENT}| {line}"));
+            self.screen.line(style::BOLD, &format!("{INDENT}| {line}"));
         }
     }
 
     fn tell(&mut self, story: &str) {
         let mut before = stamp(now().saturating_sub(self.began));
         for line in wrapped(story, STORY_COLUMNS) {
-            self.screen.line(Style::Plain, &format!("{before}  {line}"));
+            self.screen.line(style::PLAIN, &format!("{before}  {line}"));
             before = INDENT.to_owned();
         }
         // What is written over comes back at once. A line that stays waits until the nodes have
@@ -300,7 +300,7 @@ impl Stage {
             self.screen.show(&self.view.panel());
             self.draw_at = now + DRAW_EVERY;
         } else {
-            self.screen.line(Style::Plain, &self.view.summary());
+            self.screen.line(style::PLAIN, &self.view.summary());
             self.draw_at = now + SUMMARY_EVERY;
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::nodes::NAMES;
 use super::observer::{Seen, Told};
-use super::screen::{Line, Style};
+use super::screen::{Line, style};
 
 /// How many lines [`View::panel`] has.
 pub(super) const ROWS: usize = 10;
@@ -43,8 +43,8 @@ pub(super) enum Fate {
 impl View {
     /// The picture, for a terminal.
     pub(super) fn panel(&self) -> Vec<Line> {
-        let plain = |text: &str| (Style::Plain, text.to_owned());
-        let dim = |text: String| vec![(Style::Dim, text)];
+        let plain = |text: &str| (style::PLAIN, text.to_owned());
+        let dim = |text: String| vec![(style::DIM, text)];
         let mut lines = vec![Vec::new()];
         lines.push(dim(format!(
             "  {:4}  {:8}  {:9}  {}",
@@ -52,7 +52,7 @@ impl View {
         )));
         lines.extend((0..NAMES.len()).map(|place| self.row(place)));
         lines.push(Vec::new());
-        lines.push(vec![plain("  now   "), (Style::Bold, self.now.clone())]);
+        lines.push(vec![plain("  now   "), (style::BOLD, self.now.clone())]);
         lines.push(vec![plain("  lock  "), plain(&self.lock())]);
         lines
     }
@@ -76,28 +76,28 @@ impl View {
 
     fn row(&self, place: usize) -> Line {
         let (style, fate) = match self.fates[place] {
-            Fate::Up => (Style::Good, "up".to_owned()),
-            Fate::Frozen => (Style::Odd, "frozen".to_owned()),
-            Fate::Killed => (Style::Bad, "killed".to_owned()),
+            Fate::Up => (style::GOOD, "up".to_owned()),
+            Fate::Frozen => (style::ODD, "frozen".to_owned()),
+            Fate::Killed => (style::BAD, "killed".to_owned()),
             Fate::Again(at) => {
                 let age = self.elapsed.saturating_sub(at).as_secs_f64();
-                (Style::Good, format!("up {age:.1}s"))
+                (style::GOOD, format!("up {age:.1}s"))
             }
         };
         let seen = &self.seen[place];
         let (answers, says_style, says) = match &seen.lock {
             Told::Nothing(why) => ("no".to_owned(), style, why.clone()),
-            Told::Free => (self.answers(place), Style::Dim, "free".to_owned()),
+            Told::Free => (self.answers(place), style::DIM, "free".to_owned()),
             Told::Held(owner, left) => {
                 let left = left.map(|left| format!("{:.2}s left", left.as_secs_f64()));
                 let says = format!("{owner}, {}", left.unwrap_or_else(|| "for ever".to_owned()));
-                (self.answers(place), Style::Plain, says)
+                (self.answers(place), style::PLAIN, says)
             }
         };
         vec![
-            (Style::Bold, format!("  {:4}  ", NAMES[place])),
+            (style::BOLD, format!("  {:4}  ", NAMES[place])),
             (style, format!("{fate:8}  ")),
-            (Style::Plain, format!("{answers:9}  ")),
+            (style::PLAIN, format!("{answers:9}  ")),
             (says_style, says),
         ]
     }
