@@ -32,3 +32,4 @@ mod workloads;
 
 pub use crate::args::main;
 pub use crate::machine::COMMAND_VARIABLE;
+pub use crate::table::columns;

@@ -31,8 +31,10 @@ pub(crate) fn report(report: &Report) -> String {
     line(format!("medians of {} rounds, and their spread; {}", report.rounds, report.command));
     line(String::new());
     let head = ["WORKLOAD", "SUBJECT", "NODES", "CONC", "METRIC", "MEDIAN", "SPREAD"];
-    let rows = report.results.iter().map(cells);
-    line(columns(head, rows.collect(), &[2, 3, 5]));
+    columns(Some(head), report.results.iter().map(cells), &[2, 3, 5])
+        .into_iter()
+        .for_each(&mut line);
+    line(String::new());
     if !report.not_run.is_empty() {
         for missing in &report.not_run {
             line(format!("{}  {}  not run: {}", missing.workload, missing.subject, missing.why));
@@ -40,11 +42,11 @@ pub(crate) fn report(report: &Report) -> String {
         line(String::new());
     }
     if !report.targets.is_empty() {
-        line(columns(
-            ["TARGET", "GOAL", "VALUE", ""],
-            report.targets.iter().map(target).collect(),
-            &[2],
-        ));
+        let head = ["TARGET", "GOAL", "VALUE", ""];
+        columns(Some(head), report.targets.iter().map(target), &[2])
+            .into_iter()
+            .for_each(&mut line);
+        line(String::new());
     }
     text
 }
@@ -77,29 +79,26 @@ pub(crate) fn number(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Lines of columns; those in `right` end where the others begin.
-pub(crate) fn columns<const N: usize>(
-    head: [&str; N],
-    rows: Vec<[String; N]>,
+/// Rows as lines of columns; the columns in `right` end where the others begin.
+pub fn columns<const N: usize>(
+    head: Option<[&str; N]>,
+    rows: impl Iterator<Item = [String; N]>,
     right: &[usize],
-) -> String {
-    let mut table = vec![head.map(str::to_owned)];
-    table.extend(rows);
+) -> Vec<String> {
+    let head = head.map(|head| head.map(str::to_owned));
+    let rows: Vec<[String; N]> = head.into_iter().chain(rows).collect();
     let width =
-        |column: usize| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut text = String::new();
-    for row in &table {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
             if right.contains(&column) {
                 format!("{cell:>width$}")
             } else {
                 format!("{cell:width$}")
             }
         });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
 }

@@ -1,8 +1,10 @@
 //! `quorlock bench`: what one's own nodes can do.
 
 use std::io::{self, Write};
+use std::iter;
 
 use quorlock::RestartGuard;
+use quorlock_bench::columns;
 use quorlock_bench::own::{self, OwnNodes, OwnNodesError};
 use serde_json::json;
 
@@ -66,19 +68,21 @@ fn as_table(measured: &OwnNodes) -> String {
         let [p50, p99] = [node.p50_us, node.p99_us].map(micros);
         [node.node.clone(), p50, p99, count(node.failed)]
     });
-    let mut text = columns(["ROUND TRIP", "P50", "P99", "FAILED"], nodes.collect());
+    let mut lines = columns(Some(["ROUND TRIP", "P50", "P99", "FAILED"]), nodes, &[1, 2, 3]);
     let pairs = measured.pairs.iter().map(|pairs| {
         let [p50, p99] = [pairs.p50_us, pairs.p99_us].map(micros);
         let rate = format!("{:.0}", pairs.pairs_per_s);
         [pairs.lockers.to_string(), rate, p50, p99, count(pairs.failed)]
     });
-    text.push('\n');
-    text += &columns(["LOCKERS", "PAIRS/S", "P50", "P99", "FAILED"], pairs.collect());
+    lines.push(String::new());
+    let head = ["LOCKERS", "PAIRS/S", "P50", "P99", "FAILED"];
+    lines.extend(columns(Some(head), pairs, &[1, 2, 3, 4]));
     let handover = &measured.handover;
     let [p50, p99] = [handover.p50_us, handover.p99_us].map(micros);
     let row = [handover.count.to_string(), p50, p99];
-    text.push('\n');
-    text + &columns(["HAND-OVERS", "P50", "P99"], vec![row])
+    lines.push(String::new());
+    lines.extend(columns(Some(["HAND-OVERS", "P50", "P99"]), iter::once(row), &[1, 2]));
+    lines.join("\n") + "\n"
 }
 
 fn count(count: u64) -> String {
@@ -88,22 +92,4 @@ fn count(count: u64) -> String {
 /// Microseconds for people, in milliseconds.
 fn micros(micros: Option<f64>) -> String {
     micros.map_or_else(|| "-".to_owned(), |micros| format!("{:.2}ms", micros / 1000.0))
-}
-
-/// Lines of columns; all but the first end at the right.
-fn columns<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
-    let mut table = vec![head.map(str::to_owned)];
-    table.extend(rows);
-    let width = |column: usize| table.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &table {
-        let mut line = format!("{:width$}", row[0], width = widths[0]);
-        for (cell, &width) in row.iter().zip(&widths).skip(1) {
-            line.push_str(&format!("  {cell:>width$}"));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }

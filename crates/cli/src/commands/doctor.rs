@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use quorlock::doctor::{Examination, Finding, NodeReport, Severity, Votes, examine};
+use quorlock_bench::columns;
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
@@ -48,21 +49,15 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
 
 /// One line per node, and what was found below it; last, what was found about all of them.
 fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
-    let rows: Vec<[String; 6]> = examined.nodes.iter().map(row).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
-    for (node, row) in examined.nodes.iter().zip(&rows) {
+    let lines = columns(None, examined.nodes.iter().map(row), &[]);
+    for (node, line) in examined.nodes.iter().zip(lines) {
         let worst = node.worst().filter(|worst| *worst > Severity::Note);
         if args.output.quiet && worst.is_none() {
             continue;
         }
-        let mut line = String::new();
-        for (cell, &width) in row.iter().zip(&widths) {
-            line.push_str(&format!("  {cell:width$}"));
-        }
         let verdict = worst.map_or_else(|| "ok".to_owned(), |worst| worst.to_string());
-        text.push_str(&painted(worst, paint, &format!("{verdict:7}{}", line.trim_end())));
+        text.push_str(&painted(worst, paint, &format!("{verdict:7}  {line}")));
         text.push('\n');
         for finding in &node.findings {
             if args.notes || finding.severity > Severity::Note {

@@ -8,6 +8,7 @@ use quorlock::{
     Client, Holder, HolderKind, Inspection, NodeAnswer, NodeSaid, NodeStanding, NodeStats,
     RestartGuard, Verdict,
 };
+use quorlock_bench::columns;
 use serde_json::{Value, json};
 
 use crate::args::Status;
@@ -73,23 +74,10 @@ fn exit_code(inspection: &Inspection) -> ExitCode {
 }
 
 fn as_table(key: &str, inspection: &Inspection) -> String {
-    let rows: Vec<[String; 4]> = inspection.nodes.iter().map(row).collect();
-    let width = |column: usize, title: &str| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([title.len()]).max().unwrap_or(0)
-    };
-    let (node, state) = (width(0, "NODE"), width(1, "STATE"));
-    let left = width(2, "LEFT");
     let mut table = format!("{}: {}\n", key.escape_debug(), headline(inspection));
-    let mut line = |cells: [&str; 4]| {
-        let [a, b, c, d] = cells;
-        let row = format!("  {a:node$}  {b:state$}  {c:>left$}  {d}");
-        table.push_str(row.trim_end());
-        table.push('\n');
-    };
-    line(["NODE", "STATE", "LEFT", "HOLDER"]);
-    for [a, b, c, d] in &rows {
-        line([a, b, c, d]);
+    let head = ["NODE", "STATE", "LEFT", "HOLDER"];
+    for line in columns(Some(head), inspection.nodes.iter().map(row), &[2]) {
+        table.push_str(&format!("  {line}\n"));
     }
     table
 }
