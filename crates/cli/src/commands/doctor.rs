@@ -210,4 +210,12 @@ mod tests {
         assert_eq!(told(-60), "clock -0.1±0.0ms");
         assert_eq!(told(1_234), "clock +1.2±0.0ms");
     }
+
+    #[test]
+    fn good_is_green_and_bad_is_red() {
+        assert_eq!(painted(None, true, "ok"), "\x1b[32mok\x1b[0m");
+        assert_eq!(painted(Some(Severity::Warning), true, "x"), "\x1b[33mx\x1b[0m");
+        assert_eq!(painted(Some(Severity::Error), true, "x"), "\x1b[31mx\x1b[0m");
+        assert_eq!(painted(Some(Severity::Error), false, "x"), "x");
+    }
 }
