@@ -1,0 +1,215 @@
+//! Many commands: their order, their answers, and what a node says unasked.
+
+use super::subject::Subject;
+use super::{LONG, acquire, extend, inspect, new_key, new_token, new_value, release};
+use crate::clock::Clock;
+use crate::node::{Answer, Command, Holding, Key, Value};
+
+/// The commands of a batch take effect one after the other.
+pub async fn commands_of_a_batch_take_effect_in_order(subject: &Subject) {
+    let (key, first, second) = (new_key("order"), new_value(), new_value());
+    // Not to tell what is there instead is to answer at once; to tell may take another look.
+    let not_ours = Command::Release { key: key.clone(), value: second.clone(), tell: false };
+    let mut answers = subject
+        .execute(vec![
+            inspect(&key),
+            acquire(&key, &first, LONG),
+            acquire(&key, &second, LONG),
+            not_ours,
+            extend(&key, &first, LONG),
+            release(&key, &first),
+            extend(&key, &first, LONG),
+            release(&key, &first),
+            acquire(&key, &second, LONG),
+            extend(&key, &first, LONG),
+            release(&key, &second),
+            inspect(&key),
+        ])
+        .await;
+    let expected = [
+        Answer::Seen(Holding::Free),
+        Answer::Granted,
+        Answer::Refused,
+        Answer::NotOurs,
+        Answer::Extended,
+        Answer::Deleted,
+        Answer::Absent,
+        Answer::Absent,
+        Answer::Granted,
+        Answer::Other,
+        Answer::Deleted,
+        Answer::Seen(Holding::Free),
+    ];
+    if answers[3] == Answer::Other {
+        answers[3] = Answer::NotOurs;
+    }
+    assert_eq!(answers, expected);
+}
+
+/// Batches take effect in the order in which they were given, whichever is waited for first.
+pub async fn batches_take_effect_in_the_order_given(subject: &Subject) {
+    let key = new_key("batches");
+    let mut given = Vec::new();
+    for _ in 0..20 {
+        let value = new_value();
+        given.push((Answer::Granted, subject.give(vec![acquire(&key, &value, LONG)]).await));
+        given.push((Answer::Deleted, subject.give(vec![release(&key, &value)]).await));
+    }
+    while let Some((expected, batch)) = given.pop() {
+        assert_eq!(
+            batch.answers().await.0.answers,
+            [expected],
+            "{} batches before this",
+            given.len()
+        );
+    }
+    assert!(!subject.outside.exists(&key));
+}
+
+/// If nobody waits for an acquire any more, it is not executed, or before the release behind it.
+pub async fn a_release_comes_behind_an_acquire_that_nobody_waits_for(subject: &Subject) {
+    for _ in 0..20 {
+        let (key, value) = (new_key("dropped"), new_value());
+        drop(subject.give(vec![acquire(&key, &value, LONG)]).await);
+        let answer = subject.ask(release(&key, &value)).await;
+        assert!(matches!(answer, Answer::Deleted | Answer::Absent), "{answer:?}");
+        assert_eq!(subject.ask(inspect(&key)).await, Answer::Seen(Holding::Free));
+    }
+}
+
+/// Each command gets its own answer; trouble with one touches no other.
+pub async fn every_command_is_judged_by_itself(subject: &Subject) {
+    let (list, key, value) = (new_key("list"), new_key("neighbour"), new_value());
+    subject.outside.set_other_type(&list, None);
+    let answers = subject
+        .execute(vec![
+            inspect(&list),
+            acquire(&key, &value, LONG),
+            release(&list, &value),
+            extend(&key, &value, LONG),
+            acquire(&list, &value, LONG),
+            extend(&list, &value, LONG),
+            inspect(&list),
+            release(&key, &value),
+        ])
+        .await;
+    let other_type = Answer::Seen(Holding::OtherType { ttl: None });
+    let expected = [
+        other_type.clone(),
+        Answer::Granted,
+        Answer::Other,
+        Answer::Extended,
+        Answer::Refused,
+        Answer::Other,
+        other_type,
+        Answer::Deleted,
+    ];
+    assert_eq!(answers, expected);
+    subject.outside.remove(&list);
+}
+
+/// A batch may be larger than any that the client sends, and every command of it is answered.
+pub async fn large_batches_are_answered_in_full(subject: &Subject) {
+    const LOCKS: usize = 700;
+    let locks: Vec<(Key, Value)> =
+        (0..LOCKS).map(|place| (new_key(&format!("large{place}")), new_value())).collect();
+    let mut commands = Vec::new();
+    commands.extend(locks.iter().map(|(key, value)| acquire(key, value, LONG)));
+    commands.extend(locks.iter().map(|(key, value)| extend(key, value, LONG)));
+    commands.extend(locks.iter().map(|(key, value)| release(key, value)));
+    let answers = subject.execute(commands).await;
+    assert_eq!(answers.len(), 3 * LOCKS, "one answer for each command");
+    for (place, answer) in answers.into_iter().enumerate() {
+        let expected = [Answer::Granted, Answer::Extended, Answer::Deleted];
+        assert_eq!(answer, expected[place / LOCKS], "command {place}");
+    }
+    assert_eq!(subject.execute(Vec::new()).await, [], "no answer to no command");
+}
+
+/// Keys and values are bytes: nothing in them ends them early or means anything.
+pub async fn keys_and_values_may_be_odd(subject: &Subject) {
+    let odd = [
+        " ",
+        "two words",
+        "line\r\nbreak",
+        "nul\0nul",
+        "{braces}*?[a-z]",
+        "\"quotes' \\ and $6",
+        "Schloß 🔒 замо́к",
+        "%s%n%d",
+    ];
+    let long = "x".repeat(64 * 1024);
+    for odd in odd.into_iter().chain([long.as_str()]) {
+        let key: Key = format!("{}{odd}", new_key("odd")).into();
+        let value = Value::new(&new_token(), odd);
+        assert_eq!(subject.ask(acquire(&key, &value, LONG)).await, Answer::Granted);
+        assert_eq!(subject.outside.value(&key).as_deref(), Some(value.as_bytes()));
+        assert_eq!(subject.ask(extend(&key, &value, LONG)).await, Answer::Extended);
+        let cut = &value.as_bytes()[..value.as_bytes().len().min(Holding::VALUE_BYTES_MAX)];
+        match subject.ask(inspect(&key)).await {
+            Answer::Seen(Holding::Held { value, .. }) => assert_eq!(value, cut),
+            other => panic!("{odd:?} is seen as {other:?}"),
+        }
+        assert_eq!(subject.ask(release(&key, &value)).await, Answer::Deleted);
+        assert!(!subject.outside.exists(&key));
+    }
+}
+
+/// `Watch` tells what the key holds, as `Inspect` does. A node that answers with
+/// [`Answer::Watched`] says once when the key changes, whoever changes it and in whatever way.
+pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
+    let outside = &subject.outside;
+    let watch = async |key: &Key| match subject.ask(Command::Watch { key: key.clone() }).await {
+        Answer::Watched(holding) => (holding, true),
+        Answer::Seen(holding) => (holding, false),
+        other => panic!("to watch {key} was answered with {other:?}"),
+    };
+    let (key, other) = (new_key("watched"), new_key("also watched"));
+    let (holding, can_push) = watch(&key).await;
+    assert_eq!(holding, Holding::Free);
+    if !can_push {
+        return;
+    }
+    // Set, set to expire, given another value, deleted: each is a change, and told of once.
+    let changes: [&dyn Fn(&str); 4] = [
+        &|key| outside.set(key, b"1", None),
+        &|key| outside.set(key, b"1", Some(LONG)),
+        &|key| outside.set(key, b"2", None),
+        &|key| outside.remove(key),
+    ];
+    for change in changes {
+        watch(&key).await;
+        watch(&other).await;
+        change(&key);
+        assert_eq!(subject.next_news().await, *std::slice::from_ref(&key));
+        // Nobody has asked again, so this is not told; what is, comes after it.
+        outside.set(&key, b"unasked", None);
+        outside.set(&other, b"2", None);
+        assert_eq!(subject.next_news().await, *std::slice::from_ref(&other), "told once");
+    }
+    // Between two commands that have nothing to do with it, and in the middle of a batch.
+    outside.set(&key, b"held", Some(LONG));
+    let batch = vec![inspect(&other), Command::Watch { key: key.clone() }, inspect(&other)];
+    let answers = subject.execute(batch).await;
+    assert!(
+        matches!(&answers[1], Answer::Watched(Holding::Held { value, .. }) if value == b"held")
+    );
+    outside.set(&other, b"3", None);
+    outside.remove(&key);
+    assert_eq!(subject.next_news().await, *std::slice::from_ref(&key), "the other was not watched");
+    outside.remove(&other);
+}
+
+/// What was answered was sent, and said to be sent ([`Batch::send`](crate::node::Batch::send)) at a time that lies between
+/// the giving and the answer.
+pub async fn a_batch_is_stamped_before_it_is_answered(subject: &Subject) {
+    let key = new_key("stamped");
+    for _ in 0..20 {
+        let given_at = Clock::Tokio.now();
+        let batch = subject.give(vec![inspect(&key)]).await;
+        let (answers, sent) = batch.answers().await;
+        assert_eq!(answers.answers, [Answer::Seen(Holding::Free)]);
+        let sent = sent.expect("an answered batch was sent").boot();
+        assert!(sent >= given_at.boot() && sent <= Clock::Tokio.now().boot());
+    }
+}

@@ -1,0 +1,136 @@
+//! A node under test, and what drives it.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use quorlock_core::{Event, NodeId, Reading};
+use tokio::task::JoinHandle;
+
+use super::{Outside, new_key};
+use crate::clock::Clock;
+use crate::node::{
+    Answer, Answers, Batch, BoxFuture, Command, Inbox, Key, MarkerSeen, Node, Proof, Stamp,
+};
+
+/// A node under test: driven as the client drives it, with its [`Node::background`] running.
+pub struct Subject {
+    pub(super) node: Arc<dyn Node>,
+    pub(super) outside: Box<dyn Outside>,
+    background: JoinHandle<()>,
+    news: Inbox,
+    pub(super) marker: Key,
+    /// The connection that the last answers came from; none yet.
+    epoch: AtomicU64,
+}
+
+impl Subject {
+    /// Takes a node, and a way to its keys past it. Must be called inside a tokio runtime.
+    pub fn new(node: impl Node, outside: impl Outside) -> Self {
+        let node: Arc<dyn Node> = Arc::new(node);
+        let marker = new_key("marker");
+        let inbox = Inbox::new(1);
+        let news = inbox.news(NodeId::new(0)).with_marker(Some(marker.clone()));
+        let background = tokio::spawn(node.background(news));
+        let (outside, news) = (Box::new(outside), inbox);
+        Self { node, outside, background, news, marker, epoch: AtomicU64::new(0) }
+    }
+
+    /// Executes these commands as one batch.
+    pub async fn execute(&self, commands: Vec<Command>) -> Vec<Answer> {
+        self.execute_and_prove(commands).await.answers
+    }
+
+    /// The same, and sees to it that a node that proves itself does so whenever it must.
+    pub(super) async fn execute_and_prove(&self, commands: Vec<Command>) -> Answers {
+        let greets = commands.contains(&Command::Greet);
+        let votes = commands.iter().any(Command::is_about_votes);
+        let before = self.outside.value(&self.marker);
+        let answers = self.give(commands).await.answers().await.0;
+        if let Proof::Seen { epoch, info, marker, .. } = &answers.proof {
+            let last = self.epoch.swap(*epoch, Ordering::Relaxed);
+            assert!(*epoch >= 1 && *epoch >= last, "connections are counted from one");
+            let asks_info = *epoch != last || greets;
+            assert_eq!(info.is_some(), asks_info, "on a new connection, and when it is greeted");
+            let expected = match before {
+                _ if !asks_info && !votes => MarkerSeen::NotAsked,
+                None => MarkerSeen::Missing,
+                Some(text) => MarkerSeen::Text(String::from_utf8_lossy(&text).into_owned()),
+            };
+            assert_eq!(*marker, expected, "the marker shows that nothing was lost");
+        }
+        answers
+    }
+
+    /// Gives the node a batch and returns once that is on its way: only then may the next one be
+    /// given.
+    pub(super) async fn give(&self, commands: Vec<Command>) -> Given {
+        let stamp = Arc::new(Stamp::new(Clock::Tokio));
+        let batch = Batch { commands, stamp: stamp.clone() };
+        let mut answers = self.node.execute(batch);
+        let early = poll_fn(|cx| match Pin::new(&mut answers).poll(cx) {
+            Poll::Ready(answers) => Poll::Ready(Some(answers)),
+            Poll::Pending if stamp.sent().is_some() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
+        Given { answers, early, stamp }
+    }
+
+    /// The keys that the node next says have changed.
+    pub(super) async fn next_news(&self) -> Vec<Key> {
+        let mut events = Vec::new();
+        loop {
+            poll_fn(|cx| {
+                self.news.take(cx, &mut events);
+                if events.is_empty() { Poll::Pending } else { Poll::Ready(()) }
+            })
+            .await;
+            for event in events.drain(..) {
+                match event {
+                    // Everything has changed: there is a new connection.
+                    Event::Pushed { keys: None, .. } => {}
+                    Event::Pushed { keys: Some(keys), .. } => return keys,
+                    other => panic!("the node has said {other:?}"),
+                }
+            }
+        }
+    }
+
+    pub(super) async fn ask(&self, command: Command) -> Answer {
+        self.execute(vec![command]).await.into_iter().next().expect("one answer to one command")
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        self.background.abort();
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// A batch that is on its way.
+pub(super) struct Given {
+    answers: BoxFuture<Answers>,
+    early: Option<Answers>,
+    stamp: Arc<Stamp>,
+}
+
+impl Given {
+    /// The answers, and when the batch was said to be sent.
+    pub(super) async fn answers(self) -> (Answers, Option<Reading>) {
+        let answers = match self.early {
+            Some(answers) => answers,
+            None => self.answers.await,
+        };
+        (answers, self.stamp.sent())
+    }
+}
