@@ -1,0 +1,199 @@
+//! Why a lock was not acquired.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock_core::Refusal;
+
+use super::node::{Holder, NodeAnswer, most_frequent, write_nodes};
+use super::{InvalidRequest, quoted};
+
+/// Why a lock was not acquired.
+///
+/// In every case the nodes keep nothing of the call: where a vote was, or may have been, given, a
+/// release is queued behind it; on a node that cannot be reached the key is gone after its ttl.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Others hold the lock, or want it too: enough nodes answered, and refused. Also: another
+    /// caller of this process holds or wants it, and no node was asked.
+    #[error("{0}")]
+    Contended(Box<Attempts>),
+    /// Too few nodes answered. Says nothing about whether the lock is held.
+    #[error("{0}")]
+    NoQuorum(Box<Attempts>),
+    /// A quorum granted the lock, but so late that too little validity was left.
+    #[error("{0}")]
+    TooSlow(Box<Attempts>),
+    /// So many nodes are not to be trusted, or not yet, that there is no quorum: they were started a
+    /// moment ago, or are no independent masters of these clients. Says nothing about whether the lock is
+    /// held. If that is only a matter of time, [`AcquireError::retry_after`] tells how long.
+    #[error("{0}")]
+    Unsafe(Box<Attempts>),
+    /// The client has been shut down, or the runtime it was built on has.
+    #[error("lock {} not acquired: the client is shut down", quoted(.resource))]
+    Closed {
+        /// The resource.
+        resource: Arc<str>,
+    },
+    /// The call was wrong; nothing was sent.
+    #[error(transparent)]
+    Invalid(#[from] InvalidRequest),
+}
+
+impl AcquireError {
+    pub(crate) fn new(
+        resource: Arc<str>,
+        needed: usize,
+        names: &[Arc<str>],
+        refusal: Refusal,
+        impatient: Option<Impatient>,
+    ) -> Self {
+        use quorlock_core::RefusalKind as Kind;
+        let (why, wrap): (Why, fn(Box<Attempts>) -> Self) = match refusal.kind {
+            Kind::Contended => (Why::Contended, Self::Contended),
+            Kind::BusyHere => (Why::BusyHere, Self::Contended),
+            Kind::TooSlow => (Why::TooSlow, Self::TooSlow),
+            Kind::Unsafe => (Why::Unsafe, Self::Unsafe),
+            Kind::Closed => return Self::Closed { resource },
+            _ => (Why::NoQuorum, Self::NoQuorum),
+        };
+        wrap(Box::new(Attempts {
+            resource,
+            attempts: refusal.attempts,
+            elapsed: refusal.elapsed,
+            nodes: NodeAnswer::all(names, refusal.nodes),
+            needed,
+            retry_after: refusal.retry_after,
+            why,
+            impatient,
+        }))
+    }
+
+    /// The lock is held or wanted by others. Never inferred from an error of the network.
+    pub fn is_contended(&self) -> bool {
+        matches!(self, Self::Contended(_))
+    }
+
+    /// When a quorum may be free by expiry alone, as far as the nodes told: counted from the last
+    /// attempt. A holder may give the lock back earlier, or extend it. If there is no quorum of trusted
+    /// nodes: when there will be.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.attempts()?.retry_after
+    }
+
+    /// What each node said in the last attempt; empty if none was asked.
+    pub fn nodes(&self) -> &[NodeAnswer] {
+        self.attempts().map_or(&[], |attempts| &attempts.nodes)
+    }
+
+    /// Who holds the lock: on the most nodes, if they differ.
+    pub fn holder(&self) -> Option<Holder> {
+        let attempts = self.attempts()?;
+        if attempts.why == Why::BusyHere {
+            return Some(Holder::THIS_PROCESS);
+        }
+        most_frequent(attempts.nodes.iter().filter_map(NodeAnswer::holder))
+    }
+
+    /// Wrong passwords or missing rights alone prevent the lock: only a person can mend that.
+    pub fn lacks_rights(&self) -> bool {
+        let (Self::NoQuorum(attempts) | Self::Unsafe(attempts)) = self else { return false };
+        let about_rights = |node: &&NodeAnswer| {
+            node.failure().is_some_and(|failure| failure.kind().is_about_rights())
+        };
+        let without = attempts.nodes.iter().filter(about_rights).count();
+        without > 0 && attempts.nodes.len() - without < attempts.needed
+    }
+
+    fn attempts(&self) -> Option<&Attempts> {
+        match self {
+            Self::Contended(attempts)
+            | Self::NoQuorum(attempts)
+            | Self::TooSlow(attempts)
+            | Self::Unsafe(attempts) => Some(attempts),
+            Self::Closed { .. } | Self::Invalid(_) => None,
+        }
+    }
+}
+
+/// What happened in a call that ended without the lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Attempts {
+    /// The resource.
+    pub resource: Arc<str>,
+    /// How many attempts there were. None, if this process had just had the lock and others wanted it
+    /// too: then it looks first, and one of them held it, or had its turn, until the wait was over.
+    pub attempts: u32,
+    /// Time since the call.
+    pub elapsed: Duration,
+    /// What each node said last; empty if none was asked.
+    pub nodes: Vec<NodeAnswer>,
+    /// How many nodes must grant.
+    pub needed: usize,
+    /// When a quorum may be free by expiry alone, or will be trusted, counted from the last attempt.
+    pub retry_after: Option<Duration>,
+    why: Why,
+    impatient: Option<Impatient>,
+}
+
+/// A node takes longer to answer than the caller has chosen to wait for one: it never gets a lock so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Impatient {
+    pub(crate) node: Arc<str>,
+    pub(crate) round_trip: Duration,
+    pub(crate) node_timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Contended,
+    BusyHere,
+    NoQuorum,
+    TooSlow,
+    Unsafe,
+}
+
+impl fmt::Display for Attempts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { resource, attempts, elapsed, nodes, needed, why, impatient, .. } = self;
+        write!(f, "lock {} not acquired", quoted(resource))?;
+        if *why == Why::BusyHere {
+            if !elapsed.is_zero() {
+                write!(f, " in {elapsed:.1?}")?;
+            }
+            return write!(f, ": held or wanted by another caller of this process");
+        }
+        match attempts {
+            0 => {}
+            1 => write!(f, " after 1 attempt")?,
+            _ => write!(f, " after {attempts} attempts")?,
+        }
+        write!(f, " in {elapsed:.1?}: ")?;
+        match why {
+            Why::NoQuorum => {
+                write!(f, "no quorum, {needed} of {} nodes must grant: ", nodes.len())?
+            }
+            Why::Unsafe if nodes.iter().any(NodeAnswer::is_disagreement) => {
+                write!(f, "clients do not agree about the nodes, so nobody may have it: ")?
+            }
+            Why::Unsafe => {
+                let count = nodes.len();
+                write!(f, "too few nodes can be trusted, {needed} of {count} must grant: ")?
+            }
+            Why::TooSlow => write!(f, "granted too late, too little validity was left: ")?,
+            Why::Contended | Why::BusyHere => {}
+        }
+        write_nodes(f, nodes)?;
+        if let Some(Impatient { node, round_trip, node_timeout }) = impatient {
+            write!(
+                f,
+                "; the node timeout of {node_timeout:.1?} is shorter than the usual {round_trip:.1?} of node \
+                 {node}: choose a longer one, or none, for it then follows the round trip"
+            )?;
+        }
+        Ok(())
+    }
+}
