@@ -8,24 +8,27 @@
 //! A server is not trusted to be modest: what is kept of what it says is bounded, whatever it says, and one
 //! that [floods](Allowance) us with pushes is hung up on.
 
+mod allowance;
+mod stream;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
 use quorlock_core::supervisor::Activity;
 use quorlock_core::{BatchId, Failure, FailureKind};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use self::allowance::Allowance;
 use super::for_people;
 use super::parcel::{Parcel, To};
-use super::resp::{self, Found, Reply};
-use crate::node::{Key, News};
+use super::resp::Reply;
+use crate::node::News;
 
 /// A socket of whatever kind.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -339,249 +342,9 @@ impl Wire {
     }
 }
 
-impl Inner {
-    /// Ready when the wire is to be closed, and why.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        if !self.reader.will_wake(cx.waker()) {
-            self.reader = cx.waker().clone();
-        }
-        if let Poll::Ready(Err(error)) = self.write_out(cx) {
-            return Poll::Ready(broken(&error));
-        }
-        self.pushes = 0;
-        for _ in 0..READS_MAX {
-            match ready!(self.read_in(cx)) {
-                Ok(0) => return Poll::Ready(lost("the server has closed the connection")),
-                Ok(_) => {}
-                Err(error) => return Poll::Ready(broken(&error)),
-            }
-            if let Err(failure) = self.take_in() {
-                return Poll::Ready(failure);
-            }
-            if self.pushes >= PUSHES_MAX {
-                break;
-            }
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-
-    fn write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(())) };
-        while self.written < self.out.len() {
-            let written = Pin::new(&mut *socket).poll_write(cx, &self.out[self.written..]);
-            match ready!(written) {
-                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(count) => self.written += count,
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-        self.out.clear();
-        self.written = 0;
-        Pin::new(socket).poll_flush(cx)
-    }
-
-    fn read_in(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(0)) };
-        let mut room = ReadBuf::new(&mut self.input[self.unread.1..]);
-        ready!(Pin::new(socket).poll_read(cx, &mut room))?;
-        let count = room.filled().len();
-        self.unread.1 += count;
-        Poll::Ready(Ok(count))
-    }
-
-    /// Hands on what has been read. An error: the stream is out of step, or floods us.
-    fn take_in(&mut self) -> Result<(), Failure> {
-        let now = Instant::now();
-        loop {
-            let (start, end) = self.unread;
-            let skipped = self.surplus.min(end - start);
-            if skipped > 0 {
-                self.alive_at = now;
-            }
-            self.surplus -= skipped;
-            self.unread.0 += skipped;
-            if end - self.unread.0 < self.needed {
-                break;
-            }
-            let found = resp::read(&self.input[self.unread.0..end]);
-            match found.map_err(|_| out_of_step("it says what no server of ours would say"))? {
-                Found::Part { needed } => {
-                    self.needed = needed;
-                    break;
-                }
-                Found::Reply { reply, length, surplus } => {
-                    // Bytes alone are no sign of life: they may be a line that never ends.
-                    self.alive_at = now;
-                    self.needed = 1;
-                    self.unread.0 += length;
-                    self.surplus = surplus;
-                    self.hand_on(reply, length, now)?;
-                }
-            }
-        }
-        self.make_room();
-        Ok(())
-    }
-
-    fn hand_on(&mut self, reply: Reply, length: usize, now: Instant) -> Result<(), Failure> {
-        if let Reply::Push(push) = reply {
-            self.pushes += 1;
-            self.allowance.take(1 + length as u64 / 1024, now)?;
-            if pass_on(push, &self.news) {
-                self.flushes += 1;
-            }
-            return Ok(());
-        }
-        let written = self.said - (self.out.len() - self.written) as u64;
-        let Some(awaited) = self.awaited.front_mut() else {
-            return Err(out_of_step("it answered what nobody had asked"));
-        };
-        let reply = awaited.cut(reply, length)?;
-        awaited.flushes.get_or_insert(self.flushes);
-        match &mut awaited.taker {
-            Taker::Whole { replies, .. } => replies.push(reply),
-            Taker::Parcel { parcel, .. } => parcel.take(reply),
-        }
-        awaited.missing -= 1;
-        if awaited.missing > 0 {
-            return Ok(());
-        }
-        if written < awaited.end {
-            return Err(out_of_step("it answered before it could have read the question"));
-        }
-        if let Some(awaited) = self.awaited.pop_front() {
-            self.deliver(awaited);
-        }
-        Ok(())
-    }
-
-    /// All replies have come.
-    fn deliver(&mut self, awaited: Awaited) {
-        let flushes = (awaited.flushes.unwrap_or(self.flushes), self.flushes);
-        match awaited.taker {
-            // Who waited may have gone.
-            Taker::Whole { replies, done } => drop(done.send(replies)),
-            Taker::Parcel { mut parcel, to } => {
-                parcel.is_answered(flushes);
-                self.hand_back(parcel, to);
-            }
-        }
-    }
-
-    fn hand_back(&mut self, parcel: Box<Parcel>, to: To) {
-        match to {
-            To::Line(batch) => self.delivered.push((batch, parcel)),
-            To::Task(done) => drop(done.send(parcel)),
-        }
-    }
-
-    /// There must be room to read to, and for the whole of a reply of which there is a part.
-    fn make_room(&mut self) {
-        let (start, end) = self.unread;
-        self.input.copy_within(start..end, 0);
-        self.unread = (0, end - start);
-        let wanted = if self.needed > READ_SIZE / 2 { self.needed + READ_SIZE } else { READ_SIZE };
-        if wanted != self.input.len() {
-            self.input.resize(wanted, 0);
-            self.input.shrink_to_fit();
-        }
-    }
-}
-
-impl Awaited {
-    /// The next reply, as far as it can be kept: strangers may have put long values under many keys of ours.
-    /// All else that a server answers is short.
-    fn cut(&mut self, reply: Reply, length: usize) -> Result<Reply, Failure> {
-        if self.kept + length <= REPLIES_KEPT || length <= REPLY_KEPT {
-            self.kept += length;
-            return Ok(reply);
-        }
-        match reply {
-            Reply::Bytes(mut bytes) => {
-                bytes.truncate(REPLY_KEPT);
-                bytes.shrink_to_fit();
-                Ok(Reply::Bytes(bytes))
-            }
-            _ => Err(out_of_step("its answers are longer than any to such questions")),
-        }
-    }
-}
-
-/// How much a server may still push. It pushes once for each key that it was asked to watch, and when
-/// all data is deleted; who pushes more than that by far is not heard for long.
-#[derive(Debug)]
-struct Allowance {
-    left: u64,
-    since: Instant,
-}
-
-impl Allowance {
-    /// So many pushes at once, of up to a kilobyte each; longer ones count for more.
-    const MAX: u64 = 65_536;
-
-    /// So many a second that were not asked for.
-    const PER_SECOND: u64 = 1024;
-
-    fn new(now: Instant) -> Self {
-        Self { left: Self::MAX, since: now }
-    }
-
-    fn grant(&mut self, more: u64) {
-        self.left = self.left.saturating_add(more).min(Self::MAX);
-    }
-
-    fn take(&mut self, cost: u64, now: Instant) -> Result<(), Failure> {
-        let seconds = now.duration_since(self.since).as_secs();
-        if seconds > 0 {
-            self.grant(seconds.saturating_mul(Self::PER_SECOND));
-            self.since = now;
-        }
-        match self.left.checked_sub(cost) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
-            }
-            None => Err(Failure::new(FailureKind::Flooding).with_detail(format!(
-                "it pushed {} messages more than it was asked for",
-                Self::MAX
-            ))),
-        }
-    }
-}
-
 /// What it says cannot be told apart any more.
 fn out_of_step(detail: &str) -> Failure {
     Failure::new(FailureKind::Protocol).with_detail(detail)
-}
-
-/// Hands on which keys the server says have changed; nothing stands for all of them, and then the answer is
-/// yes.
-fn pass_on(push: Vec<Reply>, news: &News) -> bool {
-    let mut push = push.into_iter();
-    if push.next().and_then(text) != Some("invalidate".to_owned()) {
-        return false;
-    }
-    match push.next() {
-        // What is no text is no key of ours.
-        Some(Reply::List(keys)) => {
-            news.changed(keys.into_iter().filter_map(text).map(Key::from).collect());
-        }
-        Some(Reply::Nil) => {
-            news.all_changed();
-            return true;
-        }
-        _ => {}
-    }
-    false
-}
-
-fn text(reply: Reply) -> Option<String> {
-    match reply {
-        Reply::Bytes(bytes) => String::from_utf8(bytes).ok(),
-        Reply::Text(text) => Some(text),
-        _ => None,
-    }
 }
 
 /// The connection broke with commands in it: what became of them is unknown.

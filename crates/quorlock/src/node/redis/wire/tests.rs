@@ -4,10 +4,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use quorlock_core::{Event, NodeId};
 
-use super::super::resp::BYTES_KEPT;
+use super::super::resp::{self, BYTES_KEPT};
 use super::*;
 
-use crate::node::Inbox;
+use crate::node::{Inbox, Key};
 
 impl Wire {
     /// For how long replies have been awaited in vain; `None` if none are awaited.
