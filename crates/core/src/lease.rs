@@ -5,16 +5,18 @@
 //! way, the loss comes at its time; if anything proves too many votes gone, it comes at once.
 //! Once lost, a lease stays lost (S13): no answer can raise it any more.
 
+mod extending;
+mod passing;
+mod votes;
+
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use crate::acquire::Attempt;
-use crate::command::{Answer, Command, Failure, FailureKind};
-use crate::courtesy::TURNS_MAX;
 use crate::engine::{LockId, Request};
 use crate::extend::Extension;
-use crate::fence::{Fenced, Passing, Recording};
+use crate::fence::Fenced;
 use crate::hold::{Hold, HoldLimit};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
@@ -154,48 +156,6 @@ impl Lease {
         Duration::from_nanos(self.round_trip_ns)
     }
 
-    /// This process has had the lock so often, or for so long, that others are to have their turn:
-    /// 64 hand-overs, or a tenth of the ttl.
-    pub(crate) fn is_exhausted(&self, now: Reading) -> bool {
-        let for_long = now.elapsed_since(self.began) > self.timing.ttl() / 10;
-        (self.turn >= TURNS_MAX || for_long) && !mutant!(HandOversUnlimited)
-    }
-
-    /// Whether the next caller of this process may have the lease as it is: it wants the very same
-    /// lock, what is left is enough for it (S5), and this process has not had it for too long.
-    pub(crate) fn may_be_handed_to(&self, next: &Request, now: Reading) -> bool {
-        self.lost.is_none()
-            && next.timing == self.timing
-            && next.fenced.as_ref() == self.fenced.as_ref().map(|fenced| &fenced.counter)
-            && Value::owner_of(self.value.as_bytes()) == Some(&next.owner)
-            && !self.is_exhausted(now)
-            && (mutant!(TokenLimitIgnored) || now.after(self.timing.ttl()) <= self.token_until)
-            && (mutant!(HandOverWithinMargin) || self.validity.lasts(Duration::ZERO, now))
-            && self.validity.valid_for(now) >= next.timing.min_validity()
-    }
-
-    /// Another guard holds it from now on. A round of extending that is under way was the old
-    /// guard's; what nodes still answer to it counts all the same.
-    pub(crate) fn hand_over(&mut self, holder: LockId, next: &Request, now: Reading) {
-        debug_assert!(self.may_be_handed_to(next, now), "only what is held is handed over");
-        self.holder = holder;
-        self.turn += 1;
-        let by_guard = now.after(next.max_hold);
-        self.hold_until =
-            if mutant!(TokenLimitIgnored) { by_guard } else { by_guard.min(self.token_until) };
-        self.automatic = next.automatic;
-        self.keeps_on_loss = next.keeps_on_loss;
-        self.extension = None;
-        self.extend_at = next.automatic.then(|| now.after(self.timing.extend_every()));
-        if let Some(fenced) = &mut self.fenced
-            && let Some(passing) = fenced.passing.take()
-        {
-            fenced.fence = passing.recording.number();
-            fenced.note(passing.recording.largest());
-            fenced.superseded = false;
-        }
-    }
-
     /// What the guard that has it knows of it.
     pub(crate) fn hold(&self) -> Hold {
         let limit = HoldLimit { ttl: self.timing.ttl(), until: self.hold_until };
@@ -205,57 +165,6 @@ impl Lease {
     /// The lock's fence, if it has one.
     pub(crate) fn fence(&self) -> Option<u64> {
         self.fenced.as_ref().map(|fenced| fenced.fence)
-    }
-
-    /// It has been given back, and is to have a larger fence before another may have it. Until then
-    /// nobody holds it.
-    pub(crate) fn is_passing(&self) -> bool {
-        self.passing().is_some()
-    }
-
-    fn passing(&self) -> Option<&Passing> {
-        self.fenced.as_ref()?.passing.as_deref()
-    }
-
-    /// Its holder gives the lease back, and the next caller of this process is to have it: with a
-    /// fence of its own, larger than all that the nodes have told whose votes are held, which they
-    /// have to record first. Says what to ask of whom; `None` if the lock cannot have another fence.
-    pub(crate) fn pass(&mut self, report: bool, now: Reading) -> Option<(NodeSet, u32, Command)> {
-        let due = now.after(self.node_timeout());
-        let fenced = self.fenced.as_mut()?;
-        let to = fenced.next()?;
-        let mut recording = Recording::new(to);
-        let nodes = recording.ask(self.validity.held(), due);
-        self.round += 1;
-        let (round, called) = (self.round, now);
-        fenced.passing = Some(Box::new(Passing { round, called, report, recording }));
-        let (key, value, counter) = (self.key.clone(), self.value.clone(), fenced.counter.clone());
-        self.extend_at = None;
-        self.extension = None;
-        Some((nodes, round, Command::Raise { key, value, counter, to }))
-    }
-
-    /// Whether enough nodes have recorded the next guard's fence: `None` as long as it may still be.
-    pub(crate) fn is_passed(&self) -> Option<bool> {
-        let (recorded, awaited) = self.passing()?.recording.counts();
-        if self.quorum.is_reached(recorded) {
-            return Some(true);
-        }
-        self.quorum.is_out_of_reach(recorded, awaited).then_some(false)
-    }
-
-    /// Whether the outcome of giving it back is wanted, if it is being passed on.
-    pub(crate) fn passing_report(&self) -> bool {
-        self.passing().is_some_and(|passing| passing.report)
-    }
-
-    /// Stops waiting for nodes that are to record the next guard's fence, when their time is up.
-    pub(crate) fn handle_time(&mut self, now: Reading, timed_out: impl FnMut(NodeId)) {
-        if let Some(fenced) = &mut self.fenced
-            && let Some(passing) = &mut fenced.passing
-        {
-            passing.recording.handle_time(now, timed_out);
-        }
     }
 
     /// The votes held.
@@ -271,149 +180,6 @@ impl Lease {
     /// The round of the attempt that began this lease.
     pub const fn acquire_round(&self) -> u32 {
         self.acquire_round
-    }
-
-    /// The extension under way, until every node has answered or its time is up.
-    pub fn extension(&self) -> Option<&Extension> {
-        self.extension.as_deref()
-    }
-
-    pub(crate) fn extension_mut(&mut self) -> Option<&mut Extension> {
-        self.extension.as_deref_mut()
-    }
-
-    /// Takes a vote that was granted after the decision, or a heal: it counts from its own time of
-    /// sending, and only while the lease is held. Returns whether anything changed.
-    pub fn handle_vote(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        answer: &Answer,
-        now: Reading,
-    ) -> bool {
-        let number = match (answer, &self.fenced) {
-            (Answer::Granted, None) => None,
-            (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
-            _ => return false,
-        };
-        if self.lost.is_some() || self.is_outdated(node, sent) {
-            return false;
-        }
-        // The fence stays what it is (S18), but the next one is to be larger.
-        if let (Some(fenced), Some(number)) = (&mut self.fenced, number) {
-            fenced.note(number);
-        }
-        if !mutant!(HealNotReached) {
-            self.reached.insert(node);
-        }
-        self.raise(node, sent, now);
-        true
-    }
-
-    fn raise(&mut self, node: NodeId, sent: Reading, now: Reading) {
-        self.validity.raise(node, sent, now);
-        self.overwritten.remove(node);
-    }
-
-    /// Takes an answer to an extension, of this round or an older one. A yes raises this node's
-    /// end alone; a definite "gone" drops it; a failure changes nothing (S11, S12). Returns
-    /// whether anything changed.
-    pub fn handle_extended(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        answer: &Answer,
-        now: Reading,
-    ) -> bool {
-        if self.lost.is_some() {
-            return false;
-        }
-        match answer {
-            Answer::Extended if self.is_outdated(node, sent) => false,
-            Answer::Failed(_) if !mutant!(ExtensionCountsUnknown) => false,
-            Answer::Extended | Answer::Failed(_) => {
-                self.raise(node, sent, now);
-                true
-            }
-            Answer::Absent | Answer::Other => self.drop_vote(node, sent, answer),
-            _ => false,
-        }
-    }
-
-    /// Takes an answer to a raise, of the attempt or of a hand-over. A definite "gone" is one here too.
-    /// Returns whether the votes have changed.
-    pub(crate) fn handle_raised(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        round: u32,
-        answer: Answer,
-    ) -> bool {
-        if self.lost.is_some() {
-            return false;
-        }
-        if matches!(answer, Answer::Absent | Answer::Other) {
-            return self.drop_vote(node, sent, &answer);
-        }
-        let Some(fenced) = self.fenced.as_mut().filter(|_| self.validity.has_vote_of(node)) else {
-            return false;
-        };
-        let passing = fenced.passing.as_mut().filter(|passing| passing.round == round);
-        let recording = passing.map(|passing| &mut passing.recording);
-        match (answer, recording) {
-            (Answer::Raised { fence }, Some(recording)) => {
-                let above = mutant!(HandOverRecordedAbove);
-                let counted = if above { fence.min(recording.number()) } else { fence };
-                recording.handle_raised(node, counted);
-            }
-            (Answer::Raised { fence }, None) => fenced.note(fence),
-            (Answer::Failed(failure), Some(recording)) => recording.fail(node, failure),
-            (_, Some(recording)) => recording.fail(node, Failure::new(FailureKind::Protocol)),
-            _ => {}
-        }
-        false
-    }
-
-    /// A node says that another has had its vote since, with this larger fence. Returns whether that is
-    /// to be told: once to every guard.
-    pub(crate) fn handle_superseded(&mut self, by: u64) -> bool {
-        match &mut self.fenced {
-            Some(fenced) if self.lost.is_none() && fenced.passing.is_none() => {
-                by > fenced.fence && !core::mem::replace(&mut fenced.superseded, true)
-            }
-            _ => false,
-        }
-    }
-
-    /// The node's vote is proved to be gone; returns whether it was held.
-    fn drop_vote(&mut self, node: NodeId, sent: Reading, answer: &Answer) -> bool {
-        let had = self.validity.has_vote_of(node);
-        if mutant!(AbsentKeepsVote) {
-            return false;
-        }
-        self.validity.drop_vote(node);
-        if had && *answer == Answer::Other {
-            self.overwritten.insert(node);
-        }
-        let gone = self.gone.entry(node).or_insert(sent);
-        *gone = (*gone).max(sent);
-        if let Some(fenced) = &mut self.fenced
-            && let Some(passing) = &mut fenced.passing
-        {
-            passing.recording.drop_vote(node);
-        }
-        had
-    }
-
-    /// The acquire turns out never to have reached the node: no release is owed there.
-    pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
-        if attempt == self.acquire_round {
-            self.reached.remove(node);
-        }
-    }
-
-    fn is_outdated(&self, node: NodeId, sent: Reading) -> bool {
-        self.gone.get(&node).is_some_and(|gone| sent.boot() < gone.boot())
     }
 
     /// Why the lease must be given up now by the passing of time alone, if it must.
@@ -451,58 +217,6 @@ impl Lease {
         self.lost.get_or_insert(cause);
         self.extend_at = None;
         self.extension = None;
-    }
-
-    /// An extension now would not reach past `max_hold`.
-    pub fn may_extend(&self, now: Reading) -> bool {
-        mutant!(MaxHoldIgnored) || now.after(self.timing.ttl()) <= self.hold_until
-    }
-
-    /// Begins a round of extending. The command goes to every node, also to those without a vote:
-    /// their answer tells whether they can be healed.
-    pub fn start_extension(&mut self, now: Reading) -> (u32, Command) {
-        self.round += 1;
-        self.extend_at = None;
-        let extension = Extension::start(self.round, self.quorum, self.node_timeout(), now);
-        self.extension = Some(Box::new(extension));
-        (self.round, self.extend_command())
-    }
-
-    /// The round of extending is over: when is the next one?
-    pub fn schedule_extension(&mut self, confirmed: bool, started: Reading, now: Reading) {
-        if self.automatic {
-            let next = if confirmed {
-                started.after(self.timing.extend_every())
-            } else {
-                now.after(self.timing.extend_retry())
-            };
-            self.extend_at = Some(next);
-        }
-    }
-
-    /// An automatic extension is due.
-    pub fn extension_is_due(&self, now: Reading) -> bool {
-        self.extend_at.is_some_and(|at| at.remaining(now).is_zero())
-    }
-
-    /// There will be no further automatic extension.
-    pub fn stop_extending(&mut self) {
-        self.extend_at = None;
-    }
-
-    /// The command that puts our key back on nodes that have lost it.
-    pub fn heal_command(&mut self, nodes: NodeSet) -> Command {
-        if !mutant!(HealNotReached) {
-            nodes.iter().for_each(|node| self.reached.insert(node));
-        }
-        let (key, value, ttl_ms) = (self.key.clone(), self.value.clone(), self.timing.ttl_ms());
-        match &self.fenced {
-            None => Command::Acquire { key, value, ttl_ms },
-            Some(fenced) => {
-                let (counter, to) = (fenced.counter.clone(), fenced.fence);
-                Command::HealFenced { key, value, ttl_ms, counter, to }
-            }
-        }
     }
 
     /// The release on every node that ends this lease. With `report`, its outcome is told: by the
@@ -548,10 +262,6 @@ impl Lease {
         }
     }
 
-    pub(crate) fn finish_extension(&mut self) {
-        self.extension = None;
-    }
-
     pub(crate) fn renumber(&mut self, to: impl Fn(LockId) -> LockId) {
         self.holder = to(self.holder);
     }
@@ -573,16 +283,5 @@ impl Lease {
 
     fn node_timeout(&self) -> Duration {
         self.timing.node_timeout(self.round_trip())
-    }
-
-    fn extend_command(&self) -> Command {
-        let (key, value) = (self.key.clone(), self.value.clone());
-        let ttl_ms = self.timing.ttl_ms() >> usize::from(mutant!(ExtensionShortens));
-        match &self.fenced {
-            None => Command::Extend { key, value, ttl_ms },
-            Some(fenced) => {
-                Command::ExtendFenced { key, value, ttl_ms, counter: fenced.counter.clone() }
-            }
-        }
     }
 }

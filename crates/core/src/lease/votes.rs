@@ -1,0 +1,142 @@
+//! What answers do to a lease's votes.
+
+use super::Lease;
+use crate::command::{Answer, Failure, FailureKind};
+use crate::quorum::NodeId;
+use crate::time::Reading;
+
+impl Lease {
+    /// Takes a vote that was granted after the decision, or a heal: it counts from its own time of
+    /// sending, and only while the lease is held. Returns whether anything changed.
+    pub fn handle_vote(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        answer: &Answer,
+        now: Reading,
+    ) -> bool {
+        let number = match (answer, &self.fenced) {
+            (Answer::Granted, None) => None,
+            (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
+            _ => return false,
+        };
+        if self.lost.is_some() || self.is_outdated(node, sent) {
+            return false;
+        }
+        // The fence stays what it is (S18), but the next one is to be larger.
+        if let (Some(fenced), Some(number)) = (&mut self.fenced, number) {
+            fenced.note(number);
+        }
+        if !mutant!(HealNotReached) {
+            self.reached.insert(node);
+        }
+        self.raise(node, sent, now);
+        true
+    }
+
+    fn raise(&mut self, node: NodeId, sent: Reading, now: Reading) {
+        self.validity.raise(node, sent, now);
+        self.overwritten.remove(node);
+    }
+
+    /// Takes an answer to an extension, of this round or an older one. A yes raises this node's
+    /// end alone; a definite "gone" drops it; a failure changes nothing (S11, S12). Returns
+    /// whether anything changed.
+    pub fn handle_extended(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        answer: &Answer,
+        now: Reading,
+    ) -> bool {
+        if self.lost.is_some() {
+            return false;
+        }
+        match answer {
+            Answer::Extended if self.is_outdated(node, sent) => false,
+            Answer::Failed(_) if !mutant!(ExtensionCountsUnknown) => false,
+            Answer::Extended | Answer::Failed(_) => {
+                self.raise(node, sent, now);
+                true
+            }
+            Answer::Absent | Answer::Other => self.drop_vote(node, sent, answer),
+            _ => false,
+        }
+    }
+
+    /// Takes an answer to a raise, of the attempt or of a hand-over. A definite "gone" is one here too.
+    /// Returns whether the votes have changed.
+    pub(crate) fn handle_raised(
+        &mut self,
+        node: NodeId,
+        sent: Reading,
+        round: u32,
+        answer: Answer,
+    ) -> bool {
+        if self.lost.is_some() {
+            return false;
+        }
+        if matches!(answer, Answer::Absent | Answer::Other) {
+            return self.drop_vote(node, sent, &answer);
+        }
+        let Some(fenced) = self.fenced.as_mut().filter(|_| self.validity.has_vote_of(node)) else {
+            return false;
+        };
+        let passing = fenced.passing.as_mut().filter(|passing| passing.round == round);
+        let recording = passing.map(|passing| &mut passing.recording);
+        match (answer, recording) {
+            (Answer::Raised { fence }, Some(recording)) => {
+                let above = mutant!(HandOverRecordedAbove);
+                let counted = if above { fence.min(recording.number()) } else { fence };
+                recording.handle_raised(node, counted);
+            }
+            (Answer::Raised { fence }, None) => fenced.note(fence),
+            (Answer::Failed(failure), Some(recording)) => recording.fail(node, failure),
+            (_, Some(recording)) => recording.fail(node, Failure::new(FailureKind::Protocol)),
+            _ => {}
+        }
+        false
+    }
+
+    /// A node says that another has had its vote since, with this larger fence. Returns whether that is
+    /// to be told: once to every guard.
+    pub(crate) fn handle_superseded(&mut self, by: u64) -> bool {
+        match &mut self.fenced {
+            Some(fenced) if self.lost.is_none() && fenced.passing.is_none() => {
+                by > fenced.fence && !core::mem::replace(&mut fenced.superseded, true)
+            }
+            _ => false,
+        }
+    }
+
+    /// The node's vote is proved to be gone; returns whether it was held.
+    fn drop_vote(&mut self, node: NodeId, sent: Reading, answer: &Answer) -> bool {
+        let had = self.validity.has_vote_of(node);
+        if mutant!(AbsentKeepsVote) {
+            return false;
+        }
+        self.validity.drop_vote(node);
+        if had && *answer == Answer::Other {
+            self.overwritten.insert(node);
+        }
+        let gone = self.gone.entry(node).or_insert(sent);
+        *gone = (*gone).max(sent);
+        if let Some(fenced) = &mut self.fenced
+            && let Some(passing) = &mut fenced.passing
+        {
+            passing.recording.drop_vote(node);
+        }
+        had
+    }
+
+    /// The acquire turns out never to have reached the node: no release is owed there.
+    pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
+        if attempt == self.acquire_round {
+            self.reached.remove(node);
+        }
+    }
+
+    fn is_outdated(&self, node: NodeId, sent: Reading) -> bool {
+        self.gone.get(&node).is_some_and(|gone| sent.boot() < gone.boot())
+    }
+}
