@@ -1,0 +1,155 @@
+//! Data that are others on a connection that lasts, or after a promotion.
+
+use quorlock::AcquireError;
+use quorlock_servers::{Nodes, Reply, Server, ServerOptions, find_or_skip};
+use tokio::task::JoinSet;
+
+use crate::common::{all_servers, eventually, get, key_count, run};
+use crate::{MARKER, all_trusted, start, strict, unsafe_now, with_args, without_a_wait};
+
+/// A master and its replica, in step.
+async fn follow(replica: &Server, master: &Server) {
+    let (_, port) =
+        master.url().rsplit_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    run(replica, &["REPLICAOF", "127.0.0.1", &port]);
+    eventually("the replica is in step", || {
+        let Reply::Bulk(Some(info)) = run(replica, &["INFO", "replication"]) else { panic!() };
+        String::from_utf8_lossy(&info).contains("master_link_status:up")
+    })
+    .await;
+}
+
+/// A replica that has become the master has what the old master had sent it, which may lack the last
+/// votes: so it is adopted first.
+#[tokio::test]
+async fn a_promoted_replica_is_waited_for() {
+    let Some(nodes) = start("a_promoted_replica_is_waited_for", 2, with_args(&[])) else { return };
+    let old = strict(&nodes[..1]).build().unwrap();
+    all_trusted(&old).await;
+    follow(&nodes[1], &nodes[0]).await;
+    assert!(get(&nodes[1], MARKER).is_some(), "it has the old master's marker");
+    run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
+    let new = strict(&nodes[1..]).build().unwrap();
+    let error = unsafe_now(&new).await;
+    assert!(error.to_string().contains("quarantined: was a replica"), "{error}");
+    all_trusted(&new).await;
+    // It remains one that was promoted, and is waited for once.
+    let next = strict(&nodes[1..]).build().unwrap();
+    assert!(without_a_wait(&next).await.is_valid());
+}
+
+/// What is behind a client's back, on a connection that lasts.
+#[tokio::test]
+async fn a_flush_is_noticed() {
+    let Some(nodes) = start("a_flush_is_noticed", 3, ServerOptions::default()) else { return };
+    let client = strict(&nodes).build().unwrap();
+    all_trusted(&client).await;
+    let holder = client.acquire("orders").await.unwrap();
+    for node in &nodes {
+        run(node, &["FLUSHALL"]);
+    }
+    // The very first that asks is not believed: the marker behind its vote is gone.
+    let rival = strict(&nodes).build().unwrap();
+    let error = rival.try_acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    let error = client.try_acquire("other").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    let guard = rival.acquire("orders").await.unwrap();
+    assert!(!holder.is_valid() && guard.is_valid());
+}
+
+#[tokio::test]
+async fn another_masters_data_is_noticed() {
+    let Some(nodes) = start("another_masters_data_is_noticed", 2, with_args(&[])) else { return };
+    let client = strict(&nodes[..1]).build().unwrap();
+    all_trusted(&client).await;
+    let holder = client.acquire("orders").await.unwrap();
+    // The connection lasts, and so do uptime and run id: but what the node knew is gone.
+    follow(&nodes[0], &nodes[1]).await;
+    run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(get(&nodes[0], "orders"), None);
+    let error = client.try_acquire("other").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    let rival = strict(&nodes[..1]).build().unwrap();
+    unsafe_now(&rival).await;
+    drop(holder);
+    all_trusted(&client).await;
+}
+
+/// A master that becomes the replica of its own replica, which lags behind, and a master again: older data,
+/// with its own marker, on a connection that lasts. The server pushes that all data are others before it says
+/// anything else, and who hears that asks anew what it is.
+#[tokio::test]
+async fn older_data_of_its_own_are_noticed_on_a_connection_that_lasts() {
+    let servers = all_servers("older_data_of_its_own_are_noticed_on_a_connection_that_lasts");
+    let each = servers.into_iter().map(|binary| async move {
+        let options = with_args(&["--repl-diskless-sync-delay", "0"]);
+        let nodes = Nodes::start(&binary, 2, options).unwrap();
+        let clients = || strict(&nodes[..1]).build().unwrap();
+        let (client, rival) = (clients(), clients());
+        all_trusted(&client).await;
+        // The replica follows no more from here on.
+        follow(&nodes[1], &nodes[0]).await;
+        run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
+        all_trusted(&rival).await;
+        let holder = client.acquire("orders").auto_extend(false).await.unwrap();
+        follow(&nodes[0], &nodes[1]).await;
+        run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
+        assert_eq!(get(&nodes[0], "orders"), None, "the vote is forgotten");
+        assert!(get(&nodes[0], MARKER).is_some(), "and the marker is not");
+        unsafe_now(&rival).await;
+        drop(holder);
+        all_trusted(&rival).await;
+    });
+    each.collect::<JoinSet<()>>().join_all().await;
+}
+
+/// A partial resync carries out what the replica was told since, and changes nothing else: nothing is pushed.
+/// GUARANTEES.md says what follows from that.
+#[tokio::test]
+async fn a_partial_resync_keeps_what_the_node_was_told() {
+    let servers = all_servers("a_partial_resync_keeps_what_the_node_was_told");
+    let each = servers.into_iter().map(|binary| async move {
+        let options = with_args(&["--repl-diskless-sync-delay", "0"]);
+        let nodes = Nodes::start(&binary, 2, options).unwrap();
+        follow(&nodes[1], &nodes[0]).await;
+        for key in ["kept", "deleted"] {
+            run(&nodes[0], &["SET", key, "x", "PX", "60000"]);
+        }
+        eventually("the replica has them", || key_count(&nodes[1]) == 2).await;
+        run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
+        follow(&nodes[0], &nodes[1]).await;
+        run(&nodes[1], &["DEL", "deleted"]);
+        eventually("the other has followed", || key_count(&nodes[0]) == 1).await;
+        run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
+        let Reply::Bulk(Some(stats)) = run(&nodes[1], &["INFO", "stats"]) else { panic!() };
+        let stats = String::from_utf8_lossy(&stats).into_owned();
+        assert!(stats.contains("sync_partial_ok:1") && stats.contains("sync_full:0"), "{stats}");
+        assert_eq!(get(&nodes[0], "kept").as_deref(), Some("x"));
+        assert_eq!(get(&nodes[0], "deleted"), None);
+    });
+    each.collect::<JoinSet<()>>().join_all().await;
+}
+
+/// A server that reads its own data anew forgets nothing, and goes on voting.
+#[tokio::test]
+async fn a_reload_of_its_own_data_costs_no_vote() {
+    let test = "a_reload_of_its_own_data_costs_no_vote";
+    let Some(binary) = find_or_skip(test) else { return };
+    let args: &[&str] = match binary.version.major {
+        ..7 => &[],
+        7.. => &["--enable-debug-command", "yes"],
+    };
+    let nodes = Nodes::start(&binary, 3, with_args(args)).unwrap();
+    let client = strict(&nodes).build().unwrap();
+    all_trusted(&client).await;
+    let holder = client.acquire("orders").await.unwrap();
+    for node in &nodes {
+        run(node, &["DEBUG", "RELOAD"]);
+    }
+    let rival = strict(&nodes).build().unwrap();
+    let error = rival.try_acquire("orders").await.unwrap_err();
+    assert!(error.is_contended(), "{error}");
+    assert_eq!(holder.loss(), None);
+    all_trusted(&rival).await;
+}

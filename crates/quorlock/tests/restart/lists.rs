@@ -1,0 +1,122 @@
+//! Clients that disagree about nodes or databases.
+
+use std::time::Duration;
+
+use quorlock::node::FailureKind;
+use quorlock::{AcquireError, NodeStanding, RestartGuard};
+use quorlock_servers::{Nodes, Reply, Server, ServerOptions};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::common::{PATIENCE, all_servers, eventually, get, run};
+use crate::{
+    ADOPTION, TTL, all_trusted, named, standing, start, strict, with_args, without_a_wait,
+};
+
+#[tokio::test]
+async fn clients_with_different_lists_are_told_both() {
+    let test = "clients_with_different_lists_are_told_both";
+    let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
+    let five = strict(&nodes).build().unwrap();
+    all_trusted(&five).await;
+    for (other, differs) in [
+        (strict(&nodes[..4]), "nodes=a,b,c,d quorum=3"),
+        (named("vwxyz".chars().zip(nodes.iter().map(Server::url))), "nodes=v,w,x,y,z quorum=3"),
+        (strict(&nodes).quorum(4), "nodes=a,b,c,d,e quorum=4"),
+        (strict(&nodes).ttl(TTL * 2).max_ttl(TTL * 2), "max_ttl_ms=1000"),
+    ] {
+        let other = other.build().unwrap();
+        // At the first acquire, and with time to spare: waiting does not mend it.
+        let error = other.acquire("orders").await.unwrap_err();
+        assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+        assert_eq!(error.retry_after(), None);
+        let failure = error.nodes().iter().find_map(|node| node.failure());
+        assert_eq!(failure.unwrap().kind(), FailureKind::OtherConfiguration);
+        let text = error.to_string();
+        assert!(text.contains("clients do not agree about the nodes"), "{text}");
+        for settings in ["nodes=a,b,c,d,e quorum=3 max_ttl_ms=500", differs] {
+            assert!(text.contains(settings), "{text}");
+        }
+    }
+    assert!(without_a_wait(&five).await.is_valid(), "the others are not disturbed");
+}
+
+/// The markers of different databases know nothing of each other: which one has the locks is written in the
+/// first.
+#[tokio::test]
+async fn clients_with_different_databases_are_told_both() {
+    let servers = all_servers("clients_with_different_databases_are_told_both");
+    let each = servers.into_iter().map(|binary| async move {
+        let nodes = Nodes::start(&binary, 3, with_args(&[])).unwrap();
+        let client = |database: &str, guard| {
+            let urls = nodes.iter().map(|node| format!("{}/{database}", node.url()));
+            named("abc".chars().zip(urls)).restart_guard(guard).build().unwrap()
+        };
+        // Who only looks writes nothing.
+        let observer = client("0", RestartGuard::Observe);
+        drop(observer.acquire("orders").await.unwrap());
+        assert!(nodes.iter().all(|node| get(node, "quorlock:database").is_none()));
+        drop(observer);
+        let third = client("3", RestartGuard::Strict);
+        all_trusted(&third).await;
+        let holder = third.acquire("orders").await.unwrap();
+        let other = client("0", RestartGuard::Strict);
+        let error = other.acquire("orders").await.unwrap_err();
+        assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+        let kinds = error.nodes().iter().filter_map(|node| Some(node.failure()?.kind()));
+        assert!(kinds.into_iter().any(|kind| kind == FailureKind::OtherConfiguration), "{error}");
+        let both = "its locks are in database 3, but this client uses database 0";
+        assert!(error.to_string().contains(both), "{error}");
+        assert!(holder.is_valid(), "the others are not disturbed");
+        // It wrote nothing, nor does who only looks.
+        assert!(nodes.iter().all(|node| get(node, ADOPTION).is_none()));
+        drop(holder);
+        // For as long as it is there, it would write its own where nothing is written.
+        other.shutdown(PATIENCE).await.unwrap();
+
+        // What is written there is looked at after every flush: and written again if it is gone.
+        for node in &nodes {
+            run(node, &["FLUSHDB"]);
+            eventually("it is written again", || {
+                get(node, "quorlock:database").as_deref() == Some("3")
+            })
+            .await;
+        }
+        assert!(third.try_acquire("orders").await.is_ok(), "its own data are what they were");
+        // If another has come before, who uses the old one is told so.
+        for node in &nodes {
+            run(node, &["SET", "quorlock:database", "0"]);
+            run(node, &["EVAL", "redis.call('SELECT', 9) return redis.call('FLUSHDB')", "0"]);
+        }
+        let refused = || matches!(standing(&third, 0), NodeStanding::Refused(_));
+        let look = async {
+            loop {
+                drop(third.try_acquire("other").await);
+                if refused() {
+                    break;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, look).await.expect("it is told");
+        assert!(third.try_acquire("orders").await.is_err());
+    });
+    each.collect::<JoinSet<()>>().join_all().await;
+}
+
+/// One server by two addresses, which the client cannot tell from two servers: but it can be asked.
+#[tokio::test]
+async fn one_server_under_two_names_is_refused() {
+    let test = "one_server_under_two_names_is_refused";
+    let Some(nodes) = start(test, 2, with_args(&[])) else { return };
+    let Reply::Array(config) = run(&nodes[0], &["CONFIG", "GET", "unixsocket"]) else { panic!() };
+    let Reply::Bulk(Some(path)) = &config[1] else { panic!("{config:?}") };
+    let socket = format!("redis+unix://{}", String::from_utf8_lossy(path));
+    let urls = [('a', nodes[0].url()), ('b', socket), ('c', nodes[1].url())];
+    let client = named(urls).build().unwrap();
+    let error = client.acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    let twins = error.nodes().iter().filter_map(|node| node.failure());
+    assert_eq!(twins.filter(|failure| failure.kind() == FailureKind::SameServer).count(), 2);
+    assert!(error.to_string().contains("is the same server"), "{error}");
+}

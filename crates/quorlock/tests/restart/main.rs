@@ -1,0 +1,213 @@
+//! The restart guard on real servers: nodes that may have forgotten their votes have none.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod data;
+mod lists;
+mod modes;
+mod worthless;
+
+use std::time::Duration;
+
+use common::{PATIENCE, all_servers, eventually, get, key_count};
+use quorlock::{AcquireError, Client, ClientBuilder, Guard, NodeSaid, NodeStanding, RestartGuard};
+use quorlock_servers::{Listen, Nodes, Server, ServerOptions};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+/// Short, so that the quarantine is.
+const TTL: Duration = Duration::from_millis(500);
+
+/// The ttl × 1.01 + 2 s.
+const QUARANTINE: Duration = Duration::from_millis(2505);
+
+/// The keys of the library's own that a node keeps.
+const MARKER: &str = "quorlock:node";
+const ADOPTION: &str = "quorlock:adopt";
+
+fn strict(nodes: &[Server]) -> ClientBuilder {
+    named("abcdefg".chars().zip(nodes.iter().map(Server::url)))
+}
+
+fn named(nodes: impl IntoIterator<Item = (char, String)>) -> ClientBuilder {
+    let nodes = nodes.into_iter().map(|(name, url)| format!("{name}={url}"));
+    Client::builder().nodes(nodes).ttl(TTL).max_ttl(TTL).node_timeout(TTL / 4).wait(PATIENCE)
+}
+
+fn start(test: &str, count: usize, options: ServerOptions) -> Option<Nodes> {
+    common::start(test, count, options)
+}
+
+fn with_args(args: &[&str]) -> ServerOptions {
+    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+    ServerOptions { args, listen: Listen::Tcp, ..ServerOptions::default() }
+}
+
+fn standing(client: &Client, place: usize) -> NodeStanding {
+    client.stats().nodes[place].standing.clone()
+}
+
+/// Waits until all of a client's nodes vote. Somebody must ask for that.
+async fn all_trusted(client: &Client) {
+    let guard = client.acquire("warming up").await.unwrap();
+    assert!(guard.release().await.is_released());
+    for place in 0..client.stats().nodes.len() {
+        let is_trusted = || standing(client, place) == NodeStanding::Trusted;
+        eventually("all nodes are trusted", is_trusted).await;
+    }
+    eventually("nothing is held", || client.stats().releases_owed == 0).await;
+}
+
+/// A lock that is had without waiting for any quarantine. A node that a busy machine kept from answering
+/// in time is asked again.
+async fn without_a_wait(client: &Client) -> Guard {
+    let started = Instant::now();
+    let guard = client.acquire("orders").await.unwrap();
+    assert!(started.elapsed() < QUARANTINE, "{:?}", started.elapsed());
+    guard
+}
+
+/// Why a lock that nobody holds cannot be had right now.
+async fn unsafe_now(client: &Client) -> AcquireError {
+    let started = Instant::now();
+    let error = loop {
+        let error = client.try_acquire("orders").await.unwrap_err();
+        // A node that a busy machine kept from answering in time is asked again.
+        let late = error.nodes().iter().any(|node| matches!(node.said, NodeSaid::Nothing));
+        let settled = matches!(error, AcquireError::Unsafe(_)) || !late;
+        if settled || started.elapsed() > PATIENCE {
+            break error;
+        }
+    };
+    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    assert!(!error.is_contended() && !error.lacks_rights(), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn a_server_is_waited_for_once_and_is_trusted_then() {
+    let servers = all_servers("a_server_is_waited_for_once_and_is_trusted_then");
+    let each = servers.into_iter().map(|binary| async move {
+        let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
+        let client = strict(&nodes).build().unwrap();
+        let (told, mut seen) = watch::channel(None);
+        let started = Instant::now();
+        let acquiring = tokio::spawn(client.acquire("orders").progress(told).into_future());
+        seen.changed().await.unwrap();
+        let waiting = seen.borrow().clone().unwrap();
+        assert!(waiting.untrusted && !waiting.contended);
+        let said = waiting.nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        assert!(said.contains("its votes count in 3 s"), "{said}");
+
+        let guard = acquiring.await.unwrap().unwrap();
+        assert!(started.elapsed() >= QUARANTINE, "{:?}", started.elapsed());
+        assert!(guard.release().await.is_released());
+        for (place, node) in nodes.iter().enumerate() {
+            eventually("it is trusted", || standing(&client, place) == NodeStanding::Trusted).await;
+            let marker = get(node, MARKER).unwrap();
+            let agreed = "quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=500 run_id=";
+            assert!(marker.starts_with(agreed), "{marker}");
+            assert_eq!(get(node, ADOPTION), None);
+        }
+        // Whoever comes after need not wait.
+        let next = strict(&nodes).build().unwrap();
+        assert!(without_a_wait(&next).await.is_valid());
+        // Two make a quorum: the third may not have answered yet.
+        let trusted = (0..3).filter(|place| standing(&next, *place).to_string() == "trusted");
+        assert!(trusted.count() >= 2, "{:?}", next.stats().nodes);
+    });
+    // All at a time, for they mostly wait.
+    each.collect::<JoinSet<()>>().join_all().await;
+}
+
+#[tokio::test]
+async fn who_will_not_wait_is_told_how_long_it_would_take() {
+    let test = "who_will_not_wait_is_told_how_long_it_would_take";
+    let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
+    let client = strict(&nodes).build().unwrap();
+    let error = unsafe_now(&client).await;
+    let left = error.retry_after().unwrap();
+    assert!(left <= QUARANTINE + Duration::from_secs(1), "{left:?}");
+    let text = error.to_string();
+    assert!(text.contains("too few nodes can be trusted, 2 of 3 must grant"), "{text}");
+    let reason = ": quarantined: is new, or has lost its data, its votes count in 3 s";
+    assert!(text.contains(reason), "{text}");
+    // Two that may not vote settle it: the third may not even have answered yet.
+    let quarantined =
+        |place: &usize| matches!(standing(&client, *place), NodeStanding::Quarantined { .. });
+    assert!((0..3).filter(quarantined).count() >= 2, "{:?}", client.stats().nodes);
+
+    // The same for a wait that is too short: there is no use in it.
+    let short = Duration::from_millis(1500);
+    let error = client.acquire("orders").wait(short).await.unwrap_err();
+    let AcquireError::Unsafe(attempts) = &error else { panic!("{error}") };
+    assert!(attempts.elapsed < short, "{error}");
+    assert!(error.retry_after().is_some());
+    for node in &nodes {
+        eventually("nothing but our own keys are left", || key_count(node) == 2).await;
+        assert_eq!(get(node, "quorlock:database").as_deref(), Some("0"));
+        assert!(get(node, ADOPTION).is_some());
+    }
+}
+
+/// The long ttl of the next test, within which three servers are started again.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Three of five servers come back empty while a lock is held. Returns whether there were two holders.
+async fn three_of_five_forget(nodes: &Nodes, guard: RestartGuard) -> bool {
+    let builder = || {
+        let nodes = "abcde".chars().zip(nodes.urls());
+        let builder = named(nodes).ttl(LONG).max_ttl(LONG).auto_extend(false);
+        builder.node_timeout(Duration::from_millis(400)).restart_guard(guard)
+    };
+    let (client, known) = (builder().build().unwrap(), builder().build().unwrap());
+    drop(known.acquire("warming up").await.unwrap());
+    // Exactly three votes would be too few of a promise: the lock has all five.
+    let holder: Guard = loop {
+        let guard = client.acquire("orders").await.unwrap();
+        if guard.votes() == 5 {
+            break guard;
+        }
+        // Some node was still in quarantine, or slow.
+        assert!(guard.release().await.is_released());
+        sleep(Duration::from_millis(50)).await;
+    };
+    std::thread::scope(|scope| {
+        for node in nodes.iter().take(3) {
+            scope.spawn(|| node.restart().unwrap());
+        }
+    });
+    // One that knew the servers before, and one that does not.
+    let new = builder().build().unwrap();
+    let (resource, still) = ("orders", &holder);
+    let is_second = async |rival: &Client| {
+        let guard = rival.acquire(resource).auto_extend(false).await.unwrap();
+        let both = still.is_valid() && guard.is_valid();
+        assert!(guard.release().await.is_released());
+        both
+    };
+    let (first, second) = tokio::join!(is_second(&new), is_second(&known));
+    first || second
+}
+
+/// Killed by SIGKILL and started again empty, at once.
+#[tokio::test]
+async fn restarted_nodes_give_a_held_lock_to_nobody_else() {
+    let test = "restarted_nodes_give_a_held_lock_to_nobody_else";
+    let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
+    assert!(!three_of_five_forget(&nodes, RestartGuard::Strict).await, "two held it");
+}
+
+/// The same without the guard: so the test above can fail.
+#[tokio::test]
+async fn without_the_guard_restarted_nodes_give_it_to_another() {
+    let test = "without_the_guard_restarted_nodes_give_it_to_another";
+    let Some(nodes) = start(test, 5, ServerOptions::default()) else { return };
+    assert!(
+        three_of_five_forget(&nodes, RestartGuard::Off).await,
+        "the servers have not forgotten"
+    );
+}

@@ -1,0 +1,55 @@
+//! Servers whose votes are worth nothing.
+
+use std::net::TcpListener;
+
+use quorlock::NodeStanding;
+use quorlock::node::FailureKind;
+use quorlock_servers::{Server, find_or_skip, not_for};
+
+use crate::common::run;
+use crate::{standing, strict, unsafe_now, with_args};
+
+/// What a client of this one server is told.
+async fn refusal_of(server: &Server) -> String {
+    let client = strict(std::slice::from_ref(server)).build().unwrap();
+    // Whoever waits does so in the hope that somebody mends it.
+    let error = unsafe_now(&client).await;
+    assert_eq!(error.retry_after(), None, "{error}");
+    let failure = error.nodes()[0].failure().unwrap();
+    assert_eq!(failure.kind(), FailureKind::Unsafe);
+    let NodeStanding::Refused(standing) = standing(&client, 0) else { panic!("{error}") };
+    assert_eq!(standing.to_string(), failure.to_string());
+    error.to_string()
+}
+
+#[tokio::test]
+async fn servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_fix() {
+    let test = "servers_whose_votes_are_worthless_are_refused_with_the_reason_and_the_fix";
+    let Some(binary) = find_or_skip(test) else { return };
+    let server = |args: &[&str]| Server::start(&binary, with_args(args)).unwrap();
+
+    let replica = server(&[]);
+    run(&replica, &["REPLICAOF", "127.0.0.1", "1"]);
+    let text = refusal_of(&replica).await;
+    assert!(text.contains("it is a replica") && text.contains("list masters alone"), "{text}");
+
+    let evicting = server(&["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"]);
+    let text = refusal_of(&evicting).await;
+    assert!(text.contains("its maxmemory-policy is allkeys-lru"), "{text}");
+    assert!(text.contains("CONFIG SET maxmemory-policy noeviction"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_in_cluster_mode_is_refused_with_the_reason_and_the_fix() {
+    let test = "a_server_in_cluster_mode_is_refused_with_the_reason_and_the_fix";
+    let Some(binary) = find_or_skip(test) else { return };
+    if binary.version.major < 7 {
+        return not_for(&binary, test, "the port of its cluster bus cannot be chosen");
+    }
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let args = with_args(&["--cluster-enabled", "yes", "--cluster-port", &free]);
+    let clustered = Server::start(&binary, args).unwrap();
+    let text = refusal_of(&clustered).await;
+    assert!(text.contains("it is in cluster mode"), "{text}");
+    assert!(text.contains("use independent masters"), "{text}");
+}
