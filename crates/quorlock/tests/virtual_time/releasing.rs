@@ -1,0 +1,139 @@
+//! What is given back, and what is owed.
+
+use std::future::IntoFuture as _;
+
+use quorlock::node::{Answers, Batch, BoxFuture, FailureKind, MemoryNode, News, Node};
+use quorlock::{Client, Clock, Outcome};
+use tokio::time::{Instant, sleep};
+
+use crate::{MS, SECOND, TICK, TTL, assert_took, client, nodes, total_keys};
+
+#[tokio::test(start_paused = true)]
+async fn a_release_of_a_lock_that_few_nodes_answer_is_unknown() {
+    let nodes = nodes::<3>();
+    let client = client(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    nodes[0].freeze();
+    nodes[1].freeze();
+    let started = Instant::now();
+    let released = guard.release().await;
+    assert_eq!(released.outcome, Outcome::Unknown);
+    assert_took(started.elapsed(), 50 * MS);
+    nodes.iter().for_each(MemoryNode::thaw);
+    sleep(MS).await;
+    assert_eq!((total_keys(&nodes), client.stats().releases_owed), (0, 0));
+}
+
+/// A release whose node died with it is kept in mind for as long as the key can have lived.
+#[tokio::test(start_paused = true)]
+async fn an_owed_release_is_sent_again_until_the_key_must_have_expired() {
+    let nodes = nodes::<3>();
+    let client = client(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    nodes[0].fail_with(FailureKind::Busy);
+    drop(guard);
+    sleep(SECOND).await;
+    assert_eq!((total_keys(&nodes), client.stats().releases_owed), (1, 1));
+    nodes[0].recover();
+    sleep(SECOND).await;
+    assert_eq!((total_keys(&nodes), client.stats().releases_owed), (0, 0));
+
+    let guard = client.acquire("orders").await.unwrap();
+    nodes[0].stop();
+    drop(guard);
+    sleep(TTL / 2).await;
+    assert_eq!(client.stats().releases_owed, 1);
+    sleep(TTL / 2 + 2 * SECOND).await;
+    assert_eq!(client.stats().releases_owed, 0, "the key has expired, were it still there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_owed_releases_no_longer_than_their_ttl() {
+    let nodes = nodes::<3>();
+    let client = client(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    nodes[0].stop();
+    drop(guard);
+    let error = client.shutdown(SECOND).await.unwrap_err();
+    assert_eq!(error.owed, 1);
+    let started = Instant::now();
+    client.shutdown(3600 * SECOND).await.unwrap();
+    assert!(started.elapsed() <= TTL + 2 * SECOND, "{:?}", started.elapsed());
+}
+
+/// What all handles have left behind is drained for a bounded time, and the driver ends.
+#[tokio::test(start_paused = true)]
+async fn without_any_handle_the_driver_ends() {
+    let nodes = nodes::<3>();
+    for freeze in [false, true] {
+        let (node, watch) = Watched::new(nodes[0].clone());
+        let builder = Client::builder().custom_nodes(nodes[1..].to_vec()).clock(Clock::Tokio);
+        let client = builder.custom_nodes([node]).build().unwrap();
+        let guard = client.acquire("orders").await.unwrap();
+        let waiting = tokio::spawn(client.acquire("orders").into_future());
+        sleep(MS).await;
+        if freeze {
+            nodes[0].freeze();
+        }
+        waiting.abort();
+        drop((guard, client));
+        let started = Instant::now();
+        watch.closed().await;
+        let elapsed = started.elapsed();
+        if freeze {
+            assert!(elapsed > SECOND && elapsed <= 31 * SECOND + TICK, "{elapsed:?}");
+        } else {
+            assert!(elapsed <= TICK, "nothing is owed: {elapsed:?}");
+        }
+        assert_eq!(total_keys(&nodes[1..]), 0);
+    }
+}
+
+/// Everything has a bound: what waits for a node that takes nothing, and what is owed to it.
+#[tokio::test(start_paused = true)]
+async fn a_frozen_node_costs_a_bounded_amount_of_memory_and_no_key() {
+    let nodes = nodes::<3>();
+    let client = client(&nodes);
+    nodes[0].freeze();
+    for number in 0..35_000 {
+        let guard = client.acquire(format!("lock {number}")).await.unwrap();
+        assert!(guard.release().await.is_released());
+    }
+    let owed = client.stats().releases_owed;
+    assert!((32_000..33_000).contains(&owed), "two commands each, and 65 536 of them: {owed}");
+    nodes[0].thaw();
+    sleep(SECOND).await;
+    assert_eq!((total_keys(&nodes), client.stats().releases_owed), (0, 0));
+}
+
+/// A node that tells when its client has let go of it.
+#[derive(Debug)]
+struct Watched {
+    node: MemoryNode,
+    alive: tokio::sync::watch::Receiver<()>,
+}
+
+impl Watched {
+    fn new(node: MemoryNode) -> (Self, tokio::sync::watch::Sender<()>) {
+        let (watch, alive) = tokio::sync::watch::channel(());
+        (Self { node, alive }, watch)
+    }
+}
+
+impl Node for Watched {
+    fn name(&self) -> &str {
+        self.node.name()
+    }
+
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
+        self.node.execute(batch)
+    }
+
+    fn background(&self, _news: News) -> BoxFuture<()> {
+        let alive = self.alive.clone();
+        Box::pin(async move {
+            let _alive = alive;
+            std::future::pending().await
+        })
+    }
+}

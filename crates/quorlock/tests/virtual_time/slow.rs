@@ -1,0 +1,250 @@
+//! Nodes that are slow, silent or frozen.
+
+use std::future::IntoFuture as _;
+use std::time::Duration;
+
+use quorlock::node::{Answers, Batch, BoxFuture, FailureKind, MemoryNode, Node, NodeState};
+use quorlock::{AcquireError, Client, Clock, ExtendError, NodeSaid};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{DRIFT, HELD_FOR, MS, SECOND, TICK, TTL, assert_took, client, nodes, total_keys};
+
+#[tokio::test(start_paused = true)]
+async fn a_frozen_majority_is_waited_for_by_one_node_timeout() {
+    let nodes = nodes::<5>();
+    let client = client(&nodes);
+    for node in &nodes[..3] {
+        node.freeze();
+    }
+    let started = Instant::now();
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert_took(started.elapsed(), 50 * MS);
+    assert!(matches!(error, AcquireError::NoQuorum(_)));
+    for node in &error.nodes()[..3] {
+        assert_eq!(node.failure().unwrap().kind(), FailureKind::Silent);
+    }
+    assert_eq!(error.nodes()[3].said, NodeSaid::Granted);
+    assert_eq!(
+        error.to_string(),
+        "lock \"orders\" not acquired after 1 attempt in 50.0ms: no quorum, 3 of 5 nodes must \
+         grant: node n0 failed: no answer in time, node n1 failed: no answer in time, node n2 \
+         failed: no answer in time, node n3 granted, node n4 granted"
+    );
+    assert_eq!(client.stats().nodes[0].timeouts, 1);
+    sleep(MS).await;
+    assert_eq!(total_keys(&nodes[3..]), 0, "a loser gives back at once");
+    nodes.iter().for_each(MemoryNode::thaw);
+    sleep(MS).await;
+    assert_eq!(total_keys(&nodes), 0, "a grant that comes too late is taken back");
+    assert_eq!(client.stats().releases_owed, 0);
+}
+
+/// As a server is: else every attempt that needs its vote would wait for it, and keep others from theirs.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_stays_frozen_is_suspended_until_it_goes_on() {
+    let nodes = nodes::<3>();
+    let client = client(&nodes);
+    nodes[0].freeze();
+    nodes[1].stop();
+    assert!(client.try_acquire("orders").await.is_err());
+    sleep(150 * MS).await;
+    assert!(matches!(nodes[0].state(), NodeState::Suspended(_)));
+    let started = Instant::now();
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert_eq!(error.nodes()[0].failure().unwrap().kind(), FailureKind::Suspended);
+    nodes[0].thaw();
+    assert_eq!(nodes[0].state(), NodeState::Up);
+    assert_eq!(client.try_acquire("orders").await.unwrap().votes(), 2);
+    drop(client);
+    sleep(SECOND).await;
+    assert_eq!(total_keys(&nodes), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minority_is_not_waited_for_and_its_late_votes_count() {
+    let nodes = nodes::<5>();
+    let client = client(&nodes);
+    nodes[0].freeze();
+    nodes[1].stop();
+    let started = Instant::now();
+    let guard = client.acquire("orders").auto_extend(false).await.unwrap();
+    assert_eq!((started.elapsed(), guard.votes()), (Duration::ZERO, 3));
+    sleep(SECOND).await;
+    let changed = tokio::spawn({
+        let node = nodes[0].clone();
+        async move {
+            sleep(MS).await;
+            node.thaw();
+        }
+    });
+    guard.changed().await;
+    changed.await.unwrap();
+    assert_eq!(guard.votes(), 4);
+    assert_eq!(guard.remaining(), HELD_FOR - SECOND - MS, "each vote counts from its own sending");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vote_is_worth_its_ttl_from_the_time_of_sending() {
+    let far = nodes::<3>().map(|node| Delayed { node, round_trip: SECOND });
+    let client = Client::builder().custom_nodes(far).clock(Clock::Tokio).node_timeout(2 * SECOND);
+    let client = client.build().unwrap();
+    let guard = client.acquire("orders").await.unwrap();
+    assert!(guard.remaining() <= HELD_FOR - SECOND);
+    assert!(guard.remaining() >= HELD_FOR - SECOND - 2 * TICK);
+    let enough = client.try_acquire("more").min_validity(TTL - DRIFT - 2 * SECOND).await.unwrap();
+    drop(enough);
+    let error = client.try_acquire("too much").min_validity(TTL - DRIFT - SECOND / 2).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, AcquireError::TooSlow(_)), "{error}");
+    assert!(
+        error.to_string().contains("granted too late, too little validity was left"),
+        "{error}"
+    );
+    assert!(!error.is_contended() && !error.lacks_rights());
+}
+
+/// One that has never answered says nothing of how far away the others are.
+#[tokio::test(start_paused = true)]
+async fn distant_nodes_are_given_time_although_others_are_down_from_the_start() {
+    let [down, silent, near, far, farther] = nodes();
+    down.stop();
+    silent.freeze();
+    let round_trips = [(near, 10 * MS), (far, 80 * MS), (farther, 100 * MS)];
+    let distant = round_trips.map(|(node, round_trip)| Delayed { node, round_trip });
+    let client = Client::builder()
+        .custom_nodes([down, silent])
+        .custom_nodes(distant)
+        .clock(Clock::Tokio)
+        .build()
+        .unwrap();
+    // The first attempts find out how far away they are.
+    let guard = client.acquire("orders").await.unwrap();
+    assert_eq!(guard.votes(), 3);
+    drop(guard);
+    sleep(SECOND).await;
+    for _ in 0..10 {
+        let started = Instant::now();
+        let guard = client.try_acquire("orders").await.unwrap();
+        assert!(started.elapsed() <= 100 * MS + TICK);
+        assert!(guard.release().await.is_released());
+    }
+}
+
+/// A node that stood still for a minute was not a minute away.
+#[tokio::test(start_paused = true)]
+async fn the_time_a_node_was_frozen_is_no_round_trip() {
+    let nodes = nodes::<3>();
+    let client = client(&nodes);
+    for _ in 0..10 {
+        assert!(client.acquire("orders").await.unwrap().release().await.is_released());
+    }
+    nodes.iter().for_each(MemoryNode::freeze);
+    assert!(client.try_acquire("orders").await.is_err());
+    sleep(60 * SECOND).await;
+    nodes.iter().for_each(MemoryNode::thaw);
+    sleep(SECOND).await;
+    nodes.iter().for_each(MemoryNode::freeze);
+    let started = Instant::now();
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    let elapsed = started.elapsed();
+    assert!(elapsed <= 4 * 30 * MS, "no slower than before: {elapsed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_nodes_freeze_thaw_stop_and_fail_as_servers_do() {
+    let [node] = nodes();
+    let client = client(std::slice::from_ref(&node));
+    let attempt = || client.try_acquire("orders").auto_extend(false);
+    let kind = |error: AcquireError| error.nodes()[0].failure().unwrap().kind();
+    assert_eq!(node.state(), NodeState::Up);
+
+    // A failing node keeps its data, also while it is frozen.
+    let guard = attempt().await.unwrap();
+    node.fail_with(FailureKind::OutOfMemory);
+    node.freeze();
+    assert!(timeout(MS, guard.extend()).await.is_err());
+    node.thaw();
+    assert!(matches!(guard.extend().await, Err(ExtendError::Unconfirmed { .. })));
+    node.start();
+    assert!(guard.extend().await.is_err(), "what was not stopped is not started");
+    node.recover();
+    assert!(guard.extend().await.is_ok());
+    assert!(guard.release().await.is_released());
+
+    // A stopped node has lost them, and neither freezing nor recovering starts it.
+    let guard = attempt().await.unwrap();
+    node.stop();
+    node.freeze();
+    node.thaw();
+    node.fail_with(FailureKind::Busy);
+    node.recover();
+    assert!(matches!(node.state(), NodeState::Down(_)));
+    drop(guard);
+    assert_eq!(kind(attempt().await.unwrap_err()), FailureKind::Unreachable);
+    node.start();
+    assert_eq!((node.state(), node.key_count()), (NodeState::Up, 0));
+
+    // One that is killed while frozen has executed nothing of what it was sent.
+    sleep(TTL + SECOND).await;
+    node.freeze();
+    let call = tokio::spawn(attempt().wait(TTL).into_future());
+    sleep(MS).await;
+    node.stop();
+    assert_eq!(kind(call.await.unwrap().unwrap_err()), FailureKind::Unreachable);
+    node.start();
+    assert_eq!(node.key_count(), 0);
+    // Keys expire while a node is frozen.
+    node.insert("other", "value", Some(SECOND));
+    node.freeze();
+    assert!(node.expire_in("other", 2 * SECOND) && !node.expire_in("absent", SECOND));
+    sleep(3 * SECOND).await;
+    assert_eq!((node.key_count(), node.value_of("other"), node.remove("other")), (0, None, false));
+}
+
+/// Who waits for a node for less time than it takes to answer never gets a lock, and is told so.
+#[tokio::test(start_paused = true)]
+async fn a_node_timeout_below_the_round_trip_is_told_with_both() {
+    let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 20 * MS });
+    let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
+    let client = builder.node_timeout(5 * MS).build().unwrap();
+    let error = client.acquire("orders").wait(SECOND).await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)));
+    let told = "; the node timeout of 5.0ms is shorter than the usual 20.0ms of node n0: choose a longer \
+                one, or none, for it then follows the round trip";
+    assert!(error.to_string().ends_with(told), "{error}");
+}
+
+/// A stall at the first contact says nothing of how far the nodes are.
+#[tokio::test(start_paused = true)]
+async fn the_first_round_trip_is_believed_no_more_than_others() {
+    let slow = nodes::<3>().map(|node| Delayed { node, round_trip: 2 * SECOND });
+    let builder = Client::builder().custom_nodes(slow).clock(Clock::Tokio);
+    let client = builder.node_timeout(5 * SECOND / 2).build().unwrap();
+    drop(client.acquire("orders").await.unwrap());
+    for node in client.stats().nodes {
+        assert!(node.round_trip.unwrap() <= SECOND / 2, "{:?}", node.round_trip);
+    }
+}
+
+/// A node that answers later than it executes.
+#[derive(Debug)]
+pub(crate) struct Delayed {
+    pub(crate) node: MemoryNode,
+    pub(crate) round_trip: Duration,
+}
+
+impl Node for Delayed {
+    fn name(&self) -> &str {
+        self.node.name()
+    }
+
+    fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
+        let (answers, round_trip) = (self.node.execute(batch), self.round_trip);
+        Box::pin(async move {
+            sleep(round_trip).await;
+            answers.await
+        })
+    }
+}
