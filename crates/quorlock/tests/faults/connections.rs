@@ -1,0 +1,210 @@
+//! Connections that are being made, that break, and that fall silent.
+
+use std::time::Duration;
+
+use quorlock::node::{FailureKind, NodeState};
+use quorlock::{AcquireError, NodeSaid};
+use quorlock_servers::proxy::{Blow, Proxy};
+use quorlock_servers::{Server, ServerOptions};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::{
+    PATIENCE, all_up, builder, calls, client, eventually, five, key_count, no_key_is_left, run,
+    start, state,
+};
+use crate::frozen::{CONNECT_TIMEOUT, SOON};
+use crate::{kind, measured};
+
+/// A connection that is being made counts against the wait of a call, and no call waits longer.
+#[tokio::test]
+async fn a_majority_that_cannot_be_connected_to_is_waited_for_as_long_as_said() {
+    let Some(nodes) = five("a_majority_that_cannot_be_connected_to_is_waited_for_as_long_as_said")
+    else {
+        return;
+    };
+    for node in &nodes[..3] {
+        node.pause().unwrap();
+    }
+    let client = builder(&nodes).connect_timeout(Duration::from_secs(20)).build().unwrap();
+    let (started, wait) = (Instant::now(), Duration::from_millis(500));
+    let error = client.acquire("orders").wait(wait).await.unwrap_err();
+    let elapsed = started.elapsed();
+    assert!(elapsed >= wait && elapsed < Duration::from_secs(20), "{elapsed:?}");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert!(error.nodes()[..3].iter().all(|node| node.said == NodeSaid::Nothing), "{error}");
+
+    let short = builder(&nodes).connect_timeout(Duration::from_millis(200)).build().unwrap();
+    let error = short.try_acquire("orders").await.unwrap_err();
+    assert_eq!(kind(&error, 0), FailureKind::ConnectTimeout, "{error}");
+    assert!(error.to_string().contains("no connection in time: nothing within 200ms"), "{error}");
+    no_key_is_left(&nodes[3..]).await;
+    for node in &nodes[..3] {
+        node.resume().unwrap();
+    }
+    all_up(&client).await;
+    no_key_is_left(&nodes).await;
+}
+
+/// The time that a connection may take is given to a node only while one is being made.
+#[tokio::test]
+async fn a_node_that_was_down_at_first_gets_no_more_time_than_others_later() {
+    let Some(nodes) = start(
+        "a_node_that_was_down_at_first_gets_no_more_time_than_others_later",
+        3,
+        ServerOptions::default(),
+    ) else {
+        return;
+    };
+    // It takes a connection, and dies before it has said a word on it.
+    nodes[0].pause().unwrap();
+    let client = measured(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    assert_eq!((guard.votes(), state(&client, 0)), (2, NodeState::Connecting));
+    nodes[0].kill().unwrap();
+    let is_down = || matches!(state(&client, 0), NodeState::Down(_));
+    eventually("the node is known to be down", is_down).await;
+    drop(guard);
+
+    nodes[0].restart().unwrap();
+    all_up(&client).await;
+    no_key_is_left(&nodes).await;
+    nodes[0].pause().unwrap();
+    nodes[1].pause().unwrap();
+    let started = Instant::now();
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert!(started.elapsed() < CONNECT_TIMEOUT, "{:?}: {error}", started.elapsed());
+    assert_eq!(kind(&error, 0), FailureKind::Silent);
+}
+
+/// While a connection is being made commands wait; once it is there they go out in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_never_overtakes_its_acquire_on_a_new_connection() {
+    let Some(nodes) = five("a_release_never_overtakes_its_acquire_on_a_new_connection") else {
+        return;
+    };
+    for round in 0..10 {
+        for node in &nodes {
+            node.pause().unwrap();
+        }
+        let client = client(&nodes);
+        for place in 0..8 {
+            // Given up before the connection is there: an acquire waits, and a release behind it.
+            let call = client.acquire(format!("lock {round} {place}"));
+            assert!(timeout(Duration::from_millis(5), call).await.is_err());
+        }
+        for node in &nodes {
+            node.resume().unwrap();
+        }
+        all_up(&client).await;
+        eventually("every release is answered", || client.stats().releases_owed == 0).await;
+        for node in &nodes {
+            assert_eq!(key_count(node), 0, "round {round}: a key outlives its release");
+        }
+    }
+}
+
+/// Connections are killed while releases are on their way: they reach the node all the same.
+#[tokio::test]
+async fn releases_reach_a_node_whose_connection_was_killed() {
+    let Some(nodes) = five("releases_reach_a_node_whose_connection_was_killed") else { return };
+    let client = builder(&nodes).ttl(Duration::from_secs(30)).build().unwrap();
+    for round in 0..50 {
+        let guard = client.acquire("orders").await.unwrap();
+        let node = &nodes[round % 5];
+        if round % 2 == 0 {
+            run(node, &["CLIENT", "KILL", "TYPE", "normal"]);
+            drop(guard);
+        } else {
+            drop(guard);
+            tokio::task::yield_now().await;
+            run(node, &["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+    }
+    no_key_is_left(&nodes).await;
+    all_up(&client).await;
+    eventually("nothing is owed", || client.stats().releases_owed == 0).await;
+}
+
+/// V12: whoever takes every connection and breaks it is not asked as fast as we can.
+#[tokio::test]
+async fn connections_that_break_again_and_again_are_made_less_and_less_often() {
+    const TEST: &str = "connections_that_break_again_and_again_are_made_less_and_less_often";
+    let Some(nodes) = start(TEST, 1, ServerOptions::default()) else { return };
+    let client = client(&nodes);
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(1500) {
+        run(&nodes[0], &["CLIENT", "KILL", "TYPE", "normal"]);
+        sleep(Duration::from_millis(1)).await;
+    }
+    // After at least 25, 50, 100, 200 and 400 milliseconds.
+    let made = calls(&nodes[0], "hello");
+    assert!(made <= 8, "{made} connections");
+    all_up(&client).await;
+    assert!(client.acquire("orders").await.unwrap().is_valid());
+}
+
+/// The release is taken from us and never arrives; the connection breaks. It is owed, and sent
+/// again.
+#[tokio::test]
+async fn a_release_that_was_lost_with_its_connection_is_sent_again() {
+    let Some(nodes) = five("a_release_that_was_lost_with_its_connection_is_sent_again") else {
+        return;
+    };
+    let proxy = Proxy::start(&nodes[0]).await.unwrap();
+    let urls = [proxy.url()].into_iter().chain(nodes[1..].iter().map(Server::url));
+    let client = crate::common::unguarded()
+        .nodes(urls)
+        .ttl(Duration::from_secs(30))
+        .node_timeout(Duration::from_secs(5))
+        .build()
+        .unwrap();
+    for _ in 0..5 {
+        all_up(&client).await;
+        let guard = client.acquire("orders").await.unwrap();
+        eventually("all nodes have given their votes", || guard.votes() == 5).await;
+        proxy.strike(Blow::Swallow);
+        let before = client.stats().nodes[0].commands;
+        drop(guard);
+        eventually("the release is sent", || client.stats().nodes[0].commands > before).await;
+        no_key_is_left(&nodes[1..]).await;
+        sleep(Duration::from_millis(20)).await;
+        assert_eq!(key_count(&nodes[0]), 1, "it never arrived");
+        assert_eq!(client.stats().releases_owed, 1);
+        proxy.strike(Blow::Close);
+        no_key_is_left(&nodes[..1]).await;
+        eventually("nothing is owed", || client.stats().releases_owed == 0).await;
+    }
+}
+
+/// As by a firewall that has forgotten a connection: nothing comes back, and nothing breaks.
+#[tokio::test]
+async fn a_silent_connection_is_replaced_and_what_it_took_is_taken_back() {
+    let Some(nodes) = five("a_silent_connection_is_replaced_and_what_it_took_is_taken_back") else {
+        return;
+    };
+    let proxy = Proxy::start(&nodes[0]).await.unwrap();
+    let urls = [proxy.url()].into_iter().chain(nodes[1..].iter().map(Server::url));
+    let client = crate::common::unguarded()
+        .nodes(urls)
+        .ttl(Duration::from_secs(30))
+        .node_timeout(Duration::from_millis(100))
+        .build()
+        .unwrap();
+    all_up(&client).await;
+    let guard = client.acquire("orders").wait(PATIENCE).await.unwrap();
+    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    let connections = || calls(&nodes[0], "hello");
+    let before = connections();
+    proxy.strike(Blow::Swallow);
+    let started = Instant::now();
+    drop(guard);
+    let suspended = || matches!(state(&client, 0), NodeState::Suspended(_));
+    eventually("the node is suspended", suspended).await;
+    eventually("the node is up again", || state(&client, 0) == NodeState::Up).await;
+    let elapsed = started.elapsed();
+    assert!(elapsed >= Duration::from_secs(2) && elapsed < SOON, "two seconds are its time");
+    assert_eq!(connections(), before + 1, "on a new connection");
+    no_key_is_left(&nodes).await;
+    let guard = client.acquire("orders").wait(PATIENCE).await.unwrap();
+    eventually("its vote counts again", || guard.votes() == 5).await;
+}

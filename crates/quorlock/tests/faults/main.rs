@@ -1,0 +1,266 @@
+//! The lock while servers die, stand still, come back, refuse, and connections break.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod connections;
+mod frozen;
+
+use std::time::Duration;
+
+use common::{
+    PATIENCE, all_up, builder, calls, client, eventually, five, get, no_key_is_left, run, state,
+};
+use quorlock::node::{FailureKind, NodeState};
+use quorlock::{AcquireError, Client, Outcome};
+use quorlock_servers::{Listen, Nodes, Server, ServerOptions, find_or_skip};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::frozen::CONNECT_TIMEOUT;
+
+/// The node timeout of tests that measure against it: above all that a busy machine does in
+/// between.
+const NODE_TIMEOUT: Duration = Duration::from_secs(1);
+
+fn measured(nodes: &[Server]) -> Client {
+    builder(nodes).node_timeout(NODE_TIMEOUT).connect_timeout(CONNECT_TIMEOUT).build().unwrap()
+}
+
+fn kind(error: &AcquireError, place: usize) -> FailureKind {
+    error.nodes()[place]
+        .failure()
+        .unwrap_or_else(|| panic!("no failure of {place}: {error}"))
+        .kind()
+}
+
+#[tokio::test]
+async fn two_of_five_killed_cost_nothing() {
+    let Some(nodes) = start_on_tcp_and_sockets("two_of_five_killed_cost_nothing") else { return };
+    for nodes in &nodes {
+        let client = measured(nodes);
+        drop(client.acquire("orders").await.unwrap());
+        nodes[0].kill().unwrap();
+        nodes[1].kill().unwrap();
+        for _ in 0..5 {
+            let started = Instant::now();
+            let guard = client.acquire("orders").await.unwrap();
+            assert!(started.elapsed() < NODE_TIMEOUT, "the dead are not waited for");
+            assert_eq!(guard.votes(), 3);
+            guard.extend().await.unwrap();
+            let started = Instant::now();
+            assert_eq!(guard.release().await.outcome, Outcome::Released);
+            assert!(started.elapsed() < NODE_TIMEOUT, "the dead are not waited for");
+        }
+        let is_down = || matches!(state(&client, 0), NodeState::Down(_));
+        eventually("the node is known to be down", is_down).await;
+        no_key_is_left(&nodes[2..]).await;
+    }
+}
+
+#[tokio::test]
+async fn three_of_five_killed_are_named_with_their_reasons() {
+    let Some(nodes) = five("three_of_five_killed_are_named_with_their_reasons") else { return };
+    let client = measured(&nodes);
+    drop(client.acquire("orders").await.unwrap());
+    for node in &nodes[..3] {
+        node.kill().unwrap();
+    }
+    let (started, wait) = (Instant::now(), Duration::from_secs(1));
+    let error = client.acquire("orders").wait(wait).await.unwrap_err();
+    let elapsed = started.elapsed();
+    assert!(elapsed >= wait && elapsed < wait + PATIENCE, "{elapsed:?}");
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert!(!error.is_contended() && !error.lacks_rights() && error.holder().is_none());
+    let text = error.to_string();
+    assert!(text.contains("no quorum, 3 of 5 nodes must grant: "), "{text}");
+    for (place, node) in nodes.iter().enumerate().take(3) {
+        assert_eq!(kind(&error, place), FailureKind::Unreachable);
+        let story = format!("node {} failed: unreachable: ", node.address());
+        assert!(text.contains(&story), "{text}");
+    }
+    assert!(error.nodes()[3..].iter().all(|node| node.failure().is_none()), "{text}");
+    no_key_is_left(&nodes[3..]).await;
+
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "at once, and the same: {error}");
+}
+
+#[tokio::test]
+async fn a_node_that_comes_back_is_used_again() {
+    let Some(nodes) = start_on_tcp_and_sockets("a_node_that_comes_back_is_used_again") else {
+        return;
+    };
+    for nodes in &nodes {
+        let client = client(nodes);
+        drop(client.acquire("orders").await.unwrap());
+        for node in &nodes[..3] {
+            node.kill().unwrap();
+        }
+        assert!(client.try_acquire("orders").await.is_err());
+        let waiting = tokio::spawn(client.acquire("orders").into_future());
+        sleep(Duration::from_millis(300)).await;
+        for node in &nodes[..3] {
+            node.restart().unwrap();
+        }
+        drop(waiting.await.unwrap().unwrap());
+        all_up(&client).await;
+        let guard = client.acquire("orders").await.unwrap();
+        eventually("all nodes have given their votes", || guard.votes() == 5).await;
+        drop(guard);
+        no_key_is_left(nodes).await;
+    }
+}
+
+/// V10: what a minority says that is neither yes nor no never fails an operation; a majority of it
+/// is told with its reasons.
+#[tokio::test]
+async fn nodes_that_refuse_to_write_are_told_apart() {
+    let Some(nodes) = five("nodes_that_refuse_to_write_are_told_apart") else { return };
+    let client = client(&nodes);
+    drop(client.acquire("orders").await.unwrap());
+    no_key_is_left(&nodes).await;
+
+    // A replica of nobody in particular.
+    run(&nodes[0], &["REPLICAOF", "127.0.0.1", "1"]);
+    run(&nodes[1], &["CONFIG", "SET", "maxmemory", "1"]);
+    let guard = client.acquire("orders").await.unwrap();
+    guard.extend().await.unwrap();
+    assert!(guard.release().await.is_released());
+    no_key_is_left(&nodes).await;
+
+    run(&nodes[2], &["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let error = client.try_acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    assert_eq!(kind(&error, 0), FailureKind::ReadOnly);
+    assert_eq!(kind(&error, 1), FailureKind::OutOfMemory);
+    assert_eq!(kind(&error, 2), FailureKind::Rejected);
+    let text = error.to_string();
+    for part in [
+        "failed: is a read-only replica: READONLY ",
+        "failed: is out of memory: OOM ",
+        "failed: answered with an error: NOREPLICAS ",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(!error.lacks_rights() && !error.is_contended());
+    no_key_is_left(&nodes).await;
+
+    run(&nodes[0], &["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    let seen = client.inspect("orders").await.unwrap();
+    assert_eq!(seen.nodes[0].failure().unwrap().kind(), FailureKind::MasterDown);
+
+    run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
+    let guard = client.acquire("orders").await.unwrap();
+    assert!(guard.votes() >= 3, "a promoted node votes again");
+}
+
+/// A lock that was acquired before its node ran full can still be extended and given back.
+#[tokio::test]
+async fn a_full_node_still_extends_and_releases() {
+    let Some(nodes) = five("a_full_node_still_extends_and_releases") else { return };
+    let client = client(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    for node in &nodes {
+        run(node, &["CONFIG", "SET", "maxmemory", "1"]);
+        run(node, &["SCRIPT", "FLUSH"]);
+    }
+    guard.extend().await.unwrap();
+    assert!(guard.release().await.is_released());
+    no_key_is_left(&nodes).await;
+}
+
+#[tokio::test]
+async fn a_server_that_has_forgotten_the_scripts_is_told_them_again() {
+    let Some(nodes) = five("a_server_that_has_forgotten_the_scripts_is_told_them_again") else {
+        return;
+    };
+    let client = client(&nodes);
+    for _ in 0..3 {
+        let guard = client.acquire("orders").await.unwrap();
+        eventually("all nodes have given their votes", || guard.votes() == 5).await;
+        for node in &nodes {
+            run(node, &["SCRIPT", "FLUSH"]);
+        }
+        guard.extend().await.unwrap();
+        for node in &nodes {
+            run(node, &["SCRIPT", "FLUSH"]);
+        }
+        let released = guard.release().await;
+        assert_eq!(released.outcome, Outcome::Released, "{released:?}");
+        no_key_is_left(&nodes).await;
+    }
+    // Where a command of the server's own gives back, only the extensions are scripts.
+    let scripts = if nodes[0].binary().has_delifeq() { 3 } else { 6 };
+    assert!(calls(&nodes[0], "eval") >= scripts, "the text was sent when the digest was unknown");
+}
+
+/// Many locks at a time on few connections, some of them given up half way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_locks_at_a_time() {
+    let Some(nodes) = five("a_thousand_locks_at_a_time") else { return };
+    let client = client(&nodes);
+    let mut callers = tokio::task::JoinSet::new();
+    for place in 0..1000 {
+        let call = client.acquire(format!("lock {place}"));
+        callers.spawn(async move {
+            if place % 4 == 0 {
+                // Given up at once, or after it was granted.
+                let _ = timeout(Duration::from_millis(place % 7), call).await;
+                return None;
+            }
+            Some(call.await.unwrap())
+        });
+    }
+    let mut guards = Vec::new();
+    while let Some(guard) = callers.join_next().await {
+        guards.extend(guard.unwrap());
+    }
+    assert_eq!(guards.len(), 750);
+    assert!(guards.iter().all(quorlock::Guard::is_valid));
+    let mut tokens: Vec<_> = guards.iter().map(quorlock::Guard::token).collect();
+    tokens.sort();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 750, "no token is used twice");
+    drop(guards);
+    no_key_is_left(&nodes).await;
+    assert_eq!(calls(&nodes[0], "hello"), 1, "one connection per node");
+}
+
+#[tokio::test]
+async fn the_figures_tell_what_happens() {
+    let Some(nodes) = five("the_figures_tell_what_happens") else { return };
+    let client = client(&nodes);
+    let guard = client.acquire("orders").await.unwrap();
+    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    eventually("the figures are up to date", || client.stats().locks_held == 1).await;
+    let stats = client.stats();
+    assert_eq!((stats.locks_held, stats.calls_waiting, stats.releases_owed), (1, 0, 0));
+    assert_eq!(stats.nodes.len(), 5);
+    for (node, server) in stats.nodes.iter().zip(&nodes) {
+        assert_eq!(*node.name, server.address());
+        assert_eq!((node.state.clone(), node.timeouts, node.commands), (NodeState::Up, 0, 1));
+        let round_trip = node.round_trip.unwrap();
+        assert!(!round_trip.is_zero() && round_trip < PATIENCE);
+    }
+    let other = client.clone();
+    let waiting = tokio::spawn(async move { other.acquire("orders").await });
+    eventually("one call waits", || client.stats().calls_waiting == 1).await;
+    waiting.abort();
+    eventually("no call waits", || client.stats().calls_waiting == 0).await;
+    drop(guard);
+    eventually("nothing is held", || client.stats().locks_held == 0).await;
+    eventually("nothing is owed", || client.stats().releases_owed == 0).await;
+    let node = &nodes[0];
+    assert_eq!(get(node, "orders"), None);
+}
+
+/// Five servers on unix sockets, and five on TCP ports.
+fn start_on_tcp_and_sockets(test: &str) -> Option<[Nodes; 2]> {
+    let binary = find_or_skip(test)?;
+    Some([Listen::UnixSocket, Listen::Tcp].map(|listen| {
+        let options = ServerOptions { listen, ..ServerOptions::default() };
+        Nodes::start(&binary, 5, options).unwrap()
+    }))
+}
