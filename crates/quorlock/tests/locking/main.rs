@@ -1,0 +1,180 @@
+//! The lock on real servers: taking, keeping, losing and giving back.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod foreign;
+mod holding;
+
+use std::time::Duration;
+
+use common::{builder, client, eventually, five, get, key_count, no_key_is_left, pttl, run};
+use quorlock::{AcquireError, Client, HolderKind, NodeReleased, NodeSaid, Outcome};
+use quorlock_servers::Server;
+use tokio::time::Instant;
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// ttl × 0.01 + 2 ms.
+const DRIFT: Duration = Duration::from_millis(102);
+
+#[tokio::test]
+async fn a_lock_is_acquired_extended_and_released_on_all_nodes() {
+    let Some(nodes) = five("a_lock_is_acquired_extended_and_released_on_all_nodes") else { return };
+    let client = client(&nodes);
+    let started = Instant::now();
+    let guard = client.acquire("orders").owner("build-7").await.unwrap();
+    assert!(guard.is_valid());
+    let (remaining, elapsed) = (guard.remaining(), started.elapsed());
+    assert!(remaining <= TTL - DRIFT, "the drift is allowed for: {remaining:?}");
+    assert!(remaining + elapsed >= TTL - DRIFT - TTL / 50, "{remaining:?} after {elapsed:?}");
+    eventually("votes that come late are counted too", || guard.votes() == 5).await;
+    let value = format!("{} build-7", guard.token());
+    for node in &nodes {
+        assert_eq!(get(node, "orders").as_deref(), Some(value.as_str()));
+        assert!((1..=10_000).contains(&pttl(node, "orders")));
+    }
+
+    for node in &nodes {
+        run(node, &["PEXPIRE", "orders", "5000"]);
+    }
+    let extended = guard.extend().await.unwrap();
+    assert!(extended > TTL / 2 && extended <= TTL - DRIFT, "{extended:?}");
+    for node in &nodes {
+        eventually("every node has extended", || pttl(node, "orders") > 5000).await;
+        assert_eq!(get(node, "orders").as_deref(), Some(value.as_str()));
+    }
+
+    let released = guard.release().await;
+    assert_eq!(released.outcome, Outcome::Released);
+    assert!(released.is_released());
+    let deleted = released.nodes().filter(|(_, said)| **said == NodeReleased::Deleted);
+    assert!(deleted.count() >= 3);
+    let names: Vec<&str> = released.nodes().map(|(name, _)| name).collect();
+    let addresses: Vec<String> = nodes.iter().map(Server::address).collect();
+    assert_eq!(names, addresses);
+    no_key_is_left(&nodes).await;
+}
+
+#[tokio::test]
+async fn of_two_clients_one_waits_and_is_told_for_whom() {
+    let Some(nodes) = five("of_two_clients_one_waits_and_is_told_for_whom") else { return };
+    let holder = builder(&nodes).owner("api-7:41 nightly").build().unwrap();
+    let other = client(&nodes);
+    let guard = holder.acquire("orders").await.unwrap();
+    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+
+    let error = other.try_acquire("orders").await.unwrap_err();
+    assert!(matches!(error, AcquireError::Contended(_)), "{error:?}");
+    assert!(error.is_contended() && !error.lacks_rights());
+    let held_by = error.holder().unwrap();
+    assert_eq!(held_by.kind, HolderKind::Owner("api-7:41 nightly".to_owned()));
+    assert!(held_by.remaining.is_some_and(|left| left <= TTL));
+    assert!(error.retry_after().is_some_and(|time| time <= TTL));
+    assert_eq!(error.nodes().len(), 5);
+    let refused = error.nodes().iter().filter(|node| matches!(node.said, NodeSaid::Refused(_)));
+    assert!(refused.count() >= 3, "{error:?}");
+    let text = error.to_string();
+    assert!(text.starts_with("lock \"orders\" not acquired after 1 attempt in "), "{text}");
+    let story = |node: &Server| format!("node {} refused (held by api-7:41", node.address());
+    assert!(nodes.iter().filter(|node| text.contains(&story(node))).count() >= 3, "{text}");
+    assert!(!text.contains(&guard.token().to_string()), "a token is nobody else's business");
+
+    let waiting = tokio::spawn(other.acquire("orders").into_future());
+    eventually("the other one tries", || other.stats().calls_waiting == 1).await;
+    let before = guard.token();
+    assert!(guard.release().await.is_released());
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.is_valid());
+    assert_ne!(guard.token(), before);
+    drop(guard);
+    no_key_is_left(&nodes).await;
+}
+
+#[tokio::test]
+async fn who_waits_is_told_after_each_attempt_why() {
+    let Some(nodes) = five("who_waits_is_told_after_each_attempt_why") else { return };
+    let (holder, other) = (builder(&nodes).owner("api-7").build().unwrap(), client(&nodes));
+    let guard = holder.acquire("orders").await.unwrap();
+    let (told, mut seen) = tokio::sync::watch::channel(None);
+    let waiting = tokio::spawn(other.acquire("orders").progress(told).into_future());
+    let told = seen.wait_for(Option::is_some).await.unwrap().clone().unwrap();
+    assert!(told.contended && told.attempts >= 1, "{told:?}");
+    assert_eq!(told.holder().unwrap().kind, HolderKind::Owner("api-7".to_owned()));
+    assert_eq!(told.nodes.len(), 5);
+    drop(guard);
+    assert!(waiting.await.unwrap().unwrap().is_valid());
+}
+
+/// Mutual exclusion by the plainest witness there is: a counter that is read, and written a moment
+/// later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_counter_that_is_read_and_written_loses_nothing() {
+    const TEST: &str = "a_counter_that_is_read_and_written_loses_nothing";
+    let Some(nodes) = five(TEST) else { return };
+    let counter = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let clients: Vec<Client> = (0..4).map(|_| client(&nodes)).collect();
+    let mut workers = tokio::task::JoinSet::new();
+    for client in clients.iter().flat_map(|client| [client; 3]) {
+        let (client, counter) = (client.clone(), counter.clone());
+        workers.spawn(async move {
+            for _ in 0..5 {
+                let guard = client.acquire("counter").await.unwrap();
+                let read = counter.load(std::sync::atomic::Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                assert!(guard.is_valid());
+                counter.store(read + 1, std::sync::atomic::Ordering::Relaxed);
+                assert!(guard.release().await.is_released());
+            }
+        });
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker.unwrap();
+    }
+    assert_eq!(counter.load(std::sync::atomic::Ordering::Relaxed), 4 * 3 * 5);
+    no_key_is_left(&nodes).await;
+}
+
+#[tokio::test]
+async fn one_node_four_nodes_and_a_raised_quorum() {
+    let Some(nodes) = five("one_node_four_nodes_and_a_raised_quorum") else { return };
+    let single = client(&nodes[..1]);
+    let guard = single.acquire("single").await.unwrap();
+    assert_eq!(guard.votes(), 1);
+    assert!(guard.release().await.is_released());
+
+    let four = client(&nodes[..4]);
+    let guard = four.acquire("four").await.unwrap();
+    assert!(guard.votes() >= 3, "of four nodes, two are no majority");
+    for node in &nodes[..2] {
+        run(node, &["SET", "half", "foreign", "PX", "60000"]);
+    }
+    let error = four.try_acquire("half").await.unwrap_err();
+    assert!(error.is_contended(), "a tie is a no: {error}");
+    drop(guard);
+
+    let raised = builder(&nodes).quorum(4).build().unwrap();
+    let guard = raised.acquire("raised").await.unwrap();
+    assert!(guard.votes() >= 4);
+    drop(guard);
+    eventually("only the foreign keys are left", || nodes.iter().map(key_count).sum::<i64>() == 2)
+        .await;
+    nodes[3].kill().unwrap();
+    nodes[4].kill().unwrap();
+    let error = raised.try_acquire("raised").await.unwrap_err();
+    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+}
+
+#[tokio::test]
+async fn the_prefix_stands_before_the_key() {
+    let Some(nodes) = five("the_prefix_stands_before_the_key") else { return };
+    let client = builder(&nodes).key_prefix("locks:").build().unwrap();
+    let guard = client.acquire("orders").await.unwrap();
+    assert_eq!(guard.resource(), "orders");
+    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    for node in &nodes {
+        assert_eq!(get(node, "locks:orders"), Some(guard.token().to_string()));
+        assert_eq!(key_count(node), 1);
+    }
+}
