@@ -64,6 +64,7 @@ pub enum Mutant {
     LastingWaivesAdoption,
     SilentKept,
     MarkerUnasked,
+    MarkerChangeUnseen,
     AgainMisplaced,
     DeadlineOutOfRow,
 }
@@ -121,6 +122,7 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("lasting waives the adoption", Mutant::LastingWaivesAdoption, "quarantine"),
     ("a silent connection is never replaced", Mutant::SilentKept, "deadlock free"),
     ("votes without a look at the marker", Mutant::MarkerUnasked, "deadlock free"),
+    ("a marker that changed is taken for the last one", Mutant::MarkerChangeUnseen, "quarantine"),
     ("what was asked again told to others", Mutant::AgainMisplaced, "votes"),
     ("a deadline behind a later one", Mutant::DeadlineOutOfRow, "owed"),
 ];

@@ -1,6 +1,5 @@
 //! What goes with a batch of answers to show that they may count.
 
-use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 
@@ -63,8 +62,8 @@ pub enum MarkerSeen {
     NotAsked,
     /// There is no marker.
     Missing,
-    /// This is what it says.
-    Text(String),
+    /// This is what it says. Looks at one connection that see the same share it.
+    Text(Arc<str>),
     /// No answer.
     Failed(Failure),
 }

@@ -5,10 +5,12 @@
 //! that repeats nothing (S8). A server that deletes natively does not say what it found instead of our key; where
 //! that matters it is asked by the script, which finds nothing of ours to delete.
 
+use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
-use crate::proof::Proof;
+use crate::proof::{MarkerSeen, Proof};
 
 /// In which form commands are sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -49,6 +51,8 @@ pub struct Exchange {
     /// Which of the connection's parcels it was last, and the last one with nothing else sent since the first.
     parcel: u64,
     unbroken: u64,
+    /// What the session's marker was when it was sent.
+    marker: Option<Arc<str>>,
 }
 
 /// One connection, as far as exchanges go.
@@ -58,6 +62,8 @@ pub struct Session {
     /// How many parcels have been sent.
     parcels: u64,
     untold: Untold,
+    /// What the node's marker said when it was last read on this connection.
+    marker: Option<Arc<str>>,
 }
 
 impl Exchange {
@@ -134,6 +140,16 @@ impl Exchange {
         }
     }
 
+    /// What the marker says that was read behind the commands. Nearly always it is what it said before on this
+    /// connection: then that text is shared. All of it is compared, each time (S9).
+    pub fn marker(&self, said: &[u8]) -> MarkerSeen {
+        MarkerSeen::Text(match &self.marker {
+            Some(last) if last.as_bytes() == said || mutant!(MarkerChangeUnseen) => last.clone(),
+            // Ours is plain text; what is not is another's, and need only be shown.
+            _ => String::from_utf8_lossy(said).into(),
+        })
+    }
+
     /// All that were being asked have failed, whatever was heard of them.
     pub fn fail(&mut self, failure: &Failure) {
         if self.is_again {
@@ -157,6 +173,14 @@ impl Exchange {
 
     fn count(&self) -> usize {
         if self.is_again { self.places.len() } else { self.commands.len() }
+    }
+
+    /// Whether one like this is to be sent now.
+    fn has(&self, is_it: impl Fn(&Command) -> bool) -> bool {
+        match self.is_again {
+            true => self.places.iter().any(|place| is_it(&self.commands[*place])),
+            false => self.commands.iter().any(is_it),
+        }
     }
 
     fn asked(&self, nth: usize) -> Option<&Command> {
@@ -201,11 +225,14 @@ impl Session {
     pub fn send(&mut self, exchange: &mut Exchange) {
         let mut looks = Looks::default();
         if self.is_guarded {
-            looks.info = self.is_new() || exchange.to_send().any(|it| *it == Command::Greet);
-            let is_about_votes = exchange.to_send().any(Command::is_about_votes);
+            looks.info = self.is_new() || exchange.has(|it| matches!(it, Command::Greet));
+            let is_about_votes = exchange.has(Command::is_about_votes);
             looks.marker = looks.info || is_about_votes && !mutant!(MarkerUnasked);
         }
         exchange.looks = looks;
+        if looks.marker {
+            exchange.marker.clone_from(&self.marker);
+        }
         if !exchange.is_again {
             let is_told = self.untold.is_told_with(&exchange.commands);
             exchange.form = if is_told { Form::Text } else { Form::Usual };
@@ -217,6 +244,11 @@ impl Session {
     /// All that were asked have been answered, or have failed. Returns whether some must be asked again: then the
     /// exchange is to be sent once more. It ends: each form is more explicit than the one before.
     pub fn conclude(&mut self, exchange: &mut Exchange, proof: Proof) -> bool {
+        if let Proof::Seen { marker: MarkerSeen::Text(text), .. } = &proof
+            && self.marker.as_ref().is_none_or(|last| !Arc::ptr_eq(last, text) && last != text)
+        {
+            self.marker = Some(text.clone());
+        }
         if exchange.is_again {
             // A later look that came to nothing says nothing of what was answered before it.
             exchange.proof = core::mem::take(&mut exchange.proof).and_later(proof);
@@ -343,6 +375,28 @@ mod tests {
         assert!(!is_asked_again(&[acquire(1), release(1)], false));
         assert!(!is_asked_again(&[acquire(1), extend.clone()], false), "that was carried out");
         assert!(is_asked_again(&[extend, release(1)], true), "it sets nothing");
+    }
+
+    #[test]
+    fn a_marker_is_shared_if_all_of_it_is_the_same_on_the_same_connection() {
+        let look = |session: &mut Session, said: &[u8]| {
+            let mut exchange = sent(session, [acquire(1)], [Ok(Answer::Granted)]);
+            let marker = exchange.marker(said);
+            let proof = Proof::Seen { epoch: 1, flushes: 0, info: None, marker: marker.clone() };
+            session.conclude(&mut exchange, proof);
+            let MarkerSeen::Text(text) = marker else { panic!("that is what it says") };
+            text
+        };
+        let session = &mut Session::new(true);
+        let first = look(session, b"one");
+        assert_eq!(&*first, "one");
+        assert!(Arc::ptr_eq(&first, &look(session, b"one")));
+        for other in ["two", "on", "ones", "", "one"] {
+            let text = look(session, other.as_bytes());
+            assert!(&*text == other && !Arc::ptr_eq(&first, &text));
+        }
+        assert_eq!(&*look(session, b"\xff"), "\u{fffd}", "it is only shown");
+        assert!(!Arc::ptr_eq(&look(session, b"one"), &look(&mut Session::new(true), b"one")));
     }
 
     #[test]

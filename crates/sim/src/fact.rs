@@ -55,6 +55,8 @@ pub(crate) enum Fact<'a> {
     },
     /// An answer reaches the client. The engine is told when it gets to it.
     Arrived { client: ClientId, node: NodeIndex, ticket: Ticket },
+    /// A client takes what a node's marker says for something else.
+    Misread { client: ClientId, node: NodeIndex },
     /// The engine is told what comes with answers.
     Proved { client: ClientId, node: NodeIndex, sent: Reading, proof: &'a Proof },
     /// The engine is told an answer.
@@ -196,6 +198,9 @@ impl fmt::Display for Fact<'_> {
             }
             Self::Arrived { client, node, ticket } => {
                 write!(f, "client {client} ← node {node}: an answer is there ({})", T(ticket))
+            }
+            Self::Misread { client, node } => {
+                write!(f, "client {client} ← node {node}: the marker is misread")
             }
             Self::Told { client, node, ticket, answer, .. } => {
                 write!(f, "client {client} ← node {node}: {} ({})", Heard(answer), T(ticket))

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use quorlock_core::{Failure, FailureKind, MarkerSeen, Proof, RestartGuard, Rules, Ticket};
 
@@ -43,7 +44,7 @@ pub(crate) struct Proofs {
 struct Line {
     epoch: (u64, u64),
     /// What the marker must say: what it said when the node had just said what it is, if that fits.
-    expected: Option<String>,
+    expected: Option<Arc<str>>,
     /// The marker was there behind the last batch.
     marked: bool,
 }

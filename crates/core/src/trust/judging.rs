@@ -84,7 +84,7 @@ impl Watch {
             |old: &Marker| *old.run_id == *info.run_id && old.promoted_at == promoted_at;
         if let Some((text, _)) = old.as_ref().filter(|(_, old)| is_of_this_run(old)) {
             let trust = self.node_mut(node);
-            trust.marker = Some(text.as_str().into());
+            trust.marker = Some(Arc::clone(text));
             trust.standing = Standing::Trusted;
             trust.adopted = None;
             trust.due = Some(now.after(LOOK_EVERY));
@@ -94,7 +94,7 @@ impl Watch {
         let plan = Plan {
             run_id: info.run_id.clone(),
             promoted_at,
-            replaces: old.as_ref().map(|(text, _)| text.as_str().into()),
+            replaces: old.as_ref().map(|(text, _)| Arc::clone(text)),
             floor: old.as_ref().map_or(0, |(_, old)| old.floor),
             lasts: self.is_lasting(node, &info),
             // It said so before its answer came, and after it was asked: the safe side is the former.

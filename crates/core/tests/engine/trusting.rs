@@ -311,7 +311,7 @@ impl Scene {
         let marker = match &server.marker {
             _ if !votes && !greets => MarkerSeen::NotAsked,
             None => MarkerSeen::Missing,
-            Some(text) => MarkerSeen::Text(text.clone()),
+            Some(text) => MarkerSeen::Text(text.as_str().into()),
         };
         let proof = Proof::Seen { epoch: server.epoch, flushes: server.flushes, info, marker };
         Event::Answered { node: NodeId::new(node), sent, proof, answers }
@@ -738,7 +738,7 @@ fn a_node_that_turns_read_only_and_back_is_looked_at_again() {
     scene.acquire(1, Wait::Once);
     let failure = quorlock_core::Failure::unsent(FailureKind::ReadOnly);
     let ticket = Ticket { lock: LockId(9), round: 1, verb: quorlock_core::Verb::Acquire };
-    let marker = MarkerSeen::Text(scene.servers[0].marker.clone().unwrap());
+    let marker = MarkerSeen::Text(scene.servers[0].marker.clone().unwrap().into());
     scene.servers[0].role = "slave";
     scene.tell(Event::Answered {
         node: NodeId::new(0),

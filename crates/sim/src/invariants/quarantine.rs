@@ -31,6 +31,9 @@ impl Quarantine {
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
+            Fact::Misread { client, node } => {
+                return Err(format!("client {client} misreads the marker of node {node}"));
+            }
             Fact::Granted { guard, .. } | Fact::Changed { guard, .. } => {
                 return self.check_guard(*guard, view);
             }

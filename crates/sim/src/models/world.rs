@@ -405,7 +405,7 @@ impl Step<'_> {
             let by = Connection(client as u64);
             match self.world.nodes[node].change().get(by, &key, 0) {
                 Ok(None) => MarkerSeen::Missing,
-                Ok(Some(text)) => MarkerSeen::Text(text),
+                Ok(Some(text)) => MarkerSeen::Text(text.into()),
                 Err(failure) => MarkerSeen::Failed(failure),
             }
         } else {

@@ -8,8 +8,8 @@
 
 use quorlock_core::supervisor::Task;
 use quorlock_core::{
-    Answer, Arrivals, BatchId, Event, Exchange, Failure, FailureKind, Form, Key, NodeId, NodeState,
-    Proof, RestartGuard, Session, Ticket, TicketedCommand,
+    Answer, Arrivals, BatchId, Event, Exchange, Failure, FailureKind, Form, Key, MarkerSeen,
+    NodeId, NodeState, Proof, RestartGuard, Session, Ticket, TicketedCommand,
 };
 
 use super::nodes::Script;
@@ -113,7 +113,7 @@ impl World {
 
     /// A batch, or part of it, has been answered. Returns its answers when there are no others to wait for.
     fn conclude(&mut self, id: BatchId, reply: Reply) -> Option<(Vec<Answer>, Proof)> {
-        let Reply { parcel, answers, proof, unknown } = reply;
+        let Reply { parcel, answers, mut proof, unknown } = reply;
         let (client, node) =
             (self.network.wires[parcel.wire].client, self.network.wires[parcel.wire].node);
         let line = &mut self.clients[client].lines[node];
@@ -121,13 +121,27 @@ impl World {
         for (place, answer) in answers.into_iter().enumerate() {
             exchange.hear(if unknown.contains(&place) { Err(Form::Text) } else { Ok(answer) });
         }
+        let mut is_misread = false;
+        if let Proof::Seen { marker, .. } = &mut proof
+            && let MarkerSeen::Text(said) = marker
+        {
+            let read = exchange.marker(said.as_bytes());
+            is_misread = read != *marker;
+            *marker = read;
+        }
         let again = line.session.conclude(exchange, proof);
         let asked_again = if again { exchange.places().len() } else { 0 };
         (0..asked_again).for_each(|_| self.counts.add(Count::AskedAgain));
         (asked_again..unknown.len()).for_each(|_| self.counts.add(Count::AskedTooLate));
-        if !again {
+        let answered = (!again).then(|| {
             let (answers, proof) = exchange.take();
-            return Some((std::mem::take(answers), proof));
+            (std::mem::take(answers), proof)
+        });
+        if is_misread {
+            self.note(&Fact::Misread { client, node });
+        }
+        if answered.is_some() {
+            return answered;
         }
         for (place, (ticket, _)) in parcel.orders.iter().enumerate() {
             if !unknown.contains(&place) {

@@ -150,7 +150,7 @@ impl World {
             let marker = match marker {
                 None => MarkerSeen::NotAsked,
                 Some(Ok(None)) => MarkerSeen::Missing,
-                Some(Ok(Some(text))) => MarkerSeen::Text(text),
+                Some(Ok(Some(text))) => MarkerSeen::Text(text.into()),
                 Some(Err(failure)) => MarkerSeen::Failed(failure),
             };
             // What it was before its data were replaced says nothing of what it is now.

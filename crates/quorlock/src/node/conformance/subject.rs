@@ -58,7 +58,7 @@ impl Subject {
             let expected = match before {
                 _ if !asks_info && !votes => MarkerSeen::NotAsked,
                 None => MarkerSeen::Missing,
-                Some(text) => MarkerSeen::Text(String::from_utf8_lossy(&text).into_owned()),
+                Some(text) => MarkerSeen::Text(String::from_utf8_lossy(&text).into()),
             };
             assert_eq!(*marker, expected, "the marker shows that nothing was lost");
         }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quorlock_core::info::Info;
-use quorlock_core::{Failure, FailureKind, Key, Proof, Session};
+use quorlock_core::{Failure, FailureKind, Proof, Session};
 
 use super::Shared;
 use super::parcel::{Encoder, Parcel, To};
@@ -18,8 +18,8 @@ pub(super) struct Connection {
     pub(super) epoch: u64,
     pub(super) wire: Wire,
     pub(super) skills: Skills,
-    /// Under which key its marker is, if it has to prove itself.
-    pub(super) marker: Option<Key>,
+    /// What is said to ask for its marker, if it has to prove itself.
+    pub(super) marker: Option<Box<[u8]>>,
     /// Which database it is in, and whether that is to be written if nobody has.
     pub(super) registration: Option<(Registration, Do)>,
     /// The operator says that it forgets nothing when it stops, and it is asked whether that can be.
@@ -58,8 +58,8 @@ impl Connection {
         self.wire.send_parcel(parcel, to, |out, parcel| {
             beside.say_before(sections, self.registration.as_ref(), out);
             let replies = encoder.write(parcel, &shared.scripts, out);
-            if let Some(marker) = &self.marker {
-                beside.say_behind(marker, out);
+            if let Some(asked) = self.marker.as_ref().filter(|_| beside.has_marker()) {
+                out.extend_from_slice(asked);
             }
             beside.before + replies + beside.behind()
         })
@@ -85,17 +85,21 @@ impl Connection {
             return Err(failure);
         }
         shared.resume(self);
-        if parcel.in_step && parcel.beside.is_nothing() && self.marker.is_none() {
-            return Ok(Proof::Vouched);
-        }
         let Parcel { beside, in_step, is_first, .. } = *parcel;
+        let marker = std::mem::take(&mut parcel.marker);
+        if in_step && beside.before == 0 && !mutant!(NothingProved) {
+            let (epoch, flushes, info) = (self.epoch, flushes.1, None);
+            let is_guarded = self.marker.is_some();
+            let seen = || Proof::Seen { epoch, flushes, info, marker };
+            return Ok(if is_guarded { seen() } else { Proof::Vouched });
+        }
         let (info, registered) = beside.take_before(&mut parcel.before.drain(..));
         if beside.asked_settings() && is_first {
             shared.contradict(info.as_ref());
         }
         let registered = registered.zip(self.registration.as_ref());
         let registered = registered.map(|(reply, (registration, _))| registration.judge(&reply));
-        let seen = proof::read(info, parcel.behind.take(), registered, self.epoch, flushes);
+        let seen = proof::read(info, marker, registered, self.epoch, flushes);
         match seen {
             Some(proof) if in_step && self.marker.is_some() && !mutant!(NothingProved) => Ok(proof),
             // Nobody looks.

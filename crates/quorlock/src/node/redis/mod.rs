@@ -264,7 +264,7 @@ impl Shared {
             epoch,
             wire,
             skills,
-            marker: news.marker().cloned(),
+            marker: news.marker().map(proof::ask_marker),
             registration: news.marker().and_then(|marker| {
                 let registration = Registration::beside(marker, self.dialer.target.database)?;
                 let what = if news.registers() { Do::Register } else { Do::Look };

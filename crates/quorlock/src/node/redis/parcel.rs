@@ -2,11 +2,11 @@
 
 use std::iter::once;
 
-use quorlock_core::{Answer, BatchId, Command, Exchange, Form};
+use quorlock_core::{Answer, BatchId, Command, Exchange, Form, MarkerSeen};
 use tokio::sync::oneshot;
 
-use super::proof::Beside;
-use super::resp::Reply;
+use super::proof::{Beside, marker_of};
+use super::resp::{self, Reply};
 use super::scripts::Scripts;
 use super::speech::{Way, is_out_of_protocol, replies_to, say, translate, usual};
 
@@ -20,7 +20,7 @@ pub(super) struct Parcel {
     /// What is asked beside the commands; so many replies to it come before theirs.
     pub(super) beside: Beside,
     pub(super) before: Vec<Reply>,
-    pub(super) behind: Option<Reply>,
+    pub(super) marker: MarkerSeen,
     /// Of a command that gets several.
     parts: Vec<Reply>,
     /// Nothing was sent on its connection before.
@@ -46,7 +46,7 @@ impl Parcel {
         (self.way, self.watches, self.beside) = (way, watches, beside);
         self.before.clear();
         self.parts.clear();
-        (self.behind, self.in_step, self.flushes) = (None, true, None);
+        (self.marker, self.in_step, self.flushes) = (MarkerSeen::NotAsked, true, None);
         self.pass_over();
     }
 
@@ -57,7 +57,10 @@ impl Parcel {
             return;
         }
         let Some(command) = self.exchange.awaited() else {
-            self.behind = Some(reply);
+            match marker_of(&reply, &self.exchange) {
+                Some(marker) => self.marker = marker,
+                None => self.in_step = false,
+            }
             return;
         };
         if let Some(answer) = usual(command, &reply) {
@@ -76,6 +79,17 @@ impl Parcel {
         };
         self.hear(answer);
         self.pass_over();
+    }
+
+    /// Takes the last reply, which is the input's beginning, if it is a marker that can be read in place. Says how
+    /// long it is.
+    pub(super) fn take_marker(&mut self, input: &[u8]) -> Option<usize> {
+        if !self.beside.has_marker() || self.exchange.awaited().is_some() {
+            return None;
+        }
+        let (said, length) = resp::short_value(input)?;
+        self.marker = self.exchange.marker(said);
+        Some(length)
     }
 
     /// Commands that get no reply have theirs at once.
@@ -266,7 +280,9 @@ mod tests {
             panic!("{answers:?}")
         };
         // What comes behind all of them is what was asked behind them.
+        parcel.take(Reply::Nil);
+        assert_eq!((&parcel.marker, parcel.in_step), (&MarkerSeen::Missing, true));
         parcel.take(Reply::Okay);
-        assert_eq!(parcel.behind, Some(Reply::Okay));
+        assert!(!parcel.in_step, "no marker is that");
     }
 }

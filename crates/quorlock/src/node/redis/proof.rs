@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quorlock_core::{Failure, FailureKind, Key, Looks, MarkerSeen, Proof, info};
+use quorlock_core::{Exchange, Failure, FailureKind, Key, Looks, MarkerSeen, Proof, info};
 
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
@@ -31,11 +31,6 @@ impl Beside {
         let settings_count = if settings { SETTINGS.len() } else { 0 };
         let before = usize::from(looks.info) + settings_count + usize::from(registration);
         Self { looks, settings, registration, before }
-    }
-
-    /// Nothing is asked beside the commands.
-    pub(super) const fn is_nothing(self) -> bool {
-        !self.looks.info && !self.looks.marker
     }
 
     /// What is asked behind the commands: one reply, or none.
@@ -101,22 +96,27 @@ impl Beside {
         self.settings
     }
 
-    /// Said behind all commands.
-    pub(super) fn say_behind(self, marker: &Key, out: &mut Vec<u8>) {
-        if self.looks.marker {
-            resp::write(out, &[b"GET", marker.as_bytes()]);
-        }
+    /// The marker is asked for.
+    pub(super) const fn has_marker(self) -> bool {
+        self.looks.marker
     }
+}
+
+/// What is said behind all commands, to ask for the marker.
+pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
+    let mut asked = Vec::new();
+    resp::write(&mut asked, &[b"GET", marker.as_bytes()]);
+    asked.into()
 }
 
 /// What it takes to look which database has the locks.
 const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
 
-/// Reads the first reply and the last one, as far as they were asked for, and what came of the registration. `flushes`: how often
-/// the server had said that its data are others, before the first reply and before the last. `None`: one is out of step.
+/// Reads the first reply, if it was asked for, beside what the marker says and what came of the registration. `flushes`: how
+/// often the server had said that its data are others, before the first reply and before the last. `None`: it is out of step.
 pub(super) fn read(
     before: Option<Reply>,
-    behind: Option<Reply>,
+    marker: MarkerSeen,
     registered: Option<Result<(), Failure>>,
     epoch: u64,
     (first, flushes): (u64, u64),
@@ -125,7 +125,6 @@ pub(super) fn read(
     let info = info.map_or(Some(None), |info| info.map(Some))?;
     // What it was before its data were replaced says nothing of what it is now.
     let info = info.filter(|_| first == flushes);
-    let marker = behind.map_or(Some(MarkerSeen::NotAsked), marker_of)?;
     // Whatever the marker of another database says.
     let marker = match registered {
         Some(Err(failure)) => MarkerSeen::Failed(with_help(failure, REGISTRATION_RIGHTS)),
@@ -148,17 +147,14 @@ fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
     }
 }
 
-fn marker_of(reply: Reply) -> Option<MarkerSeen> {
+/// What the marker says, which was asked for behind the commands of this exchange. `None`: that is out of step.
+pub(super) fn marker_of(reply: &Reply, exchange: &Exchange) -> Option<MarkerSeen> {
     match reply {
         Reply::Nil => Some(MarkerSeen::Missing),
-        // Ours is plain text; what is not is another's, and need only be shown.
-        Reply::Bytes(bytes) => Some(MarkerSeen::Text(
-            String::from_utf8(bytes)
-                .unwrap_or_else(|other| String::from_utf8_lossy(other.as_bytes()).into_owned()),
-        )),
+        Reply::Bytes(said) => Some(exchange.marker(said)),
         Reply::Error(error) => {
             let right = "the rights +get, and ~<prefix>quorlock:* for its keys";
-            Some(MarkerSeen::Failed(with_help(rejected(&error), right)))
+            Some(MarkerSeen::Failed(with_help(rejected(error), right)))
         }
         _ => None,
     }
@@ -184,28 +180,29 @@ mod tests {
     #[test]
     fn what_was_said_is_read_and_what_does_not_fit_is_not() {
         let bytes = |text: &str| Some(Reply::Bytes(text.into()));
-        let text = |text: &str| MarkerSeen::Text(text.to_owned());
+        let text = |text: &str| MarkerSeen::Text(text.into());
         let seen = |info: Option<&str>, marker| {
             Some(Proof::Seen { epoch: 3, flushes: 2, info: info.map(|it| Ok(it.into())), marker })
         };
-        let read = |before, behind| super::read(before, behind, None, 3, (2, 2));
-        assert_eq!(
-            read(bytes("txt:# Server\r\n"), bytes("m")),
-            seen(Some("# Server\r\n"), text("m"))
-        );
-        assert_eq!(read(None, None), seen(None, MarkerSeen::NotAsked));
-        assert_eq!(read(None, Some(Reply::Nil)), seen(None, MarkerSeen::Missing));
-        assert_eq!(read(Some(Reply::Okay), None), None);
-        assert_eq!(read(None, Some(Reply::Int(1))), None);
+        let read = |before, marker| super::read(before, marker, None, 3, (2, 2));
+        let info = bytes("txt:# Server\r\n");
+        assert_eq!(read(info, text("m")), seen(Some("# Server\r\n"), text("m")));
+        assert_eq!(read(None, MarkerSeen::NotAsked), seen(None, MarkerSeen::NotAsked));
+        assert_eq!(read(Some(Reply::Okay), MarkerSeen::NotAsked), None);
         // It says what it was before its data were replaced.
-        let replaced = super::read(bytes("# Server\r\n"), bytes("m"), Some(Ok(())), 3, (1, 2));
+        let replaced = super::read(bytes("# Server\r\n"), text("m"), Some(Ok(())), 3, (1, 2));
         assert_eq!(replaced, seen(None, text("m")));
+        let marker = |reply| marker_of(&reply, &Exchange::default());
+        assert_eq!(marker(Reply::Bytes(b"m".to_vec())), Some(text("m")));
+        assert_eq!(marker(Reply::Nil), Some(MarkerSeen::Missing));
+        assert_eq!(marker(Reply::Int(1)), None);
     }
 
     #[test]
     fn who_lacks_a_right_is_told_which_and_what_to_do() {
         let error = "NOPERM this user has no permissions to run the 'info' command";
-        let read = read(Some(Reply::Error(error.to_owned())), None, None, 1, (0, 0));
+        let read =
+            read(Some(Reply::Error(error.to_owned())), MarkerSeen::NotAsked, None, 1, (0, 0));
         let Some(Proof::Seen { info: Some(Err(failure)), .. }) = read else { panic!("an error") };
         assert_eq!(failure.kind(), FailureKind::Forbidden);
         assert!(failure.detail().is_some_and(|detail| detail.contains("+info")), "{failure}");

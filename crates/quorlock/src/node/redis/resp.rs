@@ -104,6 +104,20 @@ pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
     }
 }
 
+/// A value of less than a thousand bytes that the input begins with, if the whole of it is there; and how long the
+/// reply is. What is found here, [`read`] would find.
+pub(super) fn short_value(input: &[u8]) -> Option<(&[u8], usize)> {
+    let digit = |byte: u8| Some(usize::from(byte.checked_sub(b'0').filter(|digit| *digit < 10)?));
+    let (size, start) = match *input {
+        [b'$', a, b'\r', b'\n', ..] => (digit(a)?, 4),
+        [b'$', a, b, b'\r', b'\n', ..] => (10 * digit(a)? + digit(b)?, 5),
+        [b'$', a, b, c, b'\r', b'\n', ..] => (100 * digit(a)? + 10 * digit(b)? + digit(c)?, 6),
+        _ => return None,
+    };
+    let value = input.get(start..start + size + 2)?.strip_suffix(b"\r\n")?;
+    Some((value, start + size + 2))
+}
+
 struct Reader<'a> {
     input: &'a [u8],
     at: usize,
@@ -316,6 +330,29 @@ mod tests {
             let input: Vec<u8> = (0..length % 40).map(|_| byte()).collect();
             if let Ok(Found::Part { needed }) = read(&input) {
                 assert!(needed > input.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_short_value_is_what_would_be_read() {
+        let long = "x".repeat(1000);
+        let long = [999, 1000].map(|size| format!("${size}\r\n{}\r\n", &long[..size]));
+        let inputs = ["$0\r\n\r\n", "$3\r\na\r\n\r\n:1\r\n", "$012\r\nabcdefghijkl\r\n"];
+        let others =
+            ["$-1\r\n", "$+1\r\na\r\n", "$\r\n\r\n", "$1\r\nab\r\n", "$1\rxa\r\n", "+a\r\n"];
+        let known = inputs.into_iter().chain([&*long[0]]);
+        let all = known.clone().map(|it| (it, true));
+        let others = others.into_iter().chain([&*long[1]]).map(|it| (it, false));
+        for (input, is_known) in all.chain(others) {
+            assert_eq!(short_value(input.as_bytes()).is_some(), is_known, "{input:?}");
+        }
+        for input in known {
+            for end in 0..=input.len() {
+                let part = &input.as_bytes()[..end];
+                let Some((value, length)) = short_value(part) else { continue };
+                let reply = Reply::Bytes(value.to_vec());
+                assert_eq!(read(part), Ok(Found::Reply { reply, length, surplus: 0 }));
             }
         }
     }
