@@ -170,9 +170,12 @@ impl Engine {
                 if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
                     self.round_trips.observe(node, now.elapsed_since(sent));
                 }
-                let doubt = self.look_at(node, sent, proof, now, out);
+                let doubt = self.look_at(node, sent, &proof, now, out);
                 for (ticket, answer) in answers.drain(..) {
-                    let answer = Self::doubted(ticket, answer, doubt.as_ref());
+                    let answer = match &doubt {
+                        Some(doubt) => Self::doubted(ticket, answer, doubt),
+                        None => answer,
+                    };
                     self.handle_answer(node, sent, ticket, answer, now, out);
                 }
                 spare = answers;

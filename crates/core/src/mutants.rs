@@ -65,6 +65,7 @@ pub enum Mutant {
     SilentKept,
     MarkerUnasked,
     MarkerChangeUnseen,
+    ChangedMarkerTrusted,
     AgainMisplaced,
     DeadlineOutOfRow,
 }
@@ -123,6 +124,7 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("a silent connection is never replaced", Mutant::SilentKept, "deadlock free"),
     ("votes without a look at the marker", Mutant::MarkerUnasked, "deadlock free"),
     ("a marker that changed is taken for the last one", Mutant::MarkerChangeUnseen, "quarantine"),
+    ("another marker keeps a node trusted", Mutant::ChangedMarkerTrusted, "quarantine"),
     ("what was asked again told to others", Mutant::AgainMisplaced, "votes"),
     ("a deadline behind a later one", Mutant::DeadlineOutOfRow, "owed"),
 ];

@@ -250,7 +250,7 @@ impl Watch {
             let trust = self.node(node);
             match trust.step {
                 Step::Adopting(_) | Step::Gathering(_) | Step::Marking => true,
-                Step::Greeting => trust.standing != Standing::Trusted,
+                Step::Greeting => !trust.is_trusted(),
                 Step::Rest => trust.epoch == (0, 0) && hears(node),
             }
         };
@@ -307,12 +307,30 @@ impl Watch {
         times.get(self.quorum.needed() - 1).copied()
     }
 
+    /// Takes what goes with a batch of answers, if it is what nearly always does. `Some(None)`: what they say about votes
+    /// counts; `Some` with a failure: it does not, and why. `None`: it is to be [handled](Self::handle_proof).
+    pub(crate) fn confirm(
+        &mut self,
+        node: NodeId,
+        epoch: (u64, u64),
+        marker: &MarkerSeen,
+        sent: Reading,
+    ) -> Option<Option<Failure>> {
+        if !self.node_mut(node).is_confirmed(epoch, marker, sent) {
+            return None;
+        }
+        Some(match marker {
+            MarkerSeen::NotAsked => self.doubts(Failure::new(FailureKind::Unverified)),
+            _ => None,
+        })
+    }
+
     /// Takes what goes with a batch of answers. `None`: what they say about votes counts. If not, why.
     pub(crate) fn handle_proof(
         &mut self,
         node: NodeId,
         epoch: (u64, u64),
-        (info, marker): (Option<Result<Arc<str>, Failure>>, &MarkerSeen),
+        (info, marker): (Option<&Result<Arc<str>, Failure>>, &MarkerSeen),
         sent: Reading,
         now: Reading,
         todo: &mut Todo,
@@ -336,18 +354,18 @@ impl Watch {
         let was_away = !core::mem::replace(&mut trust.is_near, true);
         if let Some(info) = info {
             if !mutant!(NoVerificationOnReconnect) || self.node(node).marker.is_none() {
-                self.judge(node, info, marker, sent, now, todo);
+                self.judge(node, info.clone(), marker, sent, now, todo);
             }
         } else {
             trust.answered = Some(sent.boot());
             let is_gone = !trust.is_marked_as(marker) && *marker != MarkerSeen::NotAsked;
-            if trust.standing == Standing::Trusted && is_gone {
+            if trust.is_trusted() && is_gone {
                 trust.distrust();
             }
             if in_vain {
                 trust.round += 1;
                 trust.due = Some(now.after(LOOK_SOONEST));
-            } else if trust.standing == Standing::Unverified && trust.step == Step::Rest {
+            } else if matches!((&trust.standing, &trust.step), (Standing::Unverified, Step::Rest)) {
                 trust.greet(node, todo);
             }
         }
@@ -360,7 +378,7 @@ impl Watch {
             self.refuse_twins(node, twin);
         }
         let trust = self.node(node);
-        if trust.standing == Standing::Trusted && trust.is_marked_as(marker) {
+        if trust.is_trusted() && trust.is_marked_as(marker) {
             return None;
         }
         self.doubts(self.doubt(node, now))
@@ -439,7 +457,7 @@ impl Watch {
     /// The node has said that it does not take writes at the moment: perhaps it is another than it was.
     pub(crate) fn suspect(&mut self, node: NodeId, todo: &mut Todo) {
         let trust = self.node_mut(node);
-        if trust.standing == Standing::Trusted {
+        if trust.is_trusted() {
             trust.distrust();
             trust.greet(node, todo);
         }
@@ -448,7 +466,7 @@ impl Watch {
     /// Its data may have been deleted or replaced.
     pub(crate) fn look_again(&mut self, node: NodeId, todo: &mut Todo) {
         let trust = self.node_mut(node);
-        if trust.standing == Standing::Trusted && trust.step == Step::Rest {
+        if trust.is_trusted() && trust.step == Step::Rest {
             trust.greet(node, todo);
         }
     }

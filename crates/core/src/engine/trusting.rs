@@ -41,18 +41,23 @@ impl Engine {
         &mut self,
         node: NodeId,
         sent: Reading,
-        proof: Proof,
+        proof: &Proof,
         now: Reading,
         out: &mut Vec<Effect>,
     ) -> Option<Failure> {
         let Proof::Seen { epoch, flushes, info, marker } = proof else { return None };
-        let watch = self.watch.as_mut()?;
-        let was_trusted = *watch.node(node).standing() == Standing::Trusted;
+        let (watch, epoch) = (self.watch.as_mut()?, (*epoch, *flushes));
+        if info.is_none()
+            && let Some(doubt) = watch.confirm(node, epoch, marker, sent)
+        {
+            return doubt;
+        }
+        let was_trusted = watch.node(node).is_trusted();
         let mut todo = Todo::new();
-        let doubt =
-            watch.handle_proof(node, (epoch, flushes), (info, &marker), sent, now, &mut todo);
+        let info = info.as_ref();
+        let doubt = watch.handle_proof(node, epoch, (info, marker), sent, now, &mut todo);
         // Most of the time there is nothing to it.
-        let is_trusted = *watch.node(node).standing() == Standing::Trusted;
+        let is_trusted = watch.node(node).is_trusted();
         if !todo.is_empty() || !was_trusted || !is_trusted {
             self.follow_trust(todo, now, out);
         }
@@ -61,7 +66,7 @@ impl Engine {
 
     /// What an answer is worth if its node is doubted: one about votes is none. A refusal stands: it
     /// says that somebody else has the key, and nobody's lock depends on it.
-    pub(super) fn doubted(ticket: Ticket, answer: Answer, doubt: Option<&Failure>) -> Answer {
+    pub(super) fn doubted(ticket: Ticket, answer: Answer, doubt: &Failure) -> Answer {
         let is_refusal =
             matches!(answer, Answer::Failed(_) | Answer::Refused | Answer::RefusedFenced { .. });
         let about_votes = match ticket.verb {
@@ -74,18 +79,18 @@ impl Engine {
         let is_gone = |doubt: &Failure, answer: &Answer| {
             doubt.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
         };
-        match (doubt, answer) {
+        match answer {
             // What the node is says more than its error, and what to do.
-            (Some(doubt), Answer::Failed(failure)) if about_votes && doubt.kind().is_for_good() => {
+            Answer::Failed(failure) if about_votes && doubt.kind().is_for_good() => {
                 Answer::Failed(match failure.may_have_been_executed() {
                     true => doubt.clone(),
                     false => doubt.clone().unexecuted(),
                 })
             }
-            (Some(doubt), answer) if about_votes && !is_refusal && !is_gone(doubt, &answer) => {
+            answer if about_votes && !is_refusal && !is_gone(doubt, &answer) => {
                 Answer::Failed(doubt.clone())
             }
-            (_, answer) => answer,
+            answer => answer,
         }
     }
 

@@ -1,5 +1,6 @@
 //! What is known of one node.
 
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::judging::told_uptime;
@@ -38,8 +39,31 @@ impl Trust {
         &self.standing
     }
 
+    pub(crate) const fn is_trusted(&self) -> bool {
+        matches!(self.standing, Standing::Trusted)
+    }
+
     pub(super) fn is_marked_as(&self, seen: &MarkerSeen) -> bool {
-        matches!((&self.marker, seen), (Some(marker), MarkerSeen::Text(text)) if **marker == **text)
+        let (Some(marker), MarkerSeen::Text(text)) = (&self.marker, seen) else { return false };
+        // Mostly it is the very same one.
+        Arc::ptr_eq(marker, text) || marker == text || mutant!(ChangedMarkerTrusted)
+    }
+
+    /// What goes with a batch of answers finds it trusted, and says nothing else: the usual case, in which nothing
+    /// changes.
+    pub(super) fn is_confirmed(
+        &mut self,
+        epoch: (u64, u64),
+        seen: &MarkerSeen,
+        sent: Reading,
+    ) -> bool {
+        let is_silent = matches!(seen, MarkerSeen::NotAsked);
+        let is_trusted = self.is_trusted() && self.is_near && self.epoch == epoch;
+        let is_confirmed = is_trusted && (is_silent || self.is_marked_as(seen));
+        if is_confirmed {
+            self.answered = Some(sent.boot());
+        }
+        is_confirmed
     }
 
     pub(super) fn distrust(&mut self) {
