@@ -164,13 +164,13 @@ impl Engine {
         match event {
             Event::Acquire { lock, request } => self.acquire(lock, request, now, out),
             Event::Cancel { lock } => self.cancel(lock, now, out),
-            Event::Answered { node, sent, proof, mut answers } => {
+            Event::Answered { node, sent, ref proof, mut answers } => {
                 // Whatever it is, it is no longer a connection that is being waited for.
                 self.nodes[node.index()].connecting = false;
                 if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
                     self.round_trips.observe(node, now.elapsed_since(sent));
                 }
-                let doubt = self.look_at(node, sent, &proof, now, out);
+                let doubt = self.look_at(node, sent, proof, now, out);
                 for (ticket, answer) in answers.drain(..) {
                     let answer = match &doubt {
                         Some(doubt) => Self::doubted(ticket, answer, doubt),

@@ -142,6 +142,7 @@ impl Exchange {
 
     /// What the marker says that was read behind the commands. Nearly always it is what it said before on this
     /// connection: then that text is shared. All of it is compared, each time (S9).
+    #[inline]
     pub fn marker(&self, said: &[u8]) -> MarkerSeen {
         MarkerSeen::Text(match &self.marker {
             Some(last) if last.as_bytes() == said || mutant!(MarkerChangeUnseen) => last.clone(),
@@ -230,7 +231,7 @@ impl Session {
             looks.marker = looks.info || is_about_votes && !mutant!(MarkerUnasked);
         }
         exchange.looks = looks;
-        if looks.marker {
+        if looks.marker && !is_very_same(exchange.marker.as_ref(), self.marker.as_ref()) {
             exchange.marker.clone_from(&self.marker);
         }
         if !exchange.is_again {
@@ -245,7 +246,8 @@ impl Session {
     /// exchange is to be sent once more. It ends: each form is more explicit than the one before.
     pub fn conclude(&mut self, exchange: &mut Exchange, proof: Proof) -> bool {
         if let Proof::Seen { marker: MarkerSeen::Text(text), .. } = &proof
-            && self.marker.as_ref().is_none_or(|last| !Arc::ptr_eq(last, text) && last != text)
+            && !is_very_same(self.marker.as_ref(), Some(text))
+            && self.marker.as_ref() != Some(text)
         {
             self.marker = Some(text.clone());
         }
@@ -289,6 +291,11 @@ impl Session {
     }
 }
 
+/// Whether these are one text. That two are equal goes unnoticed.
+fn is_very_same(one: Option<&Arc<str>>, other: Option<&Arc<str>>) -> bool {
+    matches!((one, other), (Some(one), Some(other)) if Arc::ptr_eq(one, other))
+}
+
 /// The scripts that a node has forgotten and that it was too late to tell: the next commands of their kind bring
 /// them along.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -309,6 +316,9 @@ impl Untold {
 
     /// Whether these commands are to be sent with the text of their scripts. Then the node knows those of them.
     fn is_told_with(&mut self, commands: &[Command]) -> bool {
+        if *self == Self::default() {
+            return false;
+        }
         let has = |is_kind: fn(&Command) -> bool| commands.iter().any(is_kind);
         let acquire = self.acquire && has(|it| matches!(it, Command::AcquireFenced { .. }));
         let heal = self.heal && has(|it| matches!(it, Command::HealFenced { .. }));

@@ -197,6 +197,9 @@ impl Direct {
 
     /// The next batch that may be sent.
     fn next(&mut self, now: Reading, events: &mut Vec<Event>) -> Option<(BatchId, Box<Parcel>)> {
+        if !self.pipeline.has_waiting() {
+            return None;
+        }
         let mut parcel = self.parcels.pop().unwrap_or_default();
         let commands = parcel.exchange.renew();
         match self.pipeline.next_batch(&self.state, now, commands, events) {

@@ -106,6 +106,7 @@ pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
 
 /// A value of less than a thousand bytes that the input begins with, if the whole of it is there; and how long the
 /// reply is. What is found here, [`read`] would find.
+#[inline]
 pub(super) fn short_value(input: &[u8]) -> Option<(&[u8], usize)> {
     let digit = |byte: u8| Some(usize::from(byte.checked_sub(b'0').filter(|digit| *digit < 10)?));
     let (size, start) = match *input {
