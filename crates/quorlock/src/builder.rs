@@ -1,6 +1,6 @@
 //! What a client is made from. Relations are checked once, here; refused, never clamped.
 
-mod survey;
+mod topology;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use quorlock_core::{
     Delay, NodeSet, Quorum, RestartGuard, Retry, Rules, Timing, TimingError, TimingOptions,
 };
 
-pub(crate) use self::survey::Survey;
+pub use self::topology::Topology;
 use crate::client::{Client, Common, Names, RESERVED, Shared};
 use crate::clock::Clock;
 use crate::driver::{Driver, DriverHandle, Metrics};

@@ -9,7 +9,7 @@
 //! | no async | [`blocking`] |
 //! | to know who holds a lock | [`Client::inspect`] |
 //! | to test your own code without a server | [`node::MemoryNode`] |
-//! | to know whether your servers are fit for it | [`doctor`] |
+//! | to know whether your servers are fit for it | [`quorlock-admin`](https://docs.rs/quorlock-admin) |
 //! | to know what is promised | [`guarantees`] |
 //! | another transport | [`node::Node`] |
 //!
@@ -41,12 +41,13 @@ macro_rules! mutant {
 }
 
 mod acquire;
+#[doc(hidden)]
+pub mod admin;
 mod alarm;
 pub mod blocking;
 mod builder;
 mod client;
 mod clock;
-pub mod doctor;
 mod driver;
 mod error;
 mod guard;
@@ -56,7 +57,6 @@ mod guard;
 pub mod fuzzing {
     pub use crate::node::fuzzing::*;
 }
-pub mod init;
 mod inspect;
 #[cfg(quorlock_mutants)]
 pub mod mutants;

@@ -43,7 +43,10 @@ async fn no_lock_has_a_key_of_the_librarys_own() {
             )
         );
         let servers = Client::builder().nodes(["redis://127.0.0.1:1"]).key_prefix(prefix);
-        assert!(quorlock::doctor::examine(&servers).await.is_err(), "also where nothing is locked");
+        assert!(
+            quorlock_admin::doctor::examine(&servers).await.is_err(),
+            "also where nothing is locked"
+        );
     }
     for (prefix, resource) in [
         ("app:quor", "lock:node"),

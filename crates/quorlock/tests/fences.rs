@@ -10,7 +10,8 @@ use common::{
     PATIENCE, all_servers, all_up, builder, calls, client, eventually, five, get, pttl, run,
 };
 use quorlock::node::MemoryNode;
-use quorlock::{Client, blocking, doctor};
+use quorlock::{Client, blocking};
+use quorlock_admin::doctor;
 use quorlock_servers::{Nodes, ServerOptions};
 
 const COUNTER: &str = "quorlock:fence:orders";

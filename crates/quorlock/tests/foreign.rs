@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use common::{five, guarded, run};
-use quorlock::{Client, doctor, init};
+use quorlock::Client;
+use quorlock_admin::{doctor, init};
 use quorlock_servers::Server;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";

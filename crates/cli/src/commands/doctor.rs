@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
-use quorlock::doctor::{Examination, Finding, NodeReport, Severity, Votes, examine};
+use quorlock_admin::doctor::{Examination, Finding, NodeReport, Severity, Votes, examine};
 use quorlock_bench::columns;
 use serde_json::{Value, json};
 

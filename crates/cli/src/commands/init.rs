@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock::ClientBuilder;
-use quorlock::init::{Before, Done, InitError, Initialized, NodeDone, before, fresh, reconfigure};
 use quorlock::node::NodeConfig;
+use quorlock_admin::init::{
+    Before, Done, InitError, Initialized, NodeDone, before, fresh, reconfigure,
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ pub(crate) mod line;
 mod memory;
 mod news;
 pub(crate) mod ready;
-mod redis;
+pub(crate) mod redis;
 
 use std::fmt;
 use std::future::Future;
@@ -29,7 +29,6 @@ pub use self::redis::RedisNode;
 #[cfg(fuzzing)]
 pub(crate) use self::redis::fuzzing;
 pub(crate) use self::redis::{Direct, Encoder};
-pub(crate) use self::redis::{Do, Exam, Reply};
 pub use quorlock_core::{
     Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, NodeState,
     Proof, Value,

@@ -14,10 +14,10 @@
 //! [`parcel`] is a batch on its way there and back, a [`connection`] sends and judges it, and [`direct`] is the line from
 //! the client. [`connect`] makes a wire of an address ([`target`], [`tls`]), and [`supervise`] sees to it that there is one.
 
+mod admin;
 mod connect;
 mod connection;
 mod direct;
-mod exam;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod parcel;
@@ -42,14 +42,15 @@ use quorlock_core::{Answer, Command, Failure, FailureKind, Session, Supervisor};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+pub use self::admin::AdminConnection;
 use self::connect::{Dialer, NotConnected};
 use self::connection::Connection;
 pub(crate) use self::direct::Direct;
-pub(crate) use self::exam::Exam;
 pub(crate) use self::parcel::Encoder;
 use self::parcel::{Parcel, To};
-pub(crate) use self::registration::{Do, Registration};
-pub(crate) use self::resp::Reply;
+pub use self::registration::Do;
+use self::registration::Registration;
+pub use self::resp::Reply;
 use self::scripts::Scripts;
 use self::speech::Skills;
 use self::supervise::{Reader, supervise};

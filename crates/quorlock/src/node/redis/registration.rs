@@ -22,7 +22,7 @@ pub(crate) struct Registration {
 
 /// What is done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Do {
+pub enum Do {
     /// It is looked at.
     Look,
     /// It is written if there is none.

@@ -2,7 +2,7 @@
 
 /// What a server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub enum Reply {
     /// `OK`.
     Okay,
     /// Any other line of text.
@@ -13,7 +13,7 @@ pub(crate) enum Reply {
     Int(i64),
     /// Nothing.
     Nil,
-    /// Any bytes; of a reply that is nothing else, the first [`BYTES_KEPT`].
+    /// Any bytes; of a reply that is nothing else, the first 64 KiB.
     Bytes(Vec<u8>),
     /// Several things; of a map, keys and values in turn.
     List(Vec<Reply>),

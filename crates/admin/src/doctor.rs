@@ -14,8 +14,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::builder::{ClientBuilder, Survey};
-use crate::error::BuildError;
+use quorlock::admin::Topology;
+use quorlock::{BuildError, ClientBuilder};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,33 +167,33 @@ impl Examination {
 /// # Cancel safety
 /// One key of the library's own may be left, for ten seconds.
 pub async fn examine(settings: &ClientBuilder) -> Result<Examination, BuildError> {
-    let survey = settings.survey()?;
-    let looked = look::look_at_all(&survey, &survey.servers, true).await;
-    Ok(judged(&survey, &looked))
+    let topology = Topology::of(settings)?;
+    let looked = look::look_at_all(&topology, &topology.servers, true).await;
+    Ok(judged(&topology, &looked))
 }
 
-fn judged(survey: &Survey, looked: &[look::Looked]) -> Examination {
+fn judged(topology: &Topology, looked: &[look::Looked]) -> Examination {
     let mut acl: BTreeMap<String, Vec<Arc<str>>> = BTreeMap::new();
     for node in looked {
         if let Ok(facts) = &node.facts {
-            acl.entry(facts.rights.acl(&survey.prefix)).or_default().push(node.name.clone());
+            acl.entry(facts.rights.acl(&topology.prefix)).or_default().push(node.name.clone());
         }
     }
-    let nodes = judge::judge(survey, looked);
+    let nodes = judge::judge(topology, looked);
     Examination {
-        together: judge::together(survey, &nodes),
+        together: judge::together(topology, &nodes),
         nodes,
-        quarantine: survey.quarantine(),
-        quorum: survey.quorum.needed(),
+        quarantine: topology.rules.quarantine(),
+        quorum: topology.quorum.needed(),
         acl,
     }
 }
 
 /// The nodes that must not vote whatever their markers say, and why.
-pub(crate) fn unfit(survey: &Survey, looked: &[look::Looked]) -> Vec<(Arc<str>, String)> {
+pub(crate) fn unfit(topology: &Topology, looked: &[look::Looked]) -> Vec<(Arc<str>, String)> {
     const WHAT_THEY_ARE: [&str; 6] =
         ["role", "cluster", "loading", "eviction", "same_server", "clock_stands"];
-    let reports = judge::judge(survey, looked);
+    let reports = judge::judge(topology, looked);
     let faults = reports.iter().filter_map(|report| {
         let is_fault = |finding: &&Finding| WHAT_THEY_ARE.contains(&finding.check);
         let fault = report.findings.iter().find(is_fault)?;

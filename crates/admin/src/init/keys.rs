@@ -1,10 +1,9 @@
 //! Writing a node's marker and adoption, both in one atomic step.
 
+use quorlock::admin::{AdminConnection, Do, Reply, Topology};
+use quorlock::node::RedisNode;
 use quorlock_core::marker::Adoption;
 use quorlock_core::shown::{LINE_MAX, shown};
-
-use crate::builder::Survey;
-use crate::node::{Do, Exam, RedisNode, Reply};
 
 const SCRIPT: &str = include_str!("keys.lua");
 
@@ -26,7 +25,7 @@ impl Change {
     /// In words: it was not made, or that is not known.
     pub(super) async fn make(
         &self,
-        survey: &Survey,
+        topology: &Topology,
         server: &RedisNode,
         registers: Do,
     ) -> Result<(), String> {
@@ -37,15 +36,16 @@ impl Change {
         let ttl = Adoption::TTL_MS.to_string();
         let words = [
             ("EVAL", SCRIPT, "2"),
-            (&*survey.rules.marker, &*survey.rules.adoption, &*self.from.0),
+            (&*topology.rules.marker, &*topology.rules.adoption, &*self.from.0),
             (&*self.from.1, &*self.to.0, &*self.to.1),
         ];
         let mut call: Vec<&str> = words.iter().flat_map(|(a, b, c)| [*a, *b, *c]).collect();
         call.extend([&*ttl, &*left_max]);
-        let exam = Exam::begin(server).await.map_err(|failure| failure.to_string())?;
-        let registered = exam.register(&survey.rules.marker, registers).await;
+        let connection =
+            AdminConnection::open(server).await.map_err(|failure| failure.to_string())?;
+        let registered = connection.register(&topology.rules.marker, registers).await;
         registered.map_err(|failure| failure.to_string())?;
-        let replies = exam.ask(&[call]).await.map_err(|failure| failure.to_string())?;
+        let replies = connection.ask(&[call]).await.map_err(|failure| failure.to_string())?;
         match replies.first() {
             Some(Reply::Int(1)) => Ok(()),
             Some(Reply::Int(0)) => Err("somebody else has changed it meanwhile".to_owned()),

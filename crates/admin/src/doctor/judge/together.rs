@@ -1,14 +1,14 @@
 //! Whether the nodes together can grant a lock at present, and if not, when they can.
 
+use quorlock::admin::Topology;
 use quorlock_core::RestartGuard;
 
 use super::{Error, seconds};
-use crate::builder::Survey;
 use crate::doctor::{Finding, NodeReport, Votes};
 
 /// What is to be said if fewer than a quorum vote.
-pub(in crate::doctor) fn together(survey: &Survey, nodes: &[NodeReport]) -> Option<Finding> {
-    let needed = survey.quorum.needed();
+pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> Option<Finding> {
+    let needed = topology.quorum.needed();
     let voting = nodes.iter().filter(|node| node.votes == Votes::Count).count();
     if voting >= needed {
         return None;
@@ -37,7 +37,7 @@ pub(in crate::doctor) fn together(survey: &Survey, nodes: &[NodeReport]) -> Opti
         None => ("until errors are mended".to_owned(), "then look again: quorlock doctor"),
     };
     // Who does not look at nodes is granted locks all the same, which may be another's.
-    let to_whom = match survey.rules.guard {
+    let to_whom = match topology.rules.guard {
         RestartGuard::Strict => "",
         RestartGuard::Observe | RestartGuard::Off => " under the restart guard",
     };
@@ -57,14 +57,15 @@ pub(in crate::doctor) fn together(survey: &Survey, nodes: &[NodeReport]) -> Opti
 mod tests {
     use std::time::Duration;
 
+    use quorlock::Client;
+
     use super::*;
-    use crate::Client;
 
     #[test]
     fn it_is_said_when_a_quorum_votes() {
         let settings = Client::builder()
             .nodes(["a", "b", "c", "d", "e"].map(|name| format!("{name}=redis://{name}")));
-        let survey = settings.survey().unwrap();
+        let topology = Topology::of(&settings).unwrap();
         let said = |votes: [Votes; 5]| {
             let nodes = votes.map(|votes| NodeReport {
                 node: "a".into(),
@@ -76,7 +77,7 @@ mod tests {
                 votes,
                 findings: Vec::new(),
             });
-            together(&survey, &nodes).map_or_else(String::new, |finding| finding.what)
+            together(&topology, &nodes).map_or_else(String::new, |finding| finding.what)
         };
         let (yes, no) = (Votes::Count, Votes::DoNotCount);
         let soon = |s| Votes::CountIn(Duration::from_secs(s));

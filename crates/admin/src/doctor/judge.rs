@@ -5,14 +5,14 @@ mod together;
 
 use std::time::Duration;
 
+use quorlock::admin::Topology;
+use quorlock::node::Node as _;
 use quorlock_core::info::Info;
 use quorlock_core::shown::{WORD_MAX, shown};
 use quorlock_core::{Failure, FailureKind};
 
 use super::look::{Facts, Looked, Seen};
 use super::{ClockOffset, Finding, NodeReport, Severity, Votes};
-use crate::builder::Survey;
-use crate::node::Node as _;
 use standing::is_for_its_kind;
 
 use Severity::{Error, Note, Warning};
@@ -33,17 +33,17 @@ const VERSION_MIN: (u32, u32) = (6, 2);
 const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them; then ACL SAVE, where an aclfile is used";
 
 /// A word on each node, in order.
-pub(super) fn judge(survey: &Survey, looked: &[Looked]) -> Vec<NodeReport> {
+pub(super) fn judge(topology: &Topology, looked: &[Looked]) -> Vec<NodeReport> {
     let unused = looked.iter().all(|node| match &node.facts {
         Ok(facts) => facts.marker == Seen::Nothing && facts.adoption == Seen::Nothing,
         Err(_) => true,
     });
-    looked.iter().map(|node| Case { survey, looked, node, unused }.report()).collect()
+    looked.iter().map(|node| Case { topology, looked, node, unused }.report()).collect()
 }
 
 /// One node among the others.
 struct Case<'a> {
-    survey: &'a Survey,
+    topology: &'a Topology,
     looked: &'a [Looked],
     node: &'a Looked,
     /// No node has ever been used.
@@ -154,7 +154,7 @@ impl Case<'_> {
                 check: "rights",
                 what: format!(
                     "the user may not use keys that begin with {:?}",
-                    self.survey.own_key("")
+                    self.topology.own_key("")
                 ),
                 why: "there the node keeps who it votes for, and how far fences have been counted",
                 fix: fix(),
@@ -361,9 +361,10 @@ impl Case<'_> {
 
     /// The operator says that it forgets nothing when it stops.
     fn is_declared_lasting(&self) -> bool {
-        let place = self.survey.servers.iter().position(|server| *server.name() == *self.node.name);
+        let place =
+            self.topology.servers.iter().position(|server| *server.name() == *self.node.name);
         place.is_some_and(|place| {
-            self.survey.rules.lasting.contains(quorlock_core::NodeId::new(place))
+            self.topology.rules.lasting.contains(quorlock_core::NodeId::new(place))
         })
     }
 

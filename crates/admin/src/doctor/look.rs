@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorlock::admin::{AdminConnection, Do, Reply, Topology, now};
+use quorlock::node::{Node as _, RedisNode};
 use quorlock_core::Failure;
 use quorlock_core::info::Info;
 use quorlock_core::marker::Adoption;
@@ -10,9 +12,6 @@ use quorlock_core::shown::{LINE_MAX, WORD_MAX, shown};
 
 use super::ClockOffset;
 use super::rights::{self, Rights};
-use crate::builder::Survey;
-use crate::clock::Clock;
-use crate::node::{Do, Exam, Node as _, RedisNode, Reply};
 
 /// So many round trips are measured; the median of an odd number is one of them.
 const ROUND_TRIPS: usize = 7;
@@ -82,30 +81,30 @@ impl Facts {
 
 /// Looks at all nodes at once.
 pub(crate) async fn look_at_all(
-    survey: &Survey,
+    topology: &Topology,
     servers: &[RedisNode],
     thorough: bool,
 ) -> Vec<Looked> {
     let looks = servers.iter().map(|server| async move {
-        let facts = look(survey, server, thorough).await;
+        let facts = look(topology, server, thorough).await;
         Looked { name: server.name().into(), address: server.address().to_owned(), facts }
     });
     futures_util::future::join_all(looks).await
 }
 
-async fn look(survey: &Survey, server: &RedisNode, thorough: bool) -> Result<Facts, Failure> {
-    let exam = Exam::begin(server).await?;
+async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result<Facts, Failure> {
+    let connection = AdminConnection::open(server).await?;
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let questions = [
         words(&["INFO"]),
-        words(&["GET", &survey.rules.marker]),
-        words(&["GET", &survey.rules.adoption]),
-        words(&["PTTL", &survey.rules.adoption]),
+        words(&["GET", &topology.rules.marker]),
+        words(&["GET", &topology.rules.adoption]),
+        words(&["PTTL", &topology.rules.adoption]),
         words(&["CONFIG", "GET", "appendfsync"]),
         words(&["CONFIG", "GET", "no-appendfsync-on-rewrite"]),
         words(&["CONFIG", "GET", "enable-debug-command"]),
     ];
-    let mut replies = exam.ask(&questions).await?.into_iter();
+    let mut replies = connection.ask(&questions).await?.into_iter();
     let mut next = || replies.next().unwrap_or(Reply::Nil);
     let info = text(next());
     let (marker, adoption) = (seen(next()), seen(next()));
@@ -117,11 +116,12 @@ async fn look(survey: &Survey, server: &RedisNode, thorough: bool) -> Result<Fac
         _ => Duration::ZERO,
     };
     let (appendfsync, on_rewrite, debug) = (setting(next()), setting(next()), setting(next()));
-    let elsewhere = exam.register(&survey.rules.marker, Do::Look).await.err();
-    let times = times(&exam).await?;
-    let rights = if thorough { rights::test(&exam, survey).await? } else { Rights::default() };
+    let elsewhere = connection.register(&topology.rules.marker, Do::Look).await.err();
+    let times = times(&connection).await?;
+    let rights =
+        if thorough { rights::test(&connection, topology).await? } else { Rights::default() };
     Ok(Facts {
-        speaks_resp3: exam.speaks_resp3(),
+        speaks_resp3: connection.speaks_resp3(),
         more: info.as_deref().map(More::parse).unwrap_or_default(),
         info: info.and_then(|info| {
             let info = Info::parse(&info).map_err(|missing| missing.to_string())?;
@@ -158,13 +158,13 @@ struct Times {
 
 /// Asks a few times, one at a time, for a sign of life and the time. Of the server's clock, what came
 /// by the shortest round trip tells most: it was read somewhere within that.
-async fn times(exam: &Exam) -> Result<Times, Failure> {
+async fn times(connection: &AdminConnection) -> Result<Times, Failure> {
     let question = [vec!["PING"], vec!["TIME"]];
     let mut samples = Vec::with_capacity(ROUND_TRIPS);
     for _ in 0..ROUND_TRIPS {
-        let before = Clock::System.now();
-        let replies = exam.ask(&question).await?;
-        let after = Clock::System.now();
+        let before = now();
+        let replies = connection.ask(&question).await?;
+        let after = now();
         let took = after.elapsed_since(before);
         let middle_us = (before.real_ns() / 2 + after.real_ns() / 2) / 1000;
         let time_us = replies.get(1).and_then(time_us);

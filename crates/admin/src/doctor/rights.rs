@@ -3,12 +3,11 @@
 //! Each is tried on a key that nobody else uses: what is answered to the real thing says more than
 //! what is answered to a question about it, and the user who may lock may seldom ask.
 
+use quorlock::admin::{AdminConnection, Reply, Topology};
 use quorlock_core::shown::{LINE_MAX, shown};
 use quorlock_core::{Failure, Token};
 
 use super::acl;
-use crate::builder::Survey;
-use crate::node::{Exam, Reply};
 
 /// What a user lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,17 +69,20 @@ pub(crate) const RIGHTS: &[Right] = &[
 ];
 
 /// Tries each right, all in one round trip.
-pub(crate) async fn test(exam: &Exam, survey: &Survey) -> Result<Rights, Failure> {
+pub(crate) async fn test(
+    connection: &AdminConnection,
+    topology: &Topology,
+) -> Result<Rights, Failure> {
     let mut random = [0; Token::BYTES];
     // Without random bytes two doctors may use one key, and both only find what is there.
     let _ = getrandom::fill(&mut random);
-    let key = survey.own_key(&format!("doctor:{}", Token::new(random)));
+    let key = topology.own_key(&format!("doctor:{}", Token::new(random)));
     let call = |right: &Right| -> Vec<String> {
         let word = |word: &&str| if *word == KEY { key.to_string() } else { (*word).to_owned() };
         right.2.iter().map(word).collect()
     };
-    let replies = exam.ask(&RIGHTS.iter().map(call).collect::<Vec<_>>()).await?;
-    Ok(Rights { selects: exam.selects(), ..Rights::read(&replies, exam.own_delete()) })
+    let replies = connection.ask(&RIGHTS.iter().map(call).collect::<Vec<_>>()).await?;
+    Ok(Rights { selects: connection.selects(), ..Rights::read(&replies, connection.own_delete()) })
 }
 
 impl Rights {

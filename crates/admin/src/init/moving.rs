@@ -16,17 +16,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorlock::admin::{Do, Topology, now};
+use quorlock::node::{Node as _, NodeConfig, RedisNode};
+use quorlock::{BuildError, ClientBuilder};
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{SETTINGS_MAX, WORD_MAX, shown, shown_text};
 use quorlock_core::{BootTime, NODE_COUNT_MAX, Rules};
 
 use super::keys::Change;
 use super::{Done, InitError, Initialized, NodeDone, check, floor, known, written};
-use crate::builder::{ClientBuilder, Survey};
-use crate::clock::Clock;
 use crate::doctor::look::{Looked, Seen, look_at_all};
-use crate::error::BuildError;
-use crate::node::{Do, Node as _, NodeConfig, RedisNode};
 
 /// Ages are counted in whole milliseconds, on two machines.
 const GRACE: Duration = Duration::from_millis(10);
@@ -34,7 +33,7 @@ const GRACE: Duration = Duration::from_millis(10);
 /// A change of settings whose wait has begun.
 #[derive(Debug)]
 pub struct Moving {
-    survey: Survey,
+    topology: Topology,
     over_at: BootTime,
     floor: u64,
     /// What has been done on each node so far; the new ones first.
@@ -126,10 +125,10 @@ pub async fn reconfigure(
     settings: &ClientBuilder,
     others: &[NodeConfig],
 ) -> Result<Moving, InitError> {
-    let survey = settings.survey()?;
-    let servers = with_others(&survey, settings.survey_of(others)?)?;
-    let looked = look_at_all(&survey, &servers, false).await;
-    check(&survey, &looked[..survey.servers.len()])?;
+    let topology = Topology::of(settings)?;
+    let servers = with_others(&topology, Topology::others(settings, others)?)?;
+    let looked = look_at_all(&topology, &servers, false).await;
+    check(&topology, &looked[..topology.servers.len()])?;
     let elsewhere = |node: &Looked| {
         let failure = node.facts.as_ref().ok()?.elsewhere.as_ref()?;
         failure.kind().is_disagreement().then(|| (node.name.clone(), failure.to_string()))
@@ -140,27 +139,27 @@ pub async fn reconfigure(
     }
     let floor = floor(&looked, 0);
     let states: Vec<Option<State>> =
-        looked.iter().map(|node| State::of(node, &survey.rules)).collect();
-    unknown_markers(&survey, &looked)?;
-    same_settings_elsewhere(&servers, &states, survey.servers.len())?;
-    let old = old_settings(&states, &survey.rules);
+        looked.iter().map(|node| State::of(node, &topology.rules)).collect();
+    unknown_markers(&topology, &looked)?;
+    same_settings_elsewhere(&servers, &states, topology.servers.len())?;
+    let old = old_settings(&states, &topology.rules);
     if old.is_empty() && !states.iter().flatten().any(State::is_handled) {
         return Err(InitError::NothingOld);
     }
     for old in &old {
         enough_of(old, &servers, &states)?;
     }
-    let ours = survey.rules.cluster.max_ttl_ms();
+    let ours = topology.rules.cluster.max_ttl_ms();
     let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
     let cluster = Cluster::new(["any"], 1, longest);
-    let wait = Rules { cluster, ..survey.rules.clone() }.quarantine();
+    let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
     // A wait that was begun for longer than ours was for locks that nobody here may know of any more.
     let wait = states.iter().flatten().map(State::waits_for).fold(wait, Duration::max);
     let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
 
     // Nobody's votes, first.
-    let blocked = each(&survey, &servers, &states, |state, place| {
-        state.blocked(&survey.rules, in_force || place >= survey.servers.len(), &old)
+    let blocked = each(&topology, &servers, &states, |state, place| {
+        state.blocked(&topology.rules, in_force || place >= topology.servers.len(), &old)
     });
     let blocked = blocked.await;
     let failed = || {
@@ -170,8 +169,8 @@ pub async fn reconfigure(
         Err(InitError::Interrupted { nodes: failed.collect() })
     };
     // Nor may clients of the new settings find a quorum of nodes that they have marked themselves.
-    let free = blocked[..survey.servers.len()].iter().filter(|done| done.is_err()).count();
-    if in_force && free >= survey.quorum.needed() {
+    let free = blocked[..topology.servers.len()].iter().filter(|done| done.is_err()).count();
+    if in_force && free >= topology.quorum.needed() {
         return failed();
     }
     for old in &old {
@@ -190,16 +189,16 @@ pub async fn reconfigure(
         .zip(&blocked)
         .map(|(state, done)| Some(state.clone()?.after(done.as_ref().ok()?)))
         .collect();
-    let adopted = each(&survey, &servers[..survey.servers.len()], &after, |state, _| {
-        state.adopted(&survey.rules, wait)
+    let adopted = each(&topology, &servers[..topology.servers.len()], &after, |state, _| {
+        state.adopted(&topology.rules, wait)
     });
     let adopted = adopted.await;
-    Ok(begun(survey, (servers, states), (blocked, adopted), (wait, floor)))
+    Ok(begun(topology, (servers, states), (blocked, adopted), (wait, floor)))
 }
 
 /// What follows from what was done.
 fn begun(
-    survey: Survey,
+    topology: Topology,
     (servers, states): (Vec<RedisNode>, Vec<Option<State>>),
     (blocked, adopted): (Vec<Made>, Vec<Made>),
     (wait, floor): (Duration, u64),
@@ -224,13 +223,13 @@ fn begun(
         };
         nodes.push(NodeDone { node: server.name().into(), done: made });
     }
-    Moving { over_at: Clock::System.now().after(longest), survey, floor, nodes }
+    Moving { over_at: now().after(longest), topology, floor, nodes }
 }
 
 impl Moving {
     /// How much of the wait is left; by the clock that no one sets.
     pub fn left(&self) -> Duration {
-        self.over_at.remaining(Clock::System.now())
+        self.over_at.remaining(now())
     }
 
     /// Writes the new markers.
@@ -242,32 +241,32 @@ impl Moving {
     /// # Cancel safety
     /// As [`reconfigure`].
     pub async fn finish(self) -> Initialized {
-        let Self { survey, floor: least, nodes, .. } = &self;
-        let looked = look_at_all(survey, &survey.servers, false).await;
+        let Self { topology, floor: least, nodes, .. } = &self;
+        let looked = look_at_all(topology, &topology.servers, false).await;
         let floor = floor(&looked, *least);
-        let marks = survey.servers.iter().zip(&looked).zip(nodes).map(
+        let marks = topology.servers.iter().zip(&looked).zip(nodes).map(
             |((server, node), before)| async move {
                 let done = match &before.done {
-                    Ok(Done::Waits) => mark(survey, server, node, floor).await,
+                    Ok(Done::Waits) => mark(topology, server, node, floor).await,
                     done => done.clone(),
                 };
                 NodeDone { node: node.name.clone(), done }
             },
         );
         let mut done = futures_util::future::join_all(marks).await;
-        done.extend(nodes[survey.servers.len()..].iter().cloned());
-        Initialized { nodes: done, needed: survey.quorum.needed() }
+        done.extend(nodes[topology.servers.len()..].iter().cloned());
+        Initialized { nodes: done, needed: topology.quorum.needed() }
     }
 }
 
 async fn mark(
-    survey: &Survey,
+    topology: &Topology,
     server: &RedisNode,
     node: &Looked,
     floor: u64,
 ) -> Result<Done, String> {
     let (facts, run_id, promoted_at) = known(node)?;
-    let cluster = &survey.rules.cluster;
+    let cluster = &topology.rules.cluster;
     let marker = Marker { cluster: cluster.clone(), run_id, promoted_at, floor };
     if let Seen::Text(text) = &facts.marker {
         // A client of the new settings was faster.
@@ -294,7 +293,7 @@ async fn mark(
         to: (marker.to_string(), String::new()),
         age_ms: Some(adoption.wait_ms),
     };
-    change.make(survey, server, Do::Register).await.map(|()| Done::Marked)
+    change.make(topology, server, Do::Register).await.map(|()| Done::Marked)
 }
 
 /// What a node's keys say.
@@ -446,7 +445,7 @@ impl State {
         let (promoted_at, floor) = (self.promoted_at, self.floor());
         let adoption = Adoption { cluster, run_id, promoted_at, floor, wait_ms };
         // No two adoptions are the same, as where a node adds its own time of day.
-        let now_us = Clock::System.now().real_ns() / 1000;
+        let now_us = now().real_ns() / 1000;
         Some(Change {
             from: (self.marker.clone(), self.adoption.clone()),
             to: (String::new(), format!("{adoption} since={now_us}{MOVED}")),
@@ -457,7 +456,7 @@ impl State {
 
 /// Makes a change on every node that answered, on all at once.
 async fn each(
-    survey: &Survey,
+    topology: &Topology,
     servers: &[RedisNode],
     states: &[Option<State>],
     change: impl Fn(&State, usize) -> Option<Change>,
@@ -469,7 +468,7 @@ async fn each(
                 None => Err("it did not answer; it joins later, by a second run".to_owned()),
                 Some(None) => Ok(None),
                 Some(Some(change)) => {
-                    change.make(survey, server, Do::Register).await.map(|()| Some(change))
+                    change.make(topology, server, Do::Register).await.map(|()| Some(change))
                 }
             }
         }
@@ -497,10 +496,10 @@ fn same_settings_elsewhere(
 
 /// The new nodes and the old ones, each once.
 pub(super) fn with_others(
-    survey: &Survey,
+    topology: &Topology,
     others: Vec<RedisNode>,
 ) -> Result<Vec<RedisNode>, BuildError> {
-    let mut servers = survey.servers.clone();
+    let mut servers = topology.servers.clone();
     for other in others {
         // One that has moved has its name twice: where it was, and where it is.
         let same = |server: &RedisNode| server.address() == other.address();
@@ -514,7 +513,7 @@ pub(super) fn with_others(
 }
 
 /// What is not of this version is nobody's here to replace.
-fn unknown_markers(survey: &Survey, looked: &[Looked]) -> Result<(), InitError> {
+fn unknown_markers(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
     let unknown = looked.iter().filter_map(|node| {
         let (facts, ..) = known(node).ok()?;
         let is_known = match &facts.marker {
@@ -522,7 +521,7 @@ fn unknown_markers(survey: &Survey, looked: &[Looked]) -> Result<(), InitError> 
             Seen::Text(text) => Marker::parse(text).is_some(),
             Seen::Unreadable(_) => false,
         };
-        let key = &survey.rules.marker;
+        let key = &topology.rules.marker;
         let why = format!("its key {key} is not this version's; see quorlock doctor");
         (!is_known).then(|| (node.name.clone(), why))
     });

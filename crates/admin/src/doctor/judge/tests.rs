@@ -1,8 +1,8 @@
+use quorlock::Client;
 use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 
 use super::*;
-use crate::Client;
 use crate::doctor::look::More;
 use crate::doctor::rights::Rights;
 
@@ -10,7 +10,7 @@ const INFO: &str = "redis_version:7.0.15\r\nrun_id:0d2f\r\nuptime_in_seconds:61\
     role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
 
 fn cluster() -> Cluster {
-    Client::builder().nodes(["a=redis://a"]).survey().unwrap().rules.cluster
+    Topology::of(&Client::builder().nodes(["a=redis://a"])).unwrap().rules.cluster
 }
 
 /// Of that run of the server.
@@ -51,9 +51,9 @@ fn report(lasting: bool, change: impl FnOnce(&mut Facts)) -> NodeReport {
     change(&mut facts);
     let settings = Client::builder().nodes(["a=redis://a"]);
     let settings = if lasting { settings.lasting_nodes(["a"]) } else { settings };
-    let survey = settings.survey().unwrap();
+    let topology = Topology::of(&settings).unwrap();
     let node = Looked { name: "a".into(), address: "a:6379".to_owned(), facts: Ok(facts) };
-    judge(&survey, &[node]).remove(0)
+    judge(&topology, &[node]).remove(0)
 }
 
 /// What cannot be had from a server here.

@@ -1,13 +1,16 @@
 //! What an operator decides about nodes, and no client may: that no lock is in use ([`fresh`]), and
 //! that nodes, quorum or longest ttl change ([`reconfigure`]).
 //!
-//! Both write the markers by which nodes say for whom they vote; see [`guarantees`](crate::guarantees).
+//! Both write the markers by which nodes say for whom they vote; see [`guarantees`](quorlock::guarantees).
 
 mod keys;
 mod moving;
 
 use std::sync::Arc;
 
+use quorlock::admin::{Do, Topology};
+use quorlock::node::{NodeConfig, RedisNode};
+use quorlock::{BuildError, ClientBuilder};
 use quorlock_core::Counter;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{SETTINGS_MAX, shown};
@@ -15,11 +18,8 @@ use quorlock_core::shown::{SETTINGS_MAX, shown};
 use self::keys::Change;
 use self::moving::with_others;
 pub use self::moving::{Moving, reconfigure};
-use crate::builder::{ClientBuilder, Survey};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
 use crate::doctor::unfit;
-use crate::error::BuildError;
-use crate::node::{Do, NodeConfig, RedisNode};
 
 /// What became of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,11 +147,11 @@ pub struct Before {
 /// # Errors
 /// [`InitError::Build`] if the settings are wrong; nothing was sent.
 pub async fn before(settings: &ClientBuilder, others: &[NodeConfig]) -> Result<Before, InitError> {
-    let survey = settings.survey()?;
-    let servers = with_others(&survey, settings.survey_of(others)?)?;
-    let new = &survey.rules.cluster;
+    let topology = Topology::of(settings)?;
+    let servers = with_others(&topology, Topology::others(settings, others)?)?;
+    let new = &topology.rules.cluster;
     let mut old: Vec<(String, Vec<Arc<str>>)> = Vec::new();
-    for node in look_at_all(&survey, &servers, false).await {
+    for node in look_at_all(&topology, &servers, false).await {
         let says = node.facts.as_ref().ok().and_then(|facts| marked_for(facts, new));
         let Some(text) = says else { continue };
         match old.iter_mut().find(|(other, _)| *other == text) {
@@ -213,34 +213,34 @@ fn advice(missing: &[String], unmarked: &[String]) -> String {
 /// # Cancel safety
 /// Some nodes may be marked, others not. It can be called again.
 pub async fn fresh(settings: &ClientBuilder) -> Result<Initialized, InitError> {
-    let survey = settings.survey()?;
-    let looked = look_at_all(&survey, &survey.servers, false).await;
-    check(&survey, &looked)?;
+    let topology = Topology::of(settings)?;
+    let looked = look_at_all(&topology, &topology.servers, false).await;
+    check(&topology, &looked)?;
     let floor = floor(&looked, 0);
-    let marks = survey.servers.iter().zip(&looked);
+    let marks = topology.servers.iter().zip(&looked);
     let marks = marks.map(|(server, node)| {
-        let (name, marked) = (node.name.clone(), mark_fresh(&survey, server, node, floor));
+        let (name, marked) = (node.name.clone(), mark_fresh(&topology, server, node, floor));
         async move { NodeDone { node: name, done: marked.await } }
     });
     let nodes = futures_util::future::join_all(marks).await;
-    Ok(Initialized { nodes, needed: survey.quorum.needed() })
+    Ok(Initialized { nodes, needed: topology.quorum.needed() })
 }
 
 async fn mark_fresh(
-    survey: &Survey,
+    topology: &Topology,
     server: &RedisNode,
     node: &Looked,
     floor: u64,
 ) -> Result<Done, String> {
     let (facts, run_id, promoted_at) = known(node)?;
-    let cluster = survey.rules.cluster.clone();
+    let cluster = topology.rules.cluster.clone();
     let marker = Marker { cluster, run_id, promoted_at, floor };
     let change = Change {
         from: (written(&facts.marker), written(&facts.adoption)),
         to: (marker.to_string(), String::new()),
         age_ms: None,
     };
-    change.make(survey, server, Do::Replace).await.map(|()| Done::Marked)
+    change.make(topology, server, Do::Replace).await.map(|()| Done::Marked)
 }
 
 /// What must still be there when it is changed; see [`Change`].
@@ -253,19 +253,19 @@ fn written(seen: &Seen) -> String {
 }
 
 /// Whether all that answered may vote, and a quorum did.
-fn check(survey: &Survey, looked: &[Looked]) -> Result<(), InitError> {
-    let nodes = unfit(survey, looked);
+fn check(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
+    let nodes = unfit(topology, looked);
     if !nodes.is_empty() {
         return Err(InitError::Unfit { nodes });
     }
     let silent: Vec<_> =
         looked.iter().filter_map(|node| Some((node, known(node).err()?))).collect();
     let reached = looked.len() - silent.len();
-    if reached < survey.quorum.needed() {
+    if reached < topology.quorum.needed() {
         return Err(InitError::TooFew {
             reached,
             all: looked.len(),
-            needed: survey.quorum.needed(),
+            needed: topology.quorum.needed(),
             nodes: silent.into_iter().map(|(node, why)| (node.name.clone(), why)).collect(),
         });
     }

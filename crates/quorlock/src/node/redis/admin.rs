@@ -1,6 +1,6 @@
-//! A connection of its own to a server, for questions that no lock asks: those of
-//! [`doctor`](crate::doctor) and [`init`](crate::init). It is made, and greeted, as any other.
+//! A connection of its own to a server, for questions that no lock asks. It is made, and greeted, as any other.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::{Connection, RedisNode};
 use crate::node::Inbox;
 
 /// One connection, and one question at a time.
-pub(crate) struct Exam {
+pub struct AdminConnection {
     connection: Arc<Connection>,
     speaks_resp3: bool,
     database: u32,
     patience: Duration,
 }
 
-impl Exam {
+impl AdminConnection {
     /// Connects and logs in, within the node's bound for it.
-    pub(crate) async fn begin(node: &RedisNode) -> Result<Self, Failure> {
+    pub async fn open(node: &RedisNode) -> Result<Self, Failure> {
         // Nobody waits for what it may say unasked.
         let nobody = Inbox::new(1).news(NodeId::new(0));
         let shared = &node.shared;
@@ -35,24 +35,24 @@ impl Exam {
     }
 
     /// The keys are not in the first database.
-    pub(crate) fn selects(&self) -> bool {
+    pub fn selects(&self) -> bool {
         self.database != 0
     }
 
     /// Asks which database has the locks, and perhaps writes it.
-    pub(crate) async fn register(&self, marker: &Key, what: Do) -> Result<(), Failure> {
+    pub async fn register(&self, marker: &Key, what: Do) -> Result<(), Failure> {
         let Some(registration) = Registration::beside(marker, self.database) else { return Ok(()) };
         let replies = self.ask(&[registration.ask(what).to_vec()]).await?;
         replies.first().map_or(Ok(()), |reply| registration.judge(reply))
     }
 
     /// The server can push, so who waits for a lock is told when it changes.
-    pub(crate) fn speaks_resp3(&self) -> bool {
+    pub fn speaks_resp3(&self) -> bool {
         self.speaks_resp3
     }
 
     /// The server's own command that compares and deletes, if it has one and says so.
-    pub(crate) fn own_delete(&self) -> Option<&'static str> {
+    pub fn own_delete(&self) -> Option<&'static str> {
         self.connection.skills.delete.map(|delete| match delete {
             Delete::IfEq => "DELIFEQ",
             Delete::Ex => "DELEX",
@@ -61,10 +61,7 @@ impl Exam {
 
     /// Asks all of this in one round trip. Errors that the server answers are replies; none of them
     /// ends the others.
-    pub(crate) async fn ask<W: AsRef<[u8]>>(
-        &self,
-        commands: &[Vec<W>],
-    ) -> Result<Vec<Reply>, Failure> {
+    pub async fn ask<W: AsRef<[u8]>>(&self, commands: &[Vec<W>]) -> Result<Vec<Reply>, Failure> {
         let wire = &self.connection.wire;
         let said = wire.send(|out| {
             for words in commands {
@@ -84,5 +81,11 @@ impl Exam {
             let bound = format!("nothing within {:?}", self.patience);
             Err(Failure::new(FailureKind::Silent).with_detail(bound))
         })
+    }
+}
+
+impl fmt::Debug for AdminConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminConnection").field("database", &self.database).finish_non_exhaustive()
     }
 }

@@ -39,14 +39,14 @@ const FLOOR_AHEAD_US: u64 = Marker::FLOOR_AHEAD_US + 60 * 1_000_000;
 impl Case<'_> {
     /// Whether its votes count, and what is to be said about that.
     pub(super) fn standing(&self, facts: &Facts, info: &Info) -> (Votes, Vec<Finding>) {
-        let key = &self.survey.rules.marker;
+        let key = &self.topology.rules.marker;
         let marker = match &facts.marker {
             Seen::Nothing => None,
             Seen::Unreadable(error) => {
                 return (Votes::DoNotCount, vec![self.unread(key, error, facts, info)]);
             }
             Seen::Text(text) => match Marker::parse(text) {
-                Some(marker) if marker.cluster == self.survey.rules.cluster => Some(marker),
+                Some(marker) if marker.cluster == self.topology.rules.cluster => Some(marker),
                 Some(marker) => {
                     return (Votes::DoNotCount, vec![self.other("it votes for", &marker.cluster)]);
                 }
@@ -62,7 +62,7 @@ impl Case<'_> {
             return (Votes::Count, findings);
         }
         // With its data, it need only have been there for long enough.
-        let would_tell = self.is_lasting(info) || self.survey.rules.would_tell_of_promotions();
+        let would_tell = self.is_lasting(info) || self.topology.rules.would_tell_of_promotions();
         let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
             self.restarted(info)
         } else {
@@ -94,13 +94,13 @@ impl Case<'_> {
     /// It waits until its adoption is old enough, which the next client begins if nobody has.
     fn adopted(&self, facts: &Facts, info: &Info) -> (Votes, Option<Finding>) {
         let no = |finding| (Votes::DoNotCount, Some(finding));
-        let quarantine = self.survey.quarantine();
-        let key = &self.survey.rules.adoption;
+        let quarantine = self.topology.rules.quarantine();
+        let key = &self.topology.rules.adoption;
         let adoption = match &facts.adoption {
             Seen::Nothing => None,
             Seen::Unreadable(error) => return no(self.unread(key, error, facts, info)),
             Seen::Text(text) => match Adoption::parse(text) {
-                Some(adoption) if adoption.cluster == self.survey.rules.cluster => Some(adoption),
+                Some(adoption) if adoption.cluster == self.topology.rules.cluster => Some(adoption),
                 Some(adoption) => {
                     return no(self.other("it is being taken into use for", &adoption.cluster));
                 }
@@ -175,11 +175,11 @@ impl Case<'_> {
             return Duration::ZERO;
         }
         let told = Duration::from_secs(u64::try_from(info.uptime_s).unwrap_or(0));
-        self.survey.quarantine().saturating_sub(told)
+        self.topology.rules.quarantine().saturating_sub(told)
     }
 
     fn other(&self, how: &str, theirs: &Cluster) -> Finding {
-        let ours = &self.survey.rules.cluster;
+        let ours = &self.topology.rules.cluster;
         Finding {
             severity: Error,
             check: "configuration",

@@ -1,0 +1,76 @@
+//! The nodes without a client, by the same settings and after the same checks.
+
+use std::sync::Arc;
+
+use quorlock_core::{Key, Quorum, Rules, Timing};
+
+use super::{ClientBuilder, check_names, own_key};
+use crate::client::Names;
+use crate::error::BuildError;
+use crate::node::{Node as _, NodeConfig, RedisNode};
+
+/// The servers of a client that is not built, and what it would measure them by.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// In the order of the list; nodes that are not servers are left out.
+    pub servers: Vec<RedisNode>,
+    /// How many must grant a lock.
+    pub quorum: Quorum,
+    /// What decides whether their votes count.
+    pub rules: Rules,
+    /// What stands before every key.
+    pub prefix: Arc<str>,
+}
+
+impl Topology {
+    /// What a client of these settings would be; nothing is sent.
+    ///
+    /// # Errors
+    /// As [`ClientBuilder::build`].
+    pub fn of(settings: &ClientBuilder) -> Result<Self, BuildError> {
+        settings.check_prefix()?;
+        let timing = timing(settings)?;
+        let servers = settings.make_servers(&timing)?;
+        check_names(servers.iter().map(RedisNode::name))?;
+        let quorum = match settings.quorum {
+            Some(needed) => Quorum::new(servers.len(), needed)?,
+            None => Quorum::majority(servers.len())?,
+        };
+        let names: Names = servers.iter().map(|server| server.name().into()).collect();
+        let rules = settings.rules(quorum, &names)?;
+        Ok(Self { servers, quorum, rules, prefix: settings.prefix.as_str().into() })
+    }
+
+    /// Further servers, reached as those of these settings are.
+    ///
+    /// # Errors
+    /// As [`ClientBuilder::build`].
+    pub fn others(
+        settings: &ClientBuilder,
+        nodes: &[NodeConfig],
+    ) -> Result<Vec<RedisNode>, BuildError> {
+        let others = ClientBuilder {
+            nodes: nodes.iter().cloned().map(Ok).collect(),
+            tls: settings.tls.clone(),
+            username: settings.username.clone(),
+            password: settings.password.clone(),
+            defaults: settings.defaults.clone(),
+            ..ClientBuilder::new()
+        };
+        others.make_servers(&timing(settings)?)
+    }
+
+    /// The key of the library's own that is called so.
+    pub fn own_key(&self, name: &str) -> Key {
+        own_key(&self.prefix, name)
+    }
+}
+
+/// No lock is taken, so a longest ttl that is shorter than the usual one is none of its faults.
+fn timing(settings: &ClientBuilder) -> Result<Timing, BuildError> {
+    let mut defaults = settings.defaults.clone();
+    let times = &mut defaults.timing;
+    times.ttl = times.ttl.min(times.ttl_max);
+    defaults.max_hold = defaults.max_hold.max(times.ttl);
+    Ok(defaults.check()?)
+}
