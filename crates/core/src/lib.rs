@@ -105,5 +105,5 @@ pub use crate::tick::{Arrivals, Step, Tick};
 pub use crate::time::{BootTime, Reading};
 pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
 pub use crate::token::{Key, Token, Value};
-pub use crate::trust::{RestartGuard, Rules, Standing};
+pub use crate::trust::{Fault, RestartGuard, Rules, Standing, Words};
 pub use crate::vote::Validity;

@@ -23,6 +23,7 @@
 //! however short-lived, can wait for together.
 
 mod adopting;
+mod fault;
 mod judging;
 mod node;
 
@@ -33,6 +34,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub use self::fault::{Fault, Words};
 use crate::command::{Adopted, Answer, Command, Failure, FailureKind, Holding};
 use crate::marker::{Adoption, Cluster};
 use crate::proof::MarkerSeen;
@@ -69,6 +71,8 @@ pub struct Rules {
     /// The nodes of which the operator says that they forget nothing when they stop: every write is on
     /// the disk before it is answered, and was so before the last stop.
     pub lasting: NodeSet,
+    /// How a fault of a node is told to people.
+    pub words: Words,
 }
 
 /// Whether a node's votes count.

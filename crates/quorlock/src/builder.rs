@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
 use quorlock_core::{
-    Delay, NodeSet, Quorum, RestartGuard, Retry, Rules, Timing, TimingError, TimingOptions,
+    Delay, NodeSet, Quorum, RestartGuard, Retry, Rules, Timing, TimingError, TimingOptions, Words,
 };
 
 pub use self::topology::Topology;
@@ -381,6 +381,7 @@ impl ClientBuilder {
             marker: own_key(&self.prefix, MARKER),
             adoption: own_key(&self.prefix, "adopt"),
             lasting,
+            words: Words(crate::fault::in_words),
         })
     }
 

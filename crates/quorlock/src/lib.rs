@@ -50,6 +50,7 @@ mod client;
 mod clock;
 mod driver;
 mod error;
+mod fault;
 mod guard;
 /// For the fuzz targets alone.
 #[cfg(fuzzing)]

@@ -8,7 +8,7 @@ mod later;
 use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
-use quorlock_core::{Key, NodeId, Quorum, RestartGuard, Rules, Timing, TimingOptions};
+use quorlock_core::{Key, NodeId, Quorum, RestartGuard, Rules, Timing, TimingOptions, Words};
 
 pub use self::later::{Later, Modes};
 use crate::random::Random;
@@ -358,7 +358,8 @@ impl Plan {
         let cluster = Cluster::new(&names, self.quorum.needed(), max_ttl_ms);
         let (marker, adoption) = (marker_key(), Key::from("quorlock:adopt"));
         let lasting = self.later.declared.iter().map(|node| NodeId::new(*node)).collect();
-        Rules { guard: self.guard, cluster, names, marker, adoption, lasting }
+        let words = Words::default();
+        Rules { guard: self.guard, cluster, names, marker, adoption, lasting, words }
     }
 
     /// By how much node clocks are set back in all, as a rule.

@@ -5,7 +5,9 @@ use alloc::string::ToString as _;
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::{GATHER_FOR, LOOK_AGAIN, LOOK_SOONEST, Plan, Standing, Step, Todo, Trust, Watch};
+use super::{
+    Fault, GATHER_FOR, LOOK_AGAIN, LOOK_SOONEST, Plan, Standing, Step, Todo, Trust, Watch,
+};
 use crate::command::{Adopted, Command, Counter};
 use crate::marker::{Adoption, Marker};
 use crate::quorum::NodeId;
@@ -61,10 +63,13 @@ impl Watch {
         todo: &mut Todo,
     ) {
         let Some(found) = Adoption::parse(&text) else {
-            return self.refuse_key(node, &self.rules.adoption.clone(), &text);
+            let rules = self.rules.clone();
+            return self.refuse(node, &Fault::ForeignKey { key: &rules.adoption, text: &text });
         };
         if found.cluster != self.rules.cluster {
-            return self.refuse_other(node, "it is being taken into use for", &found.cluster);
+            let rules = self.rules.clone();
+            let (theirs, ours) = (&found.cluster, &rules.cluster);
+            return self.refuse(node, &Fault::OtherSettings { is_marked: false, theirs, ours });
         }
         plan.floor = plan.floor.max(found.floor);
         let is_older = found.promoted_at != plan.promoted_at && !mutant!(AdoptionOutlivesPromotion);

@@ -1,19 +1,17 @@
 //! What a node says of itself is held against what was seen of it: may its votes count?
 
 use alloc::format;
-use alloc::string::{String, ToString as _};
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::{LOOK_AGAIN, LOOK_EVERY, Plan, Standing, Step, Todo, Watch};
+use super::{Fault, LOOK_AGAIN, LOOK_EVERY, Plan, Standing, Step, Todo, Watch, Words};
 use crate::command::{Failure, FailureKind};
 use crate::info::Info;
-use crate::marker::{Cluster, Marker};
+use crate::marker::Marker;
 use crate::proof::MarkerSeen;
 use crate::quorum::NodeId;
-use crate::shown::{SETTINGS_MAX, WORD_MAX, shown, shown_text};
 use crate::time::{BootTime, Reading};
-use crate::token::Key;
 
 impl Watch {
     /// The node has answered what it is: what follows?
@@ -26,7 +24,8 @@ impl Watch {
         now: Reading,
         todo: &mut Todo,
     ) {
-        let late = self.rules.quarantine() / 2;
+        let rules = self.rules.clone();
+        let late = rules.quarantine() / 2;
         let trust = self.node_mut(node);
         trust.step = Step::Rest;
         trust.marker = None;
@@ -34,18 +33,12 @@ impl Watch {
         let info = match info.map(|text| Info::parse(&text)) {
             Ok(Ok(info)) => info,
             Ok(Err(missing)) => {
-                let detail = format!(
-                    "{missing}: a proxy, or no server of the kind; connect to the server itself, or switch the restart guard off"
-                );
-                return trust.refuse(Failure::new(FailureKind::Unsafe).with_detail(detail));
+                return trust.refuse(rules.words.failure(&Fault::Incomplete(missing)));
             }
             // No server of the kind refuses it for good without a word for why: a proxy may.
             Err(failure) if failure.kind() == FailureKind::Rejected => {
                 let said = failure.detail().unwrap_or_default();
-                let detail = format!(
-                    "it does not answer INFO ({said}): a proxy, or no server of the kind; connect to the server itself, or switch the restart guard off"
-                );
-                return trust.refuse(Failure::new(FailureKind::Unsafe).with_detail(detail));
+                return trust.refuse(rules.words.failure(&Fault::NoInfo(said)));
             }
             // It may be asked another time; until then nothing it says counts.
             Err(failure) if !failure.kind().is_about_rights() => {
@@ -55,7 +48,7 @@ impl Watch {
             Err(failure) => return trust.refuse(failure),
         };
         trust.note_run(&info, sent, now, late);
-        if let Some(failure) = unsound(&info) {
+        if let Some(failure) = unsound(&info, rules.words) {
             return trust.refuse(failure);
         }
         if let Some(twin) = self.twin_of(node) {
@@ -63,9 +56,15 @@ impl Watch {
         }
         let old = match marker {
             MarkerSeen::Text(text) => match Marker::parse(text) {
-                Some(old) if old.cluster == self.rules.cluster => Some((text, old)),
-                Some(old) => return self.refuse_other(node, "it is marked for", &old.cluster),
-                None => return self.refuse_key(node, &self.rules.marker.clone(), text),
+                Some(old) if old.cluster == rules.cluster => Some((text, old)),
+                Some(old) => {
+                    let (theirs, ours) = (&old.cluster, &rules.cluster);
+                    return self
+                        .refuse(node, &Fault::OtherSettings { is_marked: true, theirs, ours });
+                }
+                None => {
+                    return self.refuse(node, &Fault::ForeignKey { key: &rules.marker, text });
+                }
             },
             MarkerSeen::Missing => None,
             MarkerSeen::Failed(failure)
@@ -99,11 +98,11 @@ impl Watch {
             lasts: self.is_lasting(node, &info),
             // It said so before its answer came, and after it was asked: the safe side is the former.
             grown_at: now.after(young_for),
-            why: why(&info, old.is_some(), self.rules.lasting.contains(node)).into(),
+            why: why(&info, old.is_some(), rules.lasting.contains(node)).into(),
             adoption: None,
         };
         // For so long a server remembers that it was a replica; no longer, if nobody replicates from it.
-        let would_tell = plan.lasts || self.rules.would_tell_of_promotions();
+        let would_tell = plan.lasts || rules.would_tell_of_promotions();
         if old.is_some() && info.promoted_at.is_none() && would_tell {
             // It came back with its data: it need only have been there for long enough.
             return self.mark_in_time(node, plan, now, todo);
@@ -151,31 +150,14 @@ impl Watch {
     }
 
     pub(super) fn refuse_twins(&mut self, node: NodeId, twin: NodeId) {
+        let rules = self.rules.clone();
         for (one, other) in [(node, twin), (twin, node)] {
-            let other = &self.rules.names[other.index()];
-            let detail =
-                format!("node {other} is the same server: it would vote twice; list it once");
-            let failure = Failure::new(FailureKind::SameServer).with_detail(detail);
-            self.node_mut(one).refuse(failure);
+            self.refuse(one, &Fault::SameServer(&rules.names[other.index()]));
         }
     }
 
-    pub(super) fn refuse_other(&mut self, node: NodeId, what: &str, theirs: &Cluster) {
-        let ours = &self.rules.cluster;
-        let theirs = shown(&theirs.to_string(), SETTINGS_MAX);
-        let detail = format!(
-            "{what} {theirs}, but this client has {ours}; give all clients the same, or run quorlock init --reconfigure"
-        );
-        let failure = Failure::new(FailureKind::OtherConfiguration).with_detail(detail);
-        self.node_mut(node).refuse(failure);
-    }
-
-    pub(super) fn refuse_key(&mut self, node: NodeId, key: &Key, text: &str) {
-        let shown = shown_text(text);
-        let detail = format!(
-            "its key {key} holds \"{shown}\", which is not this version's; find out whose it is; if nobody's, delete the key: the node then waits like a new one"
-        );
-        let failure = Failure::new(FailureKind::OtherConfiguration).with_detail(detail);
+    pub(super) fn refuse(&mut self, node: NodeId, fault: &Fault<'_>) {
+        let failure = self.rules.words.failure(fault);
         self.node_mut(node).refuse(failure);
     }
 }
@@ -190,22 +172,17 @@ pub(super) fn told_uptime(info: &Info) -> u64 {
 }
 
 /// What makes a server's votes worthless, whatever it has been through.
-pub(super) fn unsound(info: &Info) -> Option<Failure> {
-    let detail = if !info.is_master {
-        "it is a replica: what it holds can be overwritten by its master; list masters alone".into()
+pub(super) fn unsound(info: &Info, words: Words) -> Option<Failure> {
+    let fault = if !info.is_master {
+        Fault::Replica
     } else if info.is_loading {
         return Some(Failure::new(FailureKind::Loading));
     } else if info.is_cluster {
-        "it is in cluster mode, which moves keys to other nodes; use independent masters".into()
-    } else if let Some(policy) = &info.evicts_by {
-        let policy = shown(policy, WORD_MAX);
-        format!(
-            "its maxmemory-policy is {policy}: it would delete locks; run CONFIG SET maxmemory-policy noeviction"
-        )
+        Fault::InCluster
     } else {
-        return None;
+        Fault::Evicts(info.evicts_by.as_deref()?)
     };
-    Some(Failure::new(FailureKind::Unsafe).with_detail(detail))
+    Some(words.failure(&fault))
 }
 
 /// Why a server that is sound does not vote yet.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{
-    Counter, Delay, NodeSet, Request, RestartGuard, Retry, Rules, Timing, TimingOptions,
+    Counter, Delay, NodeSet, Request, RestartGuard, Retry, Rules, Timing, TimingOptions, Words,
 };
 
 use crate::ledger::Drift;
@@ -115,7 +115,8 @@ impl Bounds {
         let cluster = Cluster::new(&names, needed, max_ttl_ms);
         let (marker, adoption) = ("quorlock:node".into(), "quorlock:adopt".into());
         let lasting = NodeSet::default();
-        Rules { guard: self.guard, cluster, names, marker, adoption, lasting }
+        let words = Words::default();
+        Rules { guard: self.guard, cluster, names, marker, adoption, lasting, words }
     }
 
     /// A node that has been running for so many seconds, in whole ticks, is through its quarantine: more

@@ -1,0 +1,86 @@
+//! What makes a node's votes worthless. What that means for people is not said here, but by [`Words`] that are given.
+
+use alloc::format;
+use alloc::string::String;
+use core::fmt;
+use core::hash::{Hash, Hasher};
+
+use crate::command::{Failure, FailureKind};
+use crate::info::Incomplete;
+use crate::marker::Cluster;
+use crate::token::Key;
+
+/// What is wrong with a node, such that its votes do not count until a person mends it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault<'a> {
+    /// Its `INFO` lacks something.
+    Incomplete(Incomplete),
+    /// It does not answer `INFO`, but says this.
+    NoInfo(&'a str),
+    /// It is a replica.
+    Replica,
+    /// It is part of a cluster.
+    InCluster,
+    /// It deletes keys when its memory is full, by this policy.
+    Evicts(&'a str),
+    /// It is the same server as this other node.
+    SameServer(&'a str),
+    /// It votes for clients with other settings.
+    OtherSettings {
+        /// It is marked for them; if not, it is being taken into use.
+        is_marked: bool,
+        /// The others'.
+        theirs: &'a Cluster,
+        /// This client's.
+        ours: &'a Cluster,
+    },
+    /// One of the library's own keys holds what this version does not write.
+    ForeignKey {
+        /// The key.
+        key: &'a Key,
+        /// What is there.
+        text: &'a str,
+    },
+}
+
+/// Puts a fault into words for people. All are equal: no decision depends on them.
+#[derive(Clone, Copy)]
+pub struct Words(pub fn(&Fault<'_>) -> String);
+
+impl Words {
+    pub(super) fn failure(self, fault: &Fault<'_>) -> Failure {
+        let kind = match fault {
+            Fault::SameServer(_) => FailureKind::SameServer,
+            Fault::OtherSettings { .. } | Fault::ForeignKey { .. } => {
+                FailureKind::OtherConfiguration
+            }
+            _ => FailureKind::Unsafe,
+        };
+        Failure::new(kind).with_detail((self.0)(fault))
+    }
+}
+
+impl Default for Words {
+    /// The fault as the code has it.
+    fn default() -> Self {
+        Self(|fault| format!("{fault:?}"))
+    }
+}
+
+impl PartialEq for Words {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Words {}
+
+impl Hash for Words {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl fmt::Debug for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Words")
+    }
+}
