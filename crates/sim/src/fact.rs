@@ -146,6 +146,8 @@ pub(crate) enum Mishap {
     KeyOccupied { node: NodeIndex },
     /// He takes it away.
     KeyVacated { node: NodeIndex },
+    /// A counter shows another number than before.
+    CounterMoved { node: NodeIndex },
     /// Nothing gets through for a while, to the node or back.
     Blocked { client: ClientId, node: NodeIndex, requests: bool, replies: bool, span: Time },
     /// A connection breaks.
@@ -302,6 +304,7 @@ impl fmt::Display for Mishap {
             Self::KeyDeleted { node } => write!(f, "somebody deletes a key on node {node}"),
             Self::KeyOccupied { node } => write!(f, "somebody occupies a key on node {node}"),
             Self::KeyVacated { node } => write!(f, "the key on node {node} is vacated"),
+            Self::CounterMoved { node } => write!(f, "somebody moves a counter of node {node}"),
             Self::Blocked { client, node, requests, replies, span: time } => write!(
                 f,
                 "between client {client} and node {node} nothing gets through for {}{}{}",

@@ -25,23 +25,23 @@ impl fmt::Display for GuardId {
 
 /// A guard.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Guard {
+pub struct Guard {
     /// What was asked for.
-    pub(crate) request: Request,
+    pub request: Request,
     /// The token, and how often it was handed over.
-    pub(crate) token: Token,
+    pub token: Token,
     /// The turn under this token.
-    pub(crate) turn: u32,
+    pub turn: u32,
     /// The fence, if one was wanted.
-    pub(crate) fence: Option<u64>,
+    pub fence: Option<u64>,
     /// The library's part of it.
-    pub(crate) hold: Hold,
+    pub hold: Hold,
     /// The engine has said that it is lost.
-    pub(crate) told_lost: bool,
+    pub told_lost: bool,
     /// Its holder has told the engine that it has run out.
-    pub(crate) run_out: bool,
+    pub run_out: bool,
     /// It has been released or dropped.
-    pub(crate) given_back: bool,
+    pub given_back: bool,
 }
 
 impl Guard {
@@ -56,12 +56,17 @@ impl Guard {
     }
 
     /// What the nodes store.
-    pub(crate) fn value(&self) -> Value {
+    pub fn value(&self) -> Value {
         Value::new(&self.token, &self.request.owner)
     }
 
+    /// Its holder keeps what the nodes have, lost or not, and has not given it back.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.request.keeps_on_loss && !self.given_back
+    }
+
     /// What `Guard::is_valid` says, asked at this reading.
-    pub(crate) fn is_valid(&self, now: Reading) -> bool {
+    pub fn is_valid(&self, now: Reading) -> bool {
         self.hold.remaining(now).is_some()
     }
 }

@@ -19,6 +19,7 @@
 
 mod client;
 mod count;
+mod driver;
 mod fact;
 mod guard;
 mod invariants;
@@ -31,6 +32,7 @@ pub mod picture;
 mod plan;
 mod proofs;
 mod random;
+pub mod scripted;
 mod shrink;
 pub mod tape;
 pub mod time;
@@ -38,6 +40,7 @@ mod view;
 mod world;
 
 pub use count::{Count, Counts};
+pub use guard::Guard;
 pub use invariants::{SENTENCES, Violation};
 pub use plan::{Fault, Later, Modes, Outside, Plan};
 pub use random::Random;

@@ -12,8 +12,11 @@ mod bounds;
 mod rare;
 mod scenarios;
 mod shared;
+mod steps;
+mod telling;
 mod world;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -23,7 +26,8 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 use self::bounds::{Bounds, TICK};
 use self::rare::{Rare, Witnesses};
 pub use self::scenarios::{Found, Scenario, negatives, positives};
-use self::world::{CLIENTS, Call, Link, NODES, Pace, Step, World};
+use self::steps::Step;
+use self::world::{CLIENTS, Call, Link, NODES, Pace, World};
 use crate::fact::{ClientId, NodeIndex};
 use crate::time::Time;
 
@@ -119,10 +123,12 @@ impl Timed {
             bounds: &self.bounds,
             seen: &self.seen,
             trace: traced.then(Vec::new),
+            events: VecDeque::new(),
+            verb: None,
         };
         match action {
             Action::Want(client) => step.want(client),
-            Action::GiveBack(client) => step.give_back(client),
+            Action::GiveBack(client) => step.give_up(client),
             Action::Look(client) => step.look(client),
             Action::Extend(client) => step.extend(client),
             Action::Execute { client, node, fast } => step.execute(client, node, fast),

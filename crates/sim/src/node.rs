@@ -255,6 +255,11 @@ impl ModelNode {
         self.kind.pushes
     }
 
+    /// From now on it does that, or does not.
+    pub fn set_pushing(&mut self, pushes: bool) {
+        self.kind.pushes = pushes;
+    }
+
     /// What connections are to be told since this was last asked.
     pub fn take_pushes(&mut self) -> Vec<(Connection, Key)> {
         std::mem::take(&mut self.pushes)

@@ -275,7 +275,9 @@ impl Tape {
                 cuts.for_each(|bar| bar.to = bar.to.min(now));
             }
             // They are seen where they take place.
-            Mishap::KeyOccupied { .. } | Mishap::KeyVacated { .. } => {}
+            Mishap::KeyOccupied { .. }
+            | Mishap::KeyVacated { .. }
+            | Mishap::CounterMoved { .. } => {}
             // Nobody sees them but who asks the node.
             Mishap::NodePromoted { .. } | Mishap::NodeEvicts { .. } => {}
         }

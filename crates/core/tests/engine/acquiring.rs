@@ -8,11 +8,10 @@ use quorlock_core::{
     TimingOptions, Token, Verb,
 };
 
-use crate::common::node::Stored;
-use crate::common::story::{
+use quorlock_sim::scripted::World;
+use quorlock_sim::scripted::story::{
     CONNECT_TIMEOUT, NODE_TIMEOUT, TERM, automatic, once, request, timing_options, waiting,
 };
-use crate::common::world::World;
 
 #[test]
 fn all_nodes_are_asked_at_once_with_one_value_and_a_quorum_decides() {
@@ -36,12 +35,12 @@ fn all_nodes_are_asked_at_once_with_one_value_and_a_quorum_decides() {
 fn every_attempt_of_a_call_has_a_token_of_its_own() {
     let mut world = World::new(3);
     // Without pushes it is a matter of polling.
-    world.pushing = false;
+    world.no_pushes();
     for node in 0..2 {
         world.occupy(node, "k", b"another", Some(100));
     }
     let lock = world.hold(request("k"));
-    let attempts = world.guard(lock).attempts;
+    let attempts = world.attempts(lock);
     assert!(attempts > 2);
     // The watch compares the values; here it is shown that there was something to compare.
     assert_eq!(world.sent(lock, Verb::Acquire, 0).len(), attempts as usize);
@@ -113,17 +112,17 @@ fn a_late_grant_after_a_no_is_void_and_its_key_is_deleted() {
     world.set_one_way(2, 20);
     let lock = world.acquire(once("k"));
     world.run_until(21);
-    assert!(world.nodes[2].keys.contains_key("k"), "granted, and its answer on its way");
+    assert!(world.has(2, "k"), "granted, and its answer on its way");
     world.run_until(100);
     assert!(world.refused(lock).is_some() && world.granted_at(lock).is_none());
-    assert!(!world.nodes[2].keys.contains_key("k"));
+    assert!(!world.has(2, "k"));
     world.finish();
 }
 
 #[test]
 fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     let mut world = World::new(3);
-    world.pushing = false;
+    world.no_pushes();
     world.occupy(0, "k", b"another", Some(8));
     world.occupy(1, "k", b"another", Some(10_000));
     world.set_one_way(2, 30);
@@ -141,7 +140,7 @@ fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     world.occupy(1, "k", b"another", Some(8));
     world.set_one_way(2, 30);
     let lock = world.hold(request("k"));
-    assert!(world.guard(lock).attempts > 1);
+    assert!(world.attempts(lock) > 1);
     // It comes in while the lock of a later attempt is held.
     world.run_until(61);
     assert_eq!(world.votes(lock), 2);
@@ -360,24 +359,23 @@ fn a_lock_with_less_than_the_smallest_validity_is_not_handed_out() {
 
 #[test]
 fn a_foreign_value_without_a_ttl_or_of_another_type_is_a_refusal_and_is_never_deleted() {
-    let list = Stored { value: None, expires: None };
-    let value = Stored { value: Some(b"config".to_vec()), expires: None };
     let seen =
         [Holding::OtherType { ttl: None }, Holding::Held { value: b"config".to_vec(), ttl: None }];
-    for (stored, seen) in [list, value].into_iter().zip(seen) {
+    for (value, seen) in [None, Some(&b"config"[..])].into_iter().zip(seen) {
         let mut world = World::new(3);
-        for node in &mut world.nodes[..2] {
-            node.keys.insert("k".into(), stored.clone());
-        }
+        (0..2).for_each(|node| world.occupy_with(node, "k", value, None));
+        let stored = |world: &World| world.stored(0, "k").cloned().expect("nobody deletes it");
+        let before = stored(&world);
+        assert_eq!((before.value.as_deref(), before.expires_ms), (value, None));
         let lock = world.acquire(waiting("k", 300));
         world.run_for(400);
         let (_, refusal) = world.refused(lock).unwrap();
         assert_eq!(refusal.kind, RefusalKind::Contended);
         assert_eq!(refusal.nodes[0].said, NodeSaid::Refused(Some(seen)));
         assert_eq!(refusal.retry_after, None, "it never expires");
-        assert_eq!(world.nodes[0].keys["k"], stored);
+        assert_eq!(stored(&world), before);
         world.finish();
-        assert_eq!(world.nodes[0].keys["k"], stored);
+        assert_eq!(stored(&world), before);
     }
 }
 
@@ -394,13 +392,13 @@ fn an_error_of_a_minority_never_fails_an_attempt_and_that_of_a_majority_is_no_co
         FailureKind::Rejected,
     ] {
         let mut world = World::new(5);
-        world.nodes[0].failing = Some(kind);
-        world.nodes[1].failing = Some(kind);
+        world.refuse(0, Some(kind));
+        world.refuse(1, Some(kind));
         let lock = world.acquire(once("k"));
         world.run_for(10);
         assert!(world.is_valid(lock), "{kind}");
         world.release(lock, true);
-        world.nodes[2].failing = Some(kind);
+        world.refuse(2, Some(kind));
         let lock = world.acquire(once("other"));
         world.run_for(10);
         let (_, refusal) = world.refused(lock).unwrap();
@@ -415,8 +413,8 @@ fn an_error_of_a_minority_never_fails_an_attempt_and_that_of_a_majority_is_no_co
 #[test]
 fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
     let mut world = World::new(3);
-    world.nodes[0].failing = Some(FailureKind::Unauthenticated);
-    world.nodes[2].failing = Some(FailureKind::Forbidden);
+    world.refuse(0, Some(FailureKind::Unauthenticated));
+    world.refuse(2, Some(FailureKind::Forbidden));
     let lock = world.acquire(waiting("k", 10_000));
     world.run_for(10);
     let (at, refusal) = world.refused(lock).unwrap();
@@ -424,7 +422,7 @@ fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
     world.finish();
 
     let mut world = World::new(3);
-    world.nodes[0].failing = Some(FailureKind::Forbidden);
+    world.refuse(0, Some(FailureKind::Forbidden));
     let lock = world.hold(waiting("k", 10_000));
     assert!(world.is_valid(lock), "a minority without rights does no harm");
     world.finish();

@@ -1,7 +1,7 @@
 //! Locks with a fence: how the number is found and recorded, kept, and made larger for the next one.
 //!
 //! That fences are unique, grow, and are recorded on a quorum when they are shown (S18), is checked in
-//! every test, by `common/watch.rs`.
+//! every test, by `quorlock_sim::scripted`.
 
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use quorlock_core::{
     Outcome, Quorum, RefusalKind, Request, Timing, TimingOptions, Verb,
 };
 
-use crate::common::node::EPOCH;
-use crate::common::story::{
+use crate::random::{Random, seeds};
+use quorlock_sim::Guard;
+use quorlock_sim::scripted::EPOCH;
+use quorlock_sim::scripted::World;
+use quorlock_sim::scripted::story::{
     NODE_TIMEOUT, ONE_WAY, TTL, automatic, counter_of, fenced, once, request, timing_options,
     waiting,
 };
-use crate::common::world::World;
-use crate::random::{Random, seeds};
 
 /// Above the wall clock, in microseconds, of any test.
 const AHEAD: u64 = 10_000_000_000;
@@ -59,7 +60,7 @@ fn where_the_counters_are_behind_the_clock_it_takes_one_round_trip() {
     assert_eq!(world.fence(lock), (EPOCH / 1000) as u64, "the wall clock in microseconds");
     for node in 0..5 {
         assert_eq!(world.counter(node, "k"), Some(world.fence(lock)));
-        assert_eq!(world.sent(lock, Verb::Raise, node), []);
+        assert_eq!(world.sent(lock, Verb::Raise, node), [0; 0]);
     }
     world.finish();
 }
@@ -72,7 +73,7 @@ fn where_the_counters_agree_it_takes_one_round_trip() {
     world.run_until(10);
     assert_eq!((world.granted_at(lock), world.fence(lock)), (Some(2 * ONE_WAY), AHEAD + 21));
     assert_eq!(world.sent(lock, Verb::Raise, 0), [2], "asked by then, and no harm done");
-    assert_eq!(world.sent(lock, Verb::Raise, 1), []);
+    assert_eq!(world.sent(lock, Verb::Raise, 1), [0; 0]);
     world.finish();
 }
 
@@ -119,7 +120,7 @@ fn a_number_that_cannot_be_recorded_in_time_is_not_shown() {
     assert_eq!((at, refusal.kind), (2 + NODE_TIMEOUT, RefusalKind::NoQuorum));
     let silent = NodeSaid::Failed(Failure::new(FailureKind::Silent));
     assert_eq!([&refusal.nodes[0].said, &refusal.nodes[1].said], [&silent, &NodeSaid::Granted]);
-    assert!(!world.nodes[1].keys.contains_key("k"), "given back");
+    assert!(!world.has(1, "k"), "given back");
     world.finish();
 }
 
@@ -130,7 +131,7 @@ fn a_raise_that_fails_decides_at_once() {
     let lock = world.acquire(fenced(once("k")));
     world.run_until(2);
     assert_eq!(world.sent(lock, Verb::Raise, 0), [2]);
-    world.nodes[0].failing = Some(FailureKind::Rejected);
+    world.refuse(0, Some(FailureKind::Rejected));
     world.run_until(20);
     let (at, refusal) = world.refused(lock).unwrap();
     // Had the third not been another's, it might have had the number.
@@ -150,7 +151,7 @@ fn a_counter_that_stands_above_the_number_has_not_recorded_it() {
     world.run_until(400);
     // It has been told, and asks for more from the start.
     assert_eq!(proposals(&world, lock)[1], AHEAD + 1001);
-    assert_eq!((world.fence(lock), world.guard(lock).attempts), (AHEAD + 1001, 2));
+    assert_eq!((world.fence(lock), world.attempts(lock)), (AHEAD + 1001, 2));
     assert_eq!(world.sent(lock, Verb::Raise, 0), [2]);
     world.finish();
 }
@@ -204,7 +205,7 @@ fn a_node_that_cannot_record_the_number_is_the_reason_however_late_it_is() {
     world.down(2);
     let lock = world.acquire(fenced(once("k")));
     world.run_until(2);
-    world.nodes[0].failing = Some(FailureKind::Rejected);
+    world.refuse(0, Some(FailureKind::Rejected));
     world.sleep(0, TTL);
     world.run_until(2 * TTL);
     let (_, refusal) = world.refused(lock).unwrap();
@@ -233,7 +234,7 @@ fn who_refuses_says_who_holds_the_lock_and_where_the_counter_stands() {
     world.run_for(100);
     assert_eq!(proposals(&world, waiter)[1], world.fence(holder) + 1);
     assert_eq!(world.fence(waiter), world.fence(holder) + 1);
-    assert_eq!(world.sent(waiter, Verb::Raise, 0), [], "all of them agree");
+    assert_eq!(world.sent(waiter, Verb::Raise, 0), [0; 0], "all of them agree");
     world.finish();
 }
 
@@ -277,7 +278,7 @@ fn a_node_whose_counter_has_moved_on_is_not_healed_and_that_is_told_once() {
     assert_eq!(world.sent(lock, Verb::Heal, 2).len(), 2);
     assert_eq!(world.superseded(lock), [(339, moved_on)]);
     assert_eq!((world.votes(lock), world.counter(2, "k")), (2, Some(moved_on)));
-    assert!(world.is_valid(lock) && !world.nodes[2].keys.contains_key("k"));
+    assert!(world.is_valid(lock) && !world.has(2, "k"));
     world.finish();
 }
 
@@ -299,8 +300,8 @@ fn a_lock_is_handed_over_when_a_larger_fence_is_recorded() {
     assert_eq!(world.fence(second), before + 1);
     for node in 0..3 {
         assert_eq!(world.counter(node, "k"), Some(before + 1));
-        assert_eq!(world.sent(second, Verb::Acquire, node), []);
-        assert_eq!(world.sent(first, Verb::Release, node), []);
+        assert_eq!(world.sent(second, Verb::Acquire, node), [0; 0]);
+        assert_eq!(world.sent(first, Verb::Release, node), [0; 0]);
     }
     // And so on.
     let third = world.acquire(fenced(automatic("k")));
@@ -465,7 +466,7 @@ fn locks_with_and_without_a_fence_are_not_handed_to_each_other() {
         world.run_until(10);
         world.release(first, false);
         world.run_until(100);
-        assert_eq!((world.guard(second).turn, world.guard(second).attempts), (0, 1));
+        assert_eq!((world.guard(second).turn, world.attempts(second)), (0, 1));
         world.finish();
     }
 }
@@ -480,7 +481,7 @@ fn numbers_end_where_they_are_no_longer_exact() {
     assert_eq!(world.fence(first), last);
     world.release(first, true);
     world.run_until(20);
-    assert_eq!(world.sent(first, Verb::Raise, 0), []);
+    assert_eq!(world.sent(first, Verb::Raise, 0), [0; 0]);
     assert!(!world.released(first).unwrap().1.handed_over);
     // And what nodes grant beyond it is no vote.
     world.run_until(100);
@@ -502,13 +503,14 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
     world.jitter = None;
     world.shadowed = seed.is_multiple_of(20);
     let losses = random.one_in(2);
+    let is_held = |(_, guard): &(LockId, &Guard)| guard.hold.ended().is_none();
     let ahead = || AHEAD + random.below(8) as u64;
     let at: Vec<u64> = std::iter::repeat_with(ahead).take(nodes).collect();
     world.set_counters("k", &at);
     for _ in 0..200 {
         let node = random.below(nodes);
         match random.below(10) {
-            0 | 1 if world.guards.values().filter(|guard| !guard.over).count() < 8 => {
+            0 | 1 if world.all_guards().filter(is_held).count() < 8 => {
                 let request = if random.one_in(2) { automatic("k") } else { waiting("k", 300) };
                 world.acquire_by(random.below(3), fenced(request));
             }
@@ -523,16 +525,16 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
             }
             7 => world.up(node),
             // As by a rival who had this vote and not enough others.
-            8 if !world.nodes[node].keys.contains_key("k") => {
+            8 if !world.has(node, "k") => {
                 let number = world.counter(node, "k").expect("set above") + random.below(6) as u64;
-                world.nodes[node].counters.insert(counter_of("k").into(), number);
+                world.set_counter(node, &counter_of("k"), number);
             }
             5 => world.set_one_way_of(random.below(3), node, random.below(60) as i64),
             6 if random.one_in(8) => world.run_for(TTL),
             _ => world.run_for(random.below(20) as i64),
         }
-        let held = world.guards.iter().filter(|(_, guard)| !guard.over);
-        let held: Vec<LockId> = held.map(|(lock, _)| *lock).collect();
+        let held = world.all_guards().filter(is_held);
+        let held: Vec<LockId> = held.map(|(lock, _)| lock).collect();
         for lock in held {
             match random.below(8) {
                 0..4 => world.release(lock, random.one_in(2)),
@@ -542,10 +544,10 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
         }
     }
     world.finish();
-    seen[0] += world.watch.raises;
-    seen[1] +=
-        world.guards.values().filter(|guard| guard.turn > 0 && guard.fence.is_some()).count();
-    seen[2] += world.watch.overlaps;
+    seen[0] += world.raises;
+    let passed_on = |(_, guard): &(_, &Guard)| guard.turn > 0 && guard.fence.is_some();
+    seen[1] += world.all_guards().filter(passed_on).count();
+    seen[2] += world.overlaps();
 }
 
 #[test]

@@ -7,9 +7,9 @@ use quorlock_core::{
     Reading, Request, Ticket, Verb,
 };
 
-use crate::common::node::MS;
-use crate::common::story::{MARGIN, NODE_TIMEOUT, TERM, automatic, request};
-use crate::common::world::World;
+use quorlock_sim::scripted::World;
+use quorlock_sim::scripted::story::{MARGIN, NODE_TIMEOUT, TERM, automatic, request};
+use quorlock_sim::time::MS;
 
 /// When the third of the ttl after the grant at 2 has come, in whole milliseconds.
 const FIRST_EXTENSION: i64 = 335;
@@ -19,7 +19,7 @@ fn votes_at(world: &World, lock: quorlock_core::LockId, ms: i64) -> usize {
     let now = world.reading();
     let later = ms * MS - now.boot().as_nanos();
     let then = Reading::new(ms * MS, now.real_ns() + later);
-    world.guard(lock).validity.votes(then)
+    world.guard(lock).hold.validity().votes(then)
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_lock_that_is_not_extended_ends_exactly_a_margin_before_its_validity() {
     let end = (TERM - MARGIN) * MS;
     world.run_for(10);
     assert_eq!(world.engines[0].deadline().unwrap().as_nanos(), end);
-    let validity = world.guard(lock).validity.clone();
+    let validity = world.guard(lock).hold.validity().clone();
     let wall = world.reading().real_ns() - world.now;
     for (at, left) in [(end - 1, 1), (end, 0), (end + 1, 0)] {
         let reading = Reading::new(at, at + wall);
@@ -70,13 +70,13 @@ fn a_partial_extension_keeps_what_it_gained() {
         if nodes[0].said == NodeSaid::Granted && nodes[1].said == silent));
     assert_eq!(world.valid_for(lock), TERM - 300, "one of three is no quorum");
     world.freeze(0, true);
-    world.nodes[1].failing = Some(FailureKind::Loading);
+    world.refuse(1, Some(FailureKind::Loading));
     world.freeze(1, false);
     world.freeze(2, false);
     world.run_until(310);
     // Node 2 has answered the first round late, which with node 0 makes a quorum.
     assert_eq!(world.valid_for(lock), 100 + TERM - 310);
-    world.nodes[1].failing = None;
+    world.refuse(1, None);
     world.finish();
 }
 
@@ -85,13 +85,17 @@ fn an_answer_that_fails_changes_nothing_and_the_round_is_tried_again() {
     let mut world = World::new(3);
     let lock = world.hold(automatic("k"));
     world.run_until(300);
-    world.nodes.iter_mut().for_each(|node| node.failing = Some(FailureKind::Loading));
+    (0..3).for_each(|node| world.refuse(node, Some(FailureKind::Loading)));
     world.run_until(400);
     assert_eq!((world.votes(lock), world.valid_for(lock)), (3, TERM - 400));
     world.run_until(700);
     assert_eq!(world.sent(lock, Verb::Extend, 0), [FIRST_EXTENSION, 437, 539, 641]);
-    assert_eq!(world.sent(lock, Verb::Release, 0), [], "a failed extension deletes nothing (S12)");
-    world.nodes.iter_mut().for_each(|node| node.failing = None);
+    assert_eq!(
+        world.sent(lock, Verb::Release, 0),
+        [0; 0],
+        "a failed extension deletes nothing (S12)"
+    );
+    (0..3).for_each(|node| world.refuse(node, None));
     world.run_until(800);
     assert_eq!(world.valid_for(lock), 743 + TERM - 800, "and it succeeds when it can");
     world.finish();
@@ -181,8 +185,8 @@ fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
             assert!(world.lost(lock).is_some());
             (0..3).for_each(|node| world.freeze(node, false));
             world.run_until(3000);
-            assert_eq!(world.sent(lock, Verb::Release, 4), []);
-            assert_eq!(world.sent(next, Verb::Acquire, 4), []);
+            assert_eq!(world.sent(lock, Verb::Release, 4), [0; 0]);
+            assert_eq!(world.sent(next, Verb::Acquire, 4), [0; 0]);
             assert_eq!(world.engines[0].leases_held(), 0);
             world.release(lock, report);
             world.run_until(3100);
@@ -205,7 +209,7 @@ fn a_kept_lock_outlives_a_shutdown_without_a_release() {
     world.tell(0, Event::Close);
     assert_eq!(world.lost(lock), Some((100, LossCause::Shutdown)));
     assert!(world.log.iter().any(|(.., effect)| *effect == quorlock_core::Effect::Drained));
-    assert_eq!(world.sent(lock, Verb::Release, 0), []);
+    assert_eq!(world.sent(lock, Verb::Release, 0), [0; 0]);
     world.release(lock, false);
     world.run_until(200);
     assert_eq!(world.sent(lock, Verb::Release, 0), [100]);
@@ -242,7 +246,7 @@ fn an_absent_key_is_set_again_only_after_a_quorum_has_confirmed_in_the_round() {
     world.extend(lock);
     world.run_until(119);
     assert_eq!(world.votes(lock), 4);
-    assert_eq!(world.sent(lock, Verb::Heal, 4), []);
+    assert_eq!(world.sent(lock, Verb::Heal, 4), [0; 0]);
     world.run_until(200);
     assert_eq!(world.sent(lock, Verb::Heal, 4), [120]);
     assert_eq!(world.extended(lock), [(120, Extended::Confirmed)]);
@@ -262,7 +266,7 @@ fn without_a_quorum_nothing_is_healed() {
     (0..3).for_each(|node| world.freeze(node, true));
     world.run_until(900);
     assert!(!world.sent(lock, Verb::Extend, 4).is_empty());
-    assert_eq!(world.sent(lock, Verb::Heal, 4), []);
+    assert_eq!(world.sent(lock, Verb::Heal, 4), [0; 0]);
     assert!(world.is_valid(lock));
     world.finish();
 }
@@ -303,7 +307,7 @@ fn a_heal_under_way_at_the_release_is_released_behind_it() {
     assert_eq!(world.sent(lock, Verb::Heal, 2), [102]);
     world.release(lock, true);
     world.run_until(103);
-    assert!(!world.nodes[2].keys.contains_key("k"), "set, and deleted by what came behind");
+    assert!(!world.has(2, "k"), "set, and deleted by what came behind");
     world.finish();
 }
 
@@ -314,7 +318,7 @@ fn an_unknown_answer_to_the_acquire_becomes_a_vote_when_an_extension_finds_the_k
     let lock = world.hold(automatic("k"));
     world.cut(0, None);
     world.run_until(10);
-    assert!(world.nodes[0].keys.contains_key("k") && world.votes(lock) == 2);
+    assert!(world.has(0, "k") && world.votes(lock) == 2);
     world.up(0);
     world.run_until(400);
     assert_eq!(world.votes(lock), 3);
@@ -430,7 +434,7 @@ fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
     world.step_wall(1000);
     world.extend(lock);
     assert_eq!(world.extended(lock), [(100, Extended::Lost(LossCause::ClockJumped))]);
-    assert_eq!(world.sent(lock, Verb::Extend, 0), []);
+    assert_eq!(world.sent(lock, Verb::Extend, 0), [0; 0]);
     world.finish();
 }
 
@@ -470,9 +474,10 @@ fn a_lock_that_was_handed_over_ends_with_the_longest_hold_of_its_token() {
     world.release(first, true);
     world.run_until(30);
     assert!(world.released(first).is_some_and(|(_, report)| report.handed_over));
+    let mut hold = world.guard(second).hold.clone();
     world.run_until(2000);
     assert_eq!(world.lost(second).map(|(_, cause)| cause), Some(LossCause::HoldLimit));
-    let seen = world.guard(second).hold.clone().look(world.reading());
+    let seen = hold.look(world.reading());
     assert_eq!(seen, Some(LossCause::HoldLimit));
     world.finish();
 }
@@ -556,6 +561,6 @@ fn a_raised_quorum_is_needed_for_extending_too() {
     assert!(matches!(world.extended(lock)[..], [(150, Extended::Unconfirmed(_))]));
     assert_eq!(150, 100 + NODE_TIMEOUT);
     assert_eq!(world.valid_for(lock), TERM - 200);
-    assert!(world.guard(lock).validity.has_vote_of(NodeId::new(4)));
+    assert!(world.guard(lock).hold.validity().has_vote_of(NodeId::new(4)));
     world.finish();
 }

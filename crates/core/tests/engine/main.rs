@@ -1,7 +1,7 @@
 //! The engine in virtual time, scenario by scenario; what each test shows is its name.
 //!
 //! The invariants of the protocol that belong to the core, and where they are shown. Those marked
-//! with a star are also checked at every step of every test, by `common/watch.rs`.
+//! with a star are also checked at every step of every test, by `quorlock_sim::scripted`.
 //!
 //! | invariant | where |
 //! |---|---|
@@ -27,8 +27,6 @@
 //! | S26 contention is never inferred from an I/O error | `acquiring`; `tests/acquire.rs` |
 
 mod acquiring;
-#[path = "../common/mod.rs"]
-mod common;
 mod fencing;
 mod holding;
 mod random;

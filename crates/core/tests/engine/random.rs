@@ -1,5 +1,5 @@
 //! Random histories: callers, faults and the network do what they like; the rules of
-//! [`crate::common::watch`] hold at every step, and in the end nothing is left.
+//! [`quorlock_sim::scripted`] hold at every step, and in the end nothing is left.
 //!
 //! A failing seed is printed; `SEED=… cargo test --test engine random` runs it alone, and
 //! `SEEDS=…` so many of them.
@@ -9,8 +9,8 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::{Event, FailureKind, LockId, Proof, Quorum, Request, Retry};
 
-use crate::common::story::{fenced, request};
-use crate::common::world::{Delivered, World};
+use quorlock_sim::scripted::story::{fenced, request};
+use quorlock_sim::scripted::{Delivered, World};
 
 /// SplitMix64: small, and the same everywhere.
 pub(crate) struct Random(pub(crate) u64);
@@ -92,7 +92,7 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
         world.history = Some(Vec::new());
     }
     for node in 0..nodes {
-        world.nodes[node].fast_ppm = if faults.clocks { random.below(10_001) as i64 } else { 0 };
+        world.run_fast(node, if faults.clocks { random.below(10_001) as i64 } else { 0 });
     }
     let mut calls: Vec<LockId> = Vec::new();
     for _ in 0..steps {
@@ -108,10 +108,10 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
     seen.granted += calls.iter().filter(|lock| world.granted_at(**lock).is_some()).count();
     seen.refused += calls.iter().filter(|lock| world.refused(**lock).is_some()).count();
     seen.lost += calls.iter().filter(|lock| world.lost(**lock).is_some()).count();
-    seen.overlapped += world.watch.overlaps;
-    seen.raised += world.watch.raises;
-    let fenced = world.guards.values().filter(|guard| guard.fence.is_some());
-    seen.passed_on += fenced.filter(|guard| guard.turn > 0).count();
+    seen.overlapped += world.overlaps();
+    seen.raised += world.raises;
+    let fenced = world.all_guards().filter(|(_, guard)| guard.fence.is_some());
+    seen.passed_on += fenced.filter(|(_, guard)| guard.turn > 0).count();
     seen.superseded += calls.iter().map(|lock| world.superseded(*lock).len()).sum::<usize>();
 }
 
@@ -137,10 +137,10 @@ fn follow_up(world: &mut World, random: &mut Random, calls: &[LockId]) {
     // The later ones are more likely to be still of interest.
     let back = random.below(calls.len().min(4));
     let lock = calls[calls.len() - 1 - back];
-    let Some(guard) = world.guards.get(&lock) else {
+    if world.find(lock).is_none() {
         return world.cancel(lock);
-    };
-    let client = guard.client;
+    }
+    let client = world.owner(lock);
     match random.below(4) {
         0 => world.extend(lock),
         1 if !world.is_valid(lock) => world.tell(client, Event::RunOut { lock }),
@@ -149,7 +149,7 @@ fn follow_up(world: &mut World, random: &mut Random, calls: &[LockId]) {
 }
 
 fn disturb(world: &mut World, random: &mut Random, faults: &Faults) {
-    let node = random.below(world.nodes.len());
+    let node = random.below(world.node_count());
     match random.below(9) {
         0 if faults.losses => world.flush(node),
         1 if faults.breaks => {
@@ -166,7 +166,7 @@ fn disturb(world: &mut World, random: &mut Random, faults: &Faults) {
         6 if faults.freezes => world.mute(node, random.one_in(2)),
         7 if faults.errors => {
             let kinds = [FailureKind::Loading, FailureKind::Rejected, FailureKind::Forbidden];
-            world.nodes[node].failing = random.one_in(2).then(|| kinds[random.below(3)]);
+            world.refuse(node, random.one_in(2).then(|| kinds[random.below(3)]));
         }
         8 if faults.clocks && random.one_in(4) => {
             world.step_wall(random.below(600) as i64 - 200);

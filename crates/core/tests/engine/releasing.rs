@@ -7,9 +7,9 @@ use quorlock_core::{
     NodeSaid, Outcome, Proof, Quorum, Reading, RefusalKind, ReleaseReport, Ticket, Token, Verb,
 };
 
-use crate::common::node::MS;
-use crate::common::story::{NODE_TIMEOUT, TERM, TTL, automatic, once, request, waiting};
-use crate::common::world::World;
+use quorlock_sim::scripted::World;
+use quorlock_sim::scripted::story::{NODE_TIMEOUT, TERM, TTL, automatic, once, request, waiting};
+use quorlock_sim::time::MS;
 
 fn at(ms: i64) -> Reading {
     Reading::new(ms * MS, ms * MS)
@@ -178,7 +178,7 @@ fn a_lost_lock_that_is_given_back_says_so_and_never_touches_anothers_key() {
     let report = world.released(lock).unwrap().1;
     assert_eq!(report.outcome, Outcome::TakenByOther);
     assert_eq!(report.nodes[1], NodeReleased::Other);
-    assert!(world.nodes[1].keys.contains_key("k"));
+    assert!(world.has(1, "k"));
     world.finish();
 }
 
@@ -215,11 +215,11 @@ fn a_node_that_is_back_gets_what_it_is_owed_at_once() {
     world.down(0);
     world.release(lock, false);
     world.run_until(700);
-    assert!(world.nodes[0].keys.contains_key("k"));
+    assert!(world.has(0, "k"));
     world.up(0);
     world.run_for(2);
     assert_eq!(world.sent(lock, Verb::Release, 0).last(), Some(&700));
-    assert!(!world.nodes[0].keys.contains_key("k"));
+    assert!(!world.has(0, "k"));
     assert!(world.engines[0].is_idle());
     world.finish();
 }
@@ -228,16 +228,16 @@ fn a_node_that_is_back_gets_what_it_is_owed_at_once() {
 fn a_node_that_refuses_to_release_is_asked_again() {
     let mut world = World::new(3);
     let lock = world.hold(request("k"));
-    world.nodes[2].failing = Some(FailureKind::Busy);
+    world.refuse(2, Some(FailureKind::Busy));
     world.release(lock, false);
     world.run_until(20);
-    world.nodes[2].failing = None;
+    world.refuse(2, None);
     world.run_until(60);
     assert_eq!(world.sent(lock, Verb::Release, 2), [2, 54]);
     assert!(world.engines[0].is_idle());
     // The next failure starts with the shortest pause again.
     let lock = world.hold(request("k"));
-    world.nodes[2].failing = Some(FailureKind::Busy);
+    world.refuse(2, Some(FailureKind::Busy));
     world.release(lock, false);
     world.run_for(60);
     let sent = world.sent(lock, Verb::Release, 2);
@@ -306,7 +306,7 @@ fn where_the_acquire_never_arrived_nothing_is_owed() {
 #[test]
 fn where_the_node_itself_declined_the_acquire_nothing_is_owed() {
     let mut world = World::new(3);
-    world.nodes[0].failing = Some(FailureKind::ReadOnly);
+    world.refuse(0, Some(FailureKind::ReadOnly));
     let lock = world.hold(request("k"));
     world.release(lock, false);
     world.run_for(10);
@@ -322,12 +322,12 @@ fn where_the_acquire_may_have_arrived_the_release_is_owed() {
     world.run_for(1);
     world.cut(0, None);
     world.run_for(1);
-    assert!(world.nodes[0].keys.contains_key("k"), "carried out, and nobody was told");
+    assert!(world.has(0, "k"), "carried out, and nobody was told");
     world.release(lock, false);
     world.run_for(300);
     world.up(0);
     world.run_for(10);
-    assert!(!world.nodes[0].keys.contains_key("k"));
+    assert!(!world.has(0, "k"));
     world.finish();
 }
 
@@ -341,10 +341,9 @@ fn a_command_that_arrives_after_its_connection_died_leaves_a_key_for_no_longer_t
     (0..3).for_each(|node| world.up(node));
     world.run_until(300);
     assert_eq!(world.refused(lock).unwrap().1.kind, RefusalKind::NoQuorum);
-    assert_eq!(world.nodes[0].keys.len(), 1, "an orphan");
+    assert_eq!(world.locks(0).count(), 1, "an orphan");
     world.run_until(110 + TTL);
-    world.nodes[0].expire(world.now);
-    assert_eq!(world.nodes[0].keys.len(), 0);
+    assert_eq!(world.locks(0).count(), 0);
     world.finish();
 }
 
@@ -396,7 +395,7 @@ fn closing_ends_what_waits_gives_back_what_is_held_and_drains_what_is_owed() {
     world.up(0);
     world.run_until(600);
     assert_eq!(drained(&world), Some(502));
-    assert!(world.nodes.iter().all(|node| node.keys.is_empty()));
+    assert!((0..3).all(|node| world.locks(node).next().is_none()));
     world.release(held, true);
     world.run_until(700);
     assert_eq!(world.released(held).unwrap().1.outcome, Outcome::Expired);
@@ -430,6 +429,7 @@ fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
     assert!(matches!(&nodes[1].said, NodeSaid::Failed(_)));
     assert_eq!(nodes[2].said, NodeSaid::Nothing);
     assert!(world.is_valid(holder));
+    let lock = LockId(1001);
     world.tell(0, Event::Inspect { lock, key: "k".into(), timeout });
     world.tell(0, Event::Cancel { lock });
     world.finish();

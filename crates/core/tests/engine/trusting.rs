@@ -12,7 +12,7 @@ use quorlock_core::{
     Token, Words,
 };
 
-use crate::common::story::request;
+use quorlock_sim::scripted::story::request;
 
 const SECOND: i64 = 1_000_000_000;
 const MAX_TTL: u64 = 10_000;

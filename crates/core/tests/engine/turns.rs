@@ -8,8 +8,8 @@ use quorlock_core::{
     Timing, TimingOptions, Verb,
 };
 
-use crate::common::story::{once, request, timing_options, waiting};
-use crate::common::world::World;
+use quorlock_sim::scripted::World;
+use quorlock_sim::scripted::story::{once, request, timing_options, waiting};
 
 /// The same delay after each attempt, whatever the nodes say.
 fn every(ms: u64) -> Retry {
@@ -65,7 +65,7 @@ fn a_long_delay_of_one_caller_is_not_the_others() {
 fn so_is_a_ceiling_that_is_longer_than_usual() {
     let mut world = World::new(3);
     // Nodes that cannot push: a waiter has to look.
-    world.pushing = false;
+    world.no_pushes();
     (0..3).for_each(|node| world.occupy(node, "k", b"another", None));
     let ceiling = Duration::from_secs(3600);
     let retry = Retry { delay: Delay::Adaptive { ceiling }, attempts_max: None };
@@ -164,7 +164,7 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     // They refuse everything, a bit later than the first one says that it is taken.
     for node in 1..3 {
         world.set_one_way(node, 2);
-        world.nodes[node].failing = Some(FailureKind::Rejected);
+        world.refuse(node, Some(FailureKind::Rejected));
     }
     world.occupy(0, "k", b"another's short vote", None);
     let lock = world.acquire(request("k"));
@@ -176,7 +176,7 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
     let count = world.sent(lock, Verb::Acquire, 0).iter().filter(|at| **at > 1_000).count();
     assert!(count <= 8, "{count} attempts in a second, at most one in 125 ms");
     // And once there is a quorum, that is found.
-    (1..3).for_each(|node| world.nodes[node].failing = None);
+    (1..3).for_each(|node| world.refuse(node, None));
     world.run_for(300);
     assert!(world.granted_at(lock).is_some());
     world.finish();

@@ -8,10 +8,10 @@ use quorlock_core::{
     POLL_CEILING, Quorum, RefusalKind, Request, Retry, Timing, TimingOptions, Verb,
 };
 
-use crate::common::story::{
+use quorlock_sim::scripted::World;
+use quorlock_sim::scripted::story::{
     NODE_TIMEOUT, TERM, TTL, automatic, once, request, timing_options, waiting,
 };
-use crate::common::world::World;
 
 fn between(min: u64, max: u64) -> Retry {
     let [min, max] = [min, max].map(Duration::from_millis);
@@ -45,7 +45,7 @@ fn where_it_cannot_be_handed_over_the_next_one_asks_behind_the_release() {
     world.release(first, false);
     world.run_for(2);
     assert_eq!(world.granted_at(second), Some(14), "one round trip later, in one attempt");
-    assert_eq!(world.guard(second).attempts, 1);
+    assert_eq!(world.attempts(second), 1);
     world.finish();
 }
 
@@ -65,7 +65,7 @@ fn a_try_never_queues_and_asks_no_node() {
     let tried = world.acquire(once("k"));
     let (_, refusal) = world.refused(tried).unwrap();
     assert_eq!((refusal.kind, refusal.attempts), (RefusalKind::BusyHere, 0));
-    assert_eq!(world.sent(tried, Verb::Acquire, 0), []);
+    assert_eq!(world.sent(tried, Verb::Acquire, 0), [0; 0]);
     world.release(holder, false);
     let contending = world.acquire(request("k"));
     let tried = world.acquire(once("k"));
@@ -160,7 +160,7 @@ fn the_wait_ends_while_nodes_are_asked_and_what_they_granted_is_given_back() {
     assert_eq!((at, refusal.kind), (30, RefusalKind::NoQuorum), "connecting counts as well");
     assert_eq!(refusal.nodes[0].said, NodeSaid::Granted);
     assert_eq!(refusal.nodes[2].said, NodeSaid::Nothing);
-    assert!(!world.nodes[0].keys.contains_key("k"));
+    assert!(!world.has(0, "k"));
     world.finish();
 }
 
@@ -298,7 +298,7 @@ fn a_key_without_a_ttl_is_looked_at_every_poll_ceiling() {
     }
     let lock = world.acquire(request("k"));
     world.run_until(5000);
-    (0..2).for_each(|node| world.nodes[node].keys.clear());
+    (0..2).for_each(|node| world.clear(node));
     world.run_until(5000 + POLL_CEILING.as_millis() as i64 + 10);
     assert!(world.is_valid(lock));
     world.finish();
@@ -356,7 +356,7 @@ fn a_waiting_caller_is_told_after_each_failed_attempt_if_it_wants_to_be() {
             world.occupy(node, "k", b"holder", Some(300));
         }
         let lock = world.hold(Request { progress, ..request("k") });
-        let failed = world.guard(lock).attempts as usize - 1;
+        let failed = world.attempts(lock) as usize - 1;
         assert_eq!(world.retried(lock).len(), if progress { failed } else { 0 });
         world.finish();
     }
@@ -426,7 +426,7 @@ fn a_minority_that_never_speaks_up_costs_a_round_trip() {
 #[test]
 fn where_nodes_cannot_push_the_lock_is_looked_at_every_poll_ceiling() {
     let (mut world, holder) = held_by_another(3);
-    world.pushing = false;
+    world.no_pushes();
     let waiter = world.acquire_by(1, request("k"));
     world.run_for(700);
     assert!(world.sent(waiter, Verb::Acquire, 0).len() > 3);
@@ -445,8 +445,8 @@ fn a_new_connection_is_news() {
     world.run_for(20);
     // The key is deleted while nobody can be told.
     world.cut(0, None);
-    world.nodes[0].keys.clear();
-    world.watch.assume_no_loss = false;
+    world.clear(0);
+    world.assume_no_loss = false;
     world.run_for(10);
     assert_eq!(world.granted_at(waiter), None);
     let up = world.now / 1_000_000;
@@ -483,11 +483,11 @@ fn a_released_lock_goes_to_the_next_caller_without_a_word_to_the_nodes() {
     assert!(report.handed_over && report.outcome == Outcome::Released);
     assert_eq!(report.nodes, vec![NodeReleased::HandedOver; 3]);
     let second = world.guard(locks[1]).clone();
-    assert_eq!((second.token, second.turn, second.attempts), (first.token, 1, 0));
+    assert_eq!((second.token, second.turn, world.attempts(locks[1])), (first.token, 1, 0));
     assert_eq!(world.votes(locks[1]), 3);
     for node in 0..3 {
-        assert_eq!(world.sent(locks[1], Verb::Acquire, node), []);
-        assert_eq!(world.sent(locks[0], Verb::Release, node), []);
+        assert_eq!(world.sent(locks[1], Verb::Acquire, node), [0; 0]);
+        assert_eq!(world.sent(locks[0], Verb::Release, node), [0; 0]);
     }
     // What the old guard still says is not about the new one's hold (S24).
     world.tell(0, Event::RunOut { lock: locks[0] });
@@ -604,7 +604,7 @@ fn left_to_a_rival() -> (World, LockId) {
             world.release(theirs, false);
         }
     }
-    assert!(world.guard(ours).attempts > 1, "votes were split");
+    assert!(world.attempts(ours) > 1, "votes were split");
     let rival = world.acquire_by(1, request("k"));
     world.run_for(20);
     world.release(ours, false);
@@ -753,15 +753,15 @@ fn who_could_not_see_that_the_lock_was_free_has_not_been_outrun() {
     occupy(&mut world, 2..4);
     let lock = world.acquire(request("k"));
     world.run_until(20);
-    (2..4).for_each(|node| world.forget(node, "k"));
+    (2..4).for_each(|node| world.forget_key(node, "k"));
     // When its slot has come, no node tells it who holds the lock. So it tries, and others have it.
     occupy(&mut world, 0..4);
-    world.nodes.iter_mut().for_each(|node| node.blind = true);
+    world.blind(true);
     world.run_until(40);
-    world.nodes.iter_mut().for_each(|node| node.blind = false);
+    world.blind(false);
     world.run_until(1000);
     // The lock comes free. There are as many rivals as before, and a slot that is drawn among so many.
-    (0..4).for_each(|node| world.forget(node, "k"));
+    (0..4).for_each(|node| world.forget_key(node, "k"));
     world.run_for(200);
     assert_eq!(world.granted_at(lock), Some(1011), "1013: one of more slots");
     world.finish();

@@ -133,6 +133,10 @@ impl Fencing {
                 self.is_low |= self.set[*node] > (view.quarantine - 2 * SECOND) / 2;
                 Ok(())
             }
+            Fact::Mishap(Mishap::CounterMoved { node }) => {
+                self.counters[*node].clear();
+                Ok(())
+            }
             Fact::Mishap(
                 Mishap::NodeCrashed { node, keeps_data: false, .. }
                 | Mishap::NodeFlushed { node }

@@ -1,8 +1,21 @@
 //! In the end nothing is left: no key of ours on any node, nothing owed, no record in an engine.
 //! Checked at the end of every run, after the last ttl.
 
+use quorlock_core::Key;
+
+use crate::ledger::Ledger;
+use crate::node::ModelNode;
+use crate::time::Time;
+
 pub(crate) const NAME: &str = "nothing left";
 
 pub(crate) const SENTENCE: &str = "V5: failed attempts leave no key on any node that answered within \
      the bound; an orphan (SET delivered after its connection died, node frozen meanwhile) is gone \
      within T. (protocol, 9)";
+
+/// A key of ours on a node, if there is one.
+pub(crate) fn first<'a>(node: &'a ModelNode, ledger: &Ledger, now: Time) -> Option<&'a Key> {
+    let is_ours = |value: &Vec<u8>| ledger.knows(value);
+    let mut all = node.all(now);
+    all.find(|(_, stored)| stored.value.as_ref().is_some_and(is_ours)).map(|(key, _)| key)
+}

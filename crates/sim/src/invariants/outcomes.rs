@@ -21,7 +21,8 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
             let Some(request) = view.ledger.request(*client, *lock) else { return Ok(()) };
             let most = match request.wait {
                 Wait::Once => Some(1),
-                _ => request.retry.attempts_max,
+                // One is made in any case.
+                _ => request.retry.attempts_max.map(|most| most.max(1)),
             };
             if most.is_some_and(|most| refusal.attempts > most) {
                 let attempts = refusal.attempts;

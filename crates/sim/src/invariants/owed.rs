@@ -76,8 +76,13 @@ impl Owed {
             Fact::TurnOver { client } => return self.turn_over(*client, view),
             Fact::Drained { client } => {
                 let now = view.turn_reading(*client).boot().as_nanos();
-                let mut left = self.of_client(*client).filter(|(_, set)| now < set.until);
-                if let Some(((_, node, _), set)) = left.next() {
+                let is_kept = |value: &[u8]| {
+                    let mut guards = view.guards.iter();
+                    guards.any(|(_, guard)| guard.is_kept() && guard.value().as_bytes() == value)
+                };
+                let mut left = self.of_client(*client);
+                let left = left.find(|((.., value), set)| now < set.until && !is_kept(value));
+                if let Some(((_, node, _), set)) = left {
                     let left = span(set.until - now);
                     return Err(format!(
                         "client {client} owes nothing any more, and node {node} may have its key for {left}"

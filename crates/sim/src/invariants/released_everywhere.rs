@@ -20,12 +20,18 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
         }
         // All that this client has ever asked for.
         Fact::Drained { client } => {
-            let mut tokens = view.ledger.tokens().filter(|token| token.client == *client);
+            let kept = view.guards.iter().filter(|(_, guard)| guard.is_kept());
+            let kept: Vec<_> = kept.filter_map(|(_, it)| view.ledger.of_guard(it)).collect();
+            let is_kept = |token| kept.iter().any(|it| std::ptr::eq(*it, token));
+            let its = |token: &&TokenRecord| token.client == *client && !is_kept(*token);
+            let mut tokens = view.ledger.tokens().filter(its);
             tokens.try_for_each(check_token)
         }
         Fact::TurnOver { client } => {
             for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == *client) {
-                if let Some(token) = view.ledger.of_guard(guard).filter(|_| guard.told_lost) {
+                if let Some(token) =
+                    view.ledger.of_guard(guard).filter(|_| guard.told_lost && !guard.is_kept())
+                {
                     check_token(token).map_err(|what| format!("{id} is lost: {what}"))?;
                 }
             }

@@ -19,7 +19,9 @@ pub(crate) struct UniqueGuards(BTreeSet<(Token, u32)>);
 impl UniqueGuards {
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
         let Fact::Granted { guard: id, .. } = fact else { return Ok(()) };
-        let Some(guard) = view.guards.of(*id) else { return Ok(()) };
+        let Some(guard) = view.guards.of(*id) else {
+            return Err(format!("{id}: nobody has asked for it"));
+        };
         if !self.0.insert((guard.token, guard.turn)) {
             return Err(format!("{id} looks like an earlier guard"));
         }

@@ -55,6 +55,8 @@ pub(crate) struct Bounds {
     pub(crate) breaks: u8,
     /// How old a command may be when it arrives after its connection broke.
     pub(crate) zombie_age: u32,
+    /// Looks at who holds the lock are answered, too, in any order with all else.
+    pub(crate) looks: bool,
     /// Answers are dealt with as soon as they are given.
     pub(crate) prompt: bool,
     /// The second client comes when the first has got the lock.

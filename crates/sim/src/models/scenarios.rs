@@ -72,6 +72,7 @@ const M1: Bounds = Bounds {
     fresh: false,
     breaks: 0,
     zombie_age: 0,
+    looks: false,
     prompt: false,
     in_turn: false,
     vanishing: None,
@@ -120,6 +121,13 @@ pub fn positives() -> Vec<Scenario> {
             Bounds { attempts: [2, 2], ..M1 },
             (59_291, 205_286),
             &[Rare::InTurn, Rare::Retry, Rare::Contended, Rare::LostExpired],
+        ),
+        new(
+            "M1 looks",
+            "timed mutex: two attempts each, with looks at who holds the lock",
+            Bounds { attempts: [2, 2], node_fast: 0, looks: true, ..M1 },
+            (242_777, 937_415),
+            &[Rare::InTurn, Rare::Retry, Rare::Contended],
         ),
         new(
             "M1 delays",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::marker::Adoption;
-use quorlock_core::{Adopted, Answer, Failure, FailureKind, Key};
+use quorlock_core::{Adopted, Answer, Failure, FailureKind, Key, MarkerSeen};
 
 use super::{Connection, Health, ModelNode, Stored, failed};
 use crate::mutants::{Mutant, is_active};
@@ -76,6 +76,15 @@ impl ModelNode {
                 Ok(Some(String::from_utf8_lossy(text).into_owned()))
             }
             Some(_) => Err(Failure::new(FailureKind::Rejected)),
+        }
+    }
+
+    /// What a look at its marker behind other commands shows.
+    pub fn marker(&mut self, by: Connection, key: &Key, now: Time) -> MarkerSeen {
+        match self.get(by, key, now) {
+            Ok(None) => MarkerSeen::Missing,
+            Ok(Some(text)) => MarkerSeen::Text(text.into()),
+            Err(failure) => MarkerSeen::Failed(failure),
         }
     }
 

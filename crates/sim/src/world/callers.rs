@@ -8,6 +8,7 @@ use quorlock_core::{Counter, Delay, Event, LockId, Request, Retry};
 use super::{Happening, Mend, World};
 use crate::client::CallerState;
 use crate::count::Count;
+use crate::driver::Driver;
 use crate::fact::{ClientId, Fact};
 use crate::guard::GuardId;
 use crate::time::{MS, Time, US};
@@ -108,16 +109,14 @@ impl World {
         let it = &mut self.clients[client];
         it.callers[caller].state = CallerState::Waiting { lock, key };
         it.callers[caller].generation += 1;
-        it.arrivals.asked.push(Event::Acquire { lock, request });
-        self.wake(client);
+        self.ask(client, Event::Acquire { lock, request });
     }
 
     /// The caller drops its future.
     fn cancel(&mut self, client: ClientId, caller: usize, lock: LockId) {
         self.counts.add(Count::Cancelled);
         self.note(&Fact::Cancelled { client, lock });
-        self.clients[client].arrivals.asked.push(Event::Cancel { lock });
-        self.wake(client);
+        self.ask(client, Event::Cancel { lock });
         self.next(client, caller);
     }
 
@@ -204,35 +203,9 @@ impl World {
         }
         if !careless && !lost && self.random.callers.percent(40) {
             self.note(&Fact::ExtendAsked { guard });
-            self.clients[client].arrivals.asked.push(Event::Extend { lock });
-            self.wake(client);
+            self.ask(client, Event::Extend { lock });
         }
         self.plan_step(client, caller, until);
-    }
-
-    /// A guard has seen its end, and tells the driver.
-    pub(crate) fn tell_end(&mut self, guard: GuardId) {
-        self.note(&Fact::EndSeen { guard });
-        if let Some(held) = self.guards.of_mut(guard) {
-            held.run_out = true;
-        }
-        self.clients[guard.client].arrivals.asked.push(Event::RunOut { lock: guard.lock });
-        self.wake(guard.client);
-    }
-
-    /// Releases or drops: the guard is invalid first, then the driver is asked (S14).
-    pub(crate) fn give_back(&mut self, guard: GuardId, report: bool) {
-        let Some(held) = self.guards.of_mut(guard) else { return };
-        held.given_back = true;
-        held.hold.release();
-        // Only by mistake is it still valid: then it is looked at until the nodes have answered.
-        let report = report || !held.hold.is_released();
-        self.note(&Fact::ReleaseAsked { guard, report });
-        if !report {
-            self.guards.remove(guard);
-        }
-        self.clients[guard.client].arrivals.asked.push(Event::Release { lock: guard.lock, report });
-        self.wake(guard.client);
     }
 
     /// The lock is not to be had.

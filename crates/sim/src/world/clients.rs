@@ -1,18 +1,65 @@
 //! Clients: the turns of the driver.
 
 use quorlock_core::{
-    Effect, Engine, Event, Hold, LockId, NodeId, Proof, Reading, RestartGuard, Rules, Step, Token,
-    Verb,
+    Effect, Engine, Event, LockId, Reading, RestartGuard, Rules, Step, TicketedCommand, Token,
 };
 
 use super::nodes::WALL;
 use super::{Happening, Mend, World};
 use crate::client::{Client, Line, Turn};
 use crate::count::Count;
-use crate::fact::{ClientId, Fact};
-use crate::guard::{Guard, GuardId};
+use crate::driver::Driver;
+use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::guard::{GuardId, Guards};
+use crate::ledger::Ledger;
 use crate::plan::Fault;
 use crate::time::{Clock, MS, Machine, SECOND, Time, US};
+
+impl Driver for World {
+    fn note(&mut self, fact: &Fact<'_>) {
+        Self::note(self, fact);
+    }
+
+    fn guards(&mut self) -> &mut Guards {
+        &mut self.guards
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    fn reading(&self, client: ClientId) -> Reading {
+        self.clients[client].machine.read(self.now)
+    }
+
+    /// It is sent when the turn is over.
+    fn order(&mut self, client: ClientId, node: NodeIndex, order: TicketedCommand) {
+        self.clients[client].lines[node].outbox.push(order);
+    }
+
+    fn ask(&mut self, client: ClientId, event: Event) {
+        self.clients[client].arrivals.asked.push(event);
+        self.wake(client);
+    }
+
+    fn begun(&mut self, client: ClientId, lock: LockId, token: Token) {
+        let it = &mut self.clients[client];
+        let round_trip = it.engine.quorum_round_trip();
+        it.slowest = round_trip.max(it.slowest);
+        self.note(&Fact::Begun { client, lock, token, round_trip });
+    }
+
+    fn carried_out(&mut self, client: ClientId, effect: &Effect) {
+        match effect {
+            Effect::Acquired { lock, .. } => self.granted(GuardId { client, lock: *lock }),
+            Effect::NotAcquired { lock, .. } => self.refused(client, *lock),
+            Effect::Lost { lock, .. } => self.lost(GuardId { client, lock: *lock }),
+            Effect::Drained => self.clients[client].drained = true,
+            Effect::FloorOfFew { .. } => self.counts.add(Count::FewClocks),
+            _ => {}
+        }
+    }
+}
 
 impl World {
     /// A new process on a machine of its own.
@@ -136,23 +183,7 @@ impl World {
     }
 
     fn tell(&mut self, client: ClientId, event: Event, now: Reading) {
-        match &event {
-            Event::Answered { node, sent, answers, proof } => {
-                let (node, sent) = (node.index(), *sent);
-                if *proof != Proof::Vouched {
-                    self.note(&Fact::Proved { client, node, sent, proof });
-                }
-                for (ticket, answer) in answers {
-                    let ticket = *ticket;
-                    self.note(&Fact::Told { client, node, sent, ticket, answer });
-                }
-            }
-            Event::Pushed { node, keys } => {
-                let key = keys.as_ref().and_then(|keys| keys.first());
-                self.note(&Fact::Pushed { client, node: node.index(), key });
-            }
-            _ => {}
-        }
+        self.note_event(client, &event);
         let (mut effects, mut drawn) = (Vec::new(), Vec::new());
         let tokens = &mut self.random.tokens;
         let mut entropy = |lock| {
@@ -161,100 +192,10 @@ impl World {
             (token, word)
         };
         self.clients[client].engine.handle(event, now, &mut entropy, &mut effects);
-        let mut begun = drawn.clone();
-        for effect in effects {
-            self.carry_out(client, effect, &mut begun);
-        }
-        // Those that look before they ask.
-        for (lock, token) in begun {
-            self.begun(client, lock, token);
-        }
+        self.carry_out_all(client, &effects, drawn.clone());
         for (lock, _) in drawn {
             self.stand_still_before_answers(client, lock);
         }
-    }
-
-    /// Does what the engine says; `begun` are the attempts that have begun meanwhile and have not been noted.
-    fn carry_out(&mut self, client: ClientId, effect: Effect, begun: &mut Vec<(LockId, Token)>) {
-        match effect {
-            Effect::Send { nodes, ticket, command } => {
-                let is_its = |(lock, _): &(LockId, Token)| {
-                    ticket.verb == Verb::Acquire && *lock == ticket.lock
-                };
-                if let Some(place) = begun.iter().position(is_its) {
-                    let (lock, token) = begun.remove(place);
-                    self.begun(client, lock, token);
-                }
-                for node in nodes.iter().map(NodeId::index) {
-                    self.note(&Fact::Ordered { client, node, ticket, command: &command });
-                    self.order(client, node, (ticket, command.clone()));
-                }
-            }
-            Effect::Acquired { lock, token, hold, attempts, turn, fence } => {
-                let made = (token, turn, fence);
-                self.grant(GuardId { client, lock }, made, hold, attempts);
-            }
-            Effect::NotAcquired { lock, refusal } => {
-                self.note(&Fact::NotAcquired { client, lock, refusal: &refusal });
-                self.refused(client, lock);
-            }
-            Effect::Changed { lock, validity } => {
-                let guard = GuardId { client, lock };
-                let reading = self.clients[client].machine.read(self.now);
-                let held = self.guards.of_mut(guard);
-                if held.and_then(|held| held.hold.update(validity.clone(), reading)).is_some() {
-                    self.tell_end(guard);
-                }
-                self.note(&Fact::Changed { guard, validity: &validity });
-            }
-            Effect::Lost { lock, cause } => {
-                let guard = GuardId { client, lock };
-                self.note(&Fact::Lost { guard, cause });
-                if let Some(held) = self.guards.of_mut(guard) {
-                    held.told_lost = true;
-                    held.hold.lose(cause);
-                }
-                self.lost(guard);
-            }
-            Effect::Extended { lock, outcome } => {
-                let guard = GuardId { client, lock };
-                self.note(&Fact::Extension { guard, outcome: &outcome });
-            }
-            Effect::Released { lock, report } => {
-                let guard = GuardId { client, lock };
-                self.note(&Fact::Released { guard, report: &report });
-                self.guards.remove(guard);
-            }
-            Effect::Waiting { lock, .. } => self.note(&Fact::Waiting { client, lock }),
-            Effect::Woken { lock } => self.note(&Fact::Woken { client, lock }),
-            Effect::TimedOut { node } => {
-                self.note(&Fact::TimedOut { client, node: node.index() });
-            }
-            Effect::Drained => {
-                self.clients[client].drained = true;
-                self.note(&Fact::Drained { client });
-            }
-            Effect::Superseded { lock, fence } => {
-                self.note(&Fact::Superseded { guard: GuardId { client, lock }, fence });
-            }
-            Effect::Standing { node, standing } => {
-                let node = node.index();
-                self.note(&Fact::Standing { client, node, standing: &standing });
-            }
-            Effect::FloorOfFew { node, .. } => {
-                self.counts.add(Count::FewClocks);
-                self.note(&Fact::FloorOfFew { client, node: node.index() });
-            }
-            Effect::Inspected { .. } => {}
-        }
-    }
-
-    /// An attempt has begun; if it asks at once, its commands follow.
-    fn begun(&mut self, client: ClientId, lock: LockId, token: Token) {
-        let it = &mut self.clients[client];
-        let round_trip = it.engine.quorum_round_trip();
-        it.slowest = round_trip.max(it.slowest);
-        self.note(&Fact::Begun { client, lock, token, round_trip });
     }
 
     /// The paper's worst client: it asks, stands still, and goes on with all answers in its sockets when there is
@@ -270,19 +211,6 @@ impl World {
         let span = most - self.random.later.between(0, self.plan.ttl_max / 12);
         self.counts.add(Count::StillBeforeAnswers);
         self.plan_in(US, Happening::Mend(Mend::Pause(client, span.max(US))));
-    }
-
-    fn grant(&mut self, id: GuardId, made: (Token, u32, Option<u64>), hold: Hold, attempts: u32) {
-        let Some(request) = self.ledger.request(id.client, id.lock).cloned() else {
-            return self.violated(
-                crate::invariants::unique_guards::NAME,
-                format!("{id}: nobody has asked for it"),
-            );
-        };
-        let guard = Guard::new(request, made, hold);
-        self.guards.insert(id, guard);
-        self.note(&Fact::Granted { guard: id, attempts });
-        self.granted(id);
     }
 
     /// Kills a process. What it held nobody gives back.

@@ -5,6 +5,7 @@ use quorlock_core::{Event, FailureKind};
 use super::{Happening, Mend, Process, World};
 use crate::client::Still;
 use crate::count::Count;
+use crate::driver::Driver;
 use crate::fact::{ClientId, Mishap, NodeIndex};
 use crate::mutants::{Mutant, is_active};
 use crate::network::Direction;
@@ -247,8 +248,7 @@ impl World {
     fn crash_client(&mut self, client: ClientId, span: Time) {
         if self.chance(Fault::ClientCrashes).percent(25) && self.clients[client].still.is_none() {
             self.note_mishap(Mishap::ClientShutDown { client });
-            self.clients[client].arrivals.asked.push(Event::Close);
-            self.wake(client);
+            self.ask(client, Event::Close);
             return self.plan_in(span, Happening::Mend(Mend::EndClient(client)));
         }
         self.counts.add(Count::ClientCrashes);

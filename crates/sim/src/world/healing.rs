@@ -7,6 +7,7 @@ use quorlock_core::{Event, FailureKind, Request, Retry};
 
 use super::{Process, World};
 use crate::client::CallerState;
+use crate::driver::Driver;
 use crate::fact::{ClientId, Mishap, span};
 use crate::guard::GuardId;
 use crate::invariants::{deadlock_free, fault_tolerance, nothing_left};
@@ -175,8 +176,7 @@ impl World {
         }
         for client in 0..self.clients.len() {
             if self.clients[client].alive {
-                self.clients[client].arrivals.asked.push(Event::Close);
-                self.wake(client);
+                self.ask(client, Event::Close);
             }
         }
         // A release that was sent and never answered is kept in mind for a minute and a ttl. A guard that
@@ -207,13 +207,7 @@ impl World {
             return;
         }
         for node in 0..self.servers.len() {
-            let left = self.servers[node]
-                .node
-                .all(self.now)
-                .find(|(_, stored)| {
-                    stored.value.as_ref().is_some_and(|value| self.ledger.knows(value))
-                })
-                .map(|(key, _)| key.clone());
+            let left = nothing_left::first(&self.servers[node].node, &self.ledger, self.now);
             if let Some(key) = left {
                 return self.violated(nothing_left::NAME, format!("node {node} still has {key}"));
             }

@@ -9,7 +9,7 @@
 use quorlock_core::supervisor::Task;
 use quorlock_core::{
     Answer, Arrivals, BatchId, Event, Exchange, Failure, FailureKind, Form, Key, MarkerSeen,
-    NodeId, NodeState, Proof, RestartGuard, Session, Ticket, TicketedCommand,
+    NodeId, NodeState, Proof, RestartGuard, Session, Ticket,
 };
 
 use super::nodes::Script;
@@ -24,11 +24,6 @@ use crate::plan::CONNECT_TIMEOUT;
 use crate::time::{Time, duration, time};
 
 impl World {
-    /// Takes a command; it is sent when the turn is over.
-    pub(crate) fn order(&mut self, client: ClientId, node: NodeIndex, command: TicketedCommand) {
-        self.clients[client].lines[node].outbox.push(command);
-    }
-
     /// Sends what waits, as far as the link and the batches in flight allow.
     pub(crate) fn send_waiting(&mut self, client: ClientId, node: NodeIndex) {
         let Client { lines, arrivals: Arrivals { answered, .. }, machine, .. } =

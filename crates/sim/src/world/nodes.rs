@@ -143,16 +143,9 @@ impl World {
             self.flush_node(node);
         }
         let proof = looks.map_or(Proof::Vouched, |looks| {
-            let marker = looks.marker.then(|| {
-                let server = &mut self.servers[node];
-                server.node.get(by, &self.rules.marker, self.now)
-            });
-            let marker = match marker {
-                None => MarkerSeen::NotAsked,
-                Some(Ok(None)) => MarkerSeen::Missing,
-                Some(Ok(Some(text))) => MarkerSeen::Text(text.into()),
-                Some(Err(failure)) => MarkerSeen::Failed(failure),
-            };
+            let node = &mut self.servers[node].node;
+            let marker = looks.marker.then(|| node.marker(by, &self.rules.marker, self.now));
+            let marker = marker.unwrap_or(MarkerSeen::NotAsked);
             // What it was before its data were replaced says nothing of what it is now.
             let flushes = self.network.wires[parcel.wire].flushes;
             let info = info.filter(|_| first == flushes);

@@ -1,4 +1,4 @@
-//! What the tests ask for, and what they read out of a world's log.
+//! What tests ask for, and what they read out of a world's log.
 
 use std::time::Duration;
 
@@ -8,23 +8,24 @@ use quorlock_core::{
     Timing, TimingOptions, Verb,
 };
 
-use super::world::{Guard, World};
+pub use super::ONE_WAY;
+use super::{COUNTERS, World};
+use crate::count::Count;
+use crate::guard::{Guard, GuardId};
 
-/// The ttl of the locks in here; margin 10 ms, drift 1 % and 2 ms.
-pub(crate) const TTL: i64 = 1000;
+/// The ttl of the locks in tests, in milliseconds; margin 10 ms, drift 1 % and 2 ms.
+pub const TTL: i64 = 1000;
 /// How long a vote counts: ttl less drift.
-pub(crate) const TERM: i64 = 988;
+pub const TERM: i64 = 988;
 /// How long before the end a lock is given up.
-pub(crate) const MARGIN: i64 = 10;
+pub const MARGIN: i64 = 10;
 /// How long a node is waited for.
-pub(crate) const NODE_TIMEOUT: i64 = 50;
+pub const NODE_TIMEOUT: i64 = 50;
 /// How long a connection may take.
-pub(crate) const CONNECT_TIMEOUT: i64 = 200;
-/// From the client to a node, or back, unless set otherwise; all in milliseconds.
-pub(crate) const ONE_WAY: i64 = 1;
+pub const CONNECT_TIMEOUT: i64 = 200;
 
 /// The times of the locks in here.
-pub(crate) fn timing_options() -> TimingOptions {
+pub fn timing_options() -> TimingOptions {
     let ms = |ms: i64| Duration::from_millis(ms as u64);
     TimingOptions {
         ttl: ms(TTL),
@@ -36,7 +37,7 @@ pub(crate) fn timing_options() -> TimingOptions {
 }
 
 /// Wants `key`, waits for ever, does not extend.
-pub(crate) fn request(key: &str) -> Request {
+pub fn request(key: &str) -> Request {
     Request {
         key: key.into(),
         owner: "".into(),
@@ -52,7 +53,7 @@ pub(crate) fn request(key: &str) -> Request {
 }
 
 /// The same lock with a fence.
-pub(crate) fn fenced(request: Request) -> Request {
+pub fn fenced(request: Request) -> Request {
     let counter = Counter {
         key: counter_of(&request.key).into(),
         ttl_ms: 7 * 24 * 3_600_000,
@@ -62,46 +63,80 @@ pub(crate) fn fenced(request: Request) -> Request {
 }
 
 /// Where a lock's fences are counted.
-pub(crate) fn counter_of(key: &str) -> String {
-    format!("fence of {key}")
+pub fn counter_of(key: &str) -> String {
+    format!("{COUNTERS}{key}")
 }
 
-pub(crate) fn once(key: &str) -> Request {
+/// Wants `key`, tries once.
+pub fn once(key: &str) -> Request {
     Request { wait: Wait::Once, ..request(key) }
 }
 
-pub(crate) fn waiting(key: &str, ms: u64) -> Request {
+/// Wants `key`, waits for so many milliseconds.
+pub fn waiting(key: &str, ms: u64) -> Request {
     Request { wait: Wait::For(Duration::from_millis(ms)), ..request(key) }
 }
 
-pub(crate) fn automatic(key: &str) -> Request {
+/// Wants `key`, waits for ever, is extended.
+pub fn automatic(key: &str) -> Request {
     Request { automatic: true, ..request(key) }
 }
 
 impl World {
+    /// Whose lock it is.
+    pub fn owner(&self, lock: LockId) -> usize {
+        self.owners[lock.0 as usize]
+    }
+
+    /// A lock's guard, if it was ever granted.
+    pub fn find(&self, lock: LockId) -> Option<&Guard> {
+        self.guards.of(GuardId { client: self.owner(lock), lock })
+    }
+
+    /// The same of one that was.
+    ///
+    /// # Panics
+    /// If it was not.
+    pub fn guard(&self, lock: LockId) -> &Guard {
+        self.find(lock).expect("it was granted")
+    }
+
+    /// All guards that there ever were.
+    pub fn all_guards(&self) -> impl Iterator<Item = (LockId, &Guard)> {
+        self.guards.iter().map(|(id, guard)| (id.lock, guard))
+    }
+
+    /// Whether two ever held one lock, where that may be.
+    pub fn overlaps(&self) -> usize {
+        self.counts.of(Count::Overlaps) as usize
+    }
+
     /// When the lock was granted, in milliseconds.
-    pub(crate) fn granted_at(&self, wanted: LockId) -> Option<i64> {
+    pub fn granted_at(&self, wanted: LockId) -> Option<i64> {
         self.log.iter().find_map(|(at, _, effect)| match effect {
             Effect::Acquired { lock, .. } if *lock == wanted => Some(*at),
             _ => None,
         })
     }
 
-    pub(crate) fn refused(&self, wanted: LockId) -> Option<(i64, &Refusal)> {
+    /// When and why it was refused.
+    pub fn refused(&self, wanted: LockId) -> Option<(i64, &Refusal)> {
         self.log.iter().find_map(|(at, _, effect)| match effect {
             Effect::NotAcquired { lock, refusal } if *lock == wanted => Some((*at, refusal)),
             _ => None,
         })
     }
 
-    pub(crate) fn lost(&self, wanted: LockId) -> Option<(i64, LossCause)> {
+    /// When and why it was lost.
+    pub fn lost(&self, wanted: LockId) -> Option<(i64, LossCause)> {
         self.log.iter().find_map(|(at, _, effect)| match effect {
             Effect::Lost { lock, cause } if *lock == wanted => Some((*at, *cause)),
             _ => None,
         })
     }
 
-    pub(crate) fn extended(&self, wanted: LockId) -> Vec<(i64, Extended)> {
+    /// When extensions that a caller asked for were over, and how.
+    pub fn extended(&self, wanted: LockId) -> Vec<(i64, Extended)> {
         let extended = self.log.iter().filter_map(|(at, _, effect)| match effect {
             Effect::Extended { lock, outcome } if *lock == wanted => Some((*at, outcome.clone())),
             _ => None,
@@ -109,7 +144,8 @@ impl World {
         extended.collect()
     }
 
-    pub(crate) fn released(&self, wanted: LockId) -> Option<(i64, &ReleaseReport)> {
+    /// When it was told to be released, and how.
+    pub fn released(&self, wanted: LockId) -> Option<(i64, &ReleaseReport)> {
         self.log.iter().find_map(|(at, _, effect)| match effect {
             Effect::Released { lock, report } if *lock == wanted => Some((*at, report)),
             _ => None,
@@ -117,7 +153,7 @@ impl World {
     }
 
     /// By which larger fence the lock's was told to be superseded.
-    pub(crate) fn superseded(&self, wanted: LockId) -> Vec<(i64, u64)> {
+    pub fn superseded(&self, wanted: LockId) -> Vec<(i64, u64)> {
         let superseded = self.log.iter().filter_map(|(at, _, effect)| match effect {
             Effect::Superseded { lock, fence } if *lock == wanted => Some((*at, *fence)),
             _ => None,
@@ -126,7 +162,7 @@ impl World {
     }
 
     /// When a command of this kind was given to this node for this lock.
-    pub(crate) fn sent(&self, lock: LockId, verb: Verb, to: usize) -> Vec<i64> {
+    pub fn sent(&self, lock: LockId, verb: Verb, to: usize) -> Vec<i64> {
         let sent = self.log.iter().filter_map(|(at, _, effect)| match effect {
             Effect::Send { nodes, ticket, .. }
                 if nodes.contains(NodeId::new(to))
@@ -141,7 +177,7 @@ impl World {
     }
 
     /// When an attempt for this lock failed, to be followed by another.
-    pub(crate) fn retried(&self, wanted: LockId) -> Vec<i64> {
+    pub fn retried(&self, wanted: LockId) -> Vec<i64> {
         let retried = self.log.iter().filter_map(|(at, _, effect)| match effect {
             Effect::Waiting { lock, .. } if *lock == wanted => Some(*at),
             _ => None,
@@ -149,36 +185,50 @@ impl World {
         retried.collect()
     }
 
-    pub(crate) fn guard(&self, lock: LockId) -> &Guard {
-        &self.guards[&lock]
+    /// In which of its attempts it was granted.
+    ///
+    /// # Panics
+    /// If it never was.
+    pub fn attempts(&self, wanted: LockId) -> u32 {
+        let attempts = self.log.iter().find_map(|(.., effect)| match effect {
+            Effect::Acquired { lock, attempts, .. } if *lock == wanted => Some(*attempts),
+            _ => None,
+        });
+        attempts.expect("it was granted")
     }
 
-    pub(crate) fn is_valid(&self, lock: LockId) -> bool {
-        self.guards.get(&lock).is_some_and(|guard| guard.is_valid(self.reading()))
+    /// Whether its guard says that it is held.
+    pub fn is_valid(&self, lock: LockId) -> bool {
+        self.find(lock).is_some_and(|guard| guard.is_valid(self.reading()))
     }
 
-    pub(crate) fn fence(&self, lock: LockId) -> u64 {
+    /// Its fence.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn fence(&self, lock: LockId) -> u64 {
         self.guard(lock).fence.expect("a fence was wanted")
     }
 
     /// What a node's counter stands at.
-    pub(crate) fn counter(&self, node: usize, key: &str) -> Option<u64> {
-        self.nodes[node].counters.get(counter_of(key).as_str()).copied()
+    pub fn counter(&self, node: usize, key: &str) -> Option<u64> {
+        self.counter_at(node, &counter_of(key))
     }
 
     /// The nodes' counters stand there, each at its own.
-    pub(crate) fn set_counters(&mut self, key: &str, at: &[u64]) {
-        for (node, at) in self.nodes.iter_mut().zip(at) {
-            node.counters.insert(counter_of(key).into(), *at);
+    pub fn set_counters(&mut self, key: &str, at: &[u64]) {
+        for (node, at) in at.iter().enumerate() {
+            self.set_counter(node, &counter_of(key), *at);
         }
     }
 
     /// For how long the lock is valid, in milliseconds.
-    pub(crate) fn valid_for(&self, lock: LockId) -> i64 {
-        self.guard(lock).validity.valid_for(self.reading()).as_millis() as i64
+    pub fn valid_for(&self, lock: LockId) -> i64 {
+        self.guard(lock).hold.validity().valid_for(self.reading()).as_millis() as i64
     }
 
-    pub(crate) fn votes(&self, lock: LockId) -> usize {
-        self.guard(lock).validity.votes(self.reading())
+    /// How many votes of it count.
+    pub fn votes(&self, lock: LockId) -> usize {
+        self.guard(lock).hold.validity().votes(self.reading())
     }
 }

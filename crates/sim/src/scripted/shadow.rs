@@ -3,7 +3,7 @@
 use quorlock_core::{Effect, Engine, Event, LockId, Reading, Ticket, Token};
 
 /// Handles `event` in a rebased copy of `before` and compares with what came out of the original.
-pub(crate) fn check(
+pub(super) fn check(
     (before, event, now): (&Engine, &Event, Reading),
     drawn: Vec<(Token, u64)>,
     after: &Engine,

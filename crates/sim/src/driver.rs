@@ -1,0 +1,168 @@
+//! What a driver does with what an engine says, and with what callers do with their guards: the same in the
+//! simulator's world, in the models' and in the scripted one.
+
+use quorlock_core::{Effect, Event, LockId, NodeId, Proof, Reading, TicketedCommand, Token, Verb};
+
+use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::guard::{Guard, GuardId, Guards};
+use crate::ledger::Ledger;
+
+/// A world with engines in it.
+pub(crate) trait Driver {
+    /// Notes what has happened: for the trace, for the ledger, for the invariants.
+    fn note(&mut self, fact: &Fact<'_>);
+
+    /// The guards that there are.
+    fn guards(&mut self) -> &mut Guards;
+
+    /// What went over the wire.
+    fn ledger(&self) -> &Ledger;
+
+    /// What a client's clocks show now.
+    fn reading(&self, client: ClientId) -> Reading;
+
+    /// The engine has given a command to a node.
+    fn order(&mut self, client: ClientId, node: NodeIndex, order: TicketedCommand);
+
+    /// An attempt has begun; if it asks at once, its commands follow.
+    fn begun(&mut self, client: ClientId, lock: LockId, token: Token);
+
+    /// What this world does besides, when it has done what the engine says.
+    fn carried_out(&mut self, client: ClientId, effect: &Effect);
+
+    /// The engine is told this next.
+    fn ask(&mut self, client: ClientId, event: Event);
+
+    /// Nothing more comes of this guard.
+    fn forget(&mut self, guard: GuardId) {
+        self.guards().remove(guard);
+    }
+
+    /// Notes what the engine is about to be told.
+    fn note_event(&mut self, client: ClientId, event: &Event) {
+        match event {
+            Event::Answered { node, sent, answers, proof } => {
+                let (node, sent) = (node.index(), *sent);
+                if *proof != Proof::Vouched {
+                    self.note(&Fact::Proved { client, node, sent, proof });
+                }
+                for (ticket, answer) in answers {
+                    let ticket = *ticket;
+                    self.note(&Fact::Told { client, node, sent, ticket, answer });
+                }
+            }
+            Event::Pushed { node, keys } => {
+                let key = keys.as_ref().and_then(|keys| keys.first());
+                self.note(&Fact::Pushed { client, node: node.index(), key });
+            }
+            _ => {}
+        }
+    }
+
+    /// Does all that the engine says; `begun` are the attempts that it has begun, with their tokens.
+    fn carry_out_all(
+        &mut self,
+        client: ClientId,
+        effects: &[Effect],
+        mut begun: Vec<(LockId, Token)>,
+    ) {
+        for effect in effects {
+            if let Effect::Send { ticket, .. } = effect
+                && ticket.verb == Verb::Acquire
+                && let Some(place) = begun.iter().position(|(lock, _)| *lock == ticket.lock)
+            {
+                let (lock, token) = begun.remove(place);
+                self.begun(client, lock, token);
+            }
+            self.carry_out(client, effect);
+            self.carried_out(client, effect);
+        }
+        // Those that look before they ask.
+        for (lock, token) in begun {
+            self.begun(client, lock, token);
+        }
+    }
+
+    fn carry_out(&mut self, client: ClientId, effect: &Effect) {
+        let of = |lock: &LockId| GuardId { client, lock: *lock };
+        match effect {
+            Effect::Send { nodes, ticket, command } => {
+                for node in nodes.iter().map(NodeId::index) {
+                    self.note(&Fact::Ordered { client, node, ticket: *ticket, command });
+                    self.order(client, node, (*ticket, command.clone()));
+                }
+            }
+            Effect::Acquired { lock, token, hold, attempts, turn, fence } => {
+                let guard = of(lock);
+                if let Some(request) = self.ledger().request(client, *lock).cloned() {
+                    let made = Guard::new(request, (*token, *turn, *fence), hold.clone());
+                    self.guards().insert(guard, made);
+                }
+                self.note(&Fact::Granted { guard, attempts: *attempts });
+            }
+            Effect::NotAcquired { lock, refusal } => {
+                self.note(&Fact::NotAcquired { client, lock: *lock, refusal });
+            }
+            Effect::Changed { lock, validity } => {
+                let (guard, now) = (of(lock), self.reading(client));
+                let held = self.guards().of_mut(guard);
+                if held.and_then(|held| held.hold.update(validity.clone(), now)).is_some() {
+                    self.tell_end(guard);
+                }
+                self.note(&Fact::Changed { guard, validity });
+            }
+            Effect::Lost { lock, cause } => {
+                let (guard, cause) = (of(lock), *cause);
+                self.note(&Fact::Lost { guard, cause });
+                if let Some(held) = self.guards().of_mut(guard) {
+                    held.told_lost = true;
+                    held.hold.lose(cause);
+                }
+            }
+            Effect::Extended { lock, outcome } => {
+                self.note(&Fact::Extension { guard: of(lock), outcome });
+            }
+            Effect::Released { lock, report } => {
+                self.note(&Fact::Released { guard: of(lock), report });
+                self.forget(of(lock));
+            }
+            Effect::Waiting { lock, .. } => self.note(&Fact::Waiting { client, lock: *lock }),
+            Effect::Woken { lock } => self.note(&Fact::Woken { client, lock: *lock }),
+            Effect::TimedOut { node } => self.note(&Fact::TimedOut { client, node: node.index() }),
+            Effect::Drained => self.note(&Fact::Drained { client }),
+            Effect::Superseded { lock, fence } => {
+                self.note(&Fact::Superseded { guard: of(lock), fence: *fence });
+            }
+            Effect::Standing { node, standing } => {
+                self.note(&Fact::Standing { client, node: node.index(), standing });
+            }
+            Effect::FloorOfFew { node, .. } => {
+                self.note(&Fact::FloorOfFew { client, node: node.index() });
+            }
+            Effect::Inspected { .. } => {}
+        }
+    }
+
+    /// A guard has seen its end, and tells the driver.
+    fn tell_end(&mut self, guard: GuardId) {
+        self.note(&Fact::EndSeen { guard });
+        if let Some(held) = self.guards().of_mut(guard) {
+            held.run_out = true;
+        }
+        self.ask(guard.client, Event::RunOut { lock: guard.lock });
+    }
+
+    /// Releases or drops: the guard is invalid first, then the driver is asked (S14).
+    fn give_back(&mut self, guard: GuardId, report: bool) {
+        let Some(held) = self.guards().of_mut(guard) else { return };
+        held.given_back = true;
+        held.hold.release();
+        // Only by mistake is it still valid: then it is looked at until the nodes have answered.
+        let report = report || !held.hold.is_released();
+        self.note(&Fact::ReleaseAsked { guard, report });
+        if !report {
+            self.forget(guard);
+        }
+        self.ask(guard.client, Event::Release { lock: guard.lock, report });
+    }
+}

@@ -1,0 +1,371 @@
+//! What can happen in a model's world: what callers do, what nodes do, what goes wrong, and how time passes.
+
+use std::collections::VecDeque;
+
+use quorlock_core::{
+    Answer, Command, Event, Failure, FailureKind, MarkerSeen, NodeId, Proof, RestartGuard, Ticket,
+    Verb,
+};
+
+use super::bounds::{Bounds, TICK};
+use super::rare::{Rare, Witnesses};
+use super::world::{
+    CLIENTS, Call, LOCK, Link, NODES, NOW, Pace, RESOURCE, Sent, World, engine, quorum,
+};
+use crate::driver::Driver;
+use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
+use crate::guard::GuardId;
+use crate::node::{Connection, Run};
+use crate::time::{SECOND, Time};
+
+/// A step of a world.
+pub(crate) struct Step<'a> {
+    pub(crate) world: World,
+    pub(crate) bounds: &'a Bounds,
+    pub(crate) seen: &'a Witnesses,
+    /// What happens, line by line, if that is wanted.
+    pub(crate) trace: Option<Vec<String>>,
+    /// What the client is to be told whose step it is.
+    pub(crate) events: VecDeque<Event>,
+    /// Which command it has been answered.
+    pub(crate) verb: Option<Verb>,
+}
+
+/// The time of a node, as it says it.
+const TIME: &str = "server_time_usec:0\r\n";
+
+impl Step<'_> {
+    /// The world after the step.
+    pub(crate) fn done(mut self) -> (World, Vec<String>) {
+        if self.bounds.guard != RestartGuard::Off {
+            (0..CLIENTS).for_each(|client| self.forget(client));
+        }
+        self.world.watch.change().rebase(0, |_| NOW);
+        self.world.seal();
+        (self.world, self.trace.unwrap_or_default())
+    }
+
+    /// Whose call is over, and of whom nothing is under way, is as one who has not come: it would only
+    /// look at nodes, and release on nodes that were started again what they have forgotten.
+    fn forget(&mut self, client: ClientId) {
+        let World { clients, links, watch, .. } = &mut self.world;
+        let is_idle = links[client].iter().all(|link| link.is_empty());
+        if clients[client].call == Call::Over && is_idle {
+            let rules = self.bounds.rules(NODES, quorum().needed());
+            *clients[client].engine.change() = engine(rules);
+            links[client].iter_mut().for_each(|link| *link.change() = Link::default());
+            watch.change().ledger.forget(client);
+        }
+    }
+
+    /// A caller wants the lock.
+    pub(crate) fn want(&mut self, client: ClientId) {
+        self.go_on(client);
+        let request = self.bounds.request(client);
+        self.world.clients[client].call = Call::Waiting;
+        self.note(&Fact::Wanted { client, lock: LOCK, request: &request });
+        self.tell(client, Event::Acquire { lock: LOCK, request });
+    }
+
+    /// The holder gives the lock back, valid or not.
+    pub(crate) fn give_up(&mut self, client: ClientId) {
+        self.go_on(client);
+        self.world.clients[client].call = Call::Over;
+        self.give_back(GuardId { client, lock: LOCK }, false);
+        self.tell_all(client);
+    }
+
+    /// The holder looks, and sees the end.
+    pub(crate) fn look(&mut self, client: ClientId) {
+        self.go_on(client);
+        let guard = GuardId { client, lock: LOCK };
+        let held = self.guards().of_mut(guard);
+        if held.is_some_and(|held| held.hold.look(NOW).is_some()) {
+            self.tell_end(guard);
+            self.tell_all(client);
+        }
+    }
+
+    /// The holder wants the lock extended.
+    pub(crate) fn extend(&mut self, client: ClientId) {
+        self.go_on(client);
+        self.world.clients[client].extensions += 1;
+        self.note(&Fact::ExtendAsked { guard: GuardId { client, lock: LOCK } });
+        self.tell(client, Event::Extend { lock: LOCK });
+    }
+
+    /// A node carries out the next command of a client.
+    pub(crate) fn execute(&mut self, client: ClientId, node: NodeIndex, fast: bool) {
+        if fast {
+            self.run_fast(node);
+        }
+        let link = self.world.links[client][node].change();
+        let Some((sent, ticket, command)) = link.commands.pop_front() else { return };
+        let overtakes = !link.zombies.is_empty();
+        let answer = self.carry_out_proved(client, node, ticket, &command);
+        if overtakes {
+            self.seen.add(Rare::Reordered);
+        }
+        if matches!(ticket.verb, Verb::Release | Verb::Trust) || self.bounds.prompt {
+            // To a release: nobody waits for it and nothing depends on it: one order stands for all.
+            return self.answer(client, node, (sent, ticket, answer));
+        }
+        self.world.links[client][node].change().answers.push_back((sent, ticket, answer));
+    }
+
+    /// As a batch of its own, with what goes with it.
+    pub(super) fn carry_out_proved(
+        &mut self,
+        client: ClientId,
+        node: NodeIndex,
+        ticket: Ticket,
+        command: &Command,
+    ) -> (Answer, Proof) {
+        if self.bounds.guard == RestartGuard::Off {
+            return (self.serve(client, node, ticket, command, false), Proof::Vouched);
+        }
+        let link = self.world.links[client][node].change();
+        let greeted = std::mem::replace(&mut link.greeted, true);
+        let epoch = link.epoch;
+        let info = (!greeted || *command == Command::Greet).then(|| self.world.nodes[node].info(0));
+        // It is always now, so its time says nothing.
+        let info = info.map(|text| text.map(|text| text.replace(TIME, "").into()));
+        let answer = self.serve(client, node, ticket, command, false);
+        let marker = if info.is_some() || command.is_about_votes() {
+            let key = self.bounds.rules(NODES, quorum().needed()).marker;
+            self.world.nodes[node].change().marker(Connection(client as u64), &key, 0)
+        } else {
+            MarkerSeen::NotAsked
+        };
+        // Its nodes push nothing: it is the harder case.
+        (answer, Proof::Seen { epoch, flushes: 0, info, marker })
+    }
+
+    /// A node carries out a command of a dead connection.
+    pub(crate) fn execute_zombie(&mut self, client: ClientId, node: NodeIndex) {
+        let zombie = self.world.links[client][node].change().zombies.pop_front();
+        let Some((_, ticket, command)) = zombie else { return };
+        if self.serve(client, node, ticket, &command, true) == Answer::Granted {
+            self.seen.add(Rare::ZombieSet);
+        }
+    }
+
+    fn serve(
+        &mut self,
+        client: ClientId,
+        node: NodeIndex,
+        ticket: Ticket,
+        command: &Command,
+        zombie: bool,
+    ) -> Answer {
+        let by = Connection(client as u64);
+        let answer = &self.world.nodes[node].change().execute(by, command, 0);
+        let duplicate = false;
+        if matches!(answer, Answer::Raised { .. }) {
+            self.seen.add(Rare::Raise);
+        }
+        if *answer == Answer::Marked {
+            self.seen.add(Rare::Adopted);
+        }
+        let age = -self.world.nodes[node].run.started_s * SECOND;
+        let early = age < Time::from(self.bounds.ttl) * TICK / 100 * 101;
+        self.note(&Fact::Executed {
+            node,
+            client,
+            ticket,
+            command,
+            answer,
+            zombie,
+            duplicate,
+            early,
+        });
+        answer.clone()
+    }
+
+    /// A client deals with the next answer of a node.
+    pub(crate) fn deliver(&mut self, client: ClientId, node: NodeIndex) {
+        self.go_on(client);
+        if let Some(answer) = self.world.links[client][node].change().answers.pop_front() {
+            self.answer(client, node, answer);
+        }
+    }
+
+    fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<(Answer, Proof)>) {
+        let (sent, ticket, (answer, proof)) = answer;
+        let node = NodeId::new(node);
+        self.tell(client, Event::Answered { node, sent, proof, answers: vec![(ticket, answer)] });
+    }
+
+    /// A connection breaks, and is made again at once. The client is told that everything on it has
+    /// failed; what was under way may still arrive, behind what it sends next.
+    pub(crate) fn cut(&mut self, client: ClientId, node: NodeIndex) {
+        self.seen.add(Rare::Break);
+        self.world.breaks -= 1;
+        self.note(&Fact::Mishap(Mishap::Reset { client, node }));
+        let link = self.world.links[client][node].change();
+        let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
+        let answers = std::mem::take(&mut link.answers);
+        let commands = std::mem::take(&mut link.commands);
+        let answers = answers.into_iter().map(|(sent, ticket, _)| (sent, ticket));
+        let lost: Vec<_> =
+            answers.chain(commands.iter().map(|(sent, ticket, _)| (*sent, *ticket))).collect();
+        link.zombies.extend(commands);
+        for (sent, ticket) in lost {
+            self.answer(client, node, (sent, ticket, (failed.clone(), Proof::Vouched)));
+        }
+    }
+
+    /// What was under way on a dead connection gets lost.
+    pub(crate) fn bury(&mut self, client: ClientId, node: NodeIndex) {
+        self.world.links[client][node].change().zombies.clear();
+    }
+
+    /// A node loses its key.
+    pub(crate) fn flush(&mut self, node: NodeIndex) {
+        self.seen.add(Rare::Flush);
+        self.world.flushes -= 1;
+        self.world.nodes[node].change().flush();
+        self.note(&Fact::Mishap(Mishap::NodeFlushed { node }));
+    }
+
+    /// A node's key vanishes; its counter stays.
+    pub(crate) fn vanish(&mut self, node: NodeIndex) {
+        self.seen.add(Rare::Vanished);
+        self.world.vanishing -= 1;
+        self.world.nodes[node].change().delete(RESOURCE, 0);
+        self.note(&Fact::Mishap(Mishap::KeyDeleted { node }));
+    }
+
+    /// A node is killed and started again at once, without its data. What it has answered still arrives;
+    /// what it was sent has failed.
+    pub(crate) fn restart(&mut self, node: NodeIndex) {
+        self.seen.add(Rare::Restarted);
+        let valued = self.world.stored(node).map(|(value, _)| value);
+        let is_held = self
+            .world
+            .watch
+            .guards
+            .iter()
+            .any(|(_, guard)| guard.is_valid(NOW) && Some(guard.value().as_bytes()) == valued);
+        if is_held {
+            self.seen.add(Rare::RestartedHeld);
+        }
+        self.world.restarts -= 1;
+        let it = self.world.nodes[node].change();
+        it.crash(false);
+        it.run = Run::new(it.run.id + NODES as u64, 0);
+        for links in &mut self.world.links {
+            let link = links[node].change();
+            let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
+            let lost = std::mem::take(&mut link.commands).into_iter();
+            let lost =
+                lost.map(|(sent, ticket, _)| (sent, ticket, (failed.clone(), Proof::Vouched)));
+            link.answers.extend(lost);
+            link.epoch += 1;
+            link.greeted = false;
+        }
+        self.note(&Fact::Mishap(Mishap::NodeCrashed { node, keeps_data: false, silent: false }));
+        self.note(&Fact::Mishap(Mishap::NodeStarted { node }));
+    }
+
+    /// A node's clock has run fast all the time: its key is over now.
+    fn run_fast(&mut self, node: NodeIndex) {
+        self.seen.add(Rare::FastClock);
+        let left = self.world.stored(node).map_or(0, |(_, left)| left);
+        self.world.nodes[node].change().rebase(left);
+        self.note(&Fact::Mishap(Mishap::NodeStepped { node, by: left }));
+    }
+
+    /// The time of a client has come.
+    pub(crate) fn wake(&mut self, client: ClientId) {
+        self.go_on(client);
+        self.tell(client, Event::Wake);
+    }
+
+    /// A client's process goes on, if it has stood still.
+    fn go_on(&mut self, client: ClientId) {
+        if std::mem::take(&mut self.world.clients[client].paused) > 0 {
+            self.note(&Fact::Mishap(Mishap::Resumed { client }));
+        }
+    }
+
+    /// Some clients stand still from now on, with their answers in their sockets.
+    fn pause(&mut self, paused: [bool; CLIENTS]) {
+        for (client, paused) in paused.into_iter().enumerate() {
+            let it = &mut self.world.clients[client].paused;
+            *it += u8::from(paused);
+            if *it == 1 && paused {
+                self.world.pauses -= 1;
+                self.seen.add(Rare::Pause);
+                self.note(&Fact::Mishap(Mishap::Paused { client, span: TICK }));
+            }
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn tick(&mut self, paces: [Pace; CLIENTS], paused: [bool; CLIENTS]) {
+        self.pause(paused);
+        let base = |client: ClientId| paces[client].advance();
+        if let Some(trace) = &mut self.trace {
+            let odd = |client: ClientId| match paces[client] {
+                Pace::Even => None,
+                Pace::Slow => Some(format!("the clocks of client {client} stand still")),
+                Pace::BootStops => Some(format!("the boot clock of client {client} stands still")),
+                Pace::WallStops => Some(format!("the wall clock of client {client} stands still")),
+            };
+            trace.extend((0..CLIENTS).filter_map(odd));
+        }
+        let again = self.bounds.client_slow;
+        for (client, it) in self.world.clients.iter_mut().enumerate() {
+            let advance = base(client);
+            if advance != NOW {
+                let (engine, _) = it.engine.rebased(advance, LOCK.0);
+                *it.engine.change() = engine;
+            }
+            it.steady_for = it.steady_for.saturating_sub(1);
+            match paces[client] {
+                Pace::Even => {}
+                Pace::Slow => {
+                    it.steady_for = again;
+                    self.seen.add(Rare::SlowClock);
+                }
+                Pace::BootStops | Pace::WallStops => {
+                    self.world.suspends -= 1;
+                    self.seen.add(Rare::OneClock);
+                }
+            }
+        }
+        for node in &mut self.world.nodes {
+            let keys = node.all(0).count();
+            if keys > 0 {
+                node.change().rebase(TICK);
+            }
+            if node.run.started_s > -self.bounds.grown_s() {
+                node.change().run.started_s -= TICK / SECOND;
+            }
+            if node.all(0).count() < keys {
+                self.seen.add(Rare::KeyExpired);
+            }
+        }
+        for (client, links) in self.world.links.iter_mut().enumerate() {
+            let base = base(client);
+            for link in links.iter_mut().filter(|link| !link.is_empty()) {
+                let link = link.change();
+                link.commands.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(base));
+                link.answers.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(base));
+                link.zombies.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(base));
+            }
+        }
+        self.world.watch.change().rebase(TICK, base);
+        if self.bounds.guard != RestartGuard::Off {
+            // Who looks at nodes is in time. What nodes say of themselves depends on nothing that others
+            // do within a tick, but for a restart, which comes before the tick as well.
+            for client in 0..CLIENTS {
+                let it = &self.world.clients[client];
+                if it.call != Call::Over && it.engine.is_due(NOW) {
+                    self.tell(client, Event::Wake);
+                }
+            }
+        }
+    }
+}

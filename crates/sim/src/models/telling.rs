@@ -1,0 +1,225 @@
+//! What the engines of a model are told, and what comes of that.
+
+use std::time::Duration;
+
+use quorlock_core::{
+    Answer, Effect, Event, Extended, Failure, FailureKind, LockId, LossCause, NodeId, Proof,
+    Reading, RefusalKind, Standing, TicketedCommand, Token, Verb, WhyNot,
+};
+
+use super::rare::Rare;
+use super::shared::Shared;
+use super::steps::Step;
+use super::world::{CLIENTS, Call, HANDED_OUT, LOCK, NODES, NOW, Watch, World, quorum, token};
+use crate::count::Counts;
+use crate::driver::Driver;
+use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::guard::{Guard, GuardId, Guards};
+use crate::invariants::Violation;
+use crate::ledger::Ledger;
+use crate::node::ModelNode;
+use crate::view::{Surroundings, View};
+
+struct Nodes<'a>(&'a [Shared<ModelNode>; NODES]);
+
+impl Surroundings for Nodes<'_> {
+    fn reading(&self, _: ClientId) -> Reading {
+        NOW
+    }
+
+    fn turn_reading(&self, _: ClientId) -> Reading {
+        NOW
+    }
+
+    fn can_look(&self, _: ClientId) -> bool {
+        true
+    }
+
+    fn node(&self, node: NodeIndex) -> &ModelNode {
+        &self.0[node]
+    }
+}
+
+impl Driver for Step<'_> {
+    fn note(&mut self, fact: &Fact<'_>) {
+        if let Some(trace) = &mut self.trace
+            && !matches!(fact, Fact::TurnOver { .. } | Fact::Sent { .. })
+        {
+            trace.push(fact.to_string());
+        }
+        let World { watch, nodes, .. } = &mut self.world;
+        let Watch { guards, ledger, invariants } = watch.change();
+        ledger.note(fact, Some(NOW));
+        let around = &Nodes(nodes);
+        let view = View {
+            now: 0,
+            quorum: quorum(),
+            outside: None,
+            spare_counters: 0,
+            quarantine: 0,
+            lasting: &[],
+            guards,
+            ledger,
+            around,
+        };
+        if let Err(violation) = invariants.check(fact, &view, &mut Counts::default()) {
+            self.violated(violation);
+        }
+    }
+
+    fn guards(&mut self) -> &mut Guards {
+        &mut self.world.watch.change().guards
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.world.watch.ledger
+    }
+
+    fn reading(&self, _: ClientId) -> Reading {
+        NOW
+    }
+
+    fn order(&mut self, client: ClientId, node: NodeIndex, (ticket, command): TicketedCommand) {
+        self.note(&Fact::Sent { client, node, ticket, command: &command });
+        let said = match ticket.verb {
+            // Looks change nothing on the nodes, and the delay between attempts is given.
+            Verb::Inspect if !self.bounds.looks => {
+                (Answer::Failed(Failure::new(FailureKind::Rejected)), Proof::Vouched)
+            }
+            // Looks take no time, unless something is before them on the connection.
+            Verb::Trust if self.world.links[client][node].is_empty() => {
+                self.carry_out_proved(client, node, ticket, &command)
+            }
+            _ => {
+                let link = self.world.links[client][node].change();
+                return link.commands.push_back((NOW, ticket, command));
+            }
+        };
+        let (node, answers) = (NodeId::new(node), vec![(ticket, said.0)]);
+        self.ask(client, Event::Answered { node, sent: NOW, proof: said.1, answers });
+    }
+
+    fn begun(&mut self, client: ClientId, lock: LockId, token: Token) {
+        let round_trip = Duration::ZERO;
+        self.note(&Fact::Begun { client, lock, token, round_trip });
+    }
+
+    fn carried_out(&mut self, client: ClientId, effect: &Effect) {
+        match effect {
+            Effect::Acquired { attempts, .. } => self.granted(client, *attempts),
+            effect => self.witness(client, effect),
+        }
+    }
+
+    /// It comes of what one client is told, and nobody else is told anything in between.
+    fn ask(&mut self, _: ClientId, event: Event) {
+        self.events.push_back(event);
+    }
+}
+
+impl Step<'_> {
+    fn violated(&mut self, violation: Violation) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("!!! {}: {}", violation.invariant, violation.what));
+        }
+        self.world.violation.get_or_insert(violation.invariant);
+    }
+
+    /// As the driver does: carries out what comes of an event.
+    pub(super) fn tell(&mut self, client: ClientId, event: Event) {
+        self.ask(client, event);
+        self.tell_all(client);
+    }
+
+    /// The same of all that a client is to be told.
+    pub(super) fn tell_all(&mut self, client: ClientId) {
+        let mut yes = None;
+        self.verb = None;
+        if let Some(Event::Answered { node, answers, .. }) = self.events.front() {
+            self.verb = answers.first().map(|(ticket, _)| ticket.verb);
+            let is_yes = answers.iter().any(|(_, answer)| *answer == Answer::Granted);
+            yes = is_yes.then_some(*node);
+            let is_gone = |answer: &Answer| matches!(answer, Answer::Absent | Answer::Other);
+            if self.verb == Some(Verb::Extend) && answers.iter().any(|(_, answer)| is_gone(answer))
+            {
+                self.seen.add(Rare::ProofOfLoss);
+            }
+        }
+        while let Some(event) = self.events.pop_front() {
+            self.note_event(client, &event);
+            let mut effects = Vec::new();
+            let it = &mut self.world.clients[client];
+            let (attempts, mut begun) = (&mut it.attempts, Vec::new());
+            let mut entropy = |lock| {
+                *attempts += 1;
+                begun.push((lock, token(client, *attempts)));
+                (token(client, *attempts), 0)
+            };
+            it.engine.change().handle(event, NOW, &mut entropy, &mut effects);
+            self.carry_out_all(client, &effects, begun);
+            if self.events.is_empty() && self.world.clients[client].engine.has_attempt_to_begin() {
+                self.events.push_back(Event::Wake);
+            }
+        }
+        let standing = yes.and_then(|node| self.world.clients[client].engine.standing(node));
+        if matches!(standing, Some(Standing::Quarantined { .. })) {
+            self.seen.add(Rare::Voided);
+        }
+        self.note(&Fact::TurnOver { client });
+    }
+
+    /// What is rare about it.
+    fn witness(&mut self, client: ClientId, effect: &Effect) {
+        let rare = match effect {
+            Effect::NotAcquired { refusal, .. } => {
+                self.world.clients[client].call = Call::Over;
+                match refusal.kind {
+                    RefusalKind::TooSlow => Rare::TooSlow,
+                    RefusalKind::Contended => Rare::Contended,
+                    _ => return,
+                }
+            }
+            Effect::Waiting { story, .. } => match story.why {
+                WhyNot::TooSlow => Rare::TooSlow,
+                WhyNot::Contended => Rare::Contended,
+                WhyNot::Unsafe | WhyNot::NoQuorum => return,
+            },
+            Effect::Changed { .. } => match self.verb {
+                Some(Verb::Acquire) => Rare::LateGrant,
+                Some(Verb::Heal) => Rare::Heal,
+                _ => return,
+            },
+            Effect::Lost { cause, .. } => match cause {
+                LossCause::Expired => Rare::LostExpired,
+                LossCause::KeyGone | LossCause::KeyOverwritten => Rare::LostVotesGone,
+                _ => return,
+            },
+            Effect::Extended { outcome, .. } => match outcome {
+                Extended::Confirmed => Rare::Extended,
+                Extended::Unconfirmed(_) => Rare::Unconfirmed,
+                _ => return,
+            },
+            _ => return,
+        };
+        self.seen.add(rare);
+    }
+
+    fn granted(&mut self, client: ClientId, attempts: u32) {
+        let id = GuardId { client, lock: LOCK };
+        self.world.clients[client].call = Call::Holding;
+        self.world.clients[client].held = true;
+        self.seen.add(Rare::Grant);
+        if attempts > 1 {
+            self.seen.add(Rare::Retry);
+        }
+        let valid = |(other, held): &(GuardId, &Guard)| *other != id && held.is_valid(NOW);
+        let other = self.world.watch.guards.iter().find(valid).map(|(other, _)| other);
+        if let Some(other) = other.filter(|_| self.bounds.vanishing.is_none()) {
+            let what = format!("{id} is handed out, and {other} is held");
+            self.violated(Violation { invariant: HANDED_OUT, what, at: 0 });
+        }
+        if self.world.clients[(client + 1) % CLIENTS].held {
+            self.seen.add(Rare::InTurn);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Connections: what is under way on them, and what becomes of it.
+
+use std::collections::VecDeque;
+
+use quorlock_core::{
+    Answer, Command, Event, Failure, FailureKind, Key, NodeId, Proof, Reading, Ticket,
+};
+
+use super::{Delivered, ONE_WAY, World};
+use crate::driver::Driver;
+use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::node::Connection;
+use crate::time::{MS, Time};
+
+/// The connection between a client and a node.
+pub(super) struct Link {
+    way: Way,
+    one_way: Time,
+    /// Answers do not arrive any more (and the client cannot tell why).
+    is_mute: bool,
+    waiting: VecDeque<(Ticket, Command)>,
+    requests: VecDeque<Packet<Command>>,
+    replies: VecDeque<Packet<Answer>>,
+    /// Keys that have changed, and when the client hears of it; not in one order with the replies.
+    pushes: VecDeque<(Time, Key)>,
+    /// How long a push takes; `None`: as long as a reply.
+    push_way: Option<Time>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Up,
+    Connecting,
+    Down,
+}
+
+struct Packet<T> {
+    due: Time,
+    sent: Reading,
+    ticket: Ticket,
+    what: T,
+}
+
+/// What happens next; of what happens at one time, the first of these first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Step {
+    Orphan,
+    Request(ClientId, NodeIndex),
+    Reply(ClientId, NodeIndex),
+    Push(ClientId, NodeIndex),
+    Deadline(ClientId),
+}
+
+impl Link {
+    pub(super) const fn new() -> Self {
+        Self {
+            way: Way::Up,
+            one_way: ONE_WAY * MS,
+            is_mute: false,
+            waiting: VecDeque::new(),
+            requests: VecDeque::new(),
+            replies: VecDeque::new(),
+            pushes: VecDeque::new(),
+            push_way: None,
+        }
+    }
+
+    fn fail_waiting(&mut self, kind: FailureKind, now: Time) {
+        for (ticket, _) in std::mem::take(&mut self.waiting) {
+            let what = Answer::Failed(Failure::unsent(kind));
+            self.replies.push_back(Packet { due: now, sent: Reading::new(0, 0), ticket, what });
+        }
+    }
+}
+
+impl World {
+    pub(super) fn send(
+        &mut self,
+        client: ClientId,
+        node: NodeIndex,
+        ticket: Ticket,
+        what: Command,
+    ) {
+        let (now, sent) = (self.now, self.reading());
+        match self.links[client][node].way {
+            Way::Up => {
+                self.note(&Fact::Sent { client, node, ticket, command: &what });
+                let link = &mut self.links[client][node];
+                let due = now + link.one_way;
+                link.requests.push_back(Packet { due, sent, ticket, what });
+            }
+            Way::Connecting => self.links[client][node].waiting.push_back((ticket, what)),
+            Way::Down => {
+                let what = Answer::Failed(Failure::unsent(FailureKind::Unreachable));
+                let link = &mut self.links[client][node];
+                link.replies.push_back(Packet { due: now, sent, ticket, what });
+            }
+        }
+    }
+
+    /// How long a node's commands and answers take, each.
+    pub fn set_one_way(&mut self, node: usize, ms: i64) {
+        (0..self.engines.len()).for_each(|client| self.set_one_way_of(client, node, ms));
+    }
+
+    /// The same for one client.
+    pub fn set_one_way_of(&mut self, client: usize, node: usize, ms: i64) {
+        self.links[client][node].one_way = ms * MS;
+    }
+
+    /// How long pushes of this node take, whatever its replies do.
+    pub fn set_push_way(&mut self, node: usize, ms: i64) {
+        self.links.iter_mut().for_each(|links| links[node].push_way = Some(ms * MS));
+    }
+
+    /// Answers of this node do not arrive until it is no longer mute.
+    pub fn mute(&mut self, node: usize, mute: bool) {
+        self.links.iter_mut().for_each(|links| links[node].is_mute = mute);
+    }
+
+    /// The connections break; what was under way is lost, or arrives as an orphan later.
+    pub fn cut(&mut self, node: usize, orphans_after: Option<i64>) {
+        for client in 0..self.engines.len() {
+            self.nodes[node].model.disconnect(Connection(client as u64));
+            let link = &mut self.links[client][node];
+            link.way = Way::Down;
+            link.is_mute = false;
+            link.pushes.clear();
+            for Packet { sent, ticket, what, .. } in std::mem::take(&mut link.requests) {
+                let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
+                link.replies.push_back(Packet { due: 0, sent, ticket, what: failed });
+                if let Some(after) = orphans_after {
+                    self.orphans.push_back((self.now + after * MS, node, (client, ticket, what)));
+                }
+            }
+            for reply in &mut link.replies {
+                reply.due = self.now;
+                if !matches!(reply.what, Answer::Failed(_)) {
+                    reply.what = Answer::Failed(Failure::new(FailureKind::Unreachable));
+                }
+            }
+            link.fail_waiting(FailureKind::Unreachable, self.now);
+        }
+    }
+
+    /// Nothing listens: commands fail at once, unsent.
+    pub fn down(&mut self, node: usize) {
+        self.cut(node, None);
+    }
+
+    /// Connections are being made.
+    pub fn connecting(&mut self, node: usize) {
+        for client in 0..self.engines.len() {
+            self.links[client][node].way = Way::Connecting;
+            self.tell(client, Event::Connecting { node: NodeId::new(node) });
+        }
+    }
+
+    /// The connections that were being made could not be.
+    pub fn connecting_failed(&mut self, node: usize) {
+        for link in self.links.iter_mut().map(|links| &mut links[node]) {
+            if link.way == Way::Connecting {
+                link.way = Way::Down;
+                link.fail_waiting(FailureKind::ConnectTimeout, self.now);
+            }
+        }
+    }
+
+    /// The connection is there: what waited for it is sent, ahead of everything else, and the
+    /// client is told.
+    pub fn up(&mut self, node: usize) {
+        for client in 0..self.engines.len() {
+            self.links[client][node].way = Way::Up;
+            for (ticket, command) in std::mem::take(&mut self.links[client][node].waiting) {
+                self.send(client, node, ticket, command);
+            }
+            self.tell(client, Event::Connected { node: NodeId::new(node) });
+            self.tell(client, Event::Pushed { node: NodeId::new(node), keys: None });
+        }
+    }
+
+    /// The connection is made while no command waits for it: then nobody tells the engine.
+    ///
+    /// # Panics
+    /// If one waits.
+    pub fn up_untold(&mut self, node: usize) {
+        for links in &mut self.links {
+            assert!(links[node].waiting.is_empty());
+            links[node].way = Way::Up;
+        }
+    }
+
+    /// A node carries out a command, perhaps of a connection that is dead, and tells those who wanted to know
+    /// that a key has changed.
+    pub(super) fn execute(
+        &mut self,
+        (client, zombie): (ClientId, bool),
+        node: NodeIndex,
+        ticket: Ticket,
+        command: &Command,
+    ) -> Answer {
+        let by = Connection(if zombie { u64::MAX } else { client as u64 });
+        let it = &mut self.nodes[node];
+        let looks = matches!(command, Command::Inspect { .. } | Command::Watch { .. });
+        let answer = &match it.is_blind && looks {
+            true => Answer::Failed(Failure::new(FailureKind::Rejected)),
+            false => it.model.execute(by, command, self.now),
+        };
+        let (duplicate, early) = (false, false);
+        self.note(&Fact::Executed {
+            node,
+            client,
+            ticket,
+            command,
+            answer,
+            zombie,
+            duplicate,
+            early,
+        });
+        self.push_all(node);
+        answer.clone()
+    }
+
+    /// What a node has to tell is on its way.
+    pub(super) fn push_all(&mut self, node: NodeIndex) {
+        for (Connection(client), key) in self.nodes[node].model.take_pushes() {
+            if let Some(links) = self.links.get_mut(client as usize) {
+                let link = &mut links[node];
+                let due = self.now + link.push_way.unwrap_or(link.one_way);
+                link.pushes.push_back((due, key));
+            }
+        }
+    }
+
+    pub(super) fn request(&mut self, client: ClientId, node: NodeIndex) {
+        let Some(packet) = self.links[client][node].requests.pop_front() else { return };
+        let Packet { sent, ticket, what, .. } = packet;
+        let what = self.execute((client, false), node, ticket, &what);
+        let link = &mut self.links[client][node];
+        link.replies.push_back(Packet { due: self.now + link.one_way, sent, ticket, what });
+    }
+
+    pub(super) fn pushed(&mut self, client: ClientId, node: NodeIndex) {
+        let Some((_, key)) = self.links[client][node].pushes.pop_front() else { return };
+        self.tell(client, Event::Pushed { node: NodeId::new(node), keys: Some(vec![key]) });
+    }
+
+    pub(super) fn reply(&mut self, client: ClientId, node: NodeIndex) {
+        let Some(packet) = self.links[client][node].replies.pop_front() else { return };
+        let Packet { sent, ticket, what: answer, .. } = packet;
+        let unsent = matches!(&answer, Answer::Failed(failure)
+            if !failure.may_have_been_executed());
+        if let Some(history) = self.history.as_mut().filter(|_| !unsent) {
+            history.push(Delivered { client, node, sent, ticket, answer: answer.clone() });
+        }
+        self.answer(client, node, sent, ticket, answer);
+    }
+
+    /// A client is told an answer, whether or not a node gave it.
+    pub fn answer(
+        &mut self,
+        client: usize,
+        node: usize,
+        sent: Reading,
+        ticket: Ticket,
+        answer: Answer,
+    ) {
+        let (node, answers) = (NodeId::new(node), vec![(ticket, answer)]);
+        self.tell(client, Event::Answered { node, sent, proof: Proof::Vouched, answers });
+    }
+
+    pub(super) fn next_step(&self) -> Option<(Time, Step)> {
+        let orphan = self.orphans.front().map(|(due, ..)| (*due, Step::Orphan));
+        let clients = 0..self.engines.len();
+        let links = clients.clone().flat_map(|client| {
+            self.links[client].iter().enumerate().flat_map(move |(node, link)| {
+                let request = link.requests.front().filter(|_| !self.nodes[node].is_frozen);
+                let reply = link.replies.front().filter(|_| !link.is_mute);
+                let request = request.map(|packet| (packet.due, Step::Request(client, node)));
+                let awake = self.asleep_until[client];
+                let reply = reply.map(|packet| (packet.due.max(awake), Step::Reply(client, node)));
+                let push = link.pushes.front().filter(|_| !link.is_mute);
+                let push = push.map(|(due, _)| ((*due).max(awake), Step::Push(client, node)));
+                [request, reply, push].into_iter().flatten()
+            })
+        });
+        let deadlines = clients.filter_map(|client| {
+            let at = self.engines[client].deadline()?.as_nanos();
+            Some((at.max(self.asleep_until[client]), Step::Deadline(client)))
+        });
+        let steps = orphan.into_iter().chain(links).chain(deadlines);
+        steps.map(|(due, step)| (due.max(self.now), step)).min()
+    }
+}
