@@ -1,0 +1,180 @@
+//! Who has had a lock looks before it tries again, and what was seen is told.
+
+use super::*;
+
+/// The first of two processes has had a lock that both contended for, and gives it back.
+fn left_to_a_rival() -> (World, LockId) {
+    let mut world = World::with(2, Quorum::majority(4).expect("there are nodes"));
+    for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
+        near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
+    }
+    world.jitter = None;
+    let [ours, theirs] = [world.acquire(request("k")), world.acquire_by(1, request("k"))];
+    while !world.is_valid(ours) {
+        world.run_for(1);
+        if world.is_valid(theirs) {
+            world.release(theirs, false);
+        }
+    }
+    assert!(world.attempts(ours) > 1, "votes were split");
+    let rival = world.acquire_by(1, request("k"));
+    world.run_for(20);
+    world.release(ours, false);
+    (world, rival)
+}
+
+#[test]
+fn who_leaves_a_crowd_looks_before_it_tries_again() {
+    let (mut world, rival) = left_to_a_rival();
+    let again = world.acquire(waiting("k", 60_000));
+    world.run_for(500);
+    assert!(world.is_valid(rival));
+    assert!(world.sent(again, Verb::Acquire, 0).is_empty());
+    assert_eq!(world.sent(again, Verb::Inspect, 0).len(), 1, "and is told when to try");
+    let released = world.now / 1_000_000;
+    world.release(rival, false);
+    world.run_for(200);
+    assert!(world.granted_at(again).is_some_and(|at| at < released + 100));
+    world.finish();
+}
+
+#[test]
+fn what_was_seen_before_the_first_attempt_is_told() {
+    let (mut world, rival) = left_to_a_rival();
+    let again = world.acquire(waiting("k", 500));
+    world.run_for(600);
+    let (_, refusal) = world.refused(again).unwrap();
+    assert_eq!((refusal.kind, refusal.attempts), (RefusalKind::Contended, 0));
+    let held = |said: &NodeSaid| matches!(said, NodeSaid::Refused(Some(Holding::Held { .. })));
+    assert!(refusal.nodes.iter().filter(|node| held(&node.said)).count() >= 2);
+    let _ = rival;
+    world.finish();
+}
+
+/// To let others have their turn does not cost a call all of its patience.
+#[test]
+fn manners_take_no_more_than_half_of_the_wait() {
+    let (mut world, rival) = left_to_a_rival();
+    world.cancel(rival);
+    world.run_for(1);
+    let again = world.acquire(waiting("k", 40));
+    world.run_for(40);
+    assert!(world.is_valid(again));
+    world.finish();
+}
+
+/// A first attempt that the end of the wait cuts short has heard nothing; what was seen before it still tells
+/// who had the lock.
+#[test]
+fn what_was_seen_before_an_attempt_that_was_cut_short_is_told() {
+    let mut cut_short = 0;
+    for wait in (800..1_200).step_by(10) {
+        let (mut world, rival) = left_to_a_rival();
+        let again = world.acquire(waiting("k", wait));
+        while world.sent(again, Verb::Inspect, 0).is_empty() || !world.is_valid(rival) {
+            world.run_for(1);
+        }
+        world.run_for(20);
+        // From here on no answer comes in time; the attempt is made when the rival's keys have run out.
+        (0..4).for_each(|node| world.mute(node, true));
+        world.run_for(1_300);
+        let (_, refusal) = world.refused(again).expect("its wait is over");
+        // An attempt that has come to its own end has heard that the nodes fail.
+        let failed = |node: &NodeStory| matches!(node.said, NodeSaid::Failed(_));
+        if refusal.attempts != 1 || refusal.nodes.iter().any(failed) {
+            continue;
+        }
+        cut_short += 1;
+        assert_eq!(refusal.kind, RefusalKind::Contended, "{wait}: {:?}", refusal.nodes);
+    }
+    assert!(cut_short > 0);
+}
+
+/// What a second look sees is told, not what the first one saw: the lock was free, then another had it.
+#[test]
+fn what_was_seen_last_before_the_first_attempt_is_told() {
+    let mut looked_twice = 0;
+    for jitter in 0..8 {
+        let (mut world, rival) = left_to_a_rival();
+        world.cancel(rival);
+        world.run_for(1);
+        world.jitter = Some(jitter << 61);
+        let again = world.acquire(waiting("k", 500));
+        while world.sent(again, Verb::Inspect, 0).is_empty() {
+            world.run_for(1);
+        }
+        // The first look is under way: it sees a free lock, and the second one this.
+        world.run_for(2);
+        (0..4).for_each(|node| world.occupy(node, "k", b"another's", Some(10_000)));
+        world.run_for(500);
+        let (_, refusal) = world.refused(again).unwrap();
+        if refusal.attempts > 0 {
+            continue;
+        }
+        looked_twice += 1;
+        assert!(world.sent(again, Verb::Inspect, 0).len() > 1);
+        assert_eq!(refusal.kind, RefusalKind::Contended);
+        let held = |said: &NodeSaid| matches!(said, NodeSaid::Refused(Some(Holding::Held { .. })));
+        let seen = refusal.nodes.iter().filter(|node| held(&node.said)).count();
+        assert!(seen >= 2, "{:?}", refusal.nodes);
+    }
+    assert!(looked_twice > 0, "no slot but the first one was drawn");
+}
+
+/// Fixed delays hold whatever the nodes say, and a single attempt is made at once, not when the
+/// lock comes free.
+#[test]
+fn who_has_fixed_delays_or_one_attempt_does_not_look_first() {
+    let one = Retry { attempts_max: Some(1), ..Retry::default() };
+    for retry in [between(5, 10), one] {
+        let (mut world, rival) = left_to_a_rival();
+        let again = world.acquire(Request { retry, ..waiting("k", 60_000) });
+        world.run_for(500);
+        assert!(world.is_valid(rival));
+        assert!(!world.sent(again, Verb::Acquire, 0).is_empty(), "{retry:?}");
+        if retry == one {
+            let (_, refusal) = world.refused(again).expect("it ends after one attempt");
+            assert_eq!((refusal.kind, refusal.attempts), (RefusalKind::Contended, 1));
+        } else {
+            world.cancel(again);
+        }
+        world.finish();
+    }
+}
+
+/// Who has hardly any time left tries, and does not spend it on looking.
+#[test]
+fn who_has_no_time_to_look_tries() {
+    let (mut world, rival) = left_to_a_rival();
+    world.cancel(rival);
+    world.run_for(1);
+    let again = world.acquire(waiting("k", 8));
+    world.run_for(8);
+    assert_eq!(world.sent(again, Verb::Acquire, 0).len(), 1);
+    assert!(world.is_valid(again));
+    world.finish();
+}
+
+#[test]
+fn who_could_not_see_that_the_lock_was_free_has_not_been_outrun() {
+    let mut world = World::new(4);
+    let occupy = |world: &mut World, nodes: std::ops::Range<usize>| {
+        nodes.for_each(|node| world.occupy(node, "k", b"another", None));
+    };
+    // The votes are split: there are rivals, so that it does not try at once when the lock comes free.
+    occupy(&mut world, 2..4);
+    let lock = world.acquire(request("k"));
+    world.run_until(20);
+    (2..4).for_each(|node| world.forget_key(node, "k"));
+    // When its slot has come, no node tells it who holds the lock. So it tries, and others have it.
+    occupy(&mut world, 0..4);
+    world.blind(true);
+    world.run_until(40);
+    world.blind(false);
+    world.run_until(1000);
+    // The lock comes free. There are as many rivals as before, and a slot that is drawn among so many.
+    (0..4).for_each(|node| world.forget_key(node, "k"));
+    world.run_for(200);
+    assert_eq!(world.granted_at(lock), Some(1011), "1013: one of more slots");
+    world.finish();
+}
