@@ -33,6 +33,9 @@ const TAKES_MAX: u32 = 128;
 /// And for no longer than this.
 const TAKES_FOR: Duration = Duration::from_millis(100);
 
+/// A process that takes the lock again and again, and knows of rivals, stays away for so much longer at most.
+const LONGER_MAX: Duration = Duration::from_millis(8);
+
 /// Rivals that were seen are reckoned with for this long.
 const RIVALS_FOR: Duration = Duration::from_secs(10);
 
@@ -99,6 +102,8 @@ pub(crate) struct Courtesy {
     first_turn: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
+    /// So often in a row it had the lock again although it had stayed away for rivals.
+    retakes: u32,
     /// How many waited, as far as it was seen.
     crowd: Crowd,
     crowded_until: Option<BootTime>,
@@ -113,6 +118,7 @@ impl Courtesy {
     pub(crate) fn see_rivals(&mut self, round_trip: Duration, now: Reading) {
         self.observe(round_trip);
         self.rivals_until = Some(now.after(RIVALS_FOR));
+        self.retakes = 0;
     }
 
     fn observe(&mut self, round_trip: Duration) {
@@ -158,7 +164,9 @@ impl Courtesy {
         let long = first_turn.after(TAKES_FOR).remaining(now).is_zero();
         if was_long || knows_rivals || long || self.turns >= TAKES_MAX {
             (self.turns, self.first_turn) = (0, None);
-            self.resume_at = Some(now.after(stay_away));
+            let longer =
+                if knows_rivals { self.stay_longer(had_since, now) } else { Duration::ZERO };
+            self.resume_at = Some(now.after(stay_away + longer));
         } else {
             // Not to wait for, only to tell by whether the next turn follows on this one.
             self.resume_at = Some(now.boot());
@@ -172,6 +180,16 @@ impl Courtesy {
         let Crowd(crowd) = self.crowd(now);
         let slots = 4 * crowd.min(CROWD);
         (4 + slots) * step + crate::retry::fraction(2 * step, jitter)
+    }
+
+    /// Rivals sleep while the lock is held, and draw slots: a process that wakes up late, or draws a late slot, misses a
+    /// free lock, and draws among more then. The process that has it learns nothing of that. So it stays away for a
+    /// part of the time that it has held the lock, and for more of it the more often it had the lock again.
+    fn stay_longer(&mut self, had_since: BootTime, now: Reading) -> Duration {
+        let held = Duration::from_nanos(now.boot().as_nanos().abs_diff(had_since.as_nanos()));
+        let longer = (held / 4) * (1 << self.retakes);
+        self.retakes = (self.retakes + 1).min(2);
+        longer.min(LONGER_MAX)
     }
 
     /// When this process may try again; `None`: now.
@@ -289,8 +307,13 @@ mod tests {
         assert!(!give_back(&mut courtesy, 0, 1));
         courtesy.see_rivals(ROUND_TRIP.0, at(1));
         assert!(give_back(&mut courtesy, 1, 2));
-        assert_eq!(courtesy.resume_at(at(2)), Some(at(6).boot()), "four round trips");
-        assert_eq!(courtesy.resume_at(at(6)), None);
+        let away = at(2).after(4 * ROUND_TRIP.0 + ROUND_TRIP.0 / 4);
+        assert_eq!(
+            courtesy.resume_at(at(2)),
+            Some(away),
+            "four round trips, and a quarter of what it had it for"
+        );
+        assert_eq!(courtesy.resume_at(at(7)), None);
         assert!(!give_back(&mut courtesy, 20_000, 20_001), "seen long ago");
     }
 
@@ -330,6 +353,29 @@ mod tests {
         let mut courtesy = Courtesy::default();
         assert!(!give_back(&mut courtesy, 0, 60));
         assert!(give_back(&mut courtesy, 60, 120));
+    }
+
+    /// Two processes at one node: the first always had the lock again before the second had woken up and drawn its
+    /// slot, which made that draw among more.
+    #[test]
+    fn who_has_it_again_and_again_stays_away_for_as_long_as_it_had_it() {
+        let mut courtesy = Courtesy::default();
+        courtesy.see_rivals(ROUND_TRIP.0, at(0));
+        let mut away = |had: i64, held: i64| {
+            courtesy.give_back((at(had).boot(), false), ROUND_TRIP, at(had + held));
+            let until = courtesy.resume_at(at(had + held)).unwrap();
+            until.remaining(at(had + held)).as_millis()
+        };
+        let times = [(10, 4), (30, 4), (50, 4), (70, 4), (90, 0), (100, 4000)];
+        let away = times.map(|(had, held)| away(had, held));
+        assert_eq!(
+            away,
+            [4 + 1, 4 + 2, 4 + 4, 4 + 4, 4, 4 + 8],
+            "and for no longer than some milliseconds"
+        );
+        courtesy.see_rivals(ROUND_TRIP.0, at(5_000));
+        courtesy.give_back((at(5_010).boot(), false), ROUND_TRIP, at(5_014));
+        assert_eq!(courtesy.resume_at(at(5_014 + 4 + 1)), None, "they had it in between");
     }
 
     #[test]

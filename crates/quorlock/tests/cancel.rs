@@ -102,7 +102,7 @@ async fn a_call_that_finds_the_driver_idle_is_sent_by_its_first_poll() {
     let mut call = Box::pin(client.acquire("orders").into_future());
     let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_pending(), "who would take in the answers?");
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     while nodes.iter().any(|node| get(node, "orders").is_none()) {
         assert!(began.elapsed() < PATIENCE, "nobody has sent it");
     }
