@@ -377,7 +377,7 @@ impl Watch {
         // to lead to it (S3).
         if was_away
             && !mutant!(TwinReturns)
-            && let Some(twin) = self.twin_of(node)
+            && let Some(twin) = self.twin_of(node, now)
         {
             self.refuse_twins(node, twin);
         }

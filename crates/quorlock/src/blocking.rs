@@ -92,7 +92,7 @@ impl Client {
         Ok(result)
     }
 
-    /// DriverHandle every node who holds the lock on `resource`; see [`crate::Client::inspect`].
+    /// Asks every node who holds the lock on `resource`; see [`crate::Client::inspect`].
     ///
     /// # Errors
     /// If the resource's name is not one; nothing was sent.

@@ -247,7 +247,7 @@ impl Client {
         Ok(result)
     }
 
-    /// DriverHandle every node who holds the lock on `resource`, without wanting it.
+    /// Asks every node who holds the lock on `resource`, without wanting it.
     ///
     /// Takes one round trip; one second at most if nodes do not answer.
     ///

@@ -165,7 +165,12 @@ impl Driver {
             ticks_in_a_row = if has_waited { 0 } else { ticks_in_a_row + 1 };
             if ticks_in_a_row == TICKS_MAX {
                 ticks_in_a_row = 0;
-                tokio::task::yield_now().await;
+                // tokio's own yield leaves it to this thread's runtime to wake the task, and a caller's is another one.
+                if self.commands.is_driven() {
+                    step_back().await;
+                } else {
+                    tokio::task::yield_now().await;
+                }
             }
             if alarm.take_step() {
                 // Holders look at the clocks themselves, and tell if a lock has run out by the step.

@@ -366,7 +366,8 @@ impl Held {
         hold: Hold,
         common: Arc<Common>,
     ) -> Self {
-        let span = tracing::debug_span!("hold", resource = &*resource);
+        // Whoever lets the driver work is not the parent: a hold has none.
+        let span = tracing::debug_span!(parent: None, "hold", resource = &*resource);
         Self {
             lock,
             resource,

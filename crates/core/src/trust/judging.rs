@@ -51,7 +51,7 @@ impl Watch {
         if let Some(failure) = unsound(&info, rules.words) {
             return trust.refuse(failure);
         }
-        if let Some(twin) = self.twin_of(node) {
+        if let Some(twin) = self.twin_of(node, now) {
             return self.refuse_twins(node, twin);
         }
         let old = match marker {
@@ -139,12 +139,16 @@ impl Watch {
         }
     }
 
-    /// Another node of the list that is the same server (S3).
-    pub(super) fn twin_of(&self, node: NodeId) -> Option<NodeId> {
+    /// Another node of the list that is the same server (S3). One that is away may lead elsewhere by now; but what it
+    /// voted while it led to this server may still count, and is a vote of this server.
+    pub(super) fn twin_of(&self, node: NodeId, now: Reading) -> Option<NodeId> {
         let run_id = Some(self.node(node).run_id.as_deref()?);
+        let quarantine = self.rules.quarantine();
         let is_same = |other: &NodeId| {
             let trust = self.node(*other);
-            *other != node && trust.is_near && trust.run_id.as_deref() == run_id
+            let votes = |at: BootTime| !at.after(quarantine).remaining(now).is_zero();
+            let may_count = trust.is_near || trust.answered.is_some_and(votes);
+            *other != node && may_count && trust.run_id.as_deref() == run_id
         };
         self.quorum.node_ids().find(is_same).filter(|_| !mutant!(TwinsCount))
     }
@@ -152,6 +156,9 @@ impl Watch {
     pub(super) fn refuse_twins(&mut self, node: NodeId, twin: NodeId) {
         let rules = self.rules.clone();
         for (one, other) in [(node, twin), (twin, node)] {
+            if !self.node(one).is_near {
+                continue;
+            }
             self.refuse(one, &Fault::SameServer(&rules.names[other.index()]));
         }
     }

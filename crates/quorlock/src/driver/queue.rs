@@ -9,7 +9,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ struct Shared {
     task: AtomicWaker,
     /// No call for a lock and no release is under way.
     is_idle: AtomicBool,
+    /// The driver works in a caller's thread just now.
+    is_driven: AtomicBool,
     /// Locked by the one who lets the driver work. `None`: it has not begun, or it has ended.
     running: Mutex<Option<Running>>,
 }
@@ -108,8 +110,9 @@ impl DriverHandle {
     pub(crate) fn send_and_drive(&self, command: DriverCommand) {
         if self.is_own_process() {
             let is_first = self.shared.push(command);
-            if !self.shared.drive() && is_first {
-                self.shared.task.wake();
+            let wakes = WakesAtDrop { shared: &self.shared, is_needed: is_first };
+            if self.shared.drive() {
+                std::mem::forget(wakes);
             }
             self.want_thread();
         }
@@ -148,6 +151,20 @@ impl Drop for DriverHandle {
     }
 }
 
+/// Wakes the driver, unless a turn of it has just ended; also if a panic has ended the turn.
+struct WakesAtDrop<'a> {
+    shared: &'a Shared,
+    is_needed: bool,
+}
+
+impl Drop for WakesAtDrop<'_> {
+    fn drop(&mut self) {
+        if self.is_needed {
+            self.shared.task.wake();
+        }
+    }
+}
+
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         // What stands there is right at every moment.
@@ -169,15 +186,27 @@ impl Shared {
 
     /// Lets the driver work in this thread, with the wakers of its own task. False: it is busy, and is to be woken.
     fn drive(&self) -> bool {
-        if !self.is_idle.load(Ordering::Relaxed) {
+        // Threads that end have no place for a runtime any more.
+        let is_ending = || Handle::try_current().is_err_and(|no| no.is_thread_local_destroyed());
+        if !self.is_idle.load(Ordering::Relaxed) || is_ending() {
             return false;
         }
-        let Ok(mut running) = self.running.try_lock() else { return false };
+        let mut running = match self.running.try_lock() {
+            Ok(running) => running,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         let Some(Running { waker, runtime, .. }) = &*running else { return false };
         let (waker, runtime) = (waker.clone(), runtime.clone());
         let waker = if mutant!(CallersWaker) { Waker::noop().clone() } else { waker };
-        let _entered = runtime.enter();
-        if work(&mut running, &mut Context::from_waker(&waker)).is_ready() {
+        self.is_driven.store(true, Ordering::Relaxed);
+        let polled = {
+            let _entered = runtime.enter();
+            work(&mut running, &mut Context::from_waker(&waker))
+        };
+        self.is_driven.store(false, Ordering::Relaxed);
+        drop(running);
+        if polled.is_ready() {
             // So that its task ends.
             waker.wake();
         }
@@ -228,6 +257,11 @@ impl CommandReceiver {
             queue.commands.shrink_to(max);
         }
         false
+    }
+
+    /// The driver works in a caller's thread, which may belong to another runtime.
+    pub(super) fn is_driven(&self) -> bool {
+        self.0.is_driven.load(Ordering::Relaxed)
     }
 
     /// Whether a caller may let the driver work.

@@ -174,15 +174,8 @@ fn an_adoption_from_before_a_promotion_is_none() {
     }
 }
 
-/// A node that was suspended answers again on its old connection; meanwhile another name leads to
-/// the same server.
-#[test]
-fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
-    let mut scene = Scene::settled();
-    scene.acquire(1, Wait::Once);
-    scene.tell(Event::Release { lock: LockId(1), report: false });
-    assert_eq!(scene.trusted(), 3);
-    // It is looked at while it is suspended.
+/// The first node is looked at while it is suspended.
+fn suspended_at_a_look(scene: &mut Scene) {
     scene.now = 15 * SECOND + 1;
     let mut out = Vec::new();
     scene.engine.handle(
@@ -205,6 +198,17 @@ fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
             });
         }
     }
+}
+
+/// A node that was suspended answers again on its old connection; meanwhile another name leads to
+/// the same server.
+#[test]
+fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    assert_eq!(scene.trusted(), 3);
+    suspended_at_a_look(&mut scene);
     // The second name leads to the first server now.
     scene.mute = NodeSet::only(NodeId::new(0));
     scene.servers[1] = Server { epoch: 2, greeted: 0, ..scene.servers[0].clone() };
@@ -219,6 +223,37 @@ fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
         _ => None,
     });
     assert_eq!(votes.next_back(), Some(2), "there are two servers");
+}
+
+/// Found by the simulator: the second name leads to the first server, which is away under its own name; its vote from
+/// before still counts.
+#[test]
+fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    scene.mute = NodeSet::only(NodeId::new(1));
+    scene.now = 14 * SECOND;
+    scene.acquire(2, Wait::Once);
+    assert!(is_held(&scene, 2));
+    suspended_at_a_look(&mut scene);
+    scene.mute = NodeSet::only(NodeId::new(0));
+    scene.servers[1] = Server { epoch: 2, greeted: 0, ..scene.servers[0].clone() };
+    scene.acquire(3, Wait::Once);
+    let refused = |scene: &Scene, node| {
+        matches!(
+            scene.engine.standing(NodeId::new(node)),
+            Some(Standing::Refused(failure)) if failure.kind() == FailureKind::SameServer
+        )
+    };
+    assert!(
+        refused(&scene, 1) && !refused(&scene, 0),
+        "the one that is away may lead elsewhere by now"
+    );
+    assert_eq!(scene.outcome(3).map(|it| it.is_ok()), Some(false));
+    assert_eq!(scene.trusted(), 2);
+    scene.pass(QUARANTINE);
+    assert_eq!(scene.trusted(), 3, "no vote from before counts any more");
 }
 
 /// Another server with an old copy of the data takes a node's place.
