@@ -15,9 +15,10 @@ use super::resp::{self, Found, Malformed, Reply};
 const SPLITS_MAX: usize = 256;
 const READ_MAX: usize = 1024 * 1024;
 
-/// Replies: no panic, nothing invented, no more memory than was received is worth, and the same replies
-/// wherever the input is split.
+/// Replies: no panic, nothing invented, no more memory than was received is worth, the same replies
+/// wherever the input is split, and values that are read in place are those that would be read.
 pub fn replies(data: &[u8]) {
+    short_values(data);
     let whole = read_in_parts(&[data]);
     let splits = SPLITS_MAX.min(READ_MAX / data.len().max(1)).max(1);
     let step = data.len() / splits + 1;
@@ -27,6 +28,18 @@ pub fn replies(data: &[u8]) {
     }
     let pieces: Vec<&[u8]> = data.chunks(step.max(3)).collect();
     assert_eq!(read_in_parts(&pieces), whole, "in pieces of {}", step.max(3));
+}
+
+/// How many there are, wherever they begin.
+fn short_values(data: &[u8]) -> usize {
+    let values = (0..data.len()).filter_map(|place| {
+        let (value, length) = resp::short_value(&data[place..])?;
+        let reply = Reply::Bytes(value.to_vec());
+        let found = Found::Reply { reply, length, surplus: 0 };
+        assert_eq!(resp::read(&data[place..]), Ok(found), "at {place}");
+        Some(())
+    });
+    values.count()
 }
 
 /// What is written is read again as it was.
@@ -189,7 +202,8 @@ mod tests {
                     self.pick(&["_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", ",1.5\r\n"]).bytes(),
                 ),
                 4..=8 => {
-                    let bytes = self.bytes(20);
+                    let most = [20, 20, 20, 200][self.below(4)];
+                    let bytes = self.bytes(most);
                     let mark = self.pick(&["$", "=", "!"]);
                     out.extend(format!("{mark}{}\r\n", bytes.len()).bytes());
                     out.extend(bytes);
@@ -348,9 +362,11 @@ mod tests {
     #[test]
     fn inputs_are_of_both_kinds() {
         let mut random = Random(fastrand::Rng::with_seed(1));
-        let (mut good, mut bad, mut markers, mut infos) = (0, 0, 0, 0);
+        let (mut good, mut bad, mut values, mut markers, mut infos) = (0, 0, 0, 0, 0);
         for _ in 0..2000 {
-            let (replies, well) = read_in_parts(&[&random.stream()]);
+            let stream = random.stream();
+            let (replies, well) = read_in_parts(&[&stream]);
+            values += short_values(&stream);
             good += usize::from(well && !replies.is_empty());
             bad += usize::from(!well);
             let text = random.text(false);
@@ -359,8 +375,8 @@ mod tests {
             infos += usize::from(Info::parse(&String::from_utf8_lossy(&info)).is_ok());
         }
         assert!(
-            good > 500 && bad > 200 && markers > 500 && infos > 300,
-            "{good} {bad} {markers} {infos}"
+            good > 500 && bad > 200 && values > 500 && markers > 500 && infos > 300,
+            "{good} {bad} {values} {markers} {infos}"
         );
     }
 }
