@@ -2,9 +2,11 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
-use quorlock_core::{Event, NodeId};
+use quorlock_core::{Answer, Command, Event, Exchange, MarkerSeen, NodeId, Session, Token, Value};
 
+use super::super::proof::{Beside, ask_marker};
 use super::super::resp::{self, BYTES_KEPT};
+use super::super::speech::Way;
 use super::*;
 
 use crate::node::{Inbox, Key};
@@ -87,10 +89,9 @@ async fn replies_tell_how_often_the_data_were_replaced_before_them() {
     let serve = async {
         let mut commands = [0; 8 * 14];
         server.read_exact(&mut commands).await.unwrap();
-        let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
         let one = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
         let said =
-            format!(":1\r\n:1\r\n{flush}:2\r\n{one}:2\r\n:3\r\n{flush}:3\r\n:4\r\n:4\r\n{flush}");
+            format!(":1\r\n:1\r\n{FLUSH}:2\r\n{one}:2\r\n:3\r\n{FLUSH}:3\r\n:4\r\n:4\r\n{FLUSH}");
         server.write_all(said.as_bytes()).await.unwrap();
         std::future::pending::<()>().await;
     };
@@ -101,6 +102,70 @@ async fn replies_tell_how_often_the_data_were_replaced_before_them() {
     }
     // What stands for all is told once, however often it was said.
     assert!(pushed(&inbox).contains(&Event::Pushed { node: NodeId::new(0), keys: None }));
+}
+
+const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
+/// Sends a command about votes, which is written as `PING`, and the question for the marker behind it.
+fn ask(wire: &Wire) -> oneshot::Receiver<Box<Parcel>> {
+    let (mut session, mut parcel) = (Session::new(true), Box::<Parcel>::default());
+    // With the first of all, more is asked.
+    session.send(&mut Exchange::default());
+    let value = Value::new(&Token::new([7; 20]), "");
+    *parcel.exchange.renew() = vec![Command::Acquire { key: "k".into(), value, ttl_ms: 1000 }];
+    session.send(&mut parcel.exchange);
+    let beside = Beside::new(parcel.exchange.looks(), false, false);
+    assert!(beside.has_marker() && beside.before == 0);
+    parcel.prepare(Way::Sha, true, beside);
+    let (done, back) = oneshot::channel();
+    let write = |out: &mut Vec<u8>, parcel: &mut Parcel| {
+        let replies = ping(out);
+        out.extend_from_slice(&ask_marker(&"m".into()));
+        replies + parcel.beside.behind()
+    };
+    assert!(wire.send_parcel(parcel, To::Task(done), write).is_ok());
+    back
+}
+
+/// Markers that are read where they are, and one that is too long for that.
+#[tokio::test(start_paused = true)]
+async fn a_marker_is_read_wherever_it_is_split_and_flushes_about_it_are_counted() {
+    for size in [1, 50, 150, 1000] {
+        let text = "m".repeat(size);
+        let marker = format!("${size}\r\n{text}\r\n");
+        let said = format!("+OK\r\n{FLUSH}{marker}{FLUSH}_\r\n{marker}:7\r\n");
+        for place in 0..said.len() {
+            let (wire, mut server, inbox) = pair(1 << 16);
+            let asked = [ask(&wire), ask(&wire)];
+            let behind = wire.send(ping).unwrap();
+            let talk = async {
+                let mut told = Vec::new();
+                for back in asked {
+                    let mut parcel = back.await.unwrap();
+                    assert!(parcel.in_step);
+                    assert_eq!(parcel.marker, MarkerSeen::Text(text.as_str().into()));
+                    let (answers, _) = parcel.exchange.take();
+                    told.push((std::mem::take(answers), parcel.flushes));
+                }
+                let refused = vec![Answer::Refused];
+                assert_eq!(told, [(vec![Answer::Granted], Some((0, 1))), (refused, Some((2, 2)))]);
+                assert_eq!(behind.await.unwrap(), [Reply::Int(7)]);
+            };
+            let serve = async {
+                let (start, end) = said.split_at(place);
+                for part in [start, end] {
+                    server.write_all(part.as_bytes()).await.unwrap();
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            };
+            tokio::select! {
+                () = talk => {}
+                () = serve => panic!("of {size}, split at {place}: not read"),
+                () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
+            }
+            assert!(pushed(&inbox).contains(&Event::Pushed { node: NodeId::new(0), keys: None }));
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,6 +270,18 @@ async fn an_answer_before_the_question_is_none() {
     wire.run().await;
     assert_eq!(wire.why_closed().kind(), FailureKind::Protocol);
     assert!(replies.await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_before_its_question_is_none() {
+    // Of what is written, the pipe takes the command and a part of the question.
+    let (wire, mut server, _inbox) = pair(16);
+    let back = ask(&wire);
+    server.write_all(b"+OK\r\n$1\r\nm\r\n").await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(1), wire.run()).await;
+    assert!(closed.is_ok(), "it is believed");
+    assert!(wire.why_out_of_step().is_some(), "{}", wire.why_closed());
+    assert_eq!(back.await.unwrap().flushes, None, "it has not been answered");
 }
 
 #[tokio::test(start_paused = true)]
