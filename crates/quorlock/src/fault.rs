@@ -39,21 +39,68 @@ pub(crate) fn in_words(fault: &Fault<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quorlock_core::Key;
+    use quorlock_core::info::Info;
     use quorlock_core::marker::Cluster;
 
     use super::*;
 
     #[test]
     fn a_fault_is_told_with_what_to_do_and_nothing_that_a_terminal_obeys() {
+        let incomplete = Info::parse("run_id:0d2f\r\n").unwrap_err();
         let (theirs, ours) = (Cluster::new(["a"], 1, 30_000), Cluster::new(["b"], 1, 20_000));
-        let other = Fault::OtherSettings { is_marked: false, theirs: &theirs, ours: &ours };
-        assert_eq!(
-            in_words(&other),
-            "it is being taken into use for nodes=a quorum=1 max_ttl_ms=30000, but this client has \
-             nodes=b quorum=1 max_ttl_ms=20000; give all clients the same, or run quorlock init --reconfigure"
-        );
-        let evicts = in_words(&Fault::Evicts("allkeys-\u{1b}[2Jlru"));
-        assert!(evicts.starts_with("its maxmemory-policy is allkeys-\\u{1b}[2Jlru: "), "{evicts}");
-        assert!(evicts.ends_with("run CONFIG SET maxmemory-policy noeviction"), "{evicts}");
+        let (theirs, ours, key) = (&theirs, &ours, &Key::from("quorlock:node"));
+        for (fault, words) in [
+            (
+                Fault::Incomplete(incomplete),
+                "its INFO does not tell uptime_in_seconds: a proxy, or no server of the kind; connect \
+                 to the server itself, or switch the restart guard off",
+            ),
+            (
+                Fault::NoInfo("ERR unsupported command"),
+                "it does not answer INFO (ERR unsupported command): a proxy, or no server of the kind; \
+                 connect to the server itself, or switch the restart guard off",
+            ),
+            (
+                Fault::Replica,
+                "it is a replica: what it holds can be overwritten by its master; list masters alone",
+            ),
+            (
+                Fault::InCluster,
+                "it is in cluster mode, which moves keys to other nodes; use independent masters",
+            ),
+            (
+                Fault::Evicts("allkeys-\u{1b}[2Jlru"),
+                "its maxmemory-policy is allkeys-\\u{1b}[2Jlru: it would delete locks; run CONFIG SET \
+                 maxmemory-policy noeviction",
+            ),
+            (
+                Fault::SameServer("b"),
+                "node b is the same server: it would vote twice; list it once",
+            ),
+            (
+                Fault::OtherSettings { is_marked: true, theirs, ours },
+                "it is marked for nodes=a quorum=1 max_ttl_ms=30000, but this client has nodes=b quorum=1 \
+                 max_ttl_ms=20000; give all clients the same, or run quorlock init --reconfigure",
+            ),
+            (
+                Fault::OtherSettings { is_marked: false, theirs, ours },
+                "it is being taken into use for nodes=a quorum=1 max_ttl_ms=30000, but this client has \
+                 nodes=b quorum=1 max_ttl_ms=20000; give all clients the same, or run quorlock init \
+                 --reconfigure",
+            ),
+            (
+                Fault::ForeignKey { key, text: "quorlock 2 \u{1b}[2J" },
+                "its key quorlock:node holds \"quorlock 2 \\u{1b}[2J\", which is not this version's; find \
+                 out whose it is; if nobody's, delete the key: the node then waits like a new one",
+            ),
+            (
+                Fault::ForeignKey { key, text: "something else" },
+                "its key quorlock:node holds \"someth…\", which is not this version's; find out whose it \
+                 is; if nobody's, delete the key: the node then waits like a new one",
+            ),
+        ] {
+            assert_eq!(in_words(&fault), words);
+        }
     }
 }
