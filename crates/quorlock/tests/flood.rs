@@ -4,8 +4,8 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use common::resp::command_name;
 use common::{NODE_TIMEOUT, PATIENCE, no_key_is_left, start, unguarded};
@@ -14,6 +14,7 @@ use quorlock_servers::resp::take;
 use quorlock_servers::{Server, ServerOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// What the hostile server says when it has greeted us.
@@ -35,6 +36,7 @@ struct Hostile {
     url: String,
     connections: Arc<AtomicUsize>,
     bytes: Arc<AtomicU64>,
+    talks: Arc<Mutex<Vec<JoinHandle<Option<()>>>>>,
 }
 
 impl Hostile {
@@ -42,14 +44,15 @@ impl Hostile {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("hostile=redis://{}", listener.local_addr().unwrap());
         let (connections, bytes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
-        let (count, said) = (connections.clone(), bytes.clone());
+        let talks: Arc<Mutex<Vec<_>>> = Arc::default();
+        let (count, said, all) = (connections.clone(), bytes.clone(), talks.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(talk(stream, flood, said.clone()));
+                all.lock().unwrap().push(tokio::spawn(talk(stream, flood, said.clone())));
             }
         });
-        Self { url, connections, bytes }
+        Self { url, connections, bytes, talks }
     }
 }
 
@@ -58,7 +61,7 @@ async fn talk(mut stream: TcpStream, flood: Flood, said: Arc<AtomicU64>) -> Opti
     let mut read = Vec::new();
     let mut greeted = false;
     while !(greeted && flood != Flood::Value) {
-        while let Some((command, _)) = take(&mut read).ok()? {
+        while let Some((command, _)) = take(&mut read).unwrap() {
             let answer = match &*command_name(&command) {
                 "HELLO" => "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
                 "PING" => "+PONG\r\n",
@@ -162,5 +165,10 @@ async fn flooded(nodes: &[Server], flood: Flood) {
     assert_eq!(seen.as_ref().map(quorlock::node::Failure::kind), expected, "{flood:?}");
     assert!(seen.iter().all(|failure| failure.detail().is_some()), "it says why: {seen:?}");
     client.shutdown(PATIENCE).await.unwrap();
+    // Each ends with its connection, or panicked at what the client wrote.
+    let talks = std::mem::take(&mut *hostile.talks.lock().unwrap());
+    for talk in talks {
+        let _: Option<()> = talk.await.unwrap();
+    }
     println!("{flood:?}: {} kB more than before", resident().saturating_sub(before) / 1024);
 }
