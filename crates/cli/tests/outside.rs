@@ -81,7 +81,9 @@ impl Scene {
         self.say(what);
         self.quorlock(args);
         self.server(0, &["ECHO", "the end"]);
-        while let Reply::Simple(line) = stream.reply().unwrap() {
+        loop {
+            let reply = stream.reply().unwrap();
+            let Reply::Simple(line) = &reply else { panic!("before the end: {reply:?}") };
             let (by, command) = line.split_once("] ").unwrap();
             if command == r#""ECHO" "the end""# {
                 break;
