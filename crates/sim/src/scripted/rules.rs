@@ -35,9 +35,12 @@ impl World {
             assert!(before < Some(*to), "raised from {before:?} to {to}");
             return;
         }
-        // The guard may be going: what is due comes before its release is looked at.
-        let is_left = |guard: &Guard| !guard.hold.validity().remaining(now).is_zero();
-        assert!(last.is_some_and(is_left), "extended while valid");
+        let is_left = |guard: &Guard| match ticket.verb {
+            Verb::Heal => guard.is_valid(now),
+            // The guard may be going: what is due comes before its release is looked at.
+            _ => !guard.hold.validity().remaining(now).is_zero(),
+        };
+        assert!(last.is_some_and(is_left), "extended or healed while valid");
     }
 
     /// A lock was handed out.
