@@ -53,6 +53,16 @@ impl World {
         let grows = others.all(|(_, other)| other.fence.is_none_or(|shown| shown < fence));
         assert!(grows || !self.assume_no_loss, "{fence} is shown after a larger one");
         let value = guard.value();
+        // The ledger holds it against what was answered; this is what the nodes really have (S18).
+        let records = |node: &&Node| {
+            let counter = guard.request.fenced.as_ref();
+            let stored = node.model.stored(&guard.request.key, self.now);
+            counter.and_then(|counter| node.model.fence(counter)) == Some(fence)
+                && stored.is_some_and(|stored| stored.holds(&value))
+        };
+        let recorded = self.nodes.iter().filter(records).count();
+        let enough = self.quorum.is_reached(recorded) || !self.assume_no_loss;
+        assert!(enough, "{fence} is recorded on {recorded} nodes (S18)");
         self.raises += usize::from(self.raised.keys().any(|(raised, _)| *raised == value));
     }
 
