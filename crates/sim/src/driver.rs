@@ -96,7 +96,8 @@ pub(crate) trait Driver {
                 let guard = of(lock);
                 if let Some(request) = self.ledger().request(client, *lock).cloned() {
                     let made = Guard::new(request, (*token, *turn, *fence), hold.clone());
-                    self.guards().insert(guard, made);
+                    let before = self.guards().insert(guard, made);
+                    assert!(before.is_none(), "{guard} is granted once");
                 }
                 self.note(&Fact::Granted { guard, attempts: *attempts });
             }

@@ -87,8 +87,9 @@ impl Guards {
         self.all.get_mut(&id)
     }
 
-    pub(crate) fn insert(&mut self, id: GuardId, guard: Guard) {
-        self.all.insert(id, guard);
+    /// Returns the guard that was there under the same name.
+    pub(crate) fn insert(&mut self, id: GuardId, guard: Guard) -> Option<Guard> {
+        self.all.insert(id, guard)
     }
 
     pub(crate) fn remove(&mut self, id: GuardId) {

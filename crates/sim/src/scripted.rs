@@ -188,6 +188,9 @@ impl Driver for World {
                 let given_back = self.guard(*lock).given_back;
                 assert!(!given_back, "what is given back does not change (S13)");
             }
+            Effect::Lost { lock, .. } => {
+                assert!(self.find(*lock).is_some(), "only what is held is lost");
+            }
             _ => {}
         }
     }
