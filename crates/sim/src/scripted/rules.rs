@@ -9,8 +9,9 @@ use crate::guard::{Guard, GuardId};
 use crate::ledger::subject;
 
 impl World {
-    /// What is extended, healed or raised is neither released nor over, and what is raised for the next one is
-    /// nobody's before (S14). In the simulator, guards may have seen their end before their engine knows of it.
+    /// What is asked for is not released; what is extended, healed or raised is neither released nor over, and what
+    /// is raised for the next one is nobody's before (S14). In the simulator, guards may have seen their end before
+    /// their engine knows of it.
     pub(super) fn check_order(
         &mut self,
         client: ClientId,
@@ -18,13 +19,19 @@ impl World {
         ticket: Ticket,
         what: &Command,
     ) {
-        if !matches!(ticket.verb, Verb::Extend | Verb::Heal | Verb::Raise) {
+        if !matches!(ticket.verb, Verb::Acquire | Verb::Extend | Verb::Heal | Verb::Raise) {
             return;
         }
         let Some((_, value)) = subject(what) else { return };
         let token = self.ledger.of_ticket(client, ticket);
         let is_released = token.is_some_and(|token| token.nodes[node].released);
-        assert!(!is_released, "nothing is extended, healed or raised behind its release");
+        assert!(
+            !is_released,
+            "nothing is asked for, extended, healed or raised behind its release"
+        );
+        if ticket.verb == Verb::Acquire {
+            return;
+        }
         let now = self.reading();
         let its = self.guards.iter().filter(|(_, guard)| guard.value() == *value);
         let last = its.map(|(_, guard)| guard).max_by_key(|guard| guard.turn);
