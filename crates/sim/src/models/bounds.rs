@@ -55,7 +55,8 @@ pub(crate) struct Bounds {
     pub(crate) breaks: u8,
     /// How old a command may be when it arrives after its connection broke.
     pub(crate) zombie_age: u32,
-    /// Looks at who holds the lock are answered, too, in any order with all else.
+    /// Looks at who holds the lock are answered, too, in any order with all else, and who has been refused
+    /// retries as the nodes say. They promise to tell of a change, and never do.
     pub(crate) looks: bool,
     /// Answers are dealt with as soon as they are given.
     pub(crate) prompt: bool,
@@ -94,6 +95,7 @@ impl Bounds {
             retry: Retry {
                 delay: match self.vanishing {
                     Some(_) => Delay::Between { min: Duration::ZERO, max: Duration::ZERO },
+                    None if self.looks => Delay::Adaptive { ceiling: ticks(1) },
                     None => Delay::Between { min: ticks(1), max: ticks(1) },
                 },
                 attempts_max: Some(self.attempts[client]),

@@ -33,6 +33,7 @@ rare! {
     Flush "a key vanishes",
     Break "a connection breaks",
     ZombieSet "a key is set after its connection broke",
+    Watched "a node promises to tell of a change",
     Raise "a counter is raised",
     Vanished "a key vanishes, wherever it likes",
     Restarted "a node is started again without its data",

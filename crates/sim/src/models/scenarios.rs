@@ -124,10 +124,10 @@ pub fn positives() -> Vec<Scenario> {
         ),
         new(
             "M1 looks",
-            "timed mutex: two attempts each, with looks at who holds the lock",
+            "timed mutex: two attempts each, and who is refused looks, and waits to be told",
             Bounds { attempts: [2, 2], node_fast: 0, looks: true, ..M1 },
-            (242_777, 937_415),
-            &[Rare::InTurn, Rare::Retry, Rare::Contended],
+            (142_475, 542_891),
+            &[Rare::InTurn, Rare::Retry, Rare::Contended, Rare::Watched],
         ),
         new(
             "M1 delays",

@@ -159,10 +159,16 @@ impl Step<'_> {
         zombie: bool,
     ) -> Answer {
         let by = Connection(client as u64);
-        let answer = &self.world.nodes[node].change().execute(by, command, 0);
+        let it = self.world.nodes[node].change();
+        let answer = &it.execute(by, command, 0);
+        // Who was promised to be told is not told.
+        it.disconnect(by);
         let duplicate = false;
         if matches!(answer, Answer::Raised { .. }) {
             self.seen.add(Rare::Raise);
+        }
+        if matches!(answer, Answer::Watched(_)) {
+            self.seen.add(Rare::Watched);
         }
         if *answer == Answer::Marked {
             self.seen.add(Rare::Adopted);

@@ -159,7 +159,7 @@ impl World {
             paused: 0,
         };
         // The worst of its kind: a key is gone as soon as it may be.
-        let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: false };
+        let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: bounds.looks };
         let node = |id: NodeIndex| {
             let mut node = ModelNode::new(Clock::new(0, 0), kind);
             node.run = Run { started_s: -bounds.grown_s(), ..Run::new(id as u64, 0) };
