@@ -1,17 +1,18 @@
 //! The guard: what a caller holds while it holds a lock.
 
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use quorlock_core::{
-    Ended, Extended, Hold, LockId, LossCause, NodeReleased, Outcome, ReleaseReport, Token, Validity,
-};
-use tokio::sync::{Notify, oneshot};
+use quorlock_core::{Extended, LossCause, NodeReleased, Outcome, ReleaseReport, Token};
+use tokio::sync::oneshot;
 
-use crate::client::{Common, Names};
+pub(crate) use self::held::Held;
+use crate::client::Names;
 use crate::driver::{DriverCommand, DriverHandle};
-use crate::error::{ExtendError, NodeAnswer, describe};
+use crate::error::{ExtendError, NodeAnswer};
+
+mod held;
 
 /// A held lock. Before the runtime it was built on ends, call
 /// [`Client::shutdown`](crate::Client::shutdown), or releases that are owed are left to the ttl.
@@ -69,28 +70,6 @@ impl fmt::Display for GuardToken {
             turn => write!(f, "{}/{turn}", self.token),
         }
     }
-}
-
-/// What guard and driver share.
-pub(crate) struct Held {
-    lock: LockId,
-    resource: Arc<str>,
-    token: GuardToken,
-    /// Zero if none was asked for.
-    fence: u64,
-    common: Arc<Common>,
-    state: Mutex<State>,
-    /// Wakes tasks that wait for a change.
-    changed: Notify,
-    /// Wakes threads that wait for a change.
-    changed_blocking: Condvar,
-    span: tracing::Span,
-}
-
-struct State {
-    hold: Hold,
-    /// How many threads wait for a change: to wake none would cost a system call all the same.
-    blocked: u32,
 }
 
 impl Guard {
@@ -356,136 +335,6 @@ impl fmt::Debug for Guard {
             .field("remaining", &self.remaining())
             .field("votes", &self.votes())
             .finish_non_exhaustive()
-    }
-}
-
-impl Held {
-    pub(crate) fn new(
-        (lock, resource): (LockId, Arc<str>),
-        (token, fence): (GuardToken, Option<u64>),
-        hold: Hold,
-        common: Arc<Common>,
-    ) -> Self {
-        // Whoever lets the driver work is not the parent: a hold has none.
-        let span = tracing::debug_span!(parent: None, "hold", resource = &*resource);
-        Self {
-            lock,
-            resource,
-            token,
-            fence: fence.unwrap_or(0),
-            common,
-            state: Mutex::new(State { hold, blocked: 0 }),
-            changed: Notify::new(),
-            changed_blocking: Condvar::new(),
-            span,
-        }
-    }
-
-    /// The driver has other votes.
-    pub(crate) fn update(&self, validity: Validity) {
-        let now = self.common.clock.now();
-        let mut state = self.state();
-        let seen = state.hold.update(validity, now);
-        self.wake(&state);
-        drop(state);
-        self.tell_run_out(seen);
-    }
-
-    /// The clocks may have made a step: a task that waits for a time looks anew, and what has run out by the
-    /// step is seen now.
-    pub(crate) fn look_at_clocks(&self) {
-        if self.remaining().is_some() {
-            self.wake(&self.state());
-        }
-    }
-
-    /// The end was seen just now, and the driver may believe the lock held.
-    fn tell_run_out(&self, seen: Option<LossCause>) {
-        if let Some(cause) = seen {
-            self.common.driver.send(DriverCommand::RunOut { lock: self.lock });
-            self.warn(cause);
-        }
-    }
-
-    fn warn(&self, cause: LossCause) {
-        tracing::warn!(parent: &self.span, "lock lost: {}", describe(&cause));
-    }
-
-    /// A node has given a larger fence out.
-    pub(crate) fn supersede(&self) {
-        let mut state = self.state();
-        if state.hold.supersede() {
-            tracing::warn!(parent: &self.span, "a node has given out a larger fence since");
-            self.wake(&state);
-        }
-    }
-
-    /// The driver has lost the lock.
-    pub(crate) fn lose(&self, cause: LossCause) {
-        let mut state = self.state();
-        let was_held = state.hold.lose(cause);
-        self.wake(&state);
-        drop(state);
-        if was_held {
-            self.warn(cause);
-        }
-    }
-
-    /// Ends the hold before the driver is asked to release (S14). Returns whether it is to be asked.
-    fn release(&self) -> bool {
-        let mut state = self.state();
-        let is_first = state.hold.release();
-        self.wake(&state);
-        is_first
-    }
-
-    fn wake(&self, state: &State) {
-        if mutant!(NobodyWoken) {
-            return;
-        }
-        self.changed.notify_waiters();
-        if state.blocked > 0 {
-            self.changed_blocking.notify_all();
-        }
-    }
-
-    fn loss(&self) -> Option<LossCause> {
-        if !self.is_own_process() {
-            return Some(LossCause::Shutdown);
-        }
-        // Looks at the clock first: the end of the validity needs nobody to announce it.
-        let _ = self.remaining();
-        match self.state().hold.ended() {
-            Some(Ended::Lost(cause)) => Some(cause),
-            _ => None,
-        }
-    }
-
-    /// For how long the lock is held; `None` once it is not. Seeing the end latches it.
-    fn remaining(&self) -> Option<Duration> {
-        if !self.is_own_process() {
-            return None;
-        }
-        let now = self.common.clock.now();
-        let mut state = self.state();
-        let remaining = state.hold.remaining(now);
-        if remaining.is_none()
-            && let Some(cause) = state.hold.look(now)
-        {
-            self.wake(&state);
-            drop(state);
-            self.tell_run_out(Some(cause));
-        }
-        remaining
-    }
-
-    /// Invalid in a forked child: the lock is the parent's (S24).
-    fn is_own_process(&self) -> bool {
-        self.common.driver.is_own_process()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -153,7 +153,11 @@ impl Connection {
                 Some((reply, _)) => return Ok(reply),
                 None => {
                     let mut some = [0; 16 * 1024];
-                    let length = self.stream.read(&mut some)?;
+                    let length = match self.stream.read(&mut some) {
+                        // A signal has come, as they do where processes are stopped and continued.
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                        read => read?,
+                    };
                     if length == 0 {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }

@@ -1,6 +1,6 @@
 //! The model node: what a Redis or Valkey server does with the commands of this protocol.
 //!
-//! It stands for the servers in every run of the simulator; `tests/differential.rs` holds it against
+//! It stands for the servers in every run of the simulator; `tests/differential/` holds it against
 //! real ones. Time comes in with each command, as true time; the node reads its own wall clock.
 
 mod fenced;

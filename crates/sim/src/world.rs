@@ -2,6 +2,7 @@
 //!
 //! One queue of happenings in true time. Two runs of one plan are the same run, to the nanosecond.
 
+mod agenda;
 mod callers;
 mod clients;
 mod faults;
@@ -14,6 +15,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use quorlock_core::{Answer, BatchId, Key, Proof, Reading, RestartGuard, Rules, TicketedCommand};
 
+use self::agenda::Entry;
 use self::nodes::Script;
 use crate::client::Client;
 use crate::count::{Count, Counts};
@@ -208,32 +210,6 @@ pub(crate) struct World {
     violation: Option<Violation>,
     trace: Option<Vec<String>>,
     tape: Option<Tape>,
-}
-
-struct Entry {
-    at: Time,
-    serial: u64,
-    what: Happening,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.serial) == (other.at, other.serial)
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.serial).cmp(&(other.at, other.serial))
-    }
 }
 
 /// How a run went.

@@ -1,5 +1,6 @@
 //! What follows for locks from what was seen on the nodes. Reads facts, and asks nobody.
 
+mod commands;
 mod standing;
 mod together;
 
@@ -17,6 +18,7 @@ use standing::is_for_its_kind;
 
 use Severity::{Error, Note, Warning};
 
+use commands::{redis_cli, unpromoted};
 pub(super) use together::together;
 
 /// Clocks that differ by more are worth a word; a lock does not compare them, but its ttl does not
@@ -477,29 +479,6 @@ impl Case<'_> {
         }
         findings
     }
-}
-
-/// How a person talks to that server.
-fn redis_cli(address: &str, command: &str) -> String {
-    match address.rsplit_once(':') {
-        Some((host, port)) if !address.starts_with('/') => {
-            let host = host.trim_matches(['[', ']']);
-            format!("redis-cli -h {host} -p {port} {command}")
-        }
-        _ => format!("redis-cli -s {address} {command}"),
-    }
-}
-
-/// Replicas whose priority is 0 are promoted by no Sentinel.
-fn unpromoted(replicas: &[String]) -> String {
-    let command = "CONFIG SET replica-priority 0";
-    if replicas.is_empty() {
-        return redis_cli("REPLICA:PORT", command);
-    }
-    let all = replicas.iter().map(|replica| {
-        format!("{} && {}", redis_cli(replica, command), redis_cli(replica, "CONFIG REWRITE"))
-    });
-    all.collect::<Vec<_>>().join(" && ")
 }
 
 /// Whole seconds, and no less than that.

@@ -20,12 +20,15 @@ use quorlock::admin::{Do, Topology, now};
 use quorlock::node::{Node as _, NodeConfig, RedisNode};
 use quorlock::{BuildError, ClientBuilder};
 use quorlock_core::marker::{Adoption, Cluster, Marker};
-use quorlock_core::shown::{SETTINGS_MAX, WORD_MAX, shown, shown_text};
-use quorlock_core::{BootTime, NODE_COUNT_MAX, Rules};
+use quorlock_core::shown::shown_text;
+use quorlock_core::{BootTime, Rules};
 
+use self::settings::{BECOMES, Settings, enough_of, old_settings};
 use super::keys::Change;
 use super::{Done, InitError, Initialized, NodeDone, check, floor, known, written};
 use crate::doctor::look::{Looked, Seen, look_at_all};
+
+mod settings;
 
 /// Ages are counted in whole milliseconds, on two machines.
 const GRACE: Duration = Duration::from_millis(10);
@@ -40,18 +43,6 @@ pub struct Moving {
     pub nodes: Vec<NodeDone>,
 }
 
-/// What clients must agree on, as a marker has it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Settings {
-    text: String,
-    names: Vec<String>,
-    quorum: usize,
-    max_ttl_ms: u64,
-}
-
-/// Between the old settings and the new ones, in a marker that fits neither.
-const BECOMES: &str = " becomes ";
-
 /// Behind a marker that fits nobody, with a number: the server had none before, so for all that is known
 /// it is no node of so many of the first settings named there, even if it has the name of one.
 const CAME: &str = " came=";
@@ -59,56 +50,6 @@ const CAME: &str = " came=";
 /// Behind an adoption that was written here, when the old nodes had been taken out of use. What
 /// clients of the new settings write by themselves says nothing of old nodes.
 const MOVED: &str = " moved=1";
-
-impl Settings {
-    fn parse(text: &str) -> Option<Self> {
-        let field = |name: &str| {
-            text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
-        };
-        Some(Self {
-            text: text.to_owned(),
-            names: field("nodes")?.split(',').map(str::to_owned).collect(),
-            quorum: field("quorum")?.parse().ok()?,
-            max_ttl_ms: field("max_ttl_ms")?.parse().ok()?,
-        })
-    }
-
-    fn all_of(cluster: &Cluster) -> Vec<Self> {
-        cluster.to_string().split(BECOMES).filter_map(Self::parse).collect()
-    }
-
-    /// Whether its clients may have had a quorum until now. Not if so many of its nodes are on the new
-    /// side that an earlier run must have taken it out of use: no node comes there before.
-    fn is_in_force(&self, servers: &[RedisNode], states: &[Option<State>], wait: Duration) -> bool {
-        let has_changed = |state: &State| state.was_moved() && state.waits_for() >= wait;
-        let changed = |state: &State| state.ours == Ours::Marked || has_changed(state);
-        self.nodes_that(servers, states, changed).len() < self.needed()
-    }
-
-    /// Its nodes, by name, of which the server that is reached is what is asked for.
-    fn nodes_that(
-        &self,
-        servers: &[RedisNode],
-        states: &[Option<State>],
-        is_so: impl Fn(&State) -> bool,
-    ) -> BTreeSet<String> {
-        let all = servers.iter().zip(states);
-        let so = all.filter(|(_, state)| state.as_ref().is_some_and(&is_so));
-        let names = so.map(|(server, _)| name_in_marker(server.name()));
-        names.filter(|name| self.names.contains(name)).collect()
-    }
-
-    /// So many of its nodes must be out of use for it to be.
-    fn needed(&self) -> usize {
-        (self.names.len() + 1).saturating_sub(self.quorum)
-    }
-}
-
-/// A node's name as markers have it.
-fn name_in_marker(name: &str) -> String {
-    let one = Settings::all_of(&Cluster::new([name], 1, 1)).pop();
-    one.and_then(|one| one.names.into_iter().next()).unwrap_or_default()
-}
 
 /// Moves nodes from the settings that their markers tell of to these. Returns when the wait has
 /// begun; call [`Moving::finish`] when [`Moving::left`] is zero. `others` are nodes of the old
@@ -527,44 +468,4 @@ fn unknown_markers(topology: &Topology, looked: &[Looked]) -> Result<(), InitErr
     });
     let nodes: Vec<_> = unknown.collect();
     if nodes.is_empty() { Ok(()) } else { Err(InitError::Unfit { nodes }) }
-}
-
-/// All settings but ours that any node votes for, or may come to vote for.
-fn old_settings(states: &[Option<State>], rules: &Rules) -> BTreeSet<Settings> {
-    let ours = rules.cluster.to_string();
-    let all = states.iter().flatten().flat_map(|state| state.settings.iter());
-    all.filter(|settings| settings.text != ours).cloned().collect()
-}
-
-/// Whether the nodes that answered are so many of the old ones that the others are no quorum.
-fn enough_of(
-    old: &Settings,
-    servers: &[RedisNode],
-    states: &[Option<State>],
-) -> Result<(), InitError> {
-    let found = old.nodes_that(servers, states, |state| state.is_of(old));
-    if found.len() >= old.needed() {
-        return Ok(());
-    }
-    let answered = old.nodes_that(servers, states, |_| true);
-    let (unmarked, missing): (Vec<String>, Vec<String>) = old
-        .names
-        .iter()
-        .filter(|name| !found.contains(*name))
-        .cloned()
-        .partition(|name| answered.contains(name));
-    Err(InitError::OldNodes {
-        old: shown(&old.text, SETTINGS_MAX),
-        reached: found.len(),
-        needed: old.needed(),
-        missing: names_shown(missing),
-        unmarked: names_shown(unmarked),
-    })
-}
-
-/// Names from others' markers, which may be anything: the first of them.
-fn names_shown(names: Vec<String>) -> Vec<String> {
-    let more = names.len().saturating_sub(NODE_COUNT_MAX);
-    let first = names.iter().take(NODE_COUNT_MAX).map(|name| shown(name, WORD_MAX));
-    first.chain((more > 0).then(|| format!("{more} more"))).collect()
 }

@@ -1,7 +1,8 @@
-use quorlock_core::{HoldLimit, Quorum};
+use quorlock_core::{Hold, HoldLimit, LockId, Quorum, Validity};
 use tokio::time::{advance, timeout};
 
 use super::*;
+use crate::client::Common;
 use crate::clock::Clock;
 use crate::driver::{CommandReceiver, DriverHandle};
 

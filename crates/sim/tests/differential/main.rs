@@ -6,7 +6,10 @@
 //! than a time to live, the key is just about to expire: then nothing is compared, and the key is
 //! taken away.
 
-#[path = "common/resp3.rs"]
+mod asking;
+mod pushes;
+mod replies;
+#[path = "../common/resp3.rs"]
 mod resp3;
 
 use std::collections::BTreeSet;
@@ -21,15 +24,8 @@ use quorlock_servers::{
 };
 use quorlock_sim::node::{Connection as ConnectionId, Health, Kind, ModelNode};
 use quorlock_sim::time::{Clock, Time};
+use replies::{time, understand};
 use resp3::Connection;
-
-const EXTEND: &str = include_str!("../../quorlock/src/node/scripts/extend.lua");
-const RELEASE: &str = include_str!("../../quorlock/src/node/scripts/release.lua");
-const ACQUIRE_FENCED: &str = include_str!("../../quorlock/src/node/scripts/acquire_fenced.lua");
-const RAISE: &str = include_str!("../../quorlock/src/node/scripts/raise.lua");
-const HEAL_FENCED: &str = include_str!("../../quorlock/src/node/scripts/heal_fenced.lua");
-const ADOPT: &str = include_str!("../../quorlock/src/node/scripts/adopt.lua");
-const MARK: &str = include_str!("../../quorlock/src/node/scripts/mark.lua");
 
 /// A connection that watches nothing.
 const NOBODY: ConnectionId = ConnectionId(u64::MAX);
@@ -451,138 +447,9 @@ impl Pair {
         }
     }
 
-    /// Who is told of what: the same as the models say, but that a server may find out at any time
-    /// that a key's time is over.
-    fn compare_pushes(&mut self) {
-        let mut told: BTreeSet<(u64, String)> = BTreeSet::new();
-        // What expires between two of these questions has been told to one and not yet to the other.
-        let mut before = None;
-        while before != Some(told.len()) {
-            before = Some(told.len());
-            for (place, connection) in self.connections.iter_mut().enumerate() {
-                connection.ask(&[&["PING"]]);
-                let keys = std::mem::take(&mut connection.pushed).into_iter().flatten();
-                told.extend(keys.map(|key| (place as u64, key)));
-            }
-        }
-        for one in &told {
-            assert!(self.asked.remove(one), "{one:?} is told without having asked");
-        }
-        let now = self.now();
-        let mut expected = self.pushes_of_models();
-        for key in 0..3 {
-            let key: Key = format!("k{key}").into();
-            let of_key = |set: &BTreeSet<(u64, String)>| {
-                set.iter().filter(|(_, of)| **of == *key).cloned().collect::<BTreeSet<_>>()
-            };
-            // Who finds a key expired is not told; but the server may have found it before.
-            let finder: BTreeSet<_> = [(self.last_by, key.to_string())].into();
-            let fits = |told: &BTreeSet<_>, expected: &BTreeSet<_>| {
-                told.is_superset(expected) && (told - expected).is_subset(&finder)
-            };
-            let gone = self.early.stored(&key, now).is_none();
-            let same = of_key(&told) == of_key(&expected);
-            if !same && (gone || !fits(&of_key(&told), &of_key(&expected))) {
-                // The server has found it expired before anybody asked.
-                assert!(gone, "{key} is there: told {told:?}, expected {expected:?}");
-                if !of_key(&told).is_empty() {
-                    self.forget(&key, now);
-                }
-                expected.extend(self.pushes_of_models());
-                let (told, expected) = (of_key(&told), of_key(&expected));
-                assert!(told.is_empty() || fits(&told, &expected), "{told:?}, {expected:?}");
-            }
-        }
-        self.seen.pushes += told.len();
-    }
-
-    fn pushes_of_models(&mut self) -> BTreeSet<(u64, String)> {
-        let both = [&mut self.early, &mut self.late];
-        let pushes = both.into_iter().flat_map(ModelNode::take_pushes);
-        pushes.map(|(ConnectionId(by), key)| (by, key.to_string())).collect()
-    }
-
     /// The server's own time.
     fn now(&mut self) -> Time {
         time(&self.other.ask(&[&["TIME"]])[0])
-    }
-
-    /// Says a command in the server's language, between two looks at its clock, all at once.
-    fn ask(&mut self, by: usize, command: &Command) -> (Answer, Time, Time) {
-        let bytes = |text: &str| text.as_bytes().to_vec();
-        let script = |text: &str, key: &Key, value: &Value| {
-            let value = value.as_bytes().to_vec();
-            vec![bytes("EVAL"), bytes(text), bytes("1"), bytes(key), value]
-        };
-        let native = self.native;
-        let said: Vec<Vec<Vec<u8>>> = match command {
-            Command::Acquire { key, value, ttl_ms } => vec![vec![
-                bytes("SET"),
-                bytes(key),
-                value.as_bytes().to_vec(),
-                bytes("NX"),
-                bytes("PX"),
-                bytes(&ttl_ms.to_string()),
-            ]],
-            Command::AcquireFenced { key, value, ttl_ms, counter, proposal } => {
-                let keys = [key, &counter.key, &counter.marker];
-                let rest = [*ttl_ms, counter.ttl_ms, *proposal];
-                vec![fenced(ACQUIRE_FENCED, &keys, value, &rest)]
-            }
-            Command::Raise { key, value, counter, to } => {
-                vec![fenced(RAISE, &[key, &counter.key], value, &[*to, counter.ttl_ms])]
-            }
-            Command::HealFenced { key, value, ttl_ms, counter, to } => {
-                let rest = [*ttl_ms, *to, counter.ttl_ms];
-                vec![fenced(HEAL_FENCED, &[key, &counter.key], value, &rest)]
-            }
-            Command::ExtendFenced { key, value, ttl_ms, counter } => {
-                let rest = [*ttl_ms, counter.ttl_ms];
-                vec![fenced(EXTEND, &[key, &counter.key], value, &rest)]
-            }
-            Command::Adopt { key, text, replaces, marker, seen } => {
-                let [old, seen] = [replaces, seen].map(|text| text.as_deref().unwrap_or_default());
-                vec![["EVAL", ADOPT, "2", key, marker, text, old, seen].map(bytes).to_vec()]
-            }
-            Command::Mark { key, text, replaces, adoption } => {
-                let how = if replaces.is_some() { "instead" } else { "new" };
-                let old = replaces.as_deref().unwrap_or_default();
-                vec![match adoption {
-                    None => ["EVAL", MARK, "1", key, text, how, old].map(bytes).to_vec(),
-                    Some(it) => {
-                        let age = it.age_ms.to_string();
-                        let rest = [text, how, old, &it.text, &age];
-                        let words = [["EVAL", MARK, "2", key, &it.key].as_slice(), &rest].concat();
-                        words.into_iter().map(bytes).collect()
-                    }
-                }]
-            }
-            Command::Extend { key, value, ttl_ms } => {
-                let mut call = script(EXTEND, key, value);
-                call.push(bytes(&ttl_ms.to_string()));
-                vec![call]
-            }
-            Command::Release { key, value, tell: false } if native => {
-                vec![vec![bytes("DELIFEQ"), bytes(key), value.as_bytes().to_vec()]]
-            }
-            Command::Release { key, value, .. } => vec![script(RELEASE, key, value)],
-            Command::Watch { key } => vec![
-                vec![bytes("CLIENT"), bytes("CACHING"), bytes("YES")],
-                vec![bytes("GET"), bytes(key)],
-                vec![bytes("PTTL"), bytes(key)],
-            ],
-            Command::Inspect { key } => {
-                vec![vec![bytes("GET"), bytes(key)], vec![bytes("PTTL"), bytes(key)]]
-            }
-            other => panic!("there is no other command: {other:?}"),
-        };
-        let clock = vec![bytes("TIME")];
-        let mut all: Vec<&[Vec<u8>]> = vec![&clock];
-        all.extend(said.iter().map(Vec::as_slice));
-        all.push(&clock);
-        let replies = self.connections[by].ask(&all);
-        let (from, to) = (time(&replies[0]), time(&replies[replies.len() - 1]));
-        (understand(command, native, &replies[1..replies.len() - 1]), from, to)
     }
 }
 
@@ -590,95 +457,6 @@ impl Pair {
 fn since(text: &str) -> (&str, u64) {
     let (text, since) = text.split_once(" since=").expect("a node adds it");
     (text, since.parse().expect("a number"))
-}
-
-/// A call of a script of the fences.
-fn fenced(text: &str, keys: &[&Key], value: &Value, rest: &[u64]) -> Vec<Vec<u8>> {
-    let mut call = vec![b"EVAL".to_vec(), text.into(), keys.len().to_string().into_bytes()];
-    call.extend(keys.iter().map(|key| key.as_bytes().to_vec()));
-    call.push(value.as_bytes().to_vec());
-    call.extend(rest.iter().map(|number| number.to_string().into_bytes()));
-    call
-}
-
-fn understand(command: &Command, native: bool, replies: &[Reply]) -> Answer {
-    match (command, replies) {
-        (Command::Acquire { .. }, [Reply::Simple(_)]) => Answer::Granted,
-        (Command::Acquire { .. }, [Reply::Bulk(None)]) => Answer::Refused,
-        (Command::AcquireFenced { .. }, [Reply::Int(fence)]) => {
-            Answer::GrantedFenced { fence: fence.unsigned_abs() }
-        }
-        (Command::AcquireFenced { .. }, [Reply::Array(held)]) => {
-            let (fence, ttl) = (number(&held[0]), &held[1]);
-            let other_type = Reply::Error("WRONGTYPE".to_owned());
-            let holding = Box::new(holding(held.get(2).unwrap_or(&other_type), ttl));
-            Answer::RefusedFenced { fence, holding }
-        }
-        (Command::Raise { .. }, [Reply::Array(counter)]) => {
-            Answer::Raised { fence: number(&counter[0]) }
-        }
-        (Command::HealFenced { to, .. }, [Reply::Int(1)]) => Answer::GrantedFenced { fence: *to },
-        (Command::HealFenced { .. }, [Reply::Int(0)]) => Answer::Refused,
-        (Command::HealFenced { .. }, [Reply::Array(counter)]) => {
-            Answer::Superseded { fence: number(&counter[0]) }
-        }
-        (Command::Raise { .. } | Command::ExtendFenced { .. }, [Reply::Int(-1)]) => Answer::Absent,
-        (Command::Raise { .. } | Command::ExtendFenced { .. }, [Reply::Int(0)]) => Answer::Other,
-        (Command::ExtendFenced { .. }, [Reply::Int(1)]) => Answer::Extended,
-        (Command::Adopt { .. }, [Reply::Array(adoption)]) => {
-            let Reply::Bulk(Some(text)) = &adoption[0] else { panic!("{adoption:?}") };
-            let text = std::str::from_utf8(text).expect("our text").into();
-            Answer::Adopting { text, age: Duration::from_millis(number(&adoption[1])) }
-        }
-        (Command::Mark { .. }, [Reply::Int(1)]) => Answer::Marked,
-        (Command::Mark { .. } | Command::Adopt { .. }, [Reply::Int(0)]) => Answer::NotMarked,
-        (Command::Extend { .. }, [Reply::Int(1)]) => Answer::Extended,
-        (Command::Release { .. }, [Reply::Int(1)]) => Answer::Deleted,
-        (Command::Release { tell: false, .. }, [Reply::Error(error)])
-            if error.starts_with("WRONGTYPE") =>
-        {
-            Answer::Other
-        }
-        (Command::Extend { .. } | Command::Release { .. }, [Reply::Int(-1)]) => Answer::Absent,
-        (Command::Release { tell: false, .. }, [Reply::Int(0)]) if native => Answer::NotOurs,
-        (Command::Extend { .. } | Command::Release { .. }, [Reply::Int(0)]) => Answer::Other,
-        (Command::Watch { .. }, [Reply::Simple(_), value, ttl]) => {
-            Answer::Watched(holding(value, ttl))
-        }
-        (Command::Inspect { .. }, [value, ttl]) => Answer::Seen(holding(value, ttl)),
-        other => panic!("the server says {other:?}"),
-    }
-}
-
-fn number(reply: &Reply) -> u64 {
-    match reply {
-        Reply::Int(number) => number.unsigned_abs(),
-        other => panic!("no number: {other:?}"),
-    }
-}
-
-fn holding(value: &Reply, ttl: &Reply) -> Holding {
-    let ttl = match ttl {
-        Reply::Int(-2) => return Holding::Free,
-        Reply::Int(-1) => None,
-        Reply::Int(ms) => Some(Duration::from_millis(ms.unsigned_abs())),
-        other => panic!("PTTL says {other:?}"),
-    };
-    match value {
-        Reply::Bulk(None) => Holding::Free,
-        Reply::Bulk(Some(value)) => Holding::Held { value: value.clone(), ttl },
-        Reply::Error(error) if error.starts_with("WRONGTYPE") => Holding::OtherType { ttl },
-        other => panic!("GET says {other:?}"),
-    }
-}
-
-fn time(reply: &Reply) -> Time {
-    let Reply::Array(parts) = reply else { panic!("TIME says {reply:?}") };
-    let [seconds, micros] = [0, 1].map(|place| match &parts[place] {
-        Reply::Bulk(Some(digits)) => std::str::from_utf8(digits).expect("digits").parse::<i64>(),
-        other => panic!("TIME says {other:?}"),
-    });
-    seconds.expect("a number") * 1_000_000_000 + micros.expect("a number") * 1_000
 }
 
 /// SplitMix64.

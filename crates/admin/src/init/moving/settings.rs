@@ -1,0 +1,119 @@
+//! The settings that markers tell of, and whether their clients may have a quorum.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use quorlock::node::{Node as _, RedisNode};
+use quorlock_core::marker::Cluster;
+use quorlock_core::shown::{SETTINGS_MAX, WORD_MAX, shown};
+use quorlock_core::{NODE_COUNT_MAX, Rules};
+
+use super::{Ours, State};
+use crate::init::InitError;
+
+/// What clients must agree on, as a marker has it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Settings {
+    pub(super) text: String,
+    pub(super) names: Vec<String>,
+    pub(super) quorum: usize,
+    pub(super) max_ttl_ms: u64,
+}
+
+/// Between the old settings and the new ones, in a marker that fits neither.
+pub(super) const BECOMES: &str = " becomes ";
+
+impl Settings {
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let field = |name: &str| {
+            text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+        };
+        Some(Self {
+            text: text.to_owned(),
+            names: field("nodes")?.split(',').map(str::to_owned).collect(),
+            quorum: field("quorum")?.parse().ok()?,
+            max_ttl_ms: field("max_ttl_ms")?.parse().ok()?,
+        })
+    }
+
+    pub(super) fn all_of(cluster: &Cluster) -> Vec<Self> {
+        cluster.to_string().split(BECOMES).filter_map(Self::parse).collect()
+    }
+
+    /// Whether its clients may have had a quorum until now. Not if so many of its nodes are on the new
+    /// side that an earlier run must have taken it out of use: no node comes there before.
+    pub(super) fn is_in_force(
+        &self,
+        servers: &[RedisNode],
+        states: &[Option<State>],
+        wait: Duration,
+    ) -> bool {
+        let has_changed = |state: &State| state.was_moved() && state.waits_for() >= wait;
+        let changed = |state: &State| state.ours == Ours::Marked || has_changed(state);
+        self.nodes_that(servers, states, changed).len() < self.needed()
+    }
+
+    /// Its nodes, by name, of which the server that is reached is what is asked for.
+    pub(super) fn nodes_that(
+        &self,
+        servers: &[RedisNode],
+        states: &[Option<State>],
+        is_so: impl Fn(&State) -> bool,
+    ) -> BTreeSet<String> {
+        let all = servers.iter().zip(states);
+        let so = all.filter(|(_, state)| state.as_ref().is_some_and(&is_so));
+        let names = so.map(|(server, _)| name_in_marker(server.name()));
+        names.filter(|name| self.names.contains(name)).collect()
+    }
+
+    /// So many of its nodes must be out of use for it to be.
+    pub(super) fn needed(&self) -> usize {
+        (self.names.len() + 1).saturating_sub(self.quorum)
+    }
+}
+
+/// A node's name as markers have it.
+fn name_in_marker(name: &str) -> String {
+    let one = Settings::all_of(&Cluster::new([name], 1, 1)).pop();
+    one.and_then(|one| one.names.into_iter().next()).unwrap_or_default()
+}
+
+/// All settings but ours that any node votes for, or may come to vote for.
+pub(super) fn old_settings(states: &[Option<State>], rules: &Rules) -> BTreeSet<Settings> {
+    let ours = rules.cluster.to_string();
+    let all = states.iter().flatten().flat_map(|state| state.settings.iter());
+    all.filter(|settings| settings.text != ours).cloned().collect()
+}
+
+/// Whether the nodes that answered are so many of the old ones that the others are no quorum.
+pub(super) fn enough_of(
+    old: &Settings,
+    servers: &[RedisNode],
+    states: &[Option<State>],
+) -> Result<(), InitError> {
+    let found = old.nodes_that(servers, states, |state| state.is_of(old));
+    if found.len() >= old.needed() {
+        return Ok(());
+    }
+    let answered = old.nodes_that(servers, states, |_| true);
+    let (unmarked, missing): (Vec<String>, Vec<String>) = old
+        .names
+        .iter()
+        .filter(|name| !found.contains(*name))
+        .cloned()
+        .partition(|name| answered.contains(name));
+    Err(InitError::OldNodes {
+        old: shown(&old.text, SETTINGS_MAX),
+        reached: found.len(),
+        needed: old.needed(),
+        missing: names_shown(missing),
+        unmarked: names_shown(unmarked),
+    })
+}
+
+/// Names from others' markers, which may be anything: the first of them.
+fn names_shown(names: Vec<String>) -> Vec<String> {
+    let more = names.len().saturating_sub(NODE_COUNT_MAX);
+    let first = names.iter().take(NODE_COUNT_MAX).map(|name| shown(name, WORD_MAX));
+    first.chain((more > 0).then(|| format!("{more} more"))).collect()
+}
