@@ -102,7 +102,7 @@ pub(crate) struct Courtesy {
     first_turn: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
-    /// So often in a row it had the lock again although it had stayed away for rivals.
+    /// So often it had the lock again since an attempt of its own was outrun; 2 stands for more.
     retakes: u32,
     /// How many waited, as far as it was seen.
     crowd: Crowd,
