@@ -49,13 +49,13 @@ fn the_tape_of_a_run_has_what_its_trace_tells() {
 }
 
 /// A hold of a token lies within the time in which enough nodes store it, where clocks are as assumed and
-/// no node loses a key, be it one that stays down for long enough afterwards.
+/// no node loses a key, be it one that stays down for long enough afterwards, or one with another's data.
 #[test]
 fn who_is_drawn_to_hold_a_lock_has_the_votes_drawn() {
     let mut seen = 0;
     for seed in 0..SEEDS {
         let plan = Plan::draw(seed);
-        let loses = plan.has(Fault::Crashes) || plan.has(Fault::Distrust);
+        let loses = plan.has(Fault::Crashes) || plan.has(Fault::Distrust) || plan.later.merges;
         if !plan.excludes() || !plan.lossy.is_empty() || loses {
             continue;
         }
