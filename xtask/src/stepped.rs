@@ -27,4 +27,4 @@ pub(crate) fn run(workspace: &Path, server: &ServerBinary) -> ExitCode {
     }
 }
 
-const TEST: &str = "the_wall_clock_steps";
+const TEST: &str = "before::the_wall_clock_steps";
