@@ -33,8 +33,8 @@ use core::time::Duration;
 
 use self::call::{Call, Phase};
 pub use self::messages::{
-    Effect, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket, Verb,
-    Wait,
+    Effect, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Sink, Story, Ticket,
+    Verb, Wait,
 };
 use crate::command::Answer;
 use crate::courtesy::Manners;
@@ -134,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// Handles one event; `now` was read after it came in. Effects are added to `out`.
+    /// Handles one event; `now` was read after it came in. Effects go to `out`, in order.
     ///
     /// What is due by `now` happens first, but for answers. An answer that has come counts before
     /// a time-out that has: a client that was busy, or slept, must not take its own delay for the
@@ -153,11 +153,13 @@ impl Engine {
         event: Event,
         now: Reading,
         entropy: &mut dyn Entropy,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) -> Vec<(Ticket, Answer)> {
-        let first = out.len();
         let mut spare = Vec::new();
         let is_answer = matches!(event, Event::Answered { .. });
+        if mutant!(BegunBeforeAllElse) {
+            self.begin_all(now, entropy, out);
+        }
         if !is_answer {
             self.handle_due(now, out);
         }
@@ -195,17 +197,17 @@ impl Engine {
             Event::Close => self.close(now, out),
             Event::Wake => {}
         }
-        while !is_answer && let Some(lock) = self.begins.pop_front() {
-            let all_else = out.len();
-            self.begin(lock, now, entropy, out);
-            if mutant!(BegunBeforeAllElse) {
-                out[first..].rotate_left(all_else - first);
-            }
-        }
         if !is_answer {
+            self.begin_all(now, entropy, out);
             self.tidy_deadlines();
         }
         spare
+    }
+
+    fn begin_all(&mut self, now: Reading, entropy: &mut dyn Entropy, out: &mut dyn Sink) {
+        while let Some(lock) = self.begins.pop_front() {
+            self.begin(lock, now, entropy, out);
+        }
     }
 
     /// Takes `round_trip` for the round trip to a quorum, whatever is observed: for models, in which states
@@ -269,7 +271,7 @@ impl Engine {
         self.deadline().is_some_and(|at| at.remaining(now).is_zero())
     }
 
-    fn handle_due(&mut self, now: Reading, out: &mut Vec<Effect>) {
+    fn handle_due(&mut self, now: Reading, out: &mut dyn Sink) {
         while let Some((at, owner)) = self.deadlines.first()
             && at.remaining(now).is_zero()
         {
@@ -339,7 +341,7 @@ impl Engine {
         ticket: Ticket,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         match &answer {
             Answer::Failed(failure) if failure.kind().is_about_reach() => {
@@ -366,7 +368,7 @@ impl Engine {
         ticket: Ticket,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         if ticket.verb == Verb::Acquire
             && let Answer::Failed(failure) = &answer
@@ -391,7 +393,7 @@ impl Engine {
         self.node_is_back(node, now);
     }
 
-    fn close(&mut self, now: Reading, out: &mut Vec<Effect>) {
+    fn close(&mut self, now: Reading, out: &mut dyn Sink) {
         if !core::mem::replace(&mut self.closing, true) {
             self.settle_for_a_moment(now);
         }
@@ -407,12 +409,8 @@ impl Engine {
         self.review_drained(out);
     }
 
-    fn review_drained(&mut self, out: &mut Vec<Effect>) {
-        if self.closing
-            && self.releases.is_empty()
-            && self.has_settled()
-            && !out.contains(&Effect::Drained)
-        {
+    fn review_drained(&mut self, out: &mut dyn Sink) {
+        if self.closing && self.releases.is_empty() && self.has_settled() {
             out.push(Effect::Drained);
         }
     }

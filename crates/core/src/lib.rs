@@ -89,8 +89,8 @@ pub mod wait;
 pub use crate::acquire::{NodeSaid, NodeStory, WhyNot};
 pub use crate::command::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding};
 pub use crate::engine::{
-    Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Story, Ticket,
-    Verb,
+    Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Sink, Story,
+    Ticket, Verb,
 };
 pub use crate::hold::{Ended, Hold, HoldLimit};
 pub use crate::lease::LossCause;

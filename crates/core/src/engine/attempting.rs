@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Call, Effect, Engine, Entropy, LockId, Phase, RefusalKind, Ticket, Timed, Verb};
+use super::{Call, Effect, Engine, Entropy, LockId, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
 use crate::acquire::{Attempt, Decision, WhyNot};
 use crate::command::Answer;
 use crate::lease::Lease;
@@ -19,7 +19,7 @@ impl Engine {
         lock: LockId,
         now: Reading,
         entropy: &mut dyn Entropy,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let barred = self.barred(now);
         let Some(timed) = self.calls.get_mut(&lock) else {
@@ -75,7 +75,7 @@ impl Engine {
         ticket: Ticket,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(timed) = self.calls.get_mut(&ticket.lock) else {
             return self.vote_for_lease(node, sent, ticket, &answer, now, out);
@@ -101,7 +101,7 @@ impl Engine {
         node: NodeId,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
@@ -120,7 +120,7 @@ impl Engine {
         ticket: Ticket,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(timed) = self.calls.get_mut(&ticket.lock) else {
             return self.raised_for_lease(node, sent, ticket, answer, now, out);
@@ -135,7 +135,7 @@ impl Engine {
     }
 
     /// Sends what an attempt needs to have its number recorded.
-    pub(super) fn raise(&mut self, lock: LockId, nodes: NodeSet, out: &mut Vec<Effect>) {
+    pub(super) fn raise(&mut self, lock: LockId, nodes: NodeSet, out: &mut dyn Sink) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -154,7 +154,7 @@ impl Engine {
         lock: LockId,
         decision: Decision,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         match decision {
             Decision::Wait => {}
@@ -169,7 +169,7 @@ impl Engine {
         lock: LockId,
         validity: Validity,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(call) = self.take_call(lock) else {
             return;
@@ -200,7 +200,7 @@ impl Engine {
         lock: LockId,
         why: WhyNot,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
@@ -235,7 +235,7 @@ impl Engine {
     }
 
     /// Step 5 for an attempt that is cut short (S15, S25).
-    pub(super) fn release_attempt(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn release_attempt(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(Timed { record: call, .. }) = self.calls.get(&lock) else {
             return;
         };

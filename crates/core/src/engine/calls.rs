@@ -20,10 +20,9 @@
 //! [`crate::wait`]; how those who wait keep out of each other's way, in `courtesy.rs`.
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Request, Timed, Wait};
+use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Request, Sink, Timed, Wait};
 use crate::acquire::Decision;
 use crate::deadlines::Deadlines;
 use crate::time::Reading;
@@ -35,7 +34,7 @@ impl Engine {
         lock: LockId,
         request: Request,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let deadline = match request.wait {
             Wait::For(wait) => Some(now.after(wait)),
@@ -84,7 +83,7 @@ impl Engine {
     }
 
     /// Time has passed for a call.
-    pub(super) fn call_is_due(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn call_is_due(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -125,7 +124,7 @@ impl Engine {
     }
 
     /// The caller's patience is at its end, whatever is under way.
-    pub(super) fn wait_is_over(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn wait_is_over(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -156,7 +155,7 @@ impl Engine {
     }
 
     /// The caller has gone.
-    pub(super) fn cancel(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn cancel(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         self.inspections.remove(&lock);
         self.release_attempt(lock, now, out);
         if let Some(call) = self.take_call(lock) {
@@ -170,7 +169,7 @@ impl Engine {
         lock: LockId,
         kind: RefusalKind,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         self.release_attempt(lock, now, out);
         self.refuse(lock, kind, now, out);
@@ -181,7 +180,7 @@ impl Engine {
         lock: LockId,
         kind: RefusalKind,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(mut call) = self.take_call(lock) else {
             return;

@@ -1,9 +1,8 @@
 //! Looking at a lock without wanting it.
 
-use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Effect, Engine, LockId, Owner, Ticket, Timed, Verb};
+use super::{Effect, Engine, LockId, Owner, Sink, Ticket, Timed, Verb};
 use crate::command::Command;
 use crate::inspect::Inspection;
 use crate::time::Reading;
@@ -17,7 +16,7 @@ impl Engine {
         key: Key,
         timeout: Duration,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let nodes = self.quorum.all();
         let inspection = Inspection::start(self.quorum, nodes, now.after(timeout), now);
@@ -28,14 +27,14 @@ impl Engine {
     }
 
     /// Time has passed for an inspection.
-    pub(super) fn inspection_is_due(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn inspection_is_due(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         if let Some(Timed { record, .. }) = self.inspections.get_mut(&lock) {
             record.handle_time(now);
         }
         self.review_inspection(lock, now, out);
     }
 
-    pub(super) fn review_inspection(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn review_inspection(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(Timed { record, wake }) = self.inspections.get_mut(&lock) else {
             return;
         };

@@ -1,8 +1,7 @@
 //! Leases: extending, healing, losing, giving back.
 
-use alloc::vec::Vec;
 
-use super::{Effect, Engine, Extended, LockId, Owner, Ticket, Timed, Verb};
+use super::{Effect, Engine, Extended, LockId, Owner, Sink, Ticket, Timed, Verb};
 use crate::command::Answer;
 use crate::deadlines::Deadlines;
 use crate::extend::Progress;
@@ -20,7 +19,7 @@ impl Engine {
         ticket: Ticket,
         answer: &Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
             return;
@@ -53,7 +52,7 @@ impl Engine {
         ticket: Ticket,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
             return;
@@ -75,7 +74,7 @@ impl Engine {
         ticket: Ticket,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
             return;
@@ -103,7 +102,7 @@ impl Engine {
     }
 
     /// The holder wants an extension now: joins the round under way or starts one.
-    pub(super) fn extend(&mut self, holder: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn extend(&mut self, holder: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(lock) = self.held_by(holder) else {
             let outcome = Extended::Lost(LossCause::Expired);
             return out.push(Effect::Extended { lock: holder, outcome });
@@ -135,7 +134,7 @@ impl Engine {
     }
 
     /// The guard has seen the end of its validity and latched it.
-    pub(super) fn run_out(&mut self, holder: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn run_out(&mut self, holder: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(lock) = self.held_by(holder) else {
             return;
         };
@@ -151,7 +150,7 @@ impl Engine {
         holder: LockId,
         report: bool,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(lock) = self.held_by(holder) else {
             if report {
@@ -165,7 +164,7 @@ impl Engine {
     }
 
     /// One release on every node, and the next caller may try.
-    fn give_back(&mut self, lock: LockId, report: bool, now: Reading, out: &mut Vec<Effect>) {
+    fn give_back(&mut self, lock: LockId, report: bool, now: Reading, out: &mut dyn Sink) {
         let Some(mut timed) = self.leases.remove(&lock) else {
             return;
         };
@@ -194,13 +193,7 @@ impl Engine {
     /// is left must be enough (S5). The old guard was invalid before it asked (S14), so no two guards
     /// hold the lease (S24). Without a fence not a word is said to the nodes; with one, they have to
     /// record a larger one first, and nobody holds the lease until they have.
-    fn hand_over(
-        &mut self,
-        lock: LockId,
-        report: bool,
-        now: Reading,
-        out: &mut Vec<Effect>,
-    ) -> bool {
+    fn hand_over(&mut self, lock: LockId, report: bool, now: Reading, out: &mut dyn Sink) -> bool {
         let Some(timed) = self.leases.get_mut(&lock) else {
             return false;
         };
@@ -249,7 +242,7 @@ impl Engine {
 
     /// Looks whether the next guard's fence is recorded. If it cannot be, or nobody wants the lock any
     /// more, it is given back.
-    fn review_passing(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    fn review_passing(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(timed) = self.leases.get_mut(&lock) else {
             return;
         };
@@ -262,7 +255,7 @@ impl Engine {
     }
 
     /// Time has passed for a lease.
-    pub(super) fn lease_is_due(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn lease_is_due(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
             if let Some(extension) = lease.extension_mut() {
                 extension.handle_time(now);
@@ -279,7 +272,7 @@ impl Engine {
         lock: LockId,
         cause: LossCause,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(timed) = self.leases.get_mut(&lock) else {
             return;
@@ -311,7 +304,7 @@ impl Engine {
 
     /// Latches the loss if its time has come, before anything may raise the validity (S13). The
     /// timer alone does not do: a wall clock that jumps ahead ends a lease before its timer.
-    fn latch_loss(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    fn latch_loss(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let lease = self.leases.get(&lock).map(|timed| &timed.record);
         if let Some(cause) = lease.and_then(|lease| lease.due_loss(now)) {
             self.lose(lock, cause, now, out);
@@ -325,7 +318,7 @@ impl Engine {
         lock: LockId,
         changed: bool,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let lease = self.leases.get(&lock).map(|timed| &timed.record);
         match lease.and_then(|lease| lease.proved_loss(now)) {
@@ -335,7 +328,7 @@ impl Engine {
     }
 
     /// Looks at a lease after anything has changed: is it lost, is a round over, is one due?
-    fn review_lease(&mut self, lock: LockId, changed: bool, now: Reading, out: &mut Vec<Effect>) {
+    fn review_lease(&mut self, lock: LockId, changed: bool, now: Reading, out: &mut dyn Sink) {
         let Some(timed) = self.leases.get_mut(&lock) else {
             return;
         };
@@ -375,7 +368,7 @@ impl Engine {
         lease: &mut Lease,
         barred: NodeSet,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(extension) = lease.extension_mut() else {
             return;
@@ -420,7 +413,7 @@ impl Engine {
         lock: LockId,
         lease: &mut Lease,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let (round, command) = lease.start_extension(now);
         let ticket = Ticket { lock, round, verb: Verb::Extend };
@@ -428,14 +421,14 @@ impl Engine {
     }
 
     /// Tells the holder how the votes are now, unless there is none.
-    fn tell_change(lease: &Lease, out: &mut Vec<Effect>) {
+    fn tell_change(lease: &Lease, out: &mut dyn Sink) {
         if !lease.is_passing() {
             out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
         }
     }
 
     /// Tells the outcome of the round under way, if somebody waits for it; once.
-    fn tell_extension(lease: &mut Lease, outcome: Extended, out: &mut Vec<Effect>) {
+    fn tell_extension(lease: &mut Lease, outcome: Extended, out: &mut dyn Sink) {
         let lock = lease.holder();
         if let Some(extension) = lease.extension_mut()
             && !extension.is_told()

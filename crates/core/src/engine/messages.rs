@@ -295,6 +295,21 @@ pub enum Effect {
     Drained,
 }
 
+/// Where the engine's effects go, in order, while it handles an event.
+///
+/// A driver carries each of them out as it comes: a command goes from where it is decided to the queues of its nodes
+/// without a stop in between. A `Vec` keeps them, for simulators, models and tests.
+pub trait Sink {
+    /// Takes the next effect.
+    fn push(&mut self, effect: Effect);
+}
+
+impl Sink for Vec<Effect> {
+    fn push(&mut self, effect: Effect) {
+        Self::push(self, effect);
+    }
+}
+
 /// What happened in a call so far.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Story {

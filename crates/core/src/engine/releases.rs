@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Effect, Engine, Link, LockId, Owner, Ticket, Timed, Verb};
+use super::{Effect, Engine, Link, LockId, Owner, Sink, Ticket, Timed, Verb};
 use crate::command::Answer;
 use crate::deadlines::Deadlines;
 use crate::quorum::{NodeId, NodeSet};
@@ -22,7 +22,7 @@ impl Engine {
         &mut self,
         (lock, round): (LockId, u32),
         release: Release,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let ticket = Ticket { lock, round, verb: Verb::Release };
         let nodes =
@@ -48,7 +48,7 @@ impl Engine {
         ticket: Ticket,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let id = (ticket.lock, ticket.round);
         let Some(timed) = self.releases.get_mut(&id) else {
@@ -78,7 +78,7 @@ impl Engine {
 
     /// An acquire has failed, and certainly never reached its node: no release is owed there,
     /// whatever has become of the attempt by now.
-    pub(super) fn note_unreached(&mut self, node: NodeId, ticket: Ticket, out: &mut Vec<Effect>) {
+    pub(super) fn note_unreached(&mut self, node: NodeId, ticket: Ticket, out: &mut dyn Sink) {
         let Ticket { lock, round, .. } = ticket;
         if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
             lease.handle_unreached(node, round);
@@ -98,7 +98,7 @@ impl Engine {
         lock: LockId,
         round: u32,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         if let Some(Timed { record, .. }) = self.releases.get_mut(&(lock, round)) {
             record.handle_time(now);
@@ -122,7 +122,7 @@ impl Engine {
     }
 
     /// Sends again what is owed to a node.
-    pub(super) fn resend_owed(&mut self, node: NodeId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn resend_owed(&mut self, node: NodeId, now: Reading, out: &mut dyn Sink) {
         let link = &mut self.nodes[node.index()];
         link.retry_at = None;
         let owing = self.releases.iter().filter(|(_, timed)| timed.record.is_owed_to(node));
@@ -147,7 +147,7 @@ impl Engine {
     }
 
     /// Tells the outcome if it is clear; forgets the release if nothing is awaited or owed.
-    fn review_release(&mut self, id: (LockId, u32), out: &mut Vec<Effect>) {
+    fn review_release(&mut self, id: (LockId, u32), out: &mut dyn Sink) {
         let Some(timed) = self.releases.get_mut(&id) else {
             return;
         };
@@ -159,13 +159,13 @@ impl Engine {
         }
     }
 
-    fn tell_release(release: &mut Release, out: &mut Vec<Effect>) {
+    fn tell_release(release: &mut Release, out: &mut dyn Sink) {
         if let Some((lock, report)) = release.poll_report() {
             out.push(Effect::Released { lock, report });
         }
     }
 
-    fn forget_release(&mut self, id: (LockId, u32), out: &mut Vec<Effect>) {
+    fn forget_release(&mut self, id: (LockId, u32), out: &mut dyn Sink) {
         self.releases.remove(&id);
         self.review_drained(out);
     }

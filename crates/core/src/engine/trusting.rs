@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Ticket, Timed, Verb};
+use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
 use crate::acquire::{NodeSaid, NodeStory, WhyNot};
 use crate::command::{Answer, Failure, FailureKind};
 use crate::proof::Proof;
@@ -43,7 +43,7 @@ impl Engine {
         sent: Reading,
         proof: &Proof,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) -> Option<Failure> {
         let Proof::Seen { epoch, flushes, info, marker } = proof else { return None };
         let (watch, epoch) = (self.watch.as_mut()?, (*epoch, *flushes));
@@ -101,7 +101,7 @@ impl Engine {
         ticket: Ticket,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(watch) =
             self.watch.as_mut().filter(|watch| watch.node(node).round == ticket.round)
@@ -119,7 +119,7 @@ impl Engine {
         node: NodeId,
         failure: FailureKind,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(watch) = self.watch.as_mut() else { return };
         use FailureKind::{Loading, MasterDown, ReadOnly};
@@ -131,7 +131,7 @@ impl Engine {
     }
 
     /// A node's data may be others by now: it is looked at again before it is asked for anything.
-    pub(super) fn review_data(&mut self, node: NodeId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn review_data(&mut self, node: NodeId, now: Reading, out: &mut dyn Sink) {
         let Some(watch) = self.watch.as_mut() else { return };
         let mut todo = Todo::new();
         watch.look_again(node, &mut todo);
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// A node is due to be looked at again.
-    pub(super) fn trust_is_due(&mut self, node: NodeId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn trust_is_due(&mut self, node: NodeId, now: Reading, out: &mut dyn Sink) {
         let Some(watch) = self.watch.as_mut() else { return };
         let mut todo = Todo::new();
         watch.handle_due(node, now, &mut todo);
@@ -150,7 +150,7 @@ impl Engine {
 
     /// Sends what is to be sent, tells what has changed, and lets calls go on, or end, for which that
     /// matters.
-    fn follow_trust(&mut self, todo: Todo, now: Reading, out: &mut Vec<Effect>) {
+    fn follow_trust(&mut self, todo: Todo, now: Reading, out: &mut dyn Sink) {
         let Some(watch) = self.watch.as_mut() else { return };
         for (node, command) in todo {
             if !self.closing || self.drains_by.is_some() {
@@ -225,7 +225,7 @@ impl Engine {
         (!by.remaining(now).is_zero()).then_some(by)
     }
 
-    fn standings_changed(&mut self, now: Reading, out: &mut Vec<Effect>) {
+    fn standings_changed(&mut self, now: Reading, out: &mut dyn Sink) {
         let Some(watch) = &self.watch else { return };
         if watch.is_disagreed() {
             let barred = self.barred(now);
@@ -278,7 +278,7 @@ impl Engine {
 
     /// A call waits until a quorum of nodes is trusted; or ends at once, if that will not be in its time,
     /// or is up to people.
-    pub(super) fn await_trust(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn await_trust(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let settles_by = self.settles_by(lock, now);
         let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
         let call = &mut timed.record;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Effect, Engine, LockId, Phase, Ticket, Timed, Verb};
+use super::{Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
 use crate::acquire::WhyNot;
 use crate::command::{Answer, Command};
 use crate::courtesy::believed;
@@ -25,7 +25,7 @@ impl Engine {
         nodes: NodeSet,
         again: bool,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
@@ -54,7 +54,7 @@ impl Engine {
         ticket: Ticket,
         answer: Answer,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         if let Some(Timed { record, .. }) = self.inspections.get_mut(&ticket.lock) {
             record.handle_answer(node, answer, now);
@@ -79,7 +79,7 @@ impl Engine {
     }
 
     /// A look is over. One before an attempt decides whether there is to be one.
-    pub(super) fn looked(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn looked(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -133,7 +133,7 @@ impl Engine {
 
     /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
     /// or ends. If there is `news`, the caller is told.
-    pub(super) fn rest(&mut self, lock: LockId, news: bool, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn rest(&mut self, lock: LockId, news: bool, now: Reading, out: &mut dyn Sink) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -186,7 +186,7 @@ impl Engine {
         node: NodeId,
         keys: Option<&[Key]>,
         now: Reading,
-        out: &mut Vec<Effect>,
+        out: &mut dyn Sink,
     ) {
         let contenders: Vec<LockId> = match keys {
             Some(keys) => keys.iter().filter_map(|key| self.queues.get(key)).collect(),
@@ -216,7 +216,7 @@ impl Engine {
     }
 
     /// The lock has changed on one node more, and was held as far as was known.
-    pub(super) fn changed(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn changed(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -245,7 +245,7 @@ impl Engine {
     }
 
     /// The time to look again has come: at as few nodes as will do.
-    pub(super) fn look_again(&mut self, lock: LockId, now: Reading, out: &mut Vec<Effect>) {
+    pub(super) fn look_again(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
