@@ -1,6 +1,5 @@
 //! Leases: extending, healing, losing, giving back.
 
-
 use super::{Effect, Engine, Extended, LockId, Owner, Sink, Ticket, Timed, Verb};
 use crate::command::Answer;
 use crate::deadlines::Deadlines;

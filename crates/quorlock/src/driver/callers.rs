@@ -1,0 +1,241 @@
+//! The callers that wait to be told something, and the locks that they hold.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use quorlock_core::{
+    Effect, Event, Extended, Hold, LockId, LossCause, NodeStory, Reading, Refusal, ReleaseReport,
+    Sink, Story,
+};
+use rustc_hash::FxHashMap;
+use tokio::sync::{oneshot, watch};
+
+use super::{AcquireCall, DriverCommand, Lines, Metrics};
+use crate::client::{Common, NodeStanding};
+use crate::guard::{Guard, GuardToken, Held};
+
+pub(super) struct Callers {
+    /// To give to guards; weak, so that the driver does not keep itself alive.
+    common: Weak<Common>,
+    calls: ByLock<PendingCall>,
+    held: ByLock<Arc<Held>>,
+    extends: ByLock<Vec<oneshot::Sender<Extended>>>,
+    releases: ByLock<oneshot::Sender<ReleaseReport>>,
+    inspections: ByLock<oneshot::Sender<Vec<NodeStory>>>,
+    closing: Vec<oneshot::Sender<()>>,
+    /// So many callers were given a lock in this tick, or told of a release.
+    told: usize,
+    drained: bool,
+}
+
+/// By the lock's number. This process counts them itself, so nobody can choose them to collide, and
+/// hashing need not defend against that.
+type ByLock<T> = FxHashMap<LockId, T>;
+
+struct PendingCall {
+    resource: Arc<str>,
+    progress: Option<watch::Sender<Option<Story>>>,
+    reply: oneshot::Sender<Result<Guard, Refusal>>,
+}
+
+impl Callers {
+    pub(super) fn new(common: Weak<Common>) -> Self {
+        Self {
+            common,
+            calls: ByLock::default(),
+            held: ByLock::default(),
+            extends: ByLock::default(),
+            releases: ByLock::default(),
+            inspections: ByLock::default(),
+            closing: Vec::new(),
+            told: 0,
+            drained: false,
+        }
+    }
+
+    /// Keeps what the caller is to be told by. Returns what the engine is asked.
+    pub(super) fn take(&mut self, command: DriverCommand) -> Event {
+        match command {
+            DriverCommand::Acquire { lock, call } => {
+                let AcquireCall { request, resource, progress, reply } = *call;
+                self.calls.insert(lock, PendingCall { resource, progress, reply });
+                Event::Acquire { lock, request }
+            }
+            DriverCommand::Cancel { lock } => {
+                self.calls.remove(&lock);
+                Event::Cancel { lock }
+            }
+            DriverCommand::Extend { lock, reply } => {
+                self.extends.entry(lock).or_default().push(reply);
+                Event::Extend { lock }
+            }
+            DriverCommand::RunOut { lock } => Event::RunOut { lock },
+            DriverCommand::Release { lock, reply } => {
+                self.held.remove(&lock);
+                let report = reply.is_some();
+                if let Some(reply) = reply {
+                    self.releases.insert(lock, reply);
+                }
+                Event::Release { lock, report }
+            }
+            DriverCommand::Inspect { lock, key, timeout, reply } => {
+                self.inspections.insert(lock, reply);
+                Event::Inspect { lock, key, timeout }
+            }
+            DriverCommand::Close { reply } => {
+                self.closing.push(reply);
+                Event::Close
+            }
+        }
+    }
+
+    fn grant(&mut self, lock: LockId, id: (GuardToken, Option<u64>), hold: Hold) {
+        let Some(call) = self.calls.remove(&lock) else { return };
+        self.told += 1;
+        // No handle is left, and so no caller: what is held is given back in a moment.
+        let Some(common) = self.common.upgrade() else { return };
+        let held = Arc::new(Held::new((lock, call.resource), id, hold, common));
+        self.held.insert(lock, held.clone());
+        // If the caller has gone, the guard comes back and is dropped, which releases the lock.
+        if let Err(untaken) = call.reply.send(Ok(Guard::new(held)))
+            && mutant!(UntakenForgotten)
+        {
+            std::mem::forget(untaken);
+        }
+    }
+
+    /// Holders look at the clocks themselves, and tell if a lock has run out by the step.
+    pub(super) fn look_at_clocks(&self) {
+        self.held.values().for_each(|held| held.look_at_clocks());
+    }
+
+    /// Nobody extends what is held any more: its holders are told.
+    pub(super) fn lose_all(&self) {
+        for held in self.held.values() {
+            held.lose(LossCause::Shutdown);
+        }
+    }
+
+    pub(super) fn locks_held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether nobody waits for a lock, or for news of a release.
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.releases.is_empty()
+    }
+
+    /// So many callers were told something since this was called last.
+    pub(super) fn take_told(&mut self) -> usize {
+        std::mem::take(&mut self.told)
+    }
+
+    pub(super) fn told(&self) -> usize {
+        self.told
+    }
+
+    /// Whether the client was shut down and owes nothing.
+    pub(super) fn is_drained(&self) -> bool {
+        self.drained
+    }
+}
+
+/// Carries out the engine's effects as they come: commands go to the lines, all else to callers.
+pub(super) struct Outputs<'a> {
+    pub(super) callers: &'a mut Callers,
+    pub(super) lines: &'a mut Lines,
+    pub(super) names: &'a [Arc<str>],
+    pub(super) metrics: &'a Metrics,
+    pub(super) now: Reading,
+}
+
+impl Sink for Outputs<'_> {
+    fn push(&mut self, effect: Effect) {
+        let callers = &mut *self.callers;
+        // A reply that nobody waits for any more is no error: whoever asked has gone.
+        match effect {
+            Effect::Send { nodes, ticket, command } => self.lines.send(nodes, ticket, command),
+            Effect::Acquired { lock, token, turn, hold, fence, .. } => {
+                callers.grant(lock, (GuardToken::new(token, turn), fence), hold);
+            }
+            Effect::NotAcquired { lock, refusal } => {
+                if let Some(call) = callers.calls.remove(&lock) {
+                    let _ = call.reply.send(Err(refusal));
+                }
+            }
+            Effect::Waiting { lock, story } => {
+                if let Some(PendingCall { progress: Some(progress), .. }) = callers.calls.get(&lock)
+                {
+                    progress.send_replace(Some(story));
+                }
+            }
+            Effect::Changed { lock, validity } => {
+                if let Some(held) = callers.held.get(&lock) {
+                    held.update(validity);
+                }
+            }
+            Effect::Extended { lock, outcome } => {
+                for reply in callers.extends.remove(&lock).into_iter().flatten() {
+                    let _ = reply.send(outcome.clone());
+                }
+            }
+            Effect::Lost { lock, cause } => {
+                if let Some(held) = callers.held.get(&lock).cloned() {
+                    if mutant!(LossToldLate) {
+                        let told = async move {
+                            tokio::task::yield_now().await;
+                            held.lose(cause);
+                        };
+                        return drop(tokio::spawn(told));
+                    }
+                    held.lose(cause);
+                }
+            }
+            Effect::Released { lock, report } => {
+                if let Some(reply) = callers.releases.remove(&lock) {
+                    callers.told += 1;
+                    let _ = reply.send(report);
+                }
+            }
+            Effect::Inspected { lock, nodes } => {
+                if let Some(reply) = callers.inspections.remove(&lock) {
+                    let _ = reply.send(nodes);
+                }
+            }
+            Effect::TimedOut { node } => {
+                self.metrics.nodes[node.index()].timeouts.fetch_add(1, Ordering::Relaxed);
+            }
+            Effect::Woken { .. } => {
+                self.metrics.wakeups.fetch_add(1, Ordering::Relaxed);
+            }
+            Effect::Drained => {
+                callers.drained = true;
+                for reply in callers.closing.drain(..) {
+                    let _ = reply.send(());
+                }
+            }
+            Effect::Superseded { lock, .. } => {
+                if let Some(held) = callers.held.get(&lock) {
+                    held.supersede();
+                }
+            }
+            Effect::Standing { node, standing } => {
+                let told = NodeStanding::new(&standing, self.now);
+                let name = &self.names[node.index()];
+                match told {
+                    NodeStanding::Refused(_) => tracing::warn!("node {name}: {told}"),
+                    _ => tracing::debug!("node {name}: {told}"),
+                }
+                self.metrics.nodes[node.index()].set_standing(standing);
+            }
+            Effect::FloorOfFew { node, clocks } => {
+                let name = &self.names[node.index()];
+                tracing::warn!(
+                    "node {name} may have lost its fences' counters, and its new floor rests on the clocks of \
+                     {clocks} other nodes, for no more could be reached: fewer than a quorum; see to it that \
+                     nodes' clocks agree"
+                );
+            }
+        }
+    }
+}
