@@ -23,6 +23,7 @@
 //! however short-lived, can wait for together.
 
 mod adopting;
+mod earlier;
 mod fault;
 mod judging;
 mod node;
@@ -34,6 +35,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use self::earlier::EarlierRuns;
 pub use self::fault::{Fault, Words};
 use crate::command::{Adopted, Answer, Command, Failure, FailureKind, Holding};
 use crate::marker::{Adoption, Cluster};
@@ -153,6 +155,10 @@ pub(crate) struct Trust {
     /// When the newest command was sent that this run has answered; and an earlier run.
     answered: Option<BootTime>,
     answered_before: Option<BootTime>,
+    /// This run has been trusted: its votes may count.
+    has_voted: bool,
+    /// Earlier runs whose votes under this name may still count.
+    earlier: EarlierRuns,
     /// How many seconds this run had been running by its own account when it was first heard of, and when
     /// that was.
     first: Option<(u64, BootTime)>,
@@ -375,11 +381,14 @@ impl Watch {
         }
         // The server behind a connection does not change; but while it was away, another name may have come
         // to lead to it (S3).
-        if was_away
-            && !mutant!(TwinReturns)
-            && let Some(twin) = self.twin_of(node, now)
-        {
-            self.refuse_twins(node, twin);
+        if was_away && !mutant!(TwinReturns) {
+            if let Some(twin) = self.twin_of(node, now) {
+                self.refuse_twins(node, twin);
+            } else if self.node(node).is_trusted()
+                && let Some((until, why)) = self.has_second_vote(node, now)
+            {
+                self.node_mut(node).hold_back(until, why, now);
+            }
         }
         let trust = self.node(node);
         if trust.is_trusted() && trust.is_marked_as(marker) {

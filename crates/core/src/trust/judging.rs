@@ -25,7 +25,6 @@ impl Watch {
         todo: &mut Todo,
     ) {
         let rules = self.rules.clone();
-        let late = rules.quarantine() / 2;
         let trust = self.node_mut(node);
         trust.step = Step::Rest;
         trust.marker = None;
@@ -47,7 +46,7 @@ impl Watch {
             }
             Err(failure) => return trust.refuse(failure),
         };
-        trust.note_run(&info, sent, now, late);
+        trust.note_run(&info, sent, now, rules.quarantine());
         if let Some(failure) = unsound(&info, rules.words) {
             return trust.refuse(failure);
         }
@@ -82,9 +81,13 @@ impl Watch {
         let is_of_this_run =
             |old: &Marker| *old.run_id == *info.run_id && old.promoted_at == promoted_at;
         if let Some((text, _)) = old.as_ref().filter(|(_, old)| is_of_this_run(old)) {
+            if let Some((until, why)) = self.has_second_vote(node, now) {
+                return self.node_mut(node).hold_back(until, why, now);
+            }
             let trust = self.node_mut(node);
             trust.marker = Some(Arc::clone(text));
             trust.standing = Standing::Trusted;
+            trust.has_voted = true;
             trust.adopted = None;
             trust.due = Some(now.after(LOOK_EVERY));
             return;
@@ -151,6 +154,26 @@ impl Watch {
             *other != node && may_count && trust.run_id.as_deref() == run_id
         };
         self.quorum.node_ids().find(is_same).filter(|_| !mutant!(TwinsCount))
+    }
+
+    /// Until when the node's votes would be second ones, and why: its server may have voted under another name, which
+    /// leads elsewhere by now. Until that vote cannot count any more, the server has none here (S3: the votes for a
+    /// lock are of distinct servers). A run whose votes could not be kept in mind afterwards has none either.
+    pub(super) fn has_second_vote(&self, node: NodeId, now: Reading) -> Option<(BootTime, String)> {
+        let run_id = self.node(node).run_id.as_deref()?;
+        let lapse = |at: BootTime| at.after(self.rules.quarantine());
+        let others = self.quorum.node_ids().filter(|other| *other != node);
+        let elsewhere = others.filter_map(|other| {
+            let until = lapse(self.node(other).earlier.answered(run_id)?);
+            Some((
+                until,
+                format!("was the server of {} a moment ago", self.rules.names[other.index()]),
+            ))
+        });
+        let forgotten = self.node(node).earlier.is_full_since().map(lapse);
+        let forgotten = forgotten.map(|until| (until, "its server has changed too often".into()));
+        let lasts = |(until, _): &(BootTime, String)| !until.remaining(now).is_zero();
+        elsewhere.chain(forgotten).filter(lasts).max_by_key(|(until, _)| *until)
     }
 
     pub(super) fn refuse_twins(&mut self, node: NodeId, twin: NodeId) {

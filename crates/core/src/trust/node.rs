@@ -1,8 +1,10 @@
 //! What is known of one node.
 
+use alloc::string::String;
 use alloc::sync::Arc;
 use core::time::Duration;
 
+use super::earlier::EarlierRuns;
 use super::judging::told_uptime;
 use super::{FRESH, LOOK_AGAIN, Standing, Step, Todo, Trust};
 use crate::command::{Command, Failure};
@@ -21,6 +23,8 @@ impl Trust {
             is_near: false,
             answered: None,
             answered_before: None,
+            has_voted: false,
+            earlier: EarlierRuns::new(),
             first: None,
             clock: None,
             is_clock_late: false,
@@ -77,11 +81,29 @@ impl Trust {
         self.standing = Standing::Refused(failure.executed());
     }
 
-    /// A clock that was heard `late` may have been read long before, and is asked for again.
-    pub(super) fn note_run(&mut self, info: &Info, sent: Reading, now: Reading, late: Duration) {
+    /// It is sound and marked, but its votes do not count before then.
+    pub(super) fn hold_back(&mut self, until: BootTime, why: String, now: Reading) {
+        self.marker = None;
+        self.step = Step::Rest;
+        self.is_guess = false;
+        self.standing = Standing::Quarantined { until, why: why.into() };
+        self.due = Some(until.min(now.after(LOOK_AGAIN)));
+    }
+
+    /// A clock that was heard late may have been read long before, and is asked for again.
+    pub(super) fn note_run(
+        &mut self,
+        info: &Info,
+        sent: Reading,
+        now: Reading,
+        quarantine: Duration,
+    ) {
+        let late = quarantine / 2;
         if self.run_id.as_deref() != Some(&*info.run_id) {
-            if self.run_id.is_some() {
+            if let Some(run_id) = self.run_id.take() {
                 self.answered_before = self.answered;
+                let voted = self.answered.filter(|_| core::mem::take(&mut self.has_voted));
+                self.earlier.note(run_id, voted, now, quarantine);
             }
             self.first = Some((told_uptime(info), now.boot()));
         }
@@ -133,6 +155,7 @@ impl Trust {
         for time in times.into_iter().flatten() {
             *time = time.shifted(base);
         }
+        self.earlier.shift(base);
         if let Some((_, at)) = &mut self.clock {
             *at = at.shifted(base);
         }
@@ -160,6 +183,8 @@ impl Trust {
         // A server that was seen so long ago may as well not have been.
         self.answered = self.answered.filter(|at| ago(at) < quarantine);
         self.answered_before = self.answered_before.filter(|at| ago(at) < quarantine);
+        self.has_voted = self.is_trusted() || self.has_voted && self.answered.is_some();
+        self.earlier.forget(now, quarantine);
         self.clock = self.clock.filter(|_| self.time_us(now).is_some());
         self.is_clock_late &= self.clock.is_some();
         if let Some((at_first, at)) = &mut self.first {

@@ -200,6 +200,16 @@ fn suspended_at_a_look(scene: &mut Scene) {
     }
 }
 
+fn votes_after_extending(scene: &mut Scene, lock: u64) -> Option<usize> {
+    scene.told.clear();
+    scene.tell(Event::Extend { lock: LockId(lock) });
+    let mut votes = scene.told.iter().filter_map(|effect| match effect {
+        Effect::Changed { validity, .. } => Some(validity.votes(at(scene.now))),
+        _ => None,
+    });
+    votes.next_back()
+}
+
 /// A node that was suspended answers again on its old connection; meanwhile another name leads to
 /// the same server.
 #[test]
@@ -216,13 +226,7 @@ fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     assert!(is_held(&scene, 2));
     scene.servers[0].keys = scene.servers[1].keys.clone();
     scene.mute = NodeSet::default();
-    scene.told.clear();
-    scene.tell(Event::Extend { lock: LockId(2) });
-    let mut votes = scene.told.iter().filter_map(|effect| match effect {
-        Effect::Changed { validity, .. } => Some(validity.votes(at(scene.now))),
-        _ => None,
-    });
-    assert_eq!(votes.next_back(), Some(2), "there are two servers");
+    assert_eq!(votes_after_extending(&mut scene, 2), Some(2), "there are two servers");
 }
 
 /// Found by the simulator: the second name leads to the first server, which is away under its own name; its vote from
@@ -254,6 +258,82 @@ fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
     assert_eq!(scene.trusted(), 2);
     scene.pass(QUARANTINE);
     assert_eq!(scene.trusted(), 3, "no vote from before counts any more");
+}
+
+/// A server of this run that has been there for long and is marked.
+fn marked(run: u32, epoch: u64) -> Server {
+    let mut server = Server { epoch, ..Server::new(run, -100 * SECOND) };
+    let run_id = server.run_id().into();
+    let marker = Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 };
+    server.marker = Some(marker.to_string());
+    server
+}
+
+/// Another caller wants another lock, which is of no interest but for what nodes say of themselves meanwhile.
+fn look(scene: &mut Scene, lock: u64) {
+    let request = quorlock_core::Request { wait: Wait::Once, ..request("other") };
+    scene.tell(Event::Acquire { lock: LockId(lock), request });
+    scene.tell(Event::Wake);
+    scene.tell(Event::Release { lock: LockId(lock), report: false });
+}
+
+/// The second name leads to the first one's server, and the first one leads elsewhere: what the server has voted under
+/// its first name still counts.
+#[test]
+fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere() {
+    let mut scene = Scene::settled();
+    scene.mute = NodeSet::only(NodeId::new(1));
+    scene.acquire(1, Wait::Once);
+    assert!(is_held(&scene, 1));
+    scene.now = SECOND / 2;
+    scene.servers[1] = Server { epoch: 2, ..scene.servers[0].clone() };
+    scene.servers[0] = marked(50, 2);
+    look(&mut scene, 2);
+    scene.mute = NodeSet::only(NodeId::new(0));
+    assert_eq!(votes_after_extending(&mut scene, 1), Some(2), "there are two servers");
+    let second = |scene: &Scene| scene.engine.standing(NodeId::new(1)).cloned();
+    let until = at(0).after(Duration::from_nanos(QUARANTINE as u64));
+    assert!(matches!(second(&scene), Some(Standing::Quarantined { until: it, .. }) if it == until));
+    assert_eq!(scene.trusted(), 2, "the first name leads to a server that has done nothing wrong");
+    scene.mute = NodeSet::default();
+    scene.pass(QUARANTINE - SECOND / 2 - 1);
+    assert_eq!(scene.trusted(), 2);
+    scene.pass(1);
+    assert_eq!(scene.trusted(), 3, "no vote from before counts any more");
+}
+
+/// The same, and it answers again on its old connection under its first name.
+#[test]
+fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere() {
+    let mut scene = Scene::settled();
+    scene.acquire(1, Wait::Once);
+    scene.tell(Event::Release { lock: LockId(1), report: false });
+    suspended_at_a_look(&mut scene);
+    scene.mute = NodeSet::only(NodeId::new(0));
+    scene.servers[1] = Server { epoch: 2, greeted: 0, ..scene.servers[0].clone() };
+    scene.acquire(2, Wait::Once);
+    assert!(is_held(&scene, 2));
+    scene.servers[0].keys = std::mem::replace(&mut scene.servers[1], marked(50, 3)).keys;
+    look(&mut scene, 3);
+    scene.mute = NodeSet::only(NodeId::new(1));
+    assert_eq!(votes_after_extending(&mut scene, 2), Some(2), "there are two servers");
+    assert_eq!(scene.trusted(), 2);
+}
+
+/// A server may come back time and again, and a name may lead to and fro; but not to more servers than can be kept in
+/// mind.
+#[test]
+fn a_name_that_leads_to_ever_other_servers_waits_until_the_first_ones_votes_cannot_count() {
+    let mut scene = Scene::settled();
+    look(&mut scene, 1);
+    for (epoch, run) in (2..).zip([50, 0, 50, 51, 52, 53]) {
+        scene.now += SECOND / 4;
+        scene.servers[0] = marked(run, epoch);
+        look(&mut scene, epoch);
+        assert_eq!(scene.trusted(), if run == 53 { 2 } else { 3 }, "{run}");
+    }
+    scene.pass(QUARANTINE);
+    assert_eq!(scene.trusted(), 3);
 }
 
 /// Another server with an old copy of the data takes a node's place.

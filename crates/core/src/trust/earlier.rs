@@ -1,0 +1,57 @@
+//! The servers that have voted under a node's name before the one that it leads to now.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::time::{BootTime, Reading};
+
+/// No more runs than this are kept in mind for a node.
+const RUNS_MAX: usize = 4;
+
+/// Earlier runs of a node, and when the newest command was sent that each of them has answered, as long as their
+/// votes may count. A run is trusted only while there is room for it, so none is left out.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct EarlierRuns(Vec<(Box<str>, BootTime)>);
+
+impl EarlierRuns {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The node leads to another run by now; `voted`: unless this one has never been trusted.
+    pub(super) fn note(
+        &mut self,
+        run_id: Box<str>,
+        voted: Option<BootTime>,
+        now: Reading,
+        quarantine: Duration,
+    ) {
+        self.forget(now, quarantine);
+        let Some(voted) = voted else { return };
+        // The same server, if the name leads to and fro.
+        self.0.retain(|(it, _)| *it != run_id);
+        debug_assert!(self.0.len() < RUNS_MAX, "a run is trusted only while there is room");
+        self.0.push((run_id, voted));
+    }
+
+    /// When this run was last asked what it has answered under the node's name.
+    pub(super) fn answered(&self, run_id: &str) -> Option<BootTime> {
+        self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, answered)| *answered)
+    }
+
+    /// If there is no room for another run: the time of the oldest.
+    pub(super) fn is_full_since(&self) -> Option<BootTime> {
+        let is_full = self.0.len() >= RUNS_MAX;
+        self.0.iter().map(|(_, answered)| *answered).min().filter(|_| is_full)
+    }
+
+    /// What has been answered so long ago does not count any more.
+    pub(super) fn forget(&mut self, now: Reading, quarantine: Duration) {
+        self.0.retain(|(_, answered)| !answered.after(quarantine).remaining(now).is_zero());
+    }
+
+    pub(super) fn shift(&mut self, base: Reading) {
+        self.0.iter_mut().for_each(|(_, answered)| *answered = answered.shifted(base));
+    }
+}
