@@ -10,15 +10,16 @@ mod passing;
 mod votes;
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use core::time::Duration;
 
+use self::extending::Extending;
+use self::votes::HeldVotes;
 use crate::acquire::Attempt;
 use crate::engine::{LockId, Request};
 use crate::extend::Extension;
 use crate::fence::Fenced;
 use crate::hold::{Hold, HoldLimit};
-use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::quorum::{NodeSet, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading, nanos};
 use crate::timing::Timing;
@@ -28,40 +29,51 @@ use crate::vote::Validity;
 /// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
-    /// Whose guard it is now.
-    holder: LockId,
-    key: Key,
-    token: Token,
-    value: Value,
+    entry: Entry,
     quorum: Quorum,
     timing: Timing,
-    validity: Validity,
-    /// A command with our token may have reached the node.
-    reached: NodeSet,
-    /// When the command was sent that proved the node's vote gone: a yes to an older one is
-    /// outdated, however late it comes or comes again.
-    gone: BTreeMap<NodeId, Reading>,
-    /// Those of them that held another value instead.
-    overwritten: NodeSet,
+    votes: HeldVotes,
+    guard: GuardTerms,
+    tenure: Tenure,
     acquire_round: u32,
     round: u32,
-    automatic: bool,
-    /// After a loss the nodes are asked to delete nothing until the holder gives the lock back.
-    keeps_on_loss: bool,
-    /// As long as the guard may hold it, and as long as anybody may under this token.
-    hold_until: BootTime,
-    token_until: BootTime,
-    began: Reading,
-    turn: u32,
-    /// As of the attempt: the round trip, and a random word that it has not used.
-    round_trip_ns: u64,
-    jitter: u64,
-    extend_at: Option<BootTime>,
-    /// Boxed, because most of the time there is none.
-    extension: Option<Box<Extension>>,
+    extending: Extending,
     lost: Option<LossCause>,
     /// Boxed, because most locks have no fence.
     fenced: Option<Box<Fenced>>,
+}
+
+/// What the nodes keep of a lock.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Entry {
+    key: Key,
+    token: Token,
+    value: Value,
+}
+
+/// What the guard that has the lock now may do with it; another's after a hand-over.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct GuardTerms {
+    /// Whose guard it is.
+    holder: LockId,
+    /// It is extended automatically.
+    automatic: bool,
+    /// After a loss the nodes are asked to delete nothing until the holder gives the lock back.
+    keeps_on_loss: bool,
+    /// As long as the guard may hold it.
+    hold_until: BootTime,
+}
+
+/// This process's time with a lock, from the attempt on, over all hand-overs.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Tenure {
+    began: Reading,
+    /// As long as anybody may hold it under this token.
+    token_until: BootTime,
+    handover_count: u32,
+    /// As of the attempt: the round trip, and a random word that it has not used.
+    round_trip_ns: u64,
+    jitter: u64,
 }
 
 /// Why a lock was lost.
@@ -95,33 +107,26 @@ impl Lease {
         (round_trip, jitter): (Duration, u64),
         now: Reading,
     ) -> Self {
-        let Request { timing, automatic, keeps_on_loss, max_hold, .. } = *request;
-        let hold_until = now.after(max_hold);
+        let timing = request.timing;
+        let guard = GuardTerms::new(holder, request, now);
         let reached = attempt.reached();
         let (quorum, key, value, sought) = attempt.into_parts();
         Self {
-            holder,
-            token,
-            key,
-            value,
+            entry: Entry { key, token, value },
             quorum,
             timing,
-            validity,
-            reached,
-            gone: BTreeMap::new(),
-            overwritten: NodeSet::default(),
+            votes: HeldVotes::new(validity, reached),
             acquire_round: round,
             round,
-            automatic,
-            keeps_on_loss,
-            hold_until,
-            token_until: hold_until,
-            began: now,
-            turn: 0,
-            round_trip_ns: nanos(round_trip),
-            jitter,
-            extend_at: automatic.then(|| now.after(timing.extend_every())),
-            extension: None,
+            tenure: Tenure {
+                began: now,
+                token_until: guard.hold_until,
+                handover_count: 0,
+                round_trip_ns: nanos(round_trip),
+                jitter,
+            },
+            extending: Extending::begin(guard.automatic.then(|| now.after(timing.extend_every()))),
+            guard,
             lost: None,
             fenced: sought.map(|sought| Box::new(Fenced::new(*sought))),
         }
@@ -129,37 +134,37 @@ impl Lease {
 
     /// The key.
     pub fn key(&self) -> &Key {
-        &self.key
+        &self.entry.key
     }
 
     /// Whose guard holds it.
     pub const fn holder(&self) -> LockId {
-        self.holder
+        self.guard.holder
     }
 
     /// The token under which the nodes keep it, and how often it was handed over.
     pub(crate) const fn token_and_turn(&self) -> (Token, u32) {
-        (self.token, self.turn)
+        (self.entry.token, self.tenure.handover_count)
     }
 
     /// When this process got it.
     pub(crate) const fn began(&self) -> Reading {
-        self.began
+        self.tenure.began
     }
 
     /// The round trip as of the attempt, and a random word that it has not used.
     pub(crate) const fn pace(&self) -> (Duration, u64) {
-        (self.round_trip(), self.jitter)
+        (self.round_trip(), self.tenure.jitter)
     }
 
     const fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.round_trip_ns)
+        Duration::from_nanos(self.tenure.round_trip_ns)
     }
 
     /// What the guard that has it knows of it.
     pub(crate) fn hold(&self) -> Hold {
-        let limit = HoldLimit { ttl: self.timing.ttl(), until: self.hold_until };
-        Hold::new(self.validity.clone(), self.automatic.then_some(limit))
+        let limit = HoldLimit { ttl: self.timing.ttl(), until: self.guard.hold_until };
+        Hold::new(self.votes.validity.clone(), self.guard.automatic.then_some(limit))
     }
 
     /// The lock's fence, if it has one.
@@ -169,7 +174,7 @@ impl Lease {
 
     /// The votes held.
     pub const fn validity(&self) -> &Validity {
-        &self.validity
+        &self.votes.validity
     }
 
     /// Why the lease is lost, if it is.
@@ -184,12 +189,12 @@ impl Lease {
 
     /// Why the lease must be given up now by the passing of time alone, if it must.
     pub fn due_loss(&self, now: Reading) -> Option<LossCause> {
-        if self.lost.is_some() || self.validity.lasts(Duration::ZERO, now) {
+        if self.lost.is_some() || self.votes.validity.lasts(Duration::ZERO, now) {
             return None;
         }
-        Some(if self.validity.lasts_by_boot_clock(now) {
+        Some(if self.votes.validity.lasts_by_boot_clock(now) {
             LossCause::ClockJumped
-        } else if self.automatic && !self.may_extend(now) {
+        } else if self.guard.automatic && !self.may_extend(now) {
             LossCause::HoldLimit
         } else {
             LossCause::Expired
@@ -199,24 +204,23 @@ impl Lease {
     /// Why the lease must be given up now, if it must, after a node's answer has taken its vote away.
     /// What was due by time was latched before the answer was looked at, so this is the answer's doing.
     pub(crate) fn proved_loss(&self, now: Reading) -> Option<LossCause> {
-        if self.lost.is_some() || self.validity.lasts(Duration::ZERO, now) {
+        if self.lost.is_some() || self.votes.validity.lasts(Duration::ZERO, now) {
             return None;
         }
-        let overwritten = !self.overwritten.is_empty();
+        let overwritten = !self.votes.overwritten.is_empty();
         Some(if overwritten { LossCause::KeyOverwritten } else { LossCause::KeyGone })
     }
 
     /// After a loss nothing is released until the holder gives the lock back.
     pub(crate) const fn keeps_on_loss(&self) -> bool {
-        self.keeps_on_loss
+        self.guard.keeps_on_loss
     }
 
     /// Latches the loss; terminal.
     pub fn lose(&mut self, cause: LossCause) {
         debug_assert!(self.lost.is_none(), "a lease is lost once");
         self.lost.get_or_insert(cause);
-        self.extend_at = None;
-        self.extension = None;
+        self.extending = Extending::default();
     }
 
     /// The release on every node that ends this lease. With `report`, its outcome is told: by the
@@ -224,11 +228,11 @@ impl Lease {
     pub(crate) fn end(&self, report: bool, now: Reading) -> Release {
         let called = self.passing().map_or(now, |passing| passing.called);
         let mut release = Release::of_lease(
-            (self.key.clone(), self.value.clone()),
+            (self.entry.key.clone(), self.entry.value.clone()),
             &self.timing,
-            self.reached,
-            (&self.validity, called),
-            report.then(|| (self.holder, self.node_timeout())),
+            self.votes.reached,
+            (&self.votes.validity, called),
+            report.then(|| (self.guard.holder, self.node_timeout())),
             (self.quorum, now),
         )
         .of_attempt(self.acquire_round);
@@ -256,26 +260,22 @@ impl Lease {
         }
         let round = self.extension().map(Extension::deadline);
         let passing = self.passing().and_then(|passing| passing.recording.deadline());
-        match [self.extend_at, round, passing].into_iter().flatten().min() {
-            Some(at) if self.validity.lasts(at.remaining(now), now) => Some(at),
-            _ => Some(now.after(self.validity.remaining(now))),
+        match [self.extending.at, round, passing].into_iter().flatten().min() {
+            Some(at) if self.votes.validity.lasts(at.remaining(now), now) => Some(at),
+            _ => Some(now.after(self.votes.validity.remaining(now))),
         }
     }
 
     pub(crate) fn renumber(&mut self, to: impl Fn(LockId) -> LockId) {
-        self.holder = to(self.holder);
+        self.guard.holder = to(self.guard.holder);
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        self.validity.shift(base);
-        self.gone.values_mut().for_each(|gone| *gone = gone.shifted(base));
-        self.hold_until = self.hold_until.shifted(base);
-        self.token_until = self.token_until.shifted(base);
-        self.began = self.began.shifted(base);
-        self.extend_at = self.extend_at.map(|at| at.shifted(base));
-        if let Some(extension) = &mut self.extension {
-            extension.shift(base);
-        }
+        self.votes.shift(base);
+        self.guard.hold_until = self.guard.hold_until.shifted(base);
+        self.tenure.token_until = self.tenure.token_until.shifted(base);
+        self.tenure.began = self.tenure.began.shifted(base);
+        self.extending.shift(base);
         if let Some(fenced) = &mut self.fenced {
             fenced.shift(base);
         }
@@ -283,5 +283,12 @@ impl Lease {
 
     fn node_timeout(&self) -> Duration {
         self.timing.node_timeout(self.round_trip())
+    }
+}
+
+impl GuardTerms {
+    fn new(holder: LockId, request: &Request, now: Reading) -> Self {
+        let Request { automatic, keeps_on_loss, max_hold, .. } = *request;
+        Self { holder, automatic, keeps_on_loss, hold_until: now.after(max_hold) }
     }
 }

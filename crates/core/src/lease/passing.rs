@@ -3,7 +3,8 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::Lease;
+use super::extending::Extending;
+use super::{GuardTerms, Lease};
 use crate::command::Command;
 use crate::courtesy::TURNS_MAX;
 use crate::engine::{LockId, Request};
@@ -16,8 +17,8 @@ impl Lease {
     /// This process has had the lock so often, or for so long, that others are to have their turn:
     /// 64 hand-overs, or a tenth of the ttl.
     pub(crate) fn is_exhausted(&self, now: Reading) -> bool {
-        let for_long = now.elapsed_since(self.began) > self.timing.ttl() / 10;
-        (self.turn >= TURNS_MAX || for_long) && !mutant!(HandOversUnlimited)
+        let for_long = now.elapsed_since(self.tenure.began) > self.timing.ttl() / 10;
+        (self.tenure.handover_count >= TURNS_MAX || for_long) && !mutant!(HandOversUnlimited)
     }
 
     /// Whether the next caller of this process may have the lease as it is: it wants the very same
@@ -26,26 +27,25 @@ impl Lease {
         self.lost.is_none()
             && next.timing == self.timing
             && next.fenced.as_ref() == self.fenced.as_ref().map(|fenced| &fenced.counter)
-            && Value::owner_of(self.value.as_bytes()) == Some(&next.owner)
+            && Value::owner_of(self.entry.value.as_bytes()) == Some(&next.owner)
             && !self.is_exhausted(now)
-            && (mutant!(TokenLimitIgnored) || now.after(self.timing.ttl()) <= self.token_until)
-            && (mutant!(HandOverWithinMargin) || self.validity.lasts(Duration::ZERO, now))
-            && self.validity.valid_for(now) >= next.timing.min_validity()
+            && (mutant!(TokenLimitIgnored)
+                || now.after(self.timing.ttl()) <= self.tenure.token_until)
+            && (mutant!(HandOverWithinMargin) || self.votes.validity.lasts(Duration::ZERO, now))
+            && self.votes.validity.valid_for(now) >= next.timing.min_validity()
     }
 
     /// Another guard holds it from now on. A round of extending that is under way was the old
     /// guard's; what nodes still answer to it counts all the same.
     pub(crate) fn hand_over(&mut self, holder: LockId, next: &Request, now: Reading) {
         debug_assert!(self.may_be_handed_to(next, now), "only what is held is handed over");
-        self.holder = holder;
-        self.turn += 1;
-        let by_guard = now.after(next.max_hold);
-        self.hold_until =
-            if mutant!(TokenLimitIgnored) { by_guard } else { by_guard.min(self.token_until) };
-        self.automatic = next.automatic;
-        self.keeps_on_loss = next.keeps_on_loss;
-        self.extension = None;
-        self.extend_at = next.automatic.then(|| now.after(self.timing.extend_every()));
+        self.guard = GuardTerms::new(holder, next, now);
+        if !mutant!(TokenLimitIgnored) {
+            self.guard.hold_until = self.guard.hold_until.min(self.tenure.token_until);
+        }
+        self.tenure.handover_count += 1;
+        let at = next.automatic.then(|| now.after(self.timing.extend_every()));
+        self.extending = Extending::begin(at);
         if let Some(fenced) = &mut self.fenced
             && let Some(passing) = fenced.passing.take()
         {
@@ -73,13 +73,13 @@ impl Lease {
         let fenced = self.fenced.as_mut()?;
         let to = fenced.next()?;
         let mut recording = Recording::new(to);
-        let nodes = recording.ask(self.validity.held(), due);
+        let nodes = recording.ask(self.votes.validity.held(), due);
         self.round += 1;
         let (round, called) = (self.round, now);
         fenced.passing = Some(Box::new(Passing { round, called, report, recording }));
-        let (key, value, counter) = (self.key.clone(), self.value.clone(), fenced.counter.clone());
-        self.extend_at = None;
-        self.extension = None;
+        let (key, value, counter) =
+            (self.entry.key.clone(), self.entry.value.clone(), fenced.counter.clone());
+        self.extending = Extending::default();
         Some((nodes, round, Command::Raise { key, value, counter, to }))
     }
 

@@ -1,9 +1,58 @@
 //! What answers do to a lease's votes.
 
+use alloc::collections::BTreeMap;
+
 use super::Lease;
 use crate::command::{Answer, Failure, FailureKind};
-use crate::quorum::NodeId;
+use crate::quorum::{NodeId, NodeSet};
 use crate::time::Reading;
+use crate::vote::Validity;
+
+/// The votes that are held, and which are gone.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct HeldVotes {
+    pub(super) validity: Validity,
+    /// A command with our token may have reached the node.
+    pub(super) reached: NodeSet,
+    /// When the command was sent that proved the node's vote gone: a yes to an older one is
+    /// outdated, however late it comes or comes again.
+    gone: BTreeMap<NodeId, Reading>,
+    /// Those of them that held another value instead.
+    pub(super) overwritten: NodeSet,
+}
+
+impl HeldVotes {
+    pub(super) fn new(validity: Validity, reached: NodeSet) -> Self {
+        let (gone, overwritten) = (BTreeMap::new(), NodeSet::default());
+        Self { validity, reached, gone, overwritten }
+    }
+
+    fn raise(&mut self, node: NodeId, sent: Reading, now: Reading) {
+        self.validity.raise(node, sent, now);
+        self.overwritten.remove(node);
+    }
+
+    /// The vote is proved to be gone; returns whether it was held.
+    fn drop_vote(&mut self, node: NodeId, sent: Reading, answer: &Answer) -> bool {
+        let had = self.validity.has_vote_of(node);
+        self.validity.drop_vote(node);
+        if had && *answer == Answer::Other {
+            self.overwritten.insert(node);
+        }
+        let gone = self.gone.entry(node).or_insert(sent);
+        *gone = (*gone).max(sent);
+        had
+    }
+
+    fn is_outdated(&self, node: NodeId, sent: Reading) -> bool {
+        self.gone.get(&node).is_some_and(|gone| sent.boot() < gone.boot())
+    }
+
+    pub(super) fn shift(&mut self, base: Reading) {
+        self.validity.shift(base);
+        self.gone.values_mut().for_each(|gone| *gone = gone.shifted(base));
+    }
+}
 
 impl Lease {
     /// Takes a vote that was granted after the decision, or a heal: it counts from its own time of
@@ -20,7 +69,7 @@ impl Lease {
             (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
             _ => return false,
         };
-        if self.lost.is_some() || self.is_outdated(node, sent) {
+        if self.lost.is_some() || self.votes.is_outdated(node, sent) {
             return false;
         }
         // The fence stays what it is (S18), but the next one is to be larger.
@@ -28,15 +77,10 @@ impl Lease {
             fenced.note(number);
         }
         if !mutant!(HealNotReached) {
-            self.reached.insert(node);
+            self.votes.reached.insert(node);
         }
-        self.raise(node, sent, now);
+        self.votes.raise(node, sent, now);
         true
-    }
-
-    fn raise(&mut self, node: NodeId, sent: Reading, now: Reading) {
-        self.validity.raise(node, sent, now);
-        self.overwritten.remove(node);
     }
 
     /// Takes an answer to an extension, of this round or an older one. A yes raises this node's
@@ -53,10 +97,10 @@ impl Lease {
             return false;
         }
         match answer {
-            Answer::Extended if self.is_outdated(node, sent) => false,
+            Answer::Extended if self.votes.is_outdated(node, sent) => false,
             Answer::Failed(_) if !mutant!(ExtensionCountsUnknown) => false,
             Answer::Extended | Answer::Failed(_) => {
-                self.raise(node, sent, now);
+                self.votes.raise(node, sent, now);
                 true
             }
             Answer::Absent | Answer::Other => self.drop_vote(node, sent, answer),
@@ -79,7 +123,8 @@ impl Lease {
         if matches!(answer, Answer::Absent | Answer::Other) {
             return self.drop_vote(node, sent, &answer);
         }
-        let Some(fenced) = self.fenced.as_mut().filter(|_| self.validity.has_vote_of(node)) else {
+        let Some(fenced) = self.fenced.as_mut().filter(|_| self.votes.validity.has_vote_of(node))
+        else {
             return false;
         };
         let passing = fenced.passing.as_mut().filter(|passing| passing.round == round);
@@ -111,32 +156,21 @@ impl Lease {
 
     /// The node's vote is proved to be gone; returns whether it was held.
     fn drop_vote(&mut self, node: NodeId, sent: Reading, answer: &Answer) -> bool {
-        let had = self.validity.has_vote_of(node);
         if mutant!(AbsentKeepsVote) {
             return false;
         }
-        self.validity.drop_vote(node);
-        if had && *answer == Answer::Other {
-            self.overwritten.insert(node);
-        }
-        let gone = self.gone.entry(node).or_insert(sent);
-        *gone = (*gone).max(sent);
         if let Some(fenced) = &mut self.fenced
             && let Some(passing) = &mut fenced.passing
         {
             passing.recording.drop_vote(node);
         }
-        had
+        self.votes.drop_vote(node, sent, answer)
     }
 
     /// The acquire turns out never to have reached the node: no release is owed there.
     pub(crate) fn handle_unreached(&mut self, node: NodeId, attempt: u32) {
         if attempt == self.acquire_round {
-            self.reached.remove(node);
+            self.votes.reached.remove(node);
         }
-    }
-
-    fn is_outdated(&self, node: NodeId, sent: Reading) -> bool {
-        self.gone.get(&node).is_some_and(|gone| sent.boot() < gone.boot())
     }
 }
