@@ -32,52 +32,165 @@ pub(crate) struct Tally {
     pub(crate) killed_holding: u64,
 }
 
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self {
+            granted,
+            contended,
+            no_quorum,
+            not_safe,
+            too_slow,
+            cancelled,
+            lost,
+            stopped_holding,
+            killed_holding,
+        } = other;
+        self.granted += granted;
+        self.contended += contended;
+        self.no_quorum += no_quorum;
+        self.not_safe += not_safe;
+        self.too_slow += too_slow;
+        self.cancelled += cancelled;
+        self.stopped_holding += stopped_holding;
+        self.killed_holding += killed_holding;
+        for (cause, count) in lost {
+            *self.lost.entry(cause.clone()).or_default() += count;
+        }
+    }
+}
+
 /// A caller: its process, which of those with that place it is, and its number there.
 type Caller = (usize, u32, usize);
+
+/// What was held, and what still is.
+#[derive(Debug, Default)]
+struct Held {
+    all: Vec<Hold>,
+    /// Those that are held now, by their places; what ends them is not known yet.
+    open: BTreeMap<Caller, usize>,
+}
+
+impl Held {
+    fn begin(&mut self, id: Caller, hold: Hold) {
+        self.open.insert(id, self.all.len());
+        self.all.push(hold);
+    }
+
+    /// Returns the resource that was held.
+    fn end(&mut self, id: Caller, until: Time) -> Option<usize> {
+        let place = self.open.remove(&id)?;
+        self.all[place].to = until;
+        Some(self.all[place].resource)
+    }
+
+    fn by(&mut self, id: Caller) -> Option<&mut Hold> {
+        let place = *self.open.get(&id)?;
+        self.all.get_mut(place)
+    }
+
+    fn count(&self, process: usize, at: Time) -> usize {
+        let valid = |place: &usize| self.all[*place].to > at;
+        self.open.iter().filter(|(id, place)| id.0 == process && valid(place)).count()
+    }
+
+    fn killed(&mut self, process: usize, alive_at: Time) {
+        let open = std::mem::take(&mut self.open);
+        let (dead, others) = open.into_iter().partition(|(id, _)| id.0 == process);
+        self.open = others;
+        for place in BTreeMap::into_values(dead) {
+            let hold = &mut self.all[place];
+            hold.to = hold.to.min(alive_at);
+        }
+    }
+}
+
+/// The numbers that holders write, of each resource.
+#[derive(Debug, Default)]
+struct Numbers {
+    witnesses: [Witness; RESOURCES.len()],
+    stores: [Store; RESOURCES.len()],
+}
+
+impl Numbers {
+    fn read(&mut self, resource: usize, fence: Option<u64>) -> Option<u64> {
+        match fence {
+            Some(fence) => self.stores[resource].read(fence),
+            None => Some(self.witnesses[resource].number),
+        }
+    }
+}
+
+/// What became of the clients, each named by its process and its number there.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    granted: BTreeSet<(usize, usize)>,
+    /// When all was well again, and how long after that each client had a lock.
+    healed: Option<Time>,
+    granted_after: BTreeMap<(usize, usize), Time>,
+    /// Releases that they owed when they had been shut down.
+    pub(crate) owed: usize,
+    /// How many have been shut down.
+    pub(crate) closed: usize,
+}
+
+impl Clients {
+    fn granted(&mut self, client: (usize, usize), at: Time) {
+        self.granted.insert(client);
+        if let Some(healed) = self.healed.filter(|healed| *healed <= at) {
+            self.granted_after.entry(client).or_insert(at - healed);
+        }
+    }
+
+    /// Whether every client has had a lock.
+    pub(crate) fn all_have_held(&self) -> bool {
+        let had = |process: usize, client: usize| self.granted.contains(&(process, client));
+        (0..PROCESSES).all(|process| (0..CLIENTS).all(|client| had(process, client)))
+    }
+
+    /// Each client's name, and how long after the healing it had a lock.
+    pub(crate) fn after_healing(&self) -> Vec<(String, Option<Time>)> {
+        let clients = (0..PROCESSES).flat_map(|process| (0..CLIENTS).map(move |of| (process, of)));
+        let after = |id| self.granted_after.get(&id).copied();
+        clients.map(|(p, of)| (format!("p{p}, client {of}"), after((p, of)))).collect()
+    }
+}
+
+/// What is told of a round in which something should not have been.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    pub(crate) violations: Vec<Violation>,
+    /// The story around the first violation, and all of it.
+    pub(crate) extract: Vec<String>,
+    pub(crate) story: Vec<String>,
+}
 
 /// See above.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     start: Time,
-    holds: Vec<Hold>,
-    /// Those that are held now, by their places; what ends them is not known yet.
-    open: BTreeMap<Caller, usize>,
-    pub(crate) witnesses: [Witness; RESOURCES.len()],
-    pub(crate) stores: [Store; RESOURCES.len()],
-    /// Why an update that was lost by trust in validity is nobody's fault.
+    held: Held,
+    numbers: Numbers,
+    /// Why an update that was lost by trust in validity is nobody's fault; and how many were.
     outside: Option<&'static str>,
-    pub(crate) lost_outside: u64,
+    lost_outside: u64,
+    pub(crate) clients: Clients,
     pub(crate) tally: Tally,
-    pub(crate) violations: Vec<Violation>,
+    violations: Vec<Violation>,
     story: Vec<(Time, String)>,
-    /// When all was well again, and how long after that each client had a lock.
-    healed: Option<Time>,
-    granted_after: BTreeMap<(usize, usize), Time>,
-    clients_granted: BTreeSet<(usize, usize)>,
-    /// Releases that clients owed when they had been shut down.
-    pub(crate) owed: usize,
-    /// How many clients have been shut down.
-    pub(crate) closed: usize,
 }
 
 impl Ledger {
     pub(crate) fn new(start: Time, outside: Option<&'static str>) -> Self {
         Self {
             start,
-            holds: Vec::new(),
-            open: BTreeMap::new(),
-            witnesses: Default::default(),
-            stores: Default::default(),
+            held: Held::default(),
+            numbers: Numbers::default(),
             outside,
             lost_outside: 0,
+            clients: Clients::default(),
             tally: Tally::default(),
             violations: Vec::new(),
             story: Vec::new(),
-            healed: None,
-            granted_after: BTreeMap::new(),
-            clients_granted: BTreeSet::new(),
-            owed: 0,
-            closed: 0,
         }
     }
 
@@ -98,7 +211,7 @@ impl Ledger {
         match said {
             Said::Holds { caller, resource, grant } => self.granted(id(caller), resource, grant),
             Said::StillHolds { caller, until } => {
-                if let Some(hold) = self.held_by(id(caller)) {
+                if let Some(hold) = self.held.by(id(caller)) {
                     hold.to = hold.to.max(until);
                 }
             }
@@ -117,26 +230,23 @@ impl Ledger {
                 self.note(heard, format!("{}: {what}", name(id(caller))));
             }
             Said::Reads { caller } => {
-                let hold = self.held_by(id(caller))?;
+                let hold = self.held.by(id(caller))?;
                 let (resource, fence) = (hold.resource, hold.fence);
-                let number = match fence {
-                    Some(fence) => self.stores[resource].read(fence),
-                    None => Some(self.witnesses[resource].number),
-                };
+                let number = self.numbers.read(resource, fence);
                 if number.is_none() {
                     self.note(heard, format!("{}: its fence is refused", name(id(caller))));
                 }
                 return Some(Told::Number { caller, number });
             }
             Said::Writes { caller, read, until } => {
-                let hold = self.held_by(id(caller))?;
+                let hold = self.held.by(id(caller))?;
                 let (resource, fence) = (hold.resource, hold.fence);
                 let written = self.writes(id(caller), (resource, fence), (read, until));
                 return Some(Told::Written { caller, written });
             }
             Said::Closed { client, owed } => {
-                self.closed += 1;
-                self.owed += owed;
+                self.clients.closed += 1;
+                self.clients.owed += owed;
                 self.note(heard, format!("p{process}, client {client}: shut down, owes {owed}"));
             }
         }
@@ -153,18 +263,14 @@ impl Ledger {
         if fence.is_some() != is_fenced(resource) {
             self.violated(at, format!("{who} has asked for a fence of {lock} and not got it"));
         }
-        self.clients_granted.insert((id.0, id.2 / CALLERS));
-        self.open.insert(id, self.holds.len());
-        self.holds.push(Hold { holder: who, resource, token, fence, asked, from: at, to: until });
-        if let Some(healed) = self.healed.filter(|healed| *healed <= at) {
-            self.granted_after.entry((id.0, id.2 / CALLERS)).or_insert(at - healed);
-        }
+        let hold = Hold { holder: who, resource, token, fence, asked, from: at, to: until };
+        self.held.begin(id, hold);
+        self.clients.granted((id.0, id.2 / CALLERS), at);
     }
 
     fn ended(&mut self, id: Caller, until: Time, lost: Option<String>) {
-        let Some(place) = self.open.remove(&id) else { return };
-        self.holds[place].to = until;
-        let resource = RESOURCES[self.holds[place].resource];
+        let Some(resource) = self.held.end(id, until) else { return };
+        let resource = RESOURCES[resource];
         let what = match lost {
             Some(cause) => {
                 let what = format!("has lost {resource}: {cause}");
@@ -185,8 +291,8 @@ impl Ledger {
         let at = now();
         let (who, lock) = (name(id), RESOURCES[resource]);
         let written = match fence {
-            Some(fence) => self.stores[resource].write(fence, read),
-            None => self.witnesses[resource].write(read, until, at),
+            Some(fence) => self.numbers.stores[resource].write(fence, read),
+            None => self.numbers.witnesses[resource].write(read, until, at),
         };
         match written {
             Written::Yes => {
@@ -212,50 +318,57 @@ impl Ledger {
         }
     }
 
-    fn held_by(&mut self, id: Caller) -> Option<&mut Hold> {
-        let place = *self.open.get(&id)?;
-        self.holds.get_mut(place)
-    }
-
-    /// Whether every client has had a lock.
-    pub(crate) fn all_have_held(&self) -> bool {
-        let had = |process: usize, client: usize| self.clients_granted.contains(&(process, client));
-        (0..PROCESSES).all(|process| (0..CLIENTS).all(|client| had(process, client)))
-    }
-
     /// How many locks a process holds.
     pub(crate) fn held_in(&self, process: usize, at: Time) -> usize {
-        let valid = |place: &usize| self.holds[*place].to > at;
-        self.open.iter().filter(|(id, place)| id.0 == process && valid(place)).count()
+        self.held.count(process, at)
     }
 
     /// A process was alive then, and not for much longer: it holds nothing any more.
     pub(crate) fn killed(&mut self, process: usize, alive_at: Time) {
-        let open = std::mem::take(&mut self.open);
-        let (dead, others) = open.into_iter().partition(|(id, _)| id.0 == process);
-        self.open = others;
-        for place in BTreeMap::into_values(dead) {
-            let hold = &mut self.holds[place];
-            hold.to = hold.to.min(alive_at);
-        }
+        self.held.killed(process, alive_at);
     }
 
     /// All faults are over.
     pub(crate) fn healed(&mut self, at: Time) {
-        self.healed = Some(at);
+        self.clients.healed = Some(at);
         self.note(at, "everything is healed");
-    }
-
-    /// Each client's name, and how long after the healing it had a lock.
-    pub(crate) fn after_healing(&self) -> Vec<(String, Option<Time>)> {
-        let clients = (0..PROCESSES).flat_map(|process| (0..CLIENTS).map(move |of| (process, of)));
-        let after = |id| self.granted_after.get(&id).copied();
-        clients.map(|(p, of)| (format!("p{p}, client {of}"), after((p, of)))).collect()
     }
 
     /// All holds so far. What is still held counts for as long as its holder was told.
     pub(crate) fn holds(&self) -> &[Hold] {
-        &self.holds
+        &self.held.all
+    }
+
+    /// The numbers that holders of locks without fences have written, in sum.
+    pub(crate) fn witness(&self) -> Witness {
+        let mut sum = Witness::default();
+        for one in self.numbers.witnesses {
+            sum.number += one.number;
+            sum.writes += one.writes;
+            sum.too_late += one.too_late;
+        }
+        sum
+    }
+
+    /// The same of those with fences.
+    pub(crate) fn store(&self) -> Store {
+        let mut sum = Store::default();
+        for one in self.numbers.stores {
+            sum.number += one.number;
+            sum.writes += one.writes;
+            sum.refused += one.refused;
+        }
+        sum
+    }
+
+    /// What is told at the end: of what is around the first violation, from so long before it to so long
+    /// after it. The violations are not told again.
+    pub(crate) fn account(&mut self, before: Time, after: Time) -> Account {
+        let mut violations = std::mem::take(&mut self.violations);
+        violations.sort_by_key(|violation| violation.at);
+        let first = violations.first().map_or(self.start, |violation| violation.at);
+        let extract = self.story(first - before, first + after);
+        Account { violations, extract, story: self.story(self.start, Time::MAX) }
     }
 
     /// A time, counted from the start.
@@ -264,7 +377,7 @@ impl Ledger {
     }
 
     /// What happened between those times, in order.
-    pub(crate) fn story(&self, from: Time, to: Time) -> Vec<String> {
+    fn story(&self, from: Time, to: Time) -> Vec<String> {
         let mut lines: Vec<_> =
             self.story.iter().filter(|(at, _)| (from..=to).contains(at)).collect();
         lines.sort_by_key(|(at, _)| *at);

@@ -17,6 +17,7 @@ mod ledger;
 mod monitor;
 mod nemesis;
 mod oracles;
+mod outcome;
 mod plan;
 mod round;
 mod servers;
@@ -41,9 +42,10 @@ use crate::args::{Args, Command, Sort};
 use crate::clock::now;
 use crate::commands::Done;
 use crate::commands::writer;
-use crate::ledger::{Violation, seconds};
+use crate::ledger::{Account, seconds};
+use crate::outcome::Outcome;
 use crate::plan::Plan;
-use crate::round::{Interrupt, Outcome};
+use crate::round::Interrupt;
 use crate::shim::Shim;
 use crate::summary::Summary;
 
@@ -212,7 +214,7 @@ fn negative(
     let mut without = round(false)?;
     // Somebody must ask while another holds: on a busy machine few do.
     for attempt in 2..=ATTEMPTS {
-        if without.overlaps > 0 || without.interrupted {
+        if without.exclusion.overlaps > 0 || without.interrupted {
             break;
         }
         println!("  no two have met: once more, {attempt} of {ATTEMPTS}");
@@ -221,7 +223,7 @@ fn negative(
     if without.interrupted {
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    let (overlaps, lost) = (without.overlaps, without.witness.lost());
+    let (overlaps, lost) = (without.exclusion.overlaps, without.exclusion.witness.lost());
     if overlaps == 0 {
         println!(
             "\nNOT SEEN: two holders at the same time. Either nodes did not forget, or nobody looks"
@@ -236,8 +238,8 @@ fn negative(
         "\nas it must be: without the restart guard, nodes that forget what they granted let two hold \
          one lock. Seen {overlaps} times; {lost} updates were lost by it"
     );
-    if !with.violations.is_empty() {
-        println!("BUT ALSO WITH IT something was wrong: {}", with.violations.len());
+    if !with.account.violations.is_empty() {
+        println!("BUT ALSO WITH IT something was wrong: {}", with.account.violations.len());
         return Ok(ExitCode::FAILURE);
     }
     let granted = with.tally.granted;
@@ -268,7 +270,7 @@ fn announce_commands(plan: &Plan) {
 
 fn tell_commands(args: &Args, plan: &Plan, done: &Done) {
     if args.story {
-        done.story.iter().for_each(|line| println!("{line}"));
+        done.account.story.iter().for_each(|line| println!("{line}"));
     }
     let healed = match done.healed {
         Some(after) => format!("healed within {}", seconds(after)),
@@ -282,44 +284,39 @@ fn tell_commands(args: &Args, plan: &Plan, done: &Done) {
         done.overlaps,
         done.excused.values().sum::<u64>(),
     );
-    let Done { violations, extract, story, .. } = done;
-    tell_violations(args, plan.seed, Sort::Commands, (violations, extract, story));
+    tell_violations(args, plan.seed, Sort::Commands, &done.account);
 }
 
 /// What came of a round, and how it can be repeated if it should not have.
 fn tell(args: &Args, plan: &Plan, outcome: &Outcome) {
     if args.story {
-        outcome.story.iter().for_each(|line| println!("{line}"));
+        outcome.account.story.iter().for_each(|line| println!("{line}"));
     }
     let healed = match outcome.healed {
         Some(after) if !outcome.interrupted => format!("healed within {}", seconds(after)),
         _ => "not healed".to_owned(),
     };
+    let Outcome { faults, tally, exclusion, fences, .. } = outcome;
     println!(
         "  {} faults, {} grants, {} losses; {} overlaps, {} lost updates, {} with fences; {} of {} \
          fences wrong; {} of {} holders short of votes; {} keys left, {healed}",
-        outcome.injected.values().sum::<u64>(),
-        outcome.tally.granted,
-        outcome.tally.lost.values().sum::<u64>(),
-        outcome.overlaps,
-        outcome.witness.lost(),
-        outcome.store.lost(),
-        outcome.disordered,
-        outcome.fenced,
-        outcome.votes.short,
-        outcome.votes.judged,
+        faults.injected.values().sum::<u64>(),
+        tally.granted,
+        tally.lost.values().sum::<u64>(),
+        exclusion.overlaps,
+        exclusion.witness.lost(),
+        fences.store.lost(),
+        fences.disordered,
+        fences.holders,
+        exclusion.votes.short,
+        exclusion.votes.judged,
         outcome.keys.wrong().count(),
     );
-    let Outcome { violations, extract, story, .. } = outcome;
-    tell_violations(args, plan.seed, Sort::Library, (violations, extract, story));
+    tell_violations(args, plan.seed, Sort::Library, &outcome.account);
 }
 
-fn tell_violations(
-    args: &Args,
-    seed: u64,
-    sort: Sort,
-    (violations, extract, story): (&[Violation], &[String], &[String]),
-) {
+fn tell_violations(args: &Args, seed: u64, sort: Sort, account: &Account) {
+    let Account { violations, extract, story } = account;
     let Some(first) = violations.first() else { return };
     // The extract may leave it out where much was said at that moment.
     println!("  VIOLATION: {}", first.what);

@@ -14,9 +14,10 @@ use tokio::runtime::{Builder, Runtime};
 use crate::act::{Act, Kind, node_name};
 use crate::clock::{now, wall_ahead};
 use crate::crew::{Crew, Shared, lock};
-use crate::ledger::{Ledger, Tally, Violation, seconds};
+use crate::ledger::{Ledger, Violation, seconds};
 use crate::nemesis::Nemesis;
-use crate::oracles::{Hold, Keys, Store, Witness, disordered, late, overlaps};
+use crate::oracles::{Hold, Keys, disordered, late, overlaps};
+use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
 use crate::plan::{PROCESSES, Plan, nanos, over};
 use crate::servers::Servers;
 use crate::shim::Shim;
@@ -40,59 +41,6 @@ const LINES: usize = 200;
 
 /// Somebody wants an end.
 pub(crate) type Interrupt = Arc<AtomicBool>;
-
-/// What came of a round.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    /// It was left before its end; some oracles were not asked.
-    pub(crate) interrupted: bool,
-    pub(crate) injected: BTreeMap<Kind, u64>,
-    /// What the proxies did; in the order of [`EFFECTS`].
-    pub(crate) effects: [u64; EFFECTS.len()],
-    pub(crate) tally: Tally,
-    pub(crate) overlaps: usize,
-    pub(crate) witness: Witness,
-    pub(crate) store: Store,
-    /// Holders with a fence, and pairs of them whose fences are the same or in the wrong order.
-    pub(crate) fenced: usize,
-    pub(crate) disordered: usize,
-    pub(crate) votes: Votes,
-    /// Why overlaps, lost updates of the witness and votes that are missing are nobody's fault; then
-    /// they are counted, and no violations.
-    pub(crate) outside: Option<&'static str>,
-    pub(crate) keys: Keys,
-    /// When the last client had a lock again after everything was healed; nothing if one had none.
-    pub(crate) healed: Option<Time>,
-    pub(crate) violations: Vec<Violation>,
-    /// The story around the first violation, and all of it.
-    pub(crate) extract: Vec<String>,
-    pub(crate) story: Vec<String>,
-}
-
-/// What the servers' own streams say of the holders.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Votes {
-    /// Holders of whom it was looked at.
-    pub(crate) judged: u64,
-    /// Holders of whom nobody can say whether they had the votes.
-    pub(crate) blind: u64,
-    /// Holders that had not, for some of their time.
-    pub(crate) short: usize,
-}
-
-/// What is counted, and what it is called.
-pub(crate) const EFFECTS: [(Effect, &str); 10] = [
-    (Effect::Accepted, "connections made"),
-    (Effect::NoServer, "connections to a node that was down"),
-    (Effect::Delayed, "messages delayed"),
-    (Effect::Held, "messages held"),
-    (Effect::Late, "messages that came after their connection was closed"),
-    (Effect::Dropped, "messages dropped"),
-    (Effect::Split, "messages split"),
-    (Effect::HalfClosed, "connections half-closed"),
-    (Effect::Truncated, "connections cut off in the middle of a message"),
-    (Effect::Reset, "connections reset"),
-];
 
 /// Within how long after the healing each client must have a lock: what the fault phase may have left
 /// on the nodes is over, a silent connection has been replaced (three node timeouts, of a quarter of
@@ -119,7 +67,6 @@ pub(crate) fn run(
 struct Round<'a> {
     plan: &'a Plan,
     interrupt: Interrupt,
-    start: Time,
     wall_ahead: Time,
     ledger: Shared,
     nemesis: Nemesis,
@@ -142,12 +89,11 @@ impl<'a> Round<'a> {
         let ways = |_| (0..plan.nodes).map(way).collect();
         let proxies: Result<Vec<Vec<Proxy>>, _> = (0..PROCESSES).map(ways).collect();
         let proxies = proxies.map_err(|error| format!("a proxy: {error}"))?;
-        let start = now();
-        let ledger = Arc::new(Mutex::new(Ledger::new(start, plan.outside)));
+        let ledger = Arc::new(Mutex::new(Ledger::new(now(), plan.outside)));
         let crew = Crew::start(jobs(plan, &proxies), &ledger)?;
         let nemesis = Nemesis::new(servers, proxies, crew, &ledger);
         let (wall_ahead, keys) = (wall_ahead(), Keys::default());
-        Ok(Self { plan, interrupt, start, wall_ahead, ledger, nemesis, keys, _runtime: runtime })
+        Ok(Self { plan, interrupt, wall_ahead, ledger, nemesis, keys, _runtime: runtime })
     }
 
     fn run(mut self) -> Result<Outcome, String> {
@@ -165,7 +111,7 @@ impl<'a> Round<'a> {
         let bound = bound(self.plan);
         let deadline = now() + bound;
         loop {
-            let mut ready = lock(&self.ledger).all_have_held();
+            let mut ready = lock(&self.ledger).clients.all_have_held();
             for place in (0..self.plan.nodes).filter(|_| self.plan.guarded) {
                 let marked = self.nemesis.servers.node(place).command(&["EXISTS", MARKER]);
                 ready &= marked.map_err(|error| error.to_string())? == Reply::Int(1);
@@ -209,7 +155,7 @@ impl<'a> Round<'a> {
         self.nemesis.crew.tell(Told::Calm);
         let bound = bound(self.plan);
         let Some(settled) = self.settle(now() + bound) else { return Ok(false) };
-        let clients = lock(&self.ledger).after_healing();
+        let clients = lock(&self.ledger).clients.after_healing();
         let late = late(clients.iter().map(|(name, after)| (name.as_str(), *after)), bound);
         if !settled && late.is_empty() {
             let bound = seconds(bound + REST);
@@ -230,14 +176,14 @@ impl<'a> Round<'a> {
             for what in unwell {
                 ledger.violated(now(), what);
             }
-            let owed = ledger.owed;
+            let owed = ledger.clients.owed;
             if owed > 0 {
                 let what = format!("{owed} releases were still owed when clients had shut down");
                 ledger.violated(now(), what);
             }
             // What is no violation already: right at the end a connection was replaced, and what was
             // sent on the old one may still come; or a client's last word could not be read.
-            let all_closed = ledger.closed >= PROCESSES * CLIENTS;
+            let all_closed = ledger.clients.closed >= PROCESSES * CLIENTS;
             self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
         self.keys.at_once = keys(&self.nemesis.servers)?;
@@ -264,7 +210,8 @@ impl<'a> Round<'a> {
             if current != accepted {
                 (accepted, since) = (current, now());
             }
-            let all = lock(&self.ledger).after_healing().iter().all(|(_, after)| after.is_some());
+            let all =
+                lock(&self.ledger).clients.after_healing().iter().all(|(_, after)| after.is_some());
             let quiet = now() - since > over(self.plan.max_ttl) + 100 * MS;
             if all && quiet {
                 return Some(true);
@@ -293,7 +240,7 @@ impl<'a> Round<'a> {
     }
 
     fn outcome(self, interrupted: bool) -> Outcome {
-        let Self { plan, start, wall_ahead, ledger, nemesis, keys, .. } = self;
+        let Self { plan, wall_ahead, ledger, nemesis, keys, .. } = self;
         let effects = EFFECTS.map(|(effect, _)| nemesis.count(effect));
         let Nemesis { injected, crew, servers, .. } = nemesis;
         let alive_at = now();
@@ -369,43 +316,30 @@ impl<'a> Round<'a> {
             let node = node_name(node);
             ledger.violated(now(), format!("on node {node}, key {key} is left"));
         }
-        let mut witness = Witness::default();
-        for one in ledger.witnesses {
-            witness.number += one.number;
-            witness.writes += one.writes;
-            witness.too_late += one.too_late;
-        }
-        let mut store = Store::default();
-        for one in ledger.stores {
-            store.number += one.number;
-            store.writes += one.writes;
-            store.refused += one.refused;
-        }
-        let mut violations = std::mem::take(&mut ledger.violations);
-        violations.sort_by_key(|violation| violation.at);
-        let first = violations.first().map_or(start, |violation| violation.at);
-        let mut extract = ledger.story(first - BEFORE, first + AFTER);
-        extract.drain(..extract.len().saturating_sub(LINES));
+        let mut account = ledger.account(BEFORE, AFTER);
+        let surplus = account.extract.len().saturating_sub(LINES);
+        account.extract.drain(..surplus);
         let after: Option<Vec<Time>> =
-            ledger.after_healing().into_iter().map(|(_, after)| after).collect();
+            ledger.clients.after_healing().into_iter().map(|(_, after)| after).collect();
         let healed = after.and_then(|after| after.into_iter().max());
         Outcome {
             interrupted,
-            injected,
-            effects,
+            faults: Faults { injected, effects },
             tally: ledger.tally.clone(),
-            overlaps,
-            witness,
-            store,
-            fenced: ledger.holds().iter().filter(|hold| hold.fence.is_some()).count(),
-            disordered,
-            votes,
-            outside: plan.outside,
+            exclusion: Exclusion {
+                overlaps,
+                witness: ledger.witness(),
+                votes,
+                outside: plan.outside,
+            },
+            fences: Fences {
+                store: ledger.store(),
+                holders: ledger.holds().iter().filter(|hold| hold.fence.is_some()).count(),
+                disordered,
+            },
             keys,
             healed,
-            violations,
-            extract,
-            story: ledger.story(start, Time::MAX),
+            account,
         }
     }
 }

@@ -1,16 +1,14 @@
 //! What is told at the end: a table for somebody who has never seen this before.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use quorlock_servers::proxy::Effect;
 use quorlock_sim::time::Time;
 
 use crate::act::Kind;
-use crate::ledger::{Tally, seconds};
+use crate::ledger::{Account, Tally, seconds};
 use crate::oracles::{Store, Witness};
+use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
 use crate::plan::{KINDS, PROCESSES, SEEDS_FOR_ALL};
-use crate::round::{EFFECTS, Outcome, Votes};
 use crate::talk::{CALLERS, CLIENTS, RESOURCES};
 
 /// The sum of all rounds.
@@ -18,30 +16,124 @@ use crate::talk::{CALLERS, CLIENTS, RESOURCES};
 pub(crate) struct Summary {
     /// Servers' clocks can be moved.
     clocks: bool,
-    rounds: u64,
-    interrupted: bool,
-    failed: Vec<u64>,
-    injected: BTreeMap<Kind, u64>,
-    effects: [u64; EFFECTS.len()],
+    rounds: Rounds,
+    faults: Faults,
     tally: Tally,
+    exclusion: ExclusionSum,
+    fences: FencesSum,
+    keys: KeysLeft,
+    healing: Healing,
+}
+
+/// How many rounds, and what was wrong in them.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    pub(crate) count: u64,
+    interrupted: bool,
+    /// The seeds of those with violations.
+    failed: Vec<u64>,
+    violations: usize,
+}
+
+impl Rounds {
+    pub(crate) fn add(&mut self, seed: u64, interrupted: bool, account: &Account) {
+        self.interrupted |= interrupted;
+        self.count += u64::from(!interrupted);
+        self.violations += account.violations.len();
+        if !account.violations.is_empty() {
+            self.failed.push(seed);
+        }
+    }
+
+    /// In some round something was wrong.
+    pub(crate) const fn have_violations(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// The last line; `what` they are.
+    pub(crate) fn tell(&self, f: &mut fmt::Formatter<'_>, what: &str) -> fmt::Result {
+        let ended = if self.interrupted { ", and one that was interrupted" } else { "" };
+        write!(f, "{} {what}{ended}", self.count)?;
+        match &self.failed[..] {
+            [] => Ok(()),
+            seeds => write!(f, "; {} violations, with seeds {seeds:?}", self.violations),
+        }
+    }
+}
+
+/// Whether one at a time held a lock.
+#[derive(Debug, Default)]
+struct ExclusionSum {
     overlaps: usize,
     witness: Witness,
     lost_updates: u64,
-    /// The same, and holders that were short of votes, where nothing of it was promised; and in how
-    /// many rounds.
-    outside: (u64, usize, u64, usize),
-    store: Store,
-    lost_in_store: u64,
-    fenced: usize,
-    disordered: usize,
     votes: Votes,
-    keys_left: usize,
-    /// How often keys were looked for right after the last client had been shut down.
-    keys_at_once: u64,
-    healed: Option<Time>,
+    outside: Outside,
+}
+
+/// What was seen where nothing of it was promised; and in how many rounds.
+#[derive(Debug, Default)]
+struct Outside {
+    rounds: u64,
+    overlaps: usize,
+    lost_updates: u64,
+    short_of_votes: usize,
+}
+
+impl ExclusionSum {
+    fn add(&mut self, round: &Exclusion) {
+        let (lost, short) = (round.witness.lost(), round.votes.short);
+        if round.outside.is_none() {
+            self.overlaps += round.overlaps;
+            self.lost_updates += lost;
+            self.votes.short += short;
+        } else {
+            self.outside.rounds += 1;
+            self.outside.overlaps += round.overlaps;
+            self.outside.lost_updates += lost;
+            self.outside.short_of_votes += short;
+        }
+        self.votes.judged += round.votes.judged;
+        self.votes.blind += round.votes.blind;
+        self.witness.number += round.witness.number;
+        self.witness.writes += round.witness.writes;
+        self.witness.too_late += round.witness.too_late;
+    }
+}
+
+/// What became of fences.
+#[derive(Debug, Default)]
+struct FencesSum {
+    all: Fences,
+    /// Counted by round: they do not make up for each other.
+    lost: u64,
+}
+
+impl FencesSum {
+    fn add(&mut self, round: &Fences) {
+        self.all.store.number += round.store.number;
+        self.all.store.writes += round.store.writes;
+        self.all.store.refused += round.store.refused;
+        self.all.holders += round.holders;
+        self.all.disordered += round.disordered;
+        self.lost += round.store.lost();
+    }
+}
+
+/// Keys that were left on the nodes.
+#[derive(Debug, Default)]
+struct KeysLeft {
+    count: usize,
+    /// How often they were looked for right after the last client had been shut down.
+    at_once: u64,
+}
+
+/// When clients had locks again.
+#[derive(Debug, Default)]
+struct Healing {
+    longest: Option<Time>,
     /// Rounds in which one had none.
-    unhealed: u64,
-    other_violations: usize,
+    never: u64,
 }
 
 impl Summary {
@@ -50,86 +142,33 @@ impl Summary {
     }
 
     pub(crate) const fn rounds(&self) -> u64 {
-        self.rounds
+        self.rounds.count
     }
 
     /// In some round something was wrong.
-    pub(crate) fn has_violations(&self) -> bool {
-        !self.failed.is_empty()
+    pub(crate) const fn has_violations(&self) -> bool {
+        self.rounds.have_violations()
     }
 
     /// Adds a round.
     pub(crate) fn add(&mut self, seed: u64, outcome: &Outcome) {
-        self.interrupted |= outcome.interrupted;
-        self.rounds += u64::from(!outcome.interrupted);
-        if !outcome.violations.is_empty() {
-            self.failed.push(seed);
-        }
-        for (kind, count) in &outcome.injected {
-            *self.injected.entry(*kind).or_default() += count;
-        }
-        for (sum, count) in self.effects.iter_mut().zip(outcome.effects) {
-            *sum += count;
-        }
-        let Tally {
-            granted,
-            contended,
-            no_quorum,
-            not_safe,
-            too_slow,
-            cancelled,
-            lost,
-            stopped_holding,
-            killed_holding,
-        } = &outcome.tally;
-        self.tally.granted += granted;
-        self.tally.contended += contended;
-        self.tally.no_quorum += no_quorum;
-        self.tally.not_safe += not_safe;
-        self.tally.too_slow += too_slow;
-        self.tally.cancelled += cancelled;
-        self.tally.stopped_holding += stopped_holding;
-        self.tally.killed_holding += killed_holding;
-        for (cause, count) in lost {
-            *self.tally.lost.entry(cause.clone()).or_default() += count;
-        }
-        let (lost, short) = (outcome.witness.lost(), outcome.votes.short);
-        if outcome.outside.is_none() {
-            self.overlaps += outcome.overlaps;
-            self.lost_updates += lost;
-            self.votes.short += short;
-        } else {
-            let (rounds, overlaps, updates, votes) = &mut self.outside;
-            *rounds += 1;
-            *overlaps += outcome.overlaps;
-            *updates += lost;
-            *votes += short;
-        }
-        self.votes.judged += outcome.votes.judged;
-        self.votes.blind += outcome.votes.blind;
-        self.witness.number += outcome.witness.number;
-        self.witness.writes += outcome.witness.writes;
-        self.witness.too_late += outcome.witness.too_late;
-        self.store.number += outcome.store.number;
-        self.store.writes += outcome.store.writes;
-        self.store.refused += outcome.store.refused;
-        self.lost_in_store += outcome.store.lost();
-        self.fenced += outcome.fenced;
-        self.disordered += outcome.disordered;
-        let keys = outcome.keys.wrong().count();
-        self.keys_left += keys;
-        self.keys_at_once += u64::from(!outcome.interrupted && !outcome.keys.excused);
-        self.healed = self.healed.max(outcome.healed);
-        self.unhealed += u64::from(!outcome.interrupted && outcome.healed.is_none());
-        self.other_violations += outcome.violations.len();
+        self.rounds.add(seed, outcome.interrupted, &outcome.account);
+        self.faults.add(&outcome.faults);
+        self.tally.add(&outcome.tally);
+        self.exclusion.add(&outcome.exclusion);
+        self.fences.add(&outcome.fences);
+        self.keys.count += outcome.keys.wrong().count();
+        self.keys.at_once += u64::from(!outcome.interrupted && !outcome.keys.excused);
+        self.healing.longest = self.healing.longest.max(outcome.healed);
+        self.healing.never += u64::from(!outcome.interrupted && outcome.healed.is_none());
     }
 
     /// Kinds of faults that never came about, although there were rounds enough for all.
     pub(crate) fn never(&self) -> Vec<&'static str> {
-        if self.rounds < SEEDS_FOR_ALL {
+        if self.rounds.count < SEEDS_FOR_ALL {
             return Vec::new();
         }
-        self.kinds().filter(|kind| !self.happened(*kind)).map(Kind::name).collect()
+        self.kinds().filter(|kind| !self.faults.happened(*kind)).map(Kind::name).collect()
     }
 
     /// Those that can be.
@@ -140,45 +179,28 @@ impl Summary {
 
     /// Oracles that were never asked anything, although there were rounds enough.
     fn never_asked(&self) -> Vec<&'static str> {
-        if self.rounds < SEEDS_FOR_ALL {
+        if self.rounds.count < SEEDS_FOR_ALL {
             return Vec::new();
         }
+        let (votes, fences) = (self.exclusion.votes, &self.fences.all);
         let asked = [
-            ("whether votes were alive", self.votes.judged > self.votes.blind),
-            ("whether fences grow", self.fenced > 0),
-            ("a store that asks for fences", self.store.writes > 0 && self.store.refused > 0),
-            ("a witness that asks for validity", self.witness.writes > 0),
+            ("whether votes were alive", votes.judged > votes.blind),
+            ("whether fences grow", fences.holders > 0),
+            ("a store that asks for fences", fences.store.writes > 0 && fences.store.refused > 0),
+            ("a witness that asks for validity", self.exclusion.witness.writes > 0),
             ("how long nodes are not to be trusted", self.tally.not_safe > 0),
         ];
         asked.iter().filter(|(_, was)| !was).map(|(name, _)| *name).collect()
     }
 
-    /// It was not only ordered, but something has passed that it was done to.
-    fn happened(&self, kind: Kind) -> bool {
-        let touched = match kind {
-            Kind::Delay => Effect::Delayed,
-            Kind::Hold | Kind::HoldOld => Effect::Held,
-            Kind::Drop => Effect::Dropped,
-            Kind::Split => Effect::Split,
-            Kind::HalfClose => Effect::HalfClosed,
-            Kind::Truncate => Effect::Truncated,
-            Kind::Reset => Effect::Reset,
-            // What is done to a process is done when it was ordered.
-            _ => return self.injected.contains_key(&kind),
-        };
-        let mut counts = EFFECTS.iter().zip(self.effects);
-        self.injected.contains_key(&kind)
-            && counts.any(|((effect, _), count)| *effect == touched && count > 0)
-    }
-
     /// In no round could keys be looked for at once, although there were rounds enough.
     fn never_looked(&self) -> bool {
-        self.rounds >= SEEDS_FOR_ALL && self.keys_at_once == 0
+        self.rounds.count >= SEEDS_FOR_ALL && self.keys.at_once == 0
     }
 
     /// Something should not have been.
     pub(crate) fn has_failed(&self) -> bool {
-        !self.failed.is_empty()
+        self.has_violations()
             || !self.never().is_empty()
             || !self.never_asked().is_empty()
             || self.never_looked()
@@ -189,11 +211,11 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "faults injected")?;
         for kind in self.kinds() {
-            let count = self.injected.get(&kind).unwrap_or(&0);
+            let count = self.faults.injected.get(&kind).unwrap_or(&0);
             writeln!(f, "  {:<54}{count:>9}", kind.name())?;
         }
         writeln!(f, "what that did")?;
-        for ((_, name), count) in EFFECTS.iter().zip(self.effects) {
+        for ((_, name), count) in EFFECTS.iter().zip(self.faults.effects) {
             writeln!(f, "  {name:<54}{count:>9}")?;
         }
         let Tally { stopped_holding, killed_holding, .. } = self.tally;
@@ -217,8 +239,11 @@ impl fmt::Display for Summary {
             ("refused, too few nodes are to be trusted", not_safe),
             ("granted too late to be of use", too_slow),
             ("no longer wanted (future dropped)", cancelled),
-            ("writes that came after the end of their lock: not made", self.witness.too_late),
-            ("writes and reads refused for an old fence", self.store.refused),
+            (
+                "writes that came after the end of their lock: not made",
+                self.exclusion.witness.too_late,
+            ),
+            ("writes and reads refused for an old fence", self.fences.all.store.refused),
         ] {
             writeln!(f, "  {name:<54}{count:>9}")?;
         }
@@ -226,44 +251,46 @@ impl fmt::Display for Summary {
             if causes.is_empty() { String::new() } else { format!(": {}", causes[..].join(", ")) };
         writeln!(f, "  {:<54}{lost:>9}{causes}", "locks lost while held")?;
         writeln!(f, "oracles")?;
-        writeln!(f, "  {:<54}{:>9}", "two holders at the same time (overlaps)", self.overlaps)?;
-        let Witness { number, writes, .. } = self.witness;
+        let ExclusionSum { overlaps, witness, lost_updates, votes, outside } = &self.exclusion;
+        writeln!(f, "  {:<54}{:>9}", "two holders at the same time (overlaps)", overlaps)?;
+        let Witness { number, writes, .. } = witness;
         writeln!(
             f,
             "  {:<54}{:>9}  {writes} increments, and the numbers say {number}",
-            "updates lost by trust in validity", self.lost_updates
+            "updates lost by trust in validity", lost_updates
         )?;
-        let Store { number, writes, .. } = self.store;
-        let exact = if self.lost_in_store == 0 { "exact" } else { "NOT EXACT" };
+        let FencesSum { all: Fences { store, holders, disordered }, lost } = &self.fences;
+        let Store { number, writes, .. } = store;
+        let exact = if *lost == 0 { "exact" } else { "NOT EXACT" };
         writeln!(
             f,
             "  {:<54}{:>9}  {writes} increments, and the numbers say {number}: {exact}",
-            "updates lost by the store that asks for fences", self.lost_in_store
+            "updates lost by the store that asks for fences", lost
         )?;
         writeln!(
             f,
-            "  {:<54}{:>9}  of {} holders with one",
-            "fences shown twice, or smaller than one before", self.disordered, self.fenced
+            "  {:<54}{disordered:>9}  of {holders} holders with one",
+            "fences shown twice, or smaller than one before"
         )?;
-        let Votes { judged, blind, short } = self.votes;
+        let Votes { judged, blind, short } = votes;
         writeln!(
             f,
             "  {:<54}{short:>9}  of {judged}; of {blind} more the servers' MONITOR was not all seen",
             "holders without the votes of a quorum all the time"
         )?;
-        let (rounds, overlaps, updates, votes) = self.outside;
-        if rounds > 0 {
+        let Outside { rounds, overlaps, lost_updates, short_of_votes } = outside;
+        if *rounds > 0 {
             writeln!(
                 f,
-                "  {:<54}{rounds:>9}  {overlaps} overlaps, {updates} updates lost by trust in \
-                 validity, {votes} short of votes",
+                "  {:<54}{rounds:>9}  {overlaps} overlaps, {lost_updates} updates lost by \
+                 trust in validity, {short_of_votes} short of votes",
                 "rounds outside what exclusion is promised for"
             )?;
         }
         writeln!(
             f,
             "  {:<54}{:>9}  in {} of {} rounds looked for at once, else within one ttl",
-            "keys left on the nodes", self.keys_left, self.keys_at_once, self.rounds
+            "keys left on the nodes", self.keys.count, self.keys.at_once, self.rounds.count
         )?;
         if self.never_looked() {
             writeln!(
@@ -271,9 +298,10 @@ impl fmt::Display for Summary {
                 "  NEVER LOOKED FOR KEYS AT ONCE: a key that is given back late is not seen"
             )?;
         }
-        let healed = match self.healed {
-            Some(after) if self.unhealed == 0 => seconds(after),
-            None if self.unhealed == 0 => "not asked".to_owned(),
+        let Healing { longest, never } = self.healing;
+        let healed = match longest {
+            Some(after) if never == 0 => seconds(after),
+            None if never == 0 => "not asked".to_owned(),
             _ => "NOT ALL".to_owned(),
         };
         writeln!(f, "  {:<54}{healed:>9}", "after healing, every client had a lock within")?;
@@ -284,7 +312,7 @@ impl fmt::Display for Summary {
         let never = self.never();
         if !never.is_empty() {
             writeln!(f, "  NEVER INJECTED: {}", never.join(", "))?;
-        } else if self.rounds >= SEEDS_FOR_ALL {
+        } else if self.rounds.count >= SEEDS_FOR_ALL {
             writeln!(f, "  every kind of fault was injected, and has touched something")?;
             if !self.clocks {
                 writeln!(f, "  but no wall clock was moved: it cannot be done here")?;
@@ -292,12 +320,7 @@ impl fmt::Display for Summary {
         } else {
             writeln!(f, "  all kinds of faults come about in {SEEDS_FOR_ALL} rounds or more")?;
         }
-        let ended = if self.interrupted { ", and one that was interrupted" } else { "" };
-        write!(f, "{} rounds{ended}", self.rounds)?;
-        match &self.failed[..] {
-            [] => Ok(()),
-            seeds => write!(f, "; {} violations, with seeds {seeds:?}", self.other_violations),
-        }
+        self.rounds.tell(f, "rounds")
     }
 }
 
@@ -309,13 +332,14 @@ mod tests {
     fn eventful() -> Outcome {
         let injected = KINDS.concat().into_iter().map(|kind| (kind, 1)).collect();
         Outcome {
-            injected,
-            effects: [1; EFFECTS.len()],
+            faults: Faults { injected, effects: [1; EFFECTS.len()] },
             tally: Tally { not_safe: 1, ..Tally::default() },
-            witness: Witness { number: 1, writes: 1, too_late: 0 },
-            store: Store::seen(),
-            fenced: 1,
-            votes: Votes { judged: 1, ..Votes::default() },
+            exclusion: Exclusion {
+                witness: Witness { number: 1, writes: 1, too_late: 0 },
+                votes: Votes { judged: 1, ..Votes::default() },
+                ..Exclusion::default()
+            },
+            fences: Fences { store: Store::seen(), holders: 1, disordered: 0 },
             ..Outcome::default()
         }
     }
@@ -330,11 +354,11 @@ mod tests {
     fn a_fault_that_never_came_about_fails_the_run() {
         assert!(!summary(&eventful()).has_failed());
         let mut outcome = eventful();
-        outcome.injected.remove(&Kind::KillNode);
+        outcome.faults.injected.remove(&Kind::KillNode);
         assert_eq!(summary(&outcome).never(), ["kill -9 a node"]);
         // Ordered, but nothing passed.
         let mut outcome = eventful();
-        outcome.effects = [0; EFFECTS.len()];
+        outcome.faults.effects = [0; EFFECTS.len()];
         let summary = summary(&outcome);
         assert!(summary.has_failed() && summary.never().contains(&"reset"));
         assert!(summary.to_string().contains("NEVER INJECTED: "));
@@ -342,7 +366,8 @@ mod tests {
 
     #[test]
     fn an_oracle_that_was_never_asked_fails_the_run() {
-        let outcome = Outcome { votes: Votes { judged: 1, blind: 2, short: 0 }, ..eventful() };
+        let mut outcome = eventful();
+        outcome.exclusion.votes = Votes { judged: 1, blind: 2, short: 0 };
         let summary = summary(&outcome);
         assert!(summary.has_failed());
         assert!(summary.to_string().contains("NEVER ASKED: whether votes were alive"), "{summary}");
@@ -351,7 +376,7 @@ mod tests {
     #[test]
     fn what_cannot_be_done_here_is_not_asked_for_but_said() {
         let mut outcome = eventful();
-        outcome.injected.retain(|kind, _| !kind.moves_clock());
+        outcome.faults.injected.retain(|kind, _| !kind.moves_clock());
         let mut summary = Summary::new(false);
         (0..SEEDS_FOR_ALL).for_each(|seed| summary.add(seed, &outcome));
         assert!(!summary.has_failed());
@@ -380,7 +405,7 @@ mod tests {
     fn a_violation_fails_the_run_and_names_its_seed() {
         let mut outcome = eventful();
         let violation = crate::ledger::Violation { at: 0, what: "two hold one lock".to_owned() };
-        outcome.violations.push(violation);
+        outcome.account.violations.push(violation);
         let mut summary = summary(&eventful());
         summary.add(77, &outcome);
         assert!(summary.has_failed());

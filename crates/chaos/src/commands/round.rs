@@ -23,7 +23,7 @@ use super::writer::Kind;
 use crate::act::{Event, Kind as Broken, node_name};
 use crate::clock::now;
 use crate::crew::{Crew, lock};
-use crate::ledger::{Ledger, Violation, seconds};
+use crate::ledger::{Account, Ledger, seconds};
 use crate::nemesis::Nemesis;
 use crate::plan::{Plan, nanos};
 use crate::round::{Interrupt, bound};
@@ -55,26 +55,42 @@ pub(crate) struct Done {
     pub(crate) overlaps: u64,
     pub(crate) excused: BTreeMap<&'static str, u64>,
     pub(crate) healed: Option<Time>,
-    pub(crate) violations: Vec<Violation>,
-    pub(crate) extract: Vec<String>,
-    pub(crate) story: Vec<String>,
+    pub(crate) account: Account,
 }
 
 struct Round<'a> {
     plan: &'a Plan,
     interrupt: Interrupt,
-    start: Time,
     world: Arc<World>,
     nemesis: Nemesis,
     lanes: Vec<JoinHandle<()>>,
-    struck: BTreeMap<Fault, u64>,
-    meddling: Vec<Meddling>,
-    /// What is to be let go on, and when.
-    stopped: Vec<(Time, usize, Vec<Pid>)>,
+    blows: Blows,
     healed: Option<Time>,
     can_step: bool,
     _runtime: Runtime,
     _home: TempDir,
+}
+
+/// What was done to processes, keys and clocks.
+#[derive(Default)]
+struct Blows {
+    struck: BTreeMap<Fault, u64>,
+    meddling: Vec<Meddling>,
+    /// What is to be let go on, and when.
+    stopped: Vec<(Time, usize, Vec<Pid>)>,
+}
+
+impl Blows {
+    fn stop(&mut self, until: Time, id: usize, pids: Vec<Pid>) {
+        self.stopped.push((until, id, pids));
+    }
+
+    /// Those that have stood still for long enough.
+    fn due(&mut self, until: Time) -> Vec<(Time, usize, Vec<Pid>)> {
+        let (due, rest) = self.stopped.drain(..).partition(|(at, ..)| *at <= until);
+        self.stopped = rest;
+        due
+    }
 }
 
 /// Runs it.
@@ -118,8 +134,7 @@ impl<'a> Round<'a> {
         };
         let machines: Vec<Machine> = proxies.iter().enumerate().map(machine).collect();
         init(quorlock, &machines[0].nodes)?;
-        let start = now();
-        let ledger = Arc::new(Mutex::new(Ledger::new(start, None)));
+        let ledger = Arc::new(Mutex::new(Ledger::new(now(), None)));
         let crew = Crew::start(Vec::new(), &ledger)?;
         let world = Arc::new(World {
             quorlock: quorlock.to_owned(),
@@ -137,13 +152,10 @@ impl<'a> Round<'a> {
         Ok(Self {
             plan,
             interrupt,
-            start,
             lanes: lanes.collect(),
             world,
             nemesis: Nemesis::new(servers, proxies, crew, &ledger),
-            struck: BTreeMap::new(),
-            meddling: Vec::new(),
-            stopped: Vec::new(),
+            blows: Blows::default(),
             healed: None,
             can_step: cfg!(quorlock_stepped_clock),
             _runtime: runtime,
@@ -214,23 +226,23 @@ impl<'a> Round<'a> {
         let sent = |pid: Pid, signal| kill_process(pid, signal).is_ok();
         let is_done = match (fault, guardian) {
             (Fault::StopKeeper, _) => {
-                self.stopped.push((at + strike.span, id, vec![keeper]));
+                self.blows.stop(at + strike.span, id, vec![keeper]);
                 sent(keeper, Signal::STOP)
             }
             (Fault::KillKeeper, _) => sent(keeper, Signal::KILL),
             (Fault::TermKeeper, _) => sent(keeper, Signal::TERM),
             (Fault::StopGuardian, Some(guardian)) => {
-                self.stopped.push((at + strike.span, id, vec![guardian]));
+                self.blows.stop(at + strike.span, id, vec![guardian]);
                 sent(guardian, Signal::STOP)
             }
             (Fault::StopGuardianAndStep, Some(guardian)) => {
-                self.stopped.push((at + strike.span, id, vec![guardian]));
+                self.blows.stop(at + strike.span, id, vec![guardian]);
                 sent(guardian, Signal::STOP) && self.step(machine, strike.step.max(TTL))
             }
             (Fault::KillGuardian, Some(guardian)) => sent(guardian, Signal::KILL),
             (Fault::TermGuardian, Some(guardian)) => sent(guardian, Signal::TERM),
             (Fault::StopBoth, Some(guardian)) => {
-                self.stopped.push((at + strike.span, id, vec![guardian, keeper]));
+                self.blows.stop(at + strike.span, id, vec![guardian, keeper]);
                 sent(keeper, Signal::STOP) && sent(guardian, Signal::STOP)
             }
             (Fault::DeleteMinority, _) => self.meddle(strike, key, 1, &["DEL", KEYS[key]]),
@@ -244,7 +256,7 @@ impl<'a> Round<'a> {
             (Fault::StepClock, _) => self.step(machine, strike.step),
             _ => false,
         };
-        *self.struck.entry(fault).or_default() += u64::from(is_done);
+        *self.blows.struck.entry(fault).or_default() += u64::from(is_done);
         is_done
     }
 
@@ -258,7 +270,7 @@ impl<'a> Round<'a> {
             up.iter().filter(|node| self.nemesis.servers.command(**node, words).is_ok()).count();
         // Where nobody was asked, nothing is to be excused.
         if !up.is_empty() {
-            self.meddling.push(Meddling { key, at });
+            self.blows.meddling.push(Meddling { key, at });
         }
         did > 0
     }
@@ -274,10 +286,7 @@ impl<'a> Round<'a> {
 
     /// Lets go on what has stood still for so long.
     fn go_on(&mut self, until: Time) {
-        let (due, rest) = self.stopped.drain(..).partition(|(at, ..)| *at <= until);
-        self.stopped = rest;
-        let due: Vec<(Time, usize, Vec<Pid>)> = due;
-        for (_, id, pids) in due {
+        for (_, id, pids) in self.blows.due(until) {
             self.world.note(format!("-- SIGCONT: run {id}"));
             let is_both = pids.len() > 1;
             for pid in pids {
@@ -355,7 +364,7 @@ impl<'a> Round<'a> {
         let mut done = Done {
             interrupted,
             injected: self.nemesis.injected.clone(),
-            struck: self.struck.clone(),
+            struck: self.blows.struck.clone(),
             healed: self.healed,
             ..Done::default()
         };
@@ -375,7 +384,7 @@ impl<'a> Round<'a> {
                 ledger.note(span.from, format!("   run {} of {name} writes", span.run));
                 ledger.note(span.to, format!("   run {} of {name} has written", span.run));
             }
-            for overlap in overlaps(&wrote, &runs, &self.meddling, calm) {
+            for overlap in overlaps(&wrote, &runs, &self.blows.meddling, calm) {
                 let kind = |run: usize| book.runs.get(run).map_or("?", |entry| entry.kind.name());
                 let what = format!(
                     "run {} ({}) and run {} ({}) both write under {name}, for {}",
@@ -405,11 +414,7 @@ impl<'a> Round<'a> {
                 *done.causes.entry(cause.to_owned()).or_default() += 1;
             }
         }
-        done.violations = std::mem::take(&mut ledger.violations);
-        done.violations.sort_by_key(|violation| violation.at);
-        let first = done.violations.first().map_or(self.start, |violation| violation.at);
-        done.extract = ledger.story(first - 3 * SECOND, first + SECOND);
-        done.story = ledger.story(self.start, Time::MAX);
+        done.account = ledger.account(3 * SECOND, SECOND);
         done
     }
 }

@@ -9,6 +9,7 @@ use super::plan::Fault;
 use super::round::Done;
 use super::writer::Kind;
 use crate::ledger::seconds;
+use crate::summary::Rounds;
 
 /// After so many rounds every kind of command and every fault must have come about.
 const ENOUGH: u64 = 4;
@@ -18,10 +19,7 @@ const ENOUGH: u64 = 4;
 pub(crate) struct Summary {
     /// Machines' wall clocks can be stepped.
     can_step: bool,
-    rounds: u64,
-    interrupted: bool,
-    failed: Vec<u64>,
-    violations: usize,
+    rounds: Rounds,
     struck: BTreeMap<Fault, u64>,
     kinds: BTreeMap<Kind, u64>,
     codes: BTreeMap<i32, u64>,
@@ -39,12 +37,7 @@ impl Summary {
 
     /// Adds a round.
     pub(crate) fn add(&mut self, seed: u64, done: &Done) {
-        self.interrupted |= done.interrupted;
-        self.rounds += u64::from(!done.interrupted);
-        self.violations += done.violations.len();
-        if !done.violations.is_empty() {
-            self.failed.push(seed);
-        }
+        self.rounds.add(seed, done.interrupted, &done.account);
         add(&mut self.struck, &done.struck);
         add(&mut self.kinds, &done.kinds);
         add(&mut self.codes, &done.codes);
@@ -56,17 +49,17 @@ impl Summary {
     }
 
     pub(crate) const fn rounds(&self) -> u64 {
-        self.rounds
+        self.rounds.count
     }
 
     /// In some round something was wrong.
     pub(crate) const fn has_violations(&self) -> bool {
-        !self.failed.is_empty()
+        self.rounds.have_violations()
     }
 
     /// What never came about although it must have.
     fn never(&self) -> Vec<&'static str> {
-        if self.rounds < ENOUGH {
+        if self.rounds.count < ENOUGH {
             return Vec::new();
         }
         let struck = |fault: &&Fault| {
@@ -78,7 +71,7 @@ impl Summary {
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        !self.failed.is_empty() || !self.never().is_empty()
+        self.has_violations() || !self.never().is_empty()
     }
 }
 
@@ -134,23 +127,19 @@ impl fmt::Display for Summary {
         let never = self.never();
         if !never.is_empty() {
             writeln!(f, "  NEVER CAME ABOUT: {}", never.join(", "))?;
-        } else if self.rounds >= ENOUGH {
+        } else if self.rounds.count >= ENOUGH {
             writeln!(f, "  every kind of command and every fault has come about")?;
         } else {
             writeln!(f, "  all of that comes about in {ENOUGH} rounds or more")?;
         }
-        let ended = if self.interrupted { ", and one that was interrupted" } else { "" };
-        write!(f, "{} rounds with commands{ended}", self.rounds)?;
-        match &self.failed[..] {
-            [] => Ok(()),
-            seeds => write!(f, "; {} violations, with seeds {seeds:?}", self.violations),
-        }
+        self.rounds.tell(f, "rounds with commands")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Account;
 
     fn done() -> Done {
         Done {
@@ -182,7 +171,8 @@ mod tests {
     #[test]
     fn a_violation_fails_the_run_and_names_its_seed() {
         let violation = crate::ledger::Violation { at: 0, what: "two write".to_owned() };
-        let summary = after(1, &Done { violations: vec![violation], ..done() }, true);
+        let account = Account { violations: vec![violation], ..Account::default() };
+        let summary = after(1, &Done { account, ..done() }, true);
         assert!(summary.has_failed());
         assert!(summary.to_string().ends_with("1 violations, with seeds [0]"), "{summary}");
     }
