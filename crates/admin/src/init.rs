@@ -282,7 +282,7 @@ fn known(node: &Looked) -> Result<(&Facts, Box<str>, i64), String> {
 /// Above every clock, and every floor that was; no lower than `least`.
 fn floor(looked: &[Looked], least: u64) -> u64 {
     let facts = || looked.iter().filter_map(|node| node.facts.as_ref().ok());
-    let times = facts().filter_map(|facts| u64::try_from(facts.time_us?).ok());
+    let times = facts().filter_map(|facts| u64::try_from(facts.times.last_us?).ok());
     let floors = facts().filter_map(|facts| match (&facts.marker, &facts.adoption) {
         (Seen::Text(text), _) => Some(Marker::parse(text)?.floor),
         // That of the marker that was there before.

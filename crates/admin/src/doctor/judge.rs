@@ -72,8 +72,8 @@ impl Case<'_> {
             }
         };
         report.server = facts.more.software.clone();
-        report.latency = facts.latency();
-        report.clock = facts.clock;
+        report.latency = facts.times.latency();
+        report.clock = facts.times.offset;
         let mut findings = self.rights(facts);
         match &facts.info {
             Ok(info) => {
@@ -324,7 +324,7 @@ impl Case<'_> {
                     .to_owned(),
             });
         }
-        if facts.clock_stands {
+        if facts.times.clock_stands {
             findings.push(Finding {
                 severity: Error,
                 check: "clock_stands",
@@ -337,7 +337,7 @@ impl Case<'_> {
                       and restart the server"
                     .to_owned(),
             });
-        } else if let Some(finding) = facts.clock.and_then(|clock| self.offset(clock)) {
+        } else if let Some(finding) = facts.times.offset.and_then(|clock| self.offset(clock)) {
             findings.push(finding);
         }
         findings
@@ -372,8 +372,8 @@ impl Case<'_> {
 
     /// What is left of its data after a restart.
     fn disk(&self, facts: &Facts, info: &Info) -> Option<Finding> {
-        let rests = facts.rests_on_rewrite == Some(true);
-        let what = match (info.keeps_log, facts.appendfsync.as_deref()) {
+        let rests = facts.settings.rests_on_rewrite == Some(true);
+        let what = match (info.keeps_log, facts.settings.appendfsync.as_deref()) {
             (Some(false), _) => "nothing is kept on disk (appendonly no)".to_owned(),
             (_, Some("always")) if rests => {
                 "writes are on disk before they are answered, but not while the log is rewritten \
@@ -414,8 +414,8 @@ impl Case<'_> {
     fn to_last(&self, facts: &Facts, info: &Info) -> Vec<&'static str> {
         let lacks = [
             (info.keeps_log != Some(true), "appendonly yes"),
-            (facts.appendfsync.as_deref() != Some("always"), "appendfsync always"),
-            (facts.rests_on_rewrite == Some(true), "no-appendfsync-on-rewrite no"),
+            (facts.settings.appendfsync.as_deref() != Some("always"), "appendfsync always"),
+            (facts.settings.rests_on_rewrite == Some(true), "no-appendfsync-on-rewrite no"),
         ];
         lacks.into_iter().filter_map(|(lacks, setting)| lacks.then_some(setting)).collect()
     }
@@ -457,7 +457,7 @@ impl Case<'_> {
                 ),
             );
         }
-        if facts.debug.as_deref() == Some("yes") {
+        if facts.settings.debug.as_deref() == Some("yes") {
             warning(
                 "debug",
                 "everybody may send DEBUG (enable-debug-command yes)".to_owned(),
@@ -465,7 +465,7 @@ impl Case<'_> {
                 self.configure("enable-debug-command no"),
             );
         }
-        if let Some(latency) = facts.latency().filter(|latency| *latency > LATENCY_MAX) {
+        if let Some(latency) = facts.times.latency().filter(|latency| *latency > LATENCY_MAX) {
             warning(
                 "latency",
                 format!("a round trip takes {latency:.1?}"),

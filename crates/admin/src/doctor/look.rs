@@ -37,18 +37,29 @@ pub(crate) struct Facts {
     pub(crate) elsewhere: Option<Failure>,
     /// For how long the adoption has been there.
     pub(crate) adopted_for: Duration,
-    /// `None`: the user may not ask.
+    pub(crate) settings: Settings,
+    pub(crate) rights: Rights,
+    pub(crate) times: Times,
+}
+
+/// How it is set up; `None`: the user may not ask.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
     pub(crate) appendfsync: Option<String>,
     pub(crate) rests_on_rewrite: Option<bool>,
     pub(crate) debug: Option<String>,
-    pub(crate) rights: Rights,
-    /// Round trips, shortest first.
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Times {
+    /// Shortest first.
     pub(crate) round_trips: Vec<Duration>,
-    pub(crate) clock: Option<ClockOffset>,
+    pub(crate) offset: Option<ClockOffset>,
     /// Its clock said the same all the time.
     pub(crate) clock_stands: bool,
     /// Its wall clock in microseconds, as of the last look.
-    pub(crate) time_us: Option<i64>,
+    pub(crate) last_us: Option<i64>,
 }
 
 /// A key of the library's own.
@@ -73,7 +84,7 @@ pub(crate) struct More {
     pub(crate) master: Option<String>,
 }
 
-impl Facts {
+impl Times {
     pub(crate) fn latency(&self) -> Option<Duration> {
         self.round_trips.get(self.round_trips.len() / 2).copied()
     }
@@ -115,7 +126,11 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         }
         _ => Duration::ZERO,
     };
-    let (appendfsync, on_rewrite, debug) = (setting(next()), setting(next()), setting(next()));
+    let settings = Settings {
+        appendfsync: setting(next()),
+        rests_on_rewrite: setting(next()).map(|rests| rests == "yes"),
+        debug: setting(next()),
+    };
     let elsewhere = connection.register(&topology.rules.marker, Do::Look).await.err();
     let times = times(&connection).await?;
     let rights =
@@ -126,10 +141,9 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         info: info.and_then(|info| {
             let info = Info::parse(&info).map_err(|missing| missing.to_string())?;
             // As a client asks for them.
-            let rests_on_rewrite = on_rewrite.as_ref().map(|rests| rests == "yes");
             Ok(Info {
-                appendfsync: appendfsync.as_deref().map(Into::into),
-                rests_on_rewrite,
+                appendfsync: settings.appendfsync.as_deref().map(Into::into),
+                rests_on_rewrite: settings.rests_on_rewrite,
                 ..info
             })
         }),
@@ -137,23 +151,10 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         adoption,
         elsewhere,
         adopted_for,
-        appendfsync,
-        rests_on_rewrite: on_rewrite.as_ref().map(|on_rewrite| on_rewrite == "yes"),
-        debug,
+        settings,
         rights,
-        round_trips: times.round_trips,
-        clock: times.offset,
-        clock_stands: times.stands,
-        time_us: times.last_us,
+        times,
     })
-}
-
-/// What was measured.
-struct Times {
-    round_trips: Vec<Duration>,
-    offset: Option<ClockOffset>,
-    stands: bool,
-    last_us: Option<i64>,
 }
 
 /// Asks a few times, one at a time, for a sign of life and the time. Of the server's clock, what came
@@ -171,7 +172,7 @@ async fn times(connection: &AdminConnection) -> Result<Times, Failure> {
         samples.push((took, time_us, middle_us));
     }
     let clock: Vec<i64> = samples.iter().filter_map(|(_, time_us, _)| *time_us).collect();
-    let stands = clock.len() > 1 && clock.iter().all(|time| *time == clock[0]);
+    let clock_stands = clock.len() > 1 && clock.iter().all(|time| *time == clock[0]);
     samples.sort_unstable();
     let offset = samples.iter().find_map(|(took, time_us, middle_us)| {
         let ahead_us = (*time_us)?.saturating_sub(*middle_us);
@@ -180,7 +181,7 @@ async fn times(connection: &AdminConnection) -> Result<Times, Failure> {
     Ok(Times {
         round_trips: samples.into_iter().map(|(took, ..)| took).collect(),
         offset,
-        stands,
+        clock_stands,
         last_us: clock.last().copied(),
     })
 }

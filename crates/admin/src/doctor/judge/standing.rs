@@ -228,7 +228,7 @@ impl Case<'_> {
 }
 
 fn floor(facts: &Facts, marker: &Marker) -> Vec<Finding> {
-    let now = facts.time_us.and_then(|time| u64::try_from(time).ok());
+    let now = facts.times.last_us.and_then(|time| u64::try_from(time).ok());
     let Some(ahead) = now.and_then(|now| marker.floor.checked_sub(now)) else {
         return Vec::new();
     };

@@ -3,7 +3,7 @@ use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 
 use super::*;
-use crate::doctor::look::More;
+use crate::doctor::look::{More, Settings, Times};
 use crate::doctor::rights::Rights;
 
 const INFO: &str = "redis_version:7.0.15\r\nrun_id:0d2f\r\nuptime_in_seconds:61\r\n\
@@ -28,14 +28,18 @@ fn facts() -> Facts {
         adoption: Seen::Nothing,
         elsewhere: None,
         adopted_for: Duration::ZERO,
-        appendfsync: Some("always".to_owned()),
-        rests_on_rewrite: Some(false),
-        debug: None,
+        settings: Settings {
+            appendfsync: Some("always".to_owned()),
+            rests_on_rewrite: Some(false),
+            debug: None,
+        },
         rights: Rights::default(),
-        round_trips: vec![Duration::from_millis(1)],
-        clock: Some(ClockOffset { ahead_us: 0, error: Duration::ZERO }),
-        clock_stands: false,
-        time_us: Some(1_795_201_160_638_971),
+        times: Times {
+            round_trips: vec![Duration::from_millis(1)],
+            offset: Some(ClockOffset { ahead_us: 0, error: Duration::ZERO }),
+            clock_stands: false,
+            last_us: Some(1_795_201_160_638_971),
+        },
     }
 }
 
@@ -63,7 +67,7 @@ fn clocks_are_judged() {
     let ahead = |ahead_us, error_ms| {
         found(false, |facts| {
             let error = Duration::from_millis(error_ms);
-            facts.clock = Some(ClockOffset { ahead_us, error });
+            facts.times.offset = Some(ClockOffset { ahead_us, error });
         })
     };
     assert_eq!(found(false, |_| ()), none);
@@ -71,12 +75,12 @@ fn clocks_are_judged() {
     assert_eq!(ahead(-1_100_000, 50), ["clock"]);
     // It may be within the bound, for all that is known.
     assert_eq!(ahead(1_100_000, 200), none);
-    assert_eq!(found(false, |facts| facts.clock_stands = true), ["clock_stands"]);
+    assert_eq!(found(false, |facts| facts.times.clock_stands = true), ["clock_stands"]);
     let set_back = |facts: &mut Facts| {
         facts.info = Ok(Info::parse(&INFO.replace("seconds:61", "seconds:-3598")).unwrap());
     };
     assert_eq!(found(false, set_back), ["uptime"]);
-    let far = |facts: &mut Facts| facts.round_trips = vec![Duration::from_millis(101)];
+    let far = |facts: &mut Facts| facts.times.round_trips = vec![Duration::from_millis(101)];
     assert_eq!(found(false, far), ["latency"]);
     let old = |facts: &mut Facts| facts.more.version = Some((6, 0));
     assert_eq!(found(false, old), ["version"]);
@@ -129,10 +133,10 @@ fn a_promoted_server_waits_for_what_is_left_of_its_adoption() {
 fn who_was_promised_to_forget_nothing_must_not() {
     let none: [&str; 0] = [];
     assert_eq!(found(true, |_| ()), none);
-    let every_second = |facts: &mut Facts| facts.appendfsync = Some("everysec".to_owned());
+    let every_second = |facts: &mut Facts| facts.settings.appendfsync = Some("everysec".to_owned());
     assert_eq!(found(true, every_second), ["lasting"]);
     assert_eq!(found(false, every_second), none);
-    assert_eq!(found(true, |facts| facts.rests_on_rewrite = Some(true)), ["lasting"]);
+    assert_eq!(found(true, |facts| facts.settings.rests_on_rewrite = Some(true)), ["lasting"]);
     let no_log = |facts: &mut Facts| {
         facts.info = Ok(Info::parse(&INFO.replace("aof_enabled:1", "aof_enabled:0")).unwrap());
     };
