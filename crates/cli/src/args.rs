@@ -50,30 +50,8 @@ pub(crate) struct Run {
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) cmd: Vec<OsString>,
 
-    /// How long the nodes keep the lock without an extension, at least 500ms; a crashed holder
-    /// blocks others for so long [default: 10s, or --max-ttl if that is shorter]
-    #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
-    pub(crate) ttl: Option<Duration>,
-
-    /// How long to try: a time, 0s for a single attempt, or "forever" [default: 60s]
-    #[arg(long, short = 'w', env = "QUORLOCK_WAIT", value_name = "TIME")]
-    pub(crate) wait: Option<WaitArg>,
-
-    /// The lock is never held for longer: it is not extended past so much time, ends at most one TTL
-    /// before it, and then counts as lost [default: 24h]
-    #[arg(long, env = "QUORLOCK_MAX_HOLD", value_parser = duration, value_name = "TIME")]
-    pub(crate) max_hold: Option<Duration>,
-
-    /// Hold the lock for at least so long, also if CMD ends sooner: for jobs that several machines
-    /// start "at the same time". The key is then left to expire, up to one TTL later
-    #[arg(long, env = "QUORLOCK_MIN_HOLD", value_parser = duration, value_name = "TIME")]
-    pub(crate) min_hold: Option<Duration>,
-
-    /// Send SIGTERM so long before the lock ends: at least as early as SIGKILL, and less than a
-    /// third of the TTL [default: TTL/5].
-    /// SIGKILL follows max(5% of TTL, 50ms) before the lock ends
-    #[arg(long, env = "QUORLOCK_KILL_AFTER", value_parser = duration, value_name = "TIME")]
-    pub(crate) kill_after: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) times: Times,
 
     /// If others still hold the lock after --wait: fail with exit code 75, or skip CMD and exit 0
     #[arg(long, env = "QUORLOCK_IF_HELD", default_value = "fail", value_name = "WHAT")]
@@ -107,6 +85,35 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// How long a run waits, holds the lock, and gives the command to end
+#[derive(Debug, Args)]
+pub(crate) struct Times {
+    /// How long the nodes keep the lock without an extension, at least 500ms; a crashed holder
+    /// blocks others for so long [default: 10s, or --max-ttl if that is shorter]
+    #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
+    pub(crate) ttl: Option<Duration>,
+
+    /// How long to try: a time, 0s for a single attempt, or "forever" [default: 60s]
+    #[arg(long, short = 'w', env = "QUORLOCK_WAIT", value_name = "TIME")]
+    pub(crate) wait: Option<WaitArg>,
+
+    /// The lock is never held for longer: it is not extended past so much time, ends at most one TTL
+    /// before it, and then counts as lost [default: 24h]
+    #[arg(long, env = "QUORLOCK_MAX_HOLD", value_parser = duration, value_name = "TIME")]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// Hold the lock for at least so long, also if CMD ends sooner: for jobs that several machines
+    /// start "at the same time". The key is then left to expire, up to one TTL later
+    #[arg(long, env = "QUORLOCK_MIN_HOLD", value_parser = duration, value_name = "TIME")]
+    pub(crate) min_hold: Option<Duration>,
+
+    /// Send SIGTERM so long before the lock ends: at least as early as SIGKILL, and less than a
+    /// third of the TTL [default: TTL/5].
+    /// SIGKILL follows max(5% of TTL, 50ms) before the lock ends
+    #[arg(long, env = "QUORLOCK_KILL_AFTER", value_parser = duration, value_name = "TIME")]
+    pub(crate) kill_after: Option<Duration>,
 }
 
 /// Show who holds the lock KEY, node by node
@@ -236,6 +243,8 @@ pub(crate) struct Demo {
 }
 
 /// The nodes and how to talk to them
+///
+/// One field per option, each with a namesake in [`crate::options::File`].
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Nodes")]
 pub(crate) struct NodeArgs {

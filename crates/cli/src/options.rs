@@ -60,7 +60,8 @@ const TTL_MIN: Duration = Duration::from_millis(100);
 pub(crate) const TIMES: &[&str] =
     &["ttl", "max-ttl", "node-timeout", "connect-timeout", "max-hold", "min-hold", "kill-after"];
 
-/// What may stand in the file. Every name is that of the option.
+/// What may stand in the file. Every name is that of the option, and there is one field per option: serde
+/// denies unknown names only in a record without parts.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct File {

@@ -14,7 +14,7 @@ use super::screen::{Screen, style, wrapped};
 use super::tally::Tally;
 use super::verdict::{Evidence, Phase, Verdict};
 use super::view::{Fate, View, stamp};
-use super::worker::Report;
+use super::worker::{Hold, Report};
 use super::{Event, now};
 use crate::options::Refused;
 
@@ -60,21 +60,90 @@ pub(super) struct Stage {
     /// Before the nodes, because it is dropped before them: workers would complain.
     crew: Crew,
     pub(super) nodes: FiveNodes,
-    counter: PathBuf,
     events: Receiver<Event>,
     screen: Screen,
-    tally: Tally,
-    /// When the lock was acquired in the last second.
-    recent: VecDeque<Duration>,
-    phases: Vec<Phase>,
-    view: View,
-    /// When something was last done to each node.
-    changed: [Duration; 5],
+    record: Record,
+    picture: Picture,
     began: Duration,
     draw_at: Duration,
     /// The answer to the demo's own call, once it is there.
     answer: Option<Result<(), String>>,
+}
+
+/// What the verdict is made from.
+struct Record {
+    counter: PathBuf,
+    tally: Tally,
+    phases: Vec<Phase>,
     faults: Vec<String>,
+}
+
+impl Record {
+    fn end_phase(&mut self, at_ns: u64) {
+        if let Some(last) = self.phases.last_mut() {
+            last.to_ns = at_ns;
+        }
+    }
+
+    fn judge(&self, places: String) -> Verdict {
+        let counter = std::fs::read_to_string(&self.counter).ok();
+        let evidence = Evidence {
+            tally: &self.tally,
+            phases: &self.phases,
+            counter: counter.and_then(|text| text.trim().parse().ok()),
+            places,
+            faults: self.faults.clone(),
+        };
+        evidence.judge()
+    }
+}
+
+/// What is shown, and what that is made from.
+struct Picture {
+    view: View,
+    /// When the lock was acquired in the last second.
+    recent: VecDeque<Duration>,
+    /// When something was last done to each node.
+    changed: [Duration; 5],
+}
+
+impl Picture {
+    fn new(began: Duration) -> Self {
+        let view = View {
+            elapsed: Duration::ZERO,
+            fates: [Fate::Up; 5],
+            seen: [(); 5].map(|()| Seen::nothing("not asked yet")),
+            now: String::new(),
+            acquisitions: 0,
+            last_second: 0,
+            last_holder: None,
+        };
+        Self { view, recent: VecDeque::new(), changed: [began; 5] }
+    }
+
+    fn held(&mut self, hold: &Hold) {
+        self.recent.push_back(Duration::from_nanos(hold.acquired_ns));
+        self.view.acquisitions += 1;
+        self.view.last_holder = Some(hold.worker);
+    }
+
+    /// What a node said before something was done to it is of no interest any more.
+    fn see(&mut self, asked: Duration, seen: [Seen; 5]) {
+        for (place, seen) in seen.into_iter().enumerate() {
+            if self.changed[place] <= asked {
+                self.view.seen[place] = seen;
+            }
+        }
+    }
+
+    fn pass(&mut self, now: Duration, began: Duration) {
+        self.view.elapsed = now.saturating_sub(began);
+        let second_ago = now.saturating_sub(Duration::from_secs(1));
+        while self.recent.front().is_some_and(|at| *at < second_ago) {
+            self.recent.pop_front();
+        }
+        self.view.last_second = self.recent.len();
+    }
 }
 
 impl Stage {
@@ -85,46 +154,36 @@ impl Stage {
         screen: Screen,
         began: Duration,
     ) -> Self {
-        let view = View {
-            elapsed: Duration::ZERO,
-            fates: [Fate::Up; 5],
-            seen: [(); 5].map(|()| Seen::nothing("not asked yet")),
-            now: String::new(),
-            acquisitions: 0,
-            last_second: 0,
-            last_holder: None,
-        };
         Self {
             nodes,
-            counter,
             crew,
             events,
             screen,
-            tally: Tally::default(),
-            recent: VecDeque::new(),
-            phases: Vec::new(),
-            view,
-            changed: [began; 5],
+            record: Record {
+                counter,
+                tally: Tally::default(),
+                phases: Vec::new(),
+                faults: Vec::new(),
+            },
+            picture: Picture::new(began),
             began,
             draw_at: began,
             answer: None,
-            faults: Vec::new(),
         }
     }
 
     /// From now on something is different; what happens is counted by itself.
     pub(super) fn phase(&mut self, title: &str, majority: bool) {
         // The workers were at work before the first phase was announced.
-        let from_ns = nanos(if self.phases.is_empty() { self.began } else { now() });
-        if let Some(last) = self.phases.last_mut() {
-            last.to_ns = from_ns;
-        }
-        self.phases.push(Phase { title: title.to_owned(), from_ns, to_ns: u64::MAX, majority });
+        let from_ns = nanos(if self.record.phases.is_empty() { self.began } else { now() });
+        self.record.end_phase(from_ns);
+        let phase = Phase { title: title.to_owned(), from_ns, to_ns: u64::MAX, majority };
+        self.record.phases.push(phase);
     }
 
     /// Tells what happened, in lines that stay, and shows what is going on from now on.
     pub(super) fn say(&mut self, going_on: &str, story: &str) {
-        self.view.now = going_on.to_owned();
+        self.picture.view.now = going_on.to_owned();
         self.tell(story);
     }
 
@@ -191,16 +250,17 @@ impl Stage {
         for &place in places {
             act(&self.nodes, place)
                 .map_err(|error| Ended::Failed(format!("node {}: {error}", NAMES[place])))?;
-            self.changed[place] = now();
-            self.view.fates[place] = fate(self.changed[place].saturating_sub(self.began));
-            self.view.seen[place] = Seen::nothing("not asked since");
+            let picture = &mut self.picture;
+            picture.changed[place] = now();
+            picture.view.fates[place] = fate(picture.changed[place].saturating_sub(self.began));
+            picture.view.seen[place] = Seen::nothing("not asked since");
         }
         Ok(())
     }
 
     /// Something is wrong that does not keep the demo from going on.
     pub(super) fn fault(&mut self, what: &str) {
-        self.faults.push(what.to_owned());
+        self.record.faults.push(what.to_owned());
     }
 
     /// Lets the workers finish, and judges.
@@ -212,19 +272,9 @@ impl Stage {
         if !self.crew.ended_well() {
             self.fault("a worker process ended badly");
         }
-        if let Some(last) = self.phases.last_mut() {
-            last.to_ns = nanos(now());
-        }
+        self.record.end_phase(nanos(now()));
         self.screen.erase();
-        let counter = std::fs::read_to_string(&self.counter).ok();
-        let evidence = Evidence {
-            tally: &self.tally,
-            phases: &self.phases,
-            counter: counter.and_then(|text| text.trim().parse().ok()),
-            places: self.crew.places(),
-            faults: self.faults.clone(),
-        };
-        Ok(evidence.judge())
+        Ok(self.record.judge(self.crew.places()))
     }
 
     /// Takes away what is written over, and goes on with plain lines.
@@ -251,19 +301,17 @@ impl Stage {
     fn take(&mut self, event: Event) -> Result<(), Ended> {
         match event {
             Event::Report(report) => {
-                if let Report::Held(hold) = report {
-                    self.recent.push_back(Duration::from_nanos(hold.acquired_ns));
-                    self.view.acquisitions += 1;
-                    self.view.last_holder = Some(hold.worker);
+                if let Report::Held(hold) = &report {
+                    self.picture.held(hold);
                 }
-                self.tally.add(report);
+                self.record.tally.add(report);
             }
             Event::Left(result) => {
                 if let Some(fault) = self.crew.left(result) {
                     return Err(Ended::Failed(fault));
                 }
             }
-            Event::Seen { asked, seen } => self.see(asked, *seen),
+            Event::Seen { asked, seen } => self.picture.see(asked, *seen),
             Event::Answer(answer) => self.answer = Some(answer),
             Event::Signal(Signal::WINCH | Signal::CONT) => {
                 self.screen.enter();
@@ -279,28 +327,14 @@ impl Stage {
         Ok(())
     }
 
-    /// What a node said before something was done to it is of no interest any more.
-    fn see(&mut self, asked: Duration, seen: [Seen; 5]) {
-        for (place, seen) in seen.into_iter().enumerate() {
-            if self.changed[place] <= asked {
-                self.view.seen[place] = seen;
-            }
-        }
-    }
-
     fn draw(&mut self) {
         let now = now();
-        self.view.elapsed = now.saturating_sub(self.began);
-        let second_ago = now.saturating_sub(Duration::from_secs(1));
-        while self.recent.front().is_some_and(|at| *at < second_ago) {
-            self.recent.pop_front();
-        }
-        self.view.last_second = self.recent.len();
+        self.picture.pass(now, self.began);
         if self.screen.is_live() {
-            self.screen.show(&self.view.panel());
+            self.screen.show(&self.picture.view.panel());
             self.draw_at = now + DRAW_EVERY;
         } else {
-            self.screen.line(style::PLAIN, &self.view.summary());
+            self.screen.line(style::PLAIN, &self.picture.view.summary());
             self.draw_at = now + SUMMARY_EVERY;
         }
     }

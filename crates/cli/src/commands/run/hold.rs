@@ -286,7 +286,11 @@ impl Keeper<'_> {
     /// What `--min-hold` still demands.
     fn rest_of_min_hold(&self, since: u64) -> Option<Duration> {
         let held = time_since(since);
-        self.args.min_hold.and_then(|min| min.checked_sub(held)).filter(|rest| !rest.is_zero())
+        self.args
+            .times
+            .min_hold
+            .and_then(|min| min.checked_sub(held))
+            .filter(|rest| !rest.is_zero())
     }
 
     /// Holds on for the rest of `--min-hold`, then leaves the key to expire: a machine whose clock

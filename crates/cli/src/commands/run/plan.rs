@@ -32,20 +32,21 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(args: &Run, file: &File) -> Result<Self, Refused> {
-        let ttl = args.ttl.or(file.ttl.map(|time| time.0));
+        let times = &args.times;
+        let ttl = times.ttl.or(file.ttl.map(|time| time.0));
         let ttl = ttl.unwrap_or_else(|| options::default_ttl(&args.nodes, file));
         let refuse = |message: String| {
             Err(Refused::settings(message, options::TIMES, args.nodes.config.is_some()))
         };
         if ttl < TTL_MIN {
             // None was given: it is no longer than the longest.
-            let is_given = args.ttl.is_some() || file.ttl.is_some();
+            let is_given = times.ttl.is_some() || file.ttl.is_some();
             let name = if is_given { "ttl" } else { "max-ttl" };
             return refuse(format!(
                 "{name} ({ttl:?}) must be at least {TTL_MIN:?}, so that there is time to stop a command"
             ));
         }
-        let term_before = args.kill_after.unwrap_or(ttl / 5);
+        let term_before = times.kill_after.unwrap_or(ttl / 5);
         if term_before >= ttl / 3 {
             return refuse(format!(
                 "kill-after ({term_before:?}) must be less than a third of ttl ({ttl:?})"
@@ -57,18 +58,18 @@ impl Plan {
                 "kill-after ({term_before:?}) must be at least {kill_before:?}, when SIGKILL follows"
             ));
         }
-        let max_hold = args
+        let max_hold = times
             .max_hold
             .or(file.max_hold.map(|time| time.0))
             .unwrap_or(Duration::from_secs(24 * 3600));
-        if let Some(min_hold) = args.min_hold
+        if let Some(min_hold) = times.min_hold
             && min_hold > max_hold
         {
             return refuse(format!(
                 "min-hold ({min_hold:?}) must not be above max-hold ({max_hold:?})"
             ));
         }
-        let wait = args.wait.or(file.wait.map(|wait| wait.0));
+        let wait = times.wait.or(file.wait.map(|wait| wait.0));
         let program = args.cmd.first().map(OsString::as_os_str).unwrap_or_default();
         let name = std::path::Path::new(program).file_name().unwrap_or(program);
         let label = args.label.clone().unwrap_or_else(|| name.to_string_lossy().into_owned());
