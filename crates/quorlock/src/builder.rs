@@ -89,7 +89,14 @@ pub struct ClientBuilder {
     password: Option<String>,
     clock: Clock,
     own_thread: bool,
+    trust: Trust,
+}
+
+/// What is made of what nodes may have forgotten.
+#[derive(Default)]
+struct Trust {
     guard: RestartGuard,
+    /// The names of those that forget nothing.
     lasting: Vec<String>,
 }
 
@@ -106,8 +113,7 @@ impl ClientBuilder {
             password: None,
             clock: Clock::System,
             own_thread: false,
-            guard: RestartGuard::default(),
-            lasting: Vec::new(),
+            trust: Trust::default(),
         }
     }
 
@@ -266,7 +272,7 @@ impl ClientBuilder {
     /// Protects only if all clients of a lock are strict. [`MemoryNode`](crate::node::MemoryNode)s are
     /// trusted in any case.
     pub fn restart_guard(mut self, guard: RestartGuard) -> Self {
-        self.guard = guard;
+        self.trust.guard = guard;
         self
     }
 
@@ -274,7 +280,7 @@ impl ClientBuilder {
     /// `appendonly yes` and `appendfsync always`, and did so before they last stopped. Then they vote at
     /// once when they have been restarted. All else is checked as of the others.
     pub fn lasting_nodes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
-        self.lasting.extend(names.into_iter().map(Into::into));
+        self.trust.lasting.extend(names.into_iter().map(Into::into));
         self
     }
 
@@ -334,7 +340,7 @@ impl ClientBuilder {
         let quorum = quorum_of(nodes.len())?;
         let names: Names = nodes.iter().map(|node| node.name().into()).collect();
         let rules = self.rules(quorum, &names)?;
-        let metrics = Arc::new(Metrics::new(nodes.len(), self.guard));
+        let metrics = Arc::new(Metrics::new(nodes.len(), self.trust.guard));
         let thread = match self.own_thread {
             true => Some(OwnThread::new().map_err(no_thread)?),
             false => None,
@@ -371,11 +377,11 @@ impl ClientBuilder {
                 || BuildError::UnknownNode { name: name.clone(), known: names.join(", ") };
             place.and_then(|place| quorum.node_ids().nth(place)).ok_or_else(unknown)
         };
-        let lasting = self.lasting.iter().map(find).collect::<Result<NodeSet, _>>()?;
+        let lasting = self.trust.lasting.iter().map(find).collect::<Result<NodeSet, _>>()?;
         let max_ttl = self.defaults.timing.ttl_max.as_millis();
         let max_ttl_ms = u64::try_from(max_ttl).unwrap_or(u64::MAX);
         Ok(Rules {
-            guard: self.guard,
+            guard: self.trust.guard,
             cluster: Cluster::new(names.iter(), quorum.needed(), max_ttl_ms),
             names: names.to_vec(),
             marker: own_key(&self.prefix, MARKER),

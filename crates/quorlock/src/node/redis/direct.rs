@@ -24,11 +24,7 @@ pub(crate) struct Direct {
     link: watch::Receiver<Link>,
     /// As the link says.
     state: NodeState,
-    connection: Option<Arc<Connection>>,
-    /// It has not been polled yet, and so it wakes nobody.
-    is_new: bool,
-    /// Those before it whose parcels have not all come back.
-    former: Vec<Arc<Connection>>,
+    connections: Connections,
     /// The batch that waits for a connection; there is one at most.
     unsent: Option<(BatchId, Box<Parcel>)>,
     /// When commands were taken last. What fails without being sent is told with this time, which counts for
@@ -38,6 +34,27 @@ pub(crate) struct Direct {
     #[expect(clippy::vec_box, reason = "they go to the wire and back, and are large")]
     parcels: Vec<Box<Parcel>>,
     delivered: Vec<(BatchId, Box<Parcel>)>,
+}
+
+/// The connection, and those before it.
+#[derive(Default)]
+struct Connections {
+    current: Option<Arc<Connection>>,
+    /// It has not been polled yet, and so it wakes nobody.
+    is_new: bool,
+    /// Those whose parcels have not all come back.
+    former: Vec<Arc<Connection>>,
+}
+
+impl Connections {
+    /// Takes in which one it is now.
+    fn update(&mut self, now: Option<&Arc<Connection>>) {
+        let epoch = |it: &Arc<Connection>| it.epoch;
+        if self.current.as_ref().map(epoch) != now.map(epoch) {
+            self.former.extend(std::mem::replace(&mut self.current, now.cloned()));
+            self.is_new = true;
+        }
+    }
 }
 
 impl Direct {
@@ -50,9 +67,7 @@ impl Direct {
             pipeline: NodePipeline::new(id),
             link,
             state: NodeState::Connecting,
-            connection: None,
-            is_new: false,
-            former: Vec::new(),
+            connections: Connections::default(),
             unsent: None,
             now: clock.now(),
             parcels: Vec::new(),
@@ -87,22 +102,22 @@ impl Direct {
         events: &mut Vec<Event>,
     ) {
         self.look();
-        self.is_new = false;
-        for connection in std::mem::take(&mut self.former) {
+        self.connections.is_new = false;
+        for connection in std::mem::take(&mut self.connections.former) {
             // One that is closed by what is heard now may have more to give back.
             let was_closed = connection.wire.is_closed();
             self.hear(&connection, cx, encoder, events);
             if !was_closed {
-                self.former.push(connection);
+                self.connections.former.push(connection);
             }
         }
-        if let Some(connection) = self.connection.clone() {
+        if let Some(connection) = self.connections.current.clone() {
             self.hear(&connection, cx, encoder, events);
         }
         // A server that was silent for too long may have answered.
         self.look();
         self.send(None, encoder, events);
-        if self.is_new {
+        if self.connections.is_new {
             cx.waker().wake_by_ref();
         }
     }
@@ -114,7 +129,7 @@ impl Direct {
 
     /// The server is not as it was when the line was last polled.
     pub(crate) fn is_changed(&self) -> bool {
-        self.is_new || self.link.has_changed().unwrap_or(false)
+        self.connections.is_new || self.link.has_changed().unwrap_or(false)
     }
 
     /// Looks how the server is.
@@ -124,11 +139,7 @@ impl Direct {
         }
         let link = self.link.borrow_and_update();
         self.state.clone_from(&link.state);
-        let epoch = |it: &Option<Arc<Connection>>| it.as_ref().map(|it| it.epoch);
-        if epoch(&self.connection) != epoch(&link.connection) {
-            self.former.extend(std::mem::replace(&mut self.connection, link.connection.clone()));
-            self.is_new = true;
-        }
+        self.connections.update(link.connection.as_ref());
     }
 
     /// Takes in what the server has said on this connection.
@@ -213,6 +224,6 @@ impl Direct {
 
     /// The connection, or why there is none; `None` while that is open.
     fn settled(&self) -> Option<Result<Arc<Connection>, Failure>> {
-        Link::settle(&self.state, self.connection.as_ref())
+        Link::settle(&self.state, self.connections.current.as_ref())
     }
 }

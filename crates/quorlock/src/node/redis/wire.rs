@@ -86,12 +86,34 @@ struct Inner {
     reader: Waker,
     /// When the server last gave a sign of life, or was first asked after a pause.
     alive_at: Instant,
-    /// Somebody waits to be told when something is awaited again, or when the server next says anything.
-    tell_busy: bool,
-    tell_heard: bool,
+    tell: Tell,
+    end: End,
+}
+
+/// What somebody waits to be told.
+#[derive(Default)]
+struct Tell {
+    /// When something is awaited again.
+    busy: bool,
+    /// When the server next says anything.
+    heard: bool,
+}
+
+/// What is known of the end.
+#[derive(Default)]
+struct End {
     /// Why the wire was closed.
     failure: Option<Failure>,
     last_words: Option<String>,
+}
+
+impl End {
+    /// That something was out of step is not hidden by what came of the connection then.
+    fn blame(&mut self, failure: Failure) {
+        if self.failure.is_none() || failure.kind() == FailureKind::Protocol {
+            self.failure = Some(failure);
+        }
+    }
 }
 
 /// Commands that were sent together, and what has been said to them so far.
@@ -134,10 +156,8 @@ impl Wire {
             pushes: 0,
             reader: Waker::noop().clone(),
             alive_at: Instant::now(),
-            tell_busy: false,
-            tell_heard: false,
-            failure: None,
-            last_words: None,
+            tell: Tell::default(),
+            end: End::default(),
         };
         let (stir, close) = (Notify::new(), Notify::new());
         Self { inner: Mutex::new(inner), closed: AtomicBool::new(false), stir, close }
@@ -204,7 +224,7 @@ impl Wire {
                 replies.reserve(missing);
             }
             inner.awaited.push_back(awaited);
-            if std::mem::take(&mut inner.tell_busy) {
+            if std::mem::take(&mut inner.tell.busy) {
                 self.stir.notify_one();
             }
             // Whatever cannot be written at once is written by who reads.
@@ -233,10 +253,10 @@ impl Wire {
             let inner = &mut *self.lock();
             let alive_at = inner.alive_at;
             let polled = inner.poll(cx);
-            (polled, inner.tell_heard && inner.alive_at != alive_at)
+            (polled, inner.tell.heard && inner.alive_at != alive_at)
         };
         if is_heard {
-            self.lock().tell_heard = false;
+            self.lock().tell.heard = false;
             self.stir.notify_one();
         }
         polled.map(|failure| self.close(failure))
@@ -269,15 +289,12 @@ impl Wire {
         let reader = {
             let inner = &mut *self.lock();
             inner.socket = None;
-            // That something was out of step is not hidden by what came of the connection then.
-            if inner.failure.is_none() || failure.kind() == FailureKind::Protocol {
-                inner.failure = Some(failure);
-            }
+            inner.end.blame(failure);
             self.closed.store(true, Ordering::Release);
             if let Some(Awaited { taker: Taker::Whole { replies, .. }, .. }) = inner.awaited.front()
                 && let Some(Reply::Error(error)) = replies.last()
             {
-                inner.last_words = Some(error.clone());
+                inner.end.last_words = Some(error.clone());
             }
             // All that wait for replies are told now that none will come.
             for awaited in std::mem::take(&mut inner.awaited) {
@@ -297,18 +314,18 @@ impl Wire {
 
     /// What became of commands whose replies did not come.
     pub(super) fn why_closed(&self) -> Failure {
-        self.lock().failure.clone().unwrap_or_else(|| lost("connection lost"))
+        self.lock().end.failure.clone().unwrap_or_else(|| lost("connection lost"))
     }
 
     /// Something came that was no reply to anything: then nothing that came with it is to be trusted.
     pub(super) fn why_out_of_step(&self) -> Option<Failure> {
-        let failure = self.lock().failure.clone();
+        let failure = self.lock().end.failure.clone();
         failure.filter(|failure| failure.kind() == FailureKind::Protocol)
     }
 
     /// The error that came before the wire was closed, where other replies were awaited as well.
     pub(super) fn last_words(&self) -> Option<String> {
-        self.lock().last_words.clone()
+        self.lock().end.last_words.clone()
     }
 
     /// What the traffic shows; its times are since `start`.
@@ -325,14 +342,14 @@ impl Wire {
             if !inner.awaited.is_empty() {
                 return;
             }
-            inner.tell_busy = true;
+            inner.tell.busy = true;
         }
         self.stir.notified().await;
     }
 
     /// Waits until the server says anything.
     pub(super) async fn heard(&self) {
-        self.lock().tell_heard = true;
+        self.lock().tell.heard = true;
         self.stir.notified().await;
     }
 
