@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One run of the benchmark.
+/// One run of the benchmark. One field per name in the JSON, which documents and plots are made from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// quorlock's version.
