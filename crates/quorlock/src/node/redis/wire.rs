@@ -61,33 +61,49 @@ pub(super) struct Wire {
 struct Inner {
     /// `None` once the wire is closed.
     socket: Option<Box<dyn Socket>>,
-    out: Vec<u8>,
-    /// Of `out`, so many bytes have been written.
-    written: usize,
-    input: Vec<u8>,
-    /// Of `input`, what lies between is to be read.
-    unread: (usize, usize),
-    /// It is no use to look at it before it is so long.
-    needed: usize,
-    /// So many bytes that come next are the rest of a long value.
-    surplus: usize,
+    outgoing: Outgoing,
+    incoming: Incoming,
     awaited: VecDeque<Awaited>,
     /// Parcels whose replies have come, or will not, for the line that has sent them.
     delivered: Vec<(BatchId, Box<Parcel>)>,
-    /// So many bytes were ever to be sent.
-    said: u64,
-    /// How often the server has said that all of its data are gone, or others.
-    flushes: u64,
-    news: News,
-    allowance: Allowance,
-    /// So many pushes have come since others had their turn.
-    pushes: usize,
+    pushed: Pushed,
     /// Wakes who reads.
     reader: Waker,
     /// When the server last gave a sign of life, or was first asked after a pause.
     alive_at: Instant,
     tell: Tell,
     end: End,
+}
+
+/// What is to be written.
+#[derive(Default)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    /// Of `bytes`, so many have been written.
+    written: usize,
+    /// So many bytes were ever to be sent.
+    said: u64,
+}
+
+/// What was read.
+struct Incoming {
+    bytes: Vec<u8>,
+    /// Of `bytes`, what lies between is to be read.
+    unread: (usize, usize),
+    /// It is no use to look at it before it is so long.
+    needed: usize,
+    /// So many bytes that come next are the rest of a long value.
+    surplus: usize,
+}
+
+/// What the server says unasked.
+struct Pushed {
+    news: News,
+    /// How often the server has said that all of its data are gone, or others.
+    flushes: u64,
+    allowance: Allowance,
+    /// So many pushes have come since others had their turn.
+    count: usize,
 }
 
 /// What somebody waits to be told.
@@ -141,19 +157,16 @@ impl Wire {
     pub(super) fn new(socket: Box<dyn Socket>, news: News) -> Self {
         let inner = Inner {
             socket: Some(socket),
-            out: Vec::new(),
-            written: 0,
-            input: vec![0; READ_SIZE],
-            unread: (0, 0),
-            needed: 1,
-            surplus: 0,
+            outgoing: Outgoing::default(),
+            incoming: Incoming { bytes: vec![0; READ_SIZE], unread: (0, 0), needed: 1, surplus: 0 },
             awaited: VecDeque::new(),
             delivered: Vec::new(),
-            said: 0,
-            flushes: 0,
-            news,
-            allowance: Allowance::new(Instant::now()),
-            pushes: 0,
+            pushed: Pushed {
+                news,
+                flushes: 0,
+                allowance: Allowance::new(Instant::now()),
+                count: 0,
+            },
             reader: Waker::noop().clone(),
             alive_at: Instant::now(),
             tell: Tell::default(),
@@ -206,13 +219,15 @@ impl Wire {
             if inner.socket.is_none() {
                 return Err(taker);
             }
-            let before = inner.out.len();
-            let missing = write(&mut inner.out, &mut taker);
-            inner.said += (inner.out.len() - before) as u64;
-            let mut awaited = Awaited { missing, end: inner.said, kept: 0, flushes: None, taker };
+            let outgoing = &mut inner.outgoing;
+            let before = outgoing.bytes.len();
+            let missing = write(&mut outgoing.bytes, &mut taker);
+            outgoing.said += (outgoing.bytes.len() - before) as u64;
+            let mut awaited =
+                Awaited { missing, end: outgoing.said, kept: 0, flushes: None, taker };
             if missing == 0 {
                 // Nothing was asked, and this is what is said to it.
-                awaited.flushes = Some(inner.flushes);
+                awaited.flushes = Some(inner.pushed.flushes);
                 inner.deliver(awaited);
                 inner.reader.wake_by_ref();
                 return Ok(());
@@ -239,7 +254,7 @@ impl Wire {
 
     /// So many keys are watched now: each may be pushed once.
     pub(super) fn expect_pushes(&self, keys: usize) {
-        self.lock().allowance.grant(keys as u64);
+        self.lock().pushed.allowance.grant(keys as u64);
     }
 
     /// Reads, and writes what could not be written at once, until the wire is closed.

@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::{
-    Awaited, Inner, PUSHES_MAX, READ_SIZE, READS_MAX, REPLIES_KEPT, REPLY_KEPT, Taker, broken,
-    lost, out_of_step,
+    Awaited, Incoming, Inner, Outgoing, PUSHES_MAX, READ_SIZE, READS_MAX, REPLIES_KEPT, REPLY_KEPT,
+    Socket, Taker, broken, lost, out_of_step,
 };
 use crate::node::redis::parcel::{Parcel, To};
 use crate::node::redis::resp::{self, Found, Reply};
@@ -25,7 +25,7 @@ impl Inner {
         if let Poll::Ready(Err(error)) = self.write_out(cx) {
             return Poll::Ready(broken(&error));
         }
-        self.pushes = 0;
+        self.pushed.count = 0;
         for _ in 0..READS_MAX {
             match ready!(self.read_in(cx)) {
                 Ok(0) => return Poll::Ready(lost("the server has closed the connection")),
@@ -35,7 +35,7 @@ impl Inner {
             if let Err(failure) = self.take_in() {
                 return Poll::Ready(failure);
             }
-            if self.pushes >= PUSHES_MAX {
+            if self.pushed.count >= PUSHES_MAX {
                 break;
             }
         }
@@ -44,78 +44,68 @@ impl Inner {
     }
 
     pub(super) fn write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(())) };
-        while self.written < self.out.len() {
-            let written = Pin::new(&mut *socket).poll_write(cx, &self.out[self.written..]);
-            match ready!(written) {
-                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(count) => self.written += count,
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+        match &mut self.socket {
+            Some(socket) => self.outgoing.write_to(socket, cx),
+            None => Poll::Ready(Ok(())),
         }
-        self.out.clear();
-        self.written = 0;
-        Pin::new(socket).poll_flush(cx)
     }
 
     fn read_in(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let Some(socket) = &mut self.socket else { return Poll::Ready(Ok(0)) };
-        let mut room = ReadBuf::new(&mut self.input[self.unread.1..]);
-        ready!(Pin::new(socket).poll_read(cx, &mut room))?;
-        let count = room.filled().len();
-        self.unread.1 += count;
-        Poll::Ready(Ok(count))
+        match &mut self.socket {
+            Some(socket) => self.incoming.read_from(socket, cx),
+            None => Poll::Ready(Ok(0)),
+        }
     }
 
     /// Hands on what has been read. An error: the stream is out of step, or floods us.
     fn take_in(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         loop {
-            let (start, end) = self.unread;
-            let skipped = self.surplus.min(end - start);
+            let (start, end) = self.incoming.unread;
+            let skipped = self.incoming.surplus.min(end - start);
             if skipped > 0 {
                 self.alive_at = now;
             }
-            self.surplus -= skipped;
-            self.unread.0 += skipped;
-            if end - self.unread.0 < self.needed {
+            self.incoming.surplus -= skipped;
+            self.incoming.unread.0 += skipped;
+            if end - self.incoming.unread.0 < self.incoming.needed {
                 break;
             }
-            let rest = &self.input[self.unread.0..end];
+            let rest = &self.incoming.bytes[self.incoming.unread.0..end];
             // What ends nearly every batch about votes is looked at where it is.
             if let Some(length) = self.awaited.front_mut().and_then(|it| it.take_marker(rest)) {
                 self.alive_at = now;
-                self.needed = 1;
-                self.unread.0 += length;
+                self.incoming.needed = 1;
+                self.incoming.unread.0 += length;
                 self.count_off()?;
                 continue;
             }
             let found = resp::read(rest);
             match found.map_err(|_| out_of_step("it says what no server of ours would say"))? {
                 Found::Part { needed } => {
-                    self.needed = needed;
+                    self.incoming.needed = needed;
                     break;
                 }
                 Found::Reply { reply, length, surplus } => {
                     // Bytes alone are no sign of life: they may be a line that never ends.
                     self.alive_at = now;
-                    self.needed = 1;
-                    self.unread.0 += length;
-                    self.surplus = surplus;
+                    self.incoming.needed = 1;
+                    self.incoming.unread.0 += length;
+                    self.incoming.surplus = surplus;
                     self.hand_on(reply, length, now)?;
                 }
             }
         }
-        self.make_room();
+        self.incoming.make_room();
         Ok(())
     }
 
     fn hand_on(&mut self, reply: Reply, length: usize, now: Instant) -> Result<(), Failure> {
         if let Reply::Push(push) = reply {
-            self.pushes += 1;
-            self.allowance.take(1 + length as u64 / 1024, now)?;
-            if pass_on(push, &self.news) {
-                self.flushes += 1;
+            self.pushed.count += 1;
+            self.pushed.allowance.take(1 + length as u64 / 1024, now)?;
+            if pass_on(push, &self.pushed.news) {
+                self.pushed.flushes += 1;
             }
             return Ok(());
         }
@@ -133,9 +123,9 @@ impl Inner {
     /// One reply fewer is awaited.
     #[inline]
     fn count_off(&mut self) -> Result<(), Failure> {
-        let written = self.said - (self.out.len() - self.written) as u64;
+        let written = self.outgoing.sent();
         let Some(awaited) = self.awaited.front_mut() else { return Ok(()) };
-        awaited.flushes.get_or_insert(self.flushes);
+        awaited.flushes.get_or_insert(self.pushed.flushes);
         awaited.missing -= 1;
         if awaited.missing > 0 {
             return Ok(());
@@ -151,7 +141,7 @@ impl Inner {
 
     /// All replies have come.
     pub(super) fn deliver(&mut self, awaited: Awaited) {
-        let flushes = (awaited.flushes.unwrap_or(self.flushes), self.flushes);
+        let flushes = (awaited.flushes.unwrap_or(self.pushed.flushes), self.pushed.flushes);
         match awaited.taker {
             // Who waited may have gone.
             Taker::Whole { replies, done } => drop(done.send(replies)),
@@ -168,16 +158,55 @@ impl Inner {
             To::Task(done) => drop(done.send(parcel)),
         }
     }
+}
+
+impl Outgoing {
+    fn write_to(
+        &mut self,
+        socket: &mut Box<dyn Socket>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.written < self.bytes.len() {
+            let written = Pin::new(&mut *socket).poll_write(cx, &self.bytes[self.written..]);
+            match ready!(written) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => self.written += count,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        self.bytes.clear();
+        self.written = 0;
+        Pin::new(&mut *socket).poll_flush(cx)
+    }
+
+    /// So many bytes have ever been written.
+    fn sent(&self) -> u64 {
+        self.said - (self.bytes.len() - self.written) as u64
+    }
+}
+
+impl Incoming {
+    fn read_from(
+        &mut self,
+        socket: &mut Box<dyn Socket>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut room = ReadBuf::new(&mut self.bytes[self.unread.1..]);
+        ready!(Pin::new(&mut *socket).poll_read(cx, &mut room))?;
+        let count = room.filled().len();
+        self.unread.1 += count;
+        Poll::Ready(Ok(count))
+    }
 
     /// There must be room to read to, and for the whole of a reply of which there is a part.
     fn make_room(&mut self) {
         let (start, end) = self.unread;
-        self.input.copy_within(start..end, 0);
+        self.bytes.copy_within(start..end, 0);
         self.unread = (0, end - start);
         let wanted = if self.needed > READ_SIZE / 2 { self.needed + READ_SIZE } else { READ_SIZE };
-        if wanted != self.input.len() {
-            self.input.resize(wanted, 0);
-            self.input.shrink_to_fit();
+        if wanted != self.bytes.len() {
+            self.bytes.resize(wanted, 0);
+            self.bytes.shrink_to_fit();
         }
     }
 }

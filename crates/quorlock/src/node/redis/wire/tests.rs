@@ -217,7 +217,7 @@ async fn a_strangers_value_of_any_length_takes_no_room() {
     let talk = async {
         let replies = wire.send(|out| ping(out) + ping(out)).unwrap().await.unwrap();
         assert_eq!(replies, [Reply::Bytes(vec![b'x'; BYTES_KEPT]), Reply::Int(7)]);
-        assert!(wire.lock().input.capacity() < 2 * BYTES_KEPT);
+        assert!(wire.lock().incoming.bytes.capacity() < 2 * BYTES_KEPT);
     };
     let serve = async {
         server.write_all(format!("${size}\r\n").as_bytes()).await.unwrap();
