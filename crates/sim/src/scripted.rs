@@ -4,6 +4,7 @@
 //! A link carries each command by itself, and its time of sending is when the engine gave it out: no pipeline,
 //! session or supervisor stands between. What a client is told, it is told at once.
 
+mod guarded;
 mod links;
 mod nodes;
 mod rules;
@@ -19,6 +20,7 @@ use quorlock_core::{
     TicketedCommand, Token, Value,
 };
 
+use self::guarded::{Guarded, Says};
 use self::links::{Link, Step};
 use crate::count::Counts;
 use crate::driver::Driver;
@@ -98,6 +100,8 @@ pub struct World {
     asked: VecDeque<(ClientId, Event)>,
     /// Clients are being told what was asked.
     is_telling: bool,
+    /// Clients look at what nodes say of themselves.
+    guarded: Option<Guarded>,
 }
 
 /// A node, and what is odd about it.
@@ -106,6 +110,7 @@ struct Node {
     is_frozen: bool,
     /// A lock can be taken and given back here, and not looked at: the user may not `GET`.
     is_blind: bool,
+    says: Says,
 }
 
 struct Stage<'a> {
@@ -135,13 +140,17 @@ impl Driver for World {
     fn note(&mut self, fact: &Fact<'_>) {
         let now = self.reading();
         self.ledger.note(fact, Some(now));
+        let may_overlap = match &self.guarded {
+            Some(guarded) => guarded.may_overlap,
+            None => !self.assume_no_loss,
+        };
         let view = View {
             now: self.now,
             quorum: self.quorum,
-            outside: (!self.assume_no_loss).then_some(Outside::Losses),
+            outside: may_overlap.then_some(Outside::Losses),
             spare_counters: 0,
-            quarantine: 0,
-            lasting: &[],
+            quarantine: self.guarded.as_ref().map_or(0, |it| it.quarantine),
+            lasting: self.guarded.as_ref().map_or(&[], |it| &it.lasting),
             guards: &self.guards,
             ledger: &self.ledger,
             around: &Stage { now, nodes: &self.nodes },
@@ -212,6 +221,7 @@ impl World {
             model: ModelNode::new(Clock::new(EPOCH, 0), kind),
             is_frozen: false,
             is_blind: false,
+            says: Says::default(),
         };
         let links = || std::iter::repeat_with(Link::new).take(quorum.nodes()).collect();
         let mut world = Self {
@@ -239,6 +249,7 @@ impl World {
             raised: BTreeMap::new(),
             asked: VecDeque::new(),
             is_telling: false,
+            guarded: None,
         };
         (0..clients).for_each(|client| world.note(&Fact::Started { client }));
         world

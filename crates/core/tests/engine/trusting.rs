@@ -4,198 +4,28 @@ mod beginnings;
 mod refused;
 mod waiting_out;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::{
-    Answer, Command, Effect, Engine, Event, Failure, FailureKind, LockId, MarkerSeen, NodeId,
-    NodeSaid, NodeSet, Proof, Quorum, Reading, RefusalKind, RestartGuard, Rules, Standing, Ticket,
-    Token, Words,
+    Answer, Command, Effect, Failure, FailureKind, LockId, NodeId, NodeSaid, NodeSet, Refusal,
+    RefusalKind, Request, RestartGuard, Rules, Standing, Ticket, Words,
 };
-
+use quorlock_sim::node::{Connection, Health, ModelNode, Run};
+use quorlock_sim::scripted::World;
 use quorlock_sim::scripted::story::request;
+use quorlock_sim::time::MS;
 
-const SECOND: i64 = 1_000_000_000;
+/// In milliseconds.
+const SECOND: i64 = 1_000;
 const MAX_TTL: u64 = 10_000;
-/// A bit more than the longest ttl.
-const QUARANTINE: i64 = 12_100_000_000;
-
-fn at(ns: i64) -> Reading {
-    Reading::new(ns, 1_700_000_000 * SECOND + ns)
-}
-
-/// A server, as far as this is about it.
-#[derive(Clone, Debug)]
-struct Server {
-    run: u32,
-    started: i64,
-    epoch: u64,
-    greeted: u64,
-    /// How often it has said on its connection that its data are others.
-    flushes: u64,
-    marker: Option<String>,
-    adoption: Option<(String, i64)>,
-    keys: BTreeMap<String, (i64, quorlock_core::Value)>,
-    role: &'static str,
-    promoted: i64,
-    policy: &'static str,
-    same_as: Option<u32>,
-    /// What it answers to `INFO` instead.
-    no_info: Option<&'static str>,
-    /// By so much its wall clock has jumped since the adoption was begun.
-    jumped: i64,
-}
-
-impl Server {
-    fn new(run: u32, started: i64) -> Self {
-        Self {
-            run,
-            started,
-            epoch: 1,
-            greeted: 0,
-            flushes: 0,
-            marker: None,
-            adoption: None,
-            keys: BTreeMap::new(),
-            role: "master",
-            promoted: -1,
-            policy: "noeviction",
-            same_as: None,
-            no_info: None,
-            jumped: 0,
-        }
-    }
-
-    fn restart(&mut self, keeps_data: bool, now: i64) {
-        self.run += 100;
-        self.started = now;
-        self.epoch += 1;
-        self.flushes = 0;
-        self.promoted = -1;
-        if !keeps_data {
-            self.flush();
-        }
-    }
-
-    fn flush(&mut self) {
-        self.marker = None;
-        self.adoption = None;
-        self.keys.clear();
-    }
-
-    fn run_id(&self) -> String {
-        format!("run{}", self.same_as.unwrap_or(self.run))
-    }
-
-    fn info(&self, now: i64) -> String {
-        let uptime = (now - self.started).div_euclid(SECOND);
-        let time_us = at(now).real_ns() / 1000;
-        let id2 = if self.promoted >= 0 { "9a" } else { "00" };
-        format!(
-            "redis_mode:standalone\nrun_id:{}\nserver_time_usec:{time_us}\n\
-             uptime_in_seconds:{uptime}\nrole:{}\nmaster_replid2:{id2}\nsecond_repl_offset:{}\n\
-             maxmemory:1\nmaxmemory_policy:{}\nloading:0\naof_enabled:0\n",
-            self.run_id(),
-            self.role,
-            self.promoted,
-            self.policy
-        )
-    }
-
-    fn execute(&mut self, command: &Command, now: i64) -> Answer {
-        match command {
-            Command::Acquire { key, value, ttl_ms } => {
-                let until = now + *ttl_ms as i64 * 1_000_000;
-                match self.keys.get(&**key) {
-                    Some((end, _)) if *end >= now => Answer::Refused,
-                    _ => {
-                        self.keys.insert(key.to_string(), (until, value.clone()));
-                        Answer::Granted
-                    }
-                }
-            }
-            Command::Extend { key, value, ttl_ms } => match self.keys.get_mut(&**key) {
-                Some((end, held)) if *end >= now && held == value => {
-                    *end = now + *ttl_ms as i64 * 1_000_000;
-                    Answer::Extended
-                }
-                Some((end, _)) if *end >= now => Answer::Other,
-                _ => Answer::Absent,
-            },
-            Command::Release { key, value, .. } => match self.keys.get(&**key) {
-                Some((end, held)) if *end >= now && held == value => {
-                    self.keys.remove(&**key);
-                    Answer::Deleted
-                }
-                Some((end, _)) if *end >= now => Answer::Other,
-                _ => Answer::Absent,
-            },
-            Command::Greet => Answer::Greeted,
-            Command::Inspect { key } | Command::Watch { key } => {
-                Answer::Seen(match self.keys.get(&**key) {
-                    Some((end, _)) if *end >= now => quorlock_core::Holding::Held {
-                        value: b"x".to_vec(),
-                        ttl: Some(Duration::from_nanos((*end - now) as u64)),
-                    },
-                    _ => quorlock_core::Holding::Free,
-                })
-            }
-            Command::Adopt { text, replaces, seen, .. } => {
-                if self.marker.as_deref() != seen.as_deref() {
-                    return Answer::NotMarked;
-                }
-                self.marker = None;
-                let stale = |(old, _): &(String, i64)| Some(&**old) == replaces.as_deref();
-                if self.adoption.as_ref().is_none_or(stale) {
-                    self.adoption = Some((format!("{text} since={now}"), now));
-                }
-                let (text, since) = self.adoption.clone().expect("written just now");
-                let age = Duration::from_nanos((now - since + self.jumped) as u64);
-                Answer::Adopting { text: text.into(), age }
-            }
-            Command::Mark { text, replaces, adoption, .. } => {
-                let is_old_enough = adoption.as_ref().is_none_or(|wanted| {
-                    self.adoption.as_ref().is_some_and(|(text, since)| {
-                        **text == *wanted.text
-                            && now - since + self.jumped >= wanted.age_ms as i64 * 1_000_000
-                    })
-                });
-                if self.marker.as_deref() != replaces.as_deref() || !is_old_enough {
-                    return Answer::NotMarked;
-                }
-                self.marker = Some(text.to_string());
-                self.adoption = None;
-                Answer::Marked
-            }
-            other => panic!("not used here: {other:?}"),
-        }
-    }
-}
-
-/// One client and its nodes; what it sends is answered at once.
-struct Scene {
-    engine: Engine,
-    servers: Vec<Server>,
-    now: i64,
-    /// What happened and is of interest to callers.
-    told: Vec<Effect>,
-    sent: Vec<(usize, Command)>,
-    draws: u8,
-    /// So many nodes do not answer.
-    mute: NodeSet,
-    /// Nobody listens where these were.
-    dead: NodeSet,
-    /// An answer takes so long.
-    late: i64,
-    /// For so long the client stands still when nodes have next said what they are, before it hears that.
-    stands_still: i64,
-    /// What is asked about adoptions is not answered before [`Scene::hear_of_adoption`].
-    slow_to_adopt: bool,
-    kept_back: Vec<(usize, Vec<(Ticket, Command)>)>,
-}
+/// A bit more than the longest ttl, in milliseconds.
+const QUARANTINE: i64 = 12_100;
+const MARKER: &str = "quorlock:node";
+const ADOPTION: &str = "quorlock:adopt";
+const LOCKED: &str = "orders";
 
 fn names() -> Vec<Arc<str>> {
     ["a", "b", "c"].map(Arc::from).into()
@@ -206,253 +36,185 @@ fn cluster() -> Cluster {
 }
 
 fn rules(guard: RestartGuard) -> Rules {
-    let (marker, adoption) = ("quorlock:node".into(), "quorlock:adopt".into());
+    let (marker, adoption) = (MARKER.into(), ADOPTION.into());
     let lasting = NodeSet::default();
     let words = Words::default();
     Rules { guard, cluster: cluster(), names: names(), marker, adoption, lasting, words }
 }
 
-/// An engine for three nodes that are a millisecond away.
-fn engine(rules: Rules) -> Engine {
-    let quorum = Quorum::majority(3).expect("three nodes have one");
-    Engine::guarded(quorum, rules).with_fixed_round_trip(Duration::from_millis(1))
+/// A strict client, and three nodes that nobody has marked.
+fn fresh() -> World {
+    with(rules(RestartGuard::Strict))
 }
 
-impl Scene {
-    fn with(rules: Rules) -> Self {
-        let engine = engine(rules);
-        // They have been running for a while.
-        let servers = (0..3).map(|run| Server::new(run, -100 * SECOND)).collect();
-        let (told, sent) = (Vec::new(), Vec::new());
-        Self {
-            engine,
-            servers,
-            now: 0,
-            told,
-            sent,
-            draws: 0,
-            mute: NodeSet::default(),
-            dead: NodeSet::default(),
-            late: 0,
-            stands_still: 0,
-            slow_to_adopt: false,
-            kept_back: Vec::new(),
-        }
-    }
+/// A client with these rules, and such nodes.
+fn with(rules: Rules) -> World {
+    let mut world = World::guarded(&[rules]);
+    (0..3).for_each(|node| world.set_one_way(node, 0));
+    world
+}
 
-    /// Strict, and the nodes have been marked.
-    fn settled() -> Self {
-        let mut scene = Self::with(rules(RestartGuard::Strict));
-        for server in &mut scene.servers {
-            let run_id = server.run_id().into();
-            let marker = Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 };
-            server.marker = Some(marker.to_string());
-        }
-        scene
-    }
+/// A strict client, and the nodes have been marked.
+fn settled() -> World {
+    let mut world = fresh();
+    mark_all(&mut world);
+    world
+}
 
-    fn tell(&mut self, event: Event) {
-        let mut events = vec![event];
-        while !events.is_empty() {
-            let mut out = Vec::new();
-            let draws = &mut self.draws;
-            let mut entropy = |_| {
-                *draws += 1;
-                (Token::new([*draws; 20]), 0)
-            };
-            for event in events.drain(..) {
-                self.engine.handle(event, at(self.now), &mut entropy, &mut out);
-            }
-            let mut orders: BTreeMap<usize, Vec<(Ticket, Command)>> = BTreeMap::new();
-            for effect in out {
-                match effect {
-                    Effect::Send { nodes, ticket, command } => {
-                        for node in nodes.iter() {
-                            let order = (ticket, command.clone());
-                            orders.entry(node.index()).or_default().push(order);
-                        }
-                    }
-                    other => self.told.push(other),
-                }
-            }
-            let greets = orders.values().flatten().any(|(_, order)| *order == Command::Greet);
-            for (node, orders) in orders {
-                let adopts =
-                    |(_, command): &(Ticket, Command)| matches!(command, Command::Adopt { .. });
-                if self.dead.contains(NodeId::new(node)) {
-                    let failed = || Answer::Failed(Failure::unsent(FailureKind::Unreachable));
-                    let answers = orders.iter().map(|(ticket, _)| (*ticket, failed())).collect();
-                    let (node, sent, proof) = (NodeId::new(node), at(self.now), Proof::Vouched);
-                    events.insert(0, Event::Answered { node, sent, proof, answers });
-                } else if self.slow_to_adopt && orders.iter().any(adopts) {
-                    self.kept_back.push((node, orders));
-                } else if !self.mute.contains(NodeId::new(node)) {
-                    events.push(self.serve(node, orders));
-                }
-            }
-            if greets {
-                self.now += std::mem::take(&mut self.stands_still);
-            }
-        }
+fn mark_all(world: &mut World) {
+    for node in 0..3 {
+        let run_id = run_id(world, node).into();
+        mark(world, node, &Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 });
     }
+}
 
-    fn serve(&mut self, node: usize, orders: Vec<(Ticket, Command)>) -> Event {
-        let sent = at(self.now);
-        self.now += self.late;
-        let (now, server) = (self.now, &mut self.servers[node]);
-        let is_new = server.greeted != server.epoch;
-        let greets = is_new || orders.iter().any(|(_, command)| *command == Command::Greet);
-        server.greeted = server.epoch;
-        let info = greets.then(|| match server.no_info {
-            None => Ok(server.info(now).into()),
-            Some(why) => Err(Failure::new(FailureKind::Rejected).with_detail(why)),
-        });
-        let votes = orders.iter().any(|(_, command)| command.is_about_votes());
-        let mut answers = Vec::new();
-        for (ticket, command) in orders {
-            answers.push((ticket, server.execute(&command, now)));
-            self.sent.push((node, command));
-        }
-        let marker = match &server.marker {
-            _ if !votes && !greets => MarkerSeen::NotAsked,
-            None => MarkerSeen::Missing,
-            Some(text) => MarkerSeen::Text(text.as_str().into()),
-        };
-        let proof = Proof::Seen { epoch: server.epoch, flushes: server.flushes, info, marker };
-        Event::Answered { node: NodeId::new(node), sent, proof, answers }
-    }
+fn mark(world: &mut World, node: usize, marker: &Marker) {
+    write(world, node, MARKER, &marker.to_string());
+}
 
-    /// Time passes, and what becomes due in it happens.
-    fn pass(&mut self, time: i64) {
-        let end = self.now + time;
-        while let Some(due) = self.engine.deadline().filter(|due| due.as_nanos() <= end) {
-            self.now = self.now.max(due.as_nanos());
-            self.tell(Event::Wake);
-        }
-        self.now = end;
-        self.tell(Event::Wake);
-    }
+fn write(world: &mut World, node: usize, key: &str, text: &str) {
+    let (now, ttl_ms) = (world.now, (key == ADOPTION).then_some(Adoption::TTL_MS as i64));
+    world.server_mut(node).set(&key.into(), Some(text.into()), ttl_ms, now);
+}
 
-    fn hear_of_adoption(&mut self) {
-        self.slow_to_adopt = false;
-        for (node, orders) in std::mem::take(&mut self.kept_back) {
-            let event = self.serve(node, orders);
-            self.tell(event);
-        }
-    }
+fn run_id(world: &World, node: usize) -> String {
+    format!("{:040x}", world.server(node).run.id)
+}
 
-    fn acquire(&mut self, lock: u64, wait: Wait) {
-        let request = quorlock_core::Request { wait, automatic: false, ..request("orders") };
-        self.tell(Event::Acquire { lock: LockId(lock), request });
-        if wait == Wait::Once {
-            // As the driver does at the end of every turn.
-            self.tell(Event::Wake);
-        }
-    }
+fn marker(world: &World, node: usize) -> Marker {
+    Marker::parse(&world.text(node, MARKER).expect("it is marked")).expect("by one of us")
+}
 
-    /// The outcome of a call: acquired, or why not.
-    fn outcome(&self, lock: u64) -> Option<Result<(), &quorlock_core::Refusal>> {
-        self.told.iter().find_map(|effect| match effect {
-            Effect::Acquired { lock: LockId(it), .. } if *it == lock => Some(Ok(())),
-            Effect::NotAcquired { lock: LockId(it), refusal } if *it == lock => Some(Err(refusal)),
-            _ => None,
-        })
-    }
+/// For so many milliseconds a node has been running, as its process knows.
+fn started_ago(world: &mut World, node: usize, ms: i64) {
+    let wall = world.reading().real_ns() - ms * MS;
+    let run = &mut world.server_mut(node).run;
+    run.started_s = Run::new(run.id, wall).started_s;
+}
 
-    fn refusal(&self, lock: u64) -> &quorlock_core::Refusal {
-        self.outcome(lock).expect("the call has ended").expect_err("without the lock")
-    }
+/// One more strict client, which knows nothing yet.
+fn another(world: &mut World) -> usize {
+    let client = world.join(rules(RestartGuard::Strict));
+    (0..3).for_each(|node| world.set_one_way_of(client, node, 0));
+    client
+}
 
-    fn failures(&self, lock: u64) -> Vec<FailureKind> {
-        let kind = |story: &quorlock_core::NodeStory| match &story.said {
-            NodeSaid::Failed(failure) => Some(failure.kind()),
-            _ => None,
-        };
-        self.refusal(lock).nodes.iter().filter_map(kind).collect()
-    }
+/// The first client wants the lock, and is answered at once.
+fn acquire(world: &mut World, wait: Wait) -> LockId {
+    acquire_by(world, 0, wait)
+}
 
-    fn trusted(&self) -> usize {
-        let is_trusted = |node| self.engine.standing(NodeId::new(node)) == Some(&Standing::Trusted);
-        (0..3).filter(|node| is_trusted(*node)).count()
-    }
+fn acquire_by(world: &mut World, client: usize, wait: Wait) -> LockId {
+    let lock = world.acquire_by(client, Request { wait, ..request(LOCKED) });
+    world.run_for(0);
+    lock
+}
 
-    fn asked_for_votes(&self, node: usize) -> usize {
-        let votes = |(to, command): &&(usize, Command)| {
-            *to == node && matches!(command, Command::Acquire { .. })
-        };
-        self.sent.iter().filter(votes).count()
-    }
+fn release(world: &mut World, lock: LockId) {
+    world.release(lock, false);
+    world.run_for(0);
+}
+
+fn extend(world: &mut World, lock: LockId) {
+    world.extend(lock);
+    world.run_for(0);
+}
+
+fn refusal(world: &World, lock: LockId) -> &Refusal {
+    world.outcome(lock).expect("the call has ended").expect_err("without the lock")
+}
+
+/// What a refusal says of a node.
+fn failure(world: &World, lock: LockId, node: usize) -> &Failure {
+    let NodeSaid::Failed(failure) = &refusal(world, lock).nodes[node].said else { panic!() };
+    failure
+}
+
+fn failures(world: &World, lock: LockId) -> Vec<FailureKind> {
+    let kind = |story: &quorlock_core::NodeStory| match &story.said {
+        NodeSaid::Failed(failure) => Some(failure.kind()),
+        _ => None,
+    };
+    refusal(world, lock).nodes.iter().filter_map(kind).collect()
+}
+
+/// How often the first client has asked a node for its vote.
+fn asked_for_votes(world: &World, node: usize) -> usize {
+    let votes = |(to, command): &(usize, &Command)| {
+        *to == node && matches!(command, Command::Acquire { .. })
+    };
+    world.orders(0).filter(votes).count()
+}
+
+/// How many looks at nodes the first client has taken.
+fn looks(world: &World) -> usize {
+    world.orders(0).filter(|(_, command)| **command == Command::Greet).count()
+}
+
+fn is_refused_as(world: &World, node: usize, kind: FailureKind) -> bool {
+    matches!(
+        world.engines[0].standing(NodeId::new(node)),
+        Some(Standing::Refused(failure)) if failure.kind() == kind
+    )
 }
 
 #[test]
 fn nodes_that_are_marked_vote_in_the_first_round_trip() {
-    let mut scene = Scene::settled();
-    scene.acquire(1, Wait::Once);
-    assert_eq!(scene.outcome(1), Some(Ok(())));
-    assert!(scene.sent.iter().all(|(_, command)| matches!(command, Command::Acquire { .. })));
-    assert_eq!((scene.now, scene.trusted()), (0, 3));
+    let mut world = settled();
+    let lock = acquire(&mut world, Wait::Once);
+    assert_eq!(world.outcome(lock), Some(Ok(())));
+    assert!(world.orders(0).all(|(_, command)| matches!(command, Command::Acquire { .. })));
+    assert_eq!((world.now, world.trusted(0)), (0, 3));
 }
 
 #[test]
 fn fresh_nodes_wait_once_and_who_waits_is_told_for_how_long() {
-    let mut scene = Scene::with(rules(RestartGuard::Strict));
-    scene.acquire(1, Wait::Once);
-    let refusal = scene.refusal(1);
-    assert_eq!(refusal.kind, RefusalKind::Unsafe);
-    assert_eq!(refusal.retry_after, Some(Duration::from_nanos(QUARANTINE as u64)));
+    let mut world = fresh();
+    let first = acquire(&mut world, Wait::Once);
+    assert_eq!(refusal(&world, first).kind, RefusalKind::Unsafe);
+    let quarantine = Duration::from_millis(QUARANTINE as u64);
+    assert_eq!(refusal(&world, first).retry_after, Some(quarantine));
     // Two of three settle it; that the third is taken into use as well is waited for.
-    assert_eq!(scene.failures(1), [FailureKind::Quarantined; 3]);
-    assert!(scene.servers.iter().all(|server| server.adoption.is_some()));
-    let NodeSaid::Failed(failure) = &refusal.nodes[0].said else { unreachable!() };
-    let text = failure.to_string();
+    assert_eq!(failures(&world, first), [FailureKind::Quarantined; 3]);
+    assert!((0..3).all(|node| world.has(node, ADOPTION)));
+    let text = failure(&world, first, 0).to_string();
     assert_eq!(text, "quarantined: is new, or has lost its data, its votes count in 13 s");
-    assert!(scene.servers.iter().all(|server| server.keys.is_empty()), "votes are given back");
+    assert!((0..3).all(|node| !world.has(node, LOCKED)), "votes are given back");
 
     // Whose wait is too short fails at once, and asks nobody.
-    let asked = scene.asked_for_votes(0);
-    scene.acquire(2, Wait::For(Duration::from_secs(12)));
-    assert_eq!(scene.refusal(2).kind, RefusalKind::Unsafe);
-    assert_eq!(scene.asked_for_votes(0), asked);
+    let asked = asked_for_votes(&world, 0);
+    let second = acquire(&mut world, Wait::For(Duration::from_secs(12)));
+    assert_eq!(refusal(&world, second).kind, RefusalKind::Unsafe);
+    assert_eq!(asked_for_votes(&world, 0), asked);
 
     // Who waits long enough gets it, as soon as may be and no sooner.
-    scene.acquire(3, Wait::For(Duration::from_secs(20)));
-    assert!(scene.told.iter().any(|effect| matches!(effect, Effect::Waiting { .. })));
-    scene.pass(QUARANTINE - 1_000_000);
-    assert_eq!((scene.outcome(3), scene.trusted()), (None, 0));
-    assert_eq!(scene.asked_for_votes(0), asked, "nothing is asked of a node in quarantine");
-    scene.pass(1_100_000_000);
-    assert_eq!((scene.outcome(3), scene.trusted()), (Some(Ok(())), 3));
-    let marker = Marker::parse(scene.servers[0].marker.as_ref().unwrap()).unwrap();
-    let two_hours_on = at(scene.now).real_ns() / 1000 + 7_200_000_000;
-    assert!(marker.floor.abs_diff(two_hours_on as u64) < 10_000_000, "{}", marker.floor);
-    assert_eq!(scene.servers[0].adoption, None);
+    let third = acquire(&mut world, Wait::For(Duration::from_secs(20)));
+    assert!(!world.retried(third).is_empty());
+    world.run_for(QUARANTINE - 1);
+    assert_eq!((world.outcome(third), world.trusted(0)), (None, 0));
+    assert_eq!(asked_for_votes(&world, 0), asked, "nothing is asked of a node in quarantine");
+    world.run_for(1_100);
+    assert_eq!((world.outcome(third), world.trusted(0)), (Some(Ok(())), 3));
+    let two_hours_on = world.reading().real_ns() / 1000 + 7_200_000_000;
+    let floor = marker(&world, 0).floor;
+    assert!(floor.abs_diff(two_hours_on as u64) < 10_000_000, "{floor}");
+    assert!(!world.has(0, ADOPTION));
 
     // Another client, later, finds all in order.
-    let mut other = Scene::with(rules(RestartGuard::Strict));
-    (other.servers, other.now) = (scene.servers.clone(), scene.now);
-    other
-        .servers
-        .iter_mut()
-        .for_each(|server| (server.greeted, server.keys) = (0, BTreeMap::new()));
-    other.acquire(1, Wait::Once);
-    assert_eq!(other.outcome(1), Some(Ok(())));
+    release(&mut world, third);
+    let other = another(&mut world);
+    let lock = acquire_by(&mut world, other, Wait::Once);
+    assert_eq!(world.outcome(lock), Some(Ok(())));
 }
 
 /// Another client, which knows nothing yet, wants the lock for a tenth of a second.
-fn rival_tries(scene: &mut Scene) -> Scene {
-    let mut rival = Scene::with(rules(RestartGuard::Strict));
-    (rival.servers, rival.now) = (scene.servers.clone(), scene.now);
-    rival.servers.iter_mut().for_each(|server| server.greeted = 0);
-    // Other tokens than the first one's.
-    rival.draws = 100;
-    rival.acquire(1, Wait::For(Duration::from_secs(20)));
-    rival.pass(SECOND / 10);
-    scene.pass(SECOND / 10);
-    rival
+fn rival_tries(world: &mut World) -> LockId {
+    let rival = another(world);
+    let lock = acquire_by(world, rival, Wait::For(Duration::from_secs(20)));
+    world.run_for(100);
+    lock
 }
 
-fn is_held(scene: &Scene, lock: u64) -> bool {
-    let ended =
-        |effect: &Effect| matches!(effect, Effect::Lost { lock: LockId(it), .. } if *it == lock);
-    scene.outcome(lock) == Some(Ok(())) && !scene.told.iter().any(ended)
+fn is_held(world: &World, lock: LockId) -> bool {
+    world.outcome(lock) == Some(Ok(())) && world.lost(lock).is_none()
 }

@@ -36,6 +36,11 @@ pub struct Later {
 pub struct Modes(Vec<RestartGuard>);
 
 impl Modes {
+    /// These, in turn.
+    pub(crate) const fn new(guards: Vec<RestartGuard>) -> Self {
+        Self(guards)
+    }
+
     /// All clients have the same.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

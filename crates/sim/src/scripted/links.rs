@@ -20,11 +20,18 @@ pub(super) struct Link {
     is_mute: bool,
     waiting: VecDeque<(Ticket, Command)>,
     requests: VecDeque<Packet<Command>>,
-    replies: VecDeque<Packet<Answer>>,
+    replies: VecDeque<Packet<(Answer, Proof)>>,
     /// Keys that have changed, and when the client hears of it; not in one order with the replies.
     pushes: VecDeque<(Time, Key)>,
     /// How long a push takes; `None`: as long as a reply.
     push_way: Option<Time>,
+    /// Such commands are not sent until they are let go.
+    pub(super) holds_back: Option<fn(&Command) -> bool>,
+    pub(super) held_back: Vec<(Ticket, Command)>,
+    /// The connection, counted; whether the node has said on it what it is; and how often that its data are others.
+    pub(super) epoch: u64,
+    pub(super) greeted: bool,
+    pub(super) flushes: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,12 +69,17 @@ impl Link {
             replies: VecDeque::new(),
             pushes: VecDeque::new(),
             push_way: None,
+            holds_back: None,
+            held_back: Vec::new(),
+            epoch: 1,
+            greeted: false,
+            flushes: 0,
         }
     }
 
     fn fail_waiting(&mut self, kind: FailureKind, now: Time) {
         for (ticket, _) in std::mem::take(&mut self.waiting) {
-            let what = Answer::Failed(Failure::unsent(kind));
+            let what = failed(Failure::unsent(kind));
             self.replies.push_back(Packet { due: now, sent: Reading::new(0, 0), ticket, what });
         }
     }
@@ -87,11 +99,14 @@ impl World {
                 self.note(&Fact::Sent { client, node, ticket, command: &what });
                 let link = &mut self.links[client][node];
                 let due = now + link.one_way;
-                link.requests.push_back(Packet { due, sent, ticket, what });
+                match link.holds_back {
+                    Some(which) if which(&what) => link.held_back.push((ticket, what)),
+                    _ => link.requests.push_back(Packet { due, sent, ticket, what }),
+                }
             }
             Way::Connecting => self.links[client][node].waiting.push_back((ticket, what)),
             Way::Down => {
-                let what = Answer::Failed(Failure::unsent(FailureKind::Unreachable));
+                let what = failed(Failure::unsent(FailureKind::Unreachable));
                 let link = &mut self.links[client][node];
                 link.replies.push_back(Packet { due: now, sent, ticket, what });
             }
@@ -127,7 +142,7 @@ impl World {
             link.is_mute = false;
             link.pushes.clear();
             for Packet { sent, ticket, what, .. } in std::mem::take(&mut link.requests) {
-                let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
+                let failed = failed(Failure::new(FailureKind::Unreachable));
                 link.replies.push_back(Packet { due: 0, sent, ticket, what: failed });
                 if let Some(after) = orphans_after {
                     self.orphans.push_back((self.now + after * MS, node, (client, ticket, what)));
@@ -135,8 +150,8 @@ impl World {
             }
             for reply in &mut link.replies {
                 reply.due = self.now;
-                if !matches!(reply.what, Answer::Failed(_)) {
-                    reply.what = Answer::Failed(Failure::new(FailureKind::Unreachable));
+                if !matches!(reply.what.0, Answer::Failed(_)) {
+                    reply.what = failed(Failure::new(FailureKind::Unreachable));
                 }
             }
             link.fail_waiting(FailureKind::Unreachable, self.now);
@@ -235,7 +250,7 @@ impl World {
     pub(super) fn request(&mut self, client: ClientId, node: NodeIndex) {
         let Some(packet) = self.links[client][node].requests.pop_front() else { return };
         let Packet { sent, ticket, what, .. } = packet;
-        let what = self.execute((client, false), node, ticket, &what);
+        let what = self.execute_proved(client, node, ticket, &what);
         let link = &mut self.links[client][node];
         link.replies.push_back(Packet { due: self.now + link.one_way, sent, ticket, what });
     }
@@ -247,13 +262,13 @@ impl World {
 
     pub(super) fn reply(&mut self, client: ClientId, node: NodeIndex) {
         let Some(packet) = self.links[client][node].replies.pop_front() else { return };
-        let Packet { sent, ticket, what: answer, .. } = packet;
+        let Packet { sent, ticket, what: (answer, proof), .. } = packet;
         let unsent = matches!(&answer, Answer::Failed(failure)
             if !failure.may_have_been_executed());
         if let Some(history) = self.history.as_mut().filter(|_| !unsent) {
             history.push(Delivered { client, node, sent, ticket, answer: answer.clone() });
         }
-        self.answer(client, node, sent, ticket, answer);
+        self.answer_proved((client, node), sent, (ticket, answer), proof);
     }
 
     /// A client is told an answer, whether or not a node gave it.
@@ -265,8 +280,18 @@ impl World {
         ticket: Ticket,
         answer: Answer,
     ) {
-        let (node, answers) = (NodeId::new(node), vec![(ticket, answer)]);
-        self.tell(client, Event::Answered { node, sent, proof: Proof::Vouched, answers });
+        self.answer_proved((client, node), sent, (ticket, answer), Proof::Vouched);
+    }
+
+    fn answer_proved(
+        &mut self,
+        (client, node): (ClientId, NodeIndex),
+        sent: Reading,
+        answer: (Ticket, Answer),
+        proof: Proof,
+    ) {
+        let (node, answers) = (NodeId::new(node), vec![answer]);
+        self.tell(client, Event::Answered { node, sent, proof, answers });
     }
 
     pub(super) fn next_step(&self) -> Option<(Time, Step)> {
@@ -291,4 +316,9 @@ impl World {
         let steps = orphan.into_iter().chain(links).chain(deadlines);
         steps.map(|(due, step)| (due.max(self.now), step)).min()
     }
+}
+
+/// A failure, which needs no proof.
+fn failed(failure: Failure) -> (Answer, Proof) {
+    (Answer::Failed(failure), Proof::Vouched)
 }

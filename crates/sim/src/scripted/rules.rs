@@ -73,9 +73,9 @@ impl World {
         self.raises += usize::from(self.raised.keys().any(|(raised, _)| *raised == value));
     }
 
-    /// While a guard is valid, a quorum of nodes really hold its value (S2).
+    /// While a guard is valid, a quorum of nodes really hold its value (S2); unless nodes may lose what they like.
     pub(super) fn look(&self) {
-        if !self.assume_no_loss {
+        if !self.assume_no_loss || self.guarded.is_some() {
             return;
         }
         let now = self.reading();
