@@ -37,6 +37,7 @@ mod shrink;
 pub mod tape;
 pub mod time;
 mod view;
+mod watch;
 mod world;
 
 pub use count::{Count, Counts};

@@ -32,7 +32,8 @@ use crate::node::{Kind, ModelNode};
 use crate::plan::Outside;
 use crate::proofs::Proofs;
 use crate::time::{Clock, MS, Time};
-use crate::view::{Surroundings, View};
+use crate::view::{Surroundings, Terms};
+use crate::watch::{Moment, Watch};
 
 /// What the wall clocks show at the start.
 pub const EPOCH: Time = 1_000_000 * MS;
@@ -89,9 +90,7 @@ pub struct World {
     /// Commands whose connection died while they were on their way, and which arrive all the same.
     orphans: VecDeque<(Time, NodeIndex, (usize, Ticket, Command))>,
     has_orphans: bool,
-    guards: Guards,
-    ledger: Ledger,
-    invariants: Invariants,
+    watch: Watch,
     counts: Counts,
     owners: Vec<usize>,
     tokens: u64,
@@ -139,34 +138,31 @@ impl Surroundings for Stage<'_> {
 impl Driver for World {
     fn note(&mut self, fact: &Fact<'_>) {
         let now = self.reading();
-        self.ledger.note(fact, Some(now));
         let may_overlap = match &self.guarded {
             Some(guarded) => guarded.may_overlap,
             None => !self.assume_no_loss,
         };
-        let view = View {
-            now: self.now,
-            quorum: self.quorum,
+        let guarded = self.guarded.as_ref();
+        let terms = Terms {
             outside: may_overlap.then_some(Outside::Losses),
-            spare_counters: 0,
-            quarantine: self.guarded.as_ref().map_or(0, |it| it.quarantine),
-            lasting: self.guarded.as_ref().map_or(&[], |it| &it.lasting),
-            guards: &self.guards,
-            ledger: &self.ledger,
-            around: &Stage { now, nodes: &self.nodes },
+            quarantine: guarded.map_or(0, |it| it.quarantine),
+            lasting: guarded.map_or(&[], |it| &it.lasting),
+            ..Terms::sound(self.quorum)
         };
-        let verdict = self.invariants.check(fact, &view, &mut self.counts);
+        let around = &Stage { now, nodes: &self.nodes };
+        let moment = Moment { now: self.now, reading: Some(now), terms, around };
+        let verdict = self.watch.note(fact, moment, &mut self.counts, |_, _| {});
         if let Err(violation) = verdict {
             panic!("{violation}");
         }
     }
 
     fn guards(&mut self) -> &mut Guards {
-        &mut self.guards
+        &mut self.watch.guards
     }
 
     fn ledger(&self) -> &Ledger {
-        &self.ledger
+        &self.watch.ledger
     }
 
     fn reading(&self, _: ClientId) -> Reading {
@@ -240,9 +236,10 @@ impl World {
             links: std::iter::repeat_with(links).take(clients).collect(),
             orphans: VecDeque::new(),
             has_orphans: false,
-            guards: Guards::default(),
-            ledger: Ledger::new(quorum, Drift::default(), Proofs::default()),
-            invariants: Invariants::new(quorum.nodes(), None),
+            watch: Watch::new(
+                Ledger::new(quorum, Drift::default(), Proofs::default()),
+                Invariants::new(quorum.nodes(), None),
+            ),
             counts: Counts::default(),
             owners: Vec::new(),
             tokens: 0,
@@ -443,7 +440,7 @@ impl World {
         for lock in 0..self.owners.len() as u64 {
             self.cancel(LockId(lock));
         }
-        let held: Vec<LockId> = self.guards.iter().map(|(id, _)| id.lock).collect();
+        let held: Vec<LockId> = self.watch.guards.iter().map(|(id, _)| id.lock).collect();
         for lock in held {
             self.release(lock, false);
         }
@@ -453,7 +450,7 @@ impl World {
             self.note(&Fact::Drained { client });
         }
         for node in self.nodes.iter().filter(|_| !self.has_orphans) {
-            let left = nothing_left::first(&node.model, &self.ledger, self.now);
+            let left = nothing_left::first(&node.model, &self.watch.ledger, self.now);
             assert_eq!(left, None, "a key is left behind");
         }
         for client in 0..self.engines.len() {

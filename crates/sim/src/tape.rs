@@ -330,7 +330,7 @@ impl Tape {
 
     /// Looks what every node stores, and until when by its clock.
     fn follow_nodes(&mut self, keys: &[Key], view: &View<'_>) {
-        for node in 0..view.quorum.nodes() {
+        for node in 0..view.terms.quorum.nodes() {
             for (row, key) in keys.iter().enumerate() {
                 let id = Id::Stored(node, key.clone());
                 let stored = view.node(node).stored(key, view.now);

@@ -14,6 +14,19 @@ use crate::time::Time;
 pub(crate) struct View<'a> {
     /// The true time.
     pub(crate) now: Time,
+    /// What may be expected.
+    pub(crate) terms: Terms<'a>,
+    /// The guards.
+    pub(crate) guards: &'a Guards,
+    /// What went over the wire.
+    pub(crate) ledger: &'a Ledger,
+    /// The rest of the world.
+    pub(crate) around: &'a dyn Surroundings,
+}
+
+/// What may be expected in a world.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms<'a> {
     /// How many nodes there are, and how many must agree.
     pub(crate) quorum: Quorum,
     /// Where things stand outside of what mutual exclusion assumes, if they do.
@@ -24,12 +37,13 @@ pub(crate) struct View<'a> {
     pub(crate) quarantine: Time,
     /// The nodes that forget nothing when they stop, and were declared so.
     pub(crate) lasting: &'a [NodeIndex],
-    /// The guards.
-    pub(crate) guards: &'a Guards,
-    /// What went over the wire.
-    pub(crate) ledger: &'a Ledger,
-    /// The rest of the world.
-    pub(crate) around: &'a dyn Surroundings,
+}
+
+impl Terms<'_> {
+    /// Nodes lose nothing, and nobody asks what they are.
+    pub(crate) const fn sound(quorum: Quorum) -> Self {
+        Self { quorum, outside: None, spare_counters: 0, quarantine: 0, lasting: &[] }
+    }
 }
 
 /// The clocks and nodes of a world.

@@ -20,7 +20,6 @@ use self::nodes::Script;
 use crate::client::Client;
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, Mishap, NodeIndex, point};
-use crate::guard::Guards;
 use crate::invariants::tally::Tally;
 use crate::invariants::{Invariants, Violation};
 use crate::ledger::{Drift, Ledger};
@@ -31,7 +30,8 @@ use crate::proofs::Proofs;
 use crate::random::Random;
 use crate::tape::Tape;
 use crate::time::{SECOND, Time};
-use crate::view::{Surroundings, View};
+use crate::view::{Surroundings, Terms};
+use crate::watch::{Moment, Watch};
 
 /// Something that is going to happen.
 #[derive(Debug)]
@@ -194,8 +194,7 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     pub(crate) servers: Vec<Server>,
     pub(crate) network: Network,
-    pub(crate) guards: Guards,
-    pub(crate) ledger: Ledger,
+    pub(crate) watch: Watch,
     pub(crate) random: Streams,
     pub(crate) counts: Counts,
     pub(crate) healing: bool,
@@ -205,7 +204,6 @@ pub(crate) struct World {
     pub(crate) rules: Rules,
     /// How often a process has been started.
     runs: u64,
-    invariants: Invariants,
     tally: Tally,
     violation: Option<Violation>,
     trace: Option<Vec<String>>,
@@ -249,11 +247,13 @@ impl World {
             clients: Vec::new(),
             servers: Vec::new(),
             network: Network::new(&plan),
-            guards: Guards::default(),
-            ledger: Ledger::new(
-                plan.quorum,
-                Drift::default(),
-                Proofs::new(&plan.rules(), plan.later.modes.clone()),
+            watch: Watch::new(
+                Ledger::new(
+                    plan.quorum,
+                    Drift::default(),
+                    Proofs::new(&plan.rules(), plan.later.modes.clone()),
+                ),
+                Invariants::new(plan.quorum.nodes(), plan.only.clone()),
             ),
             random: Streams {
                 callers: Random::new(seed, 2),
@@ -271,7 +271,6 @@ impl World {
             keys: (0..plan.resources).map(|place| Key::from(["orders", "jobs"][place])).collect(),
             rules: plan.rules(),
             runs: 0,
-            invariants: Invariants::new(plan.quorum.nodes(), plan.only.clone()),
             tally: Tally::default(),
             violation: None,
             trace: traced.then(Vec::new),
@@ -446,23 +445,21 @@ impl World {
             Fact::Told { client, .. } => Some(stage.turn_reading(*client)),
             _ => None,
         };
-        self.ledger.note(fact, reading);
-        let view = View {
-            now: self.now,
+        let terms = Terms {
             quorum: self.plan.quorum,
             outside: self.plan.outside,
             spare_counters: self.plan.spare_counters(),
             quarantine: i64::try_from(self.rules.quarantine().as_nanos()).unwrap_or(i64::MAX),
             lasting: &self.plan.later.lasting,
-            guards: &self.guards,
-            ledger: &self.ledger,
-            around: &stage,
         };
-        if let Some(tape) = &mut self.tape {
-            tape.note(fact, &self.keys, &self.clients, &view);
-        }
-        self.tally.note(fact, &view, &mut self.counts);
-        if let Err(violation) = self.invariants.check(fact, &view, &mut self.counts) {
+        let moment = Moment { now: self.now, reading, terms, around: &stage };
+        let verdict = self.watch.note(fact, moment, &mut self.counts, |view, counts| {
+            if let Some(tape) = &mut self.tape {
+                tape.note(fact, &self.keys, &self.clients, view);
+            }
+            self.tally.note(fact, view, counts);
+        });
+        if let Err(violation) = verdict {
             if let Some(trace) = &mut self.trace {
                 trace.push(format!("{}  !!! {violation}", point(self.now)));
             }

@@ -32,7 +32,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
         Fact::Extension { guard: id, outcome: Extended::Confirmed } => {
             let token = view.guards.of(*id).and_then(|guard| view.ledger.of_guard(guard));
             match token {
-                Some(token) if !view.quorum.is_reached(token.extending.1) => {
+                Some(token) if !view.terms.quorum.is_reached(token.extending.1) => {
                     let count = token.extending.1;
                     Err(format!("{id} is said to be extended, and {count} nodes have confirmed"))
                 }

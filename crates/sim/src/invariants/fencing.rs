@@ -128,9 +128,9 @@ impl Fencing {
             Fact::Written { guard } => self.written(*guard, view, counts),
             // Between a floor and the next that must be above it a node is kept waiting, for two seconds longer
             // than the longest ttl. The models have no floors.
-            Fact::Mishap(Mishap::NodeStepped { node, by }) if view.quarantine > 0 => {
+            Fact::Mishap(Mishap::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.set[*node] += by.abs();
-                self.is_low |= self.set[*node] > (view.quarantine - 2 * SECOND) / 2;
+                self.is_low |= self.set[*node] > (view.terms.quarantine - 2 * SECOND) / 2;
                 Ok(())
             }
             Fact::Mishap(Mishap::CounterMoved { node }) => {
@@ -153,10 +153,10 @@ impl Fencing {
     /// More is lost than the order of fences rests on, up to this one. As long as any two quorums have a node in
     /// common that has its own counters, it rests on no floor.
     fn is_beyond(&self, fence: u64, view: &View<'_>) -> bool {
-        let (nodes, needed) = (view.quorum.nodes(), view.quorum.needed());
+        let (nodes, needed) = (view.terms.quorum.nodes(), view.terms.quorum.needed());
         let (lost, in_common) = (self.lost.len(), 2 * needed - nodes);
         let is_low = self.is_low || self.lowest.is_some_and(|lowest| lowest < fence);
-        lost > view.spare_counters || is_low && lost >= in_common
+        lost > view.terms.spare_counters || is_low && lost >= in_common
     }
 
     fn shown_for(&self, key: &Key) -> u64 {
@@ -257,15 +257,15 @@ fn floor(marker: &str) -> u64 {
 /// rested on others.
 fn rests_on_some(floor: u64, view: &View<'_>) -> bool {
     let ahead = Marker::FLOOR_AHEAD_US.cast_signed() * US;
-    let read_before = READ_BEFORE.min(view.quarantine / 2);
+    let read_before = READ_BEFORE.min(view.terms.quarantine / 2);
     let is_under = |clock: &Time| *clock - read_before + ahead <= floor.cast_signed() * US;
     let under = clocks(view).into_iter().filter(is_under).count();
-    (view.quorum.needed() + 1..view.quorum.nodes()).contains(&under)
+    (view.terms.quorum.needed() + 1..view.terms.quorum.nodes()).contains(&under)
 }
 
 /// What the nodes' clocks show.
 fn clocks(view: &View<'_>) -> Vec<Time> {
-    let nodes = view.quorum.node_ids();
+    let nodes = view.terms.quorum.node_ids();
     nodes.map(|node| view.node(node.index()).clock.at(view.now)).collect()
 }
 
@@ -273,18 +273,18 @@ fn clocks(view: &View<'_>) -> Vec<Time> {
 fn do_not_agree(view: &View<'_>) -> bool {
     let clocks = clocks(view);
     let (first, last) = (clocks.iter().min(), clocks.iter().max());
-    last.zip(first).is_some_and(|(last, first)| last - first > view.quarantine)
+    last.zip(first).is_some_and(|(last, first)| last - first > view.terms.quarantine)
 }
 
 /// S18: the fence is what the counters of a quorum show whose votes are held.
 fn is_recorded(id: GuardId, guard: &Guard, fence: u64, view: &View<'_>) -> Verdict {
     let Some(token) = view.ledger.of_guard(guard) else { return Ok(()) };
-    let nodes = view.quorum.node_ids().zip(&token.nodes);
+    let nodes = view.terms.quorum.node_ids().zip(&token.nodes);
     let recorded = nodes.filter(|(node, record)| {
         guard.hold.validity().has_vote_of(*node) && record.recorded == Some(fence)
     });
     let count = recorded.count();
-    if view.quorum.is_reached(count) {
+    if view.terms.quorum.is_reached(count) {
         return Ok(());
     }
     Err(format!("{id} is shown the fence {fence}, which {count} nodes have recorded"))

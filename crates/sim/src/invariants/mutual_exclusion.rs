@@ -44,14 +44,14 @@ impl MutualExclusion {
                 if guard.request.key != held.request.key {
                     continue;
                 }
-                if view.outside.is_none() {
+                if view.terms.outside.is_none() {
                     let key = &guard.request.key;
                     return Err(format!("{key} is held by {one} and by {other}"));
                 }
                 if self.counted.insert((*one, *other)) && !std::mem::replace(&mut self.in_run, true)
                 {
                     counts.add(Count::Overlaps);
-                    counts.add(match view.outside {
+                    counts.add(match view.terms.outside {
                         Some(Outside::Amnesia) => Count::AmnesiaOverlaps,
                         Some(Outside::Losses) => Count::LossOverlaps,
                         Some(Outside::Clocks) | None => Count::ClockOverlaps,

@@ -36,7 +36,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
 }
 
 fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
-    let quorum = view.quorum;
+    let quorum = view.terms.quorum;
     let count =
         |is: fn(&NodeSaid) -> bool| refusal.nodes.iter().filter(|story| is(&story.said)).count();
     // Who looks before the first attempt sees nodes that would have granted.
@@ -79,7 +79,7 @@ fn check_release(id: GuardId, report: &ReleaseReport, view: &View<'_>) -> Verdic
         return Ok(());
     };
     let said = report.nodes.iter().filter(|node| **node == NodeReleased::Deleted).count();
-    if !view.quorum.is_reached(said) || token.deleted < said {
+    if !view.terms.quorum.is_reached(said) || token.deleted < said {
         let deleted = token.deleted;
         return Err(format!("{id} is said to be released: {said} nodes, of which {deleted} have"));
     }

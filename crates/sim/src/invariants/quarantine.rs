@@ -60,7 +60,7 @@ impl Quarantine {
             return Ok(());
         };
         let voting =
-            || view.quorum.node_ids().filter(|node| guard.hold.validity().has_vote_of(*node));
+            || view.terms.quorum.node_ids().filter(|node| guard.hold.validity().has_vote_of(*node));
         // Two names that lead to one server now. A vote from before a name led there is another server's.
         let server = |node: NodeId| {
             let asked = guard.hold.validity().asked_when(node)?;
@@ -75,7 +75,7 @@ impl Quarantine {
             return Err(format!("{id} counts the vote of node {} twice", twin.index()));
         }
         let now = view.reading(id.client);
-        for (node, record) in view.quorum.node_ids().zip(&token.nodes) {
+        for (node, record) in view.terms.quorum.node_ids().zip(&token.nodes) {
             let Some((_, why)) = record.void else { continue };
             let node_index = node.index();
             if guard.hold.validity().has_vote_of(node) && record.yes.is_none() {

@@ -143,7 +143,7 @@ impl Tally {
         };
         counts.add(Count::AfterPush);
         let passed = view.turn_reading(client).boot().as_nanos() - first;
-        if nodes.len() < view.quorum.needed() && passed < before.as_nanos() as i64 {
+        if nodes.len() < view.terms.quorum.needed() && passed < before.as_nanos() as i64 {
             counts.add(Count::Hasty);
         }
     }
@@ -178,7 +178,7 @@ fn granted(id: GuardId, attempts: u32, view: &View<'_>, counts: &mut Counts) {
     if guard.fence.is_some() && guard.turn > 0 {
         counts.add(Count::FencedHandOvers);
     }
-    if view.quorum.node_ids().all(|node| guard.hold.validity().has_vote_of(node)) {
+    if view.terms.quorum.node_ids().all(|node| guard.hold.validity().has_vote_of(node)) {
         counts.add(Count::GrantsByAll);
     }
 }

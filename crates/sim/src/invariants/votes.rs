@@ -107,7 +107,7 @@ fn check_guard(id: GuardId, view: &View<'_>) -> Verdict {
     let Some(token) = view.ledger.of_guard(guard) else {
         return Err(format!("{id} has a token that was never sent"));
     };
-    for (node, record) in view.quorum.node_ids().zip(&token.nodes) {
+    for (node, record) in view.terms.quorum.node_ids().zip(&token.nodes) {
         if guard.hold.validity().has_vote_of(node) && record.yes.is_none() {
             return Err(format!(
                 "{id} counts a vote of node {} that it has not got (or has lost, or given back)",

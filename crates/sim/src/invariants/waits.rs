@@ -137,10 +137,10 @@ impl Waits {
                 (seen.map(|seen| seen.began), it.age_ms as i64 * MS)
             }
             // It came back with its data and need not wait; one that is adopted must.
-            None if view.lasting.contains(&line.1) && replaces.is_some() => (None, 0),
+            None if view.terms.lasting.contains(&line.1) && replaces.is_some() => (None, 0),
             None => {
                 let run = Marker::parse(text).map_or(String::new(), |it| it.run_id.into());
-                (self.runs.get(&(line, run)).copied(), view.quarantine)
+                (self.runs.get(&(line, run)).copied(), view.terms.quarantine)
             }
         };
         let now = view.turn_reading(line.0).boot().as_nanos();

@@ -10,7 +10,7 @@ use quorlock_core::{
 use super::rare::Rare;
 use super::shared::Shared;
 use super::steps::Step;
-use super::world::{CLIENTS, Call, HANDED_OUT, LOCK, NODES, NOW, Watch, World, quorum, token};
+use super::world::{CLIENTS, Call, HANDED_OUT, LOCK, NODES, NOW, World, quorum, token};
 use crate::count::Counts;
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -18,7 +18,8 @@ use crate::guard::{Guard, GuardId, Guards};
 use crate::invariants::Violation;
 use crate::ledger::Ledger;
 use crate::node::ModelNode;
-use crate::view::{Surroundings, View};
+use crate::view::{Surroundings, Terms};
+use crate::watch::Moment;
 
 struct Nodes<'a>(&'a [Shared<ModelNode>; NODES]);
 
@@ -48,21 +49,10 @@ impl Driver for Step<'_> {
             trace.push(fact.to_string());
         }
         let World { watch, nodes, .. } = &mut self.world;
-        let Watch { guards, ledger, invariants } = watch.change();
-        ledger.note(fact, Some(NOW));
-        let around = &Nodes(nodes);
-        let view = View {
-            now: 0,
-            quorum: quorum(),
-            outside: None,
-            spare_counters: 0,
-            quarantine: 0,
-            lasting: &[],
-            guards,
-            ledger,
-            around,
-        };
-        if let Err(violation) = invariants.check(fact, &view, &mut Counts::default()) {
+        let (terms, around) = (Terms::sound(quorum()), &Nodes(nodes));
+        let moment = Moment { now: 0, reading: Some(NOW), terms, around };
+        let verdict = watch.change().note(fact, moment, &mut Counts::default(), |_, _| {});
+        if let Err(violation) = verdict {
             self.violated(violation);
         }
     }

@@ -12,13 +12,14 @@ use quorlock_core::{
 use super::bounds::{Bounds, TICK};
 use super::shared::Shared;
 use crate::fact::{ClientId, NodeIndex};
-use crate::guard::{Guard, GuardId, Guards};
+use crate::guard::{Guard, GuardId};
 use crate::invariants::Invariants;
 use crate::ledger::Ledger;
 use crate::node::{Kind, ModelNode, Run};
 use crate::plan::Modes;
 use crate::proofs::Proofs;
 use crate::time::{Clock, Time};
+use crate::watch::Watch;
 
 pub(crate) const NODES: usize = 3;
 pub(crate) const CLIENTS: usize = 2;
@@ -88,14 +89,6 @@ pub(crate) struct Link {
     /// The connection, counted, and whether the node has been asked on it what it is.
     pub(crate) epoch: u64,
     pub(crate) greeted: bool,
-}
-
-/// What is noted, and held against the invariants that the simulator has too.
-#[derive(Clone, PartialEq, Hash, Debug)]
-pub(crate) struct Watch {
-    pub(crate) guards: Guards,
-    pub(crate) ledger: Ledger,
-    pub(crate) invariants: Invariants,
 }
 
 /// How a client's clocks go in one tick.
@@ -173,11 +166,11 @@ impl World {
             Shared::new(node)
         };
         let link = Shared::new(Link::default());
-        let watch = Watch {
-            guards: Guards::default(),
-            ledger: Ledger::new(quorum(), bounds.assumed(), Proofs::new(&rules, Modes::default())),
-            invariants: Invariants::new(NODES, only.map(str::to_owned)),
-        };
+        let proofs = Proofs::new(&rules, Modes::default());
+        let watch = Watch::new(
+            Ledger::new(quorum(), bounds.assumed(), proofs),
+            Invariants::new(NODES, only.map(str::to_owned)),
+        );
         Self {
             clients: [client.clone(), client],
             nodes: std::array::from_fn(node),
@@ -208,15 +201,6 @@ impl World {
         self.nodes.iter_mut().for_each(Shared::seal);
         self.links.iter_mut().flatten().for_each(Shared::seal);
         self.watch.seal();
-    }
-}
-
-impl Watch {
-    /// Another origin of time, and what is of no interest any more is forgotten.
-    pub(crate) fn rebase(&mut self, by: Time, base: impl Fn(ClientId) -> Reading) {
-        self.guards.rebase(&base);
-        self.ledger.rebase(&base);
-        self.invariants.rebase(by, &base, &self.guards);
     }
 }
 

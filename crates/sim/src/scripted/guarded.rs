@@ -62,7 +62,7 @@ impl World {
         let quorum = Quorum::majority(rules.names.len()).expect("there are nodes");
         let mut world = Self::with(0, quorum);
         let modes = Modes::new(all.iter().map(|rules| rules.guard).collect());
-        world.ledger = Ledger::new(quorum, Drift::default(), Proofs::new(rules, modes));
+        world.watch.ledger = Ledger::new(quorum, Drift::default(), Proofs::new(rules, modes));
         world.guarded = Some(Guarded {
             marker: rules.marker.clone(),
             quarantine: time(rules.quarantine()),

@@ -23,7 +23,7 @@ impl World {
             return;
         }
         let Some((_, value)) = subject(what) else { return };
-        let token = self.ledger.of_ticket(client, ticket);
+        let token = self.watch.ledger.of_ticket(client, ticket);
         let is_released = token.is_some_and(|token| token.nodes[node].released);
         assert!(
             !is_released,
@@ -33,7 +33,7 @@ impl World {
             return;
         }
         let now = self.reading();
-        let its = self.guards.iter().filter(|(_, guard)| guard.value() == *value);
+        let its = self.watch.guards.iter().filter(|(_, guard)| guard.value() == *value);
         let last = its.map(|(_, guard)| guard).max_by_key(|guard| guard.turn);
         if let Command::Raise { to, .. } = what {
             let is_valid = last.is_some_and(|guard| guard.is_valid(now));
@@ -56,7 +56,7 @@ impl World {
         let Some(fence) = guard.fence else { return };
         let of_same_key =
             |(other, it): &(GuardId, &Guard)| *other != id && it.request.key == guard.request.key;
-        let mut others = self.guards.iter().filter(of_same_key);
+        let mut others = self.watch.guards.iter().filter(of_same_key);
         let grows = others.all(|(_, other)| other.fence.is_none_or(|shown| shown < fence));
         assert!(grows || !self.assume_no_loss, "{fence} is shown after a larger one");
         let value = guard.value();
@@ -79,7 +79,7 @@ impl World {
             return;
         }
         let now = self.reading();
-        for (id, guard) in self.guards.iter().filter(|(_, guard)| guard.is_valid(now)) {
+        for (id, guard) in self.watch.guards.iter().filter(|(_, guard)| guard.is_valid(now)) {
             let holds = |node: &&Node| {
                 let stored = node.model.stored(&guard.request.key, self.now);
                 stored.is_some_and(|stored| stored.holds(&guard.value()))

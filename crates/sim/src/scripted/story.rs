@@ -90,7 +90,7 @@ impl World {
 
     /// A lock's guard, if it was ever granted.
     pub fn find(&self, lock: LockId) -> Option<&Guard> {
-        self.guards.of(GuardId { client: self.owner(lock), lock })
+        self.watch.guards.of(GuardId { client: self.owner(lock), lock })
     }
 
     /// The same of one that was.
@@ -103,7 +103,7 @@ impl World {
 
     /// All guards that there ever were.
     pub fn all_guards(&self) -> impl Iterator<Item = (LockId, &Guard)> {
-        self.guards.iter().map(|(id, guard)| (id.lock, guard))
+        self.watch.guards.iter().map(|(id, guard)| (id.lock, guard))
     }
 
     /// Whether two ever held one lock, where that may be.

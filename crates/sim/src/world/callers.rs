@@ -160,7 +160,7 @@ impl World {
             return None;
         }
         let reading = self.clients[guard.client].machine.read(self.now);
-        let held = self.guards.of(guard)?;
+        let held = self.watch.guards.of(guard)?;
         let left = held.hold.validity().remaining(reading).as_nanos() as Time;
         if left > ttl / 12 || left == 0 {
             return None;
@@ -184,17 +184,17 @@ impl World {
         let reading = self.clients[client].machine.read(self.now);
         let is_over = self.now >= until;
         // Whether or not it still holds the lock: the resource has to know.
-        if self.guards.of(guard).is_some_and(|held| held.fence.is_some()) {
+        if self.watch.guards.of(guard).is_some_and(|held| held.fence.is_some()) {
             self.note(&Fact::Written { guard });
         }
-        let Some(held) = self.guards.of_mut(guard) else {
+        let Some(held) = self.watch.guards.of_mut(guard) else {
             return self.next(client, caller);
         };
         // Who does not look does not see the end; the driver does.
         if !careless && held.hold.look(reading).is_some() {
             self.tell_end(guard);
         }
-        let lost = self.guards.of(guard).is_some_and(|held| held.hold.ended().is_some());
+        let lost = self.watch.guards.of(guard).is_some_and(|held| held.hold.ended().is_some());
         // Who has seen the end may still be busy with putting things in order.
         if is_over || lost && !careless && self.random.callers.percent(60) {
             let report = self.random.callers.coin();

@@ -21,11 +21,11 @@ impl Driver for World {
     }
 
     fn guards(&mut self) -> &mut Guards {
-        &mut self.guards
+        &mut self.watch.guards
     }
 
     fn ledger(&self) -> &Ledger {
-        &self.ledger
+        &self.watch.ledger
     }
 
     fn reading(&self, client: ClientId) -> Reading {
@@ -204,7 +204,8 @@ impl World {
         if !self.plan.later.small_steps || self.healing || !self.random.later.percent(4) {
             return;
         }
-        let Some(timing) = self.ledger.request(client, lock).map(|request| request.timing) else {
+        let Some(timing) = self.watch.ledger.request(client, lock).map(|request| request.timing)
+        else {
             return;
         };
         let most = (timing.term().saturating_sub(timing.margin())).as_nanos() as Time;
@@ -223,7 +224,7 @@ impl World {
         for wire in wires {
             self.give_up_wire(wire);
         }
-        self.guards.remove_all_of(client);
+        self.watch.guards.remove_all_of(client);
     }
 
     /// The lock's number for a new call.

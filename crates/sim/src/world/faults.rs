@@ -253,8 +253,11 @@ impl World {
         }
         self.counts.add(Count::ClientCrashes);
         let reading = self.clients[client].machine.read(self.now);
-        let holds =
-            self.guards.iter().any(|(id, guard)| id.client == client && guard.is_valid(reading));
+        let holds = self
+            .watch
+            .guards
+            .iter()
+            .any(|(id, guard)| id.client == client && guard.is_valid(reading));
         if holds {
             self.counts.add(Count::HolderCrashes);
         }

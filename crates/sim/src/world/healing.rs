@@ -210,7 +210,7 @@ impl World {
             return;
         }
         for node in 0..self.servers.len() {
-            let left = nothing_left::first(&self.servers[node].node, &self.ledger, self.now);
+            let left = nothing_left::first(&self.servers[node].node, &self.watch.ledger, self.now);
             if let Some(key) = left {
                 return self.violated(nothing_left::NAME, format!("node {node} still has {key}"));
             }

@@ -348,7 +348,7 @@ impl World {
     /// What sits on a key and is nobody's lock goes away.
     pub(crate) fn vacate(&mut self, node: NodeIndex, key: &Key) {
         let stored = self.servers[node].node.stored(key, self.now);
-        let ours = |value: &Vec<u8>| self.ledger.knows(value);
+        let ours = |value: &Vec<u8>| self.watch.ledger.knows(value);
         if stored.is_some_and(|stored| !stored.value.as_ref().is_some_and(ours)) {
             self.servers[node].node.delete(key, self.now);
             self.deliver_pushes(node);
