@@ -31,22 +31,22 @@ impl Engine {
         }
         let (token, jitter) = entropy.draw(lock);
         let round_trip = self.round_trips.latest(self.quorum);
-        (call.jitter, call.round_trip) = (jitter, round_trip);
-        call.settling = false;
+        (call.pace.word, call.pace.round_trip) = (jitter, round_trip);
+        call.trust_wait.settling = false;
         if !barred.is_empty() && self.quorum.is_out_of_reach(self.quorum.nodes() - barred.len(), 0)
         {
             call.note_unsafe(self.quorum, barred, now);
             return self.await_trust(lock, now, out);
         }
-        if call.polite && call.waiting.is_none() && call.has_time_to_look(now) {
+        if call.contention.polite && call.waiting.is_none() && call.has_time_to_look(now) {
             call.waiting = Some(Waiting::new(self.quorum));
             return self.look(lock, self.quorum.all(), true, now, out);
         }
-        call.began = now;
-        call.attempts += 1;
+        call.history.began = now;
+        call.history.count += 1;
         call.round += 1;
-        let token = call.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
-        call.token = Some(token);
+        let token = call.history.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
+        call.history.token = Some(token);
         let timing = call.request.timing;
         let name = (call.request.key.clone(), Value::new(&token, &call.request.owner));
         let nodes = &self.nodes;
@@ -54,7 +54,7 @@ impl Engine {
         let timeout = timing.node_timeout(round_trip);
         let mut attempt = Attempt::start(name, self.quorum, timing, timeout, connecting, now);
         if let Some(counter) = &call.request.fenced {
-            attempt.seek_fence(counter.clone(), call.number_seen);
+            attempt.seek_fence(counter.clone(), call.history.number_seen);
         }
         let ticket = Ticket { lock, round: call.round, verb: Verb::Acquire };
         let mut nodes = self.quorum.all();
@@ -83,10 +83,10 @@ impl Engine {
         let call = &mut timed.record;
         // An answer to an earlier attempt: its release is queued, the vote is void for ever (S1).
         if call.round != ticket.round && !mutant!(LateGrantBehindRelease) {
-            return call.note_number(&answer);
+            return call.history.note_number(&answer);
         }
         let Phase::Attempting(attempt) = &mut call.phase else {
-            call.note_number(&answer);
+            call.history.note_number(&answer);
             return self.hear_late(ticket.lock, node, answer, now, out);
         };
         // While it waits for others, its deadline is where it was, or later.
@@ -106,7 +106,7 @@ impl Engine {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
-        call.note_late(self.quorum, node, answer, now);
+        call.history.note_late(self.quorum, node, answer, now);
         if call.has_seen_enough(self.quorum, now) {
             self.looked(lock, now, out);
         }
@@ -174,8 +174,8 @@ impl Engine {
         let Some(call) = self.take_call(lock) else {
             return;
         };
-        let Call { request, phase, token, round, round_trip, jitter, attempts, .. } = call;
-        let (Phase::Attempting(attempt), Some(token)) = (phase, token) else {
+        let Call { request, phase, round, history, pace, .. } = call;
+        let (Phase::Attempting(attempt), Some(token)) = (phase, history.token) else {
             unreachable!("only an attempt is decided, and it has a token");
         };
         let fence = attempt.fence();
@@ -184,13 +184,14 @@ impl Engine {
             &request,
             validity,
             (lock, token, round),
-            (round_trip, jitter),
+            (pace.round_trip, pace.word),
             now,
         );
         let hold = lease.hold();
         let mut timed = Timed::new(lease);
         Self::index_lease(&mut self.deadlines, lock, &mut timed, now);
         self.leases.insert(lock, timed);
+        let attempts = history.count;
         out.push(Effect::Acquired { lock, token, hold, attempts, turn: 0, fence });
     }
 
@@ -208,15 +209,15 @@ impl Engine {
         let phase = core::mem::replace(&mut call.phase, Phase::Starting);
         let Phase::Attempting(attempt) = phase else { unreachable!("only an attempt fails") };
         let round = call.round;
-        call.number_seen = call.number_seen.max(attempt.seen());
-        call.last = Some((why, attempt.story(now)));
+        call.history.number_seen = call.history.number_seen.max(attempt.seen());
+        call.history.last = Some((why, attempt.story(now)));
         call.waiting = Some(Waiting::after(&attempt, self.quorum));
-        call.split = why == WhyNot::Contended && attempt.granting().next().is_some();
-        let outrun = core::mem::take(&mut call.woken) || call.split;
-        call.missed += u32::from(outrun);
+        call.contention.split = why == WhyNot::Contended && attempt.granting().next().is_some();
+        let outrun = core::mem::take(&mut call.contention.woken) || call.contention.split;
+        call.contention.missed += u32::from(outrun);
         if why == WhyNot::Contended {
             let manners = self.manners.of(&call.request.key, now);
-            manners.see_rivals(call.round_trip, now);
+            manners.see_rivals(call.pace.round_trip, now);
             if outrun {
                 manners.see_crowd(now);
             }

@@ -1,17 +1,19 @@
 //! What is known of one call, and what follows from it.
 
+mod history;
+
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub(super) use self::history::AttemptHistory;
 use super::{Refusal, RefusalKind, Request, Story, Wait};
-use crate::acquire::{Attempt, NodeSaid, NodeStory, WhyNot, why_not};
-use crate::command::{Answer, Holding};
+use crate::acquire::{Attempt, NodeSaid, NodeStory, WhyNot};
+use crate::command::Holding;
 use crate::courtesy::{believed, mix};
 use crate::inspect::Inspection;
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::Quorum;
 use crate::retry::{Delay, Retry, after_expiry};
 use crate::time::{BootTime, Reading};
-use crate::token::Token;
 use crate::wait::Waiting;
 
 /// A call that has not got its lock yet.
@@ -19,19 +21,30 @@ use crate::wait::Waiting;
 pub(super) struct Call {
     pub(super) request: Request,
     pub(super) started: Reading,
-    /// When its last attempt began.
-    pub(super) began: Reading,
     pub(super) deadline: Option<BootTime>,
-    pub(super) attempts: u32,
     pub(super) round: u32,
-    pub(super) token: Option<Token>,
-    pub(super) jitter: u64,
-    pub(super) round_trip: Duration,
     pub(super) phase: Phase,
-    pub(super) last: Option<(WhyNot, Vec<NodeStory>)>,
-    pub(super) free_in: Option<Duration>,
+    pub(super) history: AttemptHistory,
+    pub(super) pace: Pace,
     /// What is known of the lock since the last attempt.
     pub(super) waiting: Option<Waiting>,
+    pub(super) free_in: Option<Duration>,
+    pub(super) contention: Contention,
+    pub(super) trust_wait: TrustWait,
+}
+
+/// As of the last attempt.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Pace {
+    pub(super) round_trip: Duration,
+    /// A random word, and how many have been made of it.
+    pub(super) word: u64,
+    pub(super) draws: u32,
+}
+
+/// How the call has fared against others that want the lock.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Contention {
     /// How often in a row it was not known when the lock will be free.
     pub(super) polls: u32,
     /// How often in a row the lock seemed to be free, and was not.
@@ -42,10 +55,13 @@ pub(super) struct Call {
     pub(super) woken: bool,
     /// How often the lock came free, and another got it.
     pub(super) missed: u32,
-    /// Random words drawn from `jitter`.
-    pub(super) draws: u32,
     /// This process has just had the lock, others want it too: it looks before it tries.
     pub(super) polite: bool,
+}
+
+/// What the call knows of its wait for nodes to be trusted.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct TrustWait {
     /// The caller has been told that nodes are not to be trusted, and which.
     pub(super) is_told: bool,
     /// Until when it lets what was asked about trust be answered, however short its wait; and if the time of
@@ -53,8 +69,6 @@ pub(super) struct Call {
     pub(super) settles_by: Option<[BootTime; 2]>,
     /// At its end, it lets that be answered now.
     pub(super) settling: bool,
-    /// The largest number that any node has told of a lock with a fence.
-    pub(super) number_seen: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -76,6 +90,26 @@ pub(super) enum Phase {
 }
 
 impl Call {
+    pub(super) fn new(request: Request, now: Reading) -> Self {
+        let deadline = match request.wait {
+            Wait::For(wait) => Some(now.after(wait)),
+            Wait::Once | Wait::Forever => None,
+        };
+        Self {
+            request,
+            started: now,
+            deadline,
+            round: 0,
+            phase: Phase::Queued,
+            history: AttemptHistory::new(now),
+            pace: Pace::default(),
+            waiting: None,
+            free_in: None,
+            contention: Contention::default(),
+            trust_wait: TrustWait::default(),
+        }
+    }
+
     /// When time next changes something.
     pub(super) fn due(&self) -> Option<BootTime> {
         let phase = match &self.phase {
@@ -116,7 +150,7 @@ impl Call {
     /// Whether there is time to look, to let others go first, to look again, and then to try: half of
     /// what is left is given to the others, and three round trips must fit into the rest.
     pub(super) fn has_time_to_look(&self, now: Reading) -> bool {
-        3 * believed(self.round_trip) <= self.patience(now)
+        3 * believed(self.pace.round_trip) <= self.patience(now)
     }
 
     /// Whether the nodes are to tell when the lock changes.
@@ -125,16 +159,9 @@ impl Call {
         adaptive && self.request.wait != Wait::Once && !self.is_spent()
     }
 
-    /// Notes what number a node has told, too late for its attempt.
-    pub(super) fn note_number(&mut self, answer: &Answer) {
-        if let Answer::GrantedFenced { fence } | Answer::RefusedFenced { fence, .. } = answer {
-            self.number_seen = self.number_seen.max(*fence);
-        }
-    }
-
     /// There were as many attempts as there may be.
     pub(super) fn is_spent(&self) -> bool {
-        self.request.retry.attempts_max.is_some_and(|max| self.attempts >= max)
+        self.request.retry.attempts_max.is_some_and(|max| self.history.count >= max)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -147,47 +174,11 @@ impl Call {
     pub(super) fn has_seen_enough(&self, quorum: Quorum, now: Reading) -> bool {
         match &self.phase {
             Phase::Looking { inspection, .. } => {
-                inspection.is_over() && !(self.is_to_end(now) && self.is_ambiguous(quorum))
+                inspection.is_over() && !(self.is_to_end(now) && self.history.is_ambiguous(quorum))
                     || self.is_to_watch() && self.is_open()
             }
             _ => false,
         }
-    }
-
-    /// Why the last attempt failed depends on nodes that have not answered yet.
-    pub(super) fn is_ambiguous(&self, quorum: Quorum) -> bool {
-        let Some((WhyNot::Contended, nodes)) = &self.last else { return false };
-        self.attempts > 0 && why_not(quorum, nodes, 0) != WhyNot::Contended
-    }
-
-    /// The call ends: a node that has not answered by now has failed.
-    pub(super) fn settle(&mut self, quorum: Quorum) {
-        if self.attempts > 0
-            && let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last
-        {
-            *why = why_not(quorum, nodes, 0);
-        }
-    }
-
-    /// Notes what a node has answered after the last attempt had failed without it.
-    pub(super) fn note_late(&mut self, quorum: Quorum, node: NodeId, answer: Answer, now: Reading) {
-        let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last else {
-            return;
-        };
-        let story = &mut nodes[node.index()];
-        if self.attempts == 0 || story.said != NodeSaid::Nothing {
-            return;
-        }
-        story.said = match answer {
-            Answer::Granted | Answer::GrantedFenced { .. } => NodeSaid::Granted,
-            Answer::Refused => NodeSaid::Refused(None),
-            Answer::RefusedFenced { holding, .. } => NodeSaid::Refused(Some(*holding)),
-            Answer::Failed(failure) => NodeSaid::Failed(failure),
-            _ => return,
-        };
-        story.took = now.elapsed_since(self.began);
-        let open = nodes.iter().filter(|node| node.said == NodeSaid::Nothing).count();
-        *why = why_not(quorum, nodes, open);
     }
 
     /// Writes into the story of the last attempt whom the nodes have been seen to hold the lock for.
@@ -196,12 +187,13 @@ impl Call {
         let Phase::Looking { inspection, .. } = &self.phase else {
             return;
         };
-        if self.attempts == 0 {
+        if self.history.count == 0 {
             let mut nodes: Vec<_> =
                 inspection.story(now).into_iter().map(NodeStory::seen_as_refusal).collect();
             // Who was not asked this time stands by what it said before.
-            for (node, before) in
-                nodes.iter_mut().zip(self.last.take().into_iter().flat_map(|(_, nodes)| nodes))
+            for (node, before) in nodes
+                .iter_mut()
+                .zip(self.history.last.take().into_iter().flat_map(|(_, nodes)| nodes))
             {
                 if node.said == NodeSaid::NotAsked {
                     *node = before;
@@ -213,10 +205,10 @@ impl Call {
                 |node: &&NodeStory| matches!(node.said, NodeSaid::Seen(_) | NodeSaid::Refused(_));
             let enough = inspection.quorum().is_reached(nodes.iter().filter(told).count());
             let why = if enough { WhyNot::Contended } else { WhyNot::NoQuorum };
-            self.last = Some((why, nodes));
+            self.history.last = Some((why, nodes));
             return;
         }
-        let Some((_, nodes)) = &mut self.last else {
+        let Some((_, nodes)) = &mut self.history.last else {
             return;
         };
         for node in inspection.asked() {
@@ -233,22 +225,6 @@ impl Call {
         }
     }
 
-    /// Notes what the first attempt had heard when it was cut short. Who had not answered stands by what it
-    /// said in a look before, if that tells who has the lock.
-    pub(super) fn note_cut_short(&mut self, why: WhyNot, nodes: Vec<NodeStory>, quorum: Quorum) {
-        if let Some((_, before)) = self.last.take() {
-            let pairs = nodes.iter().cloned().zip(before);
-            let merged: Vec<NodeStory> = pairs
-                .map(|(cut, before)| if cut.said == NodeSaid::Nothing { before } else { cut })
-                .collect();
-            if why_not(quorum, &merged, 0) == WhyNot::Contended {
-                self.last = Some((WhyNot::Contended, merged));
-                return;
-            }
-        }
-        self.last = Some((why, nodes));
-    }
-
     /// Notes in what time a quorum may be free by expiry alone, as far as is known.
     pub(super) fn note_free_in(&mut self, now: Reading) {
         self.free_in = self.waiting.as_ref().and_then(|waiting| waiting.free_in(now));
@@ -259,28 +235,28 @@ impl Call {
     pub(super) fn count_pause(&mut self) {
         let watches = self.is_to_watch();
         if watches && self.is_open() {
-            (self.polls, self.opens) = (0, self.opens + 1);
+            (self.contention.polls, self.contention.opens) = (0, self.contention.opens + 1);
             return;
         }
         if watches {
-            self.opens = 0;
+            self.contention.opens = 0;
         }
         match (self.is_watched(), self.free_in) {
-            (true, Some(_)) => self.polls = 0,
+            (true, Some(_)) => self.contention.polls = 0,
             (true, None) => {}
-            (false, _) => self.polls += 1,
+            (false, _) => self.contention.polls += 1,
         }
     }
 
     /// For how long to wait by these rules. Who contends for a free lock again counts in the same `step` as
     /// the others.
     pub(super) fn pause(&self, retry: Retry, step: Duration) -> Duration {
-        let (round_trip, word) = (self.round_trip, self.jitter);
+        let (round_trip, word) = (self.pace.round_trip, self.pace.word);
         if self.is_to_watch() && self.is_open() {
             // Given back while we asked: at once. But if votes are split, or others are faster time
             // and again, only jitter helps.
-            return match self.opens {
-                1 if !self.split => Duration::ZERO,
+            return match self.contention.opens {
+                1 if !self.contention.split => Duration::ZERO,
                 opens => retry.delay(opens, word, step.min(round_trip), None),
             };
         }
@@ -290,7 +266,7 @@ impl Call {
             (Some(free_in), _) if watched => free_in + after_expiry(word),
             // Held for ever, by something foreign: who knows whether it ever tells.
             (None, Delay::Adaptive { ceiling }) if watched => ceiling,
-            _ => retry.delay(self.polls, word, round_trip, self.free_in),
+            _ => retry.delay(self.contention.polls, word, round_trip, self.free_in),
         }
     }
 
@@ -299,26 +275,28 @@ impl Call {
         self.is_to_watch() && self.waiting.as_ref().is_some_and(Waiting::is_watched)
     }
 
-    /// A random word, a different one each time.
-    pub(super) fn draw(&mut self) -> u64 {
-        self.draws += 1;
-        mix(self.jitter, self.draws)
-    }
-
     pub(super) fn story(&self, now: Reading) -> Option<Story> {
-        let (why, nodes) = self.last.as_ref()?;
+        let (why, nodes) = self.history.last.as_ref()?;
         let elapsed = now.elapsed_since(self.started);
-        Some(Story { why: *why, attempts: self.attempts, elapsed, nodes: nodes.clone() })
+        Some(Story { why: *why, attempts: self.history.count, elapsed, nodes: nodes.clone() })
     }
 
     pub(super) fn refusal(&self, kind: RefusalKind, now: Reading) -> Refusal {
         Refusal {
             kind,
-            attempts: self.attempts,
+            attempts: self.history.count,
             elapsed: now.elapsed_since(self.started),
-            nodes: self.last.as_ref().map(|(_, nodes)| nodes.clone()).unwrap_or_default(),
+            nodes: self.history.last.as_ref().map(|(_, nodes)| nodes.clone()).unwrap_or_default(),
             retry_after: self.free_in,
         }
+    }
+}
+
+impl Pace {
+    /// A random word, a different one each time.
+    pub(super) fn draw(&mut self) -> u64 {
+        self.draws += 1;
+        mix(self.word, self.draws)
     }
 }
 

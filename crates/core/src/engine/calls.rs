@@ -20,7 +20,6 @@
 //! [`crate::wait`]; how those who wait keep out of each other's way, in `courtesy.rs`.
 
 use alloc::collections::VecDeque;
-use core::time::Duration;
 
 use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Request, Sink, Timed, Wait};
 use crate::acquire::Decision;
@@ -36,37 +35,8 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let deadline = match request.wait {
-            Wait::For(wait) => Some(now.after(wait)),
-            Wait::Once | Wait::Forever => None,
-        };
         let (key, once) = (request.key.clone(), request.wait == Wait::Once);
-        let call = Call {
-            request,
-            started: now,
-            began: now,
-            deadline,
-            attempts: 0,
-            round: 0,
-            token: None,
-            jitter: 0,
-            round_trip: Duration::ZERO,
-            phase: Phase::Queued,
-            last: None,
-            free_in: None,
-            waiting: None,
-            polls: 0,
-            opens: 0,
-            split: false,
-            woken: false,
-            missed: 0,
-            draws: 0,
-            polite: false,
-            is_told: false,
-            settles_by: None,
-            settling: false,
-            number_seen: 0,
-        };
+        let call = Call::new(request, now);
         let refused = if self.closing {
             Some(RefusalKind::Closed)
         } else if once && !self.may_try(&key, now) {
@@ -130,9 +100,9 @@ impl Engine {
         };
         match &call.phase {
             // An attempt cut short says less than the one before it, but more than a look.
-            Phase::Attempting(attempt) if call.attempts == 1 => {
+            Phase::Attempting(attempt) if call.history.count == 1 => {
                 let (why, nodes) = (attempt.why_not_yet(), attempt.story(now));
-                call.note_cut_short(why, nodes, self.quorum);
+                call.history.note_cut_short(why, nodes, self.quorum);
             }
             // A look cut short has perhaps seen the holder already.
             Phase::Looking { .. } => {
@@ -141,9 +111,9 @@ impl Engine {
             }
             _ => {}
         }
-        call.settle(self.quorum);
+        call.history.settle(self.quorum);
         let (key, is_queued) = (call.request.key.clone(), call.phase == Phase::Queued);
-        let kind = call.last.as_ref().map(|(why, _)| RefusalKind::from(*why));
+        let kind = call.history.last.as_ref().map(|(why, _)| RefusalKind::from(*why));
         // Of who has had its turn already, and waits for the next one, more is known than that; unless
         // another of this process has got the lock meanwhile.
         let kind = match kind {

@@ -220,7 +220,7 @@ impl Engine {
         queue.advance();
         let old = lease.holder();
         lease.hand_over(next, &call.request, now);
-        let (attempts, hold) = (call.attempts, lease.hold());
+        let (attempts, hold) = (call.history.count, lease.hold());
         let ((token, turn), fence) = (lease.token_and_turn(), lease.fence());
         if report {
             let kept = |node| match hold.validity().has_vote_of(node) {

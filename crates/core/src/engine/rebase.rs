@@ -112,12 +112,13 @@ impl Engine {
 
 impl Call {
     fn shift(&mut self, base: Reading) {
-        (self.started, self.began) = (Reading::default(), Reading::default());
-        for story in self.last.iter_mut().flat_map(|(_, nodes)| nodes) {
+        (self.started, self.history.began) = (Reading::default(), Reading::default());
+        for story in self.history.last.iter_mut().flat_map(|(_, nodes)| nodes) {
             story.took = Duration::ZERO;
         }
         self.deadline = self.deadline.map(|at| at.shifted(base));
-        self.settles_by = self.settles_by.map(|by| by.map(|at| at.shifted(base)));
+        self.trust_wait.settles_by =
+            self.trust_wait.settles_by.map(|by| by.map(|at| at.shifted(base)));
         match &mut self.phase {
             Phase::Queued | Phase::Starting => {}
             Phase::Attempting(attempt) => attempt.shift(base),

@@ -174,7 +174,7 @@ impl Engine {
             }
         }
         let hears = |node: NodeId| !self.nodes[node.index()].away;
-        let is_awaited = |timed: &Timed<Call>| timed.record.settles_by.is_some();
+        let is_awaited = |timed: &Timed<Call>| timed.record.trust_wait.settles_by.is_some();
         let has_settled = self.calls.values().any(is_awaited) && !watch.is_settling(hears);
         if has_changed || has_settled {
             self.standings_changed(now, out);
@@ -216,9 +216,10 @@ impl Engine {
         if !watch.is_settling(|node| !self.nodes[node.index()].away) {
             return None;
         }
-        let timeout = call.request.timing.node_timeout(call.round_trip);
+        let timeout = call.request.timing.node_timeout(call.pace.round_trip);
         let round_trips = timeout.saturating_mul(ROUND_TRIPS);
         let [plain, gathering] = *call
+            .trust_wait
             .settles_by
             .get_or_insert_with(|| [now.after(round_trips), now.after(round_trips + GATHER_FOR)]);
         let by = if watch.is_gathering() { gathering } else { plain };
@@ -250,11 +251,11 @@ impl Engine {
         for lock in self.calls.keys().collect::<Vec<_>>() {
             let Some(timed) = self.calls.get_mut(&lock) else { continue };
             let call = &mut timed.record;
-            if (call.is_barred() || call.settling)
+            if (call.history.is_barred() || call.trust_wait.settling)
                 && let Phase::Pausing { until, .. } | Phase::Aside { until } = &mut call.phase
             {
                 *until = (*until).min(now.boot());
-                call.is_told = false;
+                call.trust_wait.is_told = false;
                 Self::index_call(&mut self.deadlines, lock, timed);
             }
         }
@@ -283,13 +284,13 @@ impl Engine {
         let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
         let call = &mut timed.record;
         // Where others are down as well, the time is reckoned when it is told.
-        call.free_in = watch.quorum_in(now).filter(|_| call.is_barred());
+        call.free_in = watch.quorum_in(now).filter(|_| call.history.is_barred());
         let in_vain =
             watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
-        let is_hopeless = watch.is_disagreed() || call.lacks_rights(self.quorum);
+        let is_hopeless = watch.is_disagreed() || call.history.lacks_rights(self.quorum);
         let is_over = call.is_to_end(now) || in_vain;
         if is_hopeless || is_over && settles_by.is_none() {
-            let why = call.last.as_ref().map_or(WhyNot::Unsafe, |(why, _)| *why);
+            let why = call.history.last.as_ref().map_or(WhyNot::Unsafe, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
         // Woken when a standing changes; and if it is only late, not looked at all the time.
@@ -299,7 +300,7 @@ impl Engine {
         call.phase = Phase::Pausing { until, again: false, lent: Some(now.boot()) };
         if call.request.progress
             && !is_over
-            && !core::mem::replace(&mut call.is_told, true)
+            && !core::mem::replace(&mut call.trust_wait.is_told, true)
             && let Some(story) = call.story(now)
         {
             out.push(Effect::Waiting { lock, story });
@@ -311,7 +312,7 @@ impl Engine {
     /// When a quorum of nodes will be trusted, if some are down and it would be had but for nodes whose
     /// votes do not count yet.
     pub(super) fn quorum_in(&self, call: &Call, now: Reading) -> Option<Duration> {
-        let (_, nodes) = call.last.as_ref()?;
+        let (_, nodes) = call.history.last.as_ref()?;
         let failed = |said: &NodeSaid| matches!(said, NodeSaid::Failed(failure) if !failure.kind().is_about_trust());
         let is_down =
             |node: &NodeId| nodes.get(node.index()).is_some_and(|story| failed(&story.said));
@@ -349,33 +350,7 @@ impl Call {
                 nodes[node.index()].said = NodeSaid::Failed(failure);
             }
         }
-        self.last = Some((why, nodes));
+        self.history.last = Some((why, nodes));
         self.waiting = None;
-    }
-
-    /// Only a person can mend what keeps so many nodes from being looked at.
-    fn lacks_rights(&self, quorum: Quorum) -> bool {
-        let about_rights = |story: &&NodeStory| matches!(&story.said, NodeSaid::Failed(failure) if failure.kind().is_about_rights());
-        let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
-        quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
-    }
-
-    /// Some nodes are down, and but for those whose votes do not count there would be a quorum of the others.
-    pub(super) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
-        let Some((WhyNot::NoQuorum, nodes)) = &self.last else { return false };
-        let failures = || {
-            nodes.iter().filter_map(|story| match &story.said {
-                NodeSaid::Failed(failure) => Some(failure.kind().is_about_trust()),
-                _ => None,
-            })
-        };
-        let down = failures().filter(|is_about_trust| !is_about_trust).count();
-        failures().any(|is_about_trust| is_about_trust)
-            && !quorum.is_out_of_reach(quorum.nodes() - down, 0)
-    }
-
-    /// It waits for nodes to be trusted.
-    fn is_barred(&self) -> bool {
-        matches!(self.last, Some((WhyNot::Unsafe, _)))
     }
 }

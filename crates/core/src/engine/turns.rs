@@ -69,11 +69,12 @@ impl Engine {
             return;
         };
         call.phase = Phase::Aside { until };
-        let (polls, opens) = (call.polls, call.opens);
+        let (polls, opens) = (call.contention.polls, call.contention.opens);
         queue.advance();
         if let Some(timed) = self.calls.get_mut(&next) {
             let call = &mut timed.record;
-            (call.polls, call.opens) = (call.polls.max(polls), call.opens.max(opens));
+            (call.contention.polls, call.contention.opens) =
+                (call.contention.polls.max(polls), call.contention.opens.max(opens));
             Self::turn_comes((&self.manners, &mut self.begins), next, call, Some(lent), now);
             Self::index_call(&mut self.deadlines, next, timed);
         }
@@ -94,7 +95,8 @@ impl Engine {
         let once = call.request.wait == Wait::Once;
         let resume = manners.resume_at(&call.request.key, now).filter(|_| !once);
         if resume.is_some() {
-            call.polite = call.may_look_first() && manners.crowded(&call.request.key, now);
+            call.contention.polite =
+                call.may_look_first() && manners.crowded(&call.request.key, now);
         }
         call.phase = match resume.max(lent).filter(is_in_future) {
             Some(until) => {

@@ -33,7 +33,7 @@ impl Engine {
         let call = &mut timed.record;
         // An answer to an earlier look is not one to this.
         call.round += u32::from(again);
-        let due = now.after(call.request.timing.node_timeout(call.round_trip));
+        let due = now.after(call.request.timing.node_timeout(call.pace.round_trip));
         let inspection = Inspection::start(self.quorum, nodes, due, now);
         if let Some(waiting) = &mut call.waiting {
             nodes.iter().for_each(|node| waiting.ask(node));
@@ -87,11 +87,11 @@ impl Engine {
         let Phase::Looking { again, .. } = call.phase else {
             return;
         };
-        let first = call.last.is_none();
+        let first = call.history.last.is_none();
         call.note_holders(now);
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
-            call.missed += u32::from(again && !first);
+            call.contention.missed += u32::from(again && !first);
             return self.rest(lock, first || !again, now, out);
         }
         if call.is_open() {
@@ -111,8 +111,8 @@ impl Engine {
             return;
         };
         let call = &mut timed.record;
-        let word = call.draw();
-        let slot = self.manners.slot(&call.request.key, word, call.missed, now);
+        let word = call.pace.draw();
+        let slot = self.manners.slot(&call.request.key, word, call.contention.missed, now);
         if slot.is_zero() {
             return self.try_now(lock);
         }
@@ -127,7 +127,7 @@ impl Engine {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
-        timed.record.woken = timed.record.is_open();
+        timed.record.contention.woken = timed.record.is_open();
         Self::start(&mut self.deadlines, &mut self.begins, lock, timed);
     }
 
@@ -138,8 +138,8 @@ impl Engine {
             return;
         };
         let call = &mut timed.record;
-        let is_unsafe = matches!(call.last, Some((WhyNot::Unsafe, _)));
-        let may_be_trusted = is_unsafe || call.wants_trust_alone(self.quorum);
+        let is_unsafe = matches!(call.history.last, Some((WhyNot::Unsafe, _)));
+        let may_be_trusted = is_unsafe || call.history.wants_trust_alone(self.quorum);
         let is_settling =
             call.is_to_end(now) && may_be_trusted && self.settles_by(lock, now).is_some();
         let Some(timed) = self.calls.get_mut(&lock) else {
@@ -149,25 +149,25 @@ impl Engine {
         if is_settling {
             // Nodes are still being looked at, and the call waits for that: what has just failed
             // was no attempt yet of those that it may make.
-            call.attempts = call.attempts.saturating_sub(1);
-            call.settling = true;
+            call.history.count = call.history.count.saturating_sub(1);
+            call.trust_wait.settling = true;
         }
         if is_unsafe || is_settling {
             return self.await_trust(lock, now, out);
         }
         call.note_free_in(now);
         if call.is_to_end(now) {
-            call.settle(self.quorum);
-            let why = call.last.as_ref().map_or(WhyNot::NoQuorum, |(why, _)| *why);
+            call.history.settle(self.quorum);
+            let why = call.history.last.as_ref().map_or(WhyNot::NoQuorum, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
-        let step = self.manners.step(&call.request.key, now).unwrap_or(call.round_trip);
+        let step = self.manners.step(&call.request.key, now).unwrap_or(call.pace.round_trip);
         call.count_pause();
         let pause = call.pause(call.request.retry, step);
         // What is longer than usual is the caller's own wish, and what is not for the lock's being taken
         // may be its own trouble: neither holds the others of this process back.
         let usual = call.pause(Retry::default(), step);
-        let is_taken = matches!(call.last, Some((WhyNot::Contended, _)));
+        let is_taken = matches!(call.history.last, Some((WhyNot::Contended, _)));
         let lent = (!is_taken || usual < pause).then(|| now.after(usual));
         call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
         if call.request.progress
@@ -222,7 +222,7 @@ impl Engine {
         };
         let call = &mut timed.record;
         let open = call.is_open();
-        let step = believed(call.round_trip);
+        let step = believed(call.pace.round_trip);
         let may_open = call.waiting.as_ref().is_some_and(Waiting::may_open);
         match &mut call.phase {
             Phase::Looking { .. } if open => {

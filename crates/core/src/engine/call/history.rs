@@ -1,0 +1,125 @@
+//! The attempts that a call has made.
+
+use alloc::vec::Vec;
+
+use crate::acquire::{NodeSaid, NodeStory, WhyNot, why_not};
+use crate::command::Answer;
+use crate::quorum::{NodeId, Quorum};
+use crate::time::Reading;
+use crate::token::Token;
+
+/// The attempts that a call has made, and what came of the last one.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(in crate::engine) struct AttemptHistory {
+    pub(in crate::engine) count: u32,
+    /// When the last one began, and with which token.
+    pub(in crate::engine) began: Reading,
+    pub(in crate::engine) token: Option<Token>,
+    /// Why it failed, and what each node has said.
+    pub(in crate::engine) last: Option<(WhyNot, Vec<NodeStory>)>,
+    /// The largest number that any node has told of a lock with a fence.
+    pub(in crate::engine) number_seen: u64,
+}
+
+impl AttemptHistory {
+    /// None yet.
+    pub(in crate::engine) const fn new(now: Reading) -> Self {
+        Self { count: 0, began: now, token: None, last: None, number_seen: 0 }
+    }
+
+    /// Notes what number a node has told, too late for its attempt.
+    pub(in crate::engine) fn note_number(&mut self, answer: &Answer) {
+        if let Answer::GrantedFenced { fence } | Answer::RefusedFenced { fence, .. } = answer {
+            self.number_seen = self.number_seen.max(*fence);
+        }
+    }
+
+    /// Why the last attempt failed depends on nodes that have not answered yet.
+    pub(in crate::engine) fn is_ambiguous(&self, quorum: Quorum) -> bool {
+        let Some((WhyNot::Contended, nodes)) = &self.last else { return false };
+        self.count > 0 && why_not(quorum, nodes, 0) != WhyNot::Contended
+    }
+
+    /// The call ends: a node that has not answered by now has failed.
+    pub(in crate::engine) fn settle(&mut self, quorum: Quorum) {
+        if self.count > 0
+            && let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last
+        {
+            *why = why_not(quorum, nodes, 0);
+        }
+    }
+
+    /// Notes what a node has answered after the last attempt had failed without it.
+    pub(in crate::engine) fn note_late(
+        &mut self,
+        quorum: Quorum,
+        node: NodeId,
+        answer: Answer,
+        now: Reading,
+    ) {
+        let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last else {
+            return;
+        };
+        let story = &mut nodes[node.index()];
+        if self.count == 0 || story.said != NodeSaid::Nothing {
+            return;
+        }
+        story.said = match answer {
+            Answer::Granted | Answer::GrantedFenced { .. } => NodeSaid::Granted,
+            Answer::Refused => NodeSaid::Refused(None),
+            Answer::RefusedFenced { holding, .. } => NodeSaid::Refused(Some(*holding)),
+            Answer::Failed(failure) => NodeSaid::Failed(failure),
+            _ => return,
+        };
+        story.took = now.elapsed_since(self.began);
+        let open = nodes.iter().filter(|node| node.said == NodeSaid::Nothing).count();
+        *why = why_not(quorum, nodes, open);
+    }
+
+    /// Notes what the first attempt had heard when it was cut short. Who had not answered stands by what it
+    /// said in a look before, if that tells who has the lock.
+    pub(in crate::engine) fn note_cut_short(
+        &mut self,
+        why: WhyNot,
+        nodes: Vec<NodeStory>,
+        quorum: Quorum,
+    ) {
+        if let Some((_, before)) = self.last.take() {
+            let pairs = nodes.iter().cloned().zip(before);
+            let merged: Vec<NodeStory> = pairs
+                .map(|(cut, before)| if cut.said == NodeSaid::Nothing { before } else { cut })
+                .collect();
+            if why_not(quorum, &merged, 0) == WhyNot::Contended {
+                self.last = Some((WhyNot::Contended, merged));
+                return;
+            }
+        }
+        self.last = Some((why, nodes));
+    }
+
+    /// Only a person can mend what keeps so many nodes from being looked at.
+    pub(in crate::engine) fn lacks_rights(&self, quorum: Quorum) -> bool {
+        let about_rights = |story: &&NodeStory| matches!(&story.said, NodeSaid::Failed(failure) if failure.kind().is_about_rights());
+        let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
+        quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
+    }
+
+    /// Some nodes are down, and but for those whose votes do not count there would be a quorum of the others.
+    pub(in crate::engine) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
+        let Some((WhyNot::NoQuorum, nodes)) = &self.last else { return false };
+        let failures = || {
+            nodes.iter().filter_map(|story| match &story.said {
+                NodeSaid::Failed(failure) => Some(failure.kind().is_about_trust()),
+                _ => None,
+            })
+        };
+        let down = failures().filter(|is_about_trust| !is_about_trust).count();
+        failures().any(|is_about_trust| is_about_trust)
+            && !quorum.is_out_of_reach(quorum.nodes() - down, 0)
+    }
+
+    /// It waits for nodes to be trusted.
+    pub(in crate::engine) fn is_barred(&self) -> bool {
+        matches!(self.last, Some((WhyNot::Unsafe, _)))
+    }
+}
