@@ -135,11 +135,12 @@ impl Client {
 
 impl Line {
     pub(crate) fn new(node: NodeId, plan: &Plan) -> Self {
-        let [silence, replace_after] = [plan.silence, plan.replace_after].map(duration);
+        let [silence, replace_after] =
+            [plan.wiring.silence, plan.wiring.replace_after].map(duration);
         Self {
             supervisor: Supervisor::new(silence).with_replace_after(replace_after),
             wire: None,
-            pipeline: NodePipeline::new(node).with_batch_max(plan.batch_max),
+            pipeline: NodePipeline::new(node).with_batch_max(plan.wiring.batch_max),
             outbox: Vec::new(),
             unanswered: BTreeMap::new(),
             session: Session::default(),

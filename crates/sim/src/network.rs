@@ -54,12 +54,12 @@ pub(crate) struct Network {
 impl Network {
     pub(crate) fn new(plan: &Plan) -> Self {
         Self {
-            one_way: plan.one_way,
-            spikes: plan.spikes,
+            one_way: plan.wiring.one_way,
+            spikes: plan.wiring.spikes,
             random: Random::new(plan.seed, 1),
             wires: Vec::new(),
             blocks: Vec::new(),
-            nodes: plan.quorum.nodes(),
+            nodes: plan.servers.quorum.nodes(),
             healed: false,
         }
     }

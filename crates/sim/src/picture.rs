@@ -86,7 +86,7 @@ impl<'a> Picture<'a> {
     fn new(plan: &Plan, tape: &'a Tape) -> Self {
         let mut clients: Vec<Lane> = tape.of(Kind::Life).map(|bar| bar.lane).collect();
         clients.sort_unstable();
-        let nodes = (0..plan.quorum.nodes()).map(Lane::Node);
+        let nodes = (0..plan.servers.quorum.nodes()).map(Lane::Node);
         let (mut lanes, mut bottom) = (Vec::new(), TOP);
         for lane in clients.into_iter().chain(nodes) {
             let rows = match lane {
@@ -94,7 +94,7 @@ impl<'a> Picture<'a> {
                     let its = tape.bars.iter().filter(|bar| bar.lane == lane);
                     its.map(|bar| bar.row + 1).max().unwrap_or(1)
                 }
-                Lane::Node(_) => plan.resources,
+                Lane::Node(_) => plan.load.resources,
             };
             lanes.push((lane, bottom, rows));
             bottom += height(rows) + GAP;
@@ -112,7 +112,7 @@ impl<'a> Picture<'a> {
             let (name, more) = match lane {
                 Lane::Client(client) => (format!("client {client}"), String::new()),
                 Lane::Node(node) => {
-                    let lossy = plan.lossy.contains(node) && plan.has(crate::Fault::Losses);
+                    let lossy = plan.servers.lossy.contains(node) && plan.has(crate::Fault::Losses);
                     (format!("node {node}"), if lossy { "loses keys" } else { "" }.to_owned())
                 }
             };
@@ -139,15 +139,15 @@ impl<'a> Picture<'a> {
     }
 
     fn draw_heading(&self, svg: &mut Svg, plan: &Plan, outcome: &Outcome) {
-        let (nodes, needed) = (plan.quorum.nodes(), plan.quorum.needed());
+        let (nodes, needed) = (plan.servers.quorum.nodes(), plan.servers.quorum.needed());
         svg.text("title", 12.0, 24.0, &format!("quorlock-sim: seed {}", plan.seed));
         let beyond = plan.outside.map_or(String::new(), |why| {
             format!("; beyond what mutual exclusion assumes: {why:?}")
         });
         let what = format!(
             "{nodes} nodes, {needed} of them needed; ttl {}; faults: {:?}{beyond}",
-            span(plan.ttl_max),
-            plan.faults
+            span(plan.load.ttl_max),
+            plan.faults.kinds
         );
         svg.text("note", 12.0, 42.0, &what);
         if let Some(violation) = &outcome.violation {
@@ -251,7 +251,7 @@ impl<'a> Picture<'a> {
             svg.text("word", x + 34.0, y + 11.0, words);
             x += 64.0 + 6.4 * words.len() as f64;
         }
-        if plan.resources > 1 {
+        if plan.load.resources > 1 {
             svg.rect("hold second", Some(colour(0)), [x, y, 28.0, 13.0], "");
             svg.text("word", x + 34.0, y + 11.0, "the other lock");
         }

@@ -19,8 +19,29 @@ use crate::time::{MS, SECOND, Time, US, duration};
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// How many nodes, and how many of them must agree.
-    pub quorum: Quorum,
+    /// Who wants which locks.
+    pub load: Load,
+    /// The nodes.
+    pub servers: Servers,
+    /// The connections between them.
+    pub wiring: Wiring,
+    /// How clocks go.
+    pub clocks: Clocks,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// What else goes wrong.
+    pub later: Later,
+    /// Where things stand outside of what mutual exclusion assumes, if they do.
+    pub outside: Option<Outside>,
+    /// How much the clients make of what nodes say of themselves.
+    pub guard: RestartGuard,
+    /// Check this invariant alone; `None`: all.
+    pub only: Option<String>,
+}
+
+/// Who wants which locks, and for how long.
+#[derive(Clone, Debug)]
+pub struct Load {
     /// How many clients at the start.
     pub clients: usize,
     /// How many callers each of them has.
@@ -31,48 +52,62 @@ pub struct Plan {
     pub timings: Vec<Timing>,
     /// The longest ttl.
     pub ttl_max: Time,
-    /// How long the faults last.
-    pub faults_for: Time,
-    /// Where things stand outside of what mutual exclusion assumes, if they do.
-    pub outside: Option<Outside>,
-    /// The faults of this run.
-    pub faults: Vec<Fault>,
-    /// How long it is, on average, between two faults of a kind.
-    pub fault_every: Time,
+    /// So many calls in a hundred want a fence.
+    pub fenced: u64,
+}
+
+/// The nodes, and which of them are odd.
+#[derive(Clone, Debug)]
+pub struct Servers {
+    /// How many nodes, and how many of them must agree.
+    pub quorum: Quorum,
+    /// They have been marked before, and have been running for long.
+    pub prepared: bool,
+    /// The first two of the list are one server.
+    pub twins: bool,
+    /// Those that may lose votes early. Within the assumptions: at most 2Q − N − 1.
+    pub lossy: Vec<usize>,
+    /// Those that stay out of order until the end: a minority.
+    pub down_to_the_end: Vec<usize>,
+}
+
+/// How long things take on connections, and when these are given up.
+#[derive(Clone, Debug)]
+pub struct Wiring {
     /// One way through the network, usually.
     pub one_way: Time,
     /// How much longer it is now and then, and how many times in a hundred.
     pub spikes: (Time, u64),
     /// How long a dead connection's commands may still be under way.
     pub zombie_for: Time,
-    /// Until a silent node is suspended, and from then until its connection is replaced.
+    /// Until a silent node is suspended.
     pub silence: Time,
-    /// See there.
+    /// From then until its connection is replaced.
     pub replace_after: Time,
     /// How many commands travel together at most.
     pub batch_max: usize,
-    /// How fast clients' clocks run, in parts per million, by the order of their coming.
+}
+
+/// How clocks go, in parts per million fast.
+#[derive(Clone, Debug)]
+pub struct Clocks {
+    /// The clients', by the order of their coming.
     pub client_ppm: Vec<i64>,
-    /// How fast nodes' clocks run.
+    /// The nodes'.
     pub node_ppm: Vec<i64>,
-    /// Nodes that may lose votes early. Within the assumptions: at most 2Q − N − 1.
-    pub lossy: Vec<usize>,
-    /// Nodes that stay out of order until the end: a minority.
-    pub down_to_the_end: Vec<usize>,
-    /// How much the clients make of what nodes say of themselves.
-    pub guard: RestartGuard,
-    /// The nodes have been marked before, and have been running for long.
-    pub prepared: bool,
-    /// The first two nodes of the list are one server.
-    pub twins: bool,
-    /// So many calls in a hundred want a fence.
-    pub fenced: u64,
     /// Clients' wall clocks show what the nodes' show.
     pub sober: bool,
-    /// What else goes wrong.
-    pub later: Later,
-    /// Check this invariant alone; `None`: all.
-    pub only: Option<String>,
+}
+
+/// What goes wrong, how often, and for how long.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// Which kinds of faults there are.
+    pub kinds: Vec<Fault>,
+    /// How long it is, on average, between two of a kind.
+    pub every: Time,
+    /// How long they last in all.
+    pub last_for: Time,
 }
 
 /// A kind of fault.
@@ -160,28 +195,30 @@ impl Plan {
             40..45 => RestartGuard::Observe,
             _ => RestartGuard::Off,
         };
-        let plan = Self::draw_guarded(seed, guard);
-        let mut plan = Self { prepared: more.percent(70), sober: more.coin(), ..plan };
-        plan.fenced = if more.percent(40) { more.pick(&[50, 100]) } else { 0 };
-        if plan.sober {
-            plan.faults.retain(|fault| plan.fenced == 0 || *fault != Fault::WallSteps);
+        let mut plan = Self::draw_guarded(seed, guard);
+        plan.servers.prepared = more.percent(70);
+        plan.clocks.sober = more.coin();
+        plan.load.fenced = if more.percent(40) { more.pick(&[50, 100]) } else { 0 };
+        if plan.clocks.sober {
+            plan.faults.kinds.retain(|fault| plan.load.fenced == 0 || *fault != Fault::WallSteps);
         }
         if guard == RestartGuard::Strict && more.percent(85) {
-            plan.faults.push(Fault::Distrust);
+            plan.faults.kinds.push(Fault::Distrust);
         }
-        plan.twins = guard == RestartGuard::Strict && plan.quorum.nodes() > 1 && more.percent(3);
+        plan.servers.twins =
+            guard == RestartGuard::Strict && plan.servers.quorum.nodes() > 1 && more.percent(3);
         plan.later = Later::draw(&plan);
         let Later { merges, modes, .. } = &plan.later;
         if *merges || !modes.is_empty() {
-            plan.faults.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
+            plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));
         }
         if *merges {
             // That a name leads to another server is the vote that may be lost; and nothing brings the node
             // back early that is away.
-            plan.faults_for = plan.faults_for.max(30 * SECOND);
-            plan.faults.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
+            plan.faults.last_for = plan.faults.last_for.max(30 * SECOND);
+            plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Crashes | Fault::Freezes));
             plan.outside = plan.outside.filter(|outside| *outside != Outside::Losses);
-            plan.lossy.clear();
+            plan.servers.lossy.clear();
         }
         plan
     }
@@ -272,41 +309,38 @@ impl Plan {
                 _ => random.pick(&[-HALF_DRIFT_PPM, HALF_DRIFT_PPM, 100, 0]),
             })
             .collect();
+        // In the order in which they have always been drawn.
+        let callers = 1 + random.index(3);
+        let resources = random.pick(&[1, 1, 1, 2]);
+        let last_for = ttl * random.between(6, 14);
+        let every = ttl * random.between(1, 6);
         Self {
             seed,
-            quorum,
-            clients,
-            callers: 1 + random.index(3),
-            resources: random.pick(&[1, 1, 1, 2]),
-            timings,
-            ttl_max: ttl,
-            faults_for: ttl * random.between(6, 14),
-            outside,
-            faults,
-            fault_every: ttl * random.between(1, 6),
-            one_way,
-            spikes: (random.pick(&[ttl / 20, ttl / 4, ttl, 3 * ttl]), random.pick(&[0, 1, 5, 20])),
-            zombie_for: random.pick(&[0, ttl / 4, 2 * ttl]),
-            silence: random.pick(&[ttl / 8, ttl / 4, ttl]),
-            replace_after: random.pick(&[ttl / 4, ttl, 2 * SECOND]),
-            batch_max: random.pick(&[1, 3, 512]),
-            client_ppm,
-            node_ppm,
-            lossy,
-            down_to_the_end,
-            guard,
-            prepared: false,
-            twins: false,
-            fenced: 0,
-            sober: false,
+            load: Load { clients, callers, resources, timings, ttl_max: ttl, fenced: 0 },
+            servers: Servers { quorum, prepared: false, twins: false, lossy, down_to_the_end },
+            wiring: Wiring {
+                one_way,
+                spikes: (
+                    random.pick(&[ttl / 20, ttl / 4, ttl, 3 * ttl]),
+                    random.pick(&[0, 1, 5, 20]),
+                ),
+                zombie_for: random.pick(&[0, ttl / 4, 2 * ttl]),
+                silence: random.pick(&[ttl / 8, ttl / 4, ttl]),
+                replace_after: random.pick(&[ttl / 4, ttl, 2 * SECOND]),
+                batch_max: random.pick(&[1, 3, 512]),
+            },
+            clocks: Clocks { client_ppm, node_ppm, sober: false },
+            faults: Faults { kinds: faults, every, last_for },
             later: Later::default(),
+            outside,
+            guard,
             only: None,
         }
     }
 
     /// Whether there are faults of this kind.
     pub fn has(&self, fault: Fault) -> bool {
-        self.faults.contains(&fault)
+        self.faults.kinds.contains(&fault)
     }
 
     /// Whether no two may ever hold one lock.
@@ -318,8 +352,9 @@ impl Plan {
     /// holders' keys, and those that come late, expire; connections are made again; then those who
     /// wait have their turns.
     pub fn bound(&self) -> Time {
-        let expiry = self.zombie_for + 3 * self.ttl_max + self.back_steps();
-        let connect = 2 * SECOND + self.silence + self.replace_after + 2 * CONNECT_TIMEOUT;
+        let expiry = self.wiring.zombie_for + 3 * self.load.ttl_max + self.back_steps();
+        let connect =
+            2 * SECOND + self.wiring.silence + self.wiring.replace_after + 2 * CONNECT_TIMEOUT;
         expiry + connect + 3 * SECOND + self.trust()
     }
 
@@ -340,11 +375,11 @@ impl Plan {
     /// On how many nodes counters may be lost at most: all, if no floor is below what was given out; and
     /// without floors, so many that any two quorums still have a node in common that has its own.
     pub(crate) fn spare_counters(&self) -> usize {
-        let (nodes, needed) = (self.quorum.nodes(), self.quorum.needed());
+        let (nodes, needed) = (self.servers.quorum.nodes(), self.servers.quorum.needed());
         match self.guard {
             // Not all clients look at floors.
             RestartGuard::Strict if !self.later.modes.is_empty() => 2 * needed - nodes - 1,
-            RestartGuard::Strict if self.sober => nodes,
+            RestartGuard::Strict if self.clocks.sober => nodes,
             RestartGuard::Strict => needed - 1,
             _ => 2 * needed - nodes - 1,
         }
@@ -353,9 +388,9 @@ impl Plan {
     /// What the clients measure nodes by.
     pub fn rules(&self) -> Rules {
         let names: Vec<_> =
-            (0..self.quorum.nodes()).map(|node| format!("n{node}").into()).collect();
-        let max_ttl_ms = u64::try_from(self.ttl_max / MS).unwrap_or(0);
-        let cluster = Cluster::new(&names, self.quorum.needed(), max_ttl_ms);
+            (0..self.servers.quorum.nodes()).map(|node| format!("n{node}").into()).collect();
+        let max_ttl_ms = u64::try_from(self.load.ttl_max / MS).unwrap_or(0);
+        let cluster = Cluster::new(&names, self.servers.quorum.needed(), max_ttl_ms);
         let (marker, adoption) = (marker_key(), Key::from("quorlock:adopt"));
         let lasting = self.later.declared.iter().map(|node| NodeId::new(*node)).collect();
         let words = Words::default();
@@ -366,7 +401,7 @@ impl Plan {
     pub fn back_steps(&self) -> Time {
         let jumps = self.later.jumps.unwrap_or(0);
         if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {
-            4 * self.ttl_max + jumps
+            4 * self.load.ttl_max + jumps
         } else {
             jumps
         }

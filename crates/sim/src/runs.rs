@@ -158,10 +158,10 @@ fn explain(args: &Args, seed: u64) -> ExitCode {
     let outcome = run(&plan, true);
     println!(
         "with {} nodes, {} of them needed, {} clients; faults: {:?}, {:?}; outside: {:?}",
-        plan.quorum.nodes(),
-        plan.quorum.needed(),
-        plan.clients,
-        plan.faults,
+        plan.servers.quorum.nodes(),
+        plan.servers.quorum.needed(),
+        plan.load.clients,
+        plan.faults.kinds,
         plan.later,
         plan.outside
     );

@@ -12,9 +12,9 @@ pub fn shrink(plan: &Plan) -> Plan {
         run(plan, false).violation.is_some_and(|other| other.invariant == violation.invariant)
     };
     let mut smallest = plan.clone();
-    for fault in plan.faults.clone() {
+    for fault in plan.faults.kinds.clone() {
         let mut smaller = smallest.clone();
-        smaller.faults.retain(|other| *other != fault);
+        smaller.faults.kinds.retain(|other| *other != fault);
         if still_fails(&smaller) {
             smallest = smaller;
         }
@@ -23,8 +23,9 @@ pub fn shrink(plan: &Plan) -> Plan {
     if still_fails(&smaller) {
         smallest = smaller;
     }
-    for clients in 1..smallest.clients {
-        let smaller = Plan { clients, ..smallest.clone() };
+    for clients in 1..smallest.load.clients {
+        let mut smaller = smallest.clone();
+        smaller.load.clients = clients;
         if still_fails(&smaller) {
             return smaller;
         }

@@ -249,11 +249,11 @@ impl World {
             network: Network::new(&plan),
             watch: Watch::new(
                 Ledger::new(
-                    plan.quorum,
+                    plan.servers.quorum,
                     Drift::default(),
                     Proofs::new(&plan.rules(), plan.later.modes.clone()),
                 ),
-                Invariants::new(plan.quorum.nodes(), plan.only.clone()),
+                Invariants::new(plan.servers.quorum.nodes(), plan.only.clone()),
             ),
             random: Streams {
                 callers: Random::new(seed, 2),
@@ -268,7 +268,9 @@ impl World {
             counts: Counts::default(),
             healing: false,
             closing: false,
-            keys: (0..plan.resources).map(|place| Key::from(["orders", "jobs"][place])).collect(),
+            keys: (0..plan.load.resources)
+                .map(|place| Key::from(["orders", "jobs"][place]))
+                .collect(),
             rules: plan.rules(),
             runs: 0,
             tally: Tally::default(),
@@ -283,10 +285,10 @@ impl World {
 
     fn set_up(&mut self) {
         self.start_servers();
-        for _ in 0..self.plan.clients {
+        for _ in 0..self.plan.load.clients {
             self.start_client();
         }
-        for fault in self.plan.faults.clone() {
+        for fault in self.plan.faults.kinds.clone() {
             self.plan_fault(fault);
         }
         if self.plan.later.merges {
@@ -305,14 +307,14 @@ impl World {
         if self.plan.guard == RestartGuard::Strict {
             self.counts.add(Count::Guarded);
         }
-        if !self.plan.down_to_the_end.is_empty() {
+        if !self.plan.servers.down_to_the_end.is_empty() {
             self.counts.add(Count::MinorityDown);
         }
     }
 
     /// First the faults, then the healing, then the end.
     fn live(&mut self) {
-        let faults_until = self.plan.faults_for;
+        let faults_until = self.plan.faults.last_for;
         self.run_until(faults_until, |_| false);
         if self.violation.is_none() {
             self.heal();
@@ -446,7 +448,7 @@ impl World {
             _ => None,
         };
         let terms = Terms {
-            quorum: self.plan.quorum,
+            quorum: self.plan.servers.quorum,
             outside: self.plan.outside,
             spare_counters: self.plan.spare_counters(),
             quarantine: i64::try_from(self.rules.quarantine().as_nanos()).unwrap_or(i64::MAX),

@@ -56,7 +56,7 @@ fn who_is_drawn_to_hold_a_lock_has_the_votes_drawn() {
     for seed in 0..SEEDS {
         let plan = Plan::draw(seed);
         let loses = plan.has(Fault::Crashes) || plan.has(Fault::Distrust) || plan.later.merges;
-        if !plan.excludes() || !plan.lossy.is_empty() || loses {
+        if !plan.excludes() || !plan.servers.lossy.is_empty() || loses {
             continue;
         }
         let outcome = run(&plan, true);
@@ -65,7 +65,10 @@ fn who_is_drawn_to_hold_a_lock_has_the_votes_drawn() {
             let stores =
                 |bar: &&Bar| bar.token == hold.token && bar.from <= middle && middle <= bar.to;
             let votes = outcome.tape.of(Kind::Vote).filter(stores).count();
-            assert!(votes >= plan.quorum.needed(), "seed {seed}: {hold:?} has {votes} votes");
+            assert!(
+                votes >= plan.servers.quorum.needed(),
+                "seed {seed}: {hold:?} has {votes} votes"
+            );
             seen += 1;
         }
     }
@@ -79,7 +82,7 @@ fn the_picture_has_what_the_tape_has() {
         let plan = Plan::draw(seed);
         let outcome = run(&plan, true);
         let svg = draw(&plan, &outcome);
-        let legend = |class: &str| 1 + usize::from(class == "hold" && plan.resources > 1);
+        let legend = |class: &str| 1 + usize::from(class == "hold" && plan.load.resources > 1);
         for (class, kind) in [
             ("hold", Kind::Hold),
             ("vote", Kind::Vote),
@@ -92,7 +95,7 @@ fn the_picture_has_what_the_tape_has() {
             assert_eq!(drawn, bars + legend(class), "seed {seed}: {class}");
         }
         let mut lanes: Vec<Lane> = outcome.tape.of(Kind::Life).map(|bar| bar.lane).collect();
-        lanes.extend((0..plan.quorum.nodes()).map(Lane::Node));
+        lanes.extend((0..plan.servers.quorum.nodes()).map(Lane::Node));
         for lane in lanes {
             let name = match lane {
                 Lane::Client(client) => format!(">client {client}</text>"),

@@ -107,7 +107,7 @@ fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
     plan.later.jumps = Some(2 * plan.quarantine());
     holds(&plan);
     // Others whose nodes' clocks are set by as much: in some of them fences are lost for that.
-    let kind = |plan: &Plan| plan.fenced > 0 && plan.later.jumps.is_some();
+    let kind = |plan: &Plan| plan.load.fenced > 0 && plan.later.jumps.is_some();
     let lost = (0..).map(Plan::draw).filter(kind).take(500).map(|mut plan| {
         plan.later.jumps = Some(2 * plan.quarantine());
         let outcome = run(&plan, false);
@@ -265,7 +265,7 @@ fn where_not_all_clients_look_nodes_that_forget_make_two_hold_one_lock() {
         .filter(|plan| {
             assert!(!plan.has(Fault::Distrust) && !plan.has(Fault::Losses));
             let mut plan = plan.clone();
-            plan.faults.push(Fault::Distrust);
+            plan.faults.kinds.push(Fault::Distrust);
             let violation = run(&plan, false).violation;
             violation.is_some_and(|it| it.invariant == "mutual exclusion")
         })
@@ -294,8 +294,8 @@ fn a_third_of_the_plans_lies_outside_of_the_assumptions_in_each_way() {
         assert!(count > 40, "{outside:?}: {count}");
     }
     for plan in plans.iter().filter(|plan| plan.excludes()) {
-        let (nodes, needed) = (plan.quorum.nodes(), plan.quorum.needed());
-        assert!(plan.lossy.len() < 2 * needed - nodes, "fewer than 2Q − N");
+        let (nodes, needed) = (plan.servers.quorum.nodes(), plan.servers.quorum.needed());
+        assert!(plan.servers.lossy.len() < 2 * needed - nodes, "fewer than 2Q − N");
     }
 }
 

@@ -87,7 +87,7 @@ impl Later {
     pub(super) fn draw(plan: &Plan) -> Self {
         let later = Self::settings(plan);
         let named = [&NAMED[..], &NAMED_LATER, &NAMED_SINCE].concat();
-        let forgets_scripts = plan.fenced > 0
+        let forgets_scripts = plan.load.fenced > 0
             && !named.contains(&plan.seed)
             && Random::new(plan.seed, 11).percent(30);
         Self { forgets_scripts, ..later }
@@ -102,14 +102,16 @@ impl Later {
         }
         match random.below(10) {
             0 | 1 => {
-                let nodes = 0..plan.quorum.nodes();
+                let nodes = 0..plan.servers.quorum.nodes();
                 later.declared = nodes.filter(|_| random.percent(60)).collect();
                 let declared = later.declared.iter().copied();
                 later.lasting = declared.filter(|_| random.percent(80)).collect();
             }
-            2 if plan.quorum.nodes() > 1 && !plan.twins => later.merges = random.coin(),
+            2 if plan.servers.quorum.nodes() > 1 && !plan.servers.twins => {
+                later.merges = random.coin()
+            }
             // Clients that do not look rely on nodes that keep what they granted.
-            3 if plan.excludes() && !plan.twins => {
+            3 if plan.excludes() && !plan.servers.twins => {
                 let modes = [RestartGuard::Strict, RestartGuard::Observe, RestartGuard::Off];
                 let first = random.index(3);
                 let second = (first + 1 + random.index(2)) % 3;
@@ -125,7 +127,7 @@ impl Later {
         if !random.percent(40) || NAMED.contains(&plan.seed) {
             return Self::default();
         }
-        let (nodes, needed) = (plan.quorum.nodes(), plan.quorum.needed());
+        let (nodes, needed) = (plan.servers.quorum.nodes(), plan.servers.quorum.needed());
         let is_strict = plan.guard == RestartGuard::Strict;
         let mut order: Vec<usize> = (0..nodes).collect();
         shuffle(&mut order, random);
@@ -133,12 +135,13 @@ impl Later {
         let jumps = random.coin() && is_strict;
         // Where every node may lose its counters, the order of fences rests on clocks that agree: they are
         // set by little. Else by so much that a node seems to be waited for no more.
-        let rests_on_clocks = plan.sober && plan.fenced > 0;
-        let most = if rests_on_clocks { plan.ttl_max / 4 } else { 2 * plan.quarantine() };
+        let rests_on_clocks = plan.clocks.sober && plan.load.fenced > 0;
+        let most = if rests_on_clocks { plan.load.ttl_max / 4 } else { 2 * plan.quarantine() };
         let jumps = jumps.then_some(most);
         // A floor rests on the clocks of so many others and on the node's own.
         let behind = order[..needed.min(nodes - 1)].to_vec();
-        let has_behind = random.percent(70) && is_strict && plan.sober && plan.fenced > 0;
+        let has_behind =
+            random.percent(70) && is_strict && plan.clocks.sober && plan.load.fenced > 0;
         let behind = if has_behind { behind } else { Vec::new() };
         Self { behind, jumps, small_steps, ..Self::default() }
     }

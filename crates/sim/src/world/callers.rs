@@ -16,7 +16,7 @@ use crate::time::{MS, Time, US};
 impl World {
     /// A caller is idle for a while.
     pub(crate) fn plan_next_wish(&mut self, client: ClientId, caller: usize) {
-        let mean = self.plan.ttl_max / 6;
+        let mean = self.plan.load.ttl_max / 6;
         let span = self.random.callers.span(mean);
         self.plan_caller(client, caller, span);
     }
@@ -47,9 +47,9 @@ impl World {
 
     fn want(&mut self, client: ClientId, caller: usize) {
         let random = &mut self.random.callers;
-        let ttl = self.plan.ttl_max;
+        let ttl = self.plan.load.ttl_max;
         let key = random.index(self.keys.len());
-        let timing = self.plan.timings[random.index(self.plan.timings.len())];
+        let timing = self.plan.load.timings[random.index(self.plan.load.timings.len())];
         let wait = match random.below(4) {
             0 => Wait::Once,
             1 => Wait::For(Duration::from_nanos(random.span(ttl).unsigned_abs())),
@@ -63,7 +63,7 @@ impl World {
         };
         let attempts_max = random.percent(10).then(|| 1 + random.below(4) as u32);
         let automatic = random.coin();
-        let fenced = self.plan.fenced > 0 && random.percent(self.plan.fenced);
+        let fenced = self.plan.load.fenced > 0 && random.percent(self.plan.load.fenced);
         let owner = if random.coin() { "".into() } else { "sim".into() };
         let max_hold = Duration::from_nanos((ttl * random.between(2, 8)).unsigned_abs());
         let fenced = self.counter_for(key, fenced);
@@ -81,7 +81,7 @@ impl World {
         };
         self.ask_for(client, caller, key, request);
         if self.random.callers.percent(15) {
-            let span = self.random.callers.span(self.plan.ttl_max / 4);
+            let span = self.random.callers.span(self.plan.load.ttl_max / 4);
             self.plan_caller(client, caller, span);
         }
     }
@@ -133,7 +133,7 @@ impl World {
             return self.give_back(guard, false);
         };
         let random = &mut self.random.callers;
-        let ttl = self.plan.ttl_max;
+        let ttl = self.plan.load.ttl_max;
         let span = match random.below(4) {
             0 => random.span(MS),
             1 => random.span(ttl / 8),
@@ -155,7 +155,8 @@ impl World {
     /// A lock that was granted late, with little left, and given back at once, by a client whose wall clock
     /// is set ahead by that little meanwhile: then it is handed over within its margin, or is not.
     fn step_to_the_margin(&mut self, guard: GuardId) -> Option<Time> {
-        let (ttl, is_sober) = (self.plan.ttl_max, self.plan.sober && self.plan.fenced > 0);
+        let (ttl, is_sober) =
+            (self.plan.load.ttl_max, self.plan.clocks.sober && self.plan.load.fenced > 0);
         if !self.plan.later.small_steps || is_sober || self.healing {
             return None;
         }
@@ -174,7 +175,7 @@ impl World {
 
     fn plan_step(&mut self, client: ClientId, caller: usize, until: Time) {
         let left = (until - self.now).max(1);
-        let step = self.random.callers.span(self.plan.ttl_max / 4);
+        let step = self.random.callers.span(self.plan.load.ttl_max / 4);
         self.plan_caller(client, caller, step.min(left));
     }
 

@@ -73,14 +73,15 @@ impl World {
         let mut machine = Machine { boot, wall };
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
-        let engine = Engine::guarded(self.plan.quorum, self.rules_of(id));
-        let lines = self.plan.quorum.node_ids().map(|node| Line::new(node, &self.plan)).collect();
-        self.clients.push(Client::new(engine, lines, machine, self.plan.callers));
+        let engine = Engine::guarded(self.plan.servers.quorum, self.rules_of(id));
+        let lines =
+            self.plan.servers.quorum.node_ids().map(|node| Line::new(node, &self.plan)).collect();
+        self.clients.push(Client::new(engine, lines, machine, self.plan.load.callers));
         self.note(&Fact::Started { client: id });
         for node in 0..self.servers.len() {
             self.supervise(id, node);
         }
-        for caller in 0..self.plan.callers {
+        for caller in 0..self.plan.load.callers {
             self.plan_next_wish(id, caller);
         }
         id
@@ -88,7 +89,7 @@ impl World {
 
     /// By how much a client's clocks run fast, in parts per million.
     pub(crate) fn ppm_of(&self, client: ClientId) -> i64 {
-        self.plan.client_ppm[client % self.plan.client_ppm.len()]
+        self.plan.clocks.client_ppm[client % self.plan.clocks.client_ppm.len()]
     }
 
     /// What this client measures nodes by.
@@ -106,8 +107,8 @@ impl World {
     fn client_wall(&self, drawn: Time) -> Time {
         const HOUR: Time = 3_600 * SECOND;
         match drawn / SECOND % 3 {
-            _ if self.plan.fenced == 0 => drawn,
-            _ if self.plan.sober => WALL + self.now + drawn % (2 * MS) - MS,
+            _ if self.plan.load.fenced == 0 => drawn,
+            _ if self.plan.clocks.sober => WALL + self.now + drawn % (2 * MS) - MS,
             0 => WALL + self.now,
             1 => WALL + self.now + drawn % (6 * HOUR) - 2 * HOUR,
             _ => drawn,
@@ -136,7 +137,7 @@ impl World {
         it.stalled = Some(Turn { tick: it.arrivals.tick(|| honest), honest });
         self.note(&Fact::Turn { client });
         if stalls {
-            let mean = self.plan.ttl_max / 2;
+            let mean = self.plan.load.ttl_max / 2;
             let span = self.random.faults[Fault::Stalls as usize].span(mean);
             self.counts.add(Count::Stalls);
             self.plan_in(span, Happening::Carry(client));
@@ -209,7 +210,7 @@ impl World {
             return;
         };
         let most = (timing.term().saturating_sub(timing.margin())).as_nanos() as Time;
-        let span = most - self.random.later.between(0, self.plan.ttl_max / 12);
+        let span = most - self.random.later.between(0, self.plan.load.ttl_max / 12);
         self.counts.add(Count::StillBeforeAnswers);
         self.plan_in(US, Happening::Mend(Mend::Pause(client, span.max(US))));
     }

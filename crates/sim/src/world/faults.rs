@@ -23,10 +23,10 @@ impl World {
 
     fn mean_of(&self, fault: Fault) -> Time {
         match fault {
-            Fault::Distrust => self.plan.ttl_max * 2,
+            Fault::Distrust => self.plan.load.ttl_max * 2,
             // Where nodes lose votes, this is what the run is about.
-            Fault::Losses if self.plan.outside.is_some() => self.plan.ttl_max / 2,
-            _ => self.plan.fault_every,
+            Fault::Losses if self.plan.outside.is_some() => self.plan.load.ttl_max / 2,
+            _ => self.plan.faults.every,
         }
     }
 
@@ -40,7 +40,7 @@ impl World {
             return;
         }
         self.plan_fault(fault);
-        let ttl = self.plan.ttl_max;
+        let ttl = self.plan.load.ttl_max;
         let nodes = self.servers.len();
         let node = self.chance(fault).index(nodes);
         let alive: Vec<ClientId> =
@@ -291,11 +291,11 @@ impl World {
 
     /// One of the nodes that may lose votes does.
     fn lose_votes(&mut self) {
-        let lossy = self.plan.lossy.len();
+        let lossy = self.plan.servers.lossy.len();
         if lossy == 0 {
             return;
         }
-        let node = self.plan.lossy[self.random.faults[Fault::Losses as usize].index(lossy)];
+        let node = self.plan.servers.lossy[self.random.faults[Fault::Losses as usize].index(lossy)];
         if self.servers[node].process != Process::Runs {
             return;
         }
@@ -465,7 +465,7 @@ impl World {
     /// Node clocks are set back as anybody likes, and ahead by what is allowed for, in all: a
     /// millisecond, for the rounding of the times to live takes the other.
     fn set_node_clock(&mut self, node: NodeIndex) {
-        let ttl = self.plan.ttl_max;
+        let ttl = self.plan.load.ttl_max;
         let wild = self.plan.outside == Some(Outside::Clocks);
         let chance = self.chance(Fault::NodeSteps);
         let by = if wild {

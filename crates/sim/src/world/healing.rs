@@ -37,7 +37,7 @@ impl World {
         }
         let who = self.who_still_waits(newcomer, &waiting);
         let what = format!("{who} has no lock {} after the faults have ended", span(bound));
-        let minority = !self.plan.down_to_the_end.is_empty();
+        let minority = !self.plan.servers.down_to_the_end.is_empty();
         self.violated(if minority { fault_tolerance::NAME } else { deadlock_free::NAME }, what);
     }
 
@@ -47,7 +47,7 @@ impl World {
         let alive = || self.clients.iter().enumerate().filter(|(_, it)| it.alive);
         let longest = alive().map(|(_, it)| it.slowest.as_nanos() as Time).max().unwrap_or(0);
         let ppm = alive().map(|(id, _)| self.ppm_of(id)).min().unwrap_or(0);
-        let stays = self.plan.callers as Time + 1;
+        let stays = self.plan.load.callers as Time + 1;
         // Who has had the lock again and again stays away for up to 8 ms longer.
         let longer = stays * 8 * MS;
         let round_trips = 38 * stays + 2 * 64;
@@ -55,7 +55,7 @@ impl World {
     }
 
     fn mend_all(&mut self) {
-        let down = self.plan.down_to_the_end.clone();
+        let down = self.plan.servers.down_to_the_end.clone();
         for node in 0..self.servers.len() {
             if down.contains(&node) {
                 match self.random.healing.below(3) {
@@ -131,14 +131,14 @@ impl World {
             let request = Request {
                 key: self.keys[caller].clone(),
                 owner: "".into(),
-                timing: self.plan.timings[0],
+                timing: self.plan.load.timings[0],
                 wait: Wait::Forever,
                 retry: Retry::default(),
                 automatic: false,
                 keeps_on_loss: false,
-                max_hold: Duration::from_nanos((2 * self.plan.ttl_max).unsigned_abs()),
+                max_hold: Duration::from_nanos((2 * self.plan.load.ttl_max).unsigned_abs()),
                 progress: false,
-                fenced: self.counter_for(caller, self.plan.fenced > 0 && caller == 0),
+                fenced: self.counter_for(caller, self.plan.load.fenced > 0 && caller == 0),
             };
             self.ask_for(newcomer, caller, caller, request);
         }
@@ -171,7 +171,7 @@ impl World {
     /// of ours be left on any node.
     pub(crate) fn end(&mut self) {
         self.closing = true;
-        self.plan.down_to_the_end.clear();
+        self.plan.servers.down_to_the_end.clear();
         for node in 0..self.servers.len() {
             self.thaw_node(node);
             self.cure_node(node);
@@ -203,8 +203,10 @@ impl World {
 
     /// What crashed clients left behind, and what came late, expires; all else is gone already.
     fn check_nothing_left(&mut self) {
-        let expired: Time =
-            self.now + self.plan.zombie_for + self.plan.ttl_max * 2 + self.plan.back_steps();
+        let expired: Time = self.now
+            + self.plan.wiring.zombie_for
+            + self.plan.load.ttl_max * 2
+            + self.plan.back_steps();
         self.run_until(expired, |_| false);
         if self.has_failed() {
             return;

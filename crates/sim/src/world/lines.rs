@@ -241,7 +241,7 @@ impl World {
     /// The client does not listen to a connection any more. What was under way is lost, or arrives
     /// all the same, or does so much later.
     pub(crate) fn give_up_wire(&mut self, wire: ConnectionId) {
-        let (now, zombie_for) = (self.now, self.plan.zombie_for);
+        let (now, zombie_for) = (self.now, self.plan.wiring.zombie_for);
         let it = &mut self.network.wires[wire];
         it.open_here = false;
         match self.random.lines.below(3) {

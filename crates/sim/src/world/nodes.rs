@@ -19,18 +19,18 @@ const LONG: Time = 1_000 * SECOND;
 
 impl World {
     pub(crate) fn start_servers(&mut self) {
-        for node in 0..self.plan.quorum.nodes() {
+        for node in 0..self.plan.servers.quorum.nodes() {
             let random = &mut self.random.clients;
             let wall = random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
             // Where there are fences, they are within the hour that the floors allow for.
-            let wall = match self.plan.fenced {
+            let wall = match self.plan.load.fenced {
                 0 => wall,
-                _ if self.plan.sober => WALL + wall % (2 * SECOND) - SECOND,
+                _ if self.plan.clocks.sober => WALL + wall % (2 * SECOND) - SECOND,
                 _ => WALL + wall % (1_200 * SECOND),
             };
             let is_behind = self.plan.later.behind.contains(&node);
             let wall = if is_behind { wall - 5 * 3_600 * SECOND } else { wall };
-            let clock = Clock::new(wall, self.plan.node_ppm[node]);
+            let clock = Clock::new(wall, self.plan.clocks.node_ppm[node]);
             let kind = Kind {
                 expires_at_once: random.coin(),
                 deletes_natively: random.coin(),
@@ -39,13 +39,13 @@ impl World {
             let mut node = ModelNode::new(clock, kind);
             self.runs += 1;
             // What is one server behind two addresses says that it is.
-            let one = self.plan.twins && self.servers.len() == 1;
+            let one = self.plan.servers.twins && self.servers.len() == 1;
             node.run = Run::new(if one { 1 } else { self.runs }, wall);
             if self.plan.guard == RestartGuard::Strict {
                 node.keep_undo();
             }
             node.run.keeps_log = self.plan.later.lasting.contains(&self.servers.len());
-            let sound_since = if self.plan.prepared { self.prepare(&mut node) } else { 0 };
+            let sound_since = if self.plan.servers.prepared { self.prepare(&mut node) } else { 0 };
             let (process, stuck) = (Process::Runs, Vec::new());
             let (silent, ahead) = (false, 0);
             self.servers.push(Server {
@@ -166,7 +166,7 @@ impl World {
         let random = &mut self.random.faults[Fault::Duplicates as usize];
         if self.plan.has(Fault::Duplicates) && !self.healing && random.percent(4) && is_done {
             parcel.duplicate = true;
-            let late = random.span(self.plan.ttl_max / 2);
+            let late = random.span(self.plan.load.ttl_max / 2);
             self.plan_in(late, Happening::Request(Box::new(parcel)));
         }
     }
@@ -365,13 +365,13 @@ impl World {
         let is_off = server.ahead > MS;
         let (passed, ppm) = (self.now - server.sound_since, server.node.clock.ppm());
         let ahead = if ppm > HALF_DRIFT_PPM { passed / 1_000_000 * ppm } else { 0 };
-        !is_off && passed + ahead < self.plan.ttl_max / 100 * 101
+        !is_off && passed + ahead < self.plan.load.ttl_max / 100 * 101
     }
 
     /// How long a node must stay down that has lost its data: until no vote can count any more that
     /// it had given before.
     pub(crate) fn quarantine(&self) -> i64 {
-        self.plan.ttl_max * 102 / 100 + 3 * MS
+        self.plan.load.ttl_max * 102 / 100 + 3 * MS
     }
 
     pub(crate) fn mend(&mut self, mend: Mend) {
