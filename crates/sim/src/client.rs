@@ -18,22 +18,36 @@ use crate::world::Happening;
 pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) machine: Machine,
-    pub(crate) alive: bool,
-    /// It stands still, with its whole machine or not; what happens to it meanwhile waits.
-    pub(crate) still: Option<Still>,
-    pub(crate) deferred: Vec<Happening>,
+    pub(crate) life: Life,
     pub(crate) lines: Vec<Line>,
     /// What has come in since the last turn.
     pub(crate) arrivals: Arrivals<Event>,
-    pub(crate) turn_is_due: bool,
-    /// It stands still within a turn, after it has read the clock.
-    pub(crate) stalled: Option<Turn>,
-    pub(crate) alarm: u64,
+    pub(crate) turns: Turns,
     /// The longest round trip that the engine was ever told.
     pub(crate) slowest: Duration,
     pub(crate) callers: Vec<Caller>,
     pub(crate) locks: u64,
+}
+
+/// Whether a client's process lives, and runs.
+#[derive(Default)]
+pub(crate) struct Life {
+    pub(crate) alive: bool,
+    /// It stands still, with its whole machine or not; what happens to it meanwhile waits.
+    pub(crate) still: Option<Still>,
+    pub(crate) deferred: Vec<Happening>,
+    /// It has been shut down, and owes nothing.
     pub(crate) drained: bool,
+}
+
+/// The driver's present turn, and when there is another.
+#[derive(Default)]
+pub(crate) struct Turns {
+    pub(crate) is_due: bool,
+    /// It stands still within a turn, after it has read the clock.
+    pub(crate) stalled: Option<Turn>,
+    /// The number of the alarm that is set: an earlier one is not heard.
+    pub(crate) alarm: u64,
 }
 
 /// How a client stands still.
@@ -81,18 +95,35 @@ pub(crate) struct Line {
     pub(crate) session: Session,
     /// Batches that have failed with their connections; kept by mistake only.
     pub(crate) given_up: BTreeMap<BatchId, (Reading, Vec<Ticket>)>,
-    /// When the node last gave a sign of life, or was first asked after a pause.
+    pub(crate) signs: Signs,
+    pub(crate) next_look: NextLook,
+    /// The connections there have been.
+    pub(crate) epoch: u64,
+    pub(crate) dials: Dials,
+}
+
+/// What the node gives as signs of life.
+#[derive(Default)]
+pub(crate) struct Signs {
+    /// When it last gave one, or was first asked after a pause.
     pub(crate) heard_at: Time,
     /// A probe has not been answered.
     pub(crate) is_probed: bool,
-    /// The supervisor's next look: its number, and when it is.
-    pub(crate) looks: u64,
-    pub(crate) look_at: Time,
-    /// The connections there have been.
-    pub(crate) epoch: u64,
-    /// The attempt to connect that is under way.
-    pub(crate) dial: Option<u64>,
-    pub(crate) dials: u64,
+}
+
+/// The supervisor's next look.
+pub(crate) struct NextLook {
+    /// An earlier one is not taken.
+    pub(crate) number: u64,
+    pub(crate) at: Time,
+}
+
+/// Attempts to connect.
+#[derive(Default)]
+pub(crate) struct Dials {
+    /// The one that is under way.
+    pub(crate) present: Option<u64>,
+    pub(crate) count: u64,
 }
 
 /// Commands that travel together.
@@ -109,18 +140,13 @@ impl Client {
         Self {
             engine,
             machine,
-            alive: true,
-            still: None,
-            deferred: Vec::new(),
+            life: Life { alive: true, ..Life::default() },
             lines,
             arrivals: Arrivals::new(),
-            turn_is_due: false,
-            stalled: None,
-            alarm: 0,
+            turns: Turns::default(),
             slowest: Duration::ZERO,
             callers: vec![idle; callers],
             locks: 0,
-            drained: false,
         }
     }
 
@@ -145,22 +171,19 @@ impl Line {
             unanswered: BTreeMap::new(),
             session: Session::default(),
             given_up: BTreeMap::new(),
-            heard_at: 0,
-            is_probed: false,
-            looks: 0,
-            look_at: Time::MAX,
+            signs: Signs::default(),
+            next_look: NextLook { number: 0, at: Time::MAX },
             epoch: 0,
-            dial: None,
-            dials: 0,
+            dials: Dials::default(),
         }
     }
 
     pub(crate) fn activity(&self) -> Activity {
-        Activity { is_awaited: self.awaits(), heard_at: duration(self.heard_at) }
+        Activity { is_awaited: self.awaits(), heard_at: duration(self.signs.heard_at) }
     }
 
     /// Something is awaited on the present connection.
     pub(crate) fn awaits(&self) -> bool {
-        self.is_probed || self.unanswered.values().any(|batch| batch.sent.is_some())
+        self.signs.is_probed || self.unanswered.values().any(|batch| batch.sent.is_some())
     }
 }

@@ -81,7 +81,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
 /// What an invariant says to a fact: nothing, or what is wrong.
 type Verdict = Result<(), String>;
 
-/// All invariants of a run, with what they remember.
+/// All invariants of a run, with what they remember: a flat list, for they have nothing to do with each other.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Invariants {
     mutual_exclusion: mutual_exclusion::MutualExclusion,

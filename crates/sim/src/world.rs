@@ -11,11 +11,11 @@ mod lines;
 mod nodes;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BTreeSet;
 
 use quorlock_core::{Answer, BatchId, Key, Proof, Reading, RestartGuard, Rules, TicketedCommand};
 
-use self::agenda::Entry;
+use self::agenda::{Agenda, Entry};
 use self::nodes::Script;
 use crate::client::Client;
 use crate::count::{Count, Counts};
@@ -170,15 +170,15 @@ impl Surroundings for Stage<'_> {
     }
 
     fn turn_reading(&self, client: ClientId) -> Reading {
-        match &self.clients[client].stalled {
+        match &self.clients[client].turns.stalled {
             Some(turn) => turn.honest,
             None => self.reading(client),
         }
     }
 
     fn can_look(&self, client: ClientId) -> bool {
-        self.clients[client].alive
-            && !self.clients[client].still.is_some_and(|still| still.clocks_stop)
+        self.clients[client].life.alive
+            && !self.clients[client].life.still.is_some_and(|still| still.clocks_stop)
     }
 
     fn node(&self, node: NodeIndex) -> &ModelNode {
@@ -189,21 +189,36 @@ impl Surroundings for Stage<'_> {
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) now: Time,
-    queue: BinaryHeap<Reverse<Entry>>,
-    serial: u64,
+    agenda: Agenda,
     pub(crate) clients: Vec<Client>,
     pub(crate) servers: Vec<Server>,
     pub(crate) network: Network,
     pub(crate) watch: Watch,
     pub(crate) random: Streams,
-    pub(crate) counts: Counts,
+    pub(crate) progress: Progress,
+    setting: Setting,
+    pub(crate) record: Record,
+}
+
+/// How far a run has come.
+#[derive(Default)]
+pub(crate) struct Progress {
     pub(crate) healing: bool,
     /// Everybody is to end.
     pub(crate) closing: bool,
-    keys: Vec<Key>,
-    pub(crate) rules: Rules,
-    /// How often a process has been started.
+    /// How often a node's process has been started.
     runs: u64,
+}
+
+/// What follows from the plan once and for all.
+struct Setting {
+    keys: Vec<Key>,
+    rules: Rules,
+}
+
+/// What is kept of what has happened.
+pub(crate) struct Record {
+    pub(crate) counts: Counts,
     tally: Tally,
     violation: Option<Violation>,
     trace: Option<Vec<String>>,
@@ -228,13 +243,13 @@ impl World {
     pub(crate) fn run(plan: &Plan, traced: bool) -> Outcome {
         let mut world = Self::new(plan.clone(), traced);
         world.live();
-        let mut tape = world.tape.unwrap_or_default();
+        let mut tape = world.record.tape.unwrap_or_default();
         tape.finish(world.now);
         Outcome {
             tape,
-            counts: world.counts,
-            violation: world.violation,
-            trace: world.trace.unwrap_or_default(),
+            counts: world.record.counts,
+            violation: world.record.violation,
+            trace: world.record.trace.unwrap_or_default(),
         }
     }
 
@@ -242,8 +257,7 @@ impl World {
         let seed = plan.seed;
         let mut world = Self {
             now: 0,
-            queue: BinaryHeap::new(),
-            serial: 0,
+            agenda: Agenda::default(),
             clients: Vec::new(),
             servers: Vec::new(),
             network: Network::new(&plan),
@@ -265,18 +279,20 @@ impl World {
                 scripts: Random::new(seed, 12),
                 faults: (0..Fault::ALL.len()).map(|i| Random::new(seed, 16 + i as u64)).collect(),
             },
-            counts: Counts::default(),
-            healing: false,
-            closing: false,
-            keys: (0..plan.load.resources)
-                .map(|place| Key::from(["orders", "jobs"][place]))
-                .collect(),
-            rules: plan.rules(),
-            runs: 0,
-            tally: Tally::default(),
-            violation: None,
-            trace: traced.then(Vec::new),
-            tape: traced.then(Tape::default),
+            progress: Progress::default(),
+            setting: Setting {
+                keys: (0..plan.load.resources)
+                    .map(|place| Key::from(["orders", "jobs"][place]))
+                    .collect(),
+                rules: plan.rules(),
+            },
+            record: Record {
+                counts: Counts::default(),
+                tally: Tally::default(),
+                violation: None,
+                trace: traced.then(Vec::new),
+                tape: traced.then(Tape::default),
+            },
             plan,
         };
         world.set_up();
@@ -296,19 +312,19 @@ impl World {
             self.plan_in(at, Happening::Mend(Mend::Leave));
         }
         if self.plan.outside.is_some() {
-            self.counts.add(Count::Outside);
+            self.record.counts.add(Count::Outside);
         }
         if !self.plan.later.behind.is_empty() {
-            self.counts.add(Count::ClocksBehind);
+            self.record.counts.add(Count::ClocksBehind);
         }
         if !self.plan.later.modes.is_empty() {
-            self.counts.add(Count::MixedModes);
+            self.record.counts.add(Count::MixedModes);
         }
         if self.plan.guard == RestartGuard::Strict {
-            self.counts.add(Count::Guarded);
+            self.record.counts.add(Count::Guarded);
         }
         if !self.plan.servers.down_to_the_end.is_empty() {
-            self.counts.add(Count::MinorityDown);
+            self.record.counts.add(Count::MinorityDown);
         }
     }
 
@@ -316,38 +332,38 @@ impl World {
     fn live(&mut self) {
         let faults_until = self.plan.faults.last_for;
         self.run_until(faults_until, |_| false);
-        if self.violation.is_none() {
+        if self.record.violation.is_none() {
             self.heal();
         }
-        if self.violation.is_none() {
+        if self.record.violation.is_none() {
             self.end();
         }
     }
 
     /// Lets happen what is to happen by `until`, unless it is `over` earlier.
     pub(crate) fn run_until(&mut self, until: Time, over: impl Fn(&Self) -> bool) {
-        while self.violation.is_none() && !over(self) {
-            match self.queue.pop() {
+        while self.record.violation.is_none() && !over(self) {
+            match self.agenda.queue.pop() {
                 Some(Reverse(Entry { at, what, .. })) if at <= until => {
                     self.now = at;
                     self.happen(what);
                 }
                 Some(later) => {
-                    self.queue.push(later);
+                    self.agenda.queue.push(later);
                     break;
                 }
                 None => break,
             }
         }
-        if self.violation.is_none() && !over(self) {
+        if self.record.violation.is_none() && !over(self) {
             self.now = until;
         }
     }
 
     pub(crate) fn plan_at(&mut self, at: Time, what: Happening) {
-        self.serial += 1;
+        self.agenda.serial += 1;
         let at = at.max(self.now);
-        self.queue.push(Reverse(Entry { at, serial: self.serial, what }));
+        self.agenda.queue.push(Reverse(Entry { at, serial: self.agenda.serial, what }));
     }
 
     pub(crate) fn plan_in(&mut self, span: Time, what: Happening) {
@@ -356,8 +372,10 @@ impl World {
 
     /// What is under way comes now, in the order in which it would have come.
     pub(crate) fn hurry(&mut self) {
-        let mut entries: Vec<Entry> =
-            std::mem::take(&mut self.queue).into_iter().map(|Reverse(entry)| entry).collect();
+        let mut entries: Vec<Entry> = std::mem::take(&mut self.agenda.queue)
+            .into_iter()
+            .map(|Reverse(entry)| entry)
+            .collect();
         entries.sort_unstable();
         let mut soon = self.now;
         for Entry { at, what, .. } in entries {
@@ -377,11 +395,11 @@ impl World {
 
     fn happen(&mut self, what: Happening) {
         if let Some(client) = self.concerns(&what) {
-            if !self.clients[client].alive {
+            if !self.clients[client].life.alive {
                 return;
             }
-            if self.clients[client].still.is_some() {
-                self.clients[client].deferred.push(what);
+            if self.clients[client].life.still.is_some() {
+                self.clients[client].life.deferred.push(what);
                 return;
             }
         }
@@ -389,7 +407,7 @@ impl World {
             Happening::Turn(client) => self.turn(client),
             Happening::Carry(client) => self.carry_on(client),
             Happening::Alarm(client, number) => {
-                if self.clients[client].alarm == number {
+                if self.clients[client].turns.alarm == number {
                     self.wake(client);
                 }
             }
@@ -401,7 +419,7 @@ impl World {
                 self.dialled(client, node, dial, in_time);
             }
             Happening::Look { client, node, number } => {
-                if self.clients[client].lines[node].looks == number {
+                if self.clients[client].lines[node].next_look.number == number {
                     self.supervise(client, node);
                 }
             }
@@ -434,10 +452,10 @@ impl World {
 
     /// Notes what has happened: for the trace, for the ledger, for the invariants.
     pub(crate) fn note(&mut self, fact: &Fact<'_>) {
-        if self.violation.is_some() {
+        if self.record.violation.is_some() {
             return;
         }
-        if let Some(trace) = &mut self.trace {
+        if let Some(trace) = &mut self.record.trace {
             trace.push(format!("{}  {fact}", point(self.now)));
         }
         let stage = Stage { now: self.now, clients: &self.clients, servers: &self.servers };
@@ -451,21 +469,22 @@ impl World {
             quorum: self.plan.servers.quorum,
             outside: self.plan.outside,
             spare_counters: self.plan.spare_counters(),
-            quarantine: i64::try_from(self.rules.quarantine().as_nanos()).unwrap_or(i64::MAX),
+            quarantine: i64::try_from(self.setting.rules.quarantine().as_nanos())
+                .unwrap_or(i64::MAX),
             lasting: &self.plan.later.lasting,
         };
         let moment = Moment { now: self.now, reading, terms, around: &stage };
-        let verdict = self.watch.note(fact, moment, &mut self.counts, |view, counts| {
-            if let Some(tape) = &mut self.tape {
-                tape.note(fact, &self.keys, &self.clients, view);
+        let verdict = self.watch.note(fact, moment, &mut self.record.counts, |view, counts| {
+            if let Some(tape) = &mut self.record.tape {
+                tape.note(fact, &self.setting.keys, &self.clients, view);
             }
-            self.tally.note(fact, view, counts);
+            self.record.tally.note(fact, view, counts);
         });
         if let Err(violation) = verdict {
-            if let Some(trace) = &mut self.trace {
+            if let Some(trace) = &mut self.record.trace {
                 trace.push(format!("{}  !!! {violation}", point(self.now)));
             }
-            self.violation = Some(violation);
+            self.record.violation = Some(violation);
         }
     }
 
@@ -476,16 +495,16 @@ impl World {
     /// A run that cannot go on as it must.
     pub(crate) fn violated(&mut self, invariant: &'static str, what: String) {
         let is_checked = self.plan.only.as_ref().is_none_or(|only| only == invariant);
-        if self.violation.is_none() && is_checked {
+        if self.record.violation.is_none() && is_checked {
             let violation = Violation { invariant, what, at: self.now };
-            if let Some(trace) = &mut self.trace {
+            if let Some(trace) = &mut self.record.trace {
                 trace.push(format!("{}  !!! {violation}", point(self.now)));
             }
-            self.violation = Some(violation);
+            self.record.violation = Some(violation);
         }
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.violation.is_some()
+        self.record.violation.is_some()
     }
 }

@@ -38,6 +38,14 @@ pub(crate) struct Fencing {
     counters: Vec<BTreeMap<Key, u64>>,
     /// The nodes that have lost counters.
     lost: BTreeSet<NodeIndex>,
+    floors: Floors,
+    /// What a resource has accepted last, and of whom.
+    accepted: BTreeMap<Key, (u64, GuardId)>,
+}
+
+/// What floors may be too low.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Floors {
     /// By how much each node's clock has been set in all.
     set: Vec<Time>,
     /// A clock was set by so much that it does not agree with what it showed when a floor was set.
@@ -48,8 +56,6 @@ pub(crate) struct Fencing {
     marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
     doubtful: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
-    /// What a resource has accepted last, and of whom.
-    accepted: BTreeMap<Key, (u64, GuardId)>,
 }
 
 impl Fencing {
@@ -61,11 +67,13 @@ impl Fencing {
             handed: BTreeMap::new(),
             counters: vec![BTreeMap::new(); nodes],
             lost: BTreeSet::new(),
-            set: vec![0; nodes],
-            is_low: false,
-            marks: BTreeMap::new(),
-            doubtful: BTreeSet::new(),
-            lowest: None,
+            floors: Floors {
+                set: vec![0; nodes],
+                is_low: false,
+                marks: BTreeMap::new(),
+                doubtful: BTreeSet::new(),
+                lowest: None,
+            },
             accepted: BTreeMap::new(),
         }
     }
@@ -105,16 +113,16 @@ impl Fencing {
             }
             Fact::Ordered { client, node, command: Command::Mark { text, .. }, .. } => {
                 if do_not_agree(view) {
-                    self.marks.insert((*client, *node), text.clone());
+                    self.floors.marks.insert((*client, *node), text.clone());
                     if rests_on_some(floor(text), view) {
-                        self.doubtful.insert(text.clone());
+                        self.floors.doubtful.insert(text.clone());
                     }
                 }
                 Ok(())
             }
             Fact::Executed { command: Command::Mark { text, .. }, answer, .. } => {
-                if **answer == Answer::Marked && self.doubtful.contains(text) {
-                    self.lowest = self.lowest.into_iter().chain([floor(text)]).min();
+                if **answer == Answer::Marked && self.floors.doubtful.contains(text) {
+                    self.floors.lowest = self.floors.lowest.into_iter().chain([floor(text)]).min();
                 }
                 Ok(())
             }
@@ -122,15 +130,16 @@ impl Fencing {
                 self.executed(*node, command, answer, view)
             }
             Fact::FloorOfFew { client, node } => {
-                self.doubtful.extend(self.marks.get(&(*client, *node)).cloned());
+                self.floors.doubtful.extend(self.floors.marks.get(&(*client, *node)).cloned());
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
             // Between a floor and the next that must be above it a node is kept waiting, for two seconds longer
             // than the longest ttl. The models have no floors.
             Fact::Mishap(Mishap::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
-                self.set[*node] += by.abs();
-                self.is_low |= self.set[*node] > (view.terms.quarantine - 2 * SECOND) / 2;
+                self.floors.set[*node] += by.abs();
+                self.floors.is_low |=
+                    self.floors.set[*node] > (view.terms.quarantine - 2 * SECOND) / 2;
                 Ok(())
             }
             Fact::Mishap(Mishap::CounterMoved { node }) => {
@@ -155,7 +164,7 @@ impl Fencing {
     fn is_beyond(&self, fence: u64, view: &View<'_>) -> bool {
         let (nodes, needed) = (view.terms.quorum.nodes(), view.terms.quorum.needed());
         let (lost, in_common) = (self.lost.len(), 2 * needed - nodes);
-        let is_low = self.is_low || self.lowest.is_some_and(|lowest| lowest < fence);
+        let is_low = self.floors.is_low || self.floors.lowest.is_some_and(|lowest| lowest < fence);
         lost > view.terms.spare_counters || is_low && lost >= in_common
     }
 

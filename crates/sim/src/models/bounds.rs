@@ -15,7 +15,7 @@ use crate::time::{MS, SECOND, Time};
 /// say who is next, never how many hold, and would only multiply the states.
 pub(crate) const TICK: Time = 20 * SECOND;
 
-/// The bounds of one model.
+/// The bounds of one model: flat, so that a model is written down as what it has beside another (`..M1`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// How long a node keeps a key.

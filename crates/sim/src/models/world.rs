@@ -1,5 +1,10 @@
 //! The state of a model: two clients with the production engine, three model nodes, and what is on
 //! its way between them; all seen from the present, so that it is always now.
+//!
+//! The links are the models' own: a `NodePipeline` counts its batches up and keeps readings that nobody outside can
+//! shift to the present, and it has neither equality nor a hash, so that no state would ever be known again. How
+//! commands gather into batches would be a part of every state besides; that is left to the simulator, which has
+//! the pipelines in every run.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,7 +1,18 @@
 //! What is going to happen, in order.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use super::Happening;
 use crate::time::Time;
+
+/// All of it.
+#[derive(Default)]
+pub(super) struct Agenda {
+    pub(super) queue: BinaryHeap<Reverse<Entry>>,
+    /// Of what happens at one time, what was planned first happens first.
+    pub(super) serial: u64,
+}
 
 /// Something that is going to happen, and when.
 pub(super) struct Entry {

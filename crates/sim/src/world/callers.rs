@@ -31,7 +31,9 @@ impl World {
     /// A caller does what it does next.
     pub(crate) fn act(&mut self, client: ClientId, caller: usize) {
         match self.clients[client].callers[caller].state {
-            CallerState::Idle if self.healing => self.set(client, caller, CallerState::Over),
+            CallerState::Idle if self.progress.healing => {
+                self.set(client, caller, CallerState::Over)
+            }
             CallerState::Idle => self.want(client, caller),
             CallerState::Waiting { lock, .. } => self.cancel(client, caller, lock),
             CallerState::Holding { lock, until, careless } => {
@@ -48,7 +50,7 @@ impl World {
     fn want(&mut self, client: ClientId, caller: usize) {
         let random = &mut self.random.callers;
         let ttl = self.plan.load.ttl_max;
-        let key = random.index(self.keys.len());
+        let key = random.index(self.setting.keys.len());
         let timing = self.plan.load.timings[random.index(self.plan.load.timings.len())];
         let wait = match random.below(4) {
             0 => Wait::Once,
@@ -68,7 +70,7 @@ impl World {
         let max_hold = Duration::from_nanos((ttl * random.between(2, 8)).unsigned_abs());
         let fenced = self.counter_for(key, fenced);
         let request = Request {
-            key: self.keys[key].clone(),
+            key: self.setting.keys[key].clone(),
             owner,
             timing,
             wait,
@@ -90,9 +92,9 @@ impl World {
     pub(crate) fn counter_for(&self, key: usize, fenced: bool) -> Option<Counter> {
         const WEEK_MS: u64 = 7 * 86_400_000;
         fenced.then(|| Counter {
-            key: format!("quorlock:fence:{}", self.keys[key]).into(),
+            key: format!("quorlock:fence:{}", self.setting.keys[key]).into(),
             ttl_ms: WEEK_MS,
-            marker: self.rules.marker.clone(),
+            marker: self.setting.rules.marker.clone(),
         })
     }
 
@@ -114,7 +116,7 @@ impl World {
 
     /// The caller drops its future.
     fn cancel(&mut self, client: ClientId, caller: usize, lock: LockId) {
-        self.counts.add(Count::Cancelled);
+        self.record.counts.add(Count::Cancelled);
         self.note(&Fact::Cancelled { client, lock });
         self.ask(client, Event::Cancel { lock });
         self.next(client, caller);
@@ -129,7 +131,7 @@ impl World {
     pub(crate) fn granted(&mut self, guard: GuardId) {
         let GuardId { client, lock } = guard;
         let Some(caller) = self.clients[client].caller_of(lock) else {
-            self.counts.add(Count::CancelledInVain);
+            self.record.counts.add(Count::CancelledInVain);
             return self.give_back(guard, false);
         };
         let random = &mut self.random.callers;
@@ -140,8 +142,8 @@ impl World {
             2 => random.span(ttl),
             _ => random.between(ttl, 4 * ttl),
         };
-        let span = if self.healing { random.span(MS) } else { span };
-        let careless = random.percent(15) && !self.healing;
+        let span = if self.progress.healing { random.span(MS) } else { span };
+        let careless = random.percent(15) && !self.progress.healing;
         let (span, careless) = match self.step_to_the_margin(guard) {
             // A caller that does not look gives its lock back when the lock has ended.
             Some(short) => (short, true),
@@ -157,7 +159,7 @@ impl World {
     fn step_to_the_margin(&mut self, guard: GuardId) -> Option<Time> {
         let (ttl, is_sober) =
             (self.plan.load.ttl_max, self.plan.clocks.sober && self.plan.load.fenced > 0);
-        if !self.plan.later.small_steps || is_sober || self.healing {
+        if !self.plan.later.small_steps || is_sober || self.progress.healing {
             return None;
         }
         let reading = self.clients[guard.client].machine.read(self.now);
@@ -168,7 +170,7 @@ impl World {
         }
         let random = &mut self.random.later;
         let (span, by) = (random.between(US, ttl / 100), left + random.between(0, ttl / 50));
-        self.counts.add(Count::StepsToTheMargin);
+        self.record.counts.add(Count::StepsToTheMargin);
         self.plan_in(span / 2, Happening::Mend(Mend::SetWall(guard.client, by)));
         Some(span)
     }

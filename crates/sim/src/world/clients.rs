@@ -54,8 +54,8 @@ impl Driver for World {
             Effect::Acquired { lock, .. } => self.granted(GuardId { client, lock: *lock }),
             Effect::NotAcquired { lock, .. } => self.refused(client, *lock),
             Effect::Lost { lock, .. } => self.lost(GuardId { client, lock: *lock }),
-            Effect::Drained => self.clients[client].drained = true,
-            Effect::FloorOfFew { .. } => self.counts.add(Count::FewClocks),
+            Effect::Drained => self.clients[client].life.drained = true,
+            Effect::FloorOfFew { .. } => self.record.counts.add(Count::FewClocks),
             _ => {}
         }
     }
@@ -94,7 +94,7 @@ impl World {
 
     /// What this client measures nodes by.
     fn rules_of(&self, client: ClientId) -> Rules {
-        Rules { guard: self.guard_of(client), ..self.rules.clone() }
+        Rules { guard: self.guard_of(client), ..self.setting.rules.clone() }
     }
 
     /// How much this client makes of what nodes say of themselves.
@@ -118,10 +118,10 @@ impl World {
     /// There is something for the driver to do.
     pub(crate) fn wake(&mut self, client: ClientId) {
         let (it, random) = (&mut self.clients[client], &mut self.random.clients);
-        if it.turn_is_due || it.stalled.is_some() || !it.alive {
+        if it.turns.is_due || it.turns.stalled.is_some() || !it.life.alive {
             return;
         }
-        it.turn_is_due = true;
+        it.turns.is_due = true;
         let late = if random.percent(5) { random.span(MS) } else { random.between(US, 30 * US) };
         self.plan_in(late, Happening::Turn(client));
     }
@@ -129,17 +129,17 @@ impl World {
     /// Takes in all that has come, and reads the clock.
     pub(crate) fn turn(&mut self, client: ClientId) {
         let stalls = self.plan.has(Fault::Stalls)
-            && !self.healing
+            && !self.progress.healing
             && self.random.faults[Fault::Stalls as usize].percent(2);
         let it = &mut self.clients[client];
-        it.turn_is_due = false;
+        it.turns.is_due = false;
         let honest = it.machine.read(self.now);
-        it.stalled = Some(Turn { tick: it.arrivals.tick(|| honest), honest });
+        it.turns.stalled = Some(Turn { tick: it.arrivals.tick(|| honest), honest });
         self.note(&Fact::Turn { client });
         if stalls {
             let mean = self.plan.load.ttl_max / 2;
             let span = self.random.faults[Fault::Stalls as usize].span(mean);
-            self.counts.add(Count::Stalls);
+            self.record.counts.add(Count::Stalls);
             self.plan_in(span, Happening::Carry(client));
         } else {
             self.carry_on(client);
@@ -148,18 +148,18 @@ impl World {
 
     /// Hands everything to the engine and carries out what comes of it.
     pub(crate) fn carry_on(&mut self, client: ClientId) {
-        let Some(turn) = &mut self.clients[client].stalled else { return };
+        let Some(turn) = &mut self.clients[client].turns.stalled else { return };
         let now = turn.tick.now();
         let steps: Vec<Step<Event>> = turn.tick.steps().collect();
         for step in steps {
             let (Step::Event(event) | Step::Asked(event)) = step;
             self.tell(client, event, now);
         }
-        if !self.clients[client].alive {
+        if !self.clients[client].life.alive {
             return;
         }
         self.note(&Fact::TurnOver { client });
-        self.clients[client].stalled = None;
+        self.clients[client].turns.stalled = None;
         for node in 0..self.servers.len() {
             self.send_waiting(client, node);
         }
@@ -173,8 +173,8 @@ impl World {
     /// Wakes the driver when the engine's deadline has come by its boot clock.
     pub(crate) fn set_alarm(&mut self, client: ClientId) {
         let it = &mut self.clients[client];
-        it.alarm += 1;
-        let number = it.alarm;
+        it.turns.alarm += 1;
+        let number = it.turns.alarm;
         if let Some(at) = it.engine.deadline() {
             let when = it.machine.boot.when(at.as_nanos());
             if when < i64::MAX / 4 {
@@ -202,7 +202,7 @@ impl World {
     /// The paper's worst client: it asks, stands still, and goes on with all answers in its sockets when there is
     /// hardly anything left of the lock.
     fn stand_still_before_answers(&mut self, client: ClientId, lock: LockId) {
-        if !self.plan.later.small_steps || self.healing || !self.random.later.percent(4) {
+        if !self.plan.later.small_steps || self.progress.healing || !self.random.later.percent(4) {
             return;
         }
         let Some(timing) = self.watch.ledger.request(client, lock).map(|request| request.timing)
@@ -211,16 +211,16 @@ impl World {
         };
         let most = (timing.term().saturating_sub(timing.margin())).as_nanos() as Time;
         let span = most - self.random.later.between(0, self.plan.load.ttl_max / 12);
-        self.counts.add(Count::StillBeforeAnswers);
+        self.record.counts.add(Count::StillBeforeAnswers);
         self.plan_in(US, Happening::Mend(Mend::Pause(client, span.max(US))));
     }
 
     /// Kills a process. What it held nobody gives back.
     pub(crate) fn kill_client(&mut self, client: ClientId) {
         let it = &mut self.clients[client];
-        it.alive = false;
-        it.deferred.clear();
-        it.stalled = None;
+        it.life.alive = false;
+        it.life.deferred.clear();
+        it.turns.stalled = None;
         let wires: Vec<usize> = it.lines.iter().filter_map(|line| line.wire).collect();
         for wire in wires {
             self.give_up_wire(wire);

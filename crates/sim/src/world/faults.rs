@@ -36,7 +36,7 @@ impl World {
 
     /// A fault strikes.
     pub(crate) fn strike(&mut self, fault: Fault) {
-        if self.healing {
+        if self.progress.healing {
             return;
         }
         self.plan_fault(fault);
@@ -44,7 +44,7 @@ impl World {
         let nodes = self.servers.len();
         let node = self.chance(fault).index(nodes);
         let alive: Vec<ClientId> =
-            (0..self.clients.len()).filter(|client| self.clients[*client].alive).collect();
+            (0..self.clients.len()).filter(|client| self.clients[*client].life.alive).collect();
         let client = match alive.len() {
             0 => return,
             count => alive[self.chance(fault).index(count)],
@@ -54,7 +54,7 @@ impl World {
             Fault::Resets => self.cut(client, node),
             Fault::Partitions => self.partition(client, node, span),
             Fault::Freezes => {
-                self.counts.add(Count::NodeFreezes);
+                self.record.counts.add(Count::NodeFreezes);
                 self.freeze_node(node);
                 self.plan_in(span, Happening::Mend(Mend::Thaw(node)));
             }
@@ -83,7 +83,7 @@ impl World {
         let here_first = self.chance(Fault::Resets).coin();
         for client in 0..self.clients.len() {
             let wire = self.clients[client].lines[node].wire;
-            if let Some(wire) = wire.filter(|_| self.clients[client].alive && of_all) {
+            if let Some(wire) = wire.filter(|_| self.clients[client].life.alive && of_all) {
                 self.reset_by(wire, here_first);
             }
         }
@@ -103,7 +103,7 @@ impl World {
     }
 
     fn partition(&mut self, client: ClientId, node: NodeIndex, span: Time) {
-        self.counts.add(Count::Partitions);
+        self.record.counts.add(Count::Partitions);
         let chance = self.chance(Fault::Partitions);
         let ways: &[Direction] = match chance.below(3) {
             0 => &[Direction::There],
@@ -135,10 +135,10 @@ impl World {
         let silent = self.chance(Fault::Crashes).percent(30);
         self.kill_node(node, keeps_data, silent);
         let down = if keeps_data {
-            self.counts.add(Count::NodeCrashes);
+            self.record.counts.add(Count::NodeCrashes);
             span
         } else {
-            self.counts.add(Count::NodeLosses);
+            self.record.counts.add(Count::NodeLosses);
             self.quarantine() + span
         };
         self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
@@ -158,7 +158,7 @@ impl World {
         if self.servers[node].node.health == Health::ReadOnly(FailureKind::ReadOnly) {
             return;
         }
-        self.counts.add(Count::NodeRefusals);
+        self.record.counts.add(Count::NodeRefusals);
         self.servers[node].node.health = health;
         self.note_mishap(Mishap::NodeHealth { node, health });
         self.plan_in(span, Happening::Mend(Mend::Cure(node)));
@@ -166,9 +166,9 @@ impl World {
 
     /// A client's process stands still: a collection of garbage, a SIGSTOP.
     pub(crate) fn pause(&mut self, client: ClientId, span: Time) {
-        if self.clients[client].still.is_none() && self.clients[client].alive {
-            self.counts.add(Count::Pauses);
-            self.clients[client].still = Some(Still { clocks_stop: false, catch_up: 0 });
+        if self.clients[client].life.still.is_none() && self.clients[client].life.alive {
+            self.record.counts.add(Count::Pauses);
+            self.clients[client].life.still = Some(Still { clocks_stop: false, catch_up: 0 });
             self.note_mishap(Mishap::Paused { client, span });
             self.plan_in(span, Happening::Mend(Mend::Resume(client)));
         }
@@ -177,7 +177,7 @@ impl World {
     /// The whole machine stands still. Suspended, both clocks count on; of a virtual machine that its
     /// host has paused, the boot clock may not, and the wall clock is set right when it goes on.
     fn suspend(&mut self, client: ClientId, span: Time) {
-        if self.clients[client].still.is_some() {
+        if self.clients[client].life.still.is_some() {
             return;
         }
         // Set back in the same time, the wall clock would hide a pause that only it can show.
@@ -185,14 +185,14 @@ impl World {
             !self.plan.has(Fault::WallSteps) || self.plan.outside == Some(Outside::Clocks);
         let mut stops = may_stop && self.chance(Fault::Suspends).coin();
         let mut wall_stops = stops && self.chance(Fault::Suspends).coin();
-        self.counts.add(Count::Suspends);
+        self.record.counts.add(Count::Suspends);
         let mut catch_up = 0;
         if is_active(Mutant::ClockStopsInSuspend) {
             (stops, wall_stops) = (true, true);
         }
         let machine = &mut self.clients[client].machine;
         if stops {
-            self.counts.add(Count::BootStops);
+            self.record.counts.add(Count::BootStops);
             machine.boot.run(-1_000_000, self.now);
         }
         if wall_stops {
@@ -208,7 +208,7 @@ impl World {
                 catch_up = 0;
             }
         }
-        self.clients[client].still = Some(Still { clocks_stop: true, catch_up });
+        self.clients[client].life.still = Some(Still { clocks_stop: true, catch_up });
         let boot_stops = stops;
         self.note_mishap(Mishap::Suspended { client, span, boot_stops, wall_stops });
         self.plan_in(span, Happening::Mend(Mend::Resume(client)));
@@ -218,27 +218,27 @@ impl World {
     pub(crate) fn resume(&mut self, client: ClientId) {
         let ppm = self.ppm_of(client);
         let it = &mut self.clients[client];
-        let Some(still) = it.still.take() else { return };
-        if !it.alive {
+        let Some(still) = it.life.still.take() else { return };
+        if !it.life.alive {
             return;
         }
         for clock in [&mut it.machine.boot, &mut it.machine.wall] {
             clock.run(ppm, self.now);
         }
         it.machine.wall.step(still.catch_up, self.now);
-        let deferred = std::mem::take(&mut it.deferred);
+        let deferred = std::mem::take(&mut it.life.deferred);
         for what in deferred {
             self.plan_in(0, what);
         }
-        if self.clients[client].stalled.is_none() {
+        if self.clients[client].turns.stalled.is_none() {
             self.set_alarm(client);
         }
         self.note_mishap(Mishap::Resumed { client });
     }
 
     pub(crate) fn step_wall(&mut self, client: ClientId, by: Time) {
-        if self.clients[client].alive {
-            self.counts.add(Count::WallSteps);
+        if self.clients[client].life.alive {
+            self.record.counts.add(Count::WallSteps);
             self.clients[client].machine.wall.step(by, self.now);
             self.note_mishap(Mishap::WallStepped { client, by });
         }
@@ -246,12 +246,14 @@ impl World {
 
     /// A client's process ends: killed, or shut down first.
     fn crash_client(&mut self, client: ClientId, span: Time) {
-        if self.chance(Fault::ClientCrashes).percent(25) && self.clients[client].still.is_none() {
+        if self.chance(Fault::ClientCrashes).percent(25)
+            && self.clients[client].life.still.is_none()
+        {
             self.note_mishap(Mishap::ClientShutDown { client });
             self.ask(client, Event::Close);
             return self.plan_in(span, Happening::Mend(Mend::EndClient(client)));
         }
-        self.counts.add(Count::ClientCrashes);
+        self.record.counts.add(Count::ClientCrashes);
         let reading = self.clients[client].machine.read(self.now);
         let holds = self
             .watch
@@ -259,14 +261,14 @@ impl World {
             .iter()
             .any(|(id, guard)| id.client == client && guard.is_valid(reading));
         if holds {
-            self.counts.add(Count::HolderCrashes);
+            self.record.counts.add(Count::HolderCrashes);
         }
         self.end_client(client);
         self.plan_in(span / 4, Happening::Mend(Mend::StartClient));
     }
 
     pub(crate) fn end_client(&mut self, client: ClientId) {
-        if self.clients[client].alive {
+        if self.clients[client].life.alive {
             self.note_mishap(Mishap::ClientCrashed { client });
             self.kill_client(client);
         }
@@ -274,15 +276,16 @@ impl World {
 
     /// Somebody's own key sits where a lock would be, for a while.
     fn occupy(&mut self, node: NodeIndex, span: Time) {
-        let key =
-            self.keys[self.random.faults[Fault::Occupants as usize].index(self.keys.len())].clone();
+        let key = self.setting.keys
+            [self.random.faults[Fault::Occupants as usize].index(self.setting.keys.len())]
+        .clone();
         if self.servers[node].node.stored(&key, self.now).is_some() {
             return;
         }
         let chance = self.chance(Fault::Occupants);
         let value = chance.coin().then(|| b"another library's".to_vec());
         let ttl_ms = chance.coin().then_some(span / MS + 1);
-        self.counts.add(Count::Occupied);
+        self.record.counts.add(Count::Occupied);
         self.servers[node].node.set(&key, value, ttl_ms, self.now);
         self.note_mishap(Mishap::KeyOccupied { node });
         self.deliver_pushes(node);
@@ -308,17 +311,22 @@ impl World {
                 self.flush_node(node);
             }
             1 => {
-                let place = self.random.faults[Fault::Losses as usize].index(self.keys.len());
-                let key = self.keys[place].clone();
+                let place =
+                    self.random.faults[Fault::Losses as usize].index(self.setting.keys.len());
+                let key = self.setting.keys[place].clone();
                 if self.servers[node].node.delete(&key, self.now) {
-                    self.counts.add(Count::Deletions);
+                    self.record.counts.add(Count::Deletions);
                     self.note_mishap(Mishap::KeyDeleted { node });
                     self.deliver_pushes(node);
                 }
             }
             _ => {
                 let keeps_data = self.forgets_nothing(node);
-                self.counts.add(if keeps_data { Count::NodeCrashes } else { Count::NodeAmnesia });
+                self.record.counts.add(if keeps_data {
+                    Count::NodeCrashes
+                } else {
+                    Count::NodeAmnesia
+                });
                 self.kill_node(node, keeps_data, false);
                 let down = self.chance(Fault::Losses).between(0, 5 * MS);
                 self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
@@ -346,7 +354,7 @@ impl World {
             1 => self.restart_node(node, writes, Count::TailsLost),
             2 => self.restart_node(node, 10 * writes, Count::Snapshots),
             3 => {
-                self.counts.add(Count::NodeAmnesia);
+                self.record.counts.add(Count::NodeAmnesia);
                 self.kill_node(node, false, false);
                 let down = self.chance(Fault::Distrust).between(0, 5 * MS);
                 self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
@@ -393,7 +401,7 @@ impl World {
 
     /// A node is killed and started again at once; so many of its last writes were not on the disk.
     fn restart_node(&mut self, node: NodeIndex, writes_lost: usize, count: Count) {
-        self.counts.add(count);
+        self.record.counts.add(count);
         self.kill_node(node, true, false);
         if self.servers[node].node.undo(writes_lost) {
             self.note_mishap(Mishap::NodeOverwritten { node });
@@ -408,7 +416,7 @@ impl World {
         if self.servers[node].node.health != Health::Good {
             return;
         }
-        self.counts.add(Count::Replicas);
+        self.record.counts.add(Count::Replicas);
         let health = Health::ReadOnly(FailureKind::ReadOnly);
         self.servers[node].node.health = health;
         self.note_mishap(Mishap::NodeHealth { node, health });
@@ -456,7 +464,7 @@ impl World {
     pub(crate) fn evict(&mut self, node: NodeIndex, evicts: bool) {
         if std::mem::replace(&mut self.servers[node].node.run.evicts, evicts) != evicts {
             if evicts {
-                self.counts.add(Count::Evicting);
+                self.record.counts.add(Count::Evicting);
             }
             self.note_mishap(Mishap::NodeEvicts { node, evicts });
         }
@@ -489,7 +497,7 @@ impl World {
         }
         server.ahead += by.max(0);
         server.node.clock.step(by, self.now);
-        self.counts.add(Count::NodeSteps);
+        self.record.counts.add(Count::NodeSteps);
         self.note_mishap(Mishap::NodeStepped { node, by });
     }
 }

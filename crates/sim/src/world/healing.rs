@@ -18,7 +18,7 @@ impl World {
     /// Mends everything but, in some runs, a minority of nodes; kills some of those who hold locks;
     /// then everybody who waits must have a lock in time, and a newcomer one on each resource.
     pub(crate) fn heal(&mut self) {
-        self.healing = true;
+        self.progress.healing = true;
         self.note_mishap(Mishap::Healing);
         self.network.heal(self.now);
         self.hurry();
@@ -44,7 +44,7 @@ impl World {
     /// For how long those who have just had a lock, and those who wait for it, leave it to others: 38
     /// and 64 observed round trips at most, of at most 100 ms (`courtesy.rs` in the core), by their own clocks.
     fn manners(&self) -> Time {
-        let alive = || self.clients.iter().enumerate().filter(|(_, it)| it.alive);
+        let alive = || self.clients.iter().enumerate().filter(|(_, it)| it.life.alive);
         let longest = alive().map(|(_, it)| it.slowest.as_nanos() as Time).max().unwrap_or(0);
         let ppm = alive().map(|(id, _)| self.ppm_of(id)).min().unwrap_or(0);
         let stays = self.plan.load.callers as Time + 1;
@@ -85,7 +85,7 @@ impl World {
             self.thaw_node(node);
             self.cure_node(node);
             self.evict(node, false);
-            for key in self.keys.clone() {
+            for key in self.setting.keys.clone() {
                 self.vacate(node, &key);
             }
         }
@@ -97,7 +97,7 @@ impl World {
     /// Some who hold locks are killed, others give them back; of those who wait, some go on.
     fn settle_callers(&mut self) -> Vec<ClientId> {
         for client in 0..self.clients.len() {
-            if !self.clients[client].alive {
+            if !self.clients[client].life.alive {
                 continue;
             }
             if self.random.healing.percent(30) {
@@ -119,17 +119,17 @@ impl World {
                 }
             }
         }
-        (0..self.clients.len()).filter(|client| self.clients[*client].alive).collect()
+        (0..self.clients.len()).filter(|client| self.clients[*client].life.alive).collect()
     }
 
     fn start_newcomer(&mut self) -> ClientId {
         let newcomer = self.start_client();
-        let callers = self.keys.len();
+        let callers = self.setting.keys.len();
         let idle = crate::client::Caller { state: CallerState::Over, generation: u32::MAX / 2 };
         self.clients[newcomer].callers = vec![idle; callers];
         for caller in 0..callers {
             let request = Request {
-                key: self.keys[caller].clone(),
+                key: self.setting.keys[caller].clone(),
                 owner: "".into(),
                 timing: self.plan.load.timings[0],
                 wait: Wait::Forever,
@@ -154,7 +154,7 @@ impl World {
             matches!(state, CallerState::Waiting { .. } | CallerState::Holding { .. })
         };
         let it = &self.clients[client];
-        it.alive && it.callers.iter().any(|caller| waits(caller.state))
+        it.life.alive && it.callers.iter().any(|caller| waits(caller.state))
     }
 
     fn who_still_waits(&self, newcomer: ClientId, waiting: &[ClientId]) -> String {
@@ -170,7 +170,7 @@ impl World {
     /// Everything is mended, every client shut down: all that is owed must be delivered, and nothing
     /// of ours be left on any node.
     pub(crate) fn end(&mut self) {
-        self.closing = true;
+        self.progress.closing = true;
         self.plan.servers.down_to_the_end.clear();
         for node in 0..self.servers.len() {
             self.thaw_node(node);
@@ -178,7 +178,7 @@ impl World {
             self.start_node(node);
         }
         for client in 0..self.clients.len() {
-            if self.clients[client].alive {
+            if self.clients[client].life.alive {
                 self.ask(client, Event::Close);
             }
         }
@@ -186,13 +186,13 @@ impl World {
         // is given back after its client has told that it owes nothing may be such a one.
         let until = self.now + self.plan.bound() + 70 * SECOND;
         self.run_until(until, |world| {
-            world.clients.iter().all(|it| !it.alive || it.drained && it.engine.is_idle())
+            world.clients.iter().all(|it| !it.life.alive || it.life.drained && it.engine.is_idle())
         });
         if self.has_failed() {
             return;
         }
         let stuck = (0..self.clients.len())
-            .find(|client| self.clients[*client].alive && !self.clients[*client].drained);
+            .find(|client| self.clients[*client].life.alive && !self.clients[*client].life.drained);
         if let Some(client) = stuck {
             let owed = self.clients[client].engine.releases_owed();
             let what = format!("client {client} is shut down and still owes {owed} releases");
@@ -219,7 +219,7 @@ impl World {
         }
         for client in 0..self.clients.len() {
             let engine = &self.clients[client].engine;
-            if self.clients[client].alive && !engine.is_idle() {
+            if self.clients[client].life.alive && !engine.is_idle() {
                 let what = format!("the engine of client {client} is not idle");
                 return self.violated(nothing_left::NAME, what);
             }

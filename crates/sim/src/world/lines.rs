@@ -60,7 +60,7 @@ impl World {
         let (line, reading) = (&mut lines[node], machine.read(self.now));
         let Some(wire) = line.wire else { return };
         if !line.awaits() {
-            line.heard_at = self.now;
+            line.signs.heard_at = self.now;
         }
         let Some((id, batch)) = line.unanswered.iter_mut().next_back() else { return };
         if batch.sent.is_some() {
@@ -126,8 +126,8 @@ impl World {
         }
         let again = line.session.conclude(exchange, proof);
         let asked_again = if again { exchange.places().len() } else { 0 };
-        (0..asked_again).for_each(|_| self.counts.add(Count::AskedAgain));
-        (asked_again..unknown.len()).for_each(|_| self.counts.add(Count::AskedTooLate));
+        (0..asked_again).for_each(|_| self.record.counts.add(Count::AskedAgain));
+        (asked_again..unknown.len()).for_each(|_| self.record.counts.add(Count::AskedTooLate));
         let answered = (!again).then(|| {
             let (answers, proof) = exchange.take();
             (std::mem::take(answers), proof)
@@ -155,9 +155,9 @@ impl World {
         if late.is_none() && !self.network.wires[wire].open_here {
             return;
         }
-        line.heard_at = self.now;
+        line.signs.heard_at = self.now;
         let Some(id) = reply.parcel.batch else {
-            line.is_probed = false;
+            line.signs.is_probed = false;
             return;
         };
         if line.wire == Some(wire) {
@@ -260,14 +260,14 @@ impl World {
             return;
         }
         let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
-        self.counts.add(Count::ConnectionsBroken);
+        self.record.counts.add(Count::ConnectionsBroken);
         self.give_up_wire(wire);
         let line = &mut self.clients[client].lines[node];
         let failure = Failure::unsent(FailureKind::Unreachable);
         let is_present = line.wire == Some(wire);
         if is_present {
-            (line.wire, line.is_probed) = (None, false);
-            line.dial = None;
+            (line.wire, line.signs.is_probed) = (None, false);
+            line.dials.present = None;
             let entropy = self.random.lines.word();
             line.supervisor.broken(duration(self.now), failure.clone(), entropy);
             self.note(&Fact::Disconnected { client, node, why: "the connection is broken" });
@@ -286,7 +286,7 @@ impl World {
         let task = line.supervisor.look(duration(self.now), line.activity());
         let is_suspended = matches!(line.supervisor.state(), NodeState::Suspended(_));
         if was_up && is_suspended {
-            self.counts.add(Count::Suspensions);
+            self.record.counts.add(Count::Suspensions);
             self.note(&Fact::Disconnected { client, node, why: "silent, and suspended" });
             self.send_waiting(client, node);
         }
@@ -295,7 +295,7 @@ impl World {
             Some(Task::Probe) => self.probe(client, node),
             None => {}
         }
-        self.clients[client].lines[node].look_at = Time::MAX;
+        self.clients[client].lines[node].next_look.at = Time::MAX;
         self.plan_look(client, node);
     }
 
@@ -303,18 +303,18 @@ impl World {
     fn plan_look(&mut self, client: ClientId, node: NodeIndex) {
         let line = &mut self.clients[client].lines[node];
         let next = line.supervisor.next_look(duration(self.now), line.activity());
-        let Some(next) = next.map(time).filter(|next| *next < line.look_at) else { return };
-        line.look_at = next;
-        line.looks += 1;
-        let number = line.looks;
+        let Some(next) = next.map(time).filter(|next| *next < line.next_look.at) else { return };
+        line.next_look.at = next;
+        line.next_look.number += 1;
+        let number = line.next_look.number;
         self.plan_at(next, Happening::Look { client, node, number });
     }
 
     fn probe(&mut self, client: ClientId, node: NodeIndex) {
         let line = &mut self.clients[client].lines[node];
         let Some(wire) = line.wire else { return };
-        (line.is_probed, line.heard_at) = (true, self.now);
-        self.counts.add(Count::Probes);
+        (line.signs.is_probed, line.signs.heard_at) = (true, self.now);
+        self.record.counts.add(Count::Probes);
         let (orders, looks) = (Vec::new(), None);
         let probe = Parcel { wire, batch: None, orders, whole: false, looks, duplicate: false };
         let arrival = self.network.arrival(wire, Direction::There, self.now);
@@ -323,9 +323,9 @@ impl World {
 
     fn dial(&mut self, client: ClientId, node: NodeIndex) {
         let line = &mut self.clients[client].lines[node];
-        line.dials += 1;
-        let dial = line.dials;
-        line.dial = Some(dial);
+        line.dials.count += 1;
+        let dial = line.dials.count;
+        line.dials.present = Some(dial);
         let arrival = self.network.dial(client, node, self.now);
         let latest = self.now + CONNECT_TIMEOUT;
         let refused = self.servers[node].process == Process::Down && !self.servers[node].silent;
@@ -338,14 +338,14 @@ impl World {
     /// An attempt to connect is over.
     pub(crate) fn dialled(&mut self, client: ClientId, node: NodeIndex, dial: u64, in_time: bool) {
         let line = &mut self.clients[client].lines[node];
-        if line.dial != Some(dial) {
+        if line.dials.present != Some(dial) {
             return;
         }
-        line.dial = None;
+        line.dials.present = None;
         if in_time && self.servers[node].process == Process::Runs {
             return self.connected(client, node);
         }
-        self.counts.add(Count::ConnectionsRefused);
+        self.record.counts.add(Count::ConnectionsRefused);
         let kind = if in_time { FailureKind::Unreachable } else { FailureKind::ConnectTimeout };
         let (now, failure) = (duration(self.now), Failure::unsent(kind));
         let line = &mut self.clients[client].lines[node];
@@ -371,11 +371,11 @@ impl World {
         line.session = Session::new(is_guarded);
         self.servers[node].known_scripts = Script::ALL.into();
         let line = &mut self.clients[client].lines[node];
-        (line.heard_at, line.is_probed) = (self.now, false);
-        let again = line.dials > 1;
+        (line.signs.heard_at, line.signs.is_probed) = (self.now, false);
+        let again = line.dials.count > 1;
         match old {
-            Some(_) => self.counts.add(Count::Replacements),
-            None if again => self.counts.add(Count::Reconnections),
+            Some(_) => self.record.counts.add(Count::Replacements),
+            None if again => self.record.counts.add(Count::Reconnections),
             None => {}
         }
         self.note(&Fact::Connected { client, node, replaces: old.is_some() });

@@ -37,10 +37,10 @@ impl World {
                 pushes: random.percent(80),
             };
             let mut node = ModelNode::new(clock, kind);
-            self.runs += 1;
+            self.progress.runs += 1;
             // What is one server behind two addresses says that it is.
             let one = self.plan.servers.twins && self.servers.len() == 1;
-            node.run = Run::new(if one { 1 } else { self.runs }, wall);
+            node.run = Run::new(if one { 1 } else { self.progress.runs }, wall);
             if self.plan.guard == RestartGuard::Strict {
                 node.keep_undo();
             }
@@ -66,10 +66,10 @@ impl World {
         let keeps_log = node.run.keeps_log;
         node.run = Run { keeps_log, ..Run::new(node.run.id, node.clock.at(0) - LONG) };
         let run_id = format!("{:040x}", node.run.id).into();
-        let cluster = self.rules.cluster.clone();
+        let cluster = self.setting.rules.cluster.clone();
         let marker = Marker { cluster, run_id, promoted_at: -1, floor: 0 };
         if self.plan.guard == RestartGuard::Strict {
-            node.set(&self.rules.marker, Some(marker.to_string().into_bytes()), None, 0);
+            node.set(&self.setting.rules.marker, Some(marker.to_string().into_bytes()), None, 0);
         }
         -LONG
     }
@@ -144,7 +144,8 @@ impl World {
         }
         let proof = looks.map_or(Proof::Vouched, |looks| {
             let node = &mut self.servers[node].node;
-            let marker = looks.marker.then(|| node.marker(by, &self.rules.marker, self.now));
+            let marker =
+                looks.marker.then(|| node.marker(by, &self.setting.rules.marker, self.now));
             let marker = marker.unwrap_or(MarkerSeen::NotAsked);
             // What it was before its data were replaced says nothing of what it is now.
             let flushes = self.network.wires[parcel.wire].flushes;
@@ -164,7 +165,11 @@ impl World {
             self.plan_at(arrival, Happening::Reply { wire, reply });
         }
         let random = &mut self.random.faults[Fault::Duplicates as usize];
-        if self.plan.has(Fault::Duplicates) && !self.healing && random.percent(4) && is_done {
+        if self.plan.has(Fault::Duplicates)
+            && !self.progress.healing
+            && random.percent(4)
+            && is_done
+        {
             parcel.duplicate = true;
             let late = random.span(self.plan.load.ttl_max / 2);
             self.plan_in(late, Happening::Request(Box::new(parcel)));
@@ -173,9 +178,9 @@ impl World {
 
     /// Somebody may tell a node to forget its scripts.
     fn forget_scripts(&mut self, node: NodeIndex) {
-        let forgets = self.plan.later.forgets_scripts && !self.healing;
+        let forgets = self.plan.later.forgets_scripts && !self.progress.healing;
         if forgets && self.random.scripts.below(40) == 0 {
-            self.counts.add(Count::ScriptFlushes);
+            self.record.counts.add(Count::ScriptFlushes);
             self.servers[node].known_scripts.clear();
         }
     }
@@ -192,7 +197,7 @@ impl World {
 
     /// Before which of so many commands of a batch somebody flushes the node, if anybody does.
     fn flush_within(&mut self, commands: usize) -> Option<usize> {
-        if !self.plan.has(Fault::Distrust) || self.healing {
+        if !self.plan.has(Fault::Distrust) || self.progress.healing {
             return None;
         }
         let chance = &mut self.random.faults[Fault::Distrust as usize];
@@ -201,7 +206,7 @@ impl World {
 
     /// Somebody deletes everything.
     pub(crate) fn flush_node(&mut self, node: NodeIndex) {
-        self.counts.add(Count::Flushes);
+        self.record.counts.add(Count::Flushes);
         self.servers[node].node.flush();
         self.servers[node].sound_since = self.now;
         self.note_mishap(Mishap::NodeFlushed { node });
@@ -270,14 +275,14 @@ impl World {
 
     pub(crate) fn start_node(&mut self, node: NodeIndex) {
         if self.servers[node].process == Process::Down {
-            self.runs += 1;
+            self.progress.runs += 1;
             let keeps_log = self.forgets_nothing(node);
             let server = &mut self.servers[node];
             server.process = Process::Runs;
-            let run = Run::new(self.runs, server.node.clock.at(self.now));
+            let run = Run::new(self.progress.runs, server.node.clock.at(self.now));
             server.node.run = Run { keeps_log, ..run };
             if keeps_log {
-                self.counts.add(Count::LastingRestarts);
+                self.record.counts.add(Count::LastingRestarts);
             } else {
                 server.sound_since = self.now;
             }
@@ -300,7 +305,7 @@ impl World {
         second.node.copy(&first.node, self.now);
         (second.sound_since, second.ahead) = (first.sound_since, first.ahead);
         second.has_jumped = first.has_jumped;
-        self.counts.add(Count::Merges);
+        self.record.counts.add(Count::Merges);
         self.note_mishap(Mishap::NodeOverwritten { node: 1 });
         self.reset_all(1);
     }
@@ -378,12 +383,12 @@ impl World {
         match mend {
             Mend::Resume(client) => self.resume(client),
             Mend::SetWallRight(client, by) => self.step_wall(client, by),
-            Mend::StartClient if self.healing => {}
+            Mend::StartClient if self.progress.healing => {}
             Mend::StartClient => {
                 self.start_client();
             }
             Mend::EndClient(client) => {
-                if !self.healing {
+                if !self.progress.healing {
                     self.end_client(client);
                     self.start_client();
                 }
@@ -393,11 +398,11 @@ impl World {
             Mend::Cure(node) => self.cure_node(node),
             Mend::Vacate(node, key) => self.vacate(node, &key),
             Mend::KeepKeys(node) => self.evict(node, false),
-            Mend::SetNode(..) | Mend::SetWall(..) | Mend::Pause(..) if self.healing => {}
+            Mend::SetNode(..) | Mend::SetWall(..) | Mend::Pause(..) if self.progress.healing => {}
             Mend::SetNode(node, by) => {
                 self.servers[node].ahead += by.max(0);
                 self.servers[node].node.clock.step(by, self.now);
-                self.counts.add(if by < 0 { Count::JumpsBack } else { Count::JumpsAhead });
+                self.record.counts.add(if by < 0 { Count::JumpsBack } else { Count::JumpsAhead });
                 self.note_mishap(Mishap::NodeStepped { node, by });
             }
             Mend::Pause(client, span) => self.pause(client, span),
@@ -408,7 +413,7 @@ impl World {
             }
             Mend::Merge => self.merge(),
             Mend::SetWall(client, by) => {
-                self.counts.add(Count::ClientJumps);
+                self.record.counts.add(Count::ClientJumps);
                 self.step_wall(client, by);
             }
         }
