@@ -7,6 +7,7 @@
 //! was a yes) or nowhere (if it was a no: a release is queued behind every command, so whatever
 //! the node granted is void, S1).
 
+mod slots;
 mod story;
 
 use alloc::boxed::Box;
@@ -22,6 +23,7 @@ use crate::timing::Timing;
 use crate::token::{Key, Value};
 use crate::vote::Validity;
 
+use self::slots::{Slot, Slots};
 pub(crate) use self::story::why_not;
 pub use self::story::{NodeSaid, NodeStory};
 
@@ -34,33 +36,9 @@ pub struct Attempt {
     key: Key,
     value: Value,
     started: Reading,
-    slots: Vec<Slot>,
+    slots: Slots,
     /// Of a lock that is to have a fence. Boxed, because most have none.
     sought: Option<Box<Sought>>,
-}
-
-/// What is known of one node in this attempt.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Slot {
-    Outstanding {
-        due: BootTime,
-    },
-    Granted {
-        sent: Reading,
-        took: Duration,
-    },
-    Refused {
-        took: Duration,
-        holding: Option<Box<Holding>>,
-    },
-    Failed {
-        failure: Failure,
-        took: Duration,
-    },
-    /// It had granted, and the key is gone.
-    Gone {
-        took: Duration,
-    },
 }
 
 /// What follows from the answers so far.
@@ -221,7 +199,7 @@ impl Attempt {
     /// Stops waiting for nodes whose time is up; calls `timed_out` for each.
     pub fn handle_time(&mut self, now: Reading, mut timed_out: impl FnMut(NodeId)) -> Decision {
         let took = now.elapsed_since(self.started);
-        for (node, slot) in self.quorum.node_ids().zip(&mut self.slots) {
+        for (node, slot) in self.quorum.node_ids().zip(&mut *self.slots) {
             if let Slot::Outstanding { due } = slot
                 && due.remaining(now).is_zero()
             {
@@ -268,7 +246,7 @@ impl Attempt {
     /// enough. Decided as early as possible, both ways (V2).
     fn decide(&mut self, now: Reading) -> Decision {
         let (mut granted, mut outstanding) = (0, 0);
-        for slot in &self.slots {
+        for slot in &*self.slots {
             match slot {
                 Slot::Granted { .. } => granted += 1,
                 Slot::Outstanding { .. } => outstanding += 1,
@@ -446,7 +424,7 @@ impl Attempt {
             }
             Slot::Gone { took } => NodeStory::new(NodeSaid::Seen(Holding::Free), *took),
         };
-        self.quorum.node_ids().zip(&self.slots).map(tell).collect()
+        self.quorum.node_ids().zip(&*self.slots).map(tell).collect()
     }
 
     /// What of it lives on in the lease.
@@ -456,7 +434,7 @@ impl Attempt {
 
     pub(crate) fn shift(&mut self, base: Reading) {
         self.started = Reading::default();
-        for slot in &mut self.slots {
+        for slot in &mut *self.slots {
             match slot {
                 Slot::Outstanding { due } => *due = due.shifted(base),
                 Slot::Granted { sent, took } => {

@@ -5,6 +5,9 @@ use core::fmt;
 /// The largest number of nodes one client may have.
 pub const NODE_COUNT_MAX: usize = 31;
 
+/// As many nodes as most clients have at most: what is kept of each of so few needs no allocation.
+pub(crate) const FEW: usize = 5;
+
 /// A node's place in the client's list, counted from zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(u8);

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum};
+use crate::quorum::{FEW, NODE_COUNT_MAX, NodeId, NodeSet, Quorum};
 use crate::time::{Reading, nanos};
 
 /// The votes of one held lock and how long they make it valid.
@@ -31,8 +31,6 @@ enum Sent {
     Few([Reading; FEW]),
     Many(Box<[Reading; NODE_COUNT_MAX]>),
 }
-
-const FEW: usize = 5;
 
 impl Sent {
     fn new(nodes: usize) -> Self {
