@@ -216,7 +216,7 @@ impl IntoFuture for Acquire {
         let node_timeout = self.options.timing.node_timeout;
         let call = self.request().map(|request| {
             let resource = self.resource.clone();
-            Box::new(AcquireCall { request, resource, progress: None, reply: reply_sender })
+            AcquireCall { request, resource, progress: None, reply: reply_sender }
         });
         Acquiring {
             shared: self.shared,
@@ -253,8 +253,9 @@ pub struct Acquiring {
     state: State,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each call")]
 enum State {
-    Ready { call: Result<Box<AcquireCall>, InvalidRequest>, reply: Reply },
+    Ready { call: Result<AcquireCall, InvalidRequest>, reply: Reply },
     Asked(Asked),
     Done,
 }

@@ -57,7 +57,7 @@ impl Callers {
     pub(super) fn take(&mut self, command: DriverCommand) -> Event {
         match command {
             DriverCommand::Acquire { lock, call } => {
-                let AcquireCall { request, resource, progress, reply } = *call;
+                let AcquireCall { request, resource, progress, reply } = call;
                 self.calls.insert(lock, PendingCall { resource, progress, reply });
                 Event::Acquire { lock, request }
             }

@@ -26,7 +26,7 @@ use crate::own_thread::{Caller, OwnThread};
 /// What callers and guards ask of the driver.
 #[derive(Debug)]
 pub(crate) enum DriverCommand {
-    Acquire { lock: LockId, call: Box<AcquireCall> },
+    Acquire { lock: LockId, call: AcquireCall },
     Cancel { lock: LockId },
     Extend { lock: LockId, reply: oneshot::Sender<Extended> },
     RunOut { lock: LockId },
