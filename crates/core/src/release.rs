@@ -35,15 +35,28 @@ pub struct Release {
     held: NodeSet,
     /// When it is let go of, whatever is known by then: the key has expired by itself.
     until: BootTime,
-    /// Nodes whose answer is awaited, and what the others have said.
+    /// Nodes whose answer is awaited.
     awaited: NodeSet,
+    answered: Answered,
+    /// What has failed, and has not been answered since: most of the time, nothing.
+    failed: BTreeMap<NodeId, Failed>,
+    report: Option<Report>,
+}
+
+/// Which nodes have said what of our key.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Answered {
     deleted: NodeSet,
     absent: NodeSet,
     other: NodeSet,
     not_ours: NodeSet,
-    /// What has failed, and has not been answered since: most of the time, nothing.
-    failed: BTreeMap<NodeId, Failed>,
-    report: Option<Report>,
+}
+
+impl Answered {
+    /// The node said that our key is not there.
+    fn is_gone(&self, node: NodeId) -> bool {
+        [self.absent, self.other, self.not_ours].iter().any(|said| said.contains(node))
+    }
 }
 
 /// A node to which the release has failed.
@@ -87,10 +100,7 @@ impl Release {
             held: NodeSet::default(),
             until,
             awaited: quorum.all(),
-            deleted: NodeSet::default(),
-            absent: NodeSet::default(),
-            other: NodeSet::default(),
-            not_ours: NodeSet::default(),
+            answered: Answered::default(),
             failed: BTreeMap::new(),
             report: None,
         }
@@ -154,10 +164,10 @@ impl Release {
         }
         self.awaited.remove(node);
         let said = match answer {
-            Answer::Deleted => &mut self.deleted,
-            Answer::Absent => &mut self.absent,
-            Answer::Other => &mut self.other,
-            Answer::NotOurs => &mut self.not_ours,
+            Answer::Deleted => &mut self.answered.deleted,
+            Answer::Absent => &mut self.answered.absent,
+            Answer::Other => &mut self.answered.other,
+            Answer::NotOurs => &mut self.answered.not_ours,
             Answer::Failed(failure) => return self.fail(node, failure, now),
             _ => return self.fail(node, Failure::new(FailureKind::Protocol), now),
         };
@@ -250,7 +260,7 @@ impl Release {
     }
 
     fn outcome(&self, was_valid: bool, time_is_up: bool) -> Option<Outcome> {
-        if was_valid && self.quorum.is_reached(self.deleted.len()) {
+        if was_valid && self.quorum.is_reached(self.answered.deleted.len()) {
             return Some(Outcome::Released);
         }
         if !self.awaited.is_empty() && !time_is_up {
@@ -258,34 +268,30 @@ impl Release {
         }
         // Definitely gone, although held: if without these there is no quorum, the lock had been
         // lost before we gave it back.
-        let gone = self.held.iter().filter(|node| self.is_gone(*node)).count();
-        let never = |node: &NodeId| !self.held.contains(*node) && !self.deleted.contains(*node);
+        let gone = self.held.iter().filter(|node| self.answered.is_gone(*node)).count();
+        let never =
+            |node: &NodeId| !self.held.contains(*node) && !self.answered.deleted.contains(*node);
         let never = self.quorum.node_ids().filter(never).count();
         let proved_lost =
             gone > 0 && self.quorum.is_out_of_reach(self.quorum.nodes() - gone - never, 0);
         if was_valid && !proved_lost {
             return Some(Outcome::Unknown);
         }
-        let taken = !self.other.is_empty();
+        let taken = !self.answered.other.is_empty();
         Some(if taken { Outcome::TakenByOther } else { Outcome::Expired })
-    }
-
-    /// The node said that our key is not there.
-    fn is_gone(&self, node: NodeId) -> bool {
-        [self.absent, self.other, self.not_ours].iter().any(|said| said.contains(node))
     }
 
     /// What the node said, for people.
     fn tell(&self, node: NodeId) -> NodeReleased {
-        if self.deleted.contains(node) {
+        if self.answered.deleted.contains(node) {
             return NodeReleased::Deleted;
         }
-        if self.other.contains(node) {
+        if self.answered.other.contains(node) {
             return NodeReleased::Other;
         }
         match self.failed.get(&node) {
-            _ if self.is_gone(node) && self.held.contains(node) => NodeReleased::LostEarly,
-            _ if self.is_gone(node) => NodeReleased::NeverGranted,
+            _ if self.answered.is_gone(node) && self.held.contains(node) => NodeReleased::LostEarly,
+            _ if self.answered.is_gone(node) => NodeReleased::NeverGranted,
             Some(failed) if !self.awaited.contains(node) => {
                 NodeReleased::Failed(failed.failure.clone())
             }

@@ -360,39 +360,6 @@ impl World {
         }
     }
 
-    pub(crate) fn plan_at(&mut self, at: Time, what: Happening) {
-        self.agenda.serial += 1;
-        let at = at.max(self.now);
-        self.agenda.queue.push(Reverse(Entry { at, serial: self.agenda.serial, what }));
-    }
-
-    pub(crate) fn plan_in(&mut self, span: Time, what: Happening) {
-        self.plan_at(self.now.saturating_add(span), what);
-    }
-
-    /// What is under way comes now, in the order in which it would have come.
-    pub(crate) fn hurry(&mut self) {
-        let mut entries: Vec<Entry> = std::mem::take(&mut self.agenda.queue)
-            .into_iter()
-            .map(|Reverse(entry)| entry)
-            .collect();
-        entries.sort_unstable();
-        let mut soon = self.now;
-        for Entry { at, what, .. } in entries {
-            let under_way = matches!(
-                what,
-                Happening::Request(_) | Happening::Reply { .. } | Happening::Push { .. }
-            );
-            let at = if under_way && at > self.now {
-                soon += 1;
-                soon
-            } else {
-                at
-            };
-            self.plan_at(at, what);
-        }
-    }
-
     fn happen(&mut self, what: Happening) {
         if let Some(client) = self.concerns(&what) {
             if !self.clients[client].life.alive {
