@@ -8,14 +8,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quorlock_core::engine::{Request, Wait};
-use quorlock_core::{Counter, LockId, Refusal, Retry, Story, Timing};
-use tokio::sync::{oneshot, watch};
+use quorlock_core::{Counter, LockId, Retry, Story, Timing};
+use tokio::sync::watch;
 
 use crate::builder::{MARKER, own_key};
 use crate::client::Shared;
 use crate::driver::{AcquireCall, DriverCommand};
 use crate::error::{AcquireError, InvalidRequest, NodeAnswer};
-use crate::guard::Guard;
+use crate::guard::{Called, Claim, Guard};
+use crate::reply::Receiver;
 
 /// A call for a lock, made by [`Client::acquire`](crate::Client::acquire): set options, then await.
 ///
@@ -212,11 +213,11 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Acquiring {
         let span = tracing::debug_span!("acquire", resource = &*self.resource);
-        let (reply_sender, reply) = oneshot::channel();
+        let (told, reply) = Claim::begin();
         let node_timeout = self.options.timing.node_timeout;
         let call = self.request().map(|request| {
             let resource = self.resource.clone();
-            AcquireCall { request, resource, progress: None, reply: reply_sender }
+            AcquireCall { request, resource, progress: None, reply: told }
         });
         Acquiring {
             shared: self.shared,
@@ -255,16 +256,14 @@ pub struct Acquiring {
 
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each call")]
 enum State {
-    Ready { call: Result<AcquireCall, InvalidRequest>, reply: Reply },
+    Ready { call: Result<AcquireCall, InvalidRequest>, reply: Receiver<Called> },
     Asked(Asked),
     Done,
 }
 
-type Reply = oneshot::Receiver<Result<Guard, Refusal>>;
-
 struct Asked {
     lock: LockId,
-    reply: Reply,
+    reply: Receiver<Called>,
     stories: Option<Stories>,
 }
 
@@ -289,31 +288,29 @@ impl Acquiring {
         Ok(())
     }
 
-    fn conclude(
-        &mut self,
-        reply: Result<Result<Guard, Refusal>, oneshot::error::RecvError>,
-    ) -> Result<Guard, AcquireError> {
+    /// `None`: the driver is gone.
+    fn conclude(&mut self, reply: Option<Called>) -> Result<Guard, AcquireError> {
         self.state = State::Done;
         let _entered = self.span.enter();
         let resource = self.resource.clone();
         match reply {
-            Ok(Ok(guard)) => {
+            Some(Ok(guard)) => {
                 tracing::debug!(votes = guard.votes(), "acquired");
                 Ok(guard)
             }
-            Ok(Err(refusal)) => {
+            Some(Err(refusal)) => {
                 let attempts = refusal.attempts;
                 let needed = self.shared.quorum.needed();
                 let names = &self.shared.common.names;
                 let impatient = self
                     .node_timeout
                     .and_then(|node_timeout| self.shared.impatient(node_timeout, &refusal.nodes));
-                let error = AcquireError::new(resource, needed, names, refusal, impatient);
+                let error = AcquireError::new(resource, needed, names, *refusal, impatient);
                 // Not the error itself: it quotes what other libraries have stored.
                 tracing::debug!(attempts, contended = error.is_contended(), "not acquired");
                 Err(error)
             }
-            Err(_) => Err(AcquireError::Closed { resource }),
+            None => Err(AcquireError::Closed { resource }),
         }
     }
 
@@ -325,9 +322,7 @@ impl Acquiring {
         let caller = self.shared.common.driver.caller();
         self.start()?;
         let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
-        // Waiting consumes the receiver, and the rest must stay to be dropped in a panic.
-        let (_, nobody) = oneshot::channel();
-        let reply = caller.wait(std::mem::replace(&mut asked.reply, nobody));
+        let reply = caller.wait(&mut asked.reply);
         self.conclude(reply)
     }
 }

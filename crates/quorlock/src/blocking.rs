@@ -272,7 +272,7 @@ impl Guard {
     pub fn release(self) -> Released {
         let caller = self.0.driver().caller();
         let (report, releasing) = self.0.ask_release();
-        releasing.conclude(caller.wait(report).ok())
+        releasing.conclude(caller.wait(report))
     }
 }
 

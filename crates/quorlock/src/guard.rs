@@ -7,11 +7,14 @@ use std::time::Duration;
 use quorlock_core::{Extended, LossCause, NodeReleased, Outcome, ReleaseReport, Token};
 use tokio::sync::oneshot;
 
+pub(crate) use self::claim::{CallReply, Called, Claim, Granted};
 pub(crate) use self::held::Held;
-use crate::client::Names;
+use crate::client::{Common, Names};
 use crate::driver::{DriverCommand, DriverHandle};
 use crate::error::{ExtendError, NodeAnswer};
+use crate::reply::Receiver;
 
+mod claim;
 mod held;
 
 /// A held lock. Before the runtime it was built on ends, call
@@ -31,7 +34,9 @@ mod held;
 /// [`Guard::lost`] stop long work.
 #[must_use = "a guard that is dropped gives its lock back at once"]
 pub struct Guard {
-    held: Arc<Held>,
+    held: Granted,
+    /// Keeps the client alive.
+    common: Arc<Common>,
     /// [`Guard::release`] has seen to it: nothing is left for the drop.
     given_back: bool,
 }
@@ -73,8 +78,8 @@ impl fmt::Display for GuardToken {
 }
 
 impl Guard {
-    pub(crate) fn new(held: Arc<Held>) -> Self {
-        Self { held, given_back: false }
+    pub(crate) fn new(held: Granted, common: Arc<Common>) -> Self {
+        Self { held, common, given_back: false }
     }
 
     /// The resource that is locked.
@@ -126,7 +131,7 @@ impl Guard {
     /// the early loss of Q−1 of them; one of exactly Q survives 2Q−N−1.
     pub fn votes(&self) -> usize {
         match self.held.remaining() {
-            Some(_) => self.held.state().hold.validity().votes(self.held.common.clock.now()),
+            Some(_) => self.held.state().hold.validity().votes(self.common.clock.now()),
             None => 0,
         }
     }
@@ -213,15 +218,14 @@ impl Guard {
     }
 
     pub(crate) fn driver(&self) -> &DriverHandle {
-        &self.held.common.driver
+        &self.common.driver
     }
 
     pub(crate) fn ask_extend(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {
-        let span = tracing::debug_span!(parent: &self.held.span, "extend");
+        let span = tracing::debug_span!(parent: self.held.span(), "extend");
         let (reply, outcome) = oneshot::channel();
         if self.is_valid() {
-            self.held
-                .common
+            self.common
                 .driver
                 .send_and_drive(DriverCommand::Extend { lock: self.held.lock, reply });
         } else {
@@ -249,7 +253,7 @@ impl Guard {
             Extended::Lost(cause) => Err(self.lost_as(cause)),
             Extended::HoldLimit => Err(ExtendError::HoldLimit { resource }),
             Extended::Unconfirmed(stories) => {
-                let nodes = NodeAnswer::all(&self.held.common.names, stories);
+                let nodes = NodeAnswer::all(&self.common.names, stories);
                 Err(ExtendError::Unconfirmed { resource, nodes })
             }
         }
@@ -275,18 +279,18 @@ impl Guard {
     /// Safe: the release goes on.
     pub fn release(self) -> impl Future<Output = Released> + Send + 'static {
         let (report, releasing) = self.ask_release();
-        async move { releasing.conclude(report.await.ok()) }
+        async move { releasing.conclude(report.await) }
     }
 
     /// Marks the guard invalid first, then queues the release (S14).
-    pub(crate) fn ask_release(mut self) -> (oneshot::Receiver<ReleaseReport>, Releasing) {
-        let span = tracing::debug_span!(parent: &self.held.span, "release");
-        let releasing = Releasing { names: self.held.common.names.clone(), span };
-        let (reply, report) = oneshot::channel();
+    pub(crate) fn ask_release(mut self) -> (Receiver<ReleaseReport>, Releasing) {
+        let span = tracing::debug_span!(parent: self.held.span(), "release");
+        let releasing = Releasing { names: self.common.names.clone(), span };
+        let (reply, report) = self.held.release_report();
         self.held.release();
         self.given_back = true;
         if !mutant!(ReleaseUnsent) {
-            self.held.common.driver.send_and_drive(DriverCommand::Release {
+            self.common.driver.send_and_drive(DriverCommand::Release {
                 lock: self.held.lock,
                 reply: Some(reply),
             });
@@ -301,7 +305,7 @@ impl Guard {
                 return cause;
             }
             let mut state = self.held.state();
-            let Some(remaining) = state.hold.remaining(self.held.common.clock.now()) else {
+            let Some(remaining) = state.hold.remaining(self.common.clock.now()) else {
                 continue;
             };
             state.blocked += 1;
@@ -323,8 +327,8 @@ impl Drop for Guard {
         {
             return;
         }
-        tracing::debug!(parent: &self.held.span, "dropped");
-        self.held.common.driver.send(DriverCommand::Release { lock: self.held.lock, reply: None });
+        tracing::debug!(parent: self.held.span(), "dropped");
+        self.common.driver.send(DriverCommand::Release { lock: self.held.lock, reply: None });
     }
 }
 

@@ -63,6 +63,7 @@ mod inspect;
 pub mod mutants;
 pub mod node;
 mod own_thread;
+mod reply;
 #[cfg(quorlock_stepped_clock)]
 mod stepped;
 

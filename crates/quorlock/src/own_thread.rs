@@ -8,13 +8,13 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
-use tokio::sync::oneshot::Receiver;
-use tokio::sync::oneshot::error::RecvError;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// After the last call the own thread comes back between once and twice this later. What falls due meanwhile waits
@@ -159,12 +159,12 @@ impl Caller {
     ///
     /// # Panics
     /// Inside an async runtime.
-    pub(crate) fn wait<T>(mut self, mut reply: Receiver<T>) -> Result<T, RecvError> {
+    pub(crate) fn wait<F: Future + Unpin>(mut self, mut reply: F) -> F::Output {
         let thread = self.thread.clone();
         let Some((thread, runtime)) =
             thread.as_ref().and_then(|thread| Some((thread, thread.runtime.as_ref()?)))
         else {
-            return reply.blocking_recv();
+            return wait_alone(reply);
         };
         runtime.block_on(poll_fn(|cx| {
             let polled = Pin::new(&mut reply).poll(cx);
@@ -176,6 +176,27 @@ impl Caller {
             }
             polled
         }))
+    }
+}
+
+/// Waits without driving. The client has ended, so the reply is there, or whoever was to give it is going.
+fn wait_alone<F: Future + Unpin>(mut reply: F) -> F::Output {
+    struct Unparks(Thread);
+    impl Wake for Unparks {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    // Panics inside an async runtime, also if the reply is there.
+    let (nobody, told) = oneshot::channel::<()>();
+    drop(nobody);
+    let _ = told.blocking_recv();
+    let waker = Arc::new(Unparks(thread::current())).into();
+    loop {
+        if let Poll::Ready(reply) = Pin::new(&mut reply).poll(&mut Context::from_waker(&waker)) {
+            return reply;
+        }
+        thread::park();
     }
 }
 

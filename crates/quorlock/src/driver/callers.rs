@@ -4,23 +4,24 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use quorlock_core::{
-    Effect, Event, Extended, Hold, LockId, LossCause, NodeStory, Reading, Refusal, ReleaseReport,
-    Sink, Story,
+    Effect, Event, Extended, Hold, LockId, LossCause, NodeStory, Reading, ReleaseReport, Sink,
+    Story,
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::{oneshot, watch};
 
 use super::{AcquireCall, DriverCommand, Lines, Metrics};
 use crate::client::{Common, NodeStanding};
-use crate::guard::{Guard, GuardToken, Held};
+use crate::guard::{CallReply, Granted, Guard, GuardToken, Held};
+use crate::reply;
 
 pub(super) struct Callers {
     /// To give to guards; weak, so that the driver does not keep itself alive.
     common: Weak<Common>,
     calls: ByLock<PendingCall>,
-    held: ByLock<Arc<Held>>,
+    held: ByLock<Granted>,
     extends: ByLock<Vec<oneshot::Sender<Extended>>>,
-    releases: ByLock<oneshot::Sender<ReleaseReport>>,
+    releases: ByLock<reply::Sender<ReleaseReport>>,
     inspections: ByLock<oneshot::Sender<Vec<NodeStory>>>,
     closing: Vec<oneshot::Sender<()>>,
     /// So many callers were given a lock in this tick, or told of a release.
@@ -35,7 +36,7 @@ type ByLock<T> = FxHashMap<LockId, T>;
 struct PendingCall {
     resource: Arc<str>,
     progress: Option<watch::Sender<Option<Story>>>,
-    reply: oneshot::Sender<Result<Guard, Refusal>>,
+    reply: CallReply,
 }
 
 impl Callers {
@@ -94,10 +95,10 @@ impl Callers {
         self.told += 1;
         // No handle is left, and so no caller: what is held is given back in a moment.
         let Some(common) = self.common.upgrade() else { return };
-        let held = Arc::new(Held::new((lock, call.resource), id, hold, common));
+        let (held, reply) = call.reply.grant(Held::new((lock, call.resource), id, hold, &common));
         self.held.insert(lock, held.clone());
         // If the caller has gone, the guard comes back and is dropped, which releases the lock.
-        if let Err(untaken) = call.reply.send(Ok(Guard::new(held)))
+        if let Some(untaken) = reply.send(Ok(Guard::new(held, common)))
             && mutant!(UntakenForgotten)
         {
             std::mem::forget(untaken);
@@ -160,7 +161,7 @@ impl Sink for Outputs<'_> {
             }
             Effect::NotAcquired { lock, refusal } => {
                 if let Some(call) = callers.calls.remove(&lock) {
-                    let _ = call.reply.send(Err(refusal));
+                    call.reply.refuse(refusal);
                 }
             }
             Effect::Waiting { lock, story } => {

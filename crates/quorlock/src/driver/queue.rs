@@ -15,22 +15,24 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use quorlock_core::engine::Request;
-use quorlock_core::{Extended, LockId, NodeStory, Refusal, ReleaseReport, Story};
+use quorlock_core::{Extended, LockId, NodeStory, ReleaseReport, Story};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
-use crate::guard::Guard;
+use crate::guard::CallReply;
 use crate::node::{BoxFuture, Key};
 use crate::own_thread::{Caller, OwnThread};
+use crate::reply;
 
 /// What callers and guards ask of the driver.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each call")]
 pub(crate) enum DriverCommand {
     Acquire { lock: LockId, call: AcquireCall },
     Cancel { lock: LockId },
     Extend { lock: LockId, reply: oneshot::Sender<Extended> },
     RunOut { lock: LockId },
-    Release { lock: LockId, reply: Option<oneshot::Sender<ReleaseReport>> },
+    Release { lock: LockId, reply: Option<reply::Sender<ReleaseReport>> },
     Inspect { lock: LockId, key: Key, timeout: Duration, reply: oneshot::Sender<Vec<NodeStory>> },
     Close { reply: oneshot::Sender<()> },
 }
@@ -41,7 +43,7 @@ pub(crate) struct AcquireCall {
     pub(crate) request: Request,
     pub(crate) resource: Arc<str>,
     pub(crate) progress: Option<watch::Sender<Option<Story>>>,
-    pub(crate) reply: oneshot::Sender<Result<Guard, Refusal>>,
+    pub(crate) reply: CallReply,
 }
 
 /// The way to the driver. There is one for each client; the driver drains and ends when it is dropped.
@@ -131,6 +133,11 @@ impl DriverHandle {
 
     pub(crate) fn is_own_process(&self) -> bool {
         std::process::id() == self.process
+    }
+
+    /// The process that the driver lives in.
+    pub(crate) fn process(&self) -> u32 {
+        self.process
     }
 
     /// The way as a process sees it that was forked from the driver's.

@@ -1,6 +1,6 @@
 //! What a guard and the driver share: whether the lock is held, until when, and why not any more.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use quorlock_core::{Ended, Hold, LockId, LossCause, Validity};
@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use super::GuardToken;
 use crate::client::Common;
+use crate::clock::Clock;
 use crate::driver::DriverCommand;
 use crate::error::describe;
 
@@ -18,13 +19,18 @@ pub(crate) struct Held {
     pub(super) token: GuardToken,
     /// Zero if none was asked for.
     pub(super) fence: u64,
-    pub(super) common: Arc<Common>,
+    clock: Clock,
+    /// The process that the lock is held by.
+    process: u32,
+    /// Weak, so that who waits to hear how a release went does not keep the client alive.
+    common: Weak<Common>,
     pub(super) state: Mutex<State>,
     /// Wakes tasks that wait for a change.
     pub(super) changed: Notify,
     /// Wakes threads that wait for a change.
     pub(super) changed_blocking: Condvar,
-    pub(super) span: tracing::Span,
+    /// `None` if nobody listens, as is the rule: then it takes no room either.
+    span: Option<Box<tracing::Span>>,
 }
 
 pub(super) struct State {
@@ -38,7 +44,7 @@ impl Held {
         (lock, resource): (LockId, Arc<str>),
         (token, fence): (GuardToken, Option<u64>),
         hold: Hold,
-        common: Arc<Common>,
+        common: &Arc<Common>,
     ) -> Self {
         // Whoever lets the driver work is not the parent: a hold has none.
         let span = tracing::debug_span!(parent: None, "hold", resource = &*resource);
@@ -47,17 +53,19 @@ impl Held {
             resource,
             token,
             fence: fence.unwrap_or(0),
-            common,
+            clock: common.clock,
+            process: common.driver.process(),
+            common: Arc::downgrade(common),
             state: Mutex::new(State { hold, blocked: 0 }),
             changed: Notify::new(),
             changed_blocking: Condvar::new(),
-            span,
+            span: (!span.is_none()).then(|| Box::new(span)),
         }
     }
 
     /// The driver has other votes.
     pub(crate) fn update(&self, validity: Validity) {
-        let now = self.common.clock.now();
+        let now = self.clock.now();
         let mut state = self.state();
         let seen = state.hold.update(validity, now);
         self.wake(&state);
@@ -76,20 +84,22 @@ impl Held {
     /// The end was seen just now, and the driver may believe the lock held.
     fn tell_run_out(&self, seen: Option<LossCause>) {
         if let Some(cause) = seen {
-            self.common.driver.send(DriverCommand::RunOut { lock: self.lock });
+            if let Some(common) = self.common.upgrade() {
+                common.driver.send(DriverCommand::RunOut { lock: self.lock });
+            }
             self.warn(cause);
         }
     }
 
     fn warn(&self, cause: LossCause) {
-        tracing::warn!(parent: &self.span, "lock lost: {}", describe(&cause));
+        tracing::warn!(parent: self.span(), "lock lost: {}", describe(&cause));
     }
 
     /// A node has given a larger fence out.
     pub(crate) fn supersede(&self) {
         let mut state = self.state();
         if state.hold.supersede() {
-            tracing::warn!(parent: &self.span, "a node has given out a larger fence since");
+            tracing::warn!(parent: self.span(), "a node has given out a larger fence since");
             self.wake(&state);
         }
     }
@@ -140,7 +150,7 @@ impl Held {
         if !self.is_own_process() {
             return None;
         }
-        let now = self.common.clock.now();
+        let now = self.clock.now();
         let mut state = self.state();
         let remaining = state.hold.remaining(now);
         if remaining.is_none()
@@ -155,7 +165,12 @@ impl Held {
 
     /// Invalid in a forked child: the lock is the parent's (S24).
     pub(super) fn is_own_process(&self) -> bool {
-        self.common.driver.is_own_process()
+        std::process::id() == self.process
+    }
+
+    pub(super) fn span(&self) -> &tracing::Span {
+        static NONE: tracing::Span = tracing::Span::none();
+        self.span.as_deref().unwrap_or(&NONE)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

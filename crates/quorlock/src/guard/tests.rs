@@ -23,7 +23,8 @@ fn guard(
     let common = Arc::new(Common { driver, names, clock: Clock::Tokio });
     let lock = (LockId(7), "orders".into());
     let id = (GuardToken::new(Token::new([7; 20]), 0), None);
-    (Guard::new(Arc::new(Held::new(lock, id, Hold::new(validity(SECOND), limit), common))), asked)
+    let held = Held::new(lock, id, Hold::new(validity(SECOND), limit), &common);
+    (Guard::new(Claim::begin().0.grant(held).0, common), asked)
 }
 
 fn is_silent(asked: &CommandReceiver) -> bool {
