@@ -336,3 +336,6 @@ impl std::fmt::Debug for Running {
         f.debug_struct("Running").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
