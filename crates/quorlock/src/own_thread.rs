@@ -9,10 +9,10 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -164,8 +164,14 @@ impl Caller {
         let Some((thread, runtime)) =
             thread.as_ref().and_then(|thread| Some((thread, thread.runtime.as_ref()?)))
         else {
+            panic_in_a_runtime();
             return wait_alone(reply);
         };
+        // A thread that ends has no place for a runtime any more. The own thread drives.
+        if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
+            drop(self);
+            return wait_alone(reply);
+        }
         runtime.block_on(poll_fn(|cx| {
             let polled = Pin::new(&mut reply).poll(cx);
             // A reply that is there already is taken without driving.
@@ -179,24 +185,39 @@ impl Caller {
     }
 }
 
-/// Waits without driving. The client has ended, so the reply is there, or whoever was to give it is going.
-fn wait_alone<F: Future + Unpin>(mut reply: F) -> F::Output {
-    struct Unparks(Thread);
-    impl Wake for Unparks {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    // Panics inside an async runtime, also if the reply is there.
+/// A thread that may not wait must not wait, even if the reply is there.
+fn panic_in_a_runtime() {
     let (nobody, told) = oneshot::channel::<()>();
     drop(nobody);
     let _ = told.blocking_recv();
-    let waker = Arc::new(Unparks(thread::current())).into();
+}
+
+/// Waits without a runtime, and without anything that the thread keeps for itself: it may be ending.
+fn wait_alone<F: Future + Unpin>(mut reply: F) -> F::Output {
+    let bell = Arc::<Bell>::default();
+    let waker = bell.clone().into();
+    let mut cx = Context::from_waker(&waker);
     loop {
-        if let Poll::Ready(reply) = Pin::new(&mut reply).poll(&mut Context::from_waker(&waker)) {
+        if let Poll::Ready(reply) = Pin::new(&mut reply).poll(&mut cx) {
             return reply;
         }
-        thread::park();
+        let mut has_rung = bell.has_rung.lock().unwrap_or_else(PoisonError::into_inner);
+        while !std::mem::take(&mut *has_rung) {
+            has_rung = bell.rings.wait(has_rung).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Bell {
+    has_rung: Mutex<bool>,
+    rings: Condvar,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        *self.has_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.rings.notify_one();
     }
 }
 

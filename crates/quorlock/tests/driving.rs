@@ -76,6 +76,31 @@ async fn a_thread_that_ends_may_give_back_extend_and_call() {
     assert!(client.acquire("dropped").await.unwrap().release().await.is_released());
 }
 
+/// The client's own thread drives then. All three calls are answered, and not given up.
+#[test]
+fn a_thread_that_ends_may_make_blocking_calls() {
+    let Some(nodes) = five("a_thread_that_ends_may_make_blocking_calls") else { return };
+    let client = blocking::Client::build(common::builder(&nodes)).unwrap();
+    let guard = client.acquire("held").call().unwrap();
+    let (calls, answers) = (client.clone(), Arc::new(OnceLock::new()));
+    let seen = answers.clone();
+    let at_end = move || {
+        assert!(Handle::try_current().unwrap_err().is_thread_local_destroyed());
+        let extended = guard.extend().is_ok();
+        let released = guard.release().is_released();
+        let called = calls.acquire("called").call().map(drop).is_ok();
+        seen.set((extended, released, called)).unwrap();
+    };
+    let ends = thread::spawn(move || {
+        AT_END.set(Some(AtEnd(Some(Box::new(at_end)))));
+        assert!(Handle::try_current().is_err());
+    });
+    ends.join().unwrap();
+    assert_eq!(answers.get(), Some(&(true, true, true)));
+    assert!(client.acquire("held").call().unwrap().release().is_released());
+    client.shutdown(PATIENCE).unwrap();
+}
+
 /// Sees whose children spans are, in the thread that it is set for.
 #[derive(Clone, Default)]
 struct Family(Arc<FamilyState>);

@@ -1,5 +1,6 @@
 //! The callers that wait to be told something, and the locks that they hold.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -113,7 +114,8 @@ impl Callers {
     /// Nobody extends what is held any more: its holders are told.
     pub(super) fn lose_all(&self) {
         for held in self.held.values() {
-            held.lose(LossCause::Shutdown);
+            // One whose waker panics must not keep the others from being told.
+            let _ = catch_unwind(AssertUnwindSafe(|| held.lose(LossCause::Shutdown)));
         }
     }
 
