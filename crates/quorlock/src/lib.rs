@@ -1,27 +1,28 @@
+// The README links to files, for those who read it as a file. Here the first definition of a name counts.
+//! [`Acquire::fenced`]: Acquire::fenced
+//! [`AcquireError`]: AcquireError
+//! [`AcquireError::nodes`]: AcquireError::nodes
+//! [`BuildError`]: BuildError
+//! [`Client::acquire`]: Client::acquire
+//! [`Client::hold`]: Client::hold
+//! [`Client::inspect`]: Client::inspect
+//! [`Client::shutdown`]: Client::shutdown
+//! [`Client::try_acquire`]: Client::try_acquire
+//! [`Clock::Tokio`]: Clock::Tokio
+//! [`ExtendError::HoldLimit`]: ExtendError::HoldLimit
+//! [`ExtendError::Lost`]: ExtendError::Lost
+//! [`ExtendError::Unconfirmed`]: ExtendError::Unconfirmed
+//! [`Guard::is_valid`]: Guard::is_valid
+//! [`HoldError::Lost`]: HoldError::Lost
+//! [`HoldError::NotAcquired`]: HoldError::NotAcquired
+//! [`MemoryNode`]: node::MemoryNode
+//! [`Node`]: node::Node
+//! [`Released`]: Released
+//! [`ShutdownError`]: ShutdownError
+//! [`blocking`]: blocking
+//! [`blocking::Client`]: blocking::Client
+//! [`guarantees`]: guarantees
 #![doc = include_str!("../README.md")]
-//!
-//! # Where to begin
-//!
-//! | you want | look at |
-//! |---|---|
-//! | to lock | [`Client::builder`], [`Client::acquire`], [`Guard`] |
-//! | to do work under a lock that stops when it is lost | [`Client::hold`] |
-//! | no async | [`blocking`] |
-//! | to know who holds a lock | [`Client::inspect`] |
-//! | to test your own code without a server | [`node::MemoryNode`] |
-//! | to know whether your servers are fit for it | [`quorlock-admin`](https://docs.rs/quorlock-admin) |
-//! | to know what is promised | [`guarantees`] |
-//! | another transport | [`node::Node`] |
-//!
-//! # Features
-//!
-//! | feature | |
-//! |---|---|
-//! | `tls` (default) | `rediss://` and `valkeys://` through rustls with the ring provider |
-//! | `conformance` | the suite that every [`node::Node`] must pass; not API-stable |
-//!
-//! No feature changes what anything means.
-
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Whether a mistake is made that was switched on; see `mutants.rs`.
