@@ -149,6 +149,45 @@ async fn a_wrong_password_is_told_at_once_as_such() {
     .await;
 }
 
+/// SECURITY.md tells operators to rotate a password like this.
+#[tokio::test]
+async fn a_password_is_rotated_while_a_lock_is_held() {
+    const TEST: &str = "a_password_is_rotated_while_a_lock_is_held";
+    let args = ["--user", "locker", "on", ">old-one", "~*", "+@all"].map(String::from).to_vec();
+    let Some(nodes) = start(TEST, 3, ServerOptions { args, ..ServerOptions::default() }) else {
+        return;
+    };
+    let with = |password| {
+        let builder = builder(&nodes).username("locker").password(password);
+        builder.wait(PATIENCE).build().unwrap()
+    };
+    let change = |rule: &str| {
+        for node in &nodes {
+            run(node, &["ACL", "SETUSER", "locker", rule]);
+        }
+    };
+    let old = with("old-one");
+    all_up(&old).await;
+    let guard = old.acquire("orders").await.unwrap();
+
+    change(">new-one");
+    let new = with("new-one");
+    all_up(&new).await;
+    assert!(new.try_acquire("orders").await.unwrap_err().is_contended());
+
+    // A connection that is open stays logged in; one that is made anew is not.
+    change("<old-one");
+    guard.extend().await.unwrap();
+    assert!(guard.release().await.is_released());
+    does_everything(&new).await;
+    for node in &nodes {
+        run(node, &["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+    does_everything(&new).await;
+    let error = old.acquire("orders").await.unwrap_err();
+    assert!(error.lacks_rights(), "{error}");
+}
+
 /// The rights of a user who can do nothing but lock.
 const RIGHTS: &str = "-@all +set +get +del +pttl +pexpire +eval +evalsha";
 
