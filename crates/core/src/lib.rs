@@ -53,6 +53,11 @@ macro_rules! mutant {
     };
 }
 
+/// Its example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 pub mod acquire;
 pub mod command;
 mod courtesy;
