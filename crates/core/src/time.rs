@@ -3,7 +3,7 @@
 //! A [`Reading`] is a *pair*: the boot clock, which counts while the machine sleeps, and the wall
 //! clock. Neither is enough alone. The boot clock misses a virtual machine that was paused by its
 //! host; the wall clock can be set back. Validity therefore uses the larger of the two elapsed
-//! times (protocol, section 8): a wall clock that jumps forward reads as a pause and ends a lock
+//! times (protocol, section 9): a wall clock that jumps forward reads as a pause and ends a lock
 //! early, which is the safe side; one that jumps back is ignored.
 //!
 //! Timers are points on the boot clock alone ([`BootTime`]). They may fire late; nothing that

@@ -10,7 +10,7 @@ use crate::time::{Reading, nanos};
 ///
 /// A vote counts from the moment *before* it was asked for, for a term that is the same for all
 /// votes of a lock: its end, E = t_send + T − (ε·T + δ), is invariant S2. The reading pair is kept
-/// instead of the end, so that each vote's elapsed time is the larger of both clocks' (section 8).
+/// instead of the end, so that each vote's elapsed time is the larger of both clocks' (protocol, section 9).
 ///
 /// The lock is valid until the **Q-th largest** end of its votes; it is given up `margin` earlier.
 /// Read, never remembered: every question takes the time it is asked at.

@@ -145,7 +145,7 @@ impl Ledger {
         self.tokens.values()
     }
 
-    /// For how long a token's votes make a lock at most, by section 1 of the protocol: the Q-th largest
+    /// For how long a token's votes make a lock at most, by section 2 of the protocol: the Q-th largest
     /// remaining time.
     pub(crate) fn valid_for(&self, token: &TokenRecord, now: Reading) -> i64 {
         let left = |sent: Reading| (token.term - elapsed(sent, now)).max(0);

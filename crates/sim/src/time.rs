@@ -96,7 +96,7 @@ impl Machine {
     }
 }
 
-/// What has passed between two readings: the larger of both clocks' (protocol, section 8). The
+/// What has passed between two readings: the larger of both clocks' (protocol, section 9). The
 /// simulator's own reckoning, for the engine's is under test.
 pub fn elapsed(earlier: Reading, later: Reading) -> i64 {
     let boot = later.boot().as_nanos() - earlier.boot().as_nanos();

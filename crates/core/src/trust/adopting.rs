@@ -86,7 +86,7 @@ impl Watch {
         let trust = self.node_mut(node);
         // Its age is by the node's wall clock. It cannot have grown by more than the time that has
         // passed here since it was seen first: by the boot clock, for the larger of both would end
-        // the wait early (section 8).
+        // the wait early (protocol, section 9).
         let (first, first_age, at) =
             trust.adopted.get_or_insert_with(|| (text.clone(), age, now.boot()));
         if *first != text {

@@ -10,7 +10,7 @@ use crate::view::View;
 pub(crate) const NAME: &str = "extension";
 
 pub(crate) const SENTENCE: &str = "S11: E_i grows, or is dropped on proof of loss; nothing else. S12: \
-     unknown replies change no E_i; a failed extension deletes nothing. (protocol, 9)";
+     unknown replies change no E_i; a failed extension deletes nothing. (protocol, 12)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
     match fact {

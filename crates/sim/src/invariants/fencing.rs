@@ -22,9 +22,9 @@ pub(crate) const NAME: &str = "fencing";
 const READ_BEFORE: Time = 10 * SECOND;
 
 pub(crate) const SENTENCE: &str = "Unique, and increasing in real time without any timing assumption \
-     while F survives. (protocol, 7) — S18: a fence t is shown only with F = t exactly on ≥ Q nodes \
+     while F survives. (protocol, 8) — S18: a fence t is shown only with F = t exactly on ≥ Q nodes \
      whose votes we hold. S19: F is written only with a grant or under L == our value; never decreases. \
-     S20: exact arithmetic below 2^53. (protocol, 9)";
+     S20: exact arithmetic below 2^53. (protocol, 12)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Fencing {

@@ -9,7 +9,7 @@ use crate::view::View;
 pub(crate) const NAME: &str = "invalid first";
 
 pub(crate) const SENTENCE: &str = "S14: invalid locally before the first release byte. S12: a failed \
-     extension deletes nothing. (protocol, 9)";
+     extension deletes nothing. (protocol, 12)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
     let (Fact::Ordered { client, command, .. } | Fact::Sent { client, command, .. }) = fact else {

@@ -14,7 +14,7 @@ pub(crate) const NAME: &str = "latched";
 
 pub(crate) const SENTENCE: &str = "S13: loss and release are terminal and latched. valid_until is \
      never raised on a latched lease. Once a guard has seen the end, the engine extends its lock no more. \
-     (protocol, 4 and 9)";
+     (protocol, 4 and 12)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Latched {

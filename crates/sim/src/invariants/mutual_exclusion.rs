@@ -13,7 +13,7 @@ pub(crate) const NAME: &str = "mutual exclusion";
 
 pub(crate) const SENTENCE: &str = "Safety property: Mutual exclusion. At any given moment, only one \
      client can hold a lock. (paper) — promised while, per lock and ttl, fewer than 2Q−N votes of a \
-     holder with exactly Q vanish early, clock rates stay within ε, steps within δ. (protocol, 9)";
+     holder with exactly Q vanish early, clock rates stay within ε, steps within δ. (protocol, 12)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct MutualExclusion {

@@ -13,7 +13,7 @@ use crate::view::View;
 pub(crate) const NAME: &str = "outcomes";
 
 pub(crate) const SENTENCE: &str = "S26: outcomes are distinct; contention is never inferred from an \
-     I/O error. (protocol, 9)";
+     I/O error. (protocol, 12)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
     match fact {

@@ -14,7 +14,7 @@ use crate::view::View;
 pub(crate) const NAME: &str = "owed";
 
 pub(crate) const SENTENCE: &str = "Unknown = no vote, release owed. S15: every attempt that ends other than \
-     by success releases on all nodes. (protocol, 2 and 9) — What is owed is sent again within a second, and \
+     by success releases on all nodes. (protocol, 2 and 12) — What is owed is sent again within a second, and \
      as soon as the node answers, until the key has expired.";
 
 /// A release that has failed is sent again after so long at the latest, by the client's boot clock.

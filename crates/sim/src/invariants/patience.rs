@@ -12,7 +12,7 @@ use crate::view::View;
 pub(crate) const NAME: &str = "patience";
 
 pub(crate) const SENTENCE: &str = "V11: cancel returns within the deadline. `wait` bounds everything, \
-     connecting included. (protocol, 3 and 9)";
+     connecting included. (protocol, 3 and 12)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Patience {

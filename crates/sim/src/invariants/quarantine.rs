@@ -13,7 +13,7 @@ use crate::view::View;
 pub(crate) const NAME: &str = "quarantine";
 
 pub(crate) const SENTENCE: &str = "S9: no vote before verification and marker. S10: none within the \
-     quarantine. (protocol, 9) — By true time: none that a node gives within the longest ttl and 1 % \
+     quarantine. (protocol, 12) — By true time: none that a node gives within the longest ttl and 1 % \
      after it was started or lost what it knew. S3: nodes are distinct servers.";
 
 /// Which server gave a vote, for a name may come to lead to another. In the models no client begins its life,

@@ -11,7 +11,7 @@ pub(crate) const NAME: &str = "released everywhere";
 
 pub(crate) const SENTENCE: &str = "If the client failed to acquire the lock for some reason, it will \
      try to unlock all the instances (even the instances it believed it was not able to lock). (paper) \
-     — S15: every attempt that ends other than by success releases on all nodes. (protocol, 9)";
+     — S15: every attempt that ends other than by success releases on all nodes. (protocol, 12)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
     match fact {

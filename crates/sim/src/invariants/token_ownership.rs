@@ -15,7 +15,7 @@ pub(crate) const NAME: &str = "token ownership";
 
 pub(crate) const SENTENCE: &str = "This is important in order to avoid removing a lock that was \
      created by another client. (paper) — S6: fresh token per attempt. S7: delete/extend only by \
-     atomic compare of the whole value. S16: no key without a time to live. (protocol, 9)";
+     atomic compare of the whole value. S16: no key without a time to live. (protocol, 12)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TokenOwnership {

@@ -11,7 +11,7 @@ use crate::view::View;
 pub(crate) const NAME: &str = "unique guards";
 
 pub(crate) const SENTENCE: &str = "S24: two live guards never share a lease; no two guards ever show \
-     the same token. (protocol, 9)";
+     the same token. (protocol, 12)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct UniqueGuards(BTreeSet<(Token, u32)>);

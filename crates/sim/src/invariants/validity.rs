@@ -9,7 +9,7 @@ pub(crate) const NAME: &str = "validity";
 
 pub(crate) const SENTENCE: &str = "If the lock was acquired, its validity time is considered to be \
      the initial validity time minus the time elapsed. (paper) — S2: E_i = t_send_i + T − (ε·T + δ); \
-     valid until the Q-th largest. S4: t_send before the first byte. (protocol, 9)";
+     valid until the Q-th largest. S4: t_send before the first byte. (protocol, 12)";
 
 pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
     match fact {

@@ -13,7 +13,7 @@ use crate::view::View;
 pub(crate) const NAME: &str = "votes";
 
 pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply to this attempt on \
-     its own epoch, with no release queued for it. (protocol, 9)";
+     its own epoch, with no release queued for it. (protocol, 12)";
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Votes {

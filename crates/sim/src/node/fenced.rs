@@ -1,4 +1,4 @@
-//! The model node's fences: what the scripts of section 7 of the protocol do.
+//! The model node's fences: what the scripts of section 8 of the protocol do.
 
 use quorlock_core::marker::Marker;
 use quorlock_core::{Answer, Command, Counter, Key, Value};
