@@ -213,7 +213,7 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Acquiring {
         let span = tracing::debug_span!("acquire", resource = &*self.resource);
-        let (told, reply) = Claim::begin();
+        let (told, reply) = Claim::begin(self.shared.common.driver.process());
         let node_timeout = self.options.timing.node_timeout;
         let call = self.request().map(|request| {
             let resource = self.resource.clone();

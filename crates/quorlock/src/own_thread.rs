@@ -160,6 +160,11 @@ impl Caller {
     /// # Panics
     /// Inside an async runtime.
     pub(crate) fn wait<F: Future + Unpin>(mut self, mut reply: F) -> F::Output {
+        // A thread that ends has no place for a runtime any more. The own thread drives.
+        if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
+            drop(self);
+            return wait_alone(reply);
+        }
         let thread = self.thread.clone();
         let Some((thread, runtime)) =
             thread.as_ref().and_then(|thread| Some((thread, thread.runtime.as_ref()?)))
@@ -167,11 +172,6 @@ impl Caller {
             panic_in_a_runtime();
             return wait_alone(reply);
         };
-        // A thread that ends has no place for a runtime any more. The own thread drives.
-        if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
-            drop(self);
-            return wait_alone(reply);
-        }
         runtime.block_on(poll_fn(|cx| {
             let polled = Pin::new(&mut reply).poll(cx);
             // A reply that is there already is taken without driving.

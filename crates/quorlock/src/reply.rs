@@ -4,7 +4,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::coop::poll_proceed;
@@ -22,6 +22,9 @@ enum State<T> {
 /// What has a place for a reply.
 pub(crate) trait Carries<T>: Send + Sync {
     fn reply(&self) -> &Reply<T>;
+
+    /// The process in which both sides are.
+    fn process(&self) -> u32;
 }
 
 /// Tells. If it is dropped without a word, the other side hears of that.
@@ -41,14 +44,22 @@ impl<T> Reply<T> {
         Self(Mutex::new(State::Open(None)))
     }
 
-    fn state(&self) -> MutexGuard<'_, State<T>> {
-        // What stands there is right at every moment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// `None` in a fork of the process, if the other side had the lock at that moment: it is never given back there.
+    fn state(&self, process: u32) -> Option<MutexGuard<'_, State<T>>> {
+        // What stands there is right at every moment, also behind a panic.
+        match self.0.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) if std::process::id() != process => None,
+            Err(TryLockError::WouldBlock) => {
+                Some(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+        }
     }
 
     /// Nothing more will be said. Returns what was to be told if nobody waits any more.
-    fn say(&self, told: Option<T>) -> Option<T> {
-        let mut state = self.state();
+    fn say(&self, told: Option<T>, process: u32) -> Option<T> {
+        let Some(mut state) = self.state(process) else { return told };
         let State::Open(waker) = &mut *state else { return told };
         let waker = waker.take();
         *state = State::Closed(told);
@@ -60,8 +71,8 @@ impl<T> Reply<T> {
     }
 
     /// `None`: nothing has been told, and nothing will be; or it has been heard.
-    fn poll(&self, cx: &Context<'_>) -> Poll<Option<T>> {
-        let mut state = self.state();
+    fn poll(&self, cx: &Context<'_>, process: u32) -> Poll<Option<T>> {
+        let Some(mut state) = self.state(process) else { return Poll::Ready(None) };
         let waker = match &mut *state {
             State::Closed(told) => return Poll::Ready(told.take()),
             State::Open(waker) => waker,
@@ -74,8 +85,10 @@ impl<T> Reply<T> {
         Poll::Pending
     }
 
-    fn stop_waiting(&self) {
-        let unheard = std::mem::replace(&mut *self.state(), State::Closed(None));
+    fn stop_waiting(&self, process: u32) {
+        let Some(mut state) = self.state(process) else { return };
+        let unheard = std::mem::replace(&mut *state, State::Closed(None));
+        drop(state);
         drop(unheard);
     }
 }
@@ -83,14 +96,15 @@ impl<T> Reply<T> {
 impl<T> Sender<T> {
     /// Returns what was to be told if nobody waits any more.
     pub(crate) fn send(mut self, told: T) -> Option<T> {
-        self.0.take()?.reply().say(Some(told))
+        let carrier = self.0.take()?;
+        carrier.reply().say(Some(told), carrier.process())
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if let Some(carrier) = &self.0 {
-            carrier.reply().say(None);
+            carrier.reply().say(None, carrier.process());
         }
     }
 }
@@ -103,7 +117,7 @@ impl<T> Future for Receiver<T> {
         // As at tokio's own channels: a task that is told something at each turn lets others have theirs.
         let budget = ready!(poll_proceed(cx));
         let Some(carrier) = &self.0 else { return Poll::Ready(None) };
-        let heard = ready!(carrier.reply().poll(cx));
+        let heard = ready!(carrier.reply().poll(cx, carrier.process()));
         budget.made_progress();
         self.0 = None;
         Poll::Ready(heard)
@@ -113,7 +127,7 @@ impl<T> Future for Receiver<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         if let Some(carrier) = &self.0 {
-            carrier.reply().stop_waiting();
+            carrier.reply().stop_waiting(carrier.process());
         }
     }
 }

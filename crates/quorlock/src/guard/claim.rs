@@ -17,6 +17,8 @@ pub(crate) struct Claim {
     /// From the grant on.
     held: OnceLock<Held>,
     released: Reply<ReleaseReport>,
+    /// The client's.
+    process: u32,
 }
 
 /// To tell what comes of a call. If it is dropped, the caller hears that the driver has gone.
@@ -31,9 +33,9 @@ pub(crate) struct Granted(Arc<Claim>);
 
 impl Claim {
     /// A new claim, of which the caller waits to hear.
-    pub(crate) fn begin() -> (CallReply, Receiver<Called>) {
+    pub(crate) fn begin(process: u32) -> (CallReply, Receiver<Called>) {
         let (called, released) = (Reply::new(), Reply::new());
-        let claim = Arc::new(Self { called, held: OnceLock::new(), released });
+        let claim = Arc::new(Self { called, held: OnceLock::new(), released, process });
         let (reply, called) = sides(&claim);
         (CallReply { claim, reply }, called)
     }
@@ -72,11 +74,19 @@ impl Carries<Called> for Claim {
     fn reply(&self) -> &Reply<Called> {
         &self.called
     }
+
+    fn process(&self) -> u32 {
+        self.process
+    }
 }
 
 impl Carries<ReleaseReport> for Claim {
     fn reply(&self) -> &Reply<ReleaseReport> {
         &self.released
+    }
+
+    fn process(&self) -> u32 {
+        self.process
     }
 }
 

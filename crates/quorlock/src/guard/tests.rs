@@ -24,7 +24,7 @@ fn guard(
     let lock = (LockId(7), "orders".into());
     let id = (GuardToken::new(Token::new([7; 20]), 0), None);
     let held = Held::new(lock, id, Hold::new(validity(SECOND), limit), &common);
-    (Guard::new(Claim::begin().0.grant(held).0, common), asked)
+    (Guard::new(Claim::begin(std::process::id()).0.grant(held).0, common), asked)
 }
 
 fn is_silent(asked: &CommandReceiver) -> bool {

@@ -19,6 +19,10 @@ impl<T: Send> Carries<T> for Place<T> {
     fn reply(&self) -> &Reply<T> {
         &self.0
     }
+
+    fn process(&self) -> u32 {
+        std::process::id()
+    }
 }
 
 fn pair<T: Send + 'static>() -> (Sender<T>, Receiver<T>) {
@@ -87,6 +91,10 @@ fn a_reply_may_keep_its_own_place_alive() {
         fn reply(&self) -> &Reply<Arc<Self>> {
             &self.0
         }
+
+        fn process(&self) -> u32 {
+            std::process::id()
+        }
     }
     for is_heard in [true, false] {
         let ring = Arc::new(Ring(Reply::new()));
@@ -127,4 +135,26 @@ async fn who_is_told_at_once_time_and_again_lets_others_have_their_turn() {
         assert_eq!(receiver.await, Some(()));
     }
     assert!(other.is_finished());
+}
+
+/// A process is forked while the other side has the lock. In the child it is never given back.
+#[test]
+fn in_a_fork_nobody_waits_for_the_other_side() {
+    struct Parents<T>(Reply<T>);
+    impl<T: Send> Carries<T> for Parents<T> {
+        fn reply(&self) -> &Reply<T> {
+            &self.0
+        }
+
+        fn process(&self) -> u32 {
+            std::process::id() + 1
+        }
+    }
+    let place = Arc::new(Parents(Reply::<u32>::new()));
+    let (sender, mut receiver) = sides(&place);
+    let locked = place.0.0.lock();
+    assert_eq!(poll(&mut receiver, &Arc::default()), Poll::Ready(None));
+    assert_eq!(sender.send(7), Some(7));
+    let (sender, receiver) = sides(&place);
+    drop((sender, receiver, locked));
 }
