@@ -155,8 +155,8 @@ pub(crate) struct Trust {
     /// When the newest command was sent that this run has answered; and an earlier run.
     answered: Option<BootTime>,
     answered_before: Option<BootTime>,
-    /// This run has been trusted: its votes may count.
-    has_voted: bool,
+    /// When the newest command was sent that this run has answered while it was trusted: its vote may count.
+    voted: Option<BootTime>,
     /// Earlier runs whose votes under this name may still count.
     earlier: EarlierRuns,
     /// How many seconds this run had been running by its own account when it was first heard of, and when
@@ -390,8 +390,9 @@ impl Watch {
                 self.node_mut(node).hold_back(until, why, now);
             }
         }
-        let trust = self.node(node);
+        let trust = self.node_mut(node);
         if trust.is_trusted() && trust.is_marked_as(marker) {
+            trust.voted = Some(sent.boot());
             return None;
         }
         self.doubts(self.doubt(node, now))

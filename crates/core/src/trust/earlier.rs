@@ -7,10 +7,10 @@ use core::time::Duration;
 use crate::time::{BootTime, Reading};
 
 /// No more runs than this are kept in mind for a node.
-const RUNS_MAX: usize = 4;
+const RUNS_MAX: usize = 16;
 
-/// Earlier runs of a node, and when the newest command was sent that each of them has answered, as long as their
-/// votes may count. A run is trusted only while there is room for it, so none is left out.
+/// Earlier runs of a node, and when the newest command was sent that each of them has answered while it was
+/// trusted, as long as its vote may count. A run is trusted only while there is room for it, so none is left out.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct EarlierRuns(Vec<(Box<str>, BootTime)>);
 
@@ -19,7 +19,7 @@ impl EarlierRuns {
         Self(Vec::new())
     }
 
-    /// The node leads to another run by now; `voted`: unless this one has never been trusted.
+    /// The node leads to another run by now; `voted`: when this one was last asked for what may count, if ever.
     pub(super) fn note(
         &mut self,
         run_id: Box<str>,
@@ -35,23 +35,23 @@ impl EarlierRuns {
         self.0.push((run_id, voted));
     }
 
-    /// When this run was last asked what it has answered under the node's name.
-    pub(super) fn answered(&self, run_id: &str) -> Option<BootTime> {
-        self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, answered)| *answered)
+    /// When this run was last asked for what may count under the node's name.
+    pub(super) fn voted(&self, run_id: &str) -> Option<BootTime> {
+        self.0.iter().find(|(it, _)| **it == *run_id).map(|(_, voted)| *voted)
     }
 
     /// If there is no room for another run: the time of the oldest.
     pub(super) fn is_full_since(&self) -> Option<BootTime> {
         let is_full = self.0.len() >= RUNS_MAX;
-        self.0.iter().map(|(_, answered)| *answered).min().filter(|_| is_full)
+        self.0.iter().map(|(_, voted)| *voted).min().filter(|_| is_full)
     }
 
     /// What has been answered so long ago does not count any more.
     pub(super) fn forget(&mut self, now: Reading, quarantine: Duration) {
-        self.0.retain(|(_, answered)| !answered.after(quarantine).remaining(now).is_zero());
+        self.0.retain(|(_, voted)| !voted.after(quarantine).remaining(now).is_zero());
     }
 
     pub(super) fn shift(&mut self, base: Reading) {
-        self.0.iter_mut().for_each(|(_, answered)| *answered = answered.shifted(base));
+        self.0.iter_mut().for_each(|(_, voted)| *voted = voted.shifted(base));
     }
 }

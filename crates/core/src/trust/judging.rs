@@ -87,13 +87,12 @@ impl Watch {
             let trust = self.node_mut(node);
             trust.marker = Some(Arc::clone(text));
             trust.standing = Standing::Trusted;
-            trust.has_voted = true;
             trust.adopted = None;
             trust.due = Some(now.after(LOOK_EVERY));
             return;
         }
         let young_for = self.young_for(node, &info, sent);
-        let plan = Plan {
+        let mut plan = Plan {
             run_id: info.run_id.clone(),
             promoted_at,
             replaces: old.as_ref().map(|(text, _)| Arc::clone(text)),
@@ -104,6 +103,14 @@ impl Watch {
             why: why(&info, old.is_some(), rules.lasting.contains(node)).into(),
             adoption: None,
         };
+        // It has kept its votes, and those of its last run may have been given under another name (S3).
+        if plan.lasts
+            && let Some((_, old)) = &old
+            && let Some((until, why)) = self.voted_elsewhere(node, &old.run_id)
+            && until > plan.grown_at
+        {
+            (plan.grown_at, plan.why) = (until, why.into());
+        }
         // For so long a server remembers that it was a replica; no longer, if nobody replicates from it.
         let would_tell = plan.lasts || rules.would_tell_of_promotions();
         if old.is_some() && info.promoted_at.is_none() && would_tell {
@@ -160,20 +167,25 @@ impl Watch {
     /// leads elsewhere by now. Until that vote cannot count any more, the server has none here (S3: the votes for a
     /// lock are of distinct servers). A run whose votes could not be kept in mind afterwards has none either.
     pub(super) fn has_second_vote(&self, node: NodeId, now: Reading) -> Option<(BootTime, String)> {
-        let run_id = self.node(node).run_id.as_deref()?;
-        let lapse = |at: BootTime| at.after(self.rules.quarantine());
-        let others = self.quorum.node_ids().filter(|other| *other != node);
-        let elsewhere = others.filter_map(|other| {
-            let until = lapse(self.node(other).earlier.answered(run_id)?);
-            Some((
-                until,
-                format!("was the server of {} a moment ago", self.rules.names[other.index()]),
-            ))
-        });
-        let forgotten = self.node(node).earlier.is_full_since().map(lapse);
+        let elsewhere = self.voted_elsewhere(node, self.node(node).run_id.as_deref()?);
+        let forgotten = self.node(node).earlier.is_full_since().map(|at| self.lapse(at));
         let forgotten = forgotten.map(|until| (until, "its server has changed too often".into()));
         let lasts = |(until, _): &(BootTime, String)| !until.remaining(now).is_zero();
-        elsewhere.chain(forgotten).filter(lasts).max_by_key(|(until, _)| *until)
+        elsewhere.into_iter().chain(forgotten).filter(lasts).max_by_key(|(until, _)| *until)
+    }
+
+    /// Until when a vote may count that this run has given under another name, and why.
+    fn voted_elsewhere(&self, node: NodeId, run_id: &str) -> Option<(BootTime, String)> {
+        let others = self.quorum.node_ids().filter(|other| *other != node);
+        let voted = others.filter_map(|other| Some((self.node(other).voted_as(run_id)?, other)));
+        let (at, other) = voted.max()?;
+        let name = &self.rules.names[other.index()];
+        Some((self.lapse(at), format!("was the server of {name} a moment ago")))
+    }
+
+    /// When a vote that was asked for then cannot count any more.
+    fn lapse(&self, at: BootTime) -> BootTime {
+        at.after(self.rules.quarantine())
     }
 
     pub(super) fn refuse_twins(&mut self, node: NodeId, twin: NodeId) {

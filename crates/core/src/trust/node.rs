@@ -23,7 +23,7 @@ impl Trust {
             is_near: false,
             answered: None,
             answered_before: None,
-            has_voted: false,
+            voted: None,
             earlier: EarlierRuns::new(),
             first: None,
             clock: None,
@@ -47,6 +47,12 @@ impl Trust {
         matches!(self.standing, Standing::Trusted)
     }
 
+    /// When this run was last asked for what may count under the node's name.
+    pub(super) fn voted_as(&self, run_id: &str) -> Option<BootTime> {
+        let now = self.voted.filter(|_| self.run_id.as_deref() == Some(run_id));
+        now.max(self.earlier.voted(run_id))
+    }
+
     pub(super) fn is_marked_as(&self, seen: &MarkerSeen) -> bool {
         let (Some(marker), MarkerSeen::Text(text)) = (&self.marker, seen) else { return false };
         // Mostly it is the very same one.
@@ -66,6 +72,7 @@ impl Trust {
         let is_confirmed = is_trusted && (is_silent || self.is_marked_as(seen));
         if is_confirmed {
             self.answered = Some(sent.boot());
+            self.voted = self.answered;
         }
         is_confirmed
     }
@@ -102,8 +109,7 @@ impl Trust {
         if self.run_id.as_deref() != Some(&*info.run_id) {
             if let Some(run_id) = self.run_id.take() {
                 self.answered_before = self.answered;
-                let voted = self.answered.filter(|_| core::mem::take(&mut self.has_voted));
-                self.earlier.note(run_id, voted, now, quarantine);
+                self.earlier.note(run_id, self.voted.take(), now, quarantine);
             }
             self.first = Some((told_uptime(info), now.boot()));
         }
@@ -151,8 +157,8 @@ impl Trust {
     }
 
     pub(super) fn shift(&mut self, base: Reading) {
-        let times = [&mut self.answered, &mut self.answered_before, &mut self.due, &mut self.wake];
-        for time in times.into_iter().flatten() {
+        let seen = [&mut self.answered, &mut self.answered_before, &mut self.voted];
+        for time in seen.into_iter().chain([&mut self.due, &mut self.wake]).flatten() {
             *time = time.shifted(base);
         }
         self.earlier.shift(base);
@@ -183,7 +189,7 @@ impl Trust {
         // A server that was seen so long ago may as well not have been.
         self.answered = self.answered.filter(|at| ago(at) < quarantine);
         self.answered_before = self.answered_before.filter(|at| ago(at) < quarantine);
-        self.has_voted = self.is_trusted() || self.has_voted && self.answered.is_some();
+        self.voted = self.voted.filter(|at| ago(at) < quarantine);
         self.earlier.forget(now, quarantine);
         self.clock = self.clock.filter(|_| self.time_us(now).is_some());
         self.is_clock_late &= self.clock.is_some();
