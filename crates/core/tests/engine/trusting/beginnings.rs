@@ -339,14 +339,14 @@ fn a_lasting_server_that_was_restarted_has_no_second_vote_under_another_name() {
     let lock = acquire(&mut world, Wait::Once);
     assert!(is_held(&world, lock));
     world.lose(0, 1, false);
-    world.run_for(SECOND / 2);
+    world.run_for(SECOND / 4);
     let mut restarted = world.server(0).clone();
     restarted.run = Run::new(60, world.reading().real_ns());
     world.replace(1, restarted);
     world.reconnect(1);
     lead_to_another(&mut world, 0, 50);
     look(&mut world);
-    world.run_for(SECOND / 2);
+    world.run_for(SECOND / 4);
     world.lose(0, 0, true);
     assert_eq!(votes_after_extending(&mut world, lock), Some(2), "there are two servers");
     assert_eq!(world.trusted(0), 2);
@@ -361,7 +361,7 @@ fn a_server_is_not_held_back_for_what_did_not_count() {
     let mut world = settled();
     look(&mut world);
     lead_to_the_first(&mut world, 1);
-    look(&mut world);
+    acquire(&mut world, Wait::Once);
     assert!((0..2).all(|node| is_refused_as(&world, node, FailureKind::SameServer)));
     world.run_for(QUARANTINE);
     lead_to_another(&mut world, 0, 50);
