@@ -155,12 +155,33 @@ impl Engine {
         entropy: &mut dyn Entropy,
         out: &mut dyn Sink,
     ) -> Vec<(Ticket, Answer)> {
-        let mut spare = Vec::new();
         let is_answer = matches!(event, Event::Answered { .. });
         if mutant!(BegunBeforeAllElse) {
-            self.begin_all(now, entropy, out);
+            let mut all_else = Vec::new();
+            let spare = self.handle_all_else(event, now, &mut all_else);
+            if !is_answer {
+                self.begin_all(now, entropy, out);
+            }
+            all_else.into_iter().for_each(|effect| out.push(effect));
+            return spare;
         }
+        let spare = self.handle_all_else(event, now, out);
         if !is_answer {
+            self.begin_all(now, entropy, out);
+            self.tidy_deadlines();
+        }
+        spare
+    }
+
+    /// Handles an event, but for the attempts that it brings.
+    fn handle_all_else(
+        &mut self,
+        event: Event,
+        now: Reading,
+        out: &mut dyn Sink,
+    ) -> Vec<(Ticket, Answer)> {
+        let mut spare = Vec::new();
+        if !matches!(event, Event::Answered { .. }) {
             self.handle_due(now, out);
         }
         match event {
@@ -196,10 +217,6 @@ impl Engine {
             Event::Inspect { lock, key, timeout } => self.inspect(lock, key, timeout, now, out),
             Event::Close => self.close(now, out),
             Event::Wake => {}
-        }
-        if !is_answer {
-            self.begin_all(now, entropy, out);
-            self.tidy_deadlines();
         }
         spare
     }
