@@ -58,20 +58,38 @@ pub struct Engine {
     leases: Records<Timed<Lease>>,
     releases: Rounds<Timed<Release>>,
     inspections: Records<Timed<Inspection>>,
+    local: LocalCallers,
+    manners: Manners,
+    paths: Paths,
+    deadlines: Deadlines,
+    closing: Closing,
+    /// Whether the nodes' votes count; `None` if nobody looks.
+    watch: Option<Box<Watch>>,
+}
+
+/// The order among the callers of this process.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct LocalCallers {
     queues: BTreeMap<Key, LocalQueue>,
     /// Of leases that were handed over: under whose id they are kept, by who holds them now.
     handed: BTreeMap<LockId, LockId>,
-    manners: Manners,
-    round_trips: RoundTrips,
     /// Attempts that are due.
     begins: VecDeque<LockId>,
-    nodes: Vec<Link>,
-    deadlines: Deadlines,
-    closing: bool,
-    /// Closing, and nodes are being taken into use: until then that may finish.
+}
+
+/// What is known of the ways to the nodes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Paths {
+    links: Vec<Link>,
+    round_trips: RoundTrips,
+}
+
+/// How far the client is being closed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Closing {
+    has_begun: bool,
+    /// Nodes are being taken into use: until then that may finish.
     drains_by: Option<BootTime>,
-    /// Whether the nodes' votes count; `None` if nobody looks.
-    watch: Option<Box<Watch>>,
 }
 
 /// A record and where it stands among the deadlines: at its own, or before it. Whatever can only
@@ -121,15 +139,14 @@ impl Engine {
             leases: Records::new(),
             releases: Rounds::new(),
             inspections: Records::new(),
-            queues: BTreeMap::new(),
-            handed: BTreeMap::new(),
+            local: LocalCallers::default(),
             manners: Manners::default(),
-            round_trips: RoundTrips::new(quorum),
-            begins: VecDeque::new(),
-            nodes: alloc::vec![Link::default(); quorum.nodes()],
+            paths: Paths {
+                links: alloc::vec![Link::default(); quorum.nodes()],
+                round_trips: RoundTrips::new(quorum),
+            },
             deadlines: Deadlines::default(),
-            closing: false,
-            drains_by: None,
+            closing: Closing::default(),
             watch: None,
         }
     }
@@ -189,9 +206,9 @@ impl Engine {
             Event::Cancel { lock } => self.cancel(lock, now, out),
             Event::Answered { node, sent, ref proof, mut answers } => {
                 // Whatever it is, it is no longer a connection that is being waited for.
-                self.nodes[node.index()].connecting = false;
+                self.paths.links[node.index()].connecting = false;
                 if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
-                    self.round_trips.observe(node, now.elapsed_since(sent));
+                    self.paths.round_trips.observe(node, now.elapsed_since(sent));
                 }
                 let doubt = self.look_at(node, sent, proof, now, out);
                 for (ticket, answer) in answers.drain(..) {
@@ -222,7 +239,7 @@ impl Engine {
     }
 
     fn begin_all(&mut self, now: Reading, entropy: &mut dyn Entropy, out: &mut dyn Sink) {
-        while let Some(lock) = self.begins.pop_front() {
+        while let Some(lock) = self.local.begins.pop_front() {
             self.begin(lock, now, entropy, out);
         }
     }
@@ -231,18 +248,18 @@ impl Engine {
     /// are compared, and for tests.
     #[must_use]
     pub fn with_fixed_round_trip(mut self, round_trip: Duration) -> Self {
-        self.round_trips = RoundTrips::fixed(round_trip);
+        self.paths.round_trips = RoundTrips::fixed(round_trip);
         self
     }
 
     /// The round trip to a node, smoothed; `None` before its first answer.
     pub fn round_trip(&self, node: NodeId) -> Option<Duration> {
-        self.round_trips.of(node)
+        self.paths.round_trips.of(node)
     }
 
     /// The round trip to a quorum as observed lately; zero before the first answer.
     pub fn quorum_round_trip(&self) -> Duration {
-        self.round_trips.reckon(self.quorum)
+        self.paths.round_trips.reckon(self.quorum)
     }
 
     /// When to call again with [`Event::Wake`] at the latest. Too late is safe, only slow; and it may
@@ -257,7 +274,7 @@ impl Engine {
 
     /// An answer has brought an attempt, which begins with the next event that is no answer.
     pub fn has_attempt_to_begin(&self) -> bool {
-        !self.begins.is_empty()
+        !self.local.begins.is_empty()
     }
 
     /// How many locks are held.
@@ -305,7 +322,7 @@ impl Engine {
                 Owner::Node(node) => self.resend_owed(node, now, out),
                 Owner::Trust(node) => self.trust_is_due(node, now, out),
                 Owner::Close => {
-                    self.drains_by = None;
+                    self.closing.drains_by = None;
                     self.review_drained(out);
                 }
             }
@@ -319,16 +336,16 @@ impl Engine {
             Owner::Lease(lock) => self.leases.get(&lock)?.wake,
             Owner::Release(lock, round) => self.releases.get(&(lock, round))?.wake,
             Owner::Inspection(lock) => self.inspections.get(&lock)?.wake,
-            Owner::Trust(node) => self.watch.as_ref()?.node(node).wake,
-            Owner::Node(node) => self.nodes[node.index()].retry_at,
-            Owner::Close => self.drains_by,
+            Owner::Trust(node) => self.watch.as_ref()?.node(node).review.wake,
+            Owner::Node(node) => self.paths.links[node.index()].retry_at,
+            Owner::Close => self.closing.drains_by,
         }
     }
 
     /// Forgets deadlines that no record knows any more.
     fn tidy_deadlines(&mut self) {
         let records = self.calls.len() + self.leases.len() + self.releases.len();
-        let count = records + self.inspections.len() + 2 * self.nodes.len() + 1;
+        let count = records + self.inspections.len() + 2 * self.paths.links.len() + 1;
         let mut deadlines = core::mem::take(&mut self.deadlines);
         deadlines.sweep(count, |at, owner| self.wake_of(owner) == Some(at));
         self.deadlines = deadlines;
@@ -343,7 +360,9 @@ impl Engine {
                 self.releases.get_mut(&(lock, round)).map(|timed| &mut timed.wake)
             }
             Owner::Inspection(lock) => self.inspections.get_mut(&lock).map(|timed| &mut timed.wake),
-            Owner::Trust(node) => self.watch.as_mut().map(|watch| &mut watch.node_mut(node).wake),
+            Owner::Trust(node) => {
+                self.watch.as_mut().map(|watch| &mut watch.node_mut(node).review.wake)
+            }
             Owner::Node(_) | Owner::Close => None,
         };
         if let Some(wake) = wake {
@@ -362,7 +381,7 @@ impl Engine {
     ) {
         match &answer {
             Answer::Failed(failure) if failure.kind().is_about_reach() => {
-                self.nodes[node.index()].away = true;
+                self.paths.links[node.index()].away = true;
             }
             Answer::Failed(failure) => self.review_failure(node, failure.kind(), now, out),
             _ => self.node_is_back(node, now),
@@ -398,20 +417,20 @@ impl Engine {
 
     fn handle_connecting(&mut self, node: NodeId, now: Reading) {
         // Told again, it is still the same wait for a connection, and has the same bound.
-        if !core::mem::replace(&mut self.nodes[node.index()].connecting, true) {
+        if !core::mem::replace(&mut self.paths.links[node.index()].connecting, true) {
             self.for_each_attempt(|attempt| attempt.handle_connecting(node, now));
         }
     }
 
     fn handle_connected(&mut self, node: NodeId, now: Reading) {
-        if core::mem::take(&mut self.nodes[node.index()].connecting) {
+        if core::mem::take(&mut self.paths.links[node.index()].connecting) {
             self.for_each_attempt(|attempt| attempt.handle_connected(node, now));
         }
         self.node_is_back(node, now);
     }
 
     fn close(&mut self, now: Reading, out: &mut dyn Sink) {
-        if !core::mem::replace(&mut self.closing, true) {
+        if !core::mem::replace(&mut self.closing.has_begun, true) {
             self.settle_for_a_moment(now);
         }
         self.stop_looking();
@@ -427,7 +446,7 @@ impl Engine {
     }
 
     fn review_drained(&mut self, out: &mut dyn Sink) {
-        if self.closing && self.releases.is_empty() && self.has_settled() {
+        if self.closing.has_begun && self.releases.is_empty() && self.has_settled() {
             out.push(Effect::Drained);
         }
     }

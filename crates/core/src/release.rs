@@ -35,9 +35,7 @@ pub struct Release {
     held: NodeSet,
     /// When it is let go of, whatever is known by then: the key has expired by itself.
     until: BootTime,
-    /// Nodes whose answer is awaited.
-    awaited: NodeSet,
-    answered: Answered,
+    answers: Answers,
     /// What has failed, and has not been answered since: most of the time, nothing.
     failed: BTreeMap<NodeId, Failed>,
     report: Option<Report>,
@@ -45,14 +43,16 @@ pub struct Release {
 
 /// Which nodes have said what of our key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Answered {
+struct Answers {
+    /// Nodes whose answer is awaited.
+    awaited: NodeSet,
     deleted: NodeSet,
     absent: NodeSet,
     other: NodeSet,
     not_ours: NodeSet,
 }
 
-impl Answered {
+impl Answers {
     /// The node said that our key is not there.
     fn is_gone(&self, node: NodeId) -> bool {
         [self.absent, self.other, self.not_ours].iter().any(|said| said.contains(node))
@@ -99,8 +99,7 @@ impl Release {
             reached,
             held: NodeSet::default(),
             until,
-            awaited: quorum.all(),
-            answered: Answered::default(),
+            answers: Answers { awaited: quorum.all(), ..Answers::default() },
             failed: BTreeMap::new(),
             report: None,
         }
@@ -159,15 +158,15 @@ impl Release {
 
     /// Takes a node's answer.
     pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
-        if !self.awaited.contains(node) {
+        if !self.answers.awaited.contains(node) {
             return;
         }
-        self.awaited.remove(node);
+        self.answers.awaited.remove(node);
         let said = match answer {
-            Answer::Deleted => &mut self.answered.deleted,
-            Answer::Absent => &mut self.answered.absent,
-            Answer::Other => &mut self.answered.other,
-            Answer::NotOurs => &mut self.answered.not_ours,
+            Answer::Deleted => &mut self.answers.deleted,
+            Answer::Absent => &mut self.answers.absent,
+            Answer::Other => &mut self.answers.other,
+            Answer::NotOurs => &mut self.answers.not_ours,
             Answer::Failed(failure) => return self.fail(node, failure, now),
             _ => return self.fail(node, Failure::new(FailureKind::Protocol), now),
         };
@@ -202,7 +201,7 @@ impl Release {
     pub fn resend(&mut self, node: NodeId) -> Option<Command> {
         let failed = self.failed.get_mut(&node).filter(|failed| failed.owed)?;
         failed.owed = false;
-        self.awaited.insert(node);
+        self.answers.awaited.insert(node);
         Some(self.command())
     }
 
@@ -212,10 +211,10 @@ impl Release {
         if let Some(report) = &mut self.report {
             report.time_is_up |= report.due.remaining(now).is_zero();
         }
-        for node in self.awaited.iter() {
+        for node in self.answers.awaited.iter() {
             let until = self.until_of(node);
             if until.remaining(now).is_zero() {
-                self.awaited.remove(node);
+                self.answers.awaited.remove(node);
                 let failure = Failure::new(FailureKind::Silent);
                 self.failed.insert(node, Failed { failure, owed: false, until });
             }
@@ -227,7 +226,7 @@ impl Release {
 
     /// When time next changes something.
     pub fn deadline(&self) -> Option<BootTime> {
-        let awaited = self.awaited.iter().map(|node| self.until_of(node));
+        let awaited = self.answers.awaited.iter().map(|node| self.until_of(node));
         let owed = self.failed.values().filter(|failed| failed.owed).map(|failed| failed.until);
         awaited.chain(owed).chain(self.report.as_ref().map(|report| report.due)).min()
     }
@@ -245,7 +244,7 @@ impl Release {
     /// Nothing is awaited, nothing owed, nobody waits for the outcome.
     pub fn is_over(&self) -> bool {
         self.report.is_none()
-            && self.awaited.is_empty()
+            && self.answers.awaited.is_empty()
             && !self.failed.values().any(|failed| failed.owed)
     }
 
@@ -260,39 +259,39 @@ impl Release {
     }
 
     fn outcome(&self, was_valid: bool, time_is_up: bool) -> Option<Outcome> {
-        if was_valid && self.quorum.is_reached(self.answered.deleted.len()) {
+        if was_valid && self.quorum.is_reached(self.answers.deleted.len()) {
             return Some(Outcome::Released);
         }
-        if !self.awaited.is_empty() && !time_is_up {
+        if !self.answers.awaited.is_empty() && !time_is_up {
             return None;
         }
         // Definitely gone, although held: if without these there is no quorum, the lock had been
         // lost before we gave it back.
-        let gone = self.held.iter().filter(|node| self.answered.is_gone(*node)).count();
+        let gone = self.held.iter().filter(|node| self.answers.is_gone(*node)).count();
         let never =
-            |node: &NodeId| !self.held.contains(*node) && !self.answered.deleted.contains(*node);
+            |node: &NodeId| !self.held.contains(*node) && !self.answers.deleted.contains(*node);
         let never = self.quorum.node_ids().filter(never).count();
         let proved_lost =
             gone > 0 && self.quorum.is_out_of_reach(self.quorum.nodes() - gone - never, 0);
         if was_valid && !proved_lost {
             return Some(Outcome::Unknown);
         }
-        let taken = !self.answered.other.is_empty();
+        let taken = !self.answers.other.is_empty();
         Some(if taken { Outcome::TakenByOther } else { Outcome::Expired })
     }
 
     /// What the node said, for people.
     fn tell(&self, node: NodeId) -> NodeReleased {
-        if self.answered.deleted.contains(node) {
+        if self.answers.deleted.contains(node) {
             return NodeReleased::Deleted;
         }
-        if self.answered.other.contains(node) {
+        if self.answers.other.contains(node) {
             return NodeReleased::Other;
         }
         match self.failed.get(&node) {
-            _ if self.answered.is_gone(node) && self.held.contains(node) => NodeReleased::LostEarly,
-            _ if self.answered.is_gone(node) => NodeReleased::NeverGranted,
-            Some(failed) if !self.awaited.contains(node) => {
+            _ if self.answers.is_gone(node) && self.held.contains(node) => NodeReleased::LostEarly,
+            _ if self.answers.is_gone(node) => NodeReleased::NeverGranted,
+            Some(failed) if !self.answers.awaited.contains(node) => {
                 NodeReleased::Failed(failed.failure.clone())
             }
             _ => NodeReleased::Unanswered,

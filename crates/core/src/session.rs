@@ -48,11 +48,17 @@ pub struct Exchange {
     is_again: bool,
     /// Of those that are being asked, so many have been answered.
     heard: usize,
-    /// Which of the connection's parcels it was last, and the last one with nothing else sent since the first.
-    parcel: u64,
-    unbroken: u64,
+    parcels: Parcels,
     /// What the session's marker was when it was sent.
     marker: Option<Arc<str>>,
+}
+
+/// Which of the connection's parcels an exchange was sent with.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parcels {
+    last: u64,
+    /// The last one with nothing else sent since the first.
+    unbroken: u64,
 }
 
 /// One connection, as far as exchanges go.
@@ -239,7 +245,7 @@ impl Session {
             exchange.form = if is_told { Form::Text } else { Form::Usual };
         }
         self.parcels += 1;
-        exchange.parcel = self.parcels;
+        exchange.parcels.last = self.parcels;
     }
 
     /// All that were asked have been answered, or have failed. Returns whether some must be asked again: then the
@@ -254,17 +260,18 @@ impl Session {
         if exchange.is_again {
             // A later look that came to nothing says nothing of what was answered before it.
             exchange.proof = core::mem::take(&mut exchange.proof).and_later(proof);
-            if exchange.parcel == exchange.unbroken + 1 {
-                exchange.unbroken = exchange.parcel;
+            let parcels = &mut exchange.parcels;
+            if parcels.last == parcels.unbroken + 1 {
+                parcels.unbroken = parcels.last;
             }
         } else {
             exchange.proof = proof;
-            exchange.unbroken = exchange.parcel;
+            exchange.parcels.unbroken = exchange.parcels.last;
         }
         if exchange.unclear.is_empty() {
             return false;
         }
-        let has_moved_on = self.parcels != exchange.unbroken;
+        let has_moved_on = self.parcels != exchange.parcels.unbroken;
         [Form::Script, Form::Text]
             .into_iter()
             .any(|form| form > exchange.form && self.ask_again(exchange, form, has_moved_on))

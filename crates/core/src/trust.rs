@@ -27,6 +27,7 @@ mod earlier;
 mod fault;
 mod judging;
 mod node;
+mod run;
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -35,8 +36,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use self::earlier::EarlierRuns;
 pub use self::fault::{Fault, Words};
+use self::run::{NodeClock, Run};
 use crate::command::{Adopted, Answer, Command, Failure, FailureKind, Holding};
 use crate::marker::{Adoption, Cluster};
 use crate::proof::MarkerSeen;
@@ -149,37 +150,30 @@ pub(crate) struct Trust {
     standing: Standing,
     /// What the marker must say, while it is trusted.
     marker: Option<Arc<str>>,
-    /// The run of the server, and whether it can be reached for all we know.
-    run_id: Option<Box<str>>,
+    run: Run,
+    /// The server can be reached, as far as is known.
     is_near: bool,
-    /// When the newest command was sent that this run has answered; and an earlier run.
-    answered: Option<BootTime>,
-    answered_before: Option<BootTime>,
-    /// When the newest command was sent that this run has answered while it was trusted: its vote may count.
-    voted: Option<BootTime>,
-    /// Earlier runs whose votes under this name may still count.
-    earlier: EarlierRuns,
-    /// How many seconds this run had been running by its own account when it was first heard of, and when
-    /// that was.
-    first: Option<(u64, BootTime)>,
-    /// Its wall clock in microseconds, when it was asked.
-    clock: Option<(i64, BootTime)>,
-    /// It was heard long after it was asked for.
-    is_clock_late: bool,
+    clock: NodeClock,
     /// The adoption when it was seen first: its text, its age, and when.
     adopted: Option<(Arc<str>, Duration, BootTime)>,
     /// How long its quarantine lasts is not known yet: it is no longer than its standing says.
     is_guess: bool,
+    pub(crate) review: Review,
+    /// What has been told of its standing.
+    pub(crate) told: Option<Standing>,
+    /// Its floor has been set by the clocks of so few nodes, and that is to be told.
+    pub(crate) few_clocks: Option<usize>,
+}
+
+/// What is being done about a node, and when it is next looked at.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Review {
     step: Step,
     /// The number of the last command about this.
     pub(crate) round: u32,
     pub(crate) due: Option<BootTime>,
     /// Where it stands in the engine's deadlines.
     pub(crate) wake: Option<BootTime>,
-    /// What has been told of its standing.
-    pub(crate) told: Option<Standing>,
-    /// Its floor has been set by the clocks of so few nodes, and that is to be told.
-    pub(crate) few_clocks: Option<usize>,
 }
 
 /// What is being done about a node.
@@ -258,7 +252,7 @@ impl Watch {
     pub(crate) fn is_settling(&self, hears: impl Fn(NodeId) -> bool) -> bool {
         let settles = |node: NodeId| {
             let trust = self.node(node);
-            match trust.step {
+            match trust.review.step {
                 Step::Adopting(_) | Step::Gathering(_) | Step::Marking => true,
                 Step::Greeting => !trust.is_trusted(),
                 Step::Rest => trust.epoch == (0, 0) && hears(node),
@@ -270,14 +264,14 @@ impl Watch {
     /// A node is being taken into use at this moment.
     pub(crate) fn is_adopting(&self) -> bool {
         let adopts = |trust: &Trust| {
-            matches!(trust.step, Step::Adopting(_) | Step::Gathering(_) | Step::Marking)
+            matches!(trust.review.step, Step::Adopting(_) | Step::Gathering(_) | Step::Marking)
         };
         self.nodes.iter().any(adopts)
     }
 
     /// The time of nodes is awaited.
     pub(crate) fn is_gathering(&self) -> bool {
-        self.nodes.iter().any(|trust| matches!(trust.step, Step::Gathering(_)))
+        self.nodes.iter().any(|trust| matches!(trust.review.step, Step::Gathering(_)))
     }
 
     /// In what time a quorum of nodes will be trusted, for all we know; `None`: that depends on people.
@@ -352,14 +346,15 @@ impl Watch {
         }
         let (connection, _) = trust.epoch;
         // What was asked meanwhile came to nothing; a node that always says so is not asked all the time.
-        let in_vain = epoch > trust.epoch && connection == epoch.0 && trust.step == Step::Greeting;
+        let in_vain =
+            epoch > trust.epoch && connection == epoch.0 && trust.review.step == Step::Greeting;
         if epoch > trust.epoch && (connection != epoch.0 || !mutant!(FlushKeepsTrust)) {
             trust.epoch = epoch;
             if !mutant!(NoVerificationOnReconnect) || trust.marker.is_none() {
                 trust.standing = Standing::Unverified;
                 trust.marker = None;
             }
-            trust.step = Step::Rest;
+            trust.review.step = Step::Rest;
         }
         let was_away = !core::mem::replace(&mut trust.is_near, true);
         if let Some(info) = info {
@@ -367,15 +362,18 @@ impl Watch {
                 self.judge(node, info.clone(), marker, sent, now, todo);
             }
         } else {
-            trust.answered = Some(sent.boot());
+            trust.run.answered = Some(sent.boot());
             let is_gone = !trust.is_marked_as(marker) && *marker != MarkerSeen::NotAsked;
             if trust.is_trusted() && is_gone {
                 trust.distrust();
             }
             if in_vain {
-                trust.round += 1;
-                trust.due = Some(now.after(LOOK_SOONEST));
-            } else if matches!((&trust.standing, &trust.step), (Standing::Unverified, Step::Rest)) {
+                trust.review.round += 1;
+                trust.review.due = Some(now.after(LOOK_SOONEST));
+            } else if matches!(
+                (&trust.standing, &trust.review.step),
+                (Standing::Unverified, Step::Rest)
+            ) {
                 trust.greet(node, todo);
             }
         }
@@ -392,7 +390,7 @@ impl Watch {
         }
         let trust = self.node_mut(node);
         if trust.is_trusted() && trust.is_marked_as(marker) {
-            trust.voted = Some(sent.boot());
+            trust.run.voted = Some(sent.boot());
             return None;
         }
         self.doubts(self.doubt(node, now))
@@ -427,7 +425,7 @@ impl Watch {
         todo: &mut Todo,
     ) {
         let trust = self.node_mut(node);
-        match (core::mem::replace(&mut trust.step, Step::Rest), answer) {
+        match (core::mem::replace(&mut trust.review.step, Step::Rest), answer) {
             (Step::Adopting(plan), Answer::Adopting { text, age }) => {
                 self.adopting(node, *plan, (text, age), now, todo);
             }
@@ -438,17 +436,19 @@ impl Watch {
             }
             (Step::Marking, Answer::Marked) => trust.greet(node, todo),
             // Somebody else has marked it meanwhile.
-            (Step::Adopting(_), Answer::NotMarked) => trust.due = Some(now.after(LOOK_SOONEST)),
+            (Step::Adopting(_), Answer::NotMarked) => {
+                trust.review.due = Some(now.after(LOOK_SOONEST))
+            }
             // What it is has been said beside the answers, and something may follow from that already.
             (step, Answer::Greeted) => {
-                trust.step = if step == Step::Greeting { Step::Rest } else { step };
+                trust.review.step = if step == Step::Greeting { Step::Rest } else { step };
                 trust.rest(now);
             }
             // Unreachable, or somebody else was faster: looked at again soon.
             (_, answer) => {
                 trust.is_near &=
                     !matches!(&answer, Answer::Failed(failure) if failure.kind().is_about_reach());
-                trust.due = Some(now.after(LOOK_AGAIN));
+                trust.review.due = Some(now.after(LOOK_AGAIN));
             }
         }
         self.node_mut(node).rest(now);
@@ -458,13 +458,13 @@ impl Watch {
     /// Its time has come: it is looked at again, or goes on without the time of others.
     pub(crate) fn handle_due(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
         let trust = self.node_mut(node);
-        if trust.due.is_none_or(|due| !due.remaining(now).is_zero()) {
+        if trust.review.due.is_none_or(|due| !due.remaining(now).is_zero()) {
             return;
         }
-        match trust.step {
+        match trust.review.step {
             Step::Rest => trust.greet(node, todo),
             Step::Gathering(_) => self.review_gathering(now, todo),
-            Step::Greeting | Step::Adopting(_) | Step::Marking => trust.due = None,
+            Step::Greeting | Step::Adopting(_) | Step::Marking => trust.review.due = None,
         }
     }
 
@@ -480,7 +480,7 @@ impl Watch {
     /// Its data may have been deleted or replaced.
     pub(crate) fn look_again(&mut self, node: NodeId, todo: &mut Todo) {
         let trust = self.node_mut(node);
-        if trust.is_trusted() && trust.step == Step::Rest {
+        if trust.is_trusted() && trust.review.step == Step::Rest {
             trust.greet(node, todo);
         }
     }

@@ -16,12 +16,12 @@ use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Effect, Engine, Event, LockId, Quorum, Reading, Request, Ticket,
-    TicketedCommand, Token, Value,
+    Answer, Effect, Engine, Event, LockId, Quorum, Reading, Request, Ticket, TicketedCommand,
+    Token, Value,
 };
 
 use self::guarded::{Guarded, Says};
-use self::links::{Link, Step};
+use self::links::{Link, Step, Wires};
 use crate::count::Counts;
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -69,38 +69,61 @@ pub struct World {
     pub now: Time,
     /// The engines, by client.
     pub engines: Vec<Engine>,
-    /// The random word for every delay; `None`: a different one each time.
-    pub jitter: Option<u64>,
+    /// What a test sets.
+    pub settings: Settings,
     /// What engines have said: when, in milliseconds, which client's, and what.
     pub log: Vec<(i64, usize, Effect)>,
+    /// The counters that were raised for fences.
+    pub raising: Raising,
+    quorum: Quorum,
+    nodes: Vec<Node>,
+    wires: Wires,
+    witness: Witness,
+    calls: Calls,
+    /// Clients look at what nodes say of themselves.
+    guarded: Option<Guarded>,
+}
+
+/// What a test sets in its world.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The random word for every delay; `None`: a different one each time.
+    pub jitter: Option<u64>,
     /// What nodes have answered so far, if answers are to come a second time.
     pub history: Option<Vec<Delivered>>,
     /// Compares every step with that of a rebased engine.
     pub shadowed: bool,
     /// No node has lost a key before its time, so that no two locks may overlap.
     pub assume_no_loss: bool,
-    /// How often a fence was shown that had to be raised first, or passed on.
-    pub raises: usize,
     /// How far the clients' wall clock is ahead of their boot clock.
     wall: Time,
-    quorum: Quorum,
-    nodes: Vec<Node>,
-    asleep_until: Vec<Time>,
-    links: Vec<Vec<Link>>,
-    /// Commands whose connection died while they were on their way, and which arrive all the same.
-    orphans: VecDeque<(Time, NodeIndex, (usize, Ticket, Command))>,
-    has_orphans: bool,
+}
+
+/// What nodes were asked to raise their counters to.
+#[derive(Clone, Debug, Default)]
+pub struct Raising {
+    /// How often a fence was shown that had to be raised first, or passed on.
+    pub count: usize,
+    /// The last of them, by whose value it was and the node.
+    to: BTreeMap<(Value, NodeIndex), u64>,
+}
+
+/// Checks what happens, and counts it.
+struct Witness {
     watch: Watch,
     counts: Counts,
+}
+
+/// The calls that tests have made.
+#[derive(Default)]
+struct Calls {
+    /// The client of each lock.
     owners: Vec<usize>,
+    /// How many random tokens have been drawn.
     tokens: u64,
-    /// What nodes were last asked to raise their counters to, and for whom.
-    raised: BTreeMap<(Value, NodeIndex), u64>,
     asked: VecDeque<(ClientId, Event)>,
     /// Clients are being told what was asked.
     is_telling: bool,
-    /// Clients look at what nodes say of themselves.
-    guarded: Option<Guarded>,
 }
 
 /// A node, and what is odd about it.
@@ -140,7 +163,7 @@ impl Driver for World {
         let now = self.reading();
         let may_overlap = match &self.guarded {
             Some(guarded) => guarded.may_overlap,
-            None => !self.assume_no_loss,
+            None => !self.settings.assume_no_loss,
         };
         let guarded = self.guarded.as_ref();
         let terms = Terms {
@@ -151,18 +174,18 @@ impl Driver for World {
         };
         let around = &Stage { now, nodes: &self.nodes };
         let moment = Moment { now: self.now, reading: Some(now), terms, around };
-        let verdict = self.watch.note(fact, moment, &mut self.counts, |_, _| {});
+        let verdict = self.witness.watch.note(fact, moment, &mut self.witness.counts, |_, _| {});
         if let Err(violation) = verdict {
             panic!("{violation}");
         }
     }
 
     fn guards(&mut self) -> &mut Guards {
-        &mut self.watch.guards
+        &mut self.witness.watch.guards
     }
 
     fn ledger(&self) -> &Ledger {
-        &self.watch.ledger
+        &self.witness.watch.ledger
     }
 
     fn reading(&self, _: ClientId) -> Reading {
@@ -180,7 +203,7 @@ impl Driver for World {
     }
 
     fn ask(&mut self, client: ClientId, event: Event) {
-        self.asked.push_back((client, event));
+        self.calls.asked.push_back((client, event));
     }
 
     /// It is looked at for as long as the world exists.
@@ -223,29 +246,31 @@ impl World {
         let mut world = Self {
             now: 0,
             engines: vec![idle(quorum); clients],
-            jitter: Some(0),
+            settings: Settings {
+                jitter: Some(0),
+                history: None,
+                shadowed: false,
+                assume_no_loss: true,
+                wall: EPOCH,
+            },
             log: Vec::new(),
-            history: None,
-            shadowed: false,
-            assume_no_loss: true,
-            raises: 0,
-            wall: EPOCH,
+            raising: Raising::default(),
             quorum,
             nodes: std::iter::repeat_with(node).take(quorum.nodes()).collect(),
-            asleep_until: vec![0; clients],
-            links: std::iter::repeat_with(links).take(clients).collect(),
-            orphans: VecDeque::new(),
-            has_orphans: false,
-            watch: Watch::new(
-                Ledger::new(quorum, Drift::default(), Proofs::default()),
-                Invariants::new(quorum.nodes(), None),
-            ),
-            counts: Counts::default(),
-            owners: Vec::new(),
-            tokens: 0,
-            raised: BTreeMap::new(),
-            asked: VecDeque::new(),
-            is_telling: false,
+            wires: Wires {
+                links: std::iter::repeat_with(links).take(clients).collect(),
+                asleep_until: vec![0; clients],
+                orphans: VecDeque::new(),
+                has_orphans: false,
+            },
+            witness: Witness {
+                watch: Watch::new(
+                    Ledger::new(quorum, Drift::default(), Proofs::default()),
+                    Invariants::new(quorum.nodes(), None),
+                ),
+                counts: Counts::default(),
+            },
+            calls: Calls::default(),
             guarded: None,
         };
         (0..clients).for_each(|client| world.note(&Fact::Started { client }));
@@ -261,8 +286,8 @@ impl World {
 
     /// Somebody wants a lock.
     pub fn acquire_by(&mut self, client: usize, request: Request) -> LockId {
-        let lock = LockId(self.owners.len() as u64);
-        self.owners.push(client);
+        let lock = LockId(self.calls.owners.len() as u64);
+        self.calls.owners.push(client);
         self.tell(client, Event::Acquire { lock, request });
         lock
     }
@@ -306,13 +331,13 @@ impl World {
     }
 
     fn tell_all(&mut self) {
-        if std::mem::replace(&mut self.is_telling, true) {
+        if std::mem::replace(&mut self.calls.is_telling, true) {
             return;
         }
-        while let Some((client, event)) = self.asked.pop_front() {
+        while let Some((client, event)) = self.calls.asked.pop_front() {
             self.turn(client, event);
         }
-        self.is_telling = false;
+        self.calls.is_telling = false;
     }
 
     fn turn(&mut self, client: ClientId, event: Event) {
@@ -328,8 +353,8 @@ impl World {
         let now = self.reading();
         let waking = event == Event::Wake;
         let (mut effects, mut drawn) = (Vec::new(), Vec::new());
-        let before = self.shadowed.then(|| (self.engines[client].clone(), event.clone()));
-        let (tokens, jitter) = (&mut self.tokens, self.jitter);
+        let before = self.settings.shadowed.then(|| (self.engines[client].clone(), event.clone()));
+        let (tokens, jitter) = (&mut self.calls.tokens, self.settings.jitter);
         let mut entropy = |lock| {
             *tokens += 1;
             let mut token = [0; Token::BYTES];
@@ -352,7 +377,7 @@ impl World {
         let begun = drawn.into_iter().map(|(lock, token, _)| (lock, token)).collect();
         self.carry_out_all(client, &effects, begun);
         if self.engines[client].has_attempt_to_begin() {
-            self.asked.push_front((client, Event::Wake));
+            self.calls.asked.push_front((client, Event::Wake));
         }
         // What is due is dealt with when the engine is told of the time.
         if !self.engines[client].is_due(now) {
@@ -362,19 +387,19 @@ impl World {
 
     /// The client's process stands still: nothing is delivered to it, no timer fires.
     pub fn sleep(&mut self, client: usize, ms: i64) {
-        self.asleep_until[client] = self.now + ms * MS;
+        self.wires.asleep_until[client] = self.now + ms * MS;
     }
 
     /// The clients' wall clocks are set.
     pub fn step_wall(&mut self, ms: i64) {
-        self.wall += ms * MS;
+        self.settings.wall += ms * MS;
     }
 
     // Time.
 
     /// What all clients' clocks show.
     pub const fn reading(&self) -> Reading {
-        Reading::new(self.now, self.now + self.wall)
+        Reading::new(self.now, self.now + self.settings.wall)
     }
 
     /// Runs for so many milliseconds.
@@ -410,9 +435,9 @@ impl World {
         self.look();
         match step {
             Step::Orphan => {
-                if let Some((_, node, (client, ticket, command))) = self.orphans.pop_front() {
+                if let Some((_, node, (client, ticket, command))) = self.wires.orphans.pop_front() {
                     self.execute((client, true), node, ticket, &command);
-                    self.has_orphans = true;
+                    self.wires.has_orphans = true;
                 }
             }
             Step::Request(client, node) => self.request(client, node),
@@ -429,7 +454,7 @@ impl World {
     /// # Panics
     /// If something is left.
     pub fn finish(&mut self) {
-        self.asleep_until.fill(0);
+        self.wires.asleep_until.fill(0);
         for node in 0..self.nodes.len() {
             self.refuse(node, None);
             self.freeze(node, false);
@@ -437,10 +462,10 @@ impl World {
             self.set_one_way(node, ONE_WAY);
             self.up(node);
         }
-        for lock in 0..self.owners.len() as u64 {
+        for lock in 0..self.calls.owners.len() as u64 {
             self.cancel(LockId(lock));
         }
-        let held: Vec<LockId> = self.watch.guards.iter().map(|(id, _)| id.lock).collect();
+        let held: Vec<LockId> = self.witness.watch.guards.iter().map(|(id, _)| id.lock).collect();
         for lock in held {
             self.release(lock, false);
         }
@@ -449,8 +474,8 @@ impl World {
             // It owes nothing.
             self.note(&Fact::Drained { client });
         }
-        for node in self.nodes.iter().filter(|_| !self.has_orphans) {
-            let left = nothing_left::first(&node.model, &self.watch.ledger, self.now);
+        for node in self.nodes.iter().filter(|_| !self.wires.has_orphans) {
+            let left = nothing_left::first(&node.model, &self.witness.watch.ledger, self.now);
             assert_eq!(left, None, "a key is left behind");
         }
         for client in 0..self.engines.len() {

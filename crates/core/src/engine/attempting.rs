@@ -30,7 +30,7 @@ impl Engine {
             return;
         }
         let (token, jitter) = entropy.draw(lock);
-        let round_trip = self.round_trips.latest(self.quorum);
+        let round_trip = self.paths.round_trips.latest(self.quorum);
         (call.pace.word, call.pace.round_trip) = (jitter, round_trip);
         call.trust_wait.settling = false;
         if !barred.is_empty() && self.quorum.is_out_of_reach(self.quorum.nodes() - barred.len(), 0)
@@ -49,7 +49,7 @@ impl Engine {
         call.history.token = Some(token);
         let timing = call.request.timing;
         let name = (call.request.key.clone(), Value::new(&token, &call.request.owner));
-        let nodes = &self.nodes;
+        let nodes = &self.paths.links;
         let connecting = |node: NodeId| nodes[node.index()].connecting;
         let timeout = timing.node_timeout(round_trip);
         let mut attempt = Attempt::start(name, self.quorum, timing, timeout, connecting, now);

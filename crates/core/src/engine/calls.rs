@@ -37,7 +37,7 @@ impl Engine {
     ) {
         let (key, once) = (request.key.clone(), request.wait == Wait::Once);
         let call = Call::new(request, now);
-        let refused = if self.closing {
+        let refused = if self.closing.has_begun {
             Some(RefusalKind::Closed)
         } else if once && !self.may_try(&key, now) {
             Some(RefusalKind::BusyHere)
@@ -84,7 +84,7 @@ impl Engine {
                 if *again {
                     return self.look_again(lock, now, out);
                 }
-                Self::start(&mut self.deadlines, &mut self.begins, lock, timed);
+                Self::start(&mut self.deadlines, &mut self.local.begins, lock, timed);
             }
             Phase::Aside { until } if until.remaining(now).is_zero() => {
                 self.enter(lock, now);

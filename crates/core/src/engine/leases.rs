@@ -95,7 +95,7 @@ impl Engine {
     /// The lease that this guard holds. `None` also for a guard that has handed its lease over, or is
     /// about to: it is another's now (S24), or nobody's.
     fn held_by(&self, holder: LockId) -> Option<LockId> {
-        let lock = self.handed.get(&holder).copied().unwrap_or(holder);
+        let lock = self.local.handed.get(&holder).copied().unwrap_or(holder);
         let lease = &self.leases.get(&lock)?.record;
         (lease.holder() == holder && !lease.is_passing()).then_some(lock)
     }
@@ -168,7 +168,7 @@ impl Engine {
             return;
         };
         let holder = timed.record.holder();
-        self.handed.remove(&holder);
+        self.local.handed.remove(&holder);
         let lease = &mut timed.record;
         Self::tell_extension(lease, Extended::Lost(LossCause::Expired), out);
         let kept = lease.lost().is_some() && lease.keeps_on_loss();
@@ -197,7 +197,7 @@ impl Engine {
             return false;
         };
         let lease = &mut timed.record;
-        let Some(queue) = self.queues.get_mut(lease.key()) else {
+        let Some(queue) = self.local.queues.get_mut(lease.key()) else {
             return false;
         };
         let next = queue.next();
@@ -231,8 +231,8 @@ impl Engine {
             let report = ReleaseReport { outcome: Outcome::Released, handed_over: true, nodes };
             out.push(Effect::Released { lock: old, report });
         }
-        self.handed.remove(&old);
-        self.handed.insert(next, lock);
+        self.local.handed.remove(&old);
+        self.local.handed.insert(next, lock);
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.take_call(next);
         out.push(Effect::Acquired { lock: next, token, hold, attempts, turn, fence });

@@ -27,7 +27,7 @@ impl Engine {
             .chain(self.inspections.keys())
             .chain(self.releases.iter().map(|((lock, _), _)| lock))
             .chain(self.releases.iter().filter_map(|(_, timed)| timed.record.awaited_by()))
-            .chain(self.handed.keys().copied())
+            .chain(self.local.handed.keys().copied())
             .collect();
         let map: BTreeMap<LockId, LockId> =
             ids.into_iter().zip(first..).map(|(old, new)| (old, LockId(new))).collect();
@@ -54,10 +54,10 @@ impl Engine {
             timed.record.shift(base);
             timed.wake = timed.wake.map(|at| at.shifted(base));
         }
-        for link in &mut self.nodes {
+        for link in &mut self.paths.links {
             link.retry_at = link.retry_at.map(|at| at.shifted(base));
         }
-        self.drains_by = self.drains_by.map(|at| at.shifted(base));
+        self.closing.drains_by = self.closing.drains_by.map(|at| at.shifted(base));
         self.manners.shift(base);
         if let Some(watch) = &mut self.watch {
             watch.shift(base);
@@ -66,17 +66,18 @@ impl Engine {
 
     fn renumber(&mut self, map: &BTreeMap<LockId, LockId>) {
         let to = |lock: LockId| map.get(&lock).copied().unwrap_or(lock);
-        self.begins.retain(|lock| self.calls.contains_key(lock));
-        self.begins.iter_mut().for_each(|lock| *lock = to(*lock));
+        self.local.begins.retain(|lock| self.calls.contains_key(lock));
+        self.local.begins.iter_mut().for_each(|lock| *lock = to(*lock));
         self.calls.renumber(to);
         self.leases.renumber(to);
         self.inspections.renumber(to);
         self.releases.renumber(to);
         self.releases.values_mut().for_each(|timed| timed.record.renumber(to));
         self.leases.values_mut().for_each(|timed| timed.record.renumber(to));
-        let handed = core::mem::take(&mut self.handed);
-        self.handed = handed.into_iter().map(|(holder, lock)| (to(holder), to(lock))).collect();
-        for queue in self.queues.values_mut() {
+        let handed = core::mem::take(&mut self.local.handed);
+        self.local.handed =
+            handed.into_iter().map(|(holder, lock)| (to(holder), to(lock))).collect();
+        for queue in self.local.queues.values_mut() {
             queue.renumber(to);
         }
         self.find_deadlines();
@@ -106,7 +107,7 @@ impl Engine {
                 self.deadlines.extend(self.wake_of(owner).map(|at| (at, owner)));
             }
         }
-        self.deadlines.extend(self.drains_by.map(|at| (at, Owner::Close)));
+        self.deadlines.extend(self.closing.drains_by.map(|at| (at, Owner::Close)));
     }
 }
 

@@ -57,7 +57,7 @@ impl Engine {
         let record = &mut timed.record;
         let failed = matches!(answer, Answer::Failed(_));
         record.handle_answer(node, answer, now);
-        let link = &mut self.nodes[node.index()];
+        let link = &mut self.paths.links[node.index()];
         if !failed {
             link.failures = 0;
         }
@@ -108,7 +108,7 @@ impl Engine {
 
     /// The node answers after it could not be reached: what is owed to it need not wait longer.
     pub(super) fn node_is_back(&mut self, node: NodeId, now: Reading) {
-        let link = &mut self.nodes[node.index()];
+        let link = &mut self.paths.links[node.index()];
         if !core::mem::take(&mut link.away) {
             return;
         }
@@ -123,7 +123,7 @@ impl Engine {
 
     /// Sends again what is owed to a node.
     pub(super) fn resend_owed(&mut self, node: NodeId, now: Reading, out: &mut dyn Sink) {
-        let link = &mut self.nodes[node.index()];
+        let link = &mut self.paths.links[node.index()];
         link.retry_at = None;
         let owing = self.releases.iter().filter(|(_, timed)| timed.record.is_owed_to(node));
         let owing: Vec<_> = owing.take(RESEND_MAX).map(|(id, _)| id).collect();

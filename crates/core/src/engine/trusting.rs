@@ -104,7 +104,7 @@ impl Engine {
         out: &mut dyn Sink,
     ) {
         let Some(watch) =
-            self.watch.as_mut().filter(|watch| watch.node(node).round == ticket.round)
+            self.watch.as_mut().filter(|watch| watch.node(node).review.round == ticket.round)
         else {
             return;
         };
@@ -153,17 +153,20 @@ impl Engine {
     fn follow_trust(&mut self, todo: Todo, now: Reading, out: &mut dyn Sink) {
         let Some(watch) = self.watch.as_mut() else { return };
         for (node, command) in todo {
-            if !self.closing || self.drains_by.is_some() {
-                let ticket =
-                    Ticket { lock: NOBODY, round: watch.node(node).round, verb: Verb::Trust };
+            if !self.closing.has_begun || self.closing.drains_by.is_some() {
+                let ticket = Ticket {
+                    lock: NOBODY,
+                    round: watch.node(node).review.round,
+                    verb: Verb::Trust,
+                };
                 out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command });
             }
         }
         let mut has_changed = false;
         for node in self.quorum.node_ids() {
             let trust = watch.node_mut(node);
-            let due = trust.due.filter(|_| !self.closing);
-            self.deadlines.put(Owner::Trust(node), &mut trust.wake, due);
+            let due = trust.review.due.filter(|_| !self.closing.has_begun);
+            self.deadlines.put(Owner::Trust(node), &mut trust.review.wake, due);
             if trust.told.as_ref() != Some(trust.standing()) {
                 trust.told = Some(trust.standing().clone());
                 has_changed = true;
@@ -173,13 +176,13 @@ impl Engine {
                 out.push(Effect::FloorOfFew { node, clocks });
             }
         }
-        let hears = |node: NodeId| !self.nodes[node.index()].away;
+        let hears = |node: NodeId| !self.paths.links[node.index()].away;
         let is_awaited = |timed: &Timed<Call>| timed.record.trust_wait.settles_by.is_some();
         let has_settled = self.calls.values().any(is_awaited) && !watch.is_settling(hears);
         if has_changed || has_settled {
             self.standings_changed(now, out);
         }
-        if self.drains_by.is_some() {
+        if self.closing.drains_by.is_some() {
             self.review_drained(out);
         }
     }
@@ -189,19 +192,19 @@ impl Engine {
     pub(super) fn settle_for_a_moment(&mut self, now: Reading) {
         if self.watch.as_ref().is_some_and(|watch| watch.is_adopting()) {
             let by = now.after(CLOSE_WITHIN);
-            self.drains_by = Some(by);
+            self.closing.drains_by = Some(by);
             self.deadlines.extend([(by, Owner::Close)]);
         }
     }
 
     /// Nothing is being done to take a node into use, or there is no more time for it.
     pub(super) fn has_settled(&mut self) -> bool {
-        if self.drains_by.is_none() {
+        if self.closing.drains_by.is_none() {
             return true;
         }
         let is_adopting = self.watch.as_ref().is_some_and(|watch| watch.is_adopting());
         if !is_adopting {
-            self.drains_by = None;
+            self.closing.drains_by = None;
         }
         !is_adopting
     }
@@ -213,7 +216,7 @@ impl Engine {
             return None;
         };
         let call = &mut timed.record;
-        if !watch.is_settling(|node| !self.nodes[node.index()].away) {
+        if !watch.is_settling(|node| !self.paths.links[node.index()].away) {
             return None;
         }
         let timeout = call.request.timing.node_timeout(call.pace.round_trip);
@@ -324,7 +327,7 @@ impl Engine {
     pub(super) fn stop_looking(&mut self) {
         let Some(watch) = &mut self.watch else { return };
         for node in self.quorum.node_ids() {
-            let wake = &mut watch.node_mut(node).wake;
+            let wake = &mut watch.node_mut(node).review.wake;
             self.deadlines.put(Owner::Trust(node), wake, None);
         }
     }

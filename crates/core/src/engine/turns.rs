@@ -24,14 +24,14 @@ impl Engine {
         };
         let call = &mut timed.record;
         call.phase = Phase::Queued;
-        let active = match self.queues.entry(call.request.key.clone()) {
+        let active = match self.local.queues.entry(call.request.key.clone()) {
             Entry::Occupied(mut queue) => {
                 queue.get_mut().join(lock);
                 Some(queue.get().active())
             }
             Entry::Vacant(place) => {
                 place.insert(LocalQueue::new(lock));
-                Self::turn_comes((&self.manners, &mut self.begins), lock, call, None, now);
+                Self::turn_comes((&self.manners, &mut self.local.begins), lock, call, None, now);
                 None
             }
         };
@@ -43,14 +43,14 @@ impl Engine {
 
     /// Whether a call that does not queue would have its turn now.
     pub(super) fn may_try(&self, key: &Key, now: Reading) -> bool {
-        let Some(queue) = self.queues.get(key) else { return true };
+        let Some(queue) = self.local.queues.get(key) else { return true };
         let active = self.calls.get(&queue.active()).map(|timed| &timed.record.phase);
         matches!(active, Some(Phase::Pausing { lent: Some(from), .. }) if from.remaining(now).is_zero())
     }
 
     /// The lock is held by a caller of this process.
     pub(super) fn is_held_here(&self, key: &Key) -> bool {
-        self.queues.get(key).is_some_and(|queue| !self.calls.contains_key(&queue.active()))
+        self.local.queues.get(key).is_some_and(|queue| !self.calls.contains_key(&queue.active()))
     }
 
     /// If this call pauses for reasons of its own and another waits, it steps aside, and the other's turn
@@ -63,7 +63,8 @@ impl Engine {
         let Phase::Pausing { until, lent: Some(lent), .. } = call.phase else {
             return;
         };
-        let queue = self.queues.get_mut(&call.request.key).filter(|queue| queue.active() == lock);
+        let queue =
+            self.local.queues.get_mut(&call.request.key).filter(|queue| queue.active() == lock);
         let Some((queue, next)) = queue.and_then(|queue| queue.next().map(|next| (queue, next)))
         else {
             return;
@@ -75,7 +76,7 @@ impl Engine {
             let call = &mut timed.record;
             (call.contention.polls, call.contention.opens) =
                 (call.contention.polls.max(polls), call.contention.opens.max(opens));
-            Self::turn_comes((&self.manners, &mut self.begins), next, call, Some(lent), now);
+            Self::turn_comes((&self.manners, &mut self.local.begins), next, call, Some(lent), now);
             Self::index_call(&mut self.deadlines, next, timed);
         }
     }
@@ -112,7 +113,7 @@ impl Engine {
 
     /// Leaves the local queue; if it was this one's turn, the next one's has come.
     pub(super) fn leave_queue(&mut self, key: Key, lock: LockId, now: Reading) {
-        let Entry::Occupied(mut queue) = self.queues.entry(key) else {
+        let Entry::Occupied(mut queue) = self.local.queues.entry(key) else {
             return;
         };
         if queue.get().active() != lock {
@@ -121,7 +122,7 @@ impl Engine {
         match queue.get_mut().advance() {
             Some(next) => {
                 if let Some(timed) = self.calls.get_mut(&next) {
-                    let own = (&self.manners, &mut self.begins);
+                    let own = (&self.manners, &mut self.local.begins);
                     Self::turn_comes(own, next, &mut timed.record, None, now);
                     Self::index_call(&mut self.deadlines, next, timed);
                 }

@@ -128,7 +128,7 @@ impl Engine {
             return;
         };
         timed.record.contention.woken = timed.record.is_open();
-        Self::start(&mut self.deadlines, &mut self.begins, lock, timed);
+        Self::start(&mut self.deadlines, &mut self.local.begins, lock, timed);
     }
 
     /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
@@ -189,8 +189,8 @@ impl Engine {
         out: &mut dyn Sink,
     ) {
         let contenders: Vec<LockId> = match keys {
-            Some(keys) => keys.iter().filter_map(|key| self.queues.get(key)).collect(),
-            None => self.queues.values().collect::<Vec<_>>(),
+            Some(keys) => keys.iter().filter_map(|key| self.local.queues.get(key)).collect(),
+            None => self.local.queues.values().collect::<Vec<_>>(),
         }
         .into_iter()
         .map(LocalQueue::active)

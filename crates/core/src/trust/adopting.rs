@@ -44,8 +44,8 @@ impl Watch {
         // The marker is taken away with it: else it would fit again once the server forgets that it was
         // promoted.
         let seen = plan.replaces.take();
-        trust.step = Step::Adopting(Box::new(plan));
-        trust.due = None;
+        trust.review.step = Step::Adopting(Box::new(plan));
+        trust.review.due = None;
         let command = match writes {
             true => Command::Adopt { key, text, replaces, marker, seen },
             false => Command::Inspect { key },
@@ -116,22 +116,22 @@ impl Watch {
         }
         trust.standing = Standing::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
-            trust.step = Step::Rest;
+            trust.review.step = Step::Rest;
             // A bit later than in time, for ages are in whole milliseconds; and now and then before, for
             // an operator may have vouched for it. Who only looks comes back when somebody may have marked it.
             let wait = match left.is_zero() {
                 true => LOOK_AGAIN,
                 false => (left + Duration::from_millis(1)).clamp(LOOK_SOONEST, LOOK_AGAIN),
             };
-            trust.due = Some(now.after(wait));
+            trust.review.due = Some(now.after(wait));
             return;
         }
         // Quarantine first, then the floor, then votes (S21): so the others' clocks are read now.
-        trust.step = Step::Gathering(Box::new(plan));
-        trust.due = Some(now.after(GATHER_FOR));
+        trust.review.step = Step::Gathering(Box::new(plan));
+        trust.review.due = Some(now.after(GATHER_FOR));
         for other in self.quorum.node_ids() {
             let trust = self.node_mut(other);
-            if other != node && !trust.has_told_time(now) && trust.step == Step::Rest {
+            if other != node && !trust.clock.is_well_known(now) && trust.review.step == Step::Rest {
                 trust.greet(other, todo);
             }
         }
@@ -141,12 +141,12 @@ impl Watch {
     /// A node that has waited for the time of others goes on as soon as there is enough of it.
     pub(super) fn review_gathering(&mut self, now: Reading, todo: &mut Todo) {
         // A node that is not being asked will not answer.
-        let is_asked = |trust: &Trust| trust.step == Step::Greeting;
+        let is_asked = |trust: &Trust| trust.review.step == Step::Greeting;
         let nobody_is_asked = !self.nodes.iter().any(is_asked);
         for node in self.quorum.node_ids() {
             let trust = self.node(node);
-            let is_gathering = matches!(trust.step, Step::Gathering(_));
-            let is_due = trust.due.is_some_and(|due| due.remaining(now).is_zero());
+            let is_gathering = matches!(trust.review.step, Step::Gathering(_));
+            let is_due = trust.review.due.is_some_and(|due| due.remaining(now).is_zero());
             if is_gathering
                 && (is_due
                     || nobody_is_asked
@@ -165,12 +165,12 @@ impl Watch {
     /// How many of the others have told the time.
     pub(super) fn clocks_beside(&self, node: NodeId, now: Reading) -> usize {
         let others = self.quorum.node_ids().filter(|other| *other != node);
-        others.filter(|other| self.node(*other).has_told_time(now)).count()
+        others.filter(|other| self.node(*other).clock.is_well_known(now)).count()
     }
 
     pub(super) fn times_beside(&self, node: NodeId, now: Reading) -> impl Iterator<Item = u64> {
         let others = self.quorum.node_ids().filter(move |other| *other != node);
-        others.filter_map(move |other| self.node(other).time_us(now))
+        others.filter_map(move |other| self.node(other).clock.time_us(now))
     }
 
     /// Writes the marker, with a floor that no fence given out before is above, as far as clocks tell:
@@ -178,7 +178,7 @@ impl Watch {
     /// hence from clocks as well. (To add the others' floors would not help: a client that does not know them
     /// would set a lower one next.)
     pub(super) fn mark(&mut self, node: NodeId, now: Reading, todo: &mut Todo) {
-        let own = self.node(node).time_us(now);
+        let own = self.node(node).clock.time_us(now);
         let clocks = self.clocks_beside(node, now);
         let is_few = clocks < self.clocks_needed();
         let others = self.times_beside(node, now).filter(|_| !mutant!(FloorFromOwnClock));
@@ -186,7 +186,8 @@ impl Watch {
         let latest = latest.unwrap_or_else(|| u64::try_from(now.real_ns() / 1000).unwrap_or(0));
         let (cluster, key) = (self.rules.cluster.clone(), self.rules.marker.clone());
         let trust = self.node_mut(node);
-        let Step::Gathering(plan) = core::mem::replace(&mut trust.step, Step::Marking) else {
+        let Step::Gathering(plan) = core::mem::replace(&mut trust.review.step, Step::Marking)
+        else {
             unreachable!("only a node whose time was gathered is marked");
         };
         let Plan { run_id, promoted_at, replaces, floor, lasts, adoption, .. } = *plan;
@@ -198,7 +199,7 @@ impl Watch {
         };
         let floor = floor.min(Counter::LIMIT - 1);
         let text = Marker { cluster, run_id, promoted_at, floor }.to_string().into();
-        trust.due = None;
+        trust.review.due = None;
         trust.send(node, Command::Mark { key, text, replaces, adoption }, todo);
     }
 }

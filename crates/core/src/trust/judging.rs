@@ -26,9 +26,9 @@ impl Watch {
     ) {
         let rules = self.rules.clone();
         let trust = self.node_mut(node);
-        trust.step = Step::Rest;
+        trust.review.step = Step::Rest;
         trust.marker = None;
-        trust.due = Some(now.after(LOOK_AGAIN));
+        trust.review.due = Some(now.after(LOOK_AGAIN));
         let info = match info.map(|text| Info::parse(&text)) {
             Ok(Ok(info)) => info,
             Ok(Err(missing)) => {
@@ -88,7 +88,7 @@ impl Watch {
             trust.marker = Some(Arc::clone(text));
             trust.standing = Standing::Trusted;
             trust.adopted = None;
-            trust.due = Some(now.after(LOOK_EVERY));
+            trust.review.due = Some(now.after(LOOK_EVERY));
             return;
         }
         let young_for = self.young_for(node, &info, sent);
@@ -136,9 +136,9 @@ impl Watch {
         };
         let told = Duration::from_secs(told_uptime(info));
         let trust = self.node(node);
-        let seen = trust.answered_before.map_or(Duration::MAX, since);
+        let seen = trust.run.answered_before.map_or(Duration::MAX, since);
         let (at_first, passed) =
-            trust.first.map_or((0, Duration::ZERO), |(at_first, at)| (at_first, since(at)));
+            trust.run.first.map_or((0, Duration::ZERO), |(at_first, at)| (at_first, since(at)));
         let bounded = told.min(seen).min(Duration::from_secs(at_first) + passed).max(passed);
         let told = if mutant!(UptimeBelieved) { told } else { bounded };
         let less = Duration::from_secs(if mutant!(UptimeOffByTwo) { 2 } else { 0 });
@@ -152,13 +152,13 @@ impl Watch {
     /// Another node of the list that is the same server (S3). One that is away may lead elsewhere by now; but what it
     /// voted while it led to this server may still count, and is a vote of this server.
     pub(super) fn twin_of(&self, node: NodeId, now: Reading) -> Option<NodeId> {
-        let run_id = Some(self.node(node).run_id.as_deref()?);
+        let run_id = Some(self.node(node).run.id.as_deref()?);
         let quarantine = self.rules.quarantine();
         let is_same = |other: &NodeId| {
             let trust = self.node(*other);
             let votes = |at: BootTime| !at.after(quarantine).remaining(now).is_zero();
-            let may_count = trust.is_near || trust.answered.is_some_and(votes);
-            *other != node && may_count && trust.run_id.as_deref() == run_id
+            let may_count = trust.is_near || trust.run.answered.is_some_and(votes);
+            *other != node && may_count && trust.run.id.as_deref() == run_id
         };
         self.quorum.node_ids().find(is_same).filter(|_| !mutant!(TwinsCount))
     }
@@ -167,8 +167,8 @@ impl Watch {
     /// leads elsewhere by now. Until that vote cannot count any more, the server has none here (S3: the votes for a
     /// lock are of distinct servers). A run whose votes could not be kept in mind afterwards has none either.
     pub(super) fn has_second_vote(&self, node: NodeId, now: Reading) -> Option<(BootTime, String)> {
-        let elsewhere = self.voted_elsewhere(node, self.node(node).run_id.as_deref()?);
-        let forgotten = self.node(node).earlier.is_full_since().map(|at| self.lapse(at));
+        let elsewhere = self.voted_elsewhere(node, self.node(node).run.id.as_deref()?);
+        let forgotten = self.node(node).run.earlier.is_full_since().map(|at| self.lapse(at));
         let forgotten = forgotten.map(|until| (until, "its server has changed too often".into()));
         let lasts = |(until, _): &(BootTime, String)| !until.remaining(now).is_zero();
         elsewhere.into_iter().chain(forgotten).filter(lasts).max_by_key(|(until, _)| *until)
@@ -177,7 +177,8 @@ impl Watch {
     /// Until when a vote may count that this run has given under another name, and why.
     fn voted_elsewhere(&self, node: NodeId, run_id: &str) -> Option<(BootTime, String)> {
         let others = self.quorum.node_ids().filter(|other| *other != node);
-        let voted = others.filter_map(|other| Some((self.node(other).voted_as(run_id)?, other)));
+        let voted =
+            others.filter_map(|other| Some((self.node(other).run.voted_as(run_id)?, other)));
         let (at, other) = voted.max()?;
         let name = &self.rules.names[other.index()];
         Some((self.lapse(at), format!("was the server of {name} a moment ago")))

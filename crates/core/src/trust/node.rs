@@ -4,9 +4,8 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::earlier::EarlierRuns;
-use super::judging::told_uptime;
-use super::{FRESH, LOOK_AGAIN, Standing, Step, Todo, Trust};
+use super::run::before_origin;
+use super::{LOOK_AGAIN, NodeClock, Review, Run, Standing, Step, Todo, Trust};
 use crate::command::{Command, Failure};
 use crate::info::Info;
 use crate::proof::MarkerSeen;
@@ -19,21 +18,12 @@ impl Trust {
             epoch: (0, 0),
             standing: Standing::Unverified,
             marker: None,
-            run_id: None,
+            run: Run::new(),
             is_near: false,
-            answered: None,
-            answered_before: None,
-            voted: None,
-            earlier: EarlierRuns::new(),
-            first: None,
-            clock: None,
-            is_clock_late: false,
+            clock: NodeClock { told: None, is_late: false },
             adopted: None,
             is_guess: false,
-            step: Step::Rest,
-            round: 0,
-            due: None,
-            wake: None,
+            review: Review { step: Step::Rest, round: 0, due: None, wake: None },
             told: None,
             few_clocks: None,
         }
@@ -45,12 +35,6 @@ impl Trust {
 
     pub(crate) const fn is_trusted(&self) -> bool {
         matches!(self.standing, Standing::Trusted)
-    }
-
-    /// When this run was last asked for what may count under the node's name.
-    pub(super) fn voted_as(&self, run_id: &str) -> Option<BootTime> {
-        let now = self.voted.filter(|_| self.run_id.as_deref() == Some(run_id));
-        now.max(self.earlier.voted(run_id))
     }
 
     pub(super) fn is_marked_as(&self, seen: &MarkerSeen) -> bool {
@@ -71,8 +55,8 @@ impl Trust {
         let is_trusted = self.is_trusted() && self.is_near && self.epoch == epoch;
         let is_confirmed = is_trusted && (is_silent || self.is_marked_as(seen));
         if is_confirmed {
-            self.answered = Some(sent.boot());
-            self.voted = self.answered;
+            self.run.answered = Some(sent.boot());
+            self.run.voted = self.run.answered;
         }
         is_confirmed
     }
@@ -84,17 +68,17 @@ impl Trust {
 
     pub(super) fn refuse(&mut self, failure: Failure) {
         self.marker = None;
-        self.step = Step::Rest;
+        self.review.step = Step::Rest;
         self.standing = Standing::Refused(failure.executed());
     }
 
     /// It is sound and marked, but its votes do not count before then.
     pub(super) fn hold_back(&mut self, until: BootTime, why: String, now: Reading) {
         self.marker = None;
-        self.step = Step::Rest;
+        self.review.step = Step::Rest;
         self.is_guess = false;
         self.standing = Standing::Quarantined { until, why: why.into() };
-        self.due = Some(until.min(now.after(LOOK_AGAIN)));
+        self.review.due = Some(until.min(now.after(LOOK_AGAIN)));
     }
 
     /// A clock that was heard late may have been read long before, and is asked for again.
@@ -105,67 +89,37 @@ impl Trust {
         now: Reading,
         quarantine: Duration,
     ) {
-        let late = quarantine / 2;
-        if self.run_id.as_deref() != Some(&*info.run_id) {
-            if let Some(run_id) = self.run_id.take() {
-                self.answered_before = self.answered;
-                self.earlier.note(run_id, self.voted.take(), now, quarantine);
-            }
-            self.first = Some((told_uptime(info), now.boot()));
-        }
-        self.run_id = Some(info.run_id.clone());
-        self.answered = Some(sent.boot());
+        self.run.note(info, sent, now, quarantine);
         let took = now.boot().as_nanos().saturating_sub(sent.boot().as_nanos());
+        let late = quarantine / 2;
         let is_late = i64::try_from(late.as_nanos()).is_ok_and(|late| took > late);
-        self.clock = info.time_us.map(|time_us| (time_us, now.boot()));
-        self.is_clock_late = is_late;
-    }
-
-    /// What its wall clock shows by now at least, if it was read lately. Reckoned from the hearing, not from the
-    /// sending: a floor by a clock that is ahead by a late answer could be above one that is set after it.
-    pub(super) fn time_us(&self, now: Reading) -> Option<u64> {
-        let (time_us, at) = self.clock?;
-        let passed = now.boot().as_nanos().saturating_sub(at.as_nanos()) / 1000;
-        let fresh = i64::try_from(FRESH.as_micros()).is_ok_and(|fresh| passed <= fresh);
-        u64::try_from(time_us.saturating_add(passed)).ok().filter(|_| fresh)
-    }
-
-    /// Its wall clock is known well enough for a floor: behind by no more than half of a quarantine, or a floor
-    /// by it could be below one that was set before. A late one is a bound all the same, though a weak one.
-    pub(super) fn has_told_time(&self, now: Reading) -> bool {
-        !self.is_clock_late && self.time_us(now).is_some()
+        let told = info.time_us.map(|time_us| (time_us, now.boot()));
+        self.clock = NodeClock { told, is_late };
     }
 
     pub(super) fn greet(&mut self, node: NodeId, todo: &mut Todo) {
-        if self.step != Step::Greeting {
-            self.step = Step::Greeting;
-            self.due = None;
+        if self.review.step != Step::Greeting {
+            self.review.step = Step::Greeting;
+            self.review.due = None;
             self.send(node, Command::Greet, todo);
         }
     }
 
     pub(super) fn send(&mut self, node: NodeId, command: Command, todo: &mut Todo) {
-        self.round += 1;
+        self.review.round += 1;
         todo.push((node, command));
     }
 
     /// Nothing is under way; looked at again in a while.
     pub(super) fn rest(&mut self, now: Reading) {
-        if self.step == Step::Rest && self.due.is_none() {
-            self.due = Some(now.after(LOOK_AGAIN));
+        if self.review.step == Step::Rest && self.review.due.is_none() {
+            self.review.due = Some(now.after(LOOK_AGAIN));
         }
     }
 
     pub(super) fn shift(&mut self, base: Reading) {
-        let seen = [&mut self.answered, &mut self.answered_before, &mut self.voted];
-        for time in seen.into_iter().chain([&mut self.due, &mut self.wake]).flatten() {
-            *time = time.shifted(base);
-        }
-        self.earlier.shift(base);
-        if let Some((_, at)) = &mut self.clock {
-            *at = at.shifted(base);
-        }
-        if let Some((_, at)) = &mut self.first {
+        self.run.shift(base);
+        if let Some((_, at)) = &mut self.clock.told {
             *at = at.shifted(base);
         }
         if let Some((_, _, at)) = &mut self.adopted {
@@ -176,38 +130,34 @@ impl Trust {
                 *until = until.shifted(base);
             }
         }
-        if let Step::Adopting(plan) | Step::Gathering(plan) = &mut self.step {
-            plan.grown_at = plan.grown_at.shifted(base);
-        }
+        self.review.shift(base);
     }
 
     /// What makes no difference any more, as seen from the origin of time; no command about trust may be
     /// under way, for its answer would not be known again.
     pub(super) fn forget(&mut self, quarantine: Duration) {
         let now = Reading::default();
-        let ago = |at: &BootTime| Duration::from_nanos(at.as_nanos().min(0).unsigned_abs());
-        // A server that was seen so long ago may as well not have been.
-        self.answered = self.answered.filter(|at| ago(at) < quarantine);
-        self.answered_before = self.answered_before.filter(|at| ago(at) < quarantine);
-        self.voted = self.voted.filter(|at| ago(at) < quarantine);
-        self.earlier.forget(now, quarantine);
-        self.clock = self.clock.filter(|_| self.time_us(now).is_some());
-        self.is_clock_late &= self.clock.is_some();
-        if let Some((at_first, at)) = &mut self.first {
-            // What has run for long enough is old enough.
-            let long = i64::try_from(quarantine.as_nanos()).unwrap_or(i64::MAX);
-            if at.as_nanos() <= -long {
-                (*at_first, *at) = (0, BootTime::from_nanos(-long));
-            }
-            *at_first = (*at_first).min(quarantine.as_secs() + 1);
-        }
+        self.run.forget(now, quarantine);
+        self.clock.told = self.clock.told.filter(|_| self.clock.time_us(now).is_some());
+        self.clock.is_late &= self.clock.told.is_some();
         if let Some((_, age, at)) = &mut self.adopted {
             // Only their sum matters.
-            *age += ago(at);
+            *age += before_origin(at);
             *at = now.boot();
         }
-        if matches!(self.step, Step::Rest | Step::Gathering(_)) {
-            self.round = 0;
+        if matches!(self.review.step, Step::Rest | Step::Gathering(_)) {
+            self.review.round = 0;
+        }
+    }
+}
+
+impl Review {
+    fn shift(&mut self, base: Reading) {
+        for time in [&mut self.due, &mut self.wake].into_iter().flatten() {
+            *time = time.shifted(base);
+        }
+        if let Step::Adopting(plan) | Step::Gathering(plan) = &mut self.step {
+            plan.grown_at = plan.grown_at.shifted(base);
         }
     }
 }

@@ -313,8 +313,8 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
     let mut random = Random(seed);
     let nodes = [3, 3, 5][random.below(3)];
     let mut world = World::with(3, Quorum::majority(nodes).expect("at least a majority"));
-    world.jitter = None;
-    world.shadowed = seed.is_multiple_of(20);
+    world.settings.jitter = None;
+    world.settings.shadowed = seed.is_multiple_of(20);
     let losses = random.one_in(2);
     let is_held = |(_, guard): &(LockId, &Guard)| guard.hold.ended().is_none();
     let ahead = || AHEAD + random.below(8) as u64;
@@ -357,7 +357,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
         }
     }
     world.finish();
-    seen[0] += world.raises;
+    seen[0] += world.raising.count;
     let passed_on = |(_, guard): &(_, &Guard)| guard.turn > 0 && guard.fence.is_some();
     seen[1] += world.all_guards().filter(passed_on).count();
     seen[2] += world.overlaps();

@@ -69,8 +69,8 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
     let needed = nodes / 2 + 1 + random.below(nodes - nodes / 2);
     let clients = 2 + random.below(2);
     let mut world = World::with(clients, Quorum::new(nodes, needed).expect("at least a majority"));
-    world.jitter = None;
-    world.shadowed = seed.is_multiple_of(20);
+    world.settings.jitter = None;
+    world.settings.shadowed = seed.is_multiple_of(20);
     let faults = Faults {
         losses: random.one_in(3),
         breaks: random.one_in(2),
@@ -89,7 +89,7 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
         }
     }
     if faults.duplicates {
-        world.history = Some(Vec::new());
+        world.settings.history = Some(Vec::new());
     }
     for node in 0..nodes {
         world.run_fast(node, if faults.clocks { random.below(10_001) as i64 } else { 0 });
@@ -109,7 +109,7 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
     seen.refused += calls.iter().filter(|lock| world.refused(**lock).is_some()).count();
     seen.lost += calls.iter().filter(|lock| world.lost(**lock).is_some()).count();
     seen.overlapped += world.overlaps();
-    seen.raised += world.raises;
+    seen.raised += world.raising.count;
     let fenced = world.all_guards().filter(|(_, guard)| guard.fence.is_some());
     seen.passed_on += fenced.filter(|(_, guard)| guard.turn > 0).count();
     seen.superseded += calls.iter().map(|lock| world.superseded(*lock).len()).sum::<usize>();
@@ -182,7 +182,7 @@ fn disturb(world: &mut World, random: &mut Random, faults: &Faults) {
 
 /// An answer comes a second time.
 fn repeat(world: &mut World, random: &mut Random) {
-    let history = world.history.as_ref().expect("kept");
+    let history = world.settings.history.as_ref().expect("kept");
     if history.is_empty() {
         return;
     }

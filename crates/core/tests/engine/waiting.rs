@@ -248,7 +248,7 @@ fn the_attempts_may_be_counted() {
 fn delays_grow_from_one_to_three_round_trips_up_to_the_ceiling() {
     for (jitter, first) in [(0, 2), (u64::MAX, 5)] {
         let mut world = World::new(1);
-        world.jitter = Some(jitter);
+        world.settings.jitter = Some(jitter);
         world.down(0);
         let lock = world.acquire(request("k"));
         world.run_for(3000);
@@ -281,7 +281,7 @@ fn a_lock_is_tried_when_a_quorum_of_nodes_is_free_by_expiry() {
 #[test]
 fn a_crashed_holder_keeps_nobody_waiting_for_longer_than_its_ttl() {
     let mut world = World::with(2, Quorum::majority(5).unwrap());
-    world.jitter = None;
+    world.settings.jitter = None;
     let crashed = world.hold(request("k"));
     world.sleep(0, 100_000);
     let next = world.acquire_by(1, request("k"));
@@ -311,7 +311,7 @@ fn a_key_without_a_ttl_is_looked_at_every_poll_ceiling() {
 fn two_clients_that_split_the_votes_come_apart_by_jitter() {
     for seed in 1..50 {
         let mut world = World::with(2, Quorum::majority(4).unwrap());
-        world.jitter = None;
+        world.settings.jitter = None;
         // Uses up some jitter, so that every run has its own.
         for n in 0..seed {
             world.acquire(once(&format!("{n}")));

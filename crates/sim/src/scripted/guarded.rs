@@ -62,7 +62,8 @@ impl World {
         let quorum = Quorum::majority(rules.names.len()).expect("there are nodes");
         let mut world = Self::with(0, quorum);
         let modes = Modes::new(all.iter().map(|rules| rules.guard).collect());
-        world.watch.ledger = Ledger::new(quorum, Drift::default(), Proofs::new(rules, modes));
+        world.witness.watch.ledger =
+            Ledger::new(quorum, Drift::default(), Proofs::new(rules, modes));
         world.guarded = Some(Guarded {
             marker: rules.marker.clone(),
             quarantine: time(rules.quarantine()),
@@ -84,9 +85,9 @@ impl World {
         let client = self.engines.len();
         let round_trip = Duration::from_millis(2 * ONE_WAY.unsigned_abs());
         self.engines.push(Engine::guarded(self.quorum, rules).with_fixed_round_trip(round_trip));
-        self.asleep_until.push(0);
+        self.wires.asleep_until.push(0);
         let links = std::iter::repeat_with(Link::new);
-        self.links.push(links.take(self.quorum.nodes()).collect());
+        self.wires.links.push(links.take(self.quorum.nodes()).collect());
         self.note(&Fact::Started { client });
         client
     }
@@ -100,24 +101,24 @@ impl World {
 
     /// A client does nothing any more.
     pub fn leave(&mut self, client: usize) {
-        self.asleep_until[client] = Time::MAX;
+        self.wires.asleep_until[client] = Time::MAX;
     }
 
     /// What a client sends to a node gets lost on the way; or does not any more.
     pub fn lose(&mut self, client: usize, node: usize, is_lost: bool) {
-        let link = &mut self.links[client][node];
+        let link = &mut self.wires.links[client][node];
         link.holds_back = is_lost.then_some(|_| true);
         link.held_back.clear();
     }
 
     /// Such commands of a client do not get to a node before they are let go; what comes behind them does.
     pub fn hold_back(&mut self, client: usize, node: usize, which: fn(&Command) -> bool) {
-        self.links[client][node].holds_back = Some(which);
+        self.wires.links[client][node].holds_back = Some(which);
     }
 
     /// What was held back is sent.
     pub fn let_go(&mut self, client: usize, node: usize) {
-        let link = &mut self.links[client][node];
+        let link = &mut self.wires.links[client][node];
         link.holds_back = None;
         for (ticket, command) in std::mem::take(&mut link.held_back) {
             self.send(client, node, ticket, command);
@@ -176,7 +177,7 @@ impl World {
 
     /// The connections to a node are new ones.
     pub fn reconnect(&mut self, node: usize) {
-        for links in &mut self.links {
+        for links in &mut self.wires.links {
             let link = &mut links[node];
             (link.epoch, link.greeted, link.flushes) = (link.epoch + 1, false, 0);
         }
@@ -184,7 +185,7 @@ impl World {
 
     /// A node says on its connections that its data are others.
     pub fn say_flushed(&mut self, node: usize) {
-        self.links.iter_mut().for_each(|links| links[node].flushes += 1);
+        self.wires.links.iter_mut().for_each(|links| links[node].flushes += 1);
     }
 
     /// A node carries out a command, and what a client wants to know beside that goes with the answer.
@@ -198,7 +199,7 @@ impl World {
         let Some(marker) = self.guarded.as_ref().map(|it| it.marker.clone()) else {
             return (self.execute((client, false), node, ticket, command), Proof::Vouched);
         };
-        let link = &mut self.links[client][node];
+        let link = &mut self.wires.links[client][node];
         let greeted = std::mem::replace(&mut link.greeted, true);
         let (epoch, flushes, it) = (link.epoch, link.flushes, &self.nodes[node]);
         let asks = !greeted || *command == Command::Greet;

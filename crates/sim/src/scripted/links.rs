@@ -85,6 +85,16 @@ impl Link {
     }
 }
 
+/// The connections between clients and nodes.
+pub(super) struct Wires {
+    pub(super) links: Vec<Vec<Link>>,
+    /// Until when a client does not run, by client.
+    pub(super) asleep_until: Vec<Time>,
+    /// Commands whose connection died while they were on their way, and which arrive all the same.
+    pub(super) orphans: VecDeque<(Time, NodeIndex, (usize, Ticket, Command))>,
+    pub(super) has_orphans: bool,
+}
+
 impl World {
     pub(super) fn send(
         &mut self,
@@ -94,20 +104,20 @@ impl World {
         what: Command,
     ) {
         let (now, sent) = (self.now, self.reading());
-        match self.links[client][node].way {
+        match self.wires.links[client][node].way {
             Way::Up => {
                 self.note(&Fact::Sent { client, node, ticket, command: &what });
-                let link = &mut self.links[client][node];
+                let link = &mut self.wires.links[client][node];
                 let due = now + link.one_way;
                 match link.holds_back {
                     Some(which) if which(&what) => link.held_back.push((ticket, what)),
                     _ => link.requests.push_back(Packet { due, sent, ticket, what }),
                 }
             }
-            Way::Connecting => self.links[client][node].waiting.push_back((ticket, what)),
+            Way::Connecting => self.wires.links[client][node].waiting.push_back((ticket, what)),
             Way::Down => {
                 let what = failed(Failure::unsent(FailureKind::Unreachable));
-                let link = &mut self.links[client][node];
+                let link = &mut self.wires.links[client][node];
                 link.replies.push_back(Packet { due: now, sent, ticket, what });
             }
         }
@@ -120,24 +130,24 @@ impl World {
 
     /// The same for one client.
     pub fn set_one_way_of(&mut self, client: usize, node: usize, ms: i64) {
-        self.links[client][node].one_way = ms * MS;
+        self.wires.links[client][node].one_way = ms * MS;
     }
 
     /// How long pushes of this node take, whatever its replies do.
     pub fn set_push_way(&mut self, node: usize, ms: i64) {
-        self.links.iter_mut().for_each(|links| links[node].push_way = Some(ms * MS));
+        self.wires.links.iter_mut().for_each(|links| links[node].push_way = Some(ms * MS));
     }
 
     /// Answers of this node do not arrive until it is no longer mute.
     pub fn mute(&mut self, node: usize, mute: bool) {
-        self.links.iter_mut().for_each(|links| links[node].is_mute = mute);
+        self.wires.links.iter_mut().for_each(|links| links[node].is_mute = mute);
     }
 
     /// The connections break; what was under way is lost, or arrives as an orphan later.
     pub fn cut(&mut self, node: usize, orphans_after: Option<i64>) {
         for client in 0..self.engines.len() {
             self.nodes[node].model.disconnect(Connection(client as u64));
-            let link = &mut self.links[client][node];
+            let link = &mut self.wires.links[client][node];
             link.way = Way::Down;
             link.is_mute = false;
             link.pushes.clear();
@@ -145,7 +155,11 @@ impl World {
                 let failed = failed(Failure::new(FailureKind::Unreachable));
                 link.replies.push_back(Packet { due: 0, sent, ticket, what: failed });
                 if let Some(after) = orphans_after {
-                    self.orphans.push_back((self.now + after * MS, node, (client, ticket, what)));
+                    self.wires.orphans.push_back((
+                        self.now + after * MS,
+                        node,
+                        (client, ticket, what),
+                    ));
                 }
             }
             for reply in &mut link.replies {
@@ -166,14 +180,14 @@ impl World {
     /// Connections are being made.
     pub fn connecting(&mut self, node: usize) {
         for client in 0..self.engines.len() {
-            self.links[client][node].way = Way::Connecting;
+            self.wires.links[client][node].way = Way::Connecting;
             self.tell(client, Event::Connecting { node: NodeId::new(node) });
         }
     }
 
     /// The connections that were being made could not be.
     pub fn connecting_failed(&mut self, node: usize) {
-        for link in self.links.iter_mut().map(|links| &mut links[node]) {
+        for link in self.wires.links.iter_mut().map(|links| &mut links[node]) {
             if link.way == Way::Connecting {
                 link.way = Way::Down;
                 link.fail_waiting(FailureKind::ConnectTimeout, self.now);
@@ -185,8 +199,8 @@ impl World {
     /// client is told.
     pub fn up(&mut self, node: usize) {
         for client in 0..self.engines.len() {
-            self.links[client][node].way = Way::Up;
-            for (ticket, command) in std::mem::take(&mut self.links[client][node].waiting) {
+            self.wires.links[client][node].way = Way::Up;
+            for (ticket, command) in std::mem::take(&mut self.wires.links[client][node].waiting) {
                 self.send(client, node, ticket, command);
             }
             self.tell(client, Event::Connected { node: NodeId::new(node) });
@@ -199,7 +213,7 @@ impl World {
     /// # Panics
     /// If one waits.
     pub fn up_untold(&mut self, node: usize) {
-        for links in &mut self.links {
+        for links in &mut self.wires.links {
             assert!(links[node].waiting.is_empty());
             links[node].way = Way::Up;
         }
@@ -239,7 +253,7 @@ impl World {
     /// What a node has to tell is on its way.
     pub(super) fn push_all(&mut self, node: NodeIndex) {
         for (Connection(client), key) in self.nodes[node].model.take_pushes() {
-            if let Some(links) = self.links.get_mut(client as usize) {
+            if let Some(links) = self.wires.links.get_mut(client as usize) {
                 let link = &mut links[node];
                 let due = self.now + link.push_way.unwrap_or(link.one_way);
                 link.pushes.push_back((due, key));
@@ -248,24 +262,24 @@ impl World {
     }
 
     pub(super) fn request(&mut self, client: ClientId, node: NodeIndex) {
-        let Some(packet) = self.links[client][node].requests.pop_front() else { return };
+        let Some(packet) = self.wires.links[client][node].requests.pop_front() else { return };
         let Packet { sent, ticket, what, .. } = packet;
         let what = self.execute_proved(client, node, ticket, &what);
-        let link = &mut self.links[client][node];
+        let link = &mut self.wires.links[client][node];
         link.replies.push_back(Packet { due: self.now + link.one_way, sent, ticket, what });
     }
 
     pub(super) fn pushed(&mut self, client: ClientId, node: NodeIndex) {
-        let Some((_, key)) = self.links[client][node].pushes.pop_front() else { return };
+        let Some((_, key)) = self.wires.links[client][node].pushes.pop_front() else { return };
         self.tell(client, Event::Pushed { node: NodeId::new(node), keys: Some(vec![key]) });
     }
 
     pub(super) fn reply(&mut self, client: ClientId, node: NodeIndex) {
-        let Some(packet) = self.links[client][node].replies.pop_front() else { return };
+        let Some(packet) = self.wires.links[client][node].replies.pop_front() else { return };
         let Packet { sent, ticket, what: (answer, proof), .. } = packet;
         let unsent = matches!(&answer, Answer::Failed(failure)
             if !failure.may_have_been_executed());
-        if let Some(history) = self.history.as_mut().filter(|_| !unsent) {
+        if let Some(history) = self.settings.history.as_mut().filter(|_| !unsent) {
             history.push(Delivered { client, node, sent, ticket, answer: answer.clone() });
         }
         self.answer_proved((client, node), sent, (ticket, answer), proof);
@@ -295,14 +309,14 @@ impl World {
     }
 
     pub(super) fn next_step(&self) -> Option<(Time, Step)> {
-        let orphan = self.orphans.front().map(|(due, ..)| (*due, Step::Orphan));
+        let orphan = self.wires.orphans.front().map(|(due, ..)| (*due, Step::Orphan));
         let clients = 0..self.engines.len();
         let links = clients.clone().flat_map(|client| {
-            self.links[client].iter().enumerate().flat_map(move |(node, link)| {
+            self.wires.links[client].iter().enumerate().flat_map(move |(node, link)| {
                 let request = link.requests.front().filter(|_| !self.nodes[node].is_frozen);
                 let reply = link.replies.front().filter(|_| !link.is_mute);
                 let request = request.map(|packet| (packet.due, Step::Request(client, node)));
-                let awake = self.asleep_until[client];
+                let awake = self.wires.asleep_until[client];
                 let reply = reply.map(|packet| (packet.due.max(awake), Step::Reply(client, node)));
                 let push = link.pushes.front().filter(|_| !link.is_mute);
                 let push = push.map(|(due, _)| ((*due).max(awake), Step::Push(client, node)));
@@ -311,7 +325,7 @@ impl World {
         });
         let deadlines = clients.filter_map(|client| {
             let at = self.engines[client].deadline()?.as_nanos();
-            Some((at.max(self.asleep_until[client]), Step::Deadline(client)))
+            Some((at.max(self.wires.asleep_until[client]), Step::Deadline(client)))
         });
         let steps = orphan.into_iter().chain(links).chain(deadlines);
         steps.map(|(due, step)| (due.max(self.now), step)).min()

@@ -35,7 +35,7 @@ impl World {
 
     /// The node loses its locks. From here on votes may be missing, and locks may overlap.
     pub fn flush(&mut self, node: usize) {
-        self.assume_no_loss = false;
+        self.settings.assume_no_loss = false;
         self.clear(node);
     }
 
@@ -62,7 +62,7 @@ impl World {
         value: Option<&[u8]>,
         ttl_ms: Option<i64>,
     ) {
-        self.assume_no_loss &= !self.has(node, key);
+        self.settings.assume_no_loss &= !self.has(node, key);
         let value = value.map(<[u8]>::to_vec);
         self.nodes[node].model.set(&key.into(), value, ttl_ms, self.now);
         self.note(&Fact::Mishap(Mishap::KeyOccupied { node }));
@@ -71,7 +71,7 @@ impl World {
 
     /// Somebody deletes a key, and those who wanted to know are told.
     pub fn forget_key(&mut self, node: usize, key: &str) {
-        self.assume_no_loss &= !self.nodes[node].model.delete(key, self.now);
+        self.settings.assume_no_loss &= !self.nodes[node].model.delete(key, self.now);
         self.note(&Fact::Mishap(Mishap::KeyDeleted { node }));
         self.push_all(node);
     }

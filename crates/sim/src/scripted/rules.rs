@@ -23,7 +23,7 @@ impl World {
             return;
         }
         let Some((_, value)) = subject(what) else { return };
-        let token = self.watch.ledger.of_ticket(client, ticket);
+        let token = self.witness.watch.ledger.of_ticket(client, ticket);
         let is_released = token.is_some_and(|token| token.nodes[node].released);
         assert!(
             !is_released,
@@ -33,12 +33,12 @@ impl World {
             return;
         }
         let now = self.reading();
-        let its = self.watch.guards.iter().filter(|(_, guard)| guard.value() == *value);
+        let its = self.witness.watch.guards.iter().filter(|(_, guard)| guard.value() == *value);
         let last = its.map(|(_, guard)| guard).max_by_key(|guard| guard.turn);
         if let Command::Raise { to, .. } = what {
             let is_valid = last.is_some_and(|guard| guard.is_valid(now));
             assert!(!is_valid, "invalid before the next one's fence (S14)");
-            let before = self.raised.insert((value.clone(), node), *to);
+            let before = self.raising.to.insert((value.clone(), node), *to);
             assert!(before < Some(*to), "raised from {before:?} to {to}");
             return;
         }
@@ -56,9 +56,9 @@ impl World {
         let Some(fence) = guard.fence else { return };
         let of_same_key =
             |(other, it): &(GuardId, &Guard)| *other != id && it.request.key == guard.request.key;
-        let mut others = self.watch.guards.iter().filter(of_same_key);
+        let mut others = self.witness.watch.guards.iter().filter(of_same_key);
         let grows = others.all(|(_, other)| other.fence.is_none_or(|shown| shown < fence));
-        assert!(grows || !self.assume_no_loss, "{fence} is shown after a larger one");
+        assert!(grows || !self.settings.assume_no_loss, "{fence} is shown after a larger one");
         let value = guard.value();
         // The ledger holds it against what was answered; this is what the nodes really have (S18).
         let records = |node: &&Node| {
@@ -68,18 +68,20 @@ impl World {
                 && stored.is_some_and(|stored| stored.holds(&value))
         };
         let recorded = self.nodes.iter().filter(records).count();
-        let enough = self.quorum.is_reached(recorded) || !self.assume_no_loss;
+        let enough = self.quorum.is_reached(recorded) || !self.settings.assume_no_loss;
         assert!(enough, "{fence} is recorded on {recorded} nodes (S18)");
-        self.raises += usize::from(self.raised.keys().any(|(raised, _)| *raised == value));
+        self.raising.count +=
+            usize::from(self.raising.to.keys().any(|(raised, _)| *raised == value));
     }
 
     /// While a guard is valid, a quorum of nodes really hold its value (S2); unless nodes may lose what they like.
     pub(super) fn look(&self) {
-        if !self.assume_no_loss || self.guarded.is_some() {
+        if !self.settings.assume_no_loss || self.guarded.is_some() {
             return;
         }
         let now = self.reading();
-        for (id, guard) in self.watch.guards.iter().filter(|(_, guard)| guard.is_valid(now)) {
+        for (id, guard) in self.witness.watch.guards.iter().filter(|(_, guard)| guard.is_valid(now))
+        {
             let holds = |node: &&Node| {
                 let stored = node.model.stored(&guard.request.key, self.now);
                 stored.is_some_and(|stored| stored.holds(&guard.value()))

@@ -85,12 +85,12 @@ pub fn automatic(key: &str) -> Request {
 impl World {
     /// Whose lock it is.
     pub fn owner(&self, lock: LockId) -> usize {
-        self.owners[lock.0 as usize]
+        self.calls.owners[lock.0 as usize]
     }
 
     /// A lock's guard, if it was ever granted.
     pub fn find(&self, lock: LockId) -> Option<&Guard> {
-        self.watch.guards.of(GuardId { client: self.owner(lock), lock })
+        self.witness.watch.guards.of(GuardId { client: self.owner(lock), lock })
     }
 
     /// The same of one that was.
@@ -103,12 +103,12 @@ impl World {
 
     /// All guards that there ever were.
     pub fn all_guards(&self) -> impl Iterator<Item = (LockId, &Guard)> {
-        self.watch.guards.iter().map(|(id, guard)| (id.lock, guard))
+        self.witness.watch.guards.iter().map(|(id, guard)| (id.lock, guard))
     }
 
     /// Whether two ever held one lock, where that may be.
     pub fn overlaps(&self) -> usize {
-        self.counts.of(Count::Overlaps) as usize
+        self.witness.counts.of(Count::Overlaps) as usize
     }
 
     /// When the lock was granted, in milliseconds.

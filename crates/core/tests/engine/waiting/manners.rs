@@ -8,7 +8,7 @@ fn left_to_a_rival() -> (World, LockId) {
     for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
         near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
     }
-    world.jitter = None;
+    world.settings.jitter = None;
     let [ours, theirs] = [world.acquire(request("k")), world.acquire_by(1, request("k"))];
     while !world.is_valid(ours) {
         world.run_for(1);
@@ -98,7 +98,7 @@ fn what_was_seen_last_before_the_first_attempt_is_told() {
         let (mut world, rival) = left_to_a_rival();
         world.cancel(rival);
         world.run_for(1);
-        world.jitter = Some(jitter << 61);
+        world.settings.jitter = Some(jitter << 61);
         let again = world.acquire(waiting("k", 500));
         while world.sent(again, Verb::Inspect, 0).is_empty() {
             world.run_for(1);

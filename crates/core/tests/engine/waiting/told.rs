@@ -86,7 +86,7 @@ fn a_new_connection_is_news() {
     // The key is deleted while nobody can be told.
     world.cut(0, None);
     world.clear(0);
-    world.assume_no_loss = false;
+    world.settings.assume_no_loss = false;
     world.run_for(10);
     assert_eq!(world.granted_at(waiter), None);
     let up = world.now / 1_000_000;
