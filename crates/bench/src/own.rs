@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::{AcquireError, Client, NodeSaid};
+use quorlock::{AcquireError, Client, NodeOutcome};
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -172,7 +172,7 @@ async fn round_trips(
         for ((node, latencies), answer) in nodes.iter_mut().zip(seen.nodes) {
             node.node = answer.node.to_string();
             match answer.said {
-                NodeSaid::Seen(_) => latencies.record(answer.took),
+                NodeOutcome::Seen(_) => latencies.record(answer.took),
                 _ => node.failed += 1,
             }
         }

@@ -317,7 +317,7 @@ fn why(error: &AcquireError) -> Refused {
     match error {
         AcquireError::Contended(_) => Refused::Contended,
         AcquireError::TooSlow(_) => Refused::TooSlow,
-        AcquireError::Unsafe(_) => Refused::Unsafe,
+        AcquireError::NodesUntrusted(_) => Refused::Unsafe,
         _ => Refused::NoQuorum,
     }
 }

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::command::{Answer, Command, Counter, Failure, FailureKind, Holding};
-use crate::fence::Sought;
+use crate::fence::FenceRequest;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading};
@@ -25,7 +25,7 @@ use crate::vote::Validity;
 
 use self::slots::{Slot, Slots};
 pub(crate) use self::story::why_not;
-pub use self::story::{NodeSaid, NodeStory};
+pub use self::story::{NodeOutcome, NodeStory};
 
 /// One attempt: the same key and value asked of every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -38,7 +38,7 @@ pub struct Attempt {
     started: Reading,
     slots: Slots,
     /// Of a lock that is to have a fence. Boxed, because most have none.
-    sought: Option<Box<Sought>>,
+    sought: Option<Box<FenceRequest>>,
 }
 
 /// What follows from the answers so far.
@@ -53,12 +53,12 @@ pub enum Decision {
     /// The lock is held, as long as this says.
     Acquired(Validity),
     /// The lock is not held; step 5 is due.
-    GiveUp(WhyNot),
+    GiveUp(FailureReason),
 }
 
 /// Why an attempt failed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum WhyNot {
+pub enum FailureReason {
     /// Nodes refused, and without these refusals a quorum would have been possible: somebody else
     /// holds the lock, or wants it too.
     Contended,
@@ -96,7 +96,7 @@ impl Attempt {
     /// The lock is to have a fence, which is counted there; no number above `seen` has been told to
     /// this call so far.
     pub fn seek_fence(&mut self, counter: Counter, seen: u64) {
-        self.sought = Some(Box::new(Sought::new(counter, seen)));
+        self.sought = Some(Box::new(FenceRequest::new(counter, seen)));
     }
 
     /// Step 2: the same key and value for every node, all at the same time, each node with a
@@ -270,7 +270,7 @@ impl Attempt {
             let voters = self.voters();
             return Decision::GiveUp(match self.quorum.is_out_of_reach(voters, outstanding) {
                 true => self.why_not(voters, outstanding),
-                false => WhyNot::TooSlow,
+                false => FailureReason::TooSlow,
             });
         }
         if self.quorum.is_out_of_reach(granted, outstanding) {
@@ -352,7 +352,7 @@ impl Attempt {
 
     /// Why there is no quorum, when the caller's patience ends before the attempt is decided: who
     /// has not answered by then counts as failed.
-    pub(crate) fn why_not_yet(&self) -> WhyNot {
+    pub(crate) fn why_not_yet(&self) -> FailureReason {
         self.why_not(self.voters(), 0)
     }
 
@@ -360,21 +360,21 @@ impl Attempt {
     /// that is, without them there might be a quorum, with the votes that could still come
     /// (`outstanding`). The first refusal that decides must not make "too few nodes" of a lock that
     /// is held, only because the other holders' nodes have not been heard yet.
-    fn why_not(&self, granted: usize, outstanding: usize) -> WhyNot {
+    fn why_not(&self, granted: usize, outstanding: usize) -> FailureReason {
         let doubted = self.failures().filter(|failure| failure.kind().is_about_trust()).count();
         if self.quorum.is_out_of_reach(self.quorum.nodes() - doubted, 0) {
-            return WhyNot::Unsafe;
+            return FailureReason::Unsafe;
         }
         let refused = self.count(|slot| matches!(slot, Slot::Refused { .. }));
         if refused > 0 && self.quorum.is_reached(granted + refused + outstanding) {
-            WhyNot::Contended
+            FailureReason::Contended
         } else {
-            WhyNot::NoQuorum
+            FailureReason::NoQuorum
         }
     }
 
     /// So many nodes fail for want of rights that waiting cannot help.
-    pub(crate) fn lacks_rights(&self) -> bool {
+    pub(crate) fn is_permission_denied(&self) -> bool {
         let failed = self.failures().filter(|failure| failure.kind().is_about_rights()).count();
         self.quorum.is_out_of_reach(self.quorum.nodes() - failed, 0)
     }
@@ -411,24 +411,24 @@ impl Attempt {
         let so_far = now.elapsed_since(self.started);
         // Who granted, and then failed to raise its number, is told of as failed.
         let tell = |(node, slot): (NodeId, &Slot)| match slot {
-            Slot::Outstanding { .. } => NodeStory::new(NodeSaid::Nothing, so_far),
+            Slot::Outstanding { .. } => NodeStory::new(NodeOutcome::Nothing, so_far),
             Slot::Granted { took, .. } => match self.failure(node) {
-                None => NodeStory::new(NodeSaid::Granted, *took),
-                Some(failure) => NodeStory::new(NodeSaid::Failed(failure.clone()), so_far),
+                None => NodeStory::new(NodeOutcome::Granted, *took),
+                Some(failure) => NodeStory::new(NodeOutcome::Failed(failure.clone()), so_far),
             },
             Slot::Refused { took, holding } => {
-                NodeStory::new(NodeSaid::Refused(holding.as_deref().cloned()), *took)
+                NodeStory::new(NodeOutcome::Refused(holding.as_deref().cloned()), *took)
             }
             Slot::Failed { failure, took } => {
-                NodeStory::new(NodeSaid::Failed(failure.clone()), *took)
+                NodeStory::new(NodeOutcome::Failed(failure.clone()), *took)
             }
-            Slot::Gone { took } => NodeStory::new(NodeSaid::Seen(Holding::Free), *took),
+            Slot::Gone { took } => NodeStory::new(NodeOutcome::Seen(Holding::Free), *took),
         };
         self.quorum.node_ids().zip(&*self.slots).map(tell).collect()
     }
 
     /// What of it lives on in the lease.
-    pub(crate) fn into_parts(self) -> (Quorum, Key, Value, Option<Box<Sought>>) {
+    pub(crate) fn into_parts(self) -> (Quorum, Key, Value, Option<Box<FenceRequest>>) {
         (self.quorum, self.key, self.value, self.sought)
     }
 

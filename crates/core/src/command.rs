@@ -117,8 +117,8 @@ pub enum Command {
         counter: Counter,
     },
     /// Say what you are: the [`Proof`](crate::Proof) that goes with the answers has the node's `INFO`
-    /// and its marker. Answered by [`Answer::Greeted`].
-    Greet,
+    /// and its marker. Answered by [`Answer::Identified`].
+    Identify,
     /// Write the adoption if there is none, or if there is this other one; look at it in any case. Behind
     /// the text the node writes ` since=` and its time of day in microseconds: a [`Mark`](Self::Mark) that is
     /// late must not end an adoption that came after its own. What is adopted must wait: the marker, if there is one, is taken away in the same atomic step. Answered
@@ -259,7 +259,7 @@ pub enum Answer {
         fence: u64,
     },
     /// What the node is has been said beside the answers.
-    Greeted,
+    Identified,
     /// The adoption as it is now.
     Adopting {
         /// What it says.

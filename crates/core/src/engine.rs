@@ -37,7 +37,7 @@ pub use self::messages::{
     Verb, Wait,
 };
 use crate::command::Answer;
-use crate::courtesy::Manners;
+use crate::contention::BackoffTable;
 use crate::deadlines::Deadlines;
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
@@ -48,7 +48,7 @@ use crate::release::Release;
 use crate::round_trip::RoundTrips;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
-use crate::trust::Watch;
+use crate::trust::NodeMonitor;
 
 /// The whole client as one state machine. See the [module](self).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -59,12 +59,12 @@ pub struct Engine {
     releases: Rounds<Timed<Release>>,
     inspections: Records<Timed<Inspection>>,
     local: LocalCallers,
-    manners: Manners,
+    backoff: BackoffTable,
     paths: Paths,
     deadlines: Deadlines,
     closing: Closing,
     /// Whether the nodes' votes count; `None` if nobody looks.
-    watch: Option<Box<Watch>>,
+    watch: Option<Box<NodeMonitor>>,
 }
 
 /// The order among the callers of this process.
@@ -140,7 +140,7 @@ impl Engine {
             releases: Rounds::new(),
             inspections: Records::new(),
             local: LocalCallers::default(),
-            manners: Manners::default(),
+            backoff: BackoffTable::default(),
             paths: Paths {
                 links: alloc::vec![Link::default(); quorum.nodes()],
                 round_trips: RoundTrips::new(quorum),

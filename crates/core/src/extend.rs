@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{NodeSaid, NodeStory};
+use crate::acquire::{NodeOutcome, NodeStory};
 use crate::command::{Answer, Failure, FailureKind};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
@@ -170,14 +170,14 @@ impl Extension {
     pub fn story(&self, now: Reading) -> Vec<NodeStory> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match &slot.state {
-            SlotState::Outstanding => NodeStory::new(NodeSaid::Nothing, so_far),
-            SlotState::Extended => NodeStory::new(NodeSaid::Granted, slot.took),
+            SlotState::Outstanding => NodeStory::new(NodeOutcome::Nothing, so_far),
+            SlotState::Extended => NodeStory::new(NodeOutcome::Granted, slot.took),
             SlotState::Absent | SlotState::Healing => {
-                NodeStory::new(NodeSaid::Seen(crate::command::Holding::Free), slot.took)
+                NodeStory::new(NodeOutcome::Seen(crate::command::Holding::Free), slot.took)
             }
-            SlotState::Other => NodeStory::new(NodeSaid::Refused(None), slot.took),
+            SlotState::Other => NodeStory::new(NodeOutcome::Refused(None), slot.took),
             SlotState::Failed(failure) => {
-                NodeStory::new(NodeSaid::Failed(failure.clone()), slot.took)
+                NodeStory::new(NodeOutcome::Failed(failure.clone()), slot.took)
             }
         };
         self.slots.iter().map(tell).collect()

@@ -18,7 +18,7 @@ use crate::time::{BootTime, Reading};
 
 /// A number on its way to the counters of the nodes whose votes are held.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Recording {
+pub(crate) struct WriteBack {
     number: u64,
     /// The largest that any of these nodes has told.
     largest: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Recording {
     failed: BTreeMap<NodeId, Failure>,
 }
 
-impl Recording {
+impl WriteBack {
     /// A number that no node stands at yet.
     pub(crate) fn new(number: u64) -> Self {
         Self {
@@ -150,16 +150,16 @@ impl Recording {
 
 /// What an attempt knows of the fence that it seeks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Sought {
+pub(crate) struct FenceRequest {
     pub(crate) counter: Counter,
     /// The largest number that this call has been told of, by whomever.
     pub(crate) seen: u64,
-    pub(crate) recording: Recording,
+    pub(crate) recording: WriteBack,
 }
 
-impl Sought {
+impl FenceRequest {
     pub(crate) fn new(counter: Counter, seen: u64) -> Self {
-        Self { counter, seen, recording: Recording::new(0) }
+        Self { counter, seen, recording: WriteBack::new(0) }
     }
 
     /// The number that every node is asked for. If it is above all their counters, they all grant
@@ -201,12 +201,12 @@ pub(crate) struct Passing {
     /// When it was given back, and whether the outcome is wanted.
     pub(crate) called: Reading,
     pub(crate) report: bool,
-    pub(crate) recording: Recording,
+    pub(crate) recording: WriteBack,
 }
 
 impl Fenced {
-    pub(crate) fn new(sought: Sought) -> Self {
-        let Sought { counter, recording, .. } = sought;
+    pub(crate) fn new(sought: FenceRequest) -> Self {
+        let FenceRequest { counter, recording, .. } = sought;
         let (fence, largest) = (recording.number(), recording.largest());
         Self { counter, fence, largest, superseded: false, passing: None }
     }

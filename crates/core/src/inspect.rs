@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{NodeSaid, NodeStory};
+use crate::acquire::{NodeOutcome, NodeStory};
 use crate::command::{Answer, Failure, FailureKind, Holding};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
@@ -100,14 +100,14 @@ impl Inspection {
     pub fn story(&self, now: Reading) -> Vec<NodeStory> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match slot {
-            Slot::NotAsked => NodeStory::new(NodeSaid::NotAsked, Duration::ZERO),
-            Slot::Outstanding => NodeStory::new(NodeSaid::Nothing, so_far),
-            Slot::Unheard { took } => NodeStory::new(NodeSaid::Nothing, *took),
+            Slot::NotAsked => NodeStory::new(NodeOutcome::NotAsked, Duration::ZERO),
+            Slot::Outstanding => NodeStory::new(NodeOutcome::Nothing, so_far),
+            Slot::Unheard { took } => NodeStory::new(NodeOutcome::Nothing, *took),
             Slot::Seen { holding, at } => {
-                NodeStory::new(NodeSaid::Seen(holding.clone()), at.elapsed_since(self.started))
+                NodeStory::new(NodeOutcome::Seen(holding.clone()), at.elapsed_since(self.started))
             }
             Slot::Failed { failure, took } => {
-                NodeStory::new(NodeSaid::Failed(failure.clone()), *took)
+                NodeStory::new(NodeOutcome::Failed(failure.clone()), *took)
             }
         };
         self.slots.iter().map(tell).collect()

@@ -60,7 +60,7 @@ mod readme {}
 
 pub mod acquire;
 pub mod command;
-mod courtesy;
+mod contention;
 mod deadlines;
 pub mod engine;
 pub mod extend;
@@ -91,7 +91,7 @@ pub mod trust;
 pub mod vote;
 pub mod wait;
 
-pub use crate::acquire::{NodeSaid, NodeStory, WhyNot};
+pub use crate::acquire::{FailureReason, NodeOutcome, NodeStory};
 pub use crate::command::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding};
 pub use crate::engine::{
     Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Sink, Story,
@@ -110,5 +110,5 @@ pub use crate::tick::{Arrivals, Step, Tick};
 pub use crate::time::{BootTime, Reading};
 pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
 pub use crate::token::{Key, Token, Value};
-pub use crate::trust::{Fault, RestartGuard, Rules, Standing, Words};
+pub use crate::trust::{Fault, RestartGuard, Rules, TrustState, Words};
 pub use crate::vote::Validity;

@@ -243,7 +243,7 @@ impl NodePipeline {
     pub fn failed(&mut self, id: BatchId, failure: &Failure, now: Reading, told: &mut Vec<Event>) {
         let count = self.tickets(id).count();
         let mut answers = alloc::vec![Answer::Failed(failure.clone()); count];
-        self.answered(id, &mut answers, Proof::Vouched, now, told);
+        self.answered(id, &mut answers, Proof::NotRequired, now, told);
     }
 
     /// What the commands of a batch belong to.
@@ -319,7 +319,7 @@ impl NodePipeline {
         let failed = |(ticket, _)| (ticket, Answer::Failed(failure.clone()));
         let answers: Vec<_> = commands.into_iter().map(failed).collect();
         if !answers.is_empty() {
-            let (node, proof) = (self.node, Proof::Vouched);
+            let (node, proof) = (self.node, Proof::NotRequired);
             told.push(Event::Answered { node, sent: now, proof, answers });
         }
     }

@@ -13,7 +13,7 @@ pub enum Proof {
     /// Nobody looks: the restart guard is off, or the node keeps its promises by itself, as one in
     /// memory does.
     #[default]
-    Vouched,
+    NotRequired,
     /// It was looked.
     Seen {
         /// On which connection, counted from one and growing.
@@ -22,7 +22,7 @@ pub enum Proof {
         /// data was deleted or replaced. A node that cannot say so leaves it at zero.
         flushes: u64,
         /// The answer to `INFO`, which was asked for before any other command of the batch. Part of the
-        /// first batch on every connection, and of every one with a [`Command::Greet`](crate::Command::Greet);
+        /// first batch on every connection, and of every one with a [`Command::Identify`](crate::Command::Identify);
         /// but not if the data were replaced between it and the last answer.
         info: Option<Result<Arc<str>, Failure>>,
         /// The marker, which was read behind every other command of the batch. Part of every batch
@@ -123,6 +123,6 @@ mod tests {
         let earlier = seen(1, Some("# Server"), text("m"));
         assert_eq!(earlier.clone().and_later(seen(1, None, text("m"))), earlier);
         assert_eq!(earlier.clone().and_later(seen(2, None, text("m"))), seen(2, None, text("m")));
-        assert_eq!(earlier.clone().and_later(Proof::Vouched), earlier, "it came to nothing");
+        assert_eq!(earlier.clone().and_later(Proof::NotRequired), earlier, "it came to nothing");
     }
 }

@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use crate::courtesy::at_least;
+use crate::contention::at_least;
 
 /// The longest time between two looks at a lock that is held, unless configured otherwise.
 pub const POLL_CEILING: Duration = Duration::from_millis(250);

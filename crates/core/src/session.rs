@@ -227,12 +227,12 @@ impl Session {
     }
 
     /// The exchange's commands are being sent, for the first time or again. Says what is asked beside them: what the
-    /// node is with the first of all, and with every [`Command::Greet`]; its marker then, and with every command
+    /// node is with the first of all, and with every [`Command::Identify`]; its marker then, and with every command
     /// about votes (S9).
     pub fn send(&mut self, exchange: &mut Exchange) {
         let mut looks = Looks::default();
         if self.is_guarded {
-            looks.info = self.is_new() || exchange.has(|it| matches!(it, Command::Greet));
+            looks.info = self.is_new() || exchange.has(|it| matches!(it, Command::Identify));
             let is_about_votes = exchange.has(Command::is_about_votes);
             looks.marker = looks.info || is_about_votes && !mutant!(MarkerUnasked);
         }
@@ -379,7 +379,7 @@ mod tests {
         if moves_on {
             sent(&mut session, [release(9)], [Ok(Answer::Deleted)]);
         }
-        let again = session.conclude(&mut exchange, Proof::Vouched);
+        let again = session.conclude(&mut exchange, Proof::NotRequired);
         assert!(!again || exchange.to_send().eq([&commands[0]]) && exchange.form() == Form::Text);
         again
     }
@@ -421,7 +421,7 @@ mod tests {
         let session = &mut Session::new(false);
         let mut late = sent(session, [acquire(1)], [Err(Form::Text)]);
         sent(session, [release(9)], [Ok(Answer::Deleted)]);
-        assert!(!session.conclude(&mut late, Proof::Vouched), "it is too late");
+        assert!(!session.conclude(&mut late, Proof::NotRequired), "it is too late");
         let [Answer::Failed(failure)] = &late.take().0[..] else { panic!("it was not run") };
         assert!(!failure.may_have_been_executed());
         let form = |session: &mut Session, commands: &[Command]| {
@@ -439,16 +439,16 @@ mod tests {
         let session = &mut Session::new(false);
         let answers = [Err(Form::Script), Ok(Answer::Deleted), Err(Form::Script)];
         let mut it = sent(session, [release(1), release(2), release(3)], answers);
-        assert!(session.conclude(&mut it, Proof::Vouched));
+        assert!(session.conclude(&mut it, Proof::NotRequired));
         session.send(&mut it);
         assert_eq!((it.form(), it.places()), (Form::Script, &[0, 2][..]));
         it.hear(Ok(Answer::Other));
         it.hear(Err(Form::Text));
-        assert!(session.conclude(&mut it, Proof::Vouched));
+        assert!(session.conclude(&mut it, Proof::NotRequired));
         session.send(&mut it);
         assert_eq!((it.form(), it.places()), (Form::Text, &[2][..]));
         it.fail(&Failure::new(FailureKind::Unreachable));
-        assert!(!session.conclude(&mut it, Proof::Vouched));
+        assert!(!session.conclude(&mut it, Proof::NotRequired));
         let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
         assert_eq!(*it.take().0, [Answer::Other, Answer::Deleted, failed]);
     }
@@ -457,10 +457,10 @@ mod tests {
     fn a_release_is_known_not_to_be_ours_even_if_asking_again_fails() {
         let session = &mut Session::new(false);
         let mut it = sent(session, [release(1)], [Err(Form::Script)]);
-        assert!(session.conclude(&mut it, Proof::Vouched));
+        assert!(session.conclude(&mut it, Proof::NotRequired));
         session.send(&mut it);
         it.fail(&Failure::new(FailureKind::Unreachable));
-        assert!(!session.conclude(&mut it, Proof::Vouched));
+        assert!(!session.conclude(&mut it, Proof::NotRequired));
         assert_eq!(*it.take().0, [Answer::NotOurs]);
     }
 
@@ -470,12 +470,12 @@ mod tests {
         let session = &mut Session::new(false);
         let answers = [Err(Form::Script), Err(Form::Script)];
         let mut it = sent(session, [release(1), release(2)], answers);
-        assert!(session.conclude(&mut it, Proof::Vouched));
+        assert!(session.conclude(&mut it, Proof::NotRequired));
         session.send(&mut it);
         it.hear(Err(Form::Text));
         it.fail(&Failure::new(FailureKind::Unreachable));
         it.hear(Ok(Answer::Deleted));
-        assert!(!session.conclude(&mut it, Proof::Vouched));
+        assert!(!session.conclude(&mut it, Proof::NotRequired));
         assert_eq!(*it.take().0, [Answer::NotOurs, Answer::NotOurs]);
     }
 
@@ -491,7 +491,7 @@ mod tests {
         assert_eq!(looks(session, release(1)), (true, true), "the first");
         assert_eq!(looks(session, release(1)), (false, false));
         assert_eq!(looks(session, acquire(1)), (false, true));
-        assert_eq!(looks(session, Command::Greet), (true, true));
+        assert_eq!(looks(session, Command::Identify), (true, true));
         assert_eq!(looks(&mut Session::new(false), acquire(1)), (false, false), "nobody looks");
     }
 }

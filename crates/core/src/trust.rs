@@ -81,7 +81,7 @@ pub struct Rules {
 /// Whether a node's votes count.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum Standing {
+pub enum TrustState {
     /// It has not been looked at on this connection yet: it may be asked, and what it answers counts
     /// once it has been.
     Unverified,
@@ -135,19 +135,19 @@ const FRESH: Duration = Duration::from_secs(60);
 
 /// What is known of all nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct NodeMonitor {
     rules: Arc<Rules>,
     quorum: Quorum,
-    nodes: Vec<Trust>,
+    nodes: Vec<NodeTrust>,
 }
 
 /// What is known of one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Trust {
+pub(crate) struct NodeTrust {
     /// The connection that it was looked at on, if it has been, and which of the data seen on it: how often
     /// they had been deleted or replaced.
     epoch: (u64, u64),
-    standing: Standing,
+    standing: TrustState,
     /// What the marker must say, while it is trusted.
     marker: Option<Arc<str>>,
     run: Run,
@@ -160,7 +160,7 @@ pub(crate) struct Trust {
     is_guess: bool,
     pub(crate) review: Review,
     /// What has been told of its standing.
-    pub(crate) told: Option<Standing>,
+    pub(crate) told: Option<TrustState>,
     /// Its floor has been set by the clocks of so few nodes, and that is to be told.
     pub(crate) few_clocks: Option<usize>,
 }
@@ -211,31 +211,32 @@ struct Plan {
 /// What is to be sent.
 pub(crate) type Todo = Vec<(NodeId, Command)>;
 
-impl Watch {
+impl NodeMonitor {
     pub(crate) fn new(rules: Rules, quorum: Quorum) -> Self {
-        let nodes = quorum.node_ids().map(|_| Trust::new()).collect();
+        let nodes = quorum.node_ids().map(|_| NodeTrust::new()).collect();
         Self { rules: Arc::new(rules), quorum, nodes }
     }
 
-    pub(crate) fn node(&self, node: NodeId) -> &Trust {
+    pub(crate) fn node(&self, node: NodeId) -> &NodeTrust {
         &self.nodes[node.index()]
     }
 
-    pub(crate) fn node_mut(&mut self, node: NodeId) -> &mut Trust {
+    pub(crate) fn node_mut(&mut self, node: NodeId) -> &mut NodeTrust {
         &mut self.nodes[node.index()]
     }
 
     /// Whether there is a node that is not to be sent anything that asks for a vote.
     pub(crate) fn bars_any(&self) -> bool {
-        let may_vote =
-            |trust: &Trust| matches!(trust.standing, Standing::Unverified | Standing::Trusted);
+        let may_vote = |trust: &NodeTrust| {
+            matches!(trust.standing, TrustState::Unverified | TrustState::Trusted)
+        };
         !self.nodes.iter().all(may_vote)
     }
 
     /// Whether the node is to be sent anything that asks for a vote; if not, why.
     pub(crate) fn bars(&self, node: NodeId, now: Reading) -> Option<Failure> {
         match self.node(node).standing {
-            Standing::Unverified | Standing::Trusted => None,
+            TrustState::Unverified | TrustState::Trusted => None,
             _ if !self.rules.is_strict() => None,
             _ => Some(self.doubt(node, now).unexecuted()),
         }
@@ -243,7 +244,7 @@ impl Watch {
 
     /// The clients of these nodes do not agree: nobody may have a lock until that is mended.
     pub(crate) fn is_disagreed(&self) -> bool {
-        let disagrees = |trust: &Trust| matches!(&trust.standing, Standing::Refused(failure) if failure.kind().is_disagreement());
+        let disagrees = |trust: &NodeTrust| matches!(&trust.standing, TrustState::Refused(failure) if failure.kind().is_disagreement());
         self.rules.is_strict() && self.nodes.iter().any(disagrees)
     }
 
@@ -263,7 +264,7 @@ impl Watch {
 
     /// A node is being taken into use at this moment.
     pub(crate) fn is_adopting(&self) -> bool {
-        let adopts = |trust: &Trust| {
+        let adopts = |trust: &NodeTrust| {
             matches!(trust.review.step, Step::Adopting(_) | Step::Gathering(_) | Step::Marking)
         };
         self.nodes.iter().any(adopts)
@@ -293,16 +294,16 @@ impl Watch {
         &self,
         down: NodeSet,
         now: Reading,
-        is_soon: impl Fn(&Trust) -> bool,
+        is_soon: impl Fn(&NodeTrust) -> bool,
     ) -> Option<Duration> {
         if self.is_disagreed() {
             return None;
         }
-        let in_time = |trust: &Trust| match &trust.standing {
-            Standing::Unverified | Standing::Trusted => Some(Duration::ZERO),
-            Standing::Quarantined { .. } if is_soon(trust) => Some(Duration::ZERO),
-            Standing::Quarantined { until, .. } => Some(until.remaining(now)),
-            Standing::Refused(_) => None,
+        let in_time = |trust: &NodeTrust| match &trust.standing {
+            TrustState::Unverified | TrustState::Trusted => Some(Duration::ZERO),
+            TrustState::Quarantined { .. } if is_soon(trust) => Some(Duration::ZERO),
+            TrustState::Quarantined { until, .. } => Some(until.remaining(now)),
+            TrustState::Refused(_) => None,
         };
         let nodes =
             self.quorum.node_ids().zip(&self.nodes).filter(|(node, _)| !down.contains(*node));
@@ -351,7 +352,7 @@ impl Watch {
         if epoch > trust.epoch && (connection != epoch.0 || !mutant!(FlushKeepsTrust)) {
             trust.epoch = epoch;
             if !mutant!(NoVerificationOnReconnect) || trust.marker.is_none() {
-                trust.standing = Standing::Unverified;
+                trust.standing = TrustState::Unverified;
                 trust.marker = None;
             }
             trust.review.step = Step::Rest;
@@ -372,7 +373,7 @@ impl Watch {
                 trust.review.due = Some(now.after(LOOK_SOONEST));
             } else if matches!(
                 (&trust.standing, &trust.review.step),
-                (Standing::Unverified, Step::Rest)
+                (TrustState::Unverified, Step::Rest)
             ) {
                 trust.greet(node, todo);
             }
@@ -405,14 +406,14 @@ impl Watch {
     /// Why the node's votes do not count.
     fn doubt(&self, node: NodeId, now: Reading) -> Failure {
         match &self.node(node).standing {
-            Standing::Unverified | Standing::Trusted => Failure::new(FailureKind::Unverified),
-            Standing::Quarantined { until, why } => {
+            TrustState::Unverified | TrustState::Trusted => Failure::new(FailureKind::Unverified),
+            TrustState::Quarantined { until, why } => {
                 let left = until.remaining(now);
                 let seconds = left.as_millis().div_ceil(1000);
                 let detail = format!("{why}, its votes count in {seconds} s");
                 Failure::new(FailureKind::Quarantined).with_detail(detail).clearing_in(left)
             }
-            Standing::Refused(failure) => failure.clone(),
+            TrustState::Refused(failure) => failure.clone(),
         }
     }
 
@@ -440,7 +441,7 @@ impl Watch {
                 trust.review.due = Some(now.after(LOOK_SOONEST))
             }
             // What it is has been said beside the answers, and something may follow from that already.
-            (step, Answer::Greeted) => {
+            (step, Answer::Identified) => {
                 trust.review.step = if step == Step::Greeting { Step::Rest } else { step };
                 trust.rest(now);
             }

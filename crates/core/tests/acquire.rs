@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quorlock_core::acquire::{Attempt, Decision};
 use quorlock_core::{
-    Answer, Command, Failure, FailureKind, NodeId, Quorum, Reading, Timing, TimingOptions, Token,
-    Value, WhyNot,
+    Answer, Command, Failure, FailureKind, FailureReason, NodeId, Quorum, Reading, Timing,
+    TimingOptions, Token, Value,
 };
 
 const MS: i64 = 1_000_000;
@@ -83,7 +83,7 @@ fn answer(does: Does) -> Answer {
 enum Decided {
     /// Valid for so many nanoseconds more.
     Yes(i64),
-    No(WhyNot),
+    No(FailureReason),
 }
 
 /// The paper, written down naively: tries every way in which the nodes that have not been heard
@@ -106,21 +106,21 @@ impl Oracle {
         match (certain, possible) {
             // The paper's validity is what is left of the term; the margin is kept of it.
             (true, _) if left >= self.min_validity && left > MARGIN => Some(Decided::Yes(left)),
-            (true, _) => Some(Decided::No(WhyNot::TooSlow)),
+            (true, _) => Some(Decided::No(FailureReason::TooSlow)),
             (false, true) => None,
             (false, false) => Some(Decided::No(self.why_not())),
         }
     }
 
     /// Somebody else is the reason if, had the refusing nodes not refused, it could have worked.
-    fn why_not(&self) -> WhyNot {
+    fn why_not(&self) -> FailureReason {
         let may_say_yes = |heard: &&Option<Does>| {
             matches!(heard, None | Some(Does::Grant | Does::GrantLate | Does::Refuse))
         };
         if self.heard.iter().filter(may_say_yes).count() >= self.needed {
-            WhyNot::Contended
+            FailureReason::Contended
         } else {
-            WhyNot::NoQuorum
+            FailureReason::NoQuorum
         }
     }
 
@@ -242,10 +242,12 @@ fn the_lock_is_acquired_exactly_when_a_quorum_granted_and_validity_remains() {
                     let outcome = run(quorum, 0, &schedule(&does, time, &order));
                     decided[match outcome.expect("after all answers it is decided") {
                         Decided::Yes(_) => 0,
-                        Decided::No(WhyNot::Contended) => 1,
-                        Decided::No(WhyNot::NoQuorum) => 2,
-                        Decided::No(WhyNot::TooSlow) => 3,
-                        Decided::No(WhyNot::Unsafe) => unreachable!("nobody doubts these nodes"),
+                        Decided::No(FailureReason::Contended) => 1,
+                        Decided::No(FailureReason::NoQuorum) => 2,
+                        Decided::No(FailureReason::TooSlow) => 3,
+                        Decided::No(FailureReason::Unsafe) => {
+                            unreachable!("nobody doubts these nodes")
+                        }
                     }] += 1;
                 }
             }

@@ -403,8 +403,8 @@ impl Waiting {
         Self {
             attempts: story.attempts,
             elapsed: story.elapsed,
-            contended: story.why == quorlock_core::WhyNot::Contended,
-            untrusted: story.why == quorlock_core::WhyNot::Unsafe,
+            contended: story.why == quorlock_core::FailureReason::Contended,
+            untrusted: story.why == quorlock_core::FailureReason::Unsafe,
             nodes: NodeAnswer::all(names, story.nodes),
         }
     }

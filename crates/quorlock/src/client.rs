@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quorlock_core::{
-    Failure, FailureKind, LockId, NodeSaid, NodeStory, Quorum, Reading, Standing, Timing,
+    Failure, FailureKind, LockId, NodeOutcome, NodeStory, Quorum, Reading, Timing, TrustState,
 };
 use tokio::sync::oneshot;
 
@@ -96,7 +96,7 @@ impl Shared {
         let nodes = self.common.names.iter().zip(&self.metrics.nodes).zip(stories);
         nodes.into_iter().find_map(|((node, metrics), story)| {
             let round_trip = Duration::from_nanos(metrics.round_trip_ns.load(Ordering::Relaxed));
-            let silent = matches!(&story.said, NodeSaid::Failed(failure) if failure.kind() == FailureKind::Silent);
+            let silent = matches!(&story.said, NodeOutcome::Failed(failure) if failure.kind() == FailureKind::Silent);
             (silent && round_trip > node_timeout)
                 .then(|| Impatient { node: node.clone(), round_trip, node_timeout })
         })
@@ -295,10 +295,10 @@ impl Client {
 
     pub(crate) fn inspected(&self, stories: Vec<quorlock_core::NodeStory>) -> Inspection {
         let is_doubted = |(place, node): (usize, &NodeStats)| match node.standing {
-            NodeStanding::Quarantined { .. } | NodeStanding::Refused(_) => true,
+            NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => true,
             // What a server is, it says with its first answer. Nodes of others' making need not say it.
-            NodeStanding::Unverified => place < self.shared.servers,
-            NodeStanding::Unguarded | NodeStanding::Trusted => false,
+            NodeTrustState::Unverified => place < self.shared.servers,
+            NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };
         let doubted = self.stats().nodes.iter().enumerate().map(is_doubted).collect();
         let nodes = NodeAnswer::all(&self.shared.common.names, stories);
@@ -408,13 +408,13 @@ pub struct NodeStats {
     /// How many commands were given to it, since the client was built.
     pub commands: u64,
     /// Whether its votes count, as of now.
-    pub standing: NodeStanding,
+    pub standing: NodeTrustState,
 }
 
 /// Whether a node's votes count: see [`ClientBuilder::restart_guard`]. Printed, it says why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NodeStanding {
+pub enum NodeTrustState {
     /// The restart guard is off: nobody looks.
     Unguarded,
     /// It has not been looked at on this connection yet, or need not be, as a
@@ -433,20 +433,20 @@ pub enum NodeStanding {
     Refused(Failure),
 }
 
-impl NodeStanding {
-    pub(crate) fn new(standing: &Standing, now: Reading) -> Self {
+impl NodeTrustState {
+    pub(crate) fn new(standing: &TrustState, now: Reading) -> Self {
         match standing {
-            Standing::Trusted => Self::Trusted,
-            Standing::Quarantined { until, why } => {
+            TrustState::Trusted => Self::Trusted,
+            TrustState::Quarantined { until, why } => {
                 Self::Quarantined { remaining: until.remaining(now), why: why.clone() }
             }
-            Standing::Refused(failure) => Self::Refused(failure.clone()),
+            TrustState::Refused(failure) => Self::Refused(failure.clone()),
             _ => Self::Unverified,
         }
     }
 }
 
-impl fmt::Display for NodeStanding {
+impl fmt::Display for NodeTrustState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unguarded => f.write_str("not looked at"),

@@ -13,9 +13,9 @@ use std::time::Duration;
 use quorlock_core::{Arrivals, Engine, Event, Quorum, Reading, Rules, Step};
 use tokio::time::Instant;
 
-use crate::alarm::Alarm;
 use crate::client::Common;
 use crate::clock::Clock;
+use crate::driver_timer::DriverTimer;
 use crate::node::Node;
 use crate::node::ready::{ALARM, Ready};
 
@@ -87,7 +87,7 @@ impl Driver {
 
     async fn run_on(mut self) {
         let mut arrivals = Arrivals::new();
-        let mut alarm = Alarm::new(self.clock);
+        let mut alarm = DriverTimer::new(self.clock);
         let mut ticks_in_a_row = 0;
         while !self.callers.is_drained()
             && self.drain_until.is_none_or(|until| Instant::now() < until)
@@ -142,7 +142,7 @@ impl Driver {
     fn gather(
         &mut self,
         arrivals: &mut Arrivals<DriverCommand>,
-        alarm: &mut Alarm,
+        alarm: &mut DriverTimer,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let Arrivals { answered, asked, .. } = arrivals;
@@ -167,7 +167,7 @@ impl Driver {
     }
 
     /// Sets the alarm for when there is something to do without being asked.
-    fn set(&mut self, alarm: &mut Alarm) {
+    fn set(&mut self, alarm: &mut DriverTimer) {
         // A deadline of centuries hence need not be waited for exactly.
         const LONG: Duration = Duration::from_secs(3600);
         let deadline = self.engine.deadline();

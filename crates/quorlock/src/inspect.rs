@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quorlock_core::{Holding, NodeSaid, Quorum};
+use quorlock_core::{Holding, NodeOutcome, Quorum};
 
 use crate::error::{Holder, NodeAnswer, most_frequent};
 
@@ -76,7 +76,7 @@ impl Inspection {
     /// How many nodes say that the lock is free, and may have forgotten that it is not: they are in
     /// quarantine, refused or not verified. With the restart guard off, all are believed.
     pub fn doubtful(&self) -> usize {
-        let says_free = |node: &NodeAnswer| node.said == NodeSaid::Seen(Holding::Free);
+        let says_free = |node: &NodeAnswer| node.said == NodeOutcome::Seen(Holding::Free);
         let nodes = self.nodes.iter().zip(&self.doubted);
         nodes.filter(|(node, is_doubted)| **is_doubted && says_free(node)).count()
     }
@@ -88,7 +88,7 @@ impl Inspection {
 
     fn seen(&self) -> impl Iterator<Item = &Holding> {
         self.nodes.iter().filter_map(|node| match &node.said {
-            NodeSaid::Seen(holding) => Some(holding),
+            NodeOutcome::Seen(holding) => Some(holding),
             _ => None,
         })
     }

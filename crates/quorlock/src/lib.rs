@@ -44,12 +44,12 @@ macro_rules! mutant {
 mod acquire;
 #[doc(hidden)]
 pub mod admin;
-mod alarm;
 pub mod blocking;
 mod builder;
 mod client;
 mod clock;
 mod driver;
+mod driver_timer;
 mod error;
 mod fault;
 mod guard;
@@ -75,7 +75,7 @@ pub mod guarantees {}
 pub use crate::acquire::{Acquire, Acquiring, Waiting};
 pub use crate::builder::{ClientBuilder, OWNER_BYTES_MAX, PREFIX_BYTES_MAX};
 pub use crate::client::{
-    Client, NodeStanding, NodeStats, RESOURCE_BYTES_MAX, Stats, check_resource,
+    Client, NodeStats, NodeTrustState, RESOURCE_BYTES_MAX, Stats, check_resource,
 };
 pub use crate::clock::Clock;
 pub use crate::error::{
@@ -85,7 +85,7 @@ pub use crate::error::{
 pub use crate::guard::{Guard, GuardToken, Released};
 pub use crate::inspect::{Inspection, Verdict};
 pub use quorlock_core::{
-    Delay, LossCause, NodeReleased, NodeSaid, Outcome, QuorumError, RestartGuard, Retry,
+    Delay, LossCause, NodeOutcome, NodeReleased, Outcome, QuorumError, RestartGuard, Retry,
     TimingError, Token,
 };
 

@@ -121,7 +121,7 @@ async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
         let error = call.await.unwrap_err();
         assert_eq!(error.to_string(), expected);
         assert!(matches!(error, AcquireError::Invalid(_)), "{error:?}");
-        assert!(!error.is_contended() && !error.lacks_rights());
+        assert!(!error.is_contended() && !error.is_permission_denied());
         assert_eq!((error.retry_after(), error.holder(), error.nodes()), (None, None, &[][..]));
     }
     let error = client.hold("", async |_| ()).await.unwrap_err();

@@ -115,7 +115,7 @@ async fn a_wrong_password_is_told_at_once_as_such() {
         let error = client.acquire("orders").await.unwrap_err();
         assert!(started.elapsed() < PATIENCE, "waiting does not help");
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-        assert!(error.lacks_rights() && !error.is_contended(), "{error}");
+        assert!(error.is_permission_denied() && !error.is_contended(), "{error}");
         let text = format!("{error} {error:?} {client:?}");
         assert!(text.contains(said), "{text}");
         assert!(!text.contains("guess-1234") && !text.contains("s3cr"), "{text}");
@@ -185,7 +185,7 @@ async fn a_password_is_rotated_while_a_lock_is_held() {
     }
     does_everything(&new).await;
     let error = old.acquire("orders").await.unwrap_err();
-    assert!(error.lacks_rights(), "{error}");
+    assert!(error.is_permission_denied(), "{error}");
 }
 
 /// The rights of a user who can do nothing but lock.
@@ -212,7 +212,7 @@ async fn a_user_with_no_right_but_to_lock_can_lock() {
 
         let client = bare().username("locker").password("pass-word").key_prefix("other:");
         let error = client.build().unwrap().acquire("orders").await.unwrap_err();
-        assert!(error.lacks_rights(), "another key is not allowed: {error}");
+        assert!(error.is_permission_denied(), "another key is not allowed: {error}");
     }
 }
 
@@ -229,7 +229,7 @@ async fn a_user_without_rights_is_told_at_once_which_are_missing() {
     let error = client.acquire("orders").await.unwrap_err();
     assert!(started.elapsed() < PATIENCE, "waiting does not help");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-    assert!(error.lacks_rights(), "{error}");
+    assert!(error.is_permission_denied(), "{error}");
     let failures: Vec<_> = error.nodes().iter().filter_map(|node| node.failure()).collect();
     assert!(failures.len() >= 2, "they decide it: {error}");
     assert!(failures.iter().all(|failure| failure.kind() == FailureKind::Forbidden), "{error}");
@@ -281,7 +281,7 @@ async fn servers_without_resp3_are_spoken_to_in_resp2() {
         let bare = nodes.iter().map(bare_url);
         let wrong = common::unguarded().nodes(bare).password("guess-1234").build().unwrap();
         let error = wrong.acquire("orders").wait(PATIENCE).await.unwrap_err();
-        assert!(error.lacks_rights(), "{error}");
+        assert!(error.is_permission_denied(), "{error}");
         let text = format!("{error} {error:?} {wrong:?}");
         assert!(!text.contains("guess-1234"), "{text}");
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quorlock::node::{
-    Answer, Answers, Batch, BoxFuture, Failure, FailureKind, MemoryNode, News, Node,
+    Answer, Answers, Batch, BoxFuture, Failure, FailureKind, MemoryNode, Node, PushSink,
 };
 use quorlock::{Client, Clock, Delay, Retry};
 
@@ -41,7 +41,7 @@ impl Node for LosesFirstAnswers {
         })
     }
 
-    fn background(&self, news: News) -> BoxFuture<()> {
+    fn background(&self, news: PushSink) -> BoxFuture<()> {
         self.node.background(news)
     }
 }

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{NODE_TIMEOUT, PATIENCE, eventually, five, get, run, unguarded};
-use quorlock::node::{Answers, Batch, BoxFuture, News, Node, NodeConfig, NodeState, RedisNode};
+use quorlock::node::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeState, PushSink, RedisNode};
 use quorlock::{Client, Outcome};
 use quorlock_servers::Server;
 use tokio::sync::watch;
@@ -35,7 +35,7 @@ impl Node for Wrapped {
         self.0.execute(batch)
     }
 
-    fn background(&self, news: News) -> BoxFuture<()> {
+    fn background(&self, news: PushSink) -> BoxFuture<()> {
         self.0.background(news)
     }
 }

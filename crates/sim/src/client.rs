@@ -13,7 +13,7 @@ use quorlock_core::{
 use crate::network::ConnectionId;
 use crate::plan::Plan;
 use crate::time::{Machine, Time, duration};
-use crate::world::Happening;
+use crate::world::SimEvent;
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
@@ -35,7 +35,7 @@ pub(crate) struct Life {
     pub(crate) alive: bool,
     /// It stands still, with its whole machine or not; what happens to it meanwhile waits.
     pub(crate) still: Option<Still>,
-    pub(crate) deferred: Vec<Happening>,
+    pub(crate) deferred: Vec<SimEvent>,
     /// It has been shut down, and owes nothing.
     pub(crate) drained: bool,
 }

@@ -43,7 +43,7 @@ pub(crate) trait Driver {
         match event {
             Event::Answered { node, sent, answers, proof } => {
                 let (node, sent) = (node.index(), *sent);
-                if *proof != Proof::Vouched {
+                if *proof != Proof::NotRequired {
                     self.note(&Fact::Proved { client, node, sent, proof });
                 }
                 for (ticket, answer) in answers {
@@ -134,8 +134,8 @@ pub(crate) trait Driver {
             Effect::Superseded { lock, fence } => {
                 self.note(&Fact::Superseded { guard: of(lock), fence: *fence });
             }
-            Effect::Standing { node, standing } => {
-                self.note(&Fact::Standing { client, node: node.index(), standing });
+            Effect::TrustState { node, standing } => {
+                self.note(&Fact::TrustState { client, node: node.index(), standing });
             }
             Effect::FloorOfFew { node, .. } => {
                 self.note(&Fact::FloorOfFew { client, node: node.index() });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Command, Extended, Holding, Key, LockId, LossCause, Proof, Reading, Refusal,
-    ReleaseReport, Request, Standing, Ticket, Token, Validity, Value,
+    ReleaseReport, Request, Ticket, Token, TrustState, Validity, Value,
 };
 
 use crate::guard::GuardId;
@@ -74,7 +74,7 @@ pub(crate) enum Fact<'a> {
     /// The engine says that somebody else has a larger fence.
     Superseded { guard: GuardId, fence: u64 },
     /// The engine says whether a node is to be trusted.
-    Standing { client: ClientId, node: NodeIndex, standing: &'a Standing },
+    TrustState { client: ClientId, node: NodeIndex, standing: &'a TrustState },
     /// The engine says that it sets a node's floor by the clocks of few others.
     FloorOfFew { client: ClientId, node: NodeIndex },
     /// Who holds a lock writes to what it protects, or who did.
@@ -102,12 +102,12 @@ pub(crate) enum Fact<'a> {
     /// A client begins its life.
     Started { client: ClientId },
     /// A fault, or its end.
-    Mishap(Mishap),
+    FaultEvent(FaultEvent),
 }
 
 /// What goes wrong, or is mended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Mishap {
+pub(crate) enum FaultEvent {
     /// A process stands still.
     Paused { client: ClientId, span: Time },
     /// A whole machine stands still; its clocks may as well.
@@ -211,7 +211,7 @@ impl fmt::Display for Fact<'_> {
                 write!(f, "client {client} ← node {node}: {proof:?}")
             }
             Self::Superseded { guard, fence } => write!(f, "{guard}: there is the fence {fence}"),
-            Self::Standing { client, node, standing } => {
+            Self::TrustState { client, node, standing } => {
                 write!(f, "client {client}: node {node}: {standing:?}")
             }
             Self::FloorOfFew { client, node } => {
@@ -258,12 +258,12 @@ impl fmt::Display for Fact<'_> {
                 write!(f, "client {client}: node {node}: {why}")
             }
             Self::Started { client } => write!(f, "client {client}: starts"),
-            Self::Mishap(mishap) => write!(f, "*** {mishap}"),
+            Self::FaultEvent(mishap) => write!(f, "*** {mishap}"),
         }
     }
 }
 
-impl fmt::Display for Mishap {
+impl fmt::Display for FaultEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Paused { client, span: time } => {

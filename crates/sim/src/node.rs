@@ -182,7 +182,7 @@ impl ModelNode {
                 self.watchers.entry(key.clone()).or_default().insert(by);
                 Answer::Watched(holding)
             }
-            Command::Greet => Answer::Greeted,
+            Command::Identify => Answer::Identified,
             Command::Adopt { key, text, replaces, marker, seen } => {
                 let seen = (marker, seen.as_ref());
                 let adopted = self.adopt((key, text), replaces.as_ref(), seen, by, now);

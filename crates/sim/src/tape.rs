@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use quorlock_core::{Command, Ended, Key, LockId};
 
 use crate::client::Client;
-use crate::fact::{ClientId, Fact, Mishap, NodeIndex, span};
+use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex, span};
 use crate::guard::{Guard, GuardId};
 use crate::node::Health;
 use crate::time::{MS, Time};
@@ -211,54 +211,56 @@ impl Tape {
                 Some(turn) if turn.from == now => drop(self.open.remove(&Id::Turn(*client))),
                 _ => self.end(&Id::Turn(*client), now),
             },
-            Fact::Mishap(mishap) => self.note_mishap(*mishap, now),
+            Fact::FaultEvent(mishap) => self.note_mishap(*mishap, now),
             _ => {}
         }
     }
 
-    fn note_mishap(&mut self, mishap: Mishap, now: Time) {
+    fn note_mishap(&mut self, mishap: FaultEvent, now: Time) {
         let tip = mishap.to_string();
         match mishap {
-            Mishap::Paused { client, .. } | Mishap::Suspended { client, .. } => {
+            FaultEvent::Paused { client, .. } | FaultEvent::Suspended { client, .. } => {
                 self.begin(Id::Still(client), whole(Lane::Client(client), Kind::Still, tip), now);
             }
-            Mishap::Resumed { client } => self.end(&Id::Still(client), now),
-            Mishap::WallStepped { client, .. } => {
+            FaultEvent::Resumed { client } => self.end(&Id::Still(client), now),
+            FaultEvent::WallStepped { client, .. } => {
                 self.mark(Lane::Client(client), Sign::Clock, tip, now);
             }
-            Mishap::ClientShutDown { client } => {
+            FaultEvent::ClientShutDown { client } => {
                 self.mark(Lane::Client(client), Sign::End, tip, now);
             }
-            Mishap::ClientCrashed { client } => {
+            FaultEvent::ClientCrashed { client } => {
                 self.mark(Lane::Client(client), Sign::End, tip, now);
                 let its = |id: &&Id| id.client() == Some(client);
                 let its: Vec<Id> = self.open.keys().filter(its).cloned().collect();
                 its.iter().for_each(|id| self.end(id, now));
                 self.rows.retain(|(its, _), _| *its != client);
             }
-            Mishap::NodeStepped { node, .. } => self.mark(Lane::Node(node), Sign::Clock, tip, now),
-            Mishap::NodeCrashed { node, .. } => {
+            FaultEvent::NodeStepped { node, .. } => {
+                self.mark(Lane::Node(node), Sign::Clock, tip, now)
+            }
+            FaultEvent::NodeCrashed { node, .. } => {
                 self.end(&Id::Frozen(node), now);
                 self.begin(Id::Down(node), whole(Lane::Node(node), Kind::Down, tip), now);
             }
-            Mishap::NodeStarted { node } => self.end(&Id::Down(node), now),
-            Mishap::NodeFrozen { node } => {
+            FaultEvent::NodeStarted { node } => self.end(&Id::Down(node), now),
+            FaultEvent::NodeFrozen { node } => {
                 self.begin(Id::Frozen(node), whole(Lane::Node(node), Kind::Frozen, tip), now);
             }
-            Mishap::NodeThawed { node } => self.end(&Id::Frozen(node), now),
-            Mishap::NodeHealth { node, health } => {
+            FaultEvent::NodeThawed { node } => self.end(&Id::Frozen(node), now),
+            FaultEvent::NodeHealth { node, health } => {
                 self.end(&Id::Refuses(node), now);
                 if health != Health::Good {
                     let bar = whole(Lane::Node(node), Kind::Refuses, tip);
                     self.begin(Id::Refuses(node), bar, now);
                 }
             }
-            Mishap::NodeFlushed { node }
-            | Mishap::NodeOverwritten { node }
-            | Mishap::KeyDeleted { node } => {
+            FaultEvent::NodeFlushed { node }
+            | FaultEvent::NodeOverwritten { node }
+            | FaultEvent::KeyDeleted { node } => {
                 self.mark(Lane::Node(node), Sign::KeysLost, tip, now);
             }
-            Mishap::Blocked { client, node, span, .. } => {
+            FaultEvent::Blocked { client, node, span, .. } => {
                 let bar = Bar {
                     client: Some(client),
                     from: now,
@@ -267,19 +269,19 @@ impl Tape {
                 };
                 self.bars.push(bar);
             }
-            Mishap::Reset { node, .. } => self.mark(Lane::Node(node), Sign::Reset, tip, now),
-            Mishap::Healing => {
+            FaultEvent::Reset { node, .. } => self.mark(Lane::Node(node), Sign::Reset, tip, now),
+            FaultEvent::Healing => {
                 self.healing = Some(now);
                 // Everything gets through again.
                 let cuts = self.bars.iter_mut().filter(|bar| bar.kind == Kind::Cut);
                 cuts.for_each(|bar| bar.to = bar.to.min(now));
             }
             // They are seen where they take place.
-            Mishap::KeyOccupied { .. }
-            | Mishap::KeyVacated { .. }
-            | Mishap::CounterMoved { .. } => {}
+            FaultEvent::KeyOccupied { .. }
+            | FaultEvent::KeyVacated { .. }
+            | FaultEvent::CounterMoved { .. } => {}
             // Nobody sees them but who asks the node.
-            Mishap::NodePromoted { .. } | Mishap::NodeEvicts { .. } => {}
+            FaultEvent::NodePromoted { .. } | FaultEvent::NodeEvicts { .. } => {}
         }
     }
 

@@ -19,7 +19,7 @@ use self::agenda::{Agenda, Entry};
 use self::nodes::Script;
 use crate::client::Client;
 use crate::count::{Count, Counts};
-use crate::fact::{ClientId, Fact, Mishap, NodeIndex, point};
+use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex, point};
 use crate::invariants::tally::Tally;
 use crate::invariants::{Invariants, Violation};
 use crate::ledger::{Drift, Ledger};
@@ -35,7 +35,7 @@ use crate::watch::{Moment, Watch};
 
 /// Something that is going to happen.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum SimEvent {
     /// The driver takes in what has come.
     Turn(ClientId),
     /// It goes on after having stood still within a turn.
@@ -309,7 +309,7 @@ impl World {
         }
         if self.plan.later.merges {
             let at = self.random.later.between(SECOND, 10 * SECOND);
-            self.plan_in(at, Happening::Mend(Mend::Leave));
+            self.plan_in(at, SimEvent::Mend(Mend::Leave));
         }
         if self.plan.outside.is_some() {
             self.record.counts.add(Count::Outside);
@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn happen(&mut self, what: SimEvent) {
         if let Some(client) = self.concerns(&what) {
             if !self.clients[client].life.alive {
                 return;
@@ -371,49 +371,49 @@ impl World {
             }
         }
         match what {
-            Happening::Turn(client) => self.turn(client),
-            Happening::Carry(client) => self.carry_on(client),
-            Happening::Alarm(client, number) => {
+            SimEvent::Turn(client) => self.turn(client),
+            SimEvent::Carry(client) => self.carry_on(client),
+            SimEvent::Alarm(client, number) => {
                 if self.clients[client].turns.alarm == number {
                     self.wake(client);
                 }
             }
-            Happening::Request(parcel) => self.receive(parcel),
-            Happening::Reply { wire, reply } => self.reply(wire, *reply),
-            Happening::Push { wire, key } => self.push(wire, key),
-            Happening::Broken(wire) => self.broken(wire),
-            Happening::Dialled { client, node, dial, in_time } => {
+            SimEvent::Request(parcel) => self.receive(parcel),
+            SimEvent::Reply { wire, reply } => self.reply(wire, *reply),
+            SimEvent::Push { wire, key } => self.push(wire, key),
+            SimEvent::Broken(wire) => self.broken(wire),
+            SimEvent::Dialled { client, node, dial, in_time } => {
                 self.dialled(client, node, dial, in_time);
             }
-            Happening::Look { client, node, number } => {
+            SimEvent::Look { client, node, number } => {
                 if self.clients[client].lines[node].next_look.number == number {
                     self.supervise(client, node);
                 }
             }
-            Happening::Caller { client, caller, generation } => {
+            SimEvent::Caller { client, caller, generation } => {
                 let it = self.clients[client].callers.get(caller);
                 if it.is_some_and(|it| it.generation == generation) {
                     self.act(client, caller);
                 }
             }
-            Happening::Fault(fault) => self.strike(fault),
-            Happening::Mend(mend) => self.mend(mend),
+            SimEvent::Fault(fault) => self.strike(fault),
+            SimEvent::Mend(mend) => self.mend(mend),
         }
     }
 
     /// Whose process has to run for this to happen.
-    fn concerns(&self, what: &Happening) -> Option<ClientId> {
+    fn concerns(&self, what: &SimEvent) -> Option<ClientId> {
         match what {
-            Happening::Turn(client)
-            | Happening::Carry(client)
-            | Happening::Alarm(client, _)
-            | Happening::Dialled { client, .. }
-            | Happening::Look { client, .. }
-            | Happening::Caller { client, .. } => Some(*client),
-            Happening::Reply { wire, .. }
-            | Happening::Push { wire, .. }
-            | Happening::Broken(wire) => Some(self.network.wires[*wire].client),
-            Happening::Request(_) | Happening::Fault(_) | Happening::Mend(_) => None,
+            SimEvent::Turn(client)
+            | SimEvent::Carry(client)
+            | SimEvent::Alarm(client, _)
+            | SimEvent::Dialled { client, .. }
+            | SimEvent::Look { client, .. }
+            | SimEvent::Caller { client, .. } => Some(*client),
+            SimEvent::Reply { wire, .. } | SimEvent::Push { wire, .. } | SimEvent::Broken(wire) => {
+                Some(self.network.wires[*wire].client)
+            }
+            SimEvent::Request(_) | SimEvent::Fault(_) | SimEvent::Mend(_) => None,
         }
     }
 
@@ -455,8 +455,8 @@ impl World {
         }
     }
 
-    pub(crate) fn note_mishap(&mut self, mishap: Mishap) {
-        self.note(&Fact::Mishap(mishap));
+    pub(crate) fn note_mishap(&mut self, mishap: FaultEvent) {
+        self.note(&Fact::FaultEvent(mishap));
     }
 
     /// A run that cannot go on as it must.

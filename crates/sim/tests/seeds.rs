@@ -41,7 +41,7 @@ fn every_invariant_holds_in_every_seed() {
     assert!(counts.of(Count::Outside) * 10 > seeds * 3, "three runs in ten are beyond the promise");
 }
 
-/// Nodes had stood still, their round trip was taken for how far they are, and manners made a process wait
+/// Nodes had stood still, their round trip was taken for how far they are, and the back-off made a process wait
 /// for a free lock until the time of healing was over (8d52fc4). First found in seed 487, later in 870, of other
 /// versions of the simulator.
 #[test]

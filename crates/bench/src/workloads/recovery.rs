@@ -10,7 +10,7 @@ mod restarts;
 use std::time::Duration;
 
 use quorlock::node::NodeState;
-use quorlock::{Client, NodeStanding, NodeStats};
+use quorlock::{Client, NodeStats, NodeTrustState};
 
 use super::Bench;
 use crate::clock;
@@ -48,7 +48,7 @@ async fn all_vote(client: Client) -> Result<(), String> {
     loop {
         let nodes = client.stats().nodes;
         let votes =
-            |standing: &_| matches!(standing, NodeStanding::Trusted | NodeStanding::Unguarded);
+            |standing: &_| matches!(standing, NodeTrustState::Trusted | NodeTrustState::Unguarded);
         let is_up = |node: &NodeStats| node.state == NodeState::Up && votes(&node.standing);
         if nodes.iter().all(is_up) {
             return Ok(());

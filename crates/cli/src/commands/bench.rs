@@ -44,7 +44,7 @@ pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
         Err(OwnNodesError::Build(refused)) => Err(refused),
         Err(OwnNodesError::Nodes(error)) => {
             not_measured(&mut output, &error.to_string());
-            Ok(if error.lacks_rights() { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
+            Ok(if error.is_permission_denied() { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
         }
         Err(OwnNodesError::Internal(why)) => {
             not_measured(&mut output, &why);

@@ -11,7 +11,7 @@ mod plan;
 
 use std::time::Duration;
 
-use quorlock::{AcquireError, Client, Guard, NodeStanding, Waiting};
+use quorlock::{AcquireError, Client, Guard, NodeTrustState, Waiting};
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::sync::watch;
@@ -155,10 +155,10 @@ impl Keeper<'_> {
     }
 
     /// Nodes that are known not to be trusted, and why.
-    fn untrusted(&self) -> Vec<(String, NodeStanding)> {
+    fn untrusted(&self) -> Vec<(String, NodeTrustState)> {
         let nodes = self.client.stats().nodes.into_iter();
         let untrusted = nodes.filter(|node| {
-            matches!(node.standing, NodeStanding::Quarantined { .. } | NodeStanding::Refused(_))
+            matches!(node.standing, NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_))
         });
         untrusted.map(|node| (node.name.to_string(), node.standing)).collect()
     }
@@ -169,7 +169,7 @@ impl Keeper<'_> {
         let mut groups: Vec<((String, String), Vec<String>)> = Vec::new();
         for (name, standing) in self.untrusted() {
             let told = match &standing {
-                NodeStanding::Quarantined { remaining, why } => {
+                NodeTrustState::Quarantined { remaining, why } => {
                     let seconds = remaining.as_millis().div_ceil(1000);
                     (format!("votes count in {seconds} s: "), format!(" (quarantined: {why})"))
                 }
@@ -194,7 +194,7 @@ impl Keeper<'_> {
             "event": "not_acquired",
             "key": self.args.key,
             "contended": error.is_contended(),
-            "untrusted": matches!(error, AcquireError::Unsafe(_)),
+            "untrusted": matches!(error, AcquireError::NodesUntrusted(_)),
             "retry_after_ms": error.retry_after().map(millis),
             "message": error.to_string(),
             "nodes": nodes,
@@ -204,10 +204,10 @@ impl Keeper<'_> {
             return ExitCode::Success;
         }
         let hint = match error {
-            AcquireError::Unsafe(_) if error.retry_after().is_some() => {
+            AcquireError::NodesUntrusted(_) if error.retry_after().is_some() => {
                 "; give it a longer --wait; or, if no lock is in use: quorlock init --fresh"
             }
-            AcquireError::Unsafe(_) => "; quorlock doctor says more",
+            AcquireError::NodesUntrusted(_) => "; quorlock doctor says more",
             _ => "",
         };
         self.output.error(event, &format!("{error}{hint}"));
@@ -217,7 +217,7 @@ impl Keeper<'_> {
             }
             AcquireError::Invalid(_) => ExitCode::Usage,
             AcquireError::Closed { .. } => ExitCode::Internal,
-            _ if error.lacks_rights() => ExitCode::NotAllowed,
+            _ if error.is_permission_denied() => ExitCode::NotAllowed,
             _ => ExitCode::NoQuorum,
         }
     }

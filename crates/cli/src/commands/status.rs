@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorlock::node::Holding;
 use quorlock::{
-    Client, Holder, HolderKind, Inspection, NodeAnswer, NodeSaid, NodeStanding, NodeStats,
+    Client, Holder, HolderKind, Inspection, NodeAnswer, NodeOutcome, NodeStats, NodeTrustState,
     RestartGuard, Verdict,
 };
 use quorlock_bench::columns;
@@ -87,8 +87,8 @@ fn standings(inspection: &Inspection, nodes: &[NodeStats]) -> String {
     let mut lines = String::new();
     for (answer, node) in inspection.nodes.iter().zip(nodes) {
         let hint = match node.standing {
-            NodeStanding::Quarantined { .. } | NodeStanding::Refused(_) => "",
-            NodeStanding::Unverified if matches!(answer.said, NodeSaid::Seen(_)) => {
+            NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => "",
+            NodeTrustState::Unverified if matches!(answer.said, NodeOutcome::Seen(_)) => {
                 ": what it says of itself, or its marker, cannot be read; quorlock doctor says why"
             }
             _ => continue,
@@ -125,14 +125,16 @@ fn headline(inspection: &Inspection) -> String {
 fn row(node: &NodeAnswer) -> [String; 4] {
     let name = node.node.to_string();
     let [state, left, holder] = match (&node.said, node.holder()) {
-        (NodeSaid::Failed(failure), _) => {
+        (NodeOutcome::Failed(failure), _) => {
             return [name, "failed".into(), String::new(), failure.to_string()];
         }
         (_, Some(holder)) => {
             let left = holder.remaining.map_or_else(|| "never".to_owned(), time);
             ["held".to_owned(), left, who(&holder)]
         }
-        (NodeSaid::Seen(Holding::Free), None) => ["free".to_owned(), String::new(), String::new()],
+        (NodeOutcome::Seen(Holding::Free), None) => {
+            ["free".to_owned(), String::new(), String::new()]
+        }
         _ => ["silent".to_owned(), String::new(), format!("no answer within {}", time(node.took))],
     };
     [name, state, left, holder]
@@ -153,10 +155,10 @@ fn as_json(key: &str, inspection: &Inspection, stats: &[NodeStats]) -> Value {
     let with_standing = |(answer, stats): (&NodeAnswer, &NodeStats)| {
         let mut node = node_json(answer);
         let (standing, remaining) = match &stats.standing {
-            NodeStanding::Trusted => ("trusted", None),
-            NodeStanding::Quarantined { remaining, .. } => ("quarantined", Some(*remaining)),
-            NodeStanding::Refused(_) => ("refused", None),
-            NodeStanding::Unguarded => ("unguarded", None),
+            NodeTrustState::Trusted => ("trusted", None),
+            NodeTrustState::Quarantined { remaining, .. } => ("quarantined", Some(*remaining)),
+            NodeTrustState::Refused(_) => ("refused", None),
+            NodeTrustState::Unguarded => ("unguarded", None),
             _ => ("unverified", None),
         };
         node["standing"] = json!(standing);
@@ -178,12 +180,12 @@ fn as_json(key: &str, inspection: &Inspection, stats: &[NodeStats]) -> Value {
 pub(crate) fn node_json(node: &NodeAnswer) -> Value {
     let holder = node.holder();
     let state = match (&node.said, &holder) {
-        (NodeSaid::Failed(_), _) => "failed",
-        (NodeSaid::Granted, _) => "granted",
+        (NodeOutcome::Failed(_), _) => "failed",
+        (NodeOutcome::Granted, _) => "granted",
         (_, Some(_)) => "held",
-        (NodeSaid::Refused(_), None) => "refused",
-        (NodeSaid::Seen(_), None) => "free",
-        (NodeSaid::NotAsked, _) => "not_asked",
+        (NodeOutcome::Refused(_), None) => "refused",
+        (NodeOutcome::Seen(_), None) => "free",
+        (NodeOutcome::NotAsked, _) => "not_asked",
         _ => "silent",
     };
     json!({

@@ -2,24 +2,26 @@
 
 use core::time::Duration;
 
-use super::WhyNot;
+use super::FailureReason;
 use crate::command::{Failure, Holding};
 use crate::quorum::Quorum;
 
 /// Why there is no lock, as far as the nodes have said: as [`Attempt`](super::Attempt) judges, of whose nodes `open` may
 /// still answer.
-pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeStory], open: usize) -> WhyNot {
-    let count = |is: fn(&NodeSaid) -> bool| nodes.iter().filter(|story| is(&story.said)).count();
-    let doubted =
-        count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()));
-    let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
-    let granted = count(|said| matches!(said, NodeSaid::Granted | NodeSaid::Seen(Holding::Free)));
+pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeStory], open: usize) -> FailureReason {
+    let count = |is: fn(&NodeOutcome) -> bool| nodes.iter().filter(|story| is(&story.said)).count();
+    let doubted = count(
+        |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
+    );
+    let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));
+    let granted =
+        count(|said| matches!(said, NodeOutcome::Granted | NodeOutcome::Seen(Holding::Free)));
     if quorum.is_out_of_reach(quorum.nodes() - doubted, 0) {
-        WhyNot::Unsafe
+        FailureReason::Unsafe
     } else if refused > 0 && quorum.is_reached(granted + refused + open) {
-        WhyNot::Contended
+        FailureReason::Contended
     } else {
-        WhyNot::NoQuorum
+        FailureReason::NoQuorum
     }
 }
 
@@ -27,20 +29,20 @@ pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeStory], open: usize) -> WhyNo
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NodeStory {
     /// What it said.
-    pub said: NodeSaid,
+    pub said: NodeOutcome,
     /// How long after the start of the attempt.
     pub took: Duration,
 }
 
 impl NodeStory {
-    pub(crate) fn new(said: NodeSaid, took: Duration) -> Self {
+    pub(crate) fn new(said: NodeOutcome, took: Duration) -> Self {
         Self { said, took }
     }
 
     /// What was seen before the first attempt, as an attempt would have been told it.
     pub(crate) fn seen_as_refusal(self) -> Self {
         let said = match self.said {
-            NodeSaid::Seen(held) if held != Holding::Free => NodeSaid::Refused(Some(held)),
+            NodeOutcome::Seen(held) if held != Holding::Free => NodeOutcome::Refused(Some(held)),
             said => said,
         };
         Self { said, ..self }
@@ -50,7 +52,7 @@ impl NodeStory {
 /// What one node said.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum NodeSaid {
+pub enum NodeOutcome {
     /// It was not asked.
     NotAsked,
     /// It has not answered yet.

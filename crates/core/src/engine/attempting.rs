@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{Call, Effect, Engine, Entropy, LockId, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
-use crate::acquire::{Attempt, Decision, WhyNot};
+use crate::acquire::{Attempt, Decision, FailureReason};
 use crate::command::Answer;
 use crate::lease::Lease;
 use crate::quorum::{NodeId, NodeSet};
@@ -199,7 +199,7 @@ impl Engine {
     pub(super) fn attempt_failed(
         &mut self,
         lock: LockId,
-        why: WhyNot,
+        why: FailureReason,
         now: Reading,
         out: &mut dyn Sink,
     ) {
@@ -212,21 +212,22 @@ impl Engine {
         call.history.number_seen = call.history.number_seen.max(attempt.seen());
         call.history.last = Some((why, attempt.story(now)));
         call.waiting = Some(Waiting::after(&attempt, self.quorum));
-        call.contention.split = why == WhyNot::Contended && attempt.granting().next().is_some();
+        call.contention.split =
+            why == FailureReason::Contended && attempt.granting().next().is_some();
         let outrun = core::mem::take(&mut call.contention.woken) || call.contention.split;
         call.contention.missed += u32::from(outrun);
-        if why == WhyNot::Contended {
-            let manners = self.manners.of(&call.request.key, now);
-            manners.see_rivals(call.pace.round_trip, now);
+        if why == FailureReason::Contended {
+            let backoff = self.backoff.of(&call.request.key, now);
+            backoff.see_rivals(call.pace.round_trip, now);
             if outrun {
-                manners.see_crowd(now);
+                backoff.see_contention(now);
             }
         }
         let refused: NodeSet = attempt.refusing().collect();
         let asked = if call.is_to_watch() { attempt.telling() } else { refused };
         let release = attempt.give_up(now).of_attempt(round);
         self.start_release((lock, round), release, out);
-        if attempt.lacks_rights() {
+        if attempt.is_permission_denied() {
             self.refuse(lock, RefusalKind::NoQuorum, now, out);
         } else if refused.is_empty() {
             self.rest(lock, true, now, out);

@@ -7,9 +7,9 @@ use core::time::Duration;
 
 pub(super) use self::history::AttemptHistory;
 use super::{Refusal, RefusalKind, Request, Story, Wait};
-use crate::acquire::{Attempt, NodeSaid, NodeStory, WhyNot};
+use crate::acquire::{Attempt, FailureReason, NodeOutcome, NodeStory};
 use crate::command::Holding;
-use crate::courtesy::{believed, mix};
+use crate::contention::{believed, mix};
 use crate::inspect::Inspection;
 use crate::quorum::Quorum;
 use crate::retry::{Delay, Retry, after_expiry};
@@ -196,16 +196,17 @@ impl Call {
                 .iter_mut()
                 .zip(self.history.last.take().into_iter().flat_map(|(_, nodes)| nodes))
             {
-                if node.said == NodeSaid::NotAsked {
+                if node.said == NodeOutcome::NotAsked {
                     *node = before;
                 }
             }
             // Others hold it, or have their turn first; but as with an attempt (S26), not if too few
             // nodes have answered for a quorum.
-            let told =
-                |node: &&NodeStory| matches!(node.said, NodeSaid::Seen(_) | NodeSaid::Refused(_));
+            let told = |node: &&NodeStory| {
+                matches!(node.said, NodeOutcome::Seen(_) | NodeOutcome::Refused(_))
+            };
             let enough = inspection.quorum().is_reached(nodes.iter().filter(told).count());
-            let why = if enough { WhyNot::Contended } else { WhyNot::NoQuorum };
+            let why = if enough { FailureReason::Contended } else { FailureReason::NoQuorum };
             self.history.last = Some((why, nodes));
             return;
         }
@@ -215,12 +216,12 @@ impl Call {
         for node in inspection.asked() {
             let Some(seen) = inspection.seen(node) else { continue };
             match &mut nodes[node.index()].said {
-                NodeSaid::Refused(holding) => *holding = Some(seen.clone()),
+                NodeOutcome::Refused(holding) => *holding = Some(seen.clone()),
                 // It had not answered in time; it does now.
-                said @ NodeSaid::Nothing if *seen == Holding::Free => {
-                    *said = NodeSaid::Seen(Holding::Free);
+                said @ NodeOutcome::Nothing if *seen == Holding::Free => {
+                    *said = NodeOutcome::Seen(Holding::Free);
                 }
-                said @ NodeSaid::Nothing => *said = NodeSaid::Refused(Some(seen.clone())),
+                said @ NodeOutcome::Nothing => *said = NodeOutcome::Refused(Some(seen.clone())),
                 _ => {}
             }
         }
@@ -301,13 +302,13 @@ impl Pace {
     }
 }
 
-impl From<WhyNot> for RefusalKind {
-    fn from(why: WhyNot) -> Self {
+impl From<FailureReason> for RefusalKind {
+    fn from(why: FailureReason) -> Self {
         match why {
-            WhyNot::Contended => Self::Contended,
-            WhyNot::NoQuorum => Self::NoQuorum,
-            WhyNot::TooSlow => Self::TooSlow,
-            WhyNot::Unsafe => Self::Unsafe,
+            FailureReason::Contended => Self::Contended,
+            FailureReason::NoQuorum => Self::NoQuorum,
+            FailureReason::TooSlow => Self::TooSlow,
+            FailureReason::Unsafe => Self::Unsafe,
         }
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! A call that has to wait asks as many nodes as it takes to tell when the lock changes, and then does
 //! nothing until they do, or until the keys expire. What decides when it goes on is in
-//! [`crate::wait`]; how those who wait keep out of each other's way, in `courtesy.rs`.
+//! [`crate::wait`]; how those who wait keep out of each other's way, in `contention.rs`.
 
 use alloc::collections::VecDeque;
 

@@ -180,7 +180,7 @@ impl Engine {
         }
         if lease.lost().is_none() {
             let had = (lease.began().boot(), lease.is_exhausted(now));
-            self.manners.of(lease.key(), now).give_back(had, lease.pace(), now);
+            self.backoff.of(lease.key(), now).give_back(had, lease.pace(), now);
         }
         if lease.lost().is_none() || kept {
             self.leave_queue(lease.key().clone(), holder, now);

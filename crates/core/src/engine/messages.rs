@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{NodeStory, WhyNot};
+use crate::acquire::{FailureReason, NodeStory};
 use crate::command::{Answer, Command, Counter};
 use crate::hold::Hold;
 use crate::lease::LossCause;
@@ -15,7 +15,7 @@ use crate::retry::Retry;
 use crate::time::Reading;
 use crate::timing::Timing;
 use crate::token::{Key, Token};
-use crate::trust::Standing;
+use crate::trust::TrustState;
 use crate::vote::Validity;
 
 /// One caller's wish for a lock, from the call to the end of the guard. Chosen by the driver,
@@ -245,11 +245,11 @@ pub enum Effect {
         fence: u64,
     },
     /// Whether a node's votes count has changed, or from when on they do. For people.
-    Standing {
+    TrustState {
         /// Which node.
         node: NodeId,
         /// As it is now.
-        standing: Standing,
+        standing: TrustState,
     },
     /// A node that had lost its fences' counters is given a floor that rests on the clocks of fewer
     /// other nodes than a quorum, for no more could be reached: should all of these be behind, its
@@ -314,7 +314,7 @@ impl Sink for Vec<Effect> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Story {
     /// Why the last attempt failed.
-    pub why: WhyNot,
+    pub why: FailureReason,
     /// How many attempts there were.
     pub attempts: u32,
     /// Time since the call.

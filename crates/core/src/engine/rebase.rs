@@ -58,7 +58,7 @@ impl Engine {
             link.retry_at = link.retry_at.map(|at| at.shifted(base));
         }
         self.closing.drains_by = self.closing.drains_by.map(|at| at.shifted(base));
-        self.manners.shift(base);
+        self.backoff.shift(base);
         if let Some(watch) = &mut self.watch {
             watch.shift(base);
         }

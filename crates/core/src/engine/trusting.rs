@@ -4,13 +4,13 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
-use crate::acquire::{NodeSaid, NodeStory, WhyNot};
+use crate::acquire::{FailureReason, NodeOutcome, NodeStory};
 use crate::command::{Answer, Failure, FailureKind};
 use crate::proof::Proof;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::BootTime;
 use crate::time::Reading;
-use crate::trust::{GATHER_FOR, Rules, Standing, Todo, Watch};
+use crate::trust::{GATHER_FOR, NodeMonitor, Rules, Todo, TrustState};
 
 /// To take a node into use takes so many round trips at most, and a node timeout each: what it is, its
 /// adoption, its marker, what it is now.
@@ -27,12 +27,12 @@ impl Engine {
     /// [`RestartGuard::Off`](crate::RestartGuard::Off) they are not.
     pub fn guarded(quorum: Quorum, rules: Rules) -> Self {
         let is_off = rules.guard == crate::trust::RestartGuard::Off;
-        let watch = (!is_off).then(|| alloc::boxed::Box::new(Watch::new(rules, quorum)));
+        let watch = (!is_off).then(|| alloc::boxed::Box::new(NodeMonitor::new(rules, quorum)));
         Self { watch, ..Self::new(quorum) }
     }
 
     /// Whether a node's votes count; `None` if nobody looks.
-    pub fn standing(&self, node: NodeId) -> Option<&Standing> {
+    pub fn standing(&self, node: NodeId) -> Option<&TrustState> {
         Some(self.watch.as_ref()?.node(node).standing())
     }
 
@@ -170,7 +170,7 @@ impl Engine {
             if trust.told.as_ref() != Some(trust.standing()) {
                 trust.told = Some(trust.standing().clone());
                 has_changed = true;
-                out.push(Effect::Standing { node, standing: trust.standing().clone() });
+                out.push(Effect::TrustState { node, standing: trust.standing().clone() });
             }
             if let Some(clocks) = trust.few_clocks.take() {
                 out.push(Effect::FloorOfFew { node, clocks });
@@ -290,10 +290,10 @@ impl Engine {
         call.free_in = watch.quorum_in(now).filter(|_| call.history.is_barred());
         let in_vain =
             watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
-        let is_hopeless = watch.is_disagreed() || call.history.lacks_rights(self.quorum);
+        let is_hopeless = watch.is_disagreed() || call.history.is_permission_denied(self.quorum);
         let is_over = call.is_to_end(now) || in_vain;
         if is_hopeless || is_over && settles_by.is_none() {
-            let why = call.history.last.as_ref().map_or(WhyNot::Unsafe, |(why, _)| *why);
+            let why = call.history.last.as_ref().map_or(FailureReason::Unsafe, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
         // Woken when a standing changes; and if it is only late, not looked at all the time.
@@ -316,7 +316,7 @@ impl Engine {
     /// votes do not count yet.
     pub(super) fn quorum_in(&self, call: &Call, now: Reading) -> Option<Duration> {
         let (_, nodes) = call.history.last.as_ref()?;
-        let failed = |said: &NodeSaid| matches!(said, NodeSaid::Failed(failure) if !failure.kind().is_about_trust());
+        let failed = |said: &NodeOutcome| matches!(said, NodeOutcome::Failed(failure) if !failure.kind().is_about_trust());
         let is_down =
             |node: &NodeId| nodes.get(node.index()).is_some_and(|story| failed(&story.said));
         let down = self.quorum.node_ids().filter(is_down).collect();
@@ -342,15 +342,15 @@ impl Call {
         now: Reading,
     ) {
         let took = now.elapsed_since(self.started);
-        let mut nodes = alloc::vec![NodeStory::new(NodeSaid::NotAsked, took); quorum.nodes()];
+        let mut nodes = alloc::vec![NodeStory::new(NodeOutcome::NotAsked, took); quorum.nodes()];
         // As with an attempt: that nodes are loading, or do not let us look, is no want of trust.
         let doubted = barred.iter().filter(|(_, failure)| failure.kind().is_about_trust()).count();
         let is_unsafe = quorum.is_out_of_reach(quorum.nodes() - doubted, 0);
-        let why = if is_unsafe { WhyNot::Unsafe } else { WhyNot::NoQuorum };
+        let why = if is_unsafe { FailureReason::Unsafe } else { FailureReason::NoQuorum };
         for (node, failure) in barred {
             // Who has done nothing wrong, but is not asked because of others, has not failed.
             if failure.kind() != FailureKind::Unverified {
-                nodes[node.index()].said = NodeSaid::Failed(failure);
+                nodes[node.index()].said = NodeOutcome::Failed(failure);
             }
         }
         self.history.last = Some((why, nodes));

@@ -11,7 +11,7 @@ use alloc::collections::VecDeque;
 use alloc::collections::btree_map::Entry;
 
 use super::{Call, Engine, LockId, Phase, Wait};
-use crate::courtesy::Manners;
+use crate::contention::BackoffTable;
 use crate::queue::LocalQueue;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
@@ -31,7 +31,7 @@ impl Engine {
             }
             Entry::Vacant(place) => {
                 place.insert(LocalQueue::new(lock));
-                Self::turn_comes((&self.manners, &mut self.local.begins), lock, call, None, now);
+                Self::turn_comes((&self.backoff, &mut self.local.begins), lock, call, None, now);
                 None
             }
         };
@@ -76,7 +76,7 @@ impl Engine {
             let call = &mut timed.record;
             (call.contention.polls, call.contention.opens) =
                 (call.contention.polls.max(polls), call.contention.opens.max(opens));
-            Self::turn_comes((&self.manners, &mut self.local.begins), next, call, Some(lent), now);
+            Self::turn_comes((&self.backoff, &mut self.local.begins), next, call, Some(lent), now);
             Self::index_call(&mut self.deadlines, next, timed);
         }
     }
@@ -86,7 +86,7 @@ impl Engine {
     /// crowd, it looks before it tries, as those do who waited all the while. But who only tries does
     /// not wait. And if the turn was `lent` by another, not before that time.
     fn turn_comes(
-        (manners, begins): (&Manners, &mut VecDeque<LockId>),
+        (backoff, begins): (&BackoffTable, &mut VecDeque<LockId>),
         lock: LockId,
         call: &mut Call,
         lent: Option<BootTime>,
@@ -94,10 +94,10 @@ impl Engine {
     ) {
         let is_in_future = |at: &BootTime| !at.remaining(now).is_zero();
         let once = call.request.wait == Wait::Once;
-        let resume = manners.resume_at(&call.request.key, now).filter(|_| !once);
+        let resume = backoff.resume_at(&call.request.key, now).filter(|_| !once);
         if resume.is_some() {
             call.contention.polite =
-                call.may_look_first() && manners.crowded(&call.request.key, now);
+                call.may_look_first() && backoff.is_contended(&call.request.key, now);
         }
         call.phase = match resume.max(lent).filter(is_in_future) {
             Some(until) => {
@@ -122,7 +122,7 @@ impl Engine {
         match queue.get_mut().advance() {
             Some(next) => {
                 if let Some(timed) = self.calls.get_mut(&next) {
-                    let own = (&self.manners, &mut self.local.begins);
+                    let own = (&self.backoff, &mut self.local.begins);
                     Self::turn_comes(own, next, &mut timed.record, None, now);
                     Self::index_call(&mut self.deadlines, next, timed);
                 }

@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
-use crate::acquire::WhyNot;
+use crate::acquire::FailureReason;
 use crate::command::{Answer, Command};
-use crate::courtesy::believed;
+use crate::contention::believed;
 use crate::inspect::Inspection;
 use crate::queue::LocalQueue;
 use crate::quorum::{NodeId, NodeSet};
@@ -99,7 +99,7 @@ impl Engine {
                 // It has been free for a while, perhaps, and others are about to look again.
                 return self.draw_slot(lock, now);
             }
-            self.manners.of(&call.request.key, now).see_room();
+            self.backoff.of(&call.request.key, now).see_room();
         }
         self.try_now(lock);
     }
@@ -112,7 +112,7 @@ impl Engine {
         };
         let call = &mut timed.record;
         let word = call.pace.draw();
-        let slot = self.manners.slot(&call.request.key, word, call.contention.missed, now);
+        let slot = self.backoff.slot(&call.request.key, word, call.contention.missed, now);
         if slot.is_zero() {
             return self.try_now(lock);
         }
@@ -138,7 +138,7 @@ impl Engine {
             return;
         };
         let call = &mut timed.record;
-        let is_unsafe = matches!(call.history.last, Some((WhyNot::Unsafe, _)));
+        let is_unsafe = matches!(call.history.last, Some((FailureReason::Unsafe, _)));
         let may_be_trusted = is_unsafe || call.history.wants_trust_alone(self.quorum);
         let is_settling =
             call.is_to_end(now) && may_be_trusted && self.settles_by(lock, now).is_some();
@@ -158,16 +158,16 @@ impl Engine {
         call.note_free_in(now);
         if call.is_to_end(now) {
             call.history.settle(self.quorum);
-            let why = call.history.last.as_ref().map_or(WhyNot::NoQuorum, |(why, _)| *why);
+            let why = call.history.last.as_ref().map_or(FailureReason::NoQuorum, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
-        let step = self.manners.step(&call.request.key, now).unwrap_or(call.pace.round_trip);
+        let step = self.backoff.step(&call.request.key, now).unwrap_or(call.pace.round_trip);
         call.count_pause();
         let pause = call.pause(call.request.retry, step);
         // What is longer than usual is the caller's own wish, and what is not for the lock's being taken
         // may be its own trouble: neither holds the others of this process back.
         let usual = call.pause(Retry::default(), step);
-        let is_taken = matches!(call.history.last, Some((WhyNot::Contended, _)));
+        let is_taken = matches!(call.history.last, Some((FailureReason::Contended, _)));
         let lent = (!is_taken || usual < pause).then(|| now.after(usual));
         call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
         if call.request.progress

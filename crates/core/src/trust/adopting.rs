@@ -6,14 +6,15 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::{
-    Fault, GATHER_FOR, LOOK_AGAIN, LOOK_SOONEST, Plan, Standing, Step, Todo, Trust, Watch,
+    Fault, GATHER_FOR, LOOK_AGAIN, LOOK_SOONEST, NodeMonitor, NodeTrust, Plan, Step, Todo,
+    TrustState,
 };
 use crate::command::{Adopted, Command, Counter};
 use crate::marker::{Adoption, Marker};
 use crate::quorum::NodeId;
 use crate::time::Reading;
 
-impl Watch {
+impl NodeMonitor {
     /// Asks for the adoption, which is begun if it has not been.
     pub(super) fn adopt(
         &mut self,
@@ -27,11 +28,11 @@ impl Watch {
         let (key, cluster) = (self.rules.adoption.clone(), self.rules.cluster.clone());
         let (marker, writes) = (self.rules.marker.clone(), self.rules.is_strict());
         let trust = self.node_mut(node);
-        if !matches!(trust.standing, Standing::Quarantined { .. }) {
+        if !matches!(trust.standing, TrustState::Quarantined { .. }) {
             // Others may have waited for most of it.
             trust.is_guess = true;
             let until = now.after(quarantine).max(plan.grown_at);
-            trust.standing = Standing::Quarantined { until, why: plan.why.clone() };
+            trust.standing = TrustState::Quarantined { until, why: plan.why.clone() };
         }
         let millis = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
         let (replaces, wait_ms) = match other {
@@ -114,7 +115,7 @@ impl Watch {
             // That is news, even if the guess was right.
             trust.told = None;
         }
-        trust.standing = Standing::Quarantined { until: plan.grown_at, why: plan.why.clone() };
+        trust.standing = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
             trust.review.step = Step::Rest;
             // A bit later than in time, for ages are in whole milliseconds; and now and then before, for
@@ -141,7 +142,7 @@ impl Watch {
     /// A node that has waited for the time of others goes on as soon as there is enough of it.
     pub(super) fn review_gathering(&mut self, now: Reading, todo: &mut Todo) {
         // A node that is not being asked will not answer.
-        let is_asked = |trust: &Trust| trust.review.step == Step::Greeting;
+        let is_asked = |trust: &NodeTrust| trust.review.step == Step::Greeting;
         let nobody_is_asked = !self.nodes.iter().any(is_asked);
         for node in self.quorum.node_ids() {
             let trust = self.node(node);

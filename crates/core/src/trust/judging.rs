@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::time::Duration;
 
-use super::{Fault, LOOK_AGAIN, LOOK_EVERY, Plan, Standing, Step, Todo, Watch, Words};
+use super::{Fault, LOOK_AGAIN, LOOK_EVERY, NodeMonitor, Plan, Step, Todo, TrustState, Words};
 use crate::command::{Failure, FailureKind};
 use crate::info::Info;
 use crate::marker::Marker;
@@ -13,7 +13,7 @@ use crate::proof::MarkerSeen;
 use crate::quorum::NodeId;
 use crate::time::{BootTime, Reading};
 
-impl Watch {
+impl NodeMonitor {
     /// The node has answered what it is: what follows?
     pub(super) fn judge(
         &mut self,
@@ -41,7 +41,7 @@ impl Watch {
             }
             // It may be asked another time; until then nothing it says counts.
             Err(failure) if !failure.kind().is_about_rights() => {
-                trust.standing = Standing::Unverified;
+                trust.standing = TrustState::Unverified;
                 return;
             }
             Err(failure) => return trust.refuse(failure),
@@ -73,7 +73,7 @@ impl Watch {
                 return self.node_mut(node).refuse(failure);
             }
             MarkerSeen::Failed(_) | MarkerSeen::NotAsked => {
-                self.node_mut(node).standing = Standing::Unverified;
+                self.node_mut(node).standing = TrustState::Unverified;
                 return;
             }
         };
@@ -86,7 +86,7 @@ impl Watch {
             }
             let trust = self.node_mut(node);
             trust.marker = Some(Arc::clone(text));
-            trust.standing = Standing::Trusted;
+            trust.standing = TrustState::Trusted;
             trust.adopted = None;
             trust.review.due = Some(now.after(LOOK_EVERY));
             return;

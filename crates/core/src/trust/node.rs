@@ -5,18 +5,18 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::run::before_origin;
-use super::{LOOK_AGAIN, NodeClock, Review, Run, Standing, Step, Todo, Trust};
+use super::{LOOK_AGAIN, NodeClock, NodeTrust, Review, Run, Step, Todo, TrustState};
 use crate::command::{Command, Failure};
 use crate::info::Info;
 use crate::proof::MarkerSeen;
 use crate::quorum::NodeId;
 use crate::time::{BootTime, Reading};
 
-impl Trust {
+impl NodeTrust {
     pub(super) const fn new() -> Self {
         Self {
             epoch: (0, 0),
-            standing: Standing::Unverified,
+            standing: TrustState::Unverified,
             marker: None,
             run: Run::new(),
             is_near: false,
@@ -29,12 +29,12 @@ impl Trust {
         }
     }
 
-    pub(crate) const fn standing(&self) -> &Standing {
+    pub(crate) const fn standing(&self) -> &TrustState {
         &self.standing
     }
 
     pub(crate) const fn is_trusted(&self) -> bool {
-        matches!(self.standing, Standing::Trusted)
+        matches!(self.standing, TrustState::Trusted)
     }
 
     pub(super) fn is_marked_as(&self, seen: &MarkerSeen) -> bool {
@@ -63,13 +63,13 @@ impl Trust {
 
     pub(super) fn distrust(&mut self) {
         self.marker = None;
-        self.standing = Standing::Unverified;
+        self.standing = TrustState::Unverified;
     }
 
     pub(super) fn refuse(&mut self, failure: Failure) {
         self.marker = None;
         self.review.step = Step::Rest;
-        self.standing = Standing::Refused(failure.executed());
+        self.standing = TrustState::Refused(failure.executed());
     }
 
     /// It is sound and marked, but its votes do not count before then.
@@ -77,7 +77,7 @@ impl Trust {
         self.marker = None;
         self.review.step = Step::Rest;
         self.is_guess = false;
-        self.standing = Standing::Quarantined { until, why: why.into() };
+        self.standing = TrustState::Quarantined { until, why: why.into() };
         self.review.due = Some(until.min(now.after(LOOK_AGAIN)));
     }
 
@@ -101,7 +101,7 @@ impl Trust {
         if self.review.step != Step::Greeting {
             self.review.step = Step::Greeting;
             self.review.due = None;
-            self.send(node, Command::Greet, todo);
+            self.send(node, Command::Identify, todo);
         }
     }
 
@@ -126,7 +126,7 @@ impl Trust {
             *at = at.shifted(base);
         }
         for standing in [Some(&mut self.standing), self.told.as_mut()].into_iter().flatten() {
-            if let Standing::Quarantined { until, .. } = standing {
+            if let TrustState::Quarantined { until, .. } = standing {
                 *until = until.shifted(base);
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Effect, Engine, Event, Extended, Failure, FailureKind, Holding, LockId, NodeId,
-    NodeSaid, NodeStory, Outcome, Proof, Quorum, Reading, RefusalKind, Request, Ticket, Timing,
+    NodeOutcome, NodeStory, Outcome, Proof, Quorum, Reading, RefusalKind, Request, Ticket, Timing,
     TimingOptions, Token, Verb,
 };
 
@@ -163,7 +163,7 @@ fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true
     let ticket = Ticket { lock, round: 1, verb: Verb::Acquire };
     let (node, answers) = (NodeId::new(0), vec![(ticket, Answer::Granted)]);
     engine.handle(
-        Event::Answered { node, sent: at(0), proof: Proof::Vouched, answers },
+        Event::Answered { node, sent: at(0), proof: Proof::NotRequired, answers },
         at(1),
         &mut entropy,
         &mut out,
@@ -257,9 +257,9 @@ fn a_node_that_is_known_to_be_down_fails_at_once() {
     world.run_for(1);
     let (at, refusal) = world.refused(lock).unwrap();
     assert_eq!((at, refusal.kind), (0, RefusalKind::NoQuorum));
-    assert!(matches!(&refusal.nodes[0].said, NodeSaid::Failed(failure)
+    assert!(matches!(&refusal.nodes[0].said, NodeOutcome::Failed(failure)
         if failure.kind() == FailureKind::Unreachable && !failure.may_have_been_executed()));
-    assert_eq!(refusal.nodes[1].said, NodeSaid::Nothing);
+    assert_eq!(refusal.nodes[1].said, NodeOutcome::Nothing);
     world.finish();
 }
 
@@ -318,7 +318,7 @@ fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
     world.run_until(2);
     sleep(&mut world);
     let (_, refusal) = world.refused(lock).unwrap();
-    let named = |story: &NodeStory| matches!(story.said, NodeSaid::Refused(Some(_)));
+    let named = |story: &NodeStory| matches!(story.said, NodeOutcome::Refused(Some(_)));
     assert!(refusal.nodes[..2].iter().all(named), "the two whose answers decided");
 
     let lock = world.hold(request("k"));
@@ -338,7 +338,7 @@ fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
         Effect::Inspected { nodes, .. } => Some(nodes),
         _ => None,
     });
-    let seen = NodeSaid::Seen(Holding::Free);
+    let seen = NodeOutcome::Seen(Holding::Free);
     assert!(inspected.unwrap().iter().all(|story| story.said == seen));
     world.finish();
 }
@@ -371,7 +371,7 @@ fn a_foreign_value_without_a_ttl_or_of_another_type_is_a_refusal_and_is_never_de
         world.run_for(400);
         let (_, refusal) = world.refused(lock).unwrap();
         assert_eq!(refusal.kind, RefusalKind::Contended);
-        assert_eq!(refusal.nodes[0].said, NodeSaid::Refused(Some(seen)));
+        assert_eq!(refusal.nodes[0].said, NodeOutcome::Refused(Some(seen)));
         assert_eq!(refusal.retry_after, None, "it never expires");
         assert_eq!(stored(&world), before);
         world.finish();
@@ -403,8 +403,7 @@ fn an_error_of_a_minority_never_fails_an_attempt_and_that_of_a_majority_is_no_co
         world.run_for(10);
         let (_, refusal) = world.refused(lock).unwrap();
         assert_eq!(refusal.kind, RefusalKind::NoQuorum);
-        let failed =
-            |said: &NodeSaid| matches!(said, NodeSaid::Failed(failure) if failure.kind() == kind);
+        let failed = |said: &NodeOutcome| matches!(said, NodeOutcome::Failed(failure) if failure.kind() == kind);
         assert!(refusal.nodes[..3].iter().all(|story| failed(&story.said)));
         world.finish();
     }
@@ -445,7 +444,7 @@ fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() 
         let (_, refusal) = world.refused(lock).unwrap();
         assert_eq!(refusal.kind, RefusalKind::Contended);
         let named = refusal.nodes.iter().any(|story| {
-            matches!(&story.said, NodeSaid::Refused(Some(Holding::Held { value, .. }))
+            matches!(&story.said, NodeOutcome::Refused(Some(Holding::Held { value, .. }))
                 if value == b"holder")
         });
         assert!(named, "the holder is named: {refusal:?}");
@@ -477,7 +476,7 @@ fn answers_that_do_not_fit_the_command_are_failures() {
     let sent = world.reading();
     world.answer(0, 0, sent, ticket, Answer::Extended);
     let (_, refusal) = world.refused(lock).unwrap();
-    let failed = NodeSaid::Failed(Failure::new(FailureKind::Protocol));
+    let failed = NodeOutcome::Failed(Failure::new(FailureKind::Protocol));
     assert_eq!(refusal.nodes[0].said, failed);
     world.finish();
 }

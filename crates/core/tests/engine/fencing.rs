@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Command, Counter, Effect, Event, Failure, FailureKind, Holding, LockId, NodeReleased, NodeSaid,
-    Outcome, Quorum, RefusalKind, Request, Timing, TimingOptions, Verb,
+    Command, Counter, Effect, Event, Failure, FailureKind, Holding, LockId, NodeOutcome,
+    NodeReleased, Outcome, Quorum, RefusalKind, Request, Timing, TimingOptions, Verb,
 };
 
 use crate::random::{Random, seeds};
@@ -120,8 +120,8 @@ fn a_number_that_cannot_be_recorded_in_time_is_not_shown() {
     // It has a node timeout of its own.
     let (at, refusal) = world.refused(lock).unwrap();
     assert_eq!((at, refusal.kind), (2 + NODE_TIMEOUT, RefusalKind::NoQuorum));
-    let silent = NodeSaid::Failed(Failure::new(FailureKind::Silent));
-    assert_eq!([&refusal.nodes[0].said, &refusal.nodes[1].said], [&silent, &NodeSaid::Granted]);
+    let silent = NodeOutcome::Failed(Failure::new(FailureKind::Silent));
+    assert_eq!([&refusal.nodes[0].said, &refusal.nodes[1].said], [&silent, &NodeOutcome::Granted]);
     assert!(!world.has(1, "k"), "given back");
     world.finish();
 }
@@ -172,7 +172,7 @@ fn a_vote_that_is_found_gone_at_the_raise_is_none() {
         world.run_until(20);
         let (_, refusal) = world.refused(lock).unwrap();
         assert_eq!(refusal.kind, kind);
-        assert_eq!(refusal.nodes[0].said == NodeSaid::Seen(Holding::Free), !taken);
+        assert_eq!(refusal.nodes[0].said == NodeOutcome::Seen(Holding::Free), !taken);
         world.finish();
     }
     // Where there are enough others, it is held without that one.
@@ -227,7 +227,7 @@ fn who_refuses_says_who_holds_the_lock_and_where_the_counter_stands() {
     world.run_for(100);
     let value = world.guard(holder).value().as_bytes().to_vec();
     assert!(matches!(&world.refused(waiter).unwrap().1.nodes[1].said,
-        NodeSaid::Refused(Some(Holding::Held { value: seen, .. })) if *seen == value));
+        NodeOutcome::Refused(Some(Holding::Held { value: seen, .. })) if *seen == value));
     (0..3).for_each(|node| world.freeze(node, false));
     world.run_for(100);
     let waiter = world.acquire_by(1, fenced(request("k")));

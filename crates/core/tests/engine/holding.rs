@@ -5,7 +5,7 @@ mod limits;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Event, Extended, Failure, FailureKind, LossCause, NodeId, NodeSaid, Outcome, Quorum,
+    Answer, Event, Extended, Failure, FailureKind, LossCause, NodeId, NodeOutcome, Outcome, Quorum,
     Reading, Request, Ticket, Verb,
 };
 
@@ -67,9 +67,9 @@ fn a_partial_extension_keeps_what_it_gained() {
     (1..3).for_each(|node| world.freeze(node, true));
     world.extend(lock);
     world.run_until(300);
-    let silent = NodeSaid::Failed(Failure::new(FailureKind::Silent));
+    let silent = NodeOutcome::Failed(Failure::new(FailureKind::Silent));
     assert!(matches!(&world.extended(lock)[..], [(150, Extended::Unconfirmed(nodes))]
-        if nodes[0].said == NodeSaid::Granted && nodes[1].said == silent));
+        if nodes[0].said == NodeOutcome::Granted && nodes[1].said == silent));
     assert_eq!(world.valid_for(lock), TERM - 300, "one of three is no quorum");
     world.freeze(0, true);
     world.refuse(1, Some(FailureKind::Loading));

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Effect, Engine, Event, Failure, FailureKind, LockId, LossCause, NodeId, NodeReleased,
-    NodeSaid, Outcome, Proof, Quorum, Reading, RefusalKind, ReleaseReport, Ticket, Token, Verb,
+    Answer, Effect, Engine, Event, Failure, FailureKind, LockId, LossCause, NodeId, NodeOutcome,
+    NodeReleased, Outcome, Proof, Quorum, Reading, RefusalKind, ReleaseReport, Ticket, Token, Verb,
 };
 
 use quorlock_sim::scripted::World;
@@ -48,7 +48,7 @@ impl Held {
 
     fn answer(&mut self, node: NodeId, verb: Verb, round: u32, answer: Answer, ms: i64) {
         let answers = vec![(Ticket { lock: LOCK, round, verb }, answer)];
-        self.tell(Event::Answered { node, sent: at(ms), proof: Proof::Vouched, answers }, ms);
+        self.tell(Event::Answered { node, sent: at(ms), proof: Proof::NotRequired, answers }, ms);
     }
 
     fn reports(&mut self) -> Vec<ReleaseReport> {
@@ -358,7 +358,12 @@ fn of_very_many_releases_the_oldest_is_forgotten_but_its_caller_is_told() {
         engine.handle(Event::Acquire { lock, request: once("k") }, at(0), &mut entropy, &mut out);
         let answers = vec![(Ticket { lock, round: 1, verb: Verb::Acquire }, Answer::Granted)];
         engine.handle(
-            Event::Answered { node: NodeId::new(0), sent: at(0), proof: Proof::Vouched, answers },
+            Event::Answered {
+                node: NodeId::new(0),
+                sent: at(0),
+                proof: Proof::NotRequired,
+                answers,
+            },
             at(0),
             &mut entropy,
             &mut out,
@@ -425,9 +430,9 @@ fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
     });
     let (at, nodes) = inspected.unwrap();
     assert_eq!(at, 32);
-    assert!(matches!(&nodes[0].said, NodeSaid::Seen(seen) if seen.free_in().is_some()));
-    assert!(matches!(&nodes[1].said, NodeSaid::Failed(_)));
-    assert_eq!(nodes[2].said, NodeSaid::Nothing);
+    assert!(matches!(&nodes[0].said, NodeOutcome::Seen(seen) if seen.free_in().is_some()));
+    assert!(matches!(&nodes[1].said, NodeOutcome::Failed(_)));
+    assert_eq!(nodes[2].said, NodeOutcome::Nothing);
     assert!(world.is_valid(holder));
     let lock = LockId(1001);
     world.tell(0, Event::Inspect { lock, key: "k".into(), timeout });

@@ -10,8 +10,8 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::{
-    Answer, Command, Effect, Failure, FailureKind, LockId, NodeId, NodeSaid, NodeSet, Refusal,
-    RefusalKind, Request, RestartGuard, Rules, Standing, Ticket, Words,
+    Answer, Command, Effect, Failure, FailureKind, LockId, NodeId, NodeOutcome, NodeSet, Refusal,
+    RefusalKind, Request, RestartGuard, Rules, Ticket, TrustState, Words,
 };
 use quorlock_sim::node::{Connection, Health, ModelNode, Run};
 use quorlock_sim::scripted::World;
@@ -126,13 +126,13 @@ fn refusal(world: &World, lock: LockId) -> &Refusal {
 
 /// What a refusal says of a node.
 fn failure(world: &World, lock: LockId, node: usize) -> &Failure {
-    let NodeSaid::Failed(failure) = &refusal(world, lock).nodes[node].said else { panic!() };
+    let NodeOutcome::Failed(failure) = &refusal(world, lock).nodes[node].said else { panic!() };
     failure
 }
 
 fn failures(world: &World, lock: LockId) -> Vec<FailureKind> {
     let kind = |story: &quorlock_core::NodeStory| match &story.said {
-        NodeSaid::Failed(failure) => Some(failure.kind()),
+        NodeOutcome::Failed(failure) => Some(failure.kind()),
         _ => None,
     };
     refusal(world, lock).nodes.iter().filter_map(kind).collect()
@@ -148,13 +148,13 @@ fn asked_for_votes(world: &World, node: usize) -> usize {
 
 /// How many looks at nodes the first client has taken.
 fn looks(world: &World) -> usize {
-    world.orders(0).filter(|(_, command)| **command == Command::Greet).count()
+    world.orders(0).filter(|(_, command)| **command == Command::Identify).count()
 }
 
 fn is_refused_as(world: &World, node: usize, kind: FailureKind) -> bool {
     matches!(
         world.engines[0].standing(NodeId::new(node)),
-        Some(Standing::Refused(failure)) if failure.kind() == kind
+        Some(TrustState::Refused(failure)) if failure.kind() == kind
     )
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Delay, Effect, Event, FailureKind, LockId, NodeId, NodeSaid, RefusalKind, Request, Retry,
+    Delay, Effect, Event, FailureKind, LockId, NodeId, NodeOutcome, RefusalKind, Request, Retry,
     Timing, TimingOptions, Verb,
 };
 
@@ -199,7 +199,7 @@ fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
         let (_, refusal) = world.refused(lock).expect("one attempt");
         let kind = if dead { RefusalKind::NoQuorum } else { RefusalKind::Contended };
         assert_eq!(refusal.kind, kind, "{:?}", refusal.nodes);
-        let granted = |node: &usize| refusal.nodes[*node].said == NodeSaid::Granted;
+        let granted = |node: &usize| refusal.nodes[*node].said == NodeOutcome::Granted;
         assert_eq!((3..5).filter(granted).count() > 0, !dead, "what came late is told");
         world.finish();
     }

@@ -1,14 +1,14 @@
 //! Waiting: the queue of this process, the caller's patience, and the time between two attempts.
 
-mod manners;
+mod backoff;
 mod told;
 
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Delay, Event, Extended, Holding, LockId, LossCause, NodeReleased, NodeSaid, NodeStory, Outcome,
-    POLL_CEILING, Quorum, RefusalKind, Request, Retry, Timing, TimingOptions, Verb,
+    Delay, Event, Extended, Holding, LockId, LossCause, NodeOutcome, NodeReleased, NodeStory,
+    Outcome, POLL_CEILING, Quorum, RefusalKind, Request, Retry, Timing, TimingOptions, Verb,
 };
 
 use quorlock_sim::scripted::World;
@@ -161,8 +161,8 @@ fn the_wait_ends_while_nodes_are_asked_and_what_they_granted_is_given_back() {
     world.run_for(40);
     let (at, refusal) = world.refused(lock).unwrap();
     assert_eq!((at, refusal.kind), (30, RefusalKind::NoQuorum), "connecting counts as well");
-    assert_eq!(refusal.nodes[0].said, NodeSaid::Granted);
-    assert_eq!(refusal.nodes[2].said, NodeSaid::Nothing);
+    assert_eq!(refusal.nodes[0].said, NodeOutcome::Granted);
+    assert_eq!(refusal.nodes[2].said, NodeOutcome::Nothing);
     assert!(!world.has(0, "k"));
     world.finish();
 }
@@ -179,8 +179,8 @@ fn the_wait_ends_while_the_holder_is_asked_for_and_what_was_seen_is_told() {
     world.run_until(40);
     let (at, refusal) = world.refused(lock).unwrap();
     assert_eq!((at, refusal.kind), (30, RefusalKind::Contended));
-    assert!(matches!(&refusal.nodes[0].said, NodeSaid::Refused(Some(Holding::Held { .. }))));
-    assert_eq!(refusal.nodes[1].said, NodeSaid::Refused(None));
+    assert!(matches!(&refusal.nodes[0].said, NodeOutcome::Refused(Some(Holding::Held { .. }))));
+    assert_eq!(refusal.nodes[1].said, NodeOutcome::Refused(None));
     world.finish();
 }
 
@@ -210,8 +210,10 @@ fn a_try_is_one_attempt_and_names_the_holder() {
     world.run_for(100);
     let (at, refusal) = world.refused(lock).unwrap();
     assert_eq!((at, refusal.attempts), (4, 1), "one round trip to ask, one to look");
-    assert!(matches!(&refusal.nodes[0].said, NodeSaid::Refused(Some(Holding::Held { value, .. }))
-        if value == b"holder"));
+    assert!(
+        matches!(&refusal.nodes[0].said, NodeOutcome::Refused(Some(Holding::Held { value, .. }))
+        if value == b"holder")
+    );
     assert_eq!(refusal.retry_after, Some(Duration::from_millis(397)));
     world.finish();
 }

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::{oneshot, watch};
 
 use super::{AcquireCall, DriverCommand, Lines, Metrics};
-use crate::client::{Common, NodeStanding};
+use crate::client::{Common, NodeTrustState};
 use crate::guard::{CallReply, Granted, Guard, GuardToken, Held};
 use crate::reply;
 
@@ -222,11 +222,11 @@ impl Sink for Outputs<'_> {
                     held.supersede();
                 }
             }
-            Effect::Standing { node, standing } => {
-                let told = NodeStanding::new(&standing, self.now);
+            Effect::TrustState { node, standing } => {
+                let told = NodeTrustState::new(&standing, self.now);
                 let name = &self.names[node.index()];
                 match told {
-                    NodeStanding::Refused(_) => tracing::warn!("node {name}: {told}"),
+                    NodeTrustState::Refused(_) => tracing::warn!("node {name}: {told}"),
                     _ => tracing::debug!("node {name}: {told}"),
                 }
                 self.metrics.nodes[node.index()].set_standing(standing);

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 
-use quorlock_core::{Reading, RestartGuard, Standing};
+use quorlock_core::{Reading, RestartGuard, TrustState};
 
-use crate::client::NodeStanding;
+use crate::client::NodeTrustState;
 
 /// Figures that the driver keeps up to date for [`Client::stats`](crate::Client::stats).
 #[derive(Debug)]
@@ -24,13 +24,13 @@ pub(crate) struct NodeMetrics {
     pub(crate) timeouts: AtomicU64,
     pub(crate) commands: AtomicU64,
     /// Whether its votes count; `None` if nobody looks.
-    standing: Mutex<Option<Standing>>,
+    standing: Mutex<Option<TrustState>>,
 }
 
 impl Metrics {
     pub(crate) fn new(nodes: usize, guard: RestartGuard) -> Self {
         let node = || NodeMetrics {
-            standing: Mutex::new((guard != RestartGuard::Off).then_some(Standing::Unverified)),
+            standing: Mutex::new((guard != RestartGuard::Off).then_some(TrustState::Unverified)),
             ..NodeMetrics::default()
         };
         Self {
@@ -44,12 +44,12 @@ impl Metrics {
 }
 
 impl NodeMetrics {
-    pub(crate) fn standing(&self, now: Reading) -> NodeStanding {
+    pub(crate) fn standing(&self, now: Reading) -> NodeTrustState {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        standing.as_ref().map_or(NodeStanding::Unguarded, |told| NodeStanding::new(told, now))
+        standing.as_ref().map_or(NodeTrustState::Unguarded, |told| NodeTrustState::new(told, now))
     }
 
-    pub(super) fn set_standing(&self, standing: Standing) {
+    pub(super) fn set_standing(&self, standing: TrustState) {
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Some(standing);
     }
 }

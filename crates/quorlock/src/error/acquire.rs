@@ -30,7 +30,7 @@ pub enum AcquireError {
     /// moment ago, or are no independent masters of these clients. Says nothing about whether the lock is
     /// held. If that is only a matter of time, [`AcquireError::retry_after`] tells how long.
     #[error("{0}")]
-    Unsafe(Box<Attempts>),
+    NodesUntrusted(Box<Attempts>),
     /// The client has been shut down, or the runtime it was built on has.
     #[error("lock {} not acquired: the client is shut down", quoted(.resource))]
     Closed {
@@ -55,7 +55,7 @@ impl AcquireError {
             Kind::Contended => (Why::Contended, Self::Contended),
             Kind::BusyHere => (Why::BusyHere, Self::Contended),
             Kind::TooSlow => (Why::TooSlow, Self::TooSlow),
-            Kind::Unsafe => (Why::Unsafe, Self::Unsafe),
+            Kind::Unsafe => (Why::Unsafe, Self::NodesUntrusted),
             Kind::Closed => return Self::Closed { resource },
             _ => (Why::NoQuorum, Self::NoQuorum),
         };
@@ -98,8 +98,10 @@ impl AcquireError {
     }
 
     /// Wrong passwords or missing rights alone prevent the lock: only a person can mend that.
-    pub fn lacks_rights(&self) -> bool {
-        let (Self::NoQuorum(attempts) | Self::Unsafe(attempts)) = self else { return false };
+    pub fn is_permission_denied(&self) -> bool {
+        let (Self::NoQuorum(attempts) | Self::NodesUntrusted(attempts)) = self else {
+            return false;
+        };
         let about_rights = |node: &&NodeAnswer| {
             node.failure().is_some_and(|failure| failure.kind().is_about_rights())
         };
@@ -112,7 +114,7 @@ impl AcquireError {
             Self::Contended(attempts)
             | Self::NoQuorum(attempts)
             | Self::TooSlow(attempts)
-            | Self::Unsafe(attempts) => Some(attempts),
+            | Self::NodesUntrusted(attempts) => Some(attempts),
             Self::Closed { .. } | Self::Invalid(_) => None,
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::shown::{shown, shown_value};
-use quorlock_core::{Failure, Holding, NodeSaid, NodeStory, Value};
+use quorlock_core::{Failure, Holding, NodeOutcome, NodeStory, Value};
 
 /// What one node said, and when.
 ///
@@ -16,7 +16,7 @@ pub struct NodeAnswer {
     /// The node's name.
     pub node: Arc<str>,
     /// What it said.
-    pub said: NodeSaid,
+    pub said: NodeOutcome,
     /// How long after the start of the attempt.
     pub took: Duration,
 }
@@ -34,7 +34,7 @@ impl NodeAnswer {
     /// Who holds the lock on this node, if it was seen.
     pub fn holder(&self) -> Option<Holder> {
         match &self.said {
-            NodeSaid::Refused(Some(holding)) | NodeSaid::Seen(holding) => Holder::of(holding),
+            NodeOutcome::Refused(Some(holding)) | NodeOutcome::Seen(holding) => Holder::of(holding),
             _ => None,
         }
     }
@@ -42,7 +42,7 @@ impl NodeAnswer {
     /// Why the node failed, if it did.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.said {
-            NodeSaid::Failed(failure) => Some(failure),
+            NodeOutcome::Failed(failure) => Some(failure),
             _ => None,
         }
     }
@@ -64,23 +64,23 @@ impl fmt::Display for NodeAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { node, said, took } = self;
         match said {
-            NodeSaid::NotAsked => write!(f, "{node} was not asked"),
-            NodeSaid::Nothing => write!(f, "{node} was not waited for beyond {took:.1?}"),
-            NodeSaid::Granted => write!(f, "{node} granted"),
-            NodeSaid::Refused(None) => write!(f, "{node} refused"),
-            NodeSaid::Refused(Some(holding)) => match Holder::of(holding) {
+            NodeOutcome::NotAsked => write!(f, "{node} was not asked"),
+            NodeOutcome::Nothing => write!(f, "{node} was not waited for beyond {took:.1?}"),
+            NodeOutcome::Granted => write!(f, "{node} granted"),
+            NodeOutcome::Refused(None) => write!(f, "{node} refused"),
+            NodeOutcome::Refused(Some(holding)) => match Holder::of(holding) {
                 Some(holder) => write!(f, "{node} refused (held by {holder})"),
                 None => write!(f, "{node} refused (free again since)"),
             },
-            NodeSaid::Seen(holding) => match Holder::of(holding) {
+            NodeOutcome::Seen(holding) => match Holder::of(holding) {
                 Some(holder) => write!(f, "{node} held by {holder}"),
                 None => write!(f, "{node} free"),
             },
             // It answers, and well enough; only that it is not believed.
-            NodeSaid::Failed(failure) if failure.kind().is_about_trust() => {
+            NodeOutcome::Failed(failure) if failure.kind().is_about_trust() => {
                 write!(f, "{node}: {failure}")
             }
-            NodeSaid::Failed(failure) => write!(f, "{node} failed: {failure}"),
+            NodeOutcome::Failed(failure) => write!(f, "{node} failed: {failure}"),
             _ => write!(f, "{node}: {said:?}"),
         }
     }

@@ -13,7 +13,7 @@ use quorlock_core::{
     Answer, BatchId, Event, NodeId, NodePipeline, Reading, Ticket, TicketedCommand,
 };
 
-use super::{Answers, Batch, BoxFuture, Direct, Encoder, News, Node, Stamp};
+use super::{Answers, Batch, BoxFuture, Direct, Encoder, Node, PushSink, Stamp};
 use crate::clock::Clock;
 
 /// The way to one node.
@@ -31,7 +31,7 @@ impl Line {
     }
 
     /// What the node does in the background; to be polled before the line.
-    pub(crate) fn background(&self, news: News) -> BoxFuture<()> {
+    pub(crate) fn background(&self, news: PushSink) -> BoxFuture<()> {
         match self {
             Self::Direct(line) => line.background(news),
             Self::Adapted(line) => line.node.background(news),

@@ -11,7 +11,7 @@ use quorlock_core::{Answer, Command, Failure, FailureKind};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Answers, Batch, BoxFuture, News, Node, NodeState};
+use super::{Answers, Batch, BoxFuture, Node, NodeState, PushSink};
 
 /// A node in memory. Deterministic: it answers at once, in order, and its keys expire by tokio's
 /// clock, so that a test under `tokio::time::pause` needs neither a server nor a moment's waiting.
@@ -53,7 +53,7 @@ struct Inner {
     frozen: bool,
     stuck: VecDeque<Stuck>,
     /// Whom to tell of changes, and of which keys; each is told of once.
-    listeners: Vec<News>,
+    listeners: Vec<PushSink>,
     watched: BTreeSet<String>,
     /// The time of day of the last adoption: no two have the same, also while time stands still.
     adopted_us: u64,
@@ -106,7 +106,7 @@ impl MemoryNode {
         let mut inner = self.inner();
         if matches!(inner.mode, Mode::Stopped) {
             inner.mode = Mode::Up;
-            inner.listeners.iter().for_each(News::all_changed);
+            inner.listeners.iter().for_each(PushSink::all_changed);
         }
     }
 
@@ -246,7 +246,7 @@ impl Node for MemoryNode {
         })
     }
 
-    fn background(&self, news: News) -> BoxFuture<()> {
+    fn background(&self, news: PushSink) -> BoxFuture<()> {
         let listeners = &mut self.inner().listeners;
         listeners.retain(|other| !other.is_closed());
         listeners.push(news);

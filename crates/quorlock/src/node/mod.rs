@@ -9,7 +9,7 @@ mod config;
 pub mod conformance;
 pub(crate) mod line;
 mod memory;
-mod news;
+mod push_sink;
 pub(crate) mod ready;
 pub(crate) mod redis;
 
@@ -23,8 +23,8 @@ use quorlock_core::Reading;
 
 pub use self::config::{NodeConfig, NodeConfigError, Tls};
 pub use self::memory::MemoryNode;
-pub(crate) use self::news::Inbox;
-pub use self::news::News;
+pub(crate) use self::push_sink::Inbox;
+pub use self::push_sink::PushSink;
 pub use self::redis::RedisNode;
 #[cfg(fuzzing)]
 pub(crate) use self::redis::fuzzing;
@@ -44,7 +44,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// Implement it for another transport, or around another node for tests:
 ///
 /// ```
-/// use quorlock::node::{Answers, Batch, BoxFuture, MemoryNode, News, Node};
+/// use quorlock::node::{Answers, Batch, BoxFuture, MemoryNode, PushSink, Node};
 ///
 /// /// Answers late.
 /// #[derive(Debug)]
@@ -63,7 +63,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 ///         })
 ///     }
 ///
-///     fn background(&self, news: News) -> BoxFuture<()> {
+///     fn background(&self, news: PushSink) -> BoxFuture<()> {
 ///         self.0.background(news)
 ///     }
 /// }
@@ -106,7 +106,7 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     /// `news` takes what the node says unasked. One that answers [`Command::Watch`] with
     /// [`Answer::Watched`] promises to say so, once, when the key changes; one that cannot answers
     /// with [`Answer::Seen`].
-    fn background(&self, news: News) -> BoxFuture<()> {
+    fn background(&self, news: PushSink) -> BoxFuture<()> {
         let _ = news;
         Box::pin(std::future::pending())
     }
@@ -153,14 +153,14 @@ impl Batch {
 pub struct Answers {
     /// One for each command, in order.
     pub answers: Vec<Answer>,
-    /// What the node said of itself, if it was to be asked: see [`News::marker`].
+    /// What the node said of itself, if it was to be asked: see [`PushSink::marker`].
     pub proof: Proof,
 }
 
 impl From<Vec<Answer>> for Answers {
     /// Answers that count as they are: of a node that forgets nothing, or in a test.
     fn from(answers: Vec<Answer>) -> Self {
-        Self { answers, proof: Proof::Vouched }
+        Self { answers, proof: Proof::NotRequired }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use quorlock::node::{Answers, Batch, BoxFuture, Command, MemoryNode, News, Node, Value};
+use quorlock::node::{Answers, Batch, BoxFuture, Command, MemoryNode, Node, PushSink, Value};
 
 use tokio::task::yield_now;
 
@@ -70,7 +70,7 @@ impl Node for Recorded {
         })
     }
 
-    fn background(&self, news: News) -> BoxFuture<()> {
+    fn background(&self, news: PushSink) -> BoxFuture<()> {
         self.node.background(news)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock::node::{FailureKind, NodeState};
-use quorlock::{AcquireError, NodeSaid};
+use quorlock::{AcquireError, NodeOutcome};
 use quorlock_servers::proxy::{Blow, Proxy};
 use quorlock_servers::{Server, ServerOptions};
 use tokio::time::{Instant, sleep, timeout};
@@ -31,7 +31,7 @@ async fn a_majority_that_cannot_be_connected_to_is_waited_for_as_long_as_said() 
     let elapsed = started.elapsed();
     assert!(elapsed >= wait && elapsed < Duration::from_secs(20), "{elapsed:?}");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-    assert!(error.nodes()[..3].iter().all(|node| node.said == NodeSaid::Nothing), "{error}");
+    assert!(error.nodes()[..3].iter().all(|node| node.said == NodeOutcome::Nothing), "{error}");
 
     let short = builder(&nodes).connect_timeout(Duration::from_millis(200)).build().unwrap();
     let error = short.try_acquire("orders").await.unwrap_err();

@@ -71,7 +71,7 @@ async fn three_of_five_killed_are_named_with_their_reasons() {
     let elapsed = started.elapsed();
     assert!(elapsed >= wait && elapsed < wait + PATIENCE, "{elapsed:?}");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-    assert!(!error.is_contended() && !error.lacks_rights() && error.holder().is_none());
+    assert!(!error.is_contended() && !error.is_permission_denied() && error.holder().is_none());
     let text = error.to_string();
     assert!(text.contains("no quorum, 3 of 5 nodes must grant: "), "{text}");
     for (place, node) in nodes.iter().enumerate().take(3) {
@@ -143,7 +143,7 @@ async fn nodes_that_refuse_to_write_are_told_apart() {
     ] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(!error.lacks_rights() && !error.is_contended());
+    assert!(!error.is_permission_denied() && !error.is_contended());
     no_key_is_left(&nodes).await;
 
     run(&nodes[0], &["CONFIG", "SET", "replica-serve-stale-data", "no"]);

@@ -1,7 +1,7 @@
 //! Other clients, and keys that are no lock of ours.
 
 use quorlock::node::{FailureKind, Holding};
-use quorlock::{HolderKind, NodeSaid, Verdict};
+use quorlock::{HolderKind, NodeOutcome, Verdict};
 use quorlock_servers::{Reply, Server};
 
 use crate::common::{builder, client, eventually, five, get, no_key_is_left, pttl, run};
@@ -117,7 +117,7 @@ async fn an_inspection_tells_held_free_split_and_unknown() {
     let held = client.inspect("orders").await.unwrap();
     assert_eq!(held.verdict(), Verdict::Held);
     assert_eq!(held.holder().unwrap().kind, HolderKind::Owner("api-7".to_owned()));
-    let is_ours = |said: &NodeSaid| matches!(said, NodeSaid::Seen(Holding::Held { value, ttl: Some(_) }) if value.ends_with(b" api-7"));
+    let is_ours = |said: &NodeOutcome| matches!(said, NodeOutcome::Seen(Holding::Held { value, ttl: Some(_) }) if value.ends_with(b" api-7"));
     assert!(held.nodes.iter().all(|node| is_ours(&node.said)), "{held:?}");
 
     run(&nodes[0], &["DEL", "orders"]);

@@ -10,7 +10,7 @@ mod holding;
 use std::time::Duration;
 
 use common::{builder, client, eventually, five, get, key_count, no_key_is_left, pttl, run};
-use quorlock::{AcquireError, Client, HolderKind, NodeReleased, NodeSaid, Outcome};
+use quorlock::{AcquireError, Client, HolderKind, NodeOutcome, NodeReleased, Outcome};
 use quorlock_servers::Server;
 use tokio::time::Instant;
 
@@ -67,13 +67,13 @@ async fn of_two_clients_one_waits_and_is_told_for_whom() {
 
     let error = other.try_acquire("orders").await.unwrap_err();
     assert!(matches!(error, AcquireError::Contended(_)), "{error:?}");
-    assert!(error.is_contended() && !error.lacks_rights());
+    assert!(error.is_contended() && !error.is_permission_denied());
     let held_by = error.holder().unwrap();
     assert_eq!(held_by.kind, HolderKind::Owner("api-7:41 nightly".to_owned()));
     assert!(held_by.remaining.is_some_and(|left| left <= TTL));
     assert!(error.retry_after().is_some_and(|time| time <= TTL));
     assert_eq!(error.nodes().len(), 5);
-    let refused = error.nodes().iter().filter(|node| matches!(node.said, NodeSaid::Refused(_)));
+    let refused = error.nodes().iter().filter(|node| matches!(node.said, NodeOutcome::Refused(_)));
     assert!(refused.count() >= 3, "{error:?}");
     let text = error.to_string();
     assert!(text.starts_with("lock \"orders\" not acquired after 1 attempt in "), "{text}");

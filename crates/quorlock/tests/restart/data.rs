@@ -51,9 +51,9 @@ async fn a_flush_is_noticed() {
     // The very first that asks is not believed: the marker behind its vote is gone.
     let rival = strict(&nodes).build().unwrap();
     let error = rival.try_acquire("orders").await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
     let error = client.try_acquire("other").await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
     let guard = rival.acquire("orders").await.unwrap();
     assert!(!holder.is_valid() && guard.is_valid());
 }
@@ -69,7 +69,7 @@ async fn another_masters_data_is_noticed() {
     run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
     assert_eq!(get(&nodes[0], "orders"), None);
     let error = client.try_acquire("other").await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
     let rival = strict(&nodes[..1]).build().unwrap();
     unsafe_now(&rival).await;
     drop(holder);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock::node::FailureKind;
-use quorlock::{AcquireError, NodeStanding, RestartGuard};
+use quorlock::{AcquireError, NodeTrustState, RestartGuard};
 use quorlock_servers::{Nodes, Reply, Server, ServerOptions};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -28,7 +28,7 @@ async fn clients_with_different_lists_are_told_both() {
         let other = other.build().unwrap();
         // At the first acquire, and with time to spare: waiting does not mend it.
         let error = other.acquire("orders").await.unwrap_err();
-        assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+        assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
         assert_eq!(error.retry_after(), None);
         let failure = error.nodes().iter().find_map(|node| node.failure());
         assert_eq!(failure.unwrap().kind(), FailureKind::OtherConfiguration);
@@ -62,7 +62,7 @@ async fn clients_with_different_databases_are_told_both() {
         let holder = third.acquire("orders").await.unwrap();
         let other = client("0", RestartGuard::Strict);
         let error = other.acquire("orders").await.unwrap_err();
-        assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+        assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
         let kinds = error.nodes().iter().filter_map(|node| Some(node.failure()?.kind()));
         assert!(kinds.into_iter().any(|kind| kind == FailureKind::OtherConfiguration), "{error}");
         let both = "its locks are in database 3, but this client uses database 0";
@@ -88,7 +88,7 @@ async fn clients_with_different_databases_are_told_both() {
             run(node, &["SET", "quorlock:database", "0"]);
             run(node, &["EVAL", "redis.call('SELECT', 9) return redis.call('FLUSHDB')", "0"]);
         }
-        let refused = || matches!(standing(&third, 0), NodeStanding::Refused(_));
+        let refused = || matches!(standing(&third, 0), NodeTrustState::Refused(_));
         let look = async {
             loop {
                 drop(third.try_acquire("other").await);
@@ -115,7 +115,7 @@ async fn one_server_under_two_names_is_refused() {
     let urls = [('a', nodes[0].url()), ('b', socket), ('c', nodes[1].url())];
     let client = named(urls).build().unwrap();
     let error = client.acquire("orders").await.unwrap_err();
-    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
+    assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
     let twins = error.nodes().iter().filter_map(|node| node.failure());
     assert_eq!(twins.filter(|failure| failure.kind() == FailureKind::SameServer).count(), 2);
     assert!(error.to_string().contains("is the same server"), "{error}");

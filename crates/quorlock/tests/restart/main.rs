@@ -12,7 +12,9 @@ mod worthless;
 use std::time::Duration;
 
 use common::{PATIENCE, all_servers, eventually, get, key_count};
-use quorlock::{AcquireError, Client, ClientBuilder, Guard, NodeSaid, NodeStanding, RestartGuard};
+use quorlock::{
+    AcquireError, Client, ClientBuilder, Guard, NodeOutcome, NodeTrustState, RestartGuard,
+};
 use quorlock_servers::{Listen, Nodes, Server, ServerOptions};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -46,7 +48,7 @@ fn with_args(args: &[&str]) -> ServerOptions {
     ServerOptions { args, listen: Listen::Tcp, ..ServerOptions::default() }
 }
 
-fn standing(client: &Client, place: usize) -> NodeStanding {
+fn standing(client: &Client, place: usize) -> NodeTrustState {
     client.stats().nodes[place].standing.clone()
 }
 
@@ -55,7 +57,7 @@ async fn all_trusted(client: &Client) {
     let guard = client.acquire("warming up").await.unwrap();
     assert!(guard.release().await.is_released());
     for place in 0..client.stats().nodes.len() {
-        let is_trusted = || standing(client, place) == NodeStanding::Trusted;
+        let is_trusted = || standing(client, place) == NodeTrustState::Trusted;
         eventually("all nodes are trusted", is_trusted).await;
     }
     eventually("nothing is held", || client.stats().releases_owed == 0).await;
@@ -76,14 +78,14 @@ async fn unsafe_now(client: &Client) -> AcquireError {
     let error = loop {
         let error = client.try_acquire("orders").await.unwrap_err();
         // A node that a busy machine kept from answering in time is asked again.
-        let late = error.nodes().iter().any(|node| matches!(node.said, NodeSaid::Nothing));
-        let settled = matches!(error, AcquireError::Unsafe(_)) || !late;
+        let late = error.nodes().iter().any(|node| matches!(node.said, NodeOutcome::Nothing));
+        let settled = matches!(error, AcquireError::NodesUntrusted(_)) || !late;
         if settled || started.elapsed() > PATIENCE {
             break error;
         }
     };
-    assert!(matches!(error, AcquireError::Unsafe(_)), "{error}");
-    assert!(!error.is_contended() && !error.lacks_rights(), "{error}");
+    assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
+    assert!(!error.is_contended() && !error.is_permission_denied(), "{error}");
     error
 }
 
@@ -106,7 +108,8 @@ async fn a_server_is_waited_for_once_and_is_trusted_then() {
         assert!(started.elapsed() >= QUARANTINE, "{:?}", started.elapsed());
         assert!(guard.release().await.is_released());
         for (place, node) in nodes.iter().enumerate() {
-            eventually("it is trusted", || standing(&client, place) == NodeStanding::Trusted).await;
+            eventually("it is trusted", || standing(&client, place) == NodeTrustState::Trusted)
+                .await;
             let marker = get(node, MARKER).unwrap();
             let agreed = "quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=500 run_id=";
             assert!(marker.starts_with(agreed), "{marker}");
@@ -137,13 +140,13 @@ async fn who_will_not_wait_is_told_how_long_it_would_take() {
     assert!(text.contains(reason), "{text}");
     // Two that may not vote settle it: the third may not even have answered yet.
     let quarantined =
-        |place: &usize| matches!(standing(&client, *place), NodeStanding::Quarantined { .. });
+        |place: &usize| matches!(standing(&client, *place), NodeTrustState::Quarantined { .. });
     assert!((0..3).filter(quarantined).count() >= 2, "{:?}", client.stats().nodes);
 
     // The same for a wait that is too short: there is no use in it.
     let short = Duration::from_millis(1500);
     let error = client.acquire("orders").wait(short).await.unwrap_err();
-    let AcquireError::Unsafe(attempts) = &error else { panic!("{error}") };
+    let AcquireError::NodesUntrusted(attempts) = &error else { panic!("{error}") };
     assert!(attempts.elapsed < short, "{error}");
     assert!(error.retry_after().is_some());
     for node in &nodes {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorlock::{Guard, NodeStanding, RestartGuard};
+use quorlock::{Guard, NodeTrustState, RestartGuard};
 use quorlock_servers::{Server, ServerOptions};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -55,14 +55,14 @@ async fn observing_tells_and_does_nothing_else() {
     let client = strict(&nodes).restart_guard(RestartGuard::Observe).build().unwrap();
     let guard = without_a_wait(&client).await;
     for (place, node) in nodes.iter().enumerate() {
-        let is_told = || matches!(standing(&client, place), NodeStanding::Quarantined { .. });
+        let is_told = || matches!(standing(&client, place), NodeTrustState::Quarantined { .. });
         eventually("it is told", is_told).await;
         assert_eq!((get(node, MARKER), get(node, ADOPTION)), (None, None));
     }
     assert!(guard.release().await.is_released());
     let off = strict(&nodes).restart_guard(RestartGuard::Off).build().unwrap();
     assert!(without_a_wait(&off).await.is_valid());
-    assert_eq!(standing(&off, 0), NodeStanding::Unguarded);
+    assert_eq!(standing(&off, 0), NodeTrustState::Unguarded);
 }
 
 /// Modes differ in whose votes count, and agree on the keys: where nodes keep what they granted, a lock of

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use quorlock::NodeStanding;
+use quorlock::NodeTrustState;
 use quorlock::node::FailureKind;
 use quorlock_servers::{Server, find_or_skip, not_for};
 
@@ -17,7 +17,7 @@ async fn refusal_of(server: &Server) -> String {
     assert_eq!(error.retry_after(), None, "{error}");
     let failure = error.nodes()[0].failure().unwrap();
     assert_eq!(failure.kind(), FailureKind::Unsafe);
-    let NodeStanding::Refused(standing) = standing(&client, 0) else { panic!("{error}") };
+    let NodeTrustState::Refused(standing) = standing(&client, 0) else { panic!("{error}") };
     assert_eq!(standing.to_string(), failure.to_string());
     error.to_string()
 }

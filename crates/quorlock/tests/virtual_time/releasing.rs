@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture as _;
 
-use quorlock::node::{Answers, Batch, BoxFuture, FailureKind, MemoryNode, News, Node};
+use quorlock::node::{Answers, Batch, BoxFuture, FailureKind, MemoryNode, Node, PushSink};
 use quorlock::{Client, Clock, Outcome};
 use tokio::time::{Instant, sleep};
 
@@ -129,7 +129,7 @@ impl Node for Watched {
         self.node.execute(batch)
     }
 
-    fn background(&self, _news: News) -> BoxFuture<()> {
+    fn background(&self, _news: PushSink) -> BoxFuture<()> {
         let alive = self.alive.clone();
         Box::pin(async move {
             let _alive = alive;

@@ -4,7 +4,7 @@ use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use quorlock::node::{Answers, Batch, BoxFuture, FailureKind, MemoryNode, Node, NodeState};
-use quorlock::{AcquireError, Client, Clock, ExtendError, NodeSaid};
+use quorlock::{AcquireError, Client, Clock, ExtendError, NodeOutcome};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{DRIFT, HELD_FOR, MS, SECOND, TICK, TTL, assert_took, client, nodes, total_keys};
@@ -23,7 +23,7 @@ async fn a_frozen_majority_is_waited_for_by_one_node_timeout() {
     for node in &error.nodes()[..3] {
         assert_eq!(node.failure().unwrap().kind(), FailureKind::Silent);
     }
-    assert_eq!(error.nodes()[3].said, NodeSaid::Granted);
+    assert_eq!(error.nodes()[3].said, NodeOutcome::Granted);
     assert_eq!(
         error.to_string(),
         "lock \"orders\" not acquired after 1 attempt in 50.0ms: no quorum, 3 of 5 nodes must \
@@ -101,7 +101,7 @@ async fn a_vote_is_worth_its_ttl_from_the_time_of_sending() {
         error.to_string().contains("granted too late, too little validity was left"),
         "{error}"
     );
-    assert!(!error.is_contended() && !error.lacks_rights());
+    assert!(!error.is_contended() && !error.is_permission_denied());
 }
 
 /// One that has never answered says nothing of how far away the others are.

@@ -9,7 +9,7 @@ use quorlock_core::{Answer, Command, Counter, Key, LockId, Token};
 
 use super::Verdict;
 use crate::count::{Count, Counts};
-use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
+use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::guard::{Guard, GuardId};
 use crate::ledger::subject;
 use crate::time::{SECOND, Time, US};
@@ -136,20 +136,20 @@ impl Fencing {
             Fact::Written { guard } => self.written(*guard, view, counts),
             // Between a floor and the next that must be above it a node is kept waiting, for two seconds longer
             // than the longest ttl. The models have no floors.
-            Fact::Mishap(Mishap::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
+            Fact::FaultEvent(FaultEvent::NodeStepped { node, by }) if view.terms.quarantine > 0 => {
                 self.floors.set[*node] += by.abs();
                 self.floors.is_low |=
                     self.floors.set[*node] > (view.terms.quarantine - 2 * SECOND) / 2;
                 Ok(())
             }
-            Fact::Mishap(Mishap::CounterMoved { node }) => {
+            Fact::FaultEvent(FaultEvent::CounterMoved { node }) => {
                 self.counters[*node].clear();
                 Ok(())
             }
-            Fact::Mishap(
-                Mishap::NodeCrashed { node, keeps_data: false, .. }
-                | Mishap::NodeFlushed { node }
-                | Mishap::NodeOverwritten { node },
+            Fact::FaultEvent(
+                FaultEvent::NodeCrashed { node, keeps_data: false, .. }
+                | FaultEvent::NodeFlushed { node }
+                | FaultEvent::NodeOverwritten { node },
             ) => {
                 self.counters[*node].clear();
                 self.lost.insert(*node);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Verdict;
 use crate::count::{Count, Counts};
-use crate::fact::{Fact, Mishap};
+use crate::fact::{Fact, FaultEvent};
 use crate::guard::GuardId;
 use crate::plan::Outside;
 use crate::view::View;
@@ -32,7 +32,7 @@ impl MutualExclusion {
         match fact {
             Fact::Granted { .. }
             | Fact::Changed { .. }
-            | Fact::Mishap(Mishap::Resumed { .. } | Mishap::WallStepped { .. }) => {}
+            | Fact::FaultEvent(FaultEvent::Resumed { .. } | FaultEvent::WallStepped { .. }) => {}
             _ => return Ok(()),
         }
         let holds = |(id, guard): &(GuardId, &crate::guard::Guard)| {

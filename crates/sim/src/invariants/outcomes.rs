@@ -2,7 +2,7 @@
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Holding, NodeReleased, NodeSaid, Outcome, Refusal, RefusalKind, ReleaseReport,
+    Holding, NodeOutcome, NodeReleased, Outcome, Refusal, RefusalKind, ReleaseReport,
 };
 
 use super::Verdict;
@@ -38,16 +38,19 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
 fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
     let quorum = view.terms.quorum;
     let count =
-        |is: fn(&NodeSaid) -> bool| refusal.nodes.iter().filter(|story| is(&story.said)).count();
+        |is: fn(&NodeOutcome) -> bool| refusal.nodes.iter().filter(|story| is(&story.said)).count();
     // Who looks before the first attempt sees nodes that would have granted.
-    let granted = count(|said| matches!(said, NodeSaid::Granted | NodeSaid::Seen(Holding::Free)));
-    let refused = count(|said| matches!(said, NodeSaid::Refused(_)));
-    let doubted =
-        count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_about_trust()));
+    let granted =
+        count(|said| matches!(said, NodeOutcome::Granted | NodeOutcome::Seen(Holding::Free)));
+    let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));
+    let doubted = count(
+        |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
+    );
     // One node that shows that clients do not agree is enough.
-    let disagreed =
-        count(|said| matches!(said, NodeSaid::Failed(failure) if failure.kind().is_disagreement()));
-    let open = count(|said| matches!(said, NodeSaid::Nothing));
+    let disagreed = count(
+        |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_disagreement()),
+    );
+    let open = count(|said| matches!(said, NodeOutcome::Nothing));
     let wrong = match refusal.kind {
         // Without the refusals there might have been a quorum.
         RefusalKind::Contended if refusal.attempts == 0 => !quorum.is_reached(granted + refused),

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Extended, Key, LockId, LossCause, NodeSaid, Outcome, Reading, RefusalKind,
+    Answer, Command, Extended, Key, LockId, LossCause, NodeOutcome, Outcome, Reading, RefusalKind,
     Ticket, Verb,
 };
 
 use crate::count::{Count, Counts};
-use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
+use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::guard::GuardId;
 use crate::proofs::Void;
 use crate::view::View;
@@ -36,7 +36,7 @@ impl Tally {
                     RefusalKind::Unsafe => counts.add(Count::Unsafe),
                     _ => {}
                 }
-                if refusal.nodes.iter().any(|node| node.said == NodeSaid::Granted) {
+                if refusal.nodes.iter().any(|node| node.said == NodeOutcome::Granted) {
                     counts.add(Count::SplitVotes);
                 }
             }
@@ -107,8 +107,8 @@ impl Tally {
             Fact::Superseded { .. } => counts.add(Count::Superseded),
             Fact::Woken { .. } => counts.add(Count::Woken),
             Fact::TimedOut { .. } => counts.add(Count::Timeouts),
-            Fact::Mishap(
-                Mishap::Paused { client, span } | Mishap::Suspended { client, span, .. },
+            Fact::FaultEvent(
+                FaultEvent::Paused { client, span } | FaultEvent::Suspended { client, span, .. },
             ) => {
                 let now = view.reading(*client);
                 let outlives = view.guards.iter().any(|(id, guard)| {

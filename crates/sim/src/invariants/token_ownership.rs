@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quorlock_core::{Answer, Command, Key, LockId, Verb};
 
 use super::Verdict;
-use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
+use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::ledger::subject;
 use crate::node::Stored;
 use crate::time::{MS, Time};
@@ -56,14 +56,14 @@ impl TokenOwnership {
             Fact::Executed { node, command, answer, .. } => {
                 self.executed(*node, command, answer, view)
             }
-            Fact::Mishap(
-                Mishap::NodeCrashed { node, .. }
-                | Mishap::NodeStepped { node, .. }
-                | Mishap::NodeFlushed { node }
-                | Mishap::NodeOverwritten { node }
-                | Mishap::KeyDeleted { node }
-                | Mishap::KeyOccupied { node }
-                | Mishap::KeyVacated { node },
+            Fact::FaultEvent(
+                FaultEvent::NodeCrashed { node, .. }
+                | FaultEvent::NodeStepped { node, .. }
+                | FaultEvent::NodeFlushed { node }
+                | FaultEvent::NodeOverwritten { node }
+                | FaultEvent::KeyDeleted { node }
+                | FaultEvent::KeyOccupied { node }
+                | FaultEvent::KeyVacated { node },
             ) => {
                 self.seen[*node].clear();
                 Ok(())

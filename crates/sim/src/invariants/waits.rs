@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use quorlock_core::marker::{Adoption, Marker};
-use quorlock_core::{Answer, Command, Proof, Standing, Ticket, Verb};
+use quorlock_core::{Answer, Command, Proof, Ticket, TrustState, Verb};
 
 use super::Verdict;
 use crate::fact::{ClientId, Fact, NodeIndex, span};
@@ -68,7 +68,7 @@ impl Waits {
                 return self.ordered((*client, *node), *ticket, command, view);
             }
             // A client that refuses a node for another reason no longer takes it into use, and is not told so.
-            Fact::Standing { client, node, standing: Standing::Refused(_) } => {
+            Fact::TrustState { client, node, standing: TrustState::Refused(_) } => {
                 let line = (*client, *node);
                 self.heard.remove(&line);
                 if let Some((_, asked)) = self.asked.get_mut(&line) {
@@ -76,7 +76,7 @@ impl Waits {
                 }
             }
             // The adoption has ended with the marker. A later one has begun later.
-            Fact::Standing { client, node, standing: Standing::Trusted } => {
+            Fact::TrustState { client, node, standing: TrustState::Trusted } => {
                 self.adoptions.remove(&(*client, *node));
                 self.heard.remove(&(*client, *node));
             }

@@ -11,7 +11,7 @@ use quorlock_core::{
 use crate::ledger::Drift;
 use crate::time::{MS, SECOND, Time};
 
-/// One tick. So long that the engine's manners towards others (ten seconds) are over after one: they
+/// One tick. So long that the engine's back-off (ten seconds) is over after one: it
 /// say who is next, never how many hold, and would only multiply the states.
 pub(crate) const TICK: Time = 20 * SECOND;
 

@@ -13,7 +13,7 @@ use super::world::{
     CLIENTS, Call, LOCK, Link, NODES, NOW, Pace, RESOURCE, Sent, World, engine, quorum,
 };
 use crate::driver::Driver;
-use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
+use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::guard::GuardId;
 use crate::node::{Connection, Run};
 use crate::time::{SECOND, Time};
@@ -122,12 +122,13 @@ impl Step<'_> {
         command: &Command,
     ) -> (Answer, Proof) {
         if self.bounds.guard == RestartGuard::Off {
-            return (self.serve(client, node, ticket, command, false), Proof::Vouched);
+            return (self.serve(client, node, ticket, command, false), Proof::NotRequired);
         }
         let link = self.world.links[client][node].change();
         let greeted = std::mem::replace(&mut link.greeted, true);
         let epoch = link.epoch;
-        let info = (!greeted || *command == Command::Greet).then(|| self.world.nodes[node].info(0));
+        let info =
+            (!greeted || *command == Command::Identify).then(|| self.world.nodes[node].info(0));
         // It is always now, so its time says nothing.
         let info = info.map(|text| text.map(|text| text.replace(TIME, "").into()));
         let answer = self.serve(client, node, ticket, command, false);
@@ -207,7 +208,7 @@ impl Step<'_> {
     pub(crate) fn cut(&mut self, client: ClientId, node: NodeIndex) {
         self.seen.add(Rare::Break);
         self.world.breaks -= 1;
-        self.note(&Fact::Mishap(Mishap::Reset { client, node }));
+        self.note(&Fact::FaultEvent(FaultEvent::Reset { client, node }));
         let link = self.world.links[client][node].change();
         let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
         let answers = std::mem::take(&mut link.answers);
@@ -217,7 +218,7 @@ impl Step<'_> {
             answers.chain(commands.iter().map(|(sent, ticket, _)| (*sent, *ticket))).collect();
         link.zombies.extend(commands);
         for (sent, ticket) in lost {
-            self.answer(client, node, (sent, ticket, (failed.clone(), Proof::Vouched)));
+            self.answer(client, node, (sent, ticket, (failed.clone(), Proof::NotRequired)));
         }
     }
 
@@ -231,7 +232,7 @@ impl Step<'_> {
         self.seen.add(Rare::Flush);
         self.world.flushes -= 1;
         self.world.nodes[node].change().flush();
-        self.note(&Fact::Mishap(Mishap::NodeFlushed { node }));
+        self.note(&Fact::FaultEvent(FaultEvent::NodeFlushed { node }));
     }
 
     /// A node's key vanishes; its counter stays.
@@ -239,7 +240,7 @@ impl Step<'_> {
         self.seen.add(Rare::Vanished);
         self.world.vanishing -= 1;
         self.world.nodes[node].change().delete(RESOURCE, 0);
-        self.note(&Fact::Mishap(Mishap::KeyDeleted { node }));
+        self.note(&Fact::FaultEvent(FaultEvent::KeyDeleted { node }));
     }
 
     /// A node is killed and started again at once, without its data. What it has answered still arrives;
@@ -265,13 +266,17 @@ impl Step<'_> {
             let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
             let lost = std::mem::take(&mut link.commands).into_iter();
             let lost =
-                lost.map(|(sent, ticket, _)| (sent, ticket, (failed.clone(), Proof::Vouched)));
+                lost.map(|(sent, ticket, _)| (sent, ticket, (failed.clone(), Proof::NotRequired)));
             link.answers.extend(lost);
             link.epoch += 1;
             link.greeted = false;
         }
-        self.note(&Fact::Mishap(Mishap::NodeCrashed { node, keeps_data: false, silent: false }));
-        self.note(&Fact::Mishap(Mishap::NodeStarted { node }));
+        self.note(&Fact::FaultEvent(FaultEvent::NodeCrashed {
+            node,
+            keeps_data: false,
+            silent: false,
+        }));
+        self.note(&Fact::FaultEvent(FaultEvent::NodeStarted { node }));
     }
 
     /// A node's clock has run fast all the time: its key is over now.
@@ -279,7 +284,7 @@ impl Step<'_> {
         self.seen.add(Rare::FastClock);
         let left = self.world.stored(node).map_or(0, |(_, left)| left);
         self.world.nodes[node].change().rebase(left);
-        self.note(&Fact::Mishap(Mishap::NodeStepped { node, by: left }));
+        self.note(&Fact::FaultEvent(FaultEvent::NodeStepped { node, by: left }));
     }
 
     /// The time of a client has come.
@@ -291,7 +296,7 @@ impl Step<'_> {
     /// A client's process goes on, if it has stood still.
     fn go_on(&mut self, client: ClientId) {
         if std::mem::take(&mut self.world.clients[client].paused) > 0 {
-            self.note(&Fact::Mishap(Mishap::Resumed { client }));
+            self.note(&Fact::FaultEvent(FaultEvent::Resumed { client }));
         }
     }
 
@@ -303,7 +308,7 @@ impl Step<'_> {
             if *it == 1 && paused {
                 self.world.pauses -= 1;
                 self.seen.add(Rare::Pause);
-                self.note(&Fact::Mishap(Mishap::Paused { client, span: TICK }));
+                self.note(&Fact::FaultEvent(FaultEvent::Paused { client, span: TICK }));
             }
         }
     }

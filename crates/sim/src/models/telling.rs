@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Effect, Event, Extended, Failure, FailureKind, LockId, LossCause, NodeId, Proof,
-    Reading, RefusalKind, Standing, TicketedCommand, Token, Verb, WhyNot,
+    Answer, Effect, Event, Extended, Failure, FailureKind, FailureReason, LockId, LossCause,
+    NodeId, Proof, Reading, RefusalKind, TicketedCommand, Token, TrustState, Verb,
 };
 
 use super::rare::Rare;
@@ -74,7 +74,7 @@ impl Driver for Step<'_> {
         let said = match ticket.verb {
             // Looks change nothing on the nodes, and the delay between attempts is given.
             Verb::Inspect if !self.bounds.looks => {
-                (Answer::Failed(Failure::new(FailureKind::Rejected)), Proof::Vouched)
+                (Answer::Failed(Failure::new(FailureKind::Rejected)), Proof::NotRequired)
             }
             // Looks take no time, unless something is before them on the connection.
             Verb::Trust if self.world.links[client][node].is_empty() => {
@@ -152,7 +152,7 @@ impl Step<'_> {
             }
         }
         let standing = yes.and_then(|node| self.world.clients[client].engine.standing(node));
-        if matches!(standing, Some(Standing::Quarantined { .. })) {
+        if matches!(standing, Some(TrustState::Quarantined { .. })) {
             self.seen.add(Rare::Voided);
         }
         self.note(&Fact::TurnOver { client });
@@ -170,9 +170,9 @@ impl Step<'_> {
                 }
             }
             Effect::Waiting { story, .. } => match story.why {
-                WhyNot::TooSlow => Rare::TooSlow,
-                WhyNot::Contended => Rare::Contended,
-                WhyNot::Unsafe | WhyNot::NoQuorum => return,
+                FailureReason::TooSlow => Rare::TooSlow,
+                FailureReason::Contended => Rare::Contended,
+                FailureReason::Unsafe | FailureReason::NoQuorum => return,
             },
             Effect::Changed { .. } => match self.verb {
                 Some(Verb::Acquire) => Rare::LateGrant,

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use quorlock_core::{
     Answer, Command, Effect, Engine, Failure, FailureKind, Key, LockId, MarkerSeen, NodeId, Proof,
-    Quorum, Refusal, Rules, Standing, Ticket,
+    Quorum, Refusal, Rules, Ticket, TrustState,
 };
 
 use super::links::Link;
 use super::{EPOCH, ONE_WAY, World};
 use crate::driver::Driver;
-use crate::fact::{ClientId, Fact, Mishap, NodeIndex};
+use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::ledger::{Drift, Ledger};
 use crate::node::{Connection, ModelNode, Run};
 use crate::plan::Modes;
@@ -164,15 +164,15 @@ impl World {
         let model = &mut self.nodes[node].model;
         model.crash(keeps_data);
         model.run = Run::new(model.run.id + nodes, model.clock.at(now));
-        self.note(&Fact::Mishap(Mishap::NodeCrashed { node, keeps_data, silent: false }));
-        self.note(&Fact::Mishap(Mishap::NodeStarted { node }));
+        self.note(&Fact::FaultEvent(FaultEvent::NodeCrashed { node, keeps_data, silent: false }));
+        self.note(&Fact::FaultEvent(FaultEvent::NodeStarted { node }));
         self.reconnect(node);
     }
 
     /// A node is another server, or has another's data.
     pub fn replace(&mut self, node: usize, with: ModelNode) {
         self.nodes[node].model = with;
-        self.note(&Fact::Mishap(Mishap::NodeOverwritten { node }));
+        self.note(&Fact::FaultEvent(FaultEvent::NodeOverwritten { node }));
     }
 
     /// The connections to a node are new ones.
@@ -197,12 +197,12 @@ impl World {
         command: &Command,
     ) -> (Answer, Proof) {
         let Some(marker) = self.guarded.as_ref().map(|it| it.marker.clone()) else {
-            return (self.execute((client, false), node, ticket, command), Proof::Vouched);
+            return (self.execute((client, false), node, ticket, command), Proof::NotRequired);
         };
         let link = &mut self.wires.links[client][node];
         let greeted = std::mem::replace(&mut link.greeted, true);
         let (epoch, flushes, it) = (link.epoch, link.flushes, &self.nodes[node]);
-        let asks = !greeted || *command == Command::Greet;
+        let asks = !greeted || *command == Command::Identify;
         let info = asks.then(|| it.says.info(&it.model, self.now));
         let answer = self.execute((client, false), node, ticket, command);
         let marker = if info.is_some() || command.is_about_votes() {
@@ -233,6 +233,6 @@ impl World {
     /// How many nodes a client trusts.
     pub fn trusted(&self, client: usize) -> usize {
         let standing = |node| self.engines[client].standing(node);
-        self.quorum.node_ids().filter(|node| standing(*node) == Some(&Standing::Trusted)).count()
+        self.quorum.node_ids().filter(|node| standing(*node) == Some(&TrustState::Trusted)).count()
     }
 }

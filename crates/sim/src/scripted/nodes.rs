@@ -4,7 +4,7 @@ use quorlock_core::{Counter, FailureKind, Key};
 
 use super::{COUNTERS, World};
 use crate::driver::Driver;
-use crate::fact::{Fact, Mishap};
+use crate::fact::{Fact, FaultEvent};
 use crate::node::{Health, Stored};
 
 impl World {
@@ -46,7 +46,7 @@ impl World {
             self.nodes[node].model.delete(&key, self.now);
         }
         self.nodes[node].model.take_pushes();
-        self.note(&Fact::Mishap(Mishap::KeyDeleted { node }));
+        self.note(&Fact::FaultEvent(FaultEvent::KeyDeleted { node }));
     }
 
     /// Somebody else's key, for `ttl_ms` or for ever.
@@ -65,14 +65,14 @@ impl World {
         self.settings.assume_no_loss &= !self.has(node, key);
         let value = value.map(<[u8]>::to_vec);
         self.nodes[node].model.set(&key.into(), value, ttl_ms, self.now);
-        self.note(&Fact::Mishap(Mishap::KeyOccupied { node }));
+        self.note(&Fact::FaultEvent(FaultEvent::KeyOccupied { node }));
         self.push_all(node);
     }
 
     /// Somebody deletes a key, and those who wanted to know are told.
     pub fn forget_key(&mut self, node: usize, key: &str) {
         self.settings.assume_no_loss &= !self.nodes[node].model.delete(key, self.now);
-        self.note(&Fact::Mishap(Mishap::KeyDeleted { node }));
+        self.note(&Fact::FaultEvent(FaultEvent::KeyDeleted { node }));
         self.push_all(node);
     }
 
@@ -80,7 +80,7 @@ impl World {
     pub fn set_counter(&mut self, node: usize, counter: &str, at: u64) {
         let text = Some(at.to_string().into_bytes());
         self.nodes[node].model.set(&counter.into(), text, None, self.now);
-        self.note(&Fact::Mishap(Mishap::CounterMoved { node }));
+        self.note(&Fact::FaultEvent(FaultEvent::CounterMoved { node }));
     }
 
     /// What a node's counter stands at.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::{Happening, World};
+use super::{SimEvent, World};
 use crate::time::Time;
 
 /// All of it.
@@ -18,7 +18,7 @@ pub(super) struct Agenda {
 pub(super) struct Entry {
     pub(super) at: Time,
     pub(super) serial: u64,
-    pub(super) what: Happening,
+    pub(super) what: SimEvent,
 }
 
 impl PartialEq for Entry {
@@ -42,13 +42,13 @@ impl Ord for Entry {
 }
 
 impl World {
-    pub(crate) fn plan_at(&mut self, at: Time, what: Happening) {
+    pub(crate) fn plan_at(&mut self, at: Time, what: SimEvent) {
         self.agenda.serial += 1;
         let at = at.max(self.now);
         self.agenda.queue.push(Reverse(Entry { at, serial: self.agenda.serial, what }));
     }
 
-    pub(crate) fn plan_in(&mut self, span: Time, what: Happening) {
+    pub(crate) fn plan_in(&mut self, span: Time, what: SimEvent) {
         self.plan_at(self.now.saturating_add(span), what);
     }
 
@@ -63,7 +63,7 @@ impl World {
         for Entry { at, what, .. } in entries {
             let under_way = matches!(
                 what,
-                Happening::Request(_) | Happening::Reply { .. } | Happening::Push { .. }
+                SimEvent::Request(_) | SimEvent::Reply { .. } | SimEvent::Push { .. }
             );
             let at = if under_way && at > self.now {
                 soon += 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::{Counter, Delay, Event, LockId, Request, Retry};
 
-use super::{Happening, Mend, World};
+use super::{Mend, SimEvent, World};
 use crate::client::CallerState;
 use crate::count::Count;
 use crate::driver::Driver;
@@ -25,7 +25,7 @@ impl World {
         let it = &mut self.clients[client].callers[caller];
         it.generation += 1;
         let generation = it.generation;
-        self.plan_in(span, Happening::Caller { client, caller, generation });
+        self.plan_in(span, SimEvent::Caller { client, caller, generation });
     }
 
     /// A caller does what it does next.
@@ -171,7 +171,7 @@ impl World {
         let random = &mut self.random.later;
         let (span, by) = (random.between(US, ttl / 100), left + random.between(0, ttl / 50));
         self.record.counts.add(Count::StepsToTheMargin);
-        self.plan_in(span / 2, Happening::Mend(Mend::SetWall(guard.client, by)));
+        self.plan_in(span / 2, SimEvent::Mend(Mend::SetWall(guard.client, by)));
         Some(span)
     }
 

@@ -5,7 +5,7 @@ use quorlock_core::{
 };
 
 use super::nodes::WALL;
-use super::{Happening, Mend, World};
+use super::{Mend, SimEvent, World};
 use crate::client::{Client, Line, Turn};
 use crate::count::Count;
 use crate::driver::Driver;
@@ -123,7 +123,7 @@ impl World {
         }
         it.turns.is_due = true;
         let late = if random.percent(5) { random.span(MS) } else { random.between(US, 30 * US) };
-        self.plan_in(late, Happening::Turn(client));
+        self.plan_in(late, SimEvent::Turn(client));
     }
 
     /// Takes in all that has come, and reads the clock.
@@ -140,7 +140,7 @@ impl World {
             let mean = self.plan.load.ttl_max / 2;
             let span = self.random.faults[Fault::Stalls as usize].span(mean);
             self.record.counts.add(Count::Stalls);
-            self.plan_in(span, Happening::Carry(client));
+            self.plan_in(span, SimEvent::Carry(client));
         } else {
             self.carry_on(client);
         }
@@ -178,7 +178,7 @@ impl World {
         if let Some(at) = it.engine.deadline() {
             let when = it.machine.boot.when(at.as_nanos());
             if when < i64::MAX / 4 {
-                self.plan_at(when, Happening::Alarm(client, number));
+                self.plan_at(when, SimEvent::Alarm(client, number));
             }
         }
     }
@@ -212,7 +212,7 @@ impl World {
         let most = (timing.term().saturating_sub(timing.margin())).as_nanos() as Time;
         let span = most - self.random.later.between(0, self.plan.load.ttl_max / 12);
         self.record.counts.add(Count::StillBeforeAnswers);
-        self.plan_in(US, Happening::Mend(Mend::Pause(client, span.max(US))));
+        self.plan_in(US, SimEvent::Mend(Mend::Pause(client, span.max(US))));
     }
 
     /// Kills a process. What it held nobody gives back.

@@ -2,11 +2,11 @@
 
 use quorlock_core::{Event, FailureKind};
 
-use super::{Happening, Mend, Process, World};
+use super::{Mend, Process, SimEvent, World};
 use crate::client::Still;
 use crate::count::Count;
 use crate::driver::Driver;
-use crate::fact::{ClientId, Mishap, NodeIndex};
+use crate::fact::{ClientId, FaultEvent, NodeIndex};
 use crate::mutants::{Mutant, is_active};
 use crate::network::Direction;
 use crate::node::Health;
@@ -18,7 +18,7 @@ impl World {
     pub(crate) fn plan_fault(&mut self, fault: Fault) {
         let mean = self.mean_of(fault);
         let span = self.chance(fault).span(mean);
-        self.plan_in(span, Happening::Fault(fault));
+        self.plan_in(span, SimEvent::Fault(fault));
     }
 
     fn mean_of(&self, fault: Fault) -> Time {
@@ -56,7 +56,7 @@ impl World {
             Fault::Freezes => {
                 self.record.counts.add(Count::NodeFreezes);
                 self.freeze_node(node);
-                self.plan_in(span, Happening::Mend(Mend::Thaw(node)));
+                self.plan_in(span, SimEvent::Mend(Mend::Thaw(node)));
             }
             Fault::Crashes => self.crash(node, span),
             Fault::Refusals => self.sicken(node, span),
@@ -88,7 +88,7 @@ impl World {
             }
         }
         if let Some(wire) = self.clients[client].lines[node].wire {
-            self.note_mishap(Mishap::Reset { client, node });
+            self.note_mishap(FaultEvent::Reset { client, node });
             self.reset_by(wire, here_first);
         }
     }
@@ -96,7 +96,7 @@ impl World {
     /// It breaks at the client's end, and what was sent may still be carried out; or at the node's.
     fn reset_by(&mut self, wire: usize, here_first: bool) {
         if here_first {
-            self.plan_in(0, Happening::Broken(wire));
+            self.plan_in(0, SimEvent::Broken(wire));
         } else {
             self.reset(wire);
         }
@@ -122,7 +122,7 @@ impl World {
             self.network.block(client, node, ways, self.now + span);
             let requests = ways.contains(&Direction::There);
             let replies = ways.contains(&Direction::Back);
-            self.note_mishap(Mishap::Blocked { client, node, requests, replies, span });
+            self.note_mishap(FaultEvent::Blocked { client, node, requests, replies, span });
         }
     }
 
@@ -141,7 +141,7 @@ impl World {
             self.record.counts.add(Count::NodeLosses);
             self.quarantine() + span
         };
-        self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
+        self.plan_in(down, SimEvent::Mend(Mend::StartNode(node)));
     }
 
     fn sicken(&mut self, node: NodeIndex, span: Time) {
@@ -160,8 +160,8 @@ impl World {
         }
         self.record.counts.add(Count::NodeRefusals);
         self.servers[node].node.health = health;
-        self.note_mishap(Mishap::NodeHealth { node, health });
-        self.plan_in(span, Happening::Mend(Mend::Cure(node)));
+        self.note_mishap(FaultEvent::NodeHealth { node, health });
+        self.plan_in(span, SimEvent::Mend(Mend::Cure(node)));
     }
 
     /// A client's process stands still: a collection of garbage, a SIGSTOP.
@@ -169,8 +169,8 @@ impl World {
         if self.clients[client].life.still.is_none() && self.clients[client].life.alive {
             self.record.counts.add(Count::Pauses);
             self.clients[client].life.still = Some(Still { clocks_stop: false, catch_up: 0 });
-            self.note_mishap(Mishap::Paused { client, span });
-            self.plan_in(span, Happening::Mend(Mend::Resume(client)));
+            self.note_mishap(FaultEvent::Paused { client, span });
+            self.plan_in(span, SimEvent::Mend(Mend::Resume(client)));
         }
     }
 
@@ -204,14 +204,14 @@ impl World {
             if self.plan.outside == Some(Outside::Clocks) && self.random.clients.coin() {
                 // Nobody sets it right before it is too late.
                 let mend = Mend::SetWallRight(client, catch_up);
-                self.plan_in(2 * span, Happening::Mend(mend));
+                self.plan_in(2 * span, SimEvent::Mend(mend));
                 catch_up = 0;
             }
         }
         self.clients[client].life.still = Some(Still { clocks_stop: true, catch_up });
         let boot_stops = stops;
-        self.note_mishap(Mishap::Suspended { client, span, boot_stops, wall_stops });
-        self.plan_in(span, Happening::Mend(Mend::Resume(client)));
+        self.note_mishap(FaultEvent::Suspended { client, span, boot_stops, wall_stops });
+        self.plan_in(span, SimEvent::Mend(Mend::Resume(client)));
     }
 
     /// A client goes on: what has happened meanwhile happens now, in order.
@@ -233,14 +233,14 @@ impl World {
         if self.clients[client].turns.stalled.is_none() {
             self.set_alarm(client);
         }
-        self.note_mishap(Mishap::Resumed { client });
+        self.note_mishap(FaultEvent::Resumed { client });
     }
 
     pub(crate) fn step_wall(&mut self, client: ClientId, by: Time) {
         if self.clients[client].life.alive {
             self.record.counts.add(Count::WallSteps);
             self.clients[client].machine.wall.step(by, self.now);
-            self.note_mishap(Mishap::WallStepped { client, by });
+            self.note_mishap(FaultEvent::WallStepped { client, by });
         }
     }
 
@@ -249,9 +249,9 @@ impl World {
         if self.chance(Fault::ClientCrashes).percent(25)
             && self.clients[client].life.still.is_none()
         {
-            self.note_mishap(Mishap::ClientShutDown { client });
+            self.note_mishap(FaultEvent::ClientShutDown { client });
             self.ask(client, Event::Close);
-            return self.plan_in(span, Happening::Mend(Mend::EndClient(client)));
+            return self.plan_in(span, SimEvent::Mend(Mend::EndClient(client)));
         }
         self.record.counts.add(Count::ClientCrashes);
         let reading = self.clients[client].machine.read(self.now);
@@ -264,12 +264,12 @@ impl World {
             self.record.counts.add(Count::HolderCrashes);
         }
         self.end_client(client);
-        self.plan_in(span / 4, Happening::Mend(Mend::StartClient));
+        self.plan_in(span / 4, SimEvent::Mend(Mend::StartClient));
     }
 
     pub(crate) fn end_client(&mut self, client: ClientId) {
         if self.clients[client].life.alive {
-            self.note_mishap(Mishap::ClientCrashed { client });
+            self.note_mishap(FaultEvent::ClientCrashed { client });
             self.kill_client(client);
         }
     }
@@ -287,9 +287,9 @@ impl World {
         let ttl_ms = chance.coin().then_some(span / MS + 1);
         self.record.counts.add(Count::Occupied);
         self.servers[node].node.set(&key, value, ttl_ms, self.now);
-        self.note_mishap(Mishap::KeyOccupied { node });
+        self.note_mishap(FaultEvent::KeyOccupied { node });
         self.deliver_pushes(node);
-        self.plan_in(span, Happening::Mend(Mend::Vacate(node, key)));
+        self.plan_in(span, SimEvent::Mend(Mend::Vacate(node, key)));
     }
 
     /// One of the nodes that may lose votes does.
@@ -316,7 +316,7 @@ impl World {
                 let key = self.setting.keys[place].clone();
                 if self.servers[node].node.delete(&key, self.now) {
                     self.record.counts.add(Count::Deletions);
-                    self.note_mishap(Mishap::KeyDeleted { node });
+                    self.note_mishap(FaultEvent::KeyDeleted { node });
                     self.deliver_pushes(node);
                 }
             }
@@ -329,7 +329,7 @@ impl World {
                 });
                 self.kill_node(node, keeps_data, false);
                 let down = self.chance(Fault::Losses).between(0, 5 * MS);
-                self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
+                self.plan_in(down, SimEvent::Mend(Mend::StartNode(node)));
             }
         }
     }
@@ -357,7 +357,7 @@ impl World {
                 self.record.counts.add(Count::NodeAmnesia);
                 self.kill_node(node, false, false);
                 let down = self.chance(Fault::Distrust).between(0, 5 * MS);
-                self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
+                self.plan_in(down, SimEvent::Mend(Mend::StartNode(node)));
             }
             4 => self.flush_node(node),
             5 => self.make_replica(node, span),
@@ -368,11 +368,11 @@ impl World {
                 let server = &mut self.servers[node];
                 server.node.run.started_s -= 1_000;
                 server.node.run.promoted_at = Some(self.now / MS);
-                self.note_mishap(Mishap::NodePromoted { node });
+                self.note_mishap(FaultEvent::NodePromoted { node });
             }
             _ => {
                 self.evict(node, true);
-                self.plan_in(span, Happening::Mend(Mend::KeepKeys(node)));
+                self.plan_in(span, SimEvent::Mend(Mend::KeepKeys(node)));
             }
         }
     }
@@ -387,7 +387,7 @@ impl World {
         if may_set_walls && random.coin() {
             let (client, by) = (random.index(clients), random.between(-2 * long, 2 * long));
             let span = random.between(0, long);
-            self.plan_in(span, Happening::Mend(Mend::SetWall(client, by)));
+            self.plan_in(span, SimEvent::Mend(Mend::SetWall(client, by)));
         }
         let random = &mut self.random.later;
         if self.servers[node].has_jumped || random.percent(30) {
@@ -396,7 +396,7 @@ impl World {
         let sign = if wild && random.coin() { 1 } else { -1 };
         let (by, span) = (random.between(long / 4, most), random.between(0, long * 2 / 3));
         self.servers[node].has_jumped = true;
-        self.plan_in(span, Happening::Mend(Mend::SetNode(node, sign * by)));
+        self.plan_in(span, SimEvent::Mend(Mend::SetNode(node, sign * by)));
     }
 
     /// A node is killed and started again at once; so many of its last writes were not on the disk.
@@ -404,10 +404,10 @@ impl World {
         self.record.counts.add(count);
         self.kill_node(node, true, false);
         if self.servers[node].node.undo(writes_lost) {
-            self.note_mishap(Mishap::NodeOverwritten { node });
+            self.note_mishap(FaultEvent::NodeOverwritten { node });
         }
         let down = self.chance(Fault::Distrust).between(0, 5 * MS);
-        self.plan_in(down, Happening::Mend(Mend::StartNode(node)));
+        self.plan_in(down, SimEvent::Mend(Mend::StartNode(node)));
     }
 
     /// `REPLICAOF`: its data are gone, or another's, or it has not got any yet. The process and its
@@ -419,7 +419,7 @@ impl World {
         self.record.counts.add(Count::Replicas);
         let health = Health::ReadOnly(FailureKind::ReadOnly);
         self.servers[node].node.health = health;
-        self.note_mishap(Mishap::NodeHealth { node, health });
+        self.note_mishap(FaultEvent::NodeHealth { node, health });
         let nodes = self.servers.len();
         let other = (node + 1 + self.chance(Fault::Distrust).index(nodes)) % nodes;
         let mut is_told = self.servers[node].node.pushes();
@@ -448,7 +448,7 @@ impl World {
         };
         if changes {
             self.servers[node].sound_since = self.now;
-            self.note_mishap(Mishap::NodeOverwritten { node });
+            self.note_mishap(FaultEvent::NodeOverwritten { node });
             self.push_everything(node);
             // Nodes that tell nobody that their data were replaced are noticed at the next look alone
             // (GUARANTEES.md says so): their connections do not outlive it. Not even until they are masters
@@ -458,7 +458,7 @@ impl World {
                 self.reset_all(node);
             }
         }
-        self.plan_in(span, Happening::Mend(Mend::Cure(node)));
+        self.plan_in(span, SimEvent::Mend(Mend::Cure(node)));
     }
 
     pub(crate) fn evict(&mut self, node: NodeIndex, evicts: bool) {
@@ -466,7 +466,7 @@ impl World {
             if evicts {
                 self.record.counts.add(Count::Evicting);
             }
-            self.note_mishap(Mishap::NodeEvicts { node, evicts });
+            self.note_mishap(FaultEvent::NodeEvicts { node, evicts });
         }
     }
 
@@ -498,6 +498,6 @@ impl World {
         server.ahead += by.max(0);
         server.node.clock.step(by, self.now);
         self.record.counts.add(Count::NodeSteps);
-        self.note_mishap(Mishap::NodeStepped { node, by });
+        self.note_mishap(FaultEvent::NodeStepped { node, by });
     }
 }

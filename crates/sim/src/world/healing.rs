@@ -8,7 +8,7 @@ use quorlock_core::{Event, FailureKind, Request, Retry};
 use super::{Process, World};
 use crate::client::CallerState;
 use crate::driver::Driver;
-use crate::fact::{ClientId, Mishap, span};
+use crate::fact::{ClientId, FaultEvent, span};
 use crate::guard::GuardId;
 use crate::invariants::{deadlock_free, fault_tolerance, nothing_left};
 use crate::node::Health;
@@ -19,7 +19,7 @@ impl World {
     /// then everybody who waits must have a lock in time, and a newcomer one on each resource.
     pub(crate) fn heal(&mut self) {
         self.progress.healing = true;
-        self.note_mishap(Mishap::Healing);
+        self.note_mishap(FaultEvent::Healing);
         self.network.heal(self.now);
         self.hurry();
         self.mend_all();
@@ -27,9 +27,9 @@ impl World {
         let newcomer = self.start_newcomer();
         let healed_at = self.now;
         let mut bound = 0;
-        // Late answers show how slow the nodes were; manners go by that.
-        while bound < self.plan.bound() + self.manners() {
-            bound = self.plan.bound() + self.manners();
+        // Late answers show how slow the nodes were; the back-off goes by that.
+        while bound < self.plan.bound() + self.backoff() {
+            bound = self.plan.bound() + self.backoff();
             self.run_until(healed_at + bound, |world| world.all_is_well(newcomer, &waiting));
             if self.has_failed() || self.all_is_well(newcomer, &waiting) {
                 return;
@@ -42,8 +42,8 @@ impl World {
     }
 
     /// For how long those who have just had a lock, and those who wait for it, leave it to others: 38
-    /// and 64 observed round trips at most, of at most 100 ms (`courtesy.rs` in the core), by their own clocks.
-    fn manners(&self) -> Time {
+    /// and 64 observed round trips at most, of at most 100 ms (`contention.rs` in the core), by their own clocks.
+    fn backoff(&self) -> Time {
         let alive = || self.clients.iter().enumerate().filter(|(_, it)| it.life.alive);
         let longest = alive().map(|(_, it)| it.slowest.as_nanos() as Time).max().unwrap_or(0);
         let ppm = alive().map(|(id, _)| self.ppm_of(id)).min().unwrap_or(0);
@@ -72,14 +72,14 @@ impl World {
                         }
                         let health = Health::Refusing(FailureKind::Loading);
                         self.servers[node].node.health = health;
-                        self.note_mishap(Mishap::NodeHealth { node, health });
+                        self.note_mishap(FaultEvent::NodeHealth { node, health });
                     }
                 }
                 continue;
             }
             if self.servers[node].process == Process::Down {
                 // What has lost its data stays down for as long as it must.
-                let down = super::Happening::Mend(super::Mend::StartNode(node));
+                let down = super::SimEvent::Mend(super::Mend::StartNode(node));
                 self.plan_in(self.quarantine(), down);
             }
             self.thaw_node(node);
@@ -101,7 +101,7 @@ impl World {
                 continue;
             }
             if self.random.healing.percent(30) {
-                self.note_mishap(Mishap::ClientCrashed { client });
+                self.note_mishap(FaultEvent::ClientCrashed { client });
                 self.kill_client(client);
                 continue;
             }

@@ -13,7 +13,7 @@ use quorlock_core::{
 };
 
 use super::nodes::Script;
-use super::{Happening, Looks, Parcel, Process, Reply, World};
+use super::{Looks, Parcel, Process, Reply, SimEvent, World};
 use crate::client::{Batch, Client, Line};
 use crate::count::Count;
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -103,7 +103,7 @@ impl World {
         }
         // The clock was read; until the first byte leaves, the process may stand still.
         let arrival = self.network.arrival(parcel.wire, Direction::There, self.now);
-        self.plan_at(arrival, Happening::Request(Box::new(parcel)));
+        self.plan_at(arrival, SimEvent::Request(Box::new(parcel)));
     }
 
     /// A batch, or part of it, has been answered. Returns its answers when there are no others to wait for.
@@ -227,7 +227,7 @@ impl World {
             // What was answered before some of it was asked again stays answered.
             loop {
                 exchange.fail(failure);
-                if !session.conclude(exchange, Proof::Vouched) {
+                if !session.conclude(exchange, Proof::NotRequired) {
                     break;
                 }
             }
@@ -307,7 +307,7 @@ impl World {
         line.next_look.at = next;
         line.next_look.number += 1;
         let number = line.next_look.number;
-        self.plan_at(next, Happening::Look { client, node, number });
+        self.plan_at(next, SimEvent::Look { client, node, number });
     }
 
     fn probe(&mut self, client: ClientId, node: NodeIndex) {
@@ -318,7 +318,7 @@ impl World {
         let (orders, looks) = (Vec::new(), None);
         let probe = Parcel { wire, batch: None, orders, whole: false, looks, duplicate: false };
         let arrival = self.network.arrival(wire, Direction::There, self.now);
-        self.plan_at(arrival, Happening::Request(Box::new(probe)));
+        self.plan_at(arrival, SimEvent::Request(Box::new(probe)));
     }
 
     fn dial(&mut self, client: ClientId, node: NodeIndex) {
@@ -332,7 +332,7 @@ impl World {
         let hears = self.servers[node].process == Process::Runs || refused;
         let in_time = arrival <= latest && hears;
         let at = if in_time { arrival } else { latest };
-        self.plan_at(at, Happening::Dialled { client, node, dial, in_time });
+        self.plan_at(at, SimEvent::Dialled { client, node, dial, in_time });
     }
 
     /// An attempt to connect is over.

@@ -3,9 +3,9 @@
 use quorlock_core::marker::Marker;
 use quorlock_core::{Answer, Command, Failure, FailureKind, Key, MarkerSeen, Proof, RestartGuard};
 
-use super::{Happening, Mend, Parcel, Process, Reply, Server, World};
+use super::{Mend, Parcel, Process, Reply, Server, SimEvent, World};
 use crate::count::Count;
-use crate::fact::{Fact, Mishap, NodeIndex};
+use crate::fact::{Fact, FaultEvent, NodeIndex};
 use crate::network::Direction;
 use crate::node::{Connection, Health, Kind, ModelNode, Run};
 use crate::plan::{Fault, HALF_DRIFT_PPM};
@@ -83,12 +83,12 @@ impl World {
                 // A process that runs again knows nothing of the connection, and says so.
                 if wire.open_here && self.servers[node].process == Process::Runs {
                     let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
-                    self.plan_at(arrival, Happening::Broken(parcel.wire));
+                    self.plan_at(arrival, SimEvent::Broken(parcel.wire));
                 }
                 return;
             }
             if !wire.open_here && wire.held_until > self.now {
-                return self.plan_at(wire.held_until, Happening::Request(parcel));
+                return self.plan_at(wire.held_until, SimEvent::Request(parcel));
             }
         }
         match self.servers[node].process {
@@ -142,7 +142,7 @@ impl World {
         if flush_at.is_some() {
             self.flush_node(node);
         }
-        let proof = looks.map_or(Proof::Vouched, |looks| {
+        let proof = looks.map_or(Proof::NotRequired, |looks| {
             let node = &mut self.servers[node].node;
             let marker =
                 looks.marker.then(|| node.marker(by, &self.setting.rules.marker, self.now));
@@ -162,7 +162,7 @@ impl World {
             let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
             let (wire, parcel) = (parcel.wire, parcel.clone());
             let reply = Box::new(Reply { parcel, answers, proof, unknown });
-            self.plan_at(arrival, Happening::Reply { wire, reply });
+            self.plan_at(arrival, SimEvent::Reply { wire, reply });
         }
         let random = &mut self.random.faults[Fault::Duplicates as usize];
         if self.plan.has(Fault::Duplicates)
@@ -172,7 +172,7 @@ impl World {
         {
             parcel.duplicate = true;
             let late = random.span(self.plan.load.ttl_max / 2);
-            self.plan_in(late, Happening::Request(Box::new(parcel)));
+            self.plan_in(late, SimEvent::Request(Box::new(parcel)));
         }
     }
 
@@ -209,7 +209,7 @@ impl World {
         self.record.counts.add(Count::Flushes);
         self.servers[node].node.flush();
         self.servers[node].sound_since = self.now;
-        self.note_mishap(Mishap::NodeFlushed { node });
+        self.note_mishap(FaultEvent::NodeFlushed { node });
         self.push_everything(node);
     }
 
@@ -217,7 +217,7 @@ impl World {
         for (Connection(wire), key) in self.servers[node].node.take_pushes() {
             let wire = wire as usize;
             let arrival = self.network.stray(wire, self.now);
-            self.plan_at(arrival, Happening::Push { wire, key: Some(key) });
+            self.plan_at(arrival, SimEvent::Push { wire, key: Some(key) });
         }
     }
 
@@ -231,7 +231,7 @@ impl World {
             let arrival = self.network.stray(wire, self.now);
             if self.servers[node].node.pushes() {
                 self.network.wires[wire].flushes += 1;
-                self.plan_at(arrival, Happening::Push { wire, key: None });
+                self.plan_at(arrival, SimEvent::Push { wire, key: None });
             }
         }
     }
@@ -242,7 +242,7 @@ impl World {
         it.open_there = false;
         self.servers[it.node].node.disconnect(Connection(wire as u64));
         let arrival = self.network.arrival(wire, Direction::Back, self.now);
-        self.plan_at(arrival, Happening::Broken(wire));
+        self.plan_at(arrival, SimEvent::Broken(wire));
     }
 
     /// The process is killed.
@@ -252,7 +252,7 @@ impl World {
         server.silent = silent;
         server.stuck.clear();
         server.node.crash(keeps_data);
-        self.note_mishap(Mishap::NodeCrashed { node, keeps_data, silent });
+        self.note_mishap(FaultEvent::NodeCrashed { node, keeps_data, silent });
         for wire in 0..self.network.wires.len() {
             if self.network.wires[wire].node == node && self.network.wires[wire].open_there {
                 if silent {
@@ -286,7 +286,7 @@ impl World {
             } else {
                 server.sound_since = self.now;
             }
-            self.note_mishap(Mishap::NodeStarted { node });
+            self.note_mishap(FaultEvent::NodeStarted { node });
         }
     }
 
@@ -306,14 +306,14 @@ impl World {
         (second.sound_since, second.ahead) = (first.sound_since, first.ahead);
         second.has_jumped = first.has_jumped;
         self.record.counts.add(Count::Merges);
-        self.note_mishap(Mishap::NodeOverwritten { node: 1 });
+        self.note_mishap(FaultEvent::NodeOverwritten { node: 1 });
         self.reset_all(1);
     }
 
     pub(crate) fn freeze_node(&mut self, node: NodeIndex) {
         if self.servers[node].process == Process::Runs {
             self.servers[node].process = Process::Frozen;
-            self.note_mishap(Mishap::NodeFrozen { node });
+            self.note_mishap(FaultEvent::NodeFrozen { node });
         }
     }
 
@@ -324,7 +324,7 @@ impl World {
             return;
         }
         self.servers[node].process = Process::Runs;
-        self.note_mishap(Mishap::NodeThawed { node });
+        self.note_mishap(FaultEvent::NodeThawed { node });
         let mut stuck = std::mem::take(&mut self.servers[node].stuck);
         if self.random.lines.coin() {
             let turned = self.random.lines.coin();
@@ -346,7 +346,7 @@ impl World {
                 server.node.run.promoted_at = Some(offset);
             }
             server.node.health = Health::Good;
-            self.note_mishap(Mishap::NodeHealth { node, health: Health::Good });
+            self.note_mishap(FaultEvent::NodeHealth { node, health: Health::Good });
         }
     }
 
@@ -357,7 +357,7 @@ impl World {
         if stored.is_some_and(|stored| !stored.value.as_ref().is_some_and(ours)) {
             self.servers[node].node.delete(key, self.now);
             self.deliver_pushes(node);
-            self.note_mishap(Mishap::KeyVacated { node });
+            self.note_mishap(FaultEvent::KeyVacated { node });
         }
     }
 
@@ -403,13 +403,13 @@ impl World {
                 self.servers[node].ahead += by.max(0);
                 self.servers[node].node.clock.step(by, self.now);
                 self.record.counts.add(if by < 0 { Count::JumpsBack } else { Count::JumpsAhead });
-                self.note_mishap(Mishap::NodeStepped { node, by });
+                self.note_mishap(FaultEvent::NodeStepped { node, by });
             }
             Mend::Pause(client, span) => self.pause(client, span),
             Mend::Leave => {
                 self.freeze_node(0);
-                self.plan_in(33 * SECOND / 2, Happening::Mend(Mend::Merge));
-                self.plan_in(18 * SECOND, Happening::Mend(Mend::Thaw(0)));
+                self.plan_in(33 * SECOND / 2, SimEvent::Mend(Mend::Merge));
+                self.plan_in(18 * SECOND, SimEvent::Mend(Mend::Thaw(0)));
             }
             Mend::Merge => self.merge(),
             Mend::SetWall(client, by) => {

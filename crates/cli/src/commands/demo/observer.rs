@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use quorlock::node::NodeState;
-use quorlock::{Client, HolderKind, NodeAnswer, NodeSaid};
+use quorlock::{Client, HolderKind, NodeAnswer, NodeOutcome};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{Event, FiveNodes, KEY, now};
@@ -100,8 +100,8 @@ fn tell(answer: &NodeAnswer) -> Option<Told> {
             };
             Some(Told::Held(owner, holder.remaining))
         }
-        (None, NodeSaid::Seen(_)) => Some(Told::Free),
-        (None, NodeSaid::Failed(failure)) => Some(Told::Nothing(failure.to_string())),
+        (None, NodeOutcome::Seen(_)) => Some(Told::Free),
+        (None, NodeOutcome::Failed(failure)) => Some(Told::Nothing(failure.to_string())),
         _ => None,
     }
 }

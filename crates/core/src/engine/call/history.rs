@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::acquire::{NodeSaid, NodeStory, WhyNot, why_not};
+use crate::acquire::{FailureReason, NodeOutcome, NodeStory, why_not};
 use crate::command::Answer;
 use crate::quorum::{NodeId, Quorum};
 use crate::time::Reading;
@@ -16,7 +16,7 @@ pub(in crate::engine) struct AttemptHistory {
     pub(in crate::engine) began: Reading,
     pub(in crate::engine) token: Option<Token>,
     /// Why it failed, and what each node has said.
-    pub(in crate::engine) last: Option<(WhyNot, Vec<NodeStory>)>,
+    pub(in crate::engine) last: Option<(FailureReason, Vec<NodeStory>)>,
     /// The largest number that any node has told of a lock with a fence.
     pub(in crate::engine) number_seen: u64,
 }
@@ -36,14 +36,15 @@ impl AttemptHistory {
 
     /// Why the last attempt failed depends on nodes that have not answered yet.
     pub(in crate::engine) fn is_ambiguous(&self, quorum: Quorum) -> bool {
-        let Some((WhyNot::Contended, nodes)) = &self.last else { return false };
-        self.count > 0 && why_not(quorum, nodes, 0) != WhyNot::Contended
+        let Some((FailureReason::Contended, nodes)) = &self.last else { return false };
+        self.count > 0 && why_not(quorum, nodes, 0) != FailureReason::Contended
     }
 
     /// The call ends: a node that has not answered by now has failed.
     pub(in crate::engine) fn settle(&mut self, quorum: Quorum) {
         if self.count > 0
-            && let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last
+            && let Some((why @ (FailureReason::Contended | FailureReason::NoQuorum), nodes)) =
+                &mut self.last
         {
             *why = why_not(quorum, nodes, 0);
         }
@@ -57,22 +58,24 @@ impl AttemptHistory {
         answer: Answer,
         now: Reading,
     ) {
-        let Some((why @ (WhyNot::Contended | WhyNot::NoQuorum), nodes)) = &mut self.last else {
+        let Some((why @ (FailureReason::Contended | FailureReason::NoQuorum), nodes)) =
+            &mut self.last
+        else {
             return;
         };
         let story = &mut nodes[node.index()];
-        if self.count == 0 || story.said != NodeSaid::Nothing {
+        if self.count == 0 || story.said != NodeOutcome::Nothing {
             return;
         }
         story.said = match answer {
-            Answer::Granted | Answer::GrantedFenced { .. } => NodeSaid::Granted,
-            Answer::Refused => NodeSaid::Refused(None),
-            Answer::RefusedFenced { holding, .. } => NodeSaid::Refused(Some(*holding)),
-            Answer::Failed(failure) => NodeSaid::Failed(failure),
+            Answer::Granted | Answer::GrantedFenced { .. } => NodeOutcome::Granted,
+            Answer::Refused => NodeOutcome::Refused(None),
+            Answer::RefusedFenced { holding, .. } => NodeOutcome::Refused(Some(*holding)),
+            Answer::Failed(failure) => NodeOutcome::Failed(failure),
             _ => return,
         };
         story.took = now.elapsed_since(self.began);
-        let open = nodes.iter().filter(|node| node.said == NodeSaid::Nothing).count();
+        let open = nodes.iter().filter(|node| node.said == NodeOutcome::Nothing).count();
         *why = why_not(quorum, nodes, open);
     }
 
@@ -80,17 +83,17 @@ impl AttemptHistory {
     /// said in a look before, if that tells who has the lock.
     pub(in crate::engine) fn note_cut_short(
         &mut self,
-        why: WhyNot,
+        why: FailureReason,
         nodes: Vec<NodeStory>,
         quorum: Quorum,
     ) {
         if let Some((_, before)) = self.last.take() {
             let pairs = nodes.iter().cloned().zip(before);
             let merged: Vec<NodeStory> = pairs
-                .map(|(cut, before)| if cut.said == NodeSaid::Nothing { before } else { cut })
+                .map(|(cut, before)| if cut.said == NodeOutcome::Nothing { before } else { cut })
                 .collect();
-            if why_not(quorum, &merged, 0) == WhyNot::Contended {
-                self.last = Some((WhyNot::Contended, merged));
+            if why_not(quorum, &merged, 0) == FailureReason::Contended {
+                self.last = Some((FailureReason::Contended, merged));
                 return;
             }
         }
@@ -98,18 +101,18 @@ impl AttemptHistory {
     }
 
     /// Only a person can mend what keeps so many nodes from being looked at.
-    pub(in crate::engine) fn lacks_rights(&self, quorum: Quorum) -> bool {
-        let about_rights = |story: &&NodeStory| matches!(&story.said, NodeSaid::Failed(failure) if failure.kind().is_about_rights());
+    pub(in crate::engine) fn is_permission_denied(&self, quorum: Quorum) -> bool {
+        let about_rights = |story: &&NodeStory| matches!(&story.said, NodeOutcome::Failed(failure) if failure.kind().is_about_rights());
         let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
         quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
     }
 
     /// Some nodes are down, and but for those whose votes do not count there would be a quorum of the others.
     pub(in crate::engine) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
-        let Some((WhyNot::NoQuorum, nodes)) = &self.last else { return false };
+        let Some((FailureReason::NoQuorum, nodes)) = &self.last else { return false };
         let failures = || {
             nodes.iter().filter_map(|story| match &story.said {
-                NodeSaid::Failed(failure) => Some(failure.kind().is_about_trust()),
+                NodeOutcome::Failed(failure) => Some(failure.kind().is_about_trust()),
                 _ => None,
             })
         };
@@ -120,6 +123,6 @@ impl AttemptHistory {
 
     /// It waits for nodes to be trusted.
     pub(in crate::engine) fn is_barred(&self) -> bool {
-        matches!(self.last, Some((WhyNot::Unsafe, _)))
+        matches!(self.last, Some((FailureReason::Unsafe, _)))
     }
 }

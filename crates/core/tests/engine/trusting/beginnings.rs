@@ -114,7 +114,8 @@ fn a_floor_rests_on_no_clock_that_was_heard_late() {
     world.run_for(5 * SECOND);
     let late = another(&mut world);
     world.acquire_by(late, Request { wait: Wait::Forever, ..request(LOCKED) });
-    let looks = |world: &World| world.orders(late).any(|(_, command)| *command == Command::Greet);
+    let looks =
+        |world: &World| world.orders(late).any(|(_, command)| *command == Command::Identify);
     world.run_till(20 * SECOND, looks);
     assert!(looks(&world) && world.now == 7 * SECOND * MS, "it asks the others for the time");
     world.sleep(late, 10 * SECOND);
@@ -183,7 +184,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
 fn suspended_at_a_look(world: &mut World) {
     let of_first = |world: &World| {
         let tickets = world.log.iter().filter_map(|(_, _, effect)| match effect {
-            Effect::Send { nodes, ticket, command: Command::Greet }
+            Effect::Send { nodes, ticket, command: Command::Identify }
                 if nodes.contains(NodeId::new(0)) =>
             {
                 Some(*ticket)
@@ -298,7 +299,7 @@ fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere
     world.lose(0, 0, true);
     assert_eq!(votes_after_extending(&mut world, lock), Some(2), "there are two servers");
     let second = world.engines[0].standing(NodeId::new(1));
-    assert!(matches!(second, Some(Standing::Quarantined { until: it, .. }) if *it == until));
+    assert!(matches!(second, Some(TrustState::Quarantined { until: it, .. }) if *it == until));
     assert_eq!(world.trusted(0), 2, "the first name leads to a server that has done nothing wrong");
     world.lose(0, 0, false);
     world.run_for(QUARANTINE - SECOND / 2 - 1);

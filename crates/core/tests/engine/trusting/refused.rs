@@ -134,7 +134,8 @@ fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
         world.run_for(SECOND / 2);
         assert_eq!(world.outcome(lock) == Some(Ok(())), outcome, "{log:?}");
         if !outcome {
-            let Some(Standing::Quarantined { why, .. }) = world.engines[0].standing(NodeId::new(0))
+            let Some(TrustState::Quarantined { why, .. }) =
+                world.engines[0].standing(NodeId::new(0))
             else {
                 panic!("{log:?}: it waits")
             };
@@ -163,7 +164,7 @@ fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
     world.freeze(0, false);
     world.run_for(0);
     let standing = world.engines[0].standing(NodeId::new(0));
-    assert!(matches!(standing, Some(Standing::Quarantined { .. })), "it was heard: {standing:?}");
+    assert!(matches!(standing, Some(TrustState::Quarantined { .. })), "it was heard: {standing:?}");
     world.run_for(3 * SECOND);
     assert_eq!(world.trusted(0), 0, "it has been there for 12 s");
     world.run_for(3 * SECOND);

@@ -16,10 +16,10 @@ pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
         if let Some(text) = marker {
             subject.outside.set(&subject.marker, text.as_bytes(), None);
         }
-        let batch = vec![inspect(&key), Command::Greet, inspect(&key)];
+        let batch = vec![inspect(&key), Command::Identify, inspect(&key)];
         let Answers { answers, proof } = subject.execute_and_prove(batch).await;
         let free = Answer::Seen(Holding::Free);
-        assert_eq!(answers, [free.clone(), Answer::Greeted, free]);
+        assert_eq!(answers, [free.clone(), Answer::Identified, free]);
         if let Proof::Seen { info, .. } = proof {
             let info = info.expect("it was greeted").expect("it says what it is");
             let info = Info::parse(&info).expect("all that matters");

@@ -46,7 +46,7 @@ impl Subject {
 
     /// The same, and sees to it that a node that proves itself does so whenever it must.
     pub(super) async fn execute_and_prove(&self, commands: Vec<Command>) -> Answers {
-        let greets = commands.contains(&Command::Greet);
+        let greets = commands.contains(&Command::Identify);
         let votes = commands.iter().any(Command::is_about_votes);
         let before = self.outside.value(&self.marker);
         let answers = self.give(commands).await.answers().await.0;

@@ -97,7 +97,7 @@ impl Inner {
                 }
                 answer
             }
-            Command::Greet => Answer::Greeted,
+            Command::Identify => Answer::Identified,
             Command::Adopt { key, text, replaces, marker, seen } => {
                 if self.text(&marker) != seen.as_deref().map(str::as_bytes) {
                     return Answer::NotMarked;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use quorlock_core::{Failure, FailureKind, Key, NodeId};
 use tokio::time::timeout;
 
+use super::codec::Delete;
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
-use super::speech::Delete;
 use super::{Connection, RedisNode};
 use crate::node::Inbox;
 

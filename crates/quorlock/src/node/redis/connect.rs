@@ -9,15 +9,15 @@ use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
+use super::codec::{ASK_SKILLS, Capabilities, code, explanation, kind_of};
 use super::for_people;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
-use super::speech::{ASK_SKILLS, Skills, code, explanation, kind_of};
 use super::target::{Address, Target};
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use super::wire::{Socket, Wire};
-use crate::node::News;
+use crate::node::PushSink;
 
 /// How to reach a server.
 pub(super) struct Dialer {
@@ -90,8 +90,8 @@ pub(super) async fn connect(
     dialer: &Dialer,
     scripts: &Scripts,
     resp2: bool,
-    news: &News,
-) -> Result<(Wire, Skills), NotConnected> {
+    news: &PushSink,
+) -> Result<(Wire, Capabilities), NotConnected> {
     let wire = Wire::new(dialer.dial().await?, news.clone());
     let skills = greet(&wire, &dialer.target, scripts, resp2).await?;
     Ok((wire, skills))
@@ -103,7 +103,7 @@ async fn greet(
     target: &Target,
     scripts: &Scripts,
     resp2: bool,
-) -> Result<Skills, NotConnected> {
+) -> Result<Capabilities, NotConnected> {
     let mut greeting = Greeting::default();
     let login = target.login();
     match (resp2, login) {
@@ -130,7 +130,7 @@ async fn greet(
         // Tell us of keys that we ask you to watch, but not of what we do to them ourselves.
         greeting.say(Purpose::Watching, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
     }
-    greeting.say(Purpose::Skills, &ASK_SKILLS);
+    greeting.say(Purpose::Capabilities, &ASK_SKILLS);
     for text in scripts.texts() {
         greeting.say(Purpose::Convenience, &["SCRIPT", "LOAD", text]);
     }
@@ -150,7 +150,7 @@ enum Purpose {
     LoggedIn,
     Database,
     Watching,
-    Skills,
+    Capabilities,
     /// A user without the right to it may still have the right to lock.
     Convenience,
 }
@@ -167,7 +167,7 @@ impl Greeting {
         wire: &Wire,
         resp2: bool,
         logs_in: bool,
-    ) -> Result<Skills, NotConnected> {
+    ) -> Result<Capabilities, NotConnected> {
         let closed = || match wire.last_words() {
             Some(error) => refused(&error),
             None => NotConnected::Because(unsent(&wire.why_closed())),
@@ -183,7 +183,7 @@ impl Greeting {
             said = said => said.map_err(|_| closed())?,
             () = wire.run() => return Err(closed()),
         };
-        let mut skills = Skills { watches: false, delete: None, sections: false };
+        let mut skills = Capabilities { watches: false, delete: None, sections: false };
         for (purpose, reply) in purposes.into_iter().zip(replies) {
             match (purpose, reply) {
                 (Purpose::Login, Reply::Error(error))
@@ -210,7 +210,7 @@ impl Greeting {
                     return Err(NotConnected::Because(stranger()));
                 }
                 (Purpose::Watching, reply) => skills.watches = reply == Reply::Okay,
-                (Purpose::Skills, reply) => skills.delete = Skills::delete(&reply),
+                (Purpose::Capabilities, reply) => skills.delete = Capabilities::delete(&reply),
                 (Purpose::Convenience, _) => {}
             }
         }
@@ -296,7 +296,7 @@ mod tests {
     use crate::node::Inbox;
 
     /// What becomes of a connection on which the server answers a login like this, and then a PING.
-    async fn after_login(resp2: bool, answer: &str) -> Result<Skills, NotConnected> {
+    async fn after_login(resp2: bool, answer: &str) -> Result<Capabilities, NotConnected> {
         let (ours, mut server) = duplex(1024);
         let wire = Wire::new(Box::new(ours), Inbox::new(1).news(NodeId::new(0)));
         let mut greeting = Greeting::default();

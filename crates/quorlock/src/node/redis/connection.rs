@@ -6,18 +6,18 @@ use quorlock_core::info::Info;
 use quorlock_core::{Failure, FailureKind, Proof, Session};
 
 use super::Shared;
+use super::codec::{Capabilities, count_watches};
 use super::parcel::{Encoder, Parcel, To};
 use super::proof::{self, Beside};
 use super::registration::{Do, Registration};
 use super::resp::Reply;
-use super::speech::{Skills, count_watches};
 use super::wire::Wire;
 
 /// One connection: an epoch.
 pub(super) struct Connection {
     pub(super) epoch: u64,
     pub(super) wire: Wire,
-    pub(super) skills: Skills,
+    pub(super) skills: Capabilities,
     /// What is said to ask for its marker, if it has to prove itself.
     pub(super) marker: Option<Box<[u8]>>,
     /// Which database it is in, and whether that is to be written if nobody has.
@@ -46,7 +46,7 @@ impl Connection {
         };
         let (looks, form) = (parcel.exchange.looks(), parcel.exchange.form());
         let beside = Beside::new(looks, self.is_lasting, self.registration.is_some());
-        let Skills { watches, sections, .. } = self.skills;
+        let Capabilities { watches, sections, .. } = self.skills;
         parcel.prepare(self.skills.way(form), watches, beside);
         parcel.is_first = is_first;
         if watches {
@@ -71,7 +71,7 @@ impl Connection {
             Ok(proof) => proof,
             Err(failure) => {
                 parcel.exchange.fail(&failure);
-                Proof::Vouched
+                Proof::NotRequired
             }
         };
         self.session().conclude(&mut parcel.exchange, proof)
@@ -91,7 +91,7 @@ impl Connection {
             let (epoch, flushes, info) = (self.epoch, flushes.1, None);
             let is_guarded = self.marker.is_some();
             let seen = || Proof::Seen { epoch, flushes, info, marker };
-            return Ok(if is_guarded { seen() } else { Proof::Vouched });
+            return Ok(if is_guarded { seen() } else { Proof::NotRequired });
         }
         let (info, registered) = beside.take_before(&mut parcel.before.drain(..));
         if beside.asked_settings() && is_first {
@@ -103,7 +103,7 @@ impl Connection {
         match seen {
             Some(proof) if in_step && self.marker.is_some() && !mutant!(NothingProved) => Ok(proof),
             // Nobody looks.
-            Some(_) if in_step => Ok(Proof::Vouched),
+            Some(_) if in_step => Ok(Proof::NotRequired),
             // Out of step somewhere: which of the other replies fit their commands cannot be told
             // either, so none of them counts (S22).
             _ => {

@@ -14,7 +14,7 @@ use super::parcel::{Encoder, Parcel, To};
 use super::supervise::{Reader, supervise};
 use super::{Link, RedisNode, Shared};
 use crate::clock::Clock;
-use crate::node::{BoxFuture, News};
+use crate::node::{BoxFuture, PushSink};
 
 /// The way to one server, for the client that drives it.
 pub(crate) struct Direct {
@@ -76,7 +76,7 @@ impl Direct {
     }
 
     /// Keeps the server connected. To be polled by the task that polls the line, and before it.
-    pub(crate) fn background(&self, news: News) -> BoxFuture<()> {
+    pub(crate) fn background(&self, news: PushSink) -> BoxFuture<()> {
         Box::pin(supervise(self.shared.clone(), news, Reader::Line))
     }
 

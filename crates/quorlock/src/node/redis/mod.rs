@@ -15,6 +15,7 @@
 //! the client. [`connect`] makes a wire of an address ([`target`], [`tls`]), and [`supervise`] sees to it that there is one.
 
 mod admin;
+mod codec;
 mod connect;
 mod connection;
 mod direct;
@@ -25,7 +26,6 @@ mod proof;
 mod registration;
 mod resp;
 mod scripts;
-mod speech;
 mod supervise;
 mod target;
 #[cfg(feature = "tls")]
@@ -43,6 +43,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 pub use self::admin::AdminConnection;
+use self::codec::Capabilities;
 use self::connect::{Dialer, NotConnected};
 use self::connection::Connection;
 pub(crate) use self::direct::Direct;
@@ -52,13 +53,12 @@ pub use self::registration::Do;
 use self::registration::Registration;
 pub use self::resp::Reply;
 use self::scripts::Scripts;
-use self::speech::Skills;
 use self::supervise::{Reader, supervise};
 pub(super) use self::target::Target;
 #[cfg(feature = "tls")]
 use self::tls::Encryption;
 use self::wire::Wire;
-use super::{Answers, Batch, BoxFuture, News, Node, NodeConfig, NodeConfigError, NodeState};
+use super::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeState, PushSink};
 
 /// A node that is a real server: Redis from 6.2 on, or Valkey.
 ///
@@ -164,7 +164,7 @@ impl Node for RedisNode {
         })
     }
 
-    fn background(&self, news: News) -> BoxFuture<()> {
+    fn background(&self, news: PushSink) -> BoxFuture<()> {
         Box::pin(supervise(self.shared.clone(), news, Reader::Supervisor))
     }
 
@@ -254,7 +254,7 @@ impl Shared {
     }
 
     /// Connects, logs in, and makes the scripts known.
-    async fn connect(&self, news: &News) -> Result<Arc<Connection>, Failure> {
+    async fn connect(&self, news: &PushSink) -> Result<Arc<Connection>, Failure> {
         let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
         let made = timeout(self.connect_timeout, self.connect_somehow(news)).await;
         let (wire, skills) = made.unwrap_or_else(|_| {
@@ -277,7 +277,7 @@ impl Shared {
     }
 
     /// In the newer protocol, or else in the older one.
-    async fn connect_somehow(&self, news: &News) -> Result<(Wire, Skills), Failure> {
+    async fn connect_somehow(&self, news: &PushSink) -> Result<(Wire, Capabilities), Failure> {
         loop {
             let resp2 = self.resp2.load(Ordering::Relaxed);
             match connect::connect(&self.dialer, &self.scripts, resp2, news).await {

@@ -5,10 +5,10 @@ use std::iter::once;
 use quorlock_core::{Answer, BatchId, Command, Exchange, Form, MarkerSeen};
 use tokio::sync::oneshot;
 
+use super::codec::{Way, decode, encode, is_out_of_protocol, replies_to, usual};
 use super::proof::{Beside, marker_of};
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
-use super::speech::{Way, is_out_of_protocol, replies_to, say, translate, usual};
 
 /// A batch, with what it takes to understand its replies.
 #[derive(Debug, Default)]
@@ -69,13 +69,13 @@ impl Parcel {
         }
         let count = replies_to(command, self.watches);
         let answer = if count == 1 {
-            translate(command, self.way, self.watches, &mut once(reply))
+            decode(command, self.way, self.watches, &mut once(reply))
         } else {
             self.parts.push(reply);
             if self.parts.len() < count {
                 return;
             }
-            translate(command, self.way, self.watches, &mut self.parts.drain(..))
+            decode(command, self.way, self.watches, &mut self.parts.drain(..))
         };
         self.hear(answer);
         self.pass_over();
@@ -97,7 +97,7 @@ impl Parcel {
         while let Some(command) = self.exchange.awaited()
             && replies_to(command, self.watches) == 0
         {
-            let answer = translate(command, self.way, self.watches, &mut std::iter::empty());
+            let answer = decode(command, self.way, self.watches, &mut std::iter::empty());
             self.hear(answer);
         }
     }
@@ -173,10 +173,10 @@ impl Encoder {
                 self.next += 1;
                 out.extend_from_slice(&self.bytes[known.start..known.end]);
             }
-            Some(_) => say(command, way, watches, scripts, out),
+            Some(_) => encode(command, way, watches, scripts, out),
             None => {
                 let start = self.bytes.len();
-                say(command, way, watches, scripts, &mut self.bytes);
+                encode(command, way, watches, scripts, &mut self.bytes);
                 out.extend_from_slice(&self.bytes[start..]);
                 let (command, end) = (command.clone(), self.bytes.len());
                 self.known.push(Known { command, way, watches, start, end });
@@ -203,7 +203,7 @@ fn is_same(one: &Command, other: &Command) -> bool {
 mod tests {
     use quorlock_core::{Key, Session, Token, Value};
 
-    use super::super::speech::Delete;
+    use super::super::codec::Delete;
     use super::*;
 
     fn acquire(key: &str, ttl_ms: u64) -> Command {
@@ -260,7 +260,7 @@ mod tests {
         let key: Key = "k".into();
         let look = Command::Inspect { key: key.clone() };
         let watch = Command::Watch { key };
-        let mut parcel = parcel(vec![acquire("a", 1), watch, Command::Greet, look], Way::Sha);
+        let mut parcel = parcel(vec![acquire("a", 1), watch, Command::Identify, look], Way::Sha);
         let replies = [
             Reply::Nil,
             Reply::Okay,
@@ -275,7 +275,8 @@ mod tests {
         }
         assert!(parcel.in_step && parcel.exchange.awaited().is_none());
         let (answers, _) = parcel.exchange.take();
-        let [Answer::Refused, Answer::Watched(_), Answer::Greeted, Answer::Seen(_)] = answers[..]
+        let [Answer::Refused, Answer::Watched(_), Answer::Identified, Answer::Seen(_)] =
+            answers[..]
         else {
             panic!("{answers:?}")
         };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use quorlock_core::{Exchange, Failure, FailureKind, Key, Looks, MarkerSeen, Proof, info};
 
+use super::codec::rejected;
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
-use super::speech::rejected;
 
 /// What is asked beside the commands of a batch.
 #[derive(Clone, Copy, Debug, Default)]

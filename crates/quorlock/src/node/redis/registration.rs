@@ -4,9 +4,9 @@
 use quorlock_core::shown::shown_text;
 use quorlock_core::{Failure, FailureKind, Key};
 
+use super::codec::{code, rejected};
 use super::for_people;
 use super::resp::Reply;
-use super::speech::{code, rejected};
 
 const SCRIPT: &str = include_str!("../scripts/register.lua");
 

@@ -1,7 +1,7 @@
 //! What servers are given to execute in one atomic step.
 
+use super::codec::Way;
 use super::resp;
-use super::speech::Way;
 
 /// All scripts.
 pub(super) struct Scripts {

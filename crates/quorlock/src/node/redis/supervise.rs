@@ -9,7 +9,7 @@ use quorlock_core::{Failure, FailureKind, NodeState, Supervisor};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Connection, Shared, resp};
-use crate::node::News;
+use crate::node::PushSink;
 
 type Made = Result<Arc<Connection>, Failure>;
 type Making<'a> = Pin<Box<dyn Future<Output = Made> + Send + 'a>>;
@@ -23,7 +23,7 @@ pub(super) enum Reader {
     Supervisor,
 }
 
-pub(super) async fn supervise(shared: Arc<Shared>, news: News, reader: Reader) {
+pub(super) async fn supervise(shared: Arc<Shared>, news: PushSink, reader: Reader) {
     let started = Instant::now();
     let mut supervisor = Supervisor::new(shared.silence);
     let mut watched: Option<Watched> = None;

@@ -28,7 +28,7 @@ use self::allowance::Allowance;
 use super::for_people;
 use super::parcel::{Parcel, To};
 use super::resp::Reply;
-use crate::node::News;
+use crate::node::PushSink;
 
 /// A socket of whatever kind.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -98,7 +98,7 @@ struct Incoming {
 
 /// What the server says unasked.
 struct Pushed {
-    news: News,
+    news: PushSink,
     /// How often the server has said that all of its data are gone, or others.
     flushes: u64,
     allowance: Allowance,
@@ -154,7 +154,7 @@ enum Taker {
 }
 
 impl Wire {
-    pub(super) fn new(socket: Box<dyn Socket>, news: News) -> Self {
+    pub(super) fn new(socket: Box<dyn Socket>, news: PushSink) -> Self {
         let inner = Inner {
             socket: Some(socket),
             outgoing: Outgoing::default(),

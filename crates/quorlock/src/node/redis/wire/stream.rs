@@ -14,7 +14,7 @@ use super::{
 };
 use crate::node::redis::parcel::{Parcel, To};
 use crate::node::redis::resp::{self, Found, Reply};
-use crate::node::{Key, News};
+use crate::node::{Key, PushSink};
 
 impl Inner {
     /// Ready when the wire is to be closed, and why.
@@ -240,7 +240,7 @@ impl Awaited {
 
 /// Hands on which keys the server says have changed; nothing stands for all of them, and then the answer is
 /// yes.
-fn pass_on(push: Vec<Reply>, news: &News) -> bool {
+fn pass_on(push: Vec<Reply>, news: &PushSink) -> bool {
     let mut push = push.into_iter();
     if push.next().and_then(text) != Some("invalidate".to_owned()) {
         return false;

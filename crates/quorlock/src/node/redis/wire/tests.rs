@@ -4,9 +4,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use quorlock_core::{Answer, Command, Event, Exchange, MarkerSeen, NodeId, Session, Token, Value};
 
+use super::super::codec::Way;
 use super::super::proof::{Beside, ask_marker};
 use super::super::resp::{self, BYTES_KEPT};
-use super::super::speech::Way;
 use super::*;
 
 use crate::node::{Inbox, Key};

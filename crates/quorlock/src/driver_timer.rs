@@ -20,7 +20,7 @@ use crate::clock::Clock;
 /// What is due sooner than this is not left to tokio's timer.
 const SOON: Duration = Duration::from_millis(3);
 
-pub(crate) struct Alarm {
+pub(crate) struct DriverTimer {
     clock: Clock,
     coarse: Pin<Box<Sleep>>,
     coarse_at: Option<Instant>,
@@ -34,7 +34,7 @@ pub(crate) struct Alarm {
     look: Option<tokio::time::Interval>,
 }
 
-impl Alarm {
+impl DriverTimer {
     /// Must be called inside the runtime that is to run it.
     pub(crate) fn new(clock: Clock) -> Self {
         let (fine, steps) = match clock {
@@ -254,7 +254,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_rings_not_before_its_time_and_then_is_no_longer_set() {
-        let mut alarm = Alarm::new(Clock::System);
+        let mut alarm = DriverTimer::new(Clock::System);
         for delay in [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(5)] {
             let started = Instant::now();
             alarm.set(delay);
@@ -269,7 +269,7 @@ mod tests {
     /// After the machine has slept its timers ring later than the boot clock says, and somebody must tell.
     #[tokio::test]
     async fn it_is_known_to_be_set_only_where_a_sleep_is_told() {
-        let mut alarm = Alarm::new(Clock::System);
+        let mut alarm = DriverTimer::new(Clock::System);
         let (now, soon) = (Clock::System.now(), Duration::from_secs(1));
         assert!(alarm.set_by(now.after(soon), soon));
         let is_told = alarm.steps.is_some();
@@ -281,7 +281,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn on_tokios_clock_it_follows_that_clock() {
-        let mut alarm = Alarm::new(Clock::Tokio);
+        let mut alarm = DriverTimer::new(Clock::Tokio);
         let started = Instant::now();
         alarm.set(Duration::from_millis(1));
         poll_fn(|cx| alarm.poll(cx)).await;

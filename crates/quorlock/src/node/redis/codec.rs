@@ -31,7 +31,7 @@ pub(super) enum Delete {
 
 /// What a server can do, as it has said on this connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Skills {
+pub(super) struct Capabilities {
     /// It pushes when a key changes that was looked at.
     pub(super) watches: bool,
     /// The command that compares and deletes, if it has one of its own.
@@ -40,7 +40,7 @@ pub(super) struct Skills {
     pub(super) sections: bool,
 }
 
-impl Skills {
+impl Capabilities {
     /// How commands are said in this form.
     pub(super) fn way(self, form: Form) -> Way {
         match form {
@@ -91,7 +91,7 @@ pub(super) fn count_watches<'a>(commands: impl Iterator<Item = &'a Command>) -> 
 }
 
 /// Says a command.
-pub(super) fn say(
+pub(super) fn encode(
     command: &Command,
     way: Way,
     watches: bool,
@@ -184,7 +184,7 @@ fn look(key: &Key, out: &mut Vec<u8>) {
     resp::write(out, &[b"PTTL", key.as_bytes()]);
 }
 
-/// What nearly all commands are answered; else `None`. The same as [`translate`] says, without its detours.
+/// What nearly all commands are answered; else `None`. The same as [`decode`] says, without its detours.
 pub(super) const fn usual(command: &Command, reply: &Reply) -> Option<Answer> {
     match (command, reply) {
         (Command::Acquire { .. }, Reply::Okay) => Some(Answer::Granted),
@@ -195,7 +195,7 @@ pub(super) const fn usual(command: &Command, reply: &Reply) -> Option<Answer> {
 }
 
 /// Reads one command's replies. An error says in which form to ask instead.
-pub(super) fn translate(
+pub(super) fn decode(
     command: &Command,
     way: Way,
     watches: bool,
@@ -257,7 +257,7 @@ pub(super) fn translate(
             Reply::Int(0) => Answer::NotMarked,
             other => unexpected(&other),
         },
-        Command::Greet => Answer::Greeted,
+        Command::Identify => Answer::Identified,
         _ => Answer::Failed(Failure::unsent(FailureKind::Protocol)),
     })
 }
@@ -428,7 +428,7 @@ mod tests {
                 let Some(answer) = usual(command, &reply) else { continue };
                 known += 1;
                 for way in ways {
-                    let long = translate(command, way, true, &mut [reply.clone()].into_iter());
+                    let long = decode(command, way, true, &mut [reply.clone()].into_iter());
                     assert_eq!(long, Ok(answer.clone()), "{command:?}, {reply:?}, {way:?}");
                 }
             }

@@ -23,7 +23,7 @@ const BYTES_MAX: usize = 64 * 1024;
 /// is heard once, and beyond a thousand keys all are taken to have changed: no node can fill a client's
 /// memory.
 #[derive(Clone)]
-pub struct News {
+pub struct PushSink {
     node: NodeId,
     shared: Weak<Shared>,
     marker: Option<Key>,
@@ -31,7 +31,7 @@ pub struct News {
     is_lasting: bool,
 }
 
-impl News {
+impl PushSink {
     /// The operator says that the node forgets nothing when it stops.
     pub(crate) fn lasting(self, is_lasting: bool) -> Self {
         Self { is_lasting, ..self }
@@ -57,7 +57,7 @@ impl News {
     /// Under which key the node's marker is, if the client looks whether its nodes are to be trusted.
     /// A node that can be restarted, or lose its data, then has to prove itself with every batch
     /// ([`Proof::Seen`](super::Proof::Seen)): with what it says of itself, if the connection is new or there is a
-    /// [`Command::Greet`](super::Command::Greet) in the batch, before all else; and with its marker behind all else, if there is
+    /// [`Command::Identify`](super::Command::Identify) in the batch, before all else; and with its marker behind all else, if there is
     /// a command about votes or it has said what it is.
     pub fn marker(&self) -> Option<&Key> {
         self.marker.as_ref()
@@ -88,9 +88,9 @@ impl News {
     }
 }
 
-impl fmt::Debug for News {
+impl fmt::Debug for PushSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("News").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("PushSink").field("node", &self.node).finish_non_exhaustive()
     }
 }
 
@@ -122,8 +122,8 @@ impl Inbox {
     }
 
     /// By which this node speaks.
-    pub(crate) fn news(&self, node: NodeId) -> News {
-        News {
+    pub(crate) fn news(&self, node: NodeId) -> PushSink {
+        PushSink {
             node,
             shared: Arc::downgrade(&self.0),
             marker: None,

@@ -1,4 +1,4 @@
-//! Courtesy between processes: who has just had a lock lets others have their turn.
+//! Back-off between processes: a process that has just had a lock lets others have it.
 //!
 //! Redlock has no queue across processes. Whoever gives a lock back and wants it again is nearer to
 //! it than everybody else: the next `SET` can stand right behind the `DEL`, while others hear of the
@@ -11,7 +11,7 @@
 //! those in the first one try at once, the others look a little later whether it is still there. Who
 //! has missed it often draws among fewer slots, so that nobody waits for ever.
 //!
-//! All of this is manners, not safety: forgetting it changes who is next, never how many hold.
+//! Back-off is about fairness, not safety: without it another process may be next, but never do two hold the lock.
 
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -20,8 +20,8 @@ use crate::retry::POLL_CEILING;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
-/// Of more keys than this no manners are kept in mind.
-const MANNERS_MAX: usize = 1024;
+/// The back-off of no more keys than this is remembered.
+const BACKOFF_KEYS_MAX: usize = 1024;
 
 /// Under one token, a lock is handed over within a process at most so many times.
 pub(crate) const TURNS_MAX: u32 = 64;
@@ -43,17 +43,17 @@ const RIVALS_FOR: Duration = Duration::from_secs(10);
 const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
 
 /// And above which it is not believed: a node stood still, and what it answered afterwards says
-/// nothing of how far it is. Manners must not make a process wait for a free lock for half a minute.
+/// nothing of how far it is. The back-off must not make a process wait for a free lock for half a minute.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 
 /// And for another process to be told, to wake and to come takes at least four times this.
 const WAY_MIN: Duration = Duration::from_micros(100);
 
 /// Where others are faster for the first time, those who wait draw among so many slots.
-const CROWD: u32 = 8;
+const WINDOW_MIN: u32 = 8;
 
 /// And among no more than this, however many there are.
-const CROWD_MAX: u32 = 128;
+const WINDOW_MAX: u32 = 128;
 
 /// Who has missed the lock so often comes first.
 const PATIENCE: u32 = 16;
@@ -64,12 +64,12 @@ const PATIENCE: u32 = 16;
 /// there was room. That is what brings all towards the same number: if it shrank in proportion as well,
 /// who once believed to be alone would go on taking the lock from all others.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub(crate) struct Crowd(u32);
+pub(crate) struct ContentionWindow(u32);
 
-impl Crowd {
+impl ContentionWindow {
     /// The lock was free, and others were faster.
     fn widen(&mut self) {
-        self.0 = (self.0 + self.0 / 2).clamp(CROWD, CROWD_MAX);
+        self.0 = (self.0 + self.0 / 2).clamp(WINDOW_MIN, WINDOW_MAX);
     }
 
     /// The lock was still free when one's slot came.
@@ -88,7 +88,7 @@ impl Crowd {
     /// free for good, all others having given up.
     pub(crate) fn slot(self, length: Duration, word: u64, missed: u32) -> u32 {
         let fit = POLL_CEILING.as_nanos() / length.as_nanos().max(1);
-        let most = u32::try_from(fit).unwrap_or(u32::MAX).max(CROWD);
+        let most = u32::try_from(fit).unwrap_or(u32::MAX).max(WINDOW_MIN);
         let slots = self.0.min(most) * PATIENCE.saturating_sub(missed) / PATIENCE;
         u32::try_from((u128::from(word) * u128::from(slots)) >> 64).unwrap_or(0)
     }
@@ -96,7 +96,7 @@ impl Crowd {
 
 /// What one process remembers of a key that it has not forgotten yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct Courtesy {
+pub(crate) struct KeyBackoff {
     /// Releases to the nodes in a row, each followed by the next acquire before others could have come.
     turns: u32,
     first_turn: Option<BootTime>,
@@ -105,15 +105,15 @@ pub(crate) struct Courtesy {
     /// So often it had the lock again since an attempt of its own was outrun; 2 stands for more.
     retakes: u32,
     /// How many waited, as far as it was seen.
-    crowd: Crowd,
-    crowded_until: Option<BootTime>,
+    window: ContentionWindow,
+    window_until: Option<BootTime>,
     /// The shortest round trip observed, forgotten slowly: what those who wait count slots in. The
     /// usual one would not do. It grows when a machine is busy, differently for each process, and
     /// with slots of unlike length some would always come before others.
     shortest: Duration,
 }
 
-impl Courtesy {
+impl KeyBackoff {
     /// Others hold the lock, or want it.
     pub(crate) fn see_rivals(&mut self, round_trip: Duration, now: Reading) {
         self.observe(round_trip);
@@ -127,21 +127,21 @@ impl Courtesy {
     }
 
     /// The lock was free, and others were faster.
-    pub(crate) fn see_crowd(&mut self, now: Reading) {
-        self.crowd = self.crowd(now);
-        self.crowd.widen();
-        self.crowded_until = Some(now.after(RIVALS_FOR));
+    pub(crate) fn see_contention(&mut self, now: Reading) {
+        self.window = self.window(now);
+        self.window.widen();
+        self.window_until = Some(now.after(RIVALS_FOR));
     }
 
     /// The lock was still free when one's slot came: so many others there were not.
     pub(crate) fn see_room(&mut self) {
-        self.crowd.narrow();
+        self.window.narrow();
     }
 
     /// As many as were seen lately.
-    pub(crate) fn crowd(&self, now: Reading) -> Crowd {
-        let crowded = self.crowded_until.is_some_and(|at| !at.remaining(now).is_zero());
-        if crowded { self.crowd } else { Crowd::default() }
+    pub(crate) fn window(&self, now: Reading) -> ContentionWindow {
+        let crowded = self.window_until.is_some_and(|at| !at.remaining(now).is_zero());
+        if crowded { self.window } else { ContentionWindow::default() }
     }
 
     /// The lock is given back to the nodes; `had_since` is when this process got it, `was_long`
@@ -177,8 +177,8 @@ impl Courtesy {
     /// and longer by the slots that they spread over, and come back to, or it would come before them.
     fn stay_away(&self, jitter: u64, now: Reading) -> Duration {
         let step = self.shortest.clamp(WAY_MIN, ROUND_TRIP_MAX);
-        let Crowd(crowd) = self.crowd(now);
-        let slots = 4 * crowd.min(CROWD);
+        let ContentionWindow(window) = self.window(now);
+        let slots = 4 * window.min(WINDOW_MIN);
         (4 + slots) * step + crate::retry::fraction(2 * step, jitter)
     }
 
@@ -203,36 +203,36 @@ impl Courtesy {
             at.is_none_or(|at| at.after(grace).remaining(now).is_zero())
         };
         over(self.rivals_until, Duration::ZERO)
-            && over(self.crowded_until, Duration::ZERO)
+            && over(self.window_until, Duration::ZERO)
             && over(self.resume_at, RIVALS_FOR)
     }
 
     fn shift(&mut self, base: Reading) {
         self.first_turn = self.first_turn.map(|at| at.shifted(base));
         self.rivals_until = self.rivals_until.map(|at| at.shifted(base));
-        self.crowded_until = self.crowded_until.map(|at| at.shifted(base));
+        self.window_until = self.window_until.map(|at| at.shifted(base));
         self.resume_at = self.resume_at.map(|at| at.shifted(base));
     }
 }
 
 /// What one process remembers of all keys; bounded, for to forget it does no harm.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(crate) struct Manners(BTreeMap<Key, Courtesy>);
+pub(crate) struct BackoffTable(BTreeMap<Key, KeyBackoff>);
 
-impl Manners {
+impl BackoffTable {
     /// What is remembered of a key, to be added to.
-    pub(crate) fn of(&mut self, key: &Key, now: Reading) -> &mut Courtesy {
-        if self.0.len() >= MANNERS_MAX && !self.0.contains_key(key) {
-            self.0.retain(|_, courtesy| !courtesy.is_stale(now));
-            if self.0.len() >= MANNERS_MAX {
+    pub(crate) fn of(&mut self, key: &Key, now: Reading) -> &mut KeyBackoff {
+        if self.0.len() >= BACKOFF_KEYS_MAX && !self.0.contains_key(key) {
+            self.0.retain(|_, backoff| !backoff.is_stale(now));
+            if self.0.len() >= BACKOFF_KEYS_MAX {
                 self.0.clear();
             }
         }
-        let courtesy = self.0.entry(key.clone()).or_default();
-        if courtesy.is_stale(now) {
-            *courtesy = Courtesy::default();
+        let backoff = self.0.entry(key.clone()).or_default();
+        if backoff.is_stale(now) {
+            *backoff = KeyBackoff::default();
         }
-        courtesy
+        backoff
     }
 
     /// When this process may try for a key again; `None`: now.
@@ -241,28 +241,28 @@ impl Manners {
     }
 
     /// There is a crowd that waits for a key, as far as was seen lately.
-    pub(crate) fn crowded(&self, key: &Key, now: Reading) -> bool {
-        self.0.get(key).is_some_and(|courtesy| courtesy.crowd(now).is_there())
+    pub(crate) fn is_contended(&self, key: &Key, now: Reading) -> bool {
+        self.0.get(key).is_some_and(|backoff| backoff.window(now).is_there())
     }
 
     /// For how long to let others have a key first that has come free; zero is to try at once.
     pub(crate) fn slot(&self, key: &Key, word: u64, missed: u32, now: Reading) -> Duration {
-        let Some(courtesy) = self.0.get(key) else {
+        let Some(backoff) = self.0.get(key) else {
             return Duration::ZERO;
         };
-        let length = believed(courtesy.shortest);
-        courtesy.crowd(now).slot(length, word, missed) * length
+        let length = believed(backoff.shortest);
+        backoff.window(now).slot(length, word, missed) * length
     }
 
     /// The length of a slot, where there are others who count in it.
     pub(crate) fn step(&self, key: &Key, now: Reading) -> Option<Duration> {
-        let known = self.0.get(key).filter(|courtesy| !courtesy.is_stale(now));
-        known.map(|courtesy| courtesy.shortest).filter(|step| !step.is_zero())
+        let known = self.0.get(key).filter(|backoff| !backoff.is_stale(now));
+        known.map(|backoff| backoff.shortest).filter(|step| !step.is_zero())
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        self.0.retain(|_, courtesy| !courtesy.is_stale(base));
-        self.0.values_mut().for_each(|courtesy| courtesy.shift(base));
+        self.0.retain(|_, backoff| !backoff.is_stale(base));
+        self.0.values_mut().for_each(|backoff| backoff.shift(base));
     }
 }
 
@@ -296,74 +296,74 @@ mod tests {
         Reading::new(ms * MS, ms * MS)
     }
 
-    fn give_back(courtesy: &mut Courtesy, had: i64, now: i64) -> bool {
-        courtesy.give_back((at(had).boot(), false), ROUND_TRIP, at(now));
-        courtesy.resume_at(at(now)).is_some()
+    fn give_back(backoff: &mut KeyBackoff, had: i64, now: i64) -> bool {
+        backoff.give_back((at(had).boot(), false), ROUND_TRIP, at(now));
+        backoff.resume_at(at(now)).is_some()
     }
 
     #[test]
     fn who_knows_rivals_stays_away_after_each_release() {
-        let mut courtesy = Courtesy::default();
-        assert!(!give_back(&mut courtesy, 0, 1));
-        courtesy.see_rivals(ROUND_TRIP.0, at(1));
-        assert!(give_back(&mut courtesy, 1, 2));
+        let mut backoff = KeyBackoff::default();
+        assert!(!give_back(&mut backoff, 0, 1));
+        backoff.see_rivals(ROUND_TRIP.0, at(1));
+        assert!(give_back(&mut backoff, 1, 2));
         let away = at(2).after(4 * ROUND_TRIP.0 + ROUND_TRIP.0 / 4);
         assert_eq!(
-            courtesy.resume_at(at(2)),
+            backoff.resume_at(at(2)),
             Some(away),
             "four round trips, and a quarter of what it had it for"
         );
-        assert_eq!(courtesy.resume_at(at(7)), None);
-        assert!(!give_back(&mut courtesy, 20_000, 20_001), "seen long ago");
+        assert_eq!(backoff.resume_at(at(7)), None);
+        assert!(!give_back(&mut backoff, 20_000, 20_001), "seen long ago");
     }
 
     /// Found by the simulator (seed 487 of its first version): nodes had stood still, the round trip
     /// seemed to be 0.7 s, and a process stayed away for 26 s from a lock that nobody else wanted.
     #[test]
     fn nobody_stays_away_for_long_because_nodes_stood_still() {
-        let mut courtesy = Courtesy::default();
-        courtesy.see_rivals(ROUND_TRIP.0, at(0));
-        courtesy.see_crowd(at(0));
+        let mut backoff = KeyBackoff::default();
+        backoff.see_rivals(ROUND_TRIP.0, at(0));
+        backoff.see_contention(at(0));
         let pace = (Duration::from_millis(700), u64::MAX);
-        courtesy.give_back((at(0).boot(), false), pace, at(1));
-        assert_eq!(courtesy.resume_at(at(4_000)), None);
+        backoff.give_back((at(0).boot(), false), pace, at(1));
+        assert_eq!(backoff.resume_at(at(4_000)), None);
     }
 
     #[test]
     fn who_knows_none_stays_away_after_so_many_turns_in_a_row() {
-        let mut courtesy = Courtesy::default();
+        let mut backoff = KeyBackoff::default();
         let mut away = std::vec::Vec::new();
         for turn in 0..300 {
             let us = |us: i64| Reading::new(us * 1000, us * 1000);
             let (had, now) = (us(100 * turn), us(100 * turn + 50));
-            courtesy.give_back((had.boot(), false), ROUND_TRIP, now);
-            away.extend(courtesy.resume_at(now).map(|_| turn));
+            backoff.give_back((had.boot(), false), ROUND_TRIP, now);
+            away.extend(backoff.resume_at(now).map(|_| turn));
         }
         assert_eq!(away, [127, 255]);
     }
 
     #[test]
     fn who_leaves_room_between_turns_need_not_stay_away() {
-        let mut courtesy = Courtesy::default();
-        assert!((0..200).all(|turn| !give_back(&mut courtesy, 20 * turn, 20 * turn + 1)));
+        let mut backoff = KeyBackoff::default();
+        assert!((0..200).all(|turn| !give_back(&mut backoff, 20 * turn, 20 * turn + 1)));
     }
 
     #[test]
     fn long_turns_in_a_row_count_by_their_time() {
-        let mut courtesy = Courtesy::default();
-        assert!(!give_back(&mut courtesy, 0, 60));
-        assert!(give_back(&mut courtesy, 60, 120));
+        let mut backoff = KeyBackoff::default();
+        assert!(!give_back(&mut backoff, 0, 60));
+        assert!(give_back(&mut backoff, 60, 120));
     }
 
     /// Two processes at one node: the first always had the lock again before the second had woken up and drawn its
     /// slot, which made that draw among more.
     #[test]
     fn who_has_it_again_and_again_stays_away_for_as_long_as_it_had_it() {
-        let mut courtesy = Courtesy::default();
-        courtesy.see_rivals(ROUND_TRIP.0, at(0));
+        let mut backoff = KeyBackoff::default();
+        backoff.see_rivals(ROUND_TRIP.0, at(0));
         let mut away = |had: i64, held: i64| {
-            courtesy.give_back((at(had).boot(), false), ROUND_TRIP, at(had + held));
-            let until = courtesy.resume_at(at(had + held)).unwrap();
+            backoff.give_back((at(had).boot(), false), ROUND_TRIP, at(had + held));
+            let until = backoff.resume_at(at(had + held)).unwrap();
             until.remaining(at(had + held)).as_millis()
         };
         let times = [(10, 4), (30, 4), (50, 4), (70, 4), (90, 0), (100, 4000)];
@@ -373,14 +373,14 @@ mod tests {
             [4 + 1, 4 + 2, 4 + 4, 4 + 4, 4, 4 + 8],
             "and for no longer than some milliseconds"
         );
-        courtesy.see_rivals(ROUND_TRIP.0, at(5_000));
-        courtesy.give_back((at(5_010).boot(), false), ROUND_TRIP, at(5_014));
-        assert_eq!(courtesy.resume_at(at(5_014 + 4 + 1)), None, "they had it in between");
+        backoff.see_rivals(ROUND_TRIP.0, at(5_000));
+        backoff.give_back((at(5_010).boot(), false), ROUND_TRIP, at(5_014));
+        assert_eq!(backoff.resume_at(at(5_014 + 4 + 1)), None, "they had it in between");
     }
 
     #[test]
     fn a_crowd_spreads_and_gathers_again() {
-        let mut crowd = Crowd::default();
+        let mut crowd = ContentionWindow::default();
         assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 0, "alone: at once");
         crowd.widen();
         assert_eq!((crowd.slot(SLOT, 0, 0), crowd.slot(SLOT, u64::MAX, 0)), (0, 7));
@@ -399,7 +399,7 @@ mod tests {
     /// Two of them that judge differently at first end up alike.
     #[test]
     fn all_come_to_the_same_number() {
-        let (mut shy, mut bold) = (Crowd(CROWD_MAX), Crowd(2 * CROWD));
+        let (mut shy, mut bold) = (ContentionWindow(WINDOW_MAX), ContentionWindow(2 * WINDOW_MIN));
         for _ in 0..20 {
             for crowd in [&mut shy, &mut bold] {
                 crowd.widen();
@@ -411,55 +411,60 @@ mod tests {
 
     #[test]
     fn who_has_missed_the_lock_often_comes_first() {
-        let slots = [0, 4, 8, 12, 16, 1000].map(|missed| Crowd(32).slot(SLOT, u64::MAX, missed));
+        let slots =
+            [0, 4, 8, 12, 16, 1000].map(|missed| ContentionWindow(32).slot(SLOT, u64::MAX, missed));
         assert_eq!(slots, [31, 23, 15, 7, 0, 0]);
     }
 
     #[test]
     fn nobody_leaves_a_free_lock_alone_for_long() {
-        let last = |ms| Crowd(CROWD_MAX).slot(Duration::from_millis(ms), u64::MAX, 0);
+        let last = |ms| ContentionWindow(WINDOW_MAX).slot(Duration::from_millis(ms), u64::MAX, 0);
         assert_eq!([1, 2, 10, 100].map(last), [127, 124, 24, 7]);
     }
 
     #[test]
     fn as_many_are_reckoned_with_as_were_seen_lately() {
-        let mut courtesy = Courtesy::default();
-        assert_eq!(courtesy.crowd(at(0)), Crowd::default());
-        courtesy.see_crowd(at(0));
-        courtesy.see_crowd(at(1));
-        assert_eq!(courtesy.crowd(at(2)), Crowd(12));
-        assert_eq!(courtesy.crowd(at(10_001)), Crowd::default());
-        courtesy.see_crowd(at(10_001));
-        assert_eq!(courtesy.crowd(at(10_001)), Crowd(CROWD), "what is forgotten stays so");
-        courtesy.see_room();
-        assert_eq!(courtesy.crowd(at(10_002)), Crowd(CROWD - 1));
+        let mut backoff = KeyBackoff::default();
+        assert_eq!(backoff.window(at(0)), ContentionWindow::default());
+        backoff.see_contention(at(0));
+        backoff.see_contention(at(1));
+        assert_eq!(backoff.window(at(2)), ContentionWindow(12));
+        assert_eq!(backoff.window(at(10_001)), ContentionWindow::default());
+        backoff.see_contention(at(10_001));
+        assert_eq!(
+            backoff.window(at(10_001)),
+            ContentionWindow(WINDOW_MIN),
+            "what is forgotten stays so"
+        );
+        backoff.see_room();
+        assert_eq!(backoff.window(at(10_002)), ContentionWindow(WINDOW_MIN - 1));
     }
 
     /// A process on a busy machine observes longer round trips than others; its slots are as long.
     #[test]
     fn slots_are_as_long_as_the_shortest_round_trip() {
-        let mut courtesy = Courtesy::default();
+        let mut backoff = KeyBackoff::default();
         for ms in [3, 1, 20, 20] {
-            courtesy.see_rivals(Duration::from_millis(ms), at(0));
+            backoff.see_rivals(Duration::from_millis(ms), at(0));
         }
-        assert!(courtesy.shortest < Duration::from_micros(1100));
-        (0..200).for_each(|_| courtesy.see_rivals(Duration::from_millis(20), at(0)));
-        assert_eq!(courtesy.shortest, Duration::from_millis(20), "it may have become a longer way");
+        assert!(backoff.shortest < Duration::from_micros(1100));
+        (0..200).for_each(|_| backoff.see_rivals(Duration::from_millis(20), at(0)));
+        assert_eq!(backoff.shortest, Duration::from_millis(20), "it may have become a longer way");
     }
 
     /// The way to the nodes may be another one by then.
     #[test]
     fn slots_are_not_counted_in_what_is_forgotten() {
-        let (mut manners, key) = (Manners::default(), Key::from("k"));
-        manners.of(&key, at(0)).see_rivals(ROUND_TRIP.0, at(0));
-        assert_eq!(manners.step(&key, at(1)), Some(ROUND_TRIP.0));
-        assert_eq!(manners.step(&key, at(10_001)), None);
+        let (mut backoff, key) = (BackoffTable::default(), Key::from("k"));
+        backoff.of(&key, at(0)).see_rivals(ROUND_TRIP.0, at(0));
+        assert_eq!(backoff.step(&key, at(1)), Some(ROUND_TRIP.0));
+        assert_eq!(backoff.step(&key, at(10_001)), None);
     }
 
     #[test]
     fn what_makes_no_difference_is_forgotten() {
-        let mut courtesy = Courtesy::default();
-        give_back(&mut courtesy, 0, 1);
-        assert!(!courtesy.is_stale(at(2)) && courtesy.is_stale(at(10_001)));
+        let mut backoff = KeyBackoff::default();
+        give_back(&mut backoff, 0, 1);
+        assert!(!backoff.is_stale(at(2)) && backoff.is_stale(at(10_001)));
     }
 }

@@ -45,7 +45,8 @@ fn what_was_seen_before_the_first_attempt_is_told() {
     world.run_for(600);
     let (_, refusal) = world.refused(again).unwrap();
     assert_eq!((refusal.kind, refusal.attempts), (RefusalKind::Contended, 0));
-    let held = |said: &NodeSaid| matches!(said, NodeSaid::Refused(Some(Holding::Held { .. })));
+    let held =
+        |said: &NodeOutcome| matches!(said, NodeOutcome::Refused(Some(Holding::Held { .. })));
     assert!(refusal.nodes.iter().filter(|node| held(&node.said)).count() >= 2);
     let _ = rival;
     world.finish();
@@ -80,7 +81,7 @@ fn what_was_seen_before_an_attempt_that_was_cut_short_is_told() {
         world.run_for(1_300);
         let (_, refusal) = world.refused(again).expect("its wait is over");
         // An attempt that has come to its own end has heard that the nodes fail.
-        let failed = |node: &NodeStory| matches!(node.said, NodeSaid::Failed(_));
+        let failed = |node: &NodeStory| matches!(node.said, NodeOutcome::Failed(_));
         if refusal.attempts != 1 || refusal.nodes.iter().any(failed) {
             continue;
         }
@@ -114,7 +115,8 @@ fn what_was_seen_last_before_the_first_attempt_is_told() {
         looked_twice += 1;
         assert!(world.sent(again, Verb::Inspect, 0).len() > 1);
         assert_eq!(refusal.kind, RefusalKind::Contended);
-        let held = |said: &NodeSaid| matches!(said, NodeSaid::Refused(Some(Holding::Held { .. })));
+        let held =
+            |said: &NodeOutcome| matches!(said, NodeOutcome::Refused(Some(Holding::Held { .. })));
         let seen = refusal.nodes.iter().filter(|node| held(&node.said)).count();
         assert!(seen >= 2, "{:?}", refusal.nodes);
     }
