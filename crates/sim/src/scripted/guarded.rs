@@ -8,7 +8,7 @@ use quorlock_core::{
     Quorum, Refusal, Rules, Ticket, TrustState,
 };
 
-use super::links::Link;
+use super::links::{Link, Said};
 use super::{EPOCH, ONE_WAY, World};
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
@@ -179,13 +179,13 @@ impl World {
     pub fn reconnect(&mut self, node: usize) {
         for links in &mut self.wires.links {
             let link = &mut links[node];
-            (link.epoch, link.greeted, link.flushes) = (link.epoch + 1, false, 0);
+            link.said = Said { epoch: link.said.epoch + 1, greeted: false, flushes: 0 };
         }
     }
 
     /// A node says on its connections that its data are others.
     pub fn say_flushed(&mut self, node: usize) {
-        self.wires.links.iter_mut().for_each(|links| links[node].flushes += 1);
+        self.wires.links.iter_mut().for_each(|links| links[node].said.flushes += 1);
     }
 
     /// A node carries out a command, and what a client wants to know beside that goes with the answer.
@@ -200,8 +200,8 @@ impl World {
             return (self.execute((client, false), node, ticket, command), Proof::NotRequired);
         };
         let link = &mut self.wires.links[client][node];
-        let greeted = std::mem::replace(&mut link.greeted, true);
-        let (epoch, flushes, it) = (link.epoch, link.flushes, &self.nodes[node]);
+        let greeted = std::mem::replace(&mut link.said.greeted, true);
+        let (epoch, flushes, it) = (link.said.epoch, link.said.flushes, &self.nodes[node]);
         let asks = !greeted || *command == Command::Identify;
         let info = asks.then(|| it.says.info(&it.model, self.now));
         let answer = self.execute((client, false), node, ticket, command);

@@ -28,9 +28,16 @@ pub(super) struct Link {
     /// Such commands are not sent until they are let go.
     pub(super) holds_back: Option<fn(&Command) -> bool>,
     pub(super) held_back: Vec<(Ticket, Command)>,
-    /// The connection, counted; whether the node has said on it what it is; and how often that its data are others.
+    pub(super) said: Said,
+}
+
+/// What the node has said of itself on a connection.
+pub(super) struct Said {
+    /// The connection, counted.
     pub(super) epoch: u64,
+    /// It has said what it is.
     pub(super) greeted: bool,
+    /// How often it has said that its data are others.
     pub(super) flushes: u64,
 }
 
@@ -71,9 +78,7 @@ impl Link {
             push_way: None,
             holds_back: None,
             held_back: Vec::new(),
-            epoch: 1,
-            greeted: false,
-            flushes: 0,
+            said: Said { epoch: 1, greeted: false, flushes: 0 },
         }
     }
 
