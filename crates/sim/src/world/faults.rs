@@ -410,8 +410,7 @@ impl World {
         self.plan_in(down, SimEvent::Mend(Mend::StartNode(node)));
     }
 
-    /// `REPLICAOF`: its data are gone, or another's, or it has not got any yet. The process and its
-    /// connections go on.
+    /// `REPLICAOF`: its data are gone or another's, or have not come yet. Its process and connections go on.
     fn make_replica(&mut self, node: NodeIndex, span: Time) {
         if self.servers[node].node.health != Health::Good {
             return;
@@ -450,10 +449,9 @@ impl World {
             self.servers[node].sound_since = self.now;
             self.note_mishap(FaultEvent::NodeOverwritten { node });
             self.push_everything(node);
-            // Nodes that tell nobody that their data were replaced are noticed at the next look alone
-            // (GUARANTEES.md says so): their connections do not outlive it. Not even until they are masters
-            // again: an extension that finds its key living for long enough writes nothing, and a replica
-            // confirms it.
+            // A node that does not tell that its data were replaced is noticed at the next look only
+            // (GUARANTEES.md), so its connections end here. Waiting until it is a master again is too late:
+            // a replica confirms an extension that finds its key living long enough and writes nothing.
             if !is_told {
                 self.reset_all(node);
             }
@@ -470,8 +468,7 @@ impl World {
         }
     }
 
-    /// Node clocks are set back as anybody likes, and ahead by what is allowed for, in all: a
-    /// millisecond, for the rounding of the times to live takes the other.
+    /// Node clocks are set back at will, and ahead by 1 ms in all: the rounding of ttls takes the other.
     fn set_node_clock(&mut self, node: NodeIndex) {
         let ttl = self.plan.load.ttl_max;
         let wild = self.plan.outside == Some(Outside::Clocks);
