@@ -5,7 +5,7 @@
 //! library's own that is gone afterwards.
 
 mod acl;
-mod judge;
+mod evaluate;
 pub(crate) mod look;
 mod rights;
 
@@ -179,9 +179,9 @@ fn judged(topology: &Topology, looked: &[look::Looked]) -> Examination {
             acl.entry(facts.rights.acl(&topology.prefix)).or_default().push(node.name.clone());
         }
     }
-    let nodes = judge::judge(topology, looked);
+    let nodes = evaluate::evaluate(topology, looked);
     Examination {
-        together: judge::together(topology, &nodes),
+        together: evaluate::together(topology, &nodes),
         nodes,
         quarantine: topology.rules.quarantine(),
         quorum: topology.quorum.needed(),
@@ -193,7 +193,7 @@ fn judged(topology: &Topology, looked: &[look::Looked]) -> Examination {
 pub(crate) fn unfit(topology: &Topology, looked: &[look::Looked]) -> Vec<(Arc<str>, String)> {
     const WHAT_THEY_ARE: [&str; 6] =
         ["role", "cluster", "loading", "eviction", "same_server", "clock_stands"];
-    let reports = judge::judge(topology, looked);
+    let reports = evaluate::evaluate(topology, looked);
     let faults = reports.iter().filter_map(|report| {
         let is_fault = |finding: &&Finding| WHAT_THEY_ARE.contains(&finding.check);
         let fault = report.findings.iter().find(is_fault)?;

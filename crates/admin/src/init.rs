@@ -4,7 +4,7 @@
 //! Both write the markers by which nodes say for whom they vote; see [`guarantees`](quorlock::guarantees).
 
 mod keys;
-mod moving;
+mod reconfiguration;
 
 use std::sync::Arc;
 
@@ -16,25 +16,25 @@ use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{SETTINGS_MAX, shown};
 
 use self::keys::Change;
-use self::moving::with_others;
-pub use self::moving::{Moving, reconfigure};
+use self::reconfiguration::with_others;
+pub use self::reconfiguration::{Reconfiguration, reconfigure};
 use crate::doctor::look::{Facts, Looked, Seen, look_at_all};
 use crate::doctor::unfit;
 
 /// What became of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct NodeDone {
+pub struct ChangedNode {
     /// The node's name.
     pub node: Arc<str>,
     /// What was done there, or why nothing was.
-    pub done: Result<Done, String>,
+    pub change: Result<NodeChange, String>,
 }
 
 /// What was done on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Done {
+pub enum NodeChange {
     /// It is marked: its votes count.
     Marked,
     /// It was marked for these settings before.
@@ -50,7 +50,7 @@ pub enum Done {
 #[non_exhaustive]
 pub struct Initialized {
     /// Per node: the new ones in order, then old ones that were given besides.
-    pub nodes: Vec<NodeDone>,
+    pub nodes: Vec<ChangedNode>,
     /// How many nodes must grant a lock.
     pub needed: usize,
 }
@@ -58,7 +58,9 @@ pub struct Initialized {
 impl Initialized {
     /// How many nodes vote now.
     pub fn voting(&self) -> usize {
-        let votes = |node: &&NodeDone| matches!(node.done, Ok(Done::Marked | Done::WasMarked));
+        let votes = |node: &&ChangedNode| {
+            matches!(node.change, Ok(NodeChange::Marked | NodeChange::WasMarked))
+        };
         self.nodes.iter().filter(votes).count()
     }
 }
@@ -220,7 +222,7 @@ pub async fn fresh(settings: &ClientBuilder) -> Result<Initialized, InitError> {
     let marks = topology.servers.iter().zip(&looked);
     let marks = marks.map(|(server, node)| {
         let (name, marked) = (node.name.clone(), mark_fresh(&topology, server, node, floor));
-        async move { NodeDone { node: name, done: marked.await } }
+        async move { ChangedNode { node: name, change: marked.await } }
     });
     let nodes = futures_util::future::join_all(marks).await;
     Ok(Initialized { nodes, needed: topology.quorum.needed() })
@@ -231,7 +233,7 @@ async fn mark_fresh(
     server: &RedisNode,
     node: &Looked,
     floor: u64,
-) -> Result<Done, String> {
+) -> Result<NodeChange, String> {
     let (facts, run_id, promoted_at) = known(node)?;
     let cluster = topology.rules.cluster.clone();
     let marker = Marker { cluster, run_id, promoted_at, floor };
@@ -240,7 +242,7 @@ async fn mark_fresh(
         to: (marker.to_string(), String::new()),
         age_ms: None,
     };
-    change.make(topology, server, Do::Replace).await.map(|()| Done::Marked)
+    change.make(topology, server, Do::Replace).await.map(|()| NodeChange::Marked)
 }
 
 /// What must still be there when it is changed; see [`Change`].

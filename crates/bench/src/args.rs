@@ -10,10 +10,10 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
-use crate::crew::WORKER;
-use crate::plan::{self, Plan, Scope, WORKLOADS};
+use crate::plan::{self, BenchPlan, Scope, WORKLOADS};
 use crate::report::Report;
 use crate::subjects::Flavor;
+use crate::workers::WORKER;
 use crate::{count, table, worker};
 #[cfg(feature = "plots")]
 use crate::{page, plot};
@@ -130,8 +130,8 @@ struct Common {
     rounds: usize,
 
     /// How long a turn lasts, 10ms to 60s [default: 800ms, quick: 500ms]
-    #[arg(long, value_name = "TIME", value_parser = slice)]
-    slice: Option<Duration>,
+    #[arg(long, value_name = "TIME", value_parser = sample)]
+    sample: Option<Duration>,
 
     /// The tokio runtime of quorlock and rslock
     #[arg(long, value_enum, default_value_t = Flavor::MultiThread)]
@@ -139,7 +139,7 @@ struct Common {
 }
 
 const ROUNDS: RangeInclusive<usize> = 1..=1000;
-const SLICE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
+const SAMPLE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
 fn rounds(text: &str) -> Result<usize, String> {
     let rounds = text.parse().map_err(|_| "a number is needed".to_owned())?;
@@ -147,10 +147,14 @@ fn rounds(text: &str) -> Result<usize, String> {
     if fits { Ok(rounds) } else { Err(format!("must be {} to {}", ROUNDS.start(), ROUNDS.end())) }
 }
 
-fn slice(text: &str) -> Result<Duration, String> {
-    let slice = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    let fits = SLICE.contains(&slice);
-    if fits { Ok(slice) } else { Err(format!("must be {:?} to {:?}", SLICE.start(), SLICE.end())) }
+fn sample(text: &str) -> Result<Duration, String> {
+    let sample = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let fits = SAMPLE.contains(&sample);
+    if fits {
+        Ok(sample)
+    } else {
+        Err(format!("must be {:?} to {:?}", SAMPLE.start(), SAMPLE.end()))
+    }
 }
 
 /// The whole program.
@@ -187,11 +191,11 @@ fn measure(
 ) -> Result<ExitCode, String> {
     let quick = scope == Scope::Quick;
     let usual = Duration::from_millis(if quick { 500 } else { 800 });
-    let plan = Plan {
+    let plan = BenchPlan {
         scope,
         server: common.server.clone(),
         rounds: common.rounds,
-        slice: common.slice.unwrap_or(usual),
+        sample: common.sample.unwrap_or(usual),
         flavor: common.runtime,
         only,
         rivals,

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use quorlock::RestartGuard;
 
-use crate::lab::{self, Lab};
 use crate::subjects::quorlock::{builder, went_well};
 use crate::subjects::{Flavor, key};
+use crate::testbed::{self, Testbed};
 
 /// So long that nothing is extended, however slow a run under valgrind is: instructions that depend
 /// on the time would make the count depend on it.
@@ -25,8 +25,8 @@ pub(crate) fn run(lockers: usize, pairs: usize, guard: bool) -> Result<(), Strin
     if lockers == 0 || pairs == 0 || !pairs.is_multiple_of(lockers) {
         return Err(format!("{lockers} lockers cannot share {pairs} pairs evenly"));
     }
-    let lab = Lab::start(&lab::server(None)?, 5)?;
-    let urls = lab::urls(lab.first(5));
+    let testbed = Testbed::start(&testbed::server(None)?, 5)?;
+    let urls = testbed::urls(testbed.first(5));
     Flavor::CurrentThread.runtime()?.block_on(async {
         // A task, as the lockers are: what is polled by `block_on` itself is polled more often.
         let all = tokio::spawn(all(urls, lockers, pairs / lockers, guard));

@@ -7,11 +7,10 @@
 mod args;
 mod clock;
 mod count;
-mod crew;
+mod handover_stats;
 mod held;
-mod lab;
+pub mod live;
 mod machine;
-pub mod own;
 #[cfg(feature = "plots")]
 mod page;
 mod plan;
@@ -20,14 +19,15 @@ mod plot;
 mod report;
 #[cfg(feature = "rivals")]
 mod rivals;
+mod sample;
 #[cfg(feature = "plots")]
 mod saved;
-mod slice;
-mod story;
 mod subjects;
 mod table;
 mod targets;
+mod testbed;
 mod worker;
+mod workers;
 mod workloads;
 
 /// The README's examples are compiled with this crate, whose program writes the figures there.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::lab::{self, Lab};
 use crate::machine;
 use crate::report::{Cell, Figures, Report, Servers};
 use crate::subjects::{self, ALL, Flavor};
 use crate::targets;
+use crate::testbed::{self, Testbed};
 use crate::workloads::handover::Contention;
 use crate::workloads::{
     Bench, contended, frozen, handover, held, open_loop, pairs, ping, recovery, woken,
@@ -27,11 +27,11 @@ pub(crate) enum Scope {
 
 /// What was asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct BenchPlan {
     pub(crate) scope: Scope,
     pub(crate) server: Option<String>,
     pub(crate) rounds: usize,
-    pub(crate) slice: Duration,
+    pub(crate) sample: Duration,
     pub(crate) flavor: Flavor,
     /// Only these workloads; all if there are none.
     pub(crate) only: Vec<String>,
@@ -39,7 +39,7 @@ pub(crate) struct Plan {
     pub(crate) rivals: bool,
 }
 
-impl Plan {
+impl BenchPlan {
     fn wants(&self, workload: &str) -> bool {
         // What takes minutes and is compared with nothing else runs where it is asked for.
         let is_extra = workload == recovery::NAME && self.scope != Scope::Full;
@@ -71,12 +71,12 @@ const MAIN: [&str; 3] = ["quorlock", "raw", "rslock"];
 ///
 /// # Errors
 /// If there are no servers. What else goes wrong is part of the report.
-pub(crate) fn run(plan: &Plan) -> Result<Report, String> {
-    let binary = lab::server(plan.server.as_deref())?;
+pub(crate) fn run(plan: &BenchPlan) -> Result<Report, String> {
+    let binary = testbed::server(plan.server.as_deref())?;
     let count = if plan.scope == Scope::Full { 7 } else { 5 };
-    let lab = Lab::start(&binary, count)?;
-    let Plan { rounds, slice, flavor, .. } = *plan;
-    let mut bench = Bench { binary, lab, rounds, slice, flavor, figures: Figures::default() };
+    let testbed = Testbed::start(&binary, count)?;
+    let BenchPlan { rounds, sample, flavor, .. } = *plan;
+    let mut bench = Bench { binary, testbed, rounds, sample, flavor, figures: Figures::default() };
     match plan.scope {
         Scope::Quick => quick(&mut bench, plan),
         Scope::Targets | Scope::Full => all(&mut bench, plan),
@@ -84,15 +84,15 @@ pub(crate) fn run(plan: &Plan) -> Result<Report, String> {
     Ok(report(bench, plan, count))
 }
 
-fn quick(bench: &mut Bench, plan: &Plan) {
+fn quick(bench: &mut Bench, plan: &BenchPlan) {
     pairs::run(bench, &MAIN, 5, 64);
     pairs::run(bench, &MAIN, 5, 1);
-    let time = 2 * plan.slice;
+    let time = 2 * plan.sample;
     let contention = Contention { subject: "quorlock", nodes: 5, processes: 2, time, frozen: 0 };
     handover::run(bench, &[contention]);
 }
 
-fn all(bench: &mut Bench, plan: &Plan) {
+fn all(bench: &mut Bench, plan: &BenchPlan) {
     let wanted = |name: &str| plan.wants(name);
     let every: Vec<&str> = ALL.iter().map(|(name, _)| *name).collect();
     let ours: Vec<&str> =
@@ -138,48 +138,48 @@ fn all(bench: &mut Bench, plan: &Plan) {
     }
     if wanted(held::NAME) {
         // Four extensions each. It is compared with nothing, so two rounds do.
-        held::run(bench, 5, 10_000, 15 * plan.slice, plan.rounds.min(2));
+        held::run(bench, 5, 10_000, 15 * plan.sample, plan.rounds.min(2));
     }
     if wanted(recovery::NAME) {
         recovery::run(bench);
     }
 }
 
-fn contention(bench: &mut Bench, plan: &Plan) {
-    let slice = plan.slice;
+fn contention(bench: &mut Bench, plan: &BenchPlan) {
+    let sample = plan.sample;
     let wanted = |name: &str| plan.wants(name);
     let of =
         |subject, nodes, processes, time| Contention { subject, nodes, processes, time, frozen: 0 };
     let mut each_round = Vec::new();
     if wanted(handover::NAME) {
         each_round.extend([
-            of("quorlock", 1, 2, 3 * slice),
-            of("quorlock", 1, 8, 3 * slice),
-            of("quorlock", 5, 2, 3 * slice),
-            of("rslock", 5, 2, 3 * slice),
+            of("quorlock", 1, 2, 3 * sample),
+            of("quorlock", 1, 8, 3 * sample),
+            of("quorlock", 5, 2, 3 * sample),
+            of("rslock", 5, 2, 3 * sample),
         ]);
         if plan.rivals && plan.scope == Scope::Full {
             // On one node all of them can run, on five all but one.
             let both = [1, 5].map(|nodes| {
-                subjects::EXTERNAL.iter().map(move |name| of(name, nodes, 2, 3 * slice))
+                subjects::EXTERNAL.iter().map(move |name| of(name, nodes, 2, 3 * sample))
             });
             each_round.extend(both.into_iter().flatten());
         }
     }
     if wanted(handover::NAME) || wanted(handover::FAIRNESS) {
         // Twenty seconds, unless told otherwise: of so many waits, the thousandth can be seen.
-        each_round.push(of("quorlock", 5, 8, 25 * slice));
+        each_round.push(of("quorlock", 5, 8, 25 * sample));
     }
     if !each_round.is_empty() {
         handover::run(bench, &each_round);
     }
     if wanted(handover::FAIRNESS) {
         crate::workloads::progress("fairness, 64 processes, two of five nodes frozen half-way");
-        handover::once(bench, Contention { frozen: 2, ..of("quorlock", 5, 64, 25 * slice) });
+        handover::once(bench, Contention { frozen: 2, ..of("quorlock", 5, 64, 25 * sample) });
     }
 }
 
-fn report(bench: Bench, plan: &Plan, count: usize) -> Report {
+fn report(bench: Bench, plan: &BenchPlan, count: usize) -> Report {
     let (commit, dirty) = machine::commit();
     let targets = match plan.scope {
         Scope::Quick => Vec::new(),

@@ -31,10 +31,10 @@ use std::time::Duration;
 use quorlock_servers::Server;
 use serde::Deserialize;
 
-use crate::lab;
 use crate::rivals::install::Language;
-use crate::slice::Slice;
+use crate::sample::Sample;
 use crate::subjects::Subject;
+use crate::testbed;
 
 /// How long a program may take beyond the seconds it was asked for: to start, warm up and report.
 const GRACE: Duration = Duration::from_secs(15);
@@ -121,7 +121,7 @@ impl Rival {
     /// # Errors
     /// If the interpreter or the packages cannot be had, or it cannot lock on so many nodes.
     pub(crate) fn on(self, servers: &[Server]) -> Result<External, String> {
-        self.at(&lab::urls(servers))
+        self.at(&testbed::urls(servers))
     }
 
     fn at(self, urls: &[String]) -> Result<External, String> {
@@ -166,7 +166,7 @@ impl Subject for External {
         true
     }
 
-    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Slice, String> {
+    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Sample, String> {
         let mut command = self.command("pairs")?;
         command
             .args(["--concurrency", &lockers.to_string()])
@@ -177,7 +177,7 @@ impl Subject for External {
         let seconds = |value: f64| {
             Duration::try_from_secs_f64(value).map_err(|why| format!("its report: {why}"))
         };
-        Ok(Slice {
+        Ok(Sample {
             pairs: report.pairs,
             elapsed: seconds(report.seconds)?,
             cpu: seconds(report.cpu_seconds)?,
@@ -206,8 +206,8 @@ mod tests {
     use quorlock_servers::{Listen, Nodes, ServerOptions, find_or_skip};
 
     use super::*;
-    use crate::crew::Crew;
-    use crate::story::Turn;
+    use crate::handover_stats::Turn;
+    use crate::workers::Workers;
 
     #[test]
     fn nodes_are_plain_tcp_addresses() {
@@ -274,14 +274,14 @@ mod tests {
             for count in if rival.single_node_only { vec![1] } else { vec![1, 5] } {
                 let mut external = rival.on(&servers[..count]).unwrap();
                 for lockers in [1, 64] {
-                    let slice = external.pairs(lockers, Duration::from_secs(1)).unwrap();
-                    println!("  N={count} c={lockers}: {:.0} pairs/s, {slice:?}", slice.rate());
-                    assert!(slice.pairs > 0 && !slice.cpu.is_zero());
-                    assert!(slice.p50_us <= slice.p99_us && slice.p99_us <= slice.p999_us);
+                    let sample = external.pairs(lockers, Duration::from_secs(1)).unwrap();
+                    println!("  N={count} c={lockers}: {:.0} pairs/s, {sample:?}", sample.rate());
+                    assert!(sample.pairs > 0 && !sample.cpu.is_zero());
+                    assert!(sample.p50_us <= sample.p99_us && sample.p99_us <= sample.p999_us);
                 }
                 let worker = || external.worker("bench:test", Duration::from_millis(5));
-                let crew = Crew::of(worker, 2).unwrap();
-                let turns: Vec<Vec<Turn>> = crew.work(Duration::from_secs(1)).unwrap();
+                let workers = Workers::of(worker, 2).unwrap();
+                let turns: Vec<Vec<Turn>> = workers.work(Duration::from_secs(1)).unwrap();
                 println!(
                     "  N={count}, 2 processes: {:?} turns",
                     turns.iter().map(Vec::len).collect::<Vec<_>>()

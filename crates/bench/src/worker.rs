@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use crate::clock::{self, nanos};
+use crate::handover_stats::Turn;
 use crate::held;
-use crate::story::Turn;
 use crate::subjects::quorlock::builder;
 use crate::subjects::{Flavor, TTL};
 

@@ -25,7 +25,7 @@ fn the_last_line_of_a_quick_run_is_one_object_with_what_was_promised() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("quick.json");
     let out = file.to_str().unwrap();
-    let args = ["quick", "--json", "--rounds", "1", "--slice", "100ms", "--out", out];
+    let args = ["quick", "--json", "--rounds", "1", "--sample", "100ms", "--out", out];
     let output = bench(&args).env(SERVER_VARIABLE, &server.path).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 
@@ -62,7 +62,7 @@ fn a_missed_target_is_told_and_the_exit_code_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bench.json");
     let out = file.to_str().unwrap();
-    let only = ["--only", "contended_in_process", "--rounds", "1", "--slice", "500ms"];
+    let only = ["--only", "contended_in_process", "--rounds", "1", "--sample", "500ms"];
     let mut command = bench(&[&only[..], &["--out", out]].concat());
     let output = command.env(SERVER_VARIABLE, &server.path).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
@@ -79,8 +79,8 @@ fn a_missed_target_is_told_and_the_exit_code_says_so() {
 fn what_makes_no_sense_is_refused() {
     let wrong: &[(&[&str], &str)] = &[
         (&["--rounds", "0"], "must be 1 to 1000"),
-        (&["--slice", "1ms"], "must be 10ms to 60s"),
-        (&["--slice", "1"], "time unit needed"),
+        (&["--sample", "1ms"], "must be 10ms to 60s"),
+        (&["--sample", "1"], "time unit needed"),
         (&["--only", "nothing"], "possible values"),
         (&["quick", "--full"], "unexpected argument"),
         (&["--server", "/no/such/server"], "--server /no/such/server"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quorlock_servers::proxy::{Blow, Direction, Way};
+use quorlock_servers::proxy::{Blow, Direction, Traffic};
 use quorlock_sim::time::Time;
 
 use crate::ledger::seconds;
@@ -58,7 +58,7 @@ pub(crate) struct Ways {
 /// Something that is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    Set(Ways, Vec<Direction>, Way),
+    Set(Ways, Vec<Direction>, Traffic),
     Strike(Ways, Blow),
     Release(Ways),
     KillNode(usize),
@@ -169,19 +169,19 @@ impl fmt::Display for Ways {
 impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Set(ways, directions, way) => {
+            Self::Set(ways, directions, traffic) => {
                 let there = match directions[..] {
                     [Direction::ToServer] => "commands",
                     [Direction::ToClient] => "answers",
                     _ => "commands and answers",
                 };
                 write!(f, "between {ways}: {there} ")?;
-                match way {
-                    Way::Open => write!(f, "pass again"),
-                    Way::Delay(delay) => write!(f, "are late by {delay:.0?}"),
-                    Way::Hold => write!(f, "are held"),
-                    Way::Drop => write!(f, "are dropped"),
-                    Way::Split(piece) => write!(f, "come in pieces of {piece} bytes"),
+                match traffic {
+                    Traffic::Open => write!(f, "pass again"),
+                    Traffic::Delay(delay) => write!(f, "are late by {delay:.0?}"),
+                    Traffic::Hold => write!(f, "are held"),
+                    Traffic::Drop => write!(f, "are dropped"),
+                    Traffic::Split(piece) => write!(f, "come in pieces of {piece} bytes"),
                 }
             }
             Self::Strike(ways, blow) => write!(f, "connections between {ways}: {blow:?}"),

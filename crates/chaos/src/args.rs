@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::crew::WORKER;
+use crate::workers::WORKER;
 
 /// Breaks real servers, connections and processes under quorlock, and watches the locks
 ///

@@ -8,14 +8,14 @@
 //! ```
 //!
 //! What two commands have written under one lock must not overlap where that is promised, and each
-//! exit code must say what has happened. [`verdict`] decides both.
+//! exit code must say what has happened. [`checks`] decides both.
 
+pub(crate) mod checks;
 pub(crate) mod lane;
 pub(crate) mod plan;
 mod round;
 mod run;
 pub(crate) mod summary;
-pub(crate) mod verdict;
 pub(crate) mod writer;
 
 pub(crate) use self::round::{Done, run};

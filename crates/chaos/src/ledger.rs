@@ -7,7 +7,9 @@ use quorlock_sim::time::{SECOND, Time};
 use crate::clock::now;
 use crate::oracles::{Hold, Store, Witness, Written};
 use crate::plan::PROCESSES;
-use crate::talk::{CALLERS, CLIENTS, Grant, RESOURCES, Refused, Said, Told, is_fenced};
+use crate::protocol::{
+    CALLERS, CLIENTS, Grant, RESOURCES, Refused, Told, WorkerMessage, is_fenced,
+};
 
 /// Something that should not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,22 +207,29 @@ impl Ledger {
     }
 
     /// Takes in what a caller says; returns what it is to be told.
-    pub(crate) fn said(&mut self, process: usize, generation: u32, said: Said) -> Option<Told> {
+    pub(crate) fn said(
+        &mut self,
+        process: usize,
+        generation: u32,
+        said: WorkerMessage,
+    ) -> Option<Told> {
         let heard = now();
         let id = |caller| (process, generation, caller);
         match said {
-            Said::Holds { caller, resource, grant } => self.granted(id(caller), resource, grant),
-            Said::StillHolds { caller, until } => {
+            WorkerMessage::Holds { caller, resource, grant } => {
+                self.granted(id(caller), resource, grant)
+            }
+            WorkerMessage::StillHolds { caller, until } => {
                 if let Some(hold) = self.held.by(id(caller)) {
                     hold.to = hold.to.max(until);
                 }
             }
-            Said::Held { caller, until, lost } => self.ended(id(caller), until, lost),
-            Said::Refused { caller, why } => {
+            WorkerMessage::Held { caller, until, lost } => self.ended(id(caller), until, lost),
+            WorkerMessage::Refused { caller, why } => {
                 let (count, what) = match why {
                     Refused::Contended => (&mut self.tally.contended, "refused: contended"),
                     Refused::NoQuorum => (&mut self.tally.no_quorum, "refused: no quorum"),
-                    Refused::Unsafe => {
+                    Refused::NodesUntrusted => {
                         (&mut self.tally.not_safe, "refused: nodes are not to be trusted")
                     }
                     Refused::TooSlow => (&mut self.tally.too_slow, "refused: too slow"),
@@ -229,7 +238,7 @@ impl Ledger {
                 *count += 1;
                 self.note(heard, format!("{}: {what}", name(id(caller))));
             }
-            Said::Reads { caller } => {
+            WorkerMessage::Reads { caller } => {
                 let hold = self.held.by(id(caller))?;
                 let (resource, fence) = (hold.resource, hold.fence);
                 let number = self.numbers.read(resource, fence);
@@ -238,13 +247,13 @@ impl Ledger {
                 }
                 return Some(Told::Number { caller, number });
             }
-            Said::Writes { caller, read, until } => {
+            WorkerMessage::Writes { caller, read, until } => {
                 let hold = self.held.by(id(caller))?;
                 let (resource, fence) = (hold.resource, hold.fence);
                 let written = self.writes(id(caller), (resource, fence), (read, until));
                 return Some(Told::Written { caller, written });
             }
-            Said::Closed { client, owed } => {
+            WorkerMessage::Closed { client, owed } => {
                 self.clients.closed += 1;
                 self.clients.owed += owed;
                 self.note(heard, format!("p{process}, client {client}: shut down, owes {owed}"));
@@ -406,7 +415,7 @@ mod tests {
     /// is what matters here.
     fn holds(ledger: &mut Ledger, process: usize, at: Time, until: Time) {
         let grant = Grant { asked: at, at, until, ..Grant::default() };
-        ledger.said(process, 0, Said::Holds { caller: 0, resource: 0, grant });
+        ledger.said(process, 0, WorkerMessage::Holds { caller: 0, resource: 0, grant });
     }
 
     #[test]
@@ -424,7 +433,7 @@ mod tests {
     fn who_was_stopped_holds_for_as_long_as_it_was_told() {
         let mut ledger = Ledger::new(0, None);
         holds(&mut ledger, 0, 10, 100);
-        ledger.said(0, 0, Said::StillHolds { caller: 0, until: 120 });
+        ledger.said(0, 0, WorkerMessage::StillHolds { caller: 0, until: 120 });
         holds(&mut ledger, 1, 110, 200);
         assert_eq!(overlaps(ledger.holds()).len(), 1);
     }
@@ -435,7 +444,7 @@ mod tests {
         let until = now() + 3600 * SECOND;
         holds(&mut ledger, 0, now(), until);
         holds(&mut ledger, 1, now(), until);
-        let write = Said::Writes { caller: 0, read: 0, until };
+        let write = WorkerMessage::Writes { caller: 0, read: 0, until };
         let written = Some(Told::Written { caller: 0, written: true });
         assert_eq!(ledger.said(0, 0, write.clone()), written);
         assert!(ledger.violations.is_empty());
@@ -449,12 +458,12 @@ mod tests {
         let mut ledger = Ledger::new(now(), Some("clocks are wrong"));
         let until = now() + 3600 * SECOND;
         holds(&mut ledger, 0, now(), until);
-        let write = Said::Writes { caller: 0, read: 3, until };
+        let write = WorkerMessage::Writes { caller: 0, read: 3, until };
         ledger.said(0, 0, write);
         assert_eq!((ledger.lost_outside, ledger.violations.len()), (1, 0));
         let grant = Grant { at: now(), until, fence: Some(7), ..Grant::default() };
-        ledger.said(0, 0, Said::Holds { caller: 1, resource: 3, grant });
-        ledger.said(0, 0, Said::Writes { caller: 1, read: 3, until });
+        ledger.said(0, 0, WorkerMessage::Holds { caller: 1, resource: 3, grant });
+        ledger.said(0, 0, WorkerMessage::Writes { caller: 1, read: 3, until });
         assert_eq!((ledger.lost_outside, ledger.violations.len()), (1, 1));
     }
 }

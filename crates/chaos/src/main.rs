@@ -12,20 +12,20 @@ mod act;
 mod args;
 mod clock;
 mod commands;
-mod crew;
 mod ledger;
 mod monitor;
 mod nemesis;
 mod oracles;
 mod outcome;
 mod plan;
+mod protocol;
 mod round;
 mod servers;
 mod shim;
 mod summary;
-mod talk;
 mod votes;
 mod worker;
+mod workers;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ use crate::commands::Done;
 use crate::commands::writer;
 use crate::ledger::{Account, seconds};
 use crate::outcome::Outcome;
-use crate::plan::Plan;
+use crate::plan::RoundPlan;
 use crate::round::Interrupt;
 use crate::shim::Shim;
 use crate::summary::Summary;
@@ -129,14 +129,14 @@ fn rounds(
             let began = now();
             match sort {
                 Sort::Library => {
-                    let plan = Plan::draw(seed, shim.is_some());
+                    let plan = RoundPlan::draw(seed, shim.is_some());
                     announce(&plan);
                     let outcome = round::run(&plan, binary, shim, interrupt)?;
                     tell(args, &plan, &outcome);
                     summary.add(seed, &outcome);
                 }
                 Sort::Commands => {
-                    let plan = Plan::commands(seed, shim.is_some());
+                    let plan = RoundPlan::commands(seed, shim.is_some());
                     announce_commands(&plan);
                     let done = commands::run(&plan, (binary, shim), &quorlock, interrupt)?;
                     tell_commands(args, &plan, &done);
@@ -205,7 +205,7 @@ fn negative(
     interrupt: &Interrupt,
 ) -> Result<ExitCode, String> {
     let round = |guarded| {
-        let plan = Plan::negative(seed, guarded);
+        let plan = RoundPlan::negative(seed, guarded);
         announce(&plan);
         let outcome = round::run(&plan, binary, None, interrupt)?;
         tell(args, &plan, &outcome);
@@ -247,9 +247,9 @@ fn negative(
     Ok(ExitCode::SUCCESS)
 }
 
-fn announce(plan: &Plan) {
+fn announce(plan: &RoundPlan) {
     let kinds: Vec<_> = plan.kinds.iter().map(|kind| kind.name()).collect();
-    let Plan { seed, nodes, quorum, max_ttl, exact, guarded, .. } = plan;
+    let RoundPlan { seed, nodes, quorum, max_ttl, exact, guarded, .. } = plan;
     let exact = if *exact { ", no margin" } else { "" };
     let off = if *guarded { "" } else { ", restart guard off" };
     println!(
@@ -262,13 +262,13 @@ fn announce(plan: &Plan) {
     }
 }
 
-fn announce_commands(plan: &Plan) {
+fn announce_commands(plan: &RoundPlan) {
     let kinds: Vec<_> = plan.kinds.iter().map(|kind| kind.name()).collect();
     let with = if kinds.is_empty() { "undisturbed nodes".to_owned() } else { kinds.join(", ") };
     println!("\nseed {}, commands: {} of {} nodes; {with}", plan.seed, plan.quorum, plan.nodes);
 }
 
-fn tell_commands(args: &Args, plan: &Plan, done: &Done) {
+fn tell_commands(args: &Args, plan: &RoundPlan, done: &Done) {
     if args.story {
         done.account.story.iter().for_each(|line| println!("{line}"));
     }
@@ -288,7 +288,7 @@ fn tell_commands(args: &Args, plan: &Plan, done: &Done) {
 }
 
 /// What came of a round, and how it can be repeated if it should not have.
-fn tell(args: &Args, plan: &Plan, outcome: &Outcome) {
+fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
     if args.story {
         outcome.account.story.iter().for_each(|line| println!("{line}"));
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use quorlock_servers::resp::Connection;
+use quorlock_servers::resp::RespConnection;
 use quorlock_servers::{Nodes, Reply, Server};
 use quorlock_sim::time::{MS, SECOND, Time};
 
@@ -165,7 +165,7 @@ fn number() -> u64 {
 }
 
 /// A stream that has begun.
-fn connect(server: &Server) -> io::Result<Connection> {
+fn connect(server: &Server) -> io::Result<RespConnection> {
     let mut stream = server.connect()?;
     stream.wait(Duration::from_secs(2))?;
     match stream.command(&["MONITOR"])? {
@@ -178,7 +178,7 @@ fn odd(reply: &Reply) -> io::Error {
     io::Error::other(format!("{reply:?}"))
 }
 
-fn follow(mut stream: Connection, log: &Mutex<Log>, over: &AtomicBool) {
+fn follow(mut stream: RespConnection, log: &Mutex<Log>, over: &AtomicBool) {
     if stream.wait(TICK).is_err() {
         return;
     }

@@ -6,16 +6,16 @@ use quorlock_servers::proxy::{Blow, Effect, Proxy};
 
 use crate::act::{Act, Event, Kind, Ways};
 use crate::clock::now;
-use crate::crew::{Crew, Shared, lock};
 use crate::plan::PROCESSES;
 use crate::servers::Servers;
+use crate::workers::{Shared, Workers, lock};
 
 /// The world that it has in its hands.
 pub(crate) struct Nemesis {
     pub(crate) servers: Servers,
     /// By process and node.
     pub(crate) proxies: Vec<Vec<Proxy>>,
-    pub(crate) crew: Crew,
+    pub(crate) workers: Workers,
     pub(crate) ledger: Shared,
     /// How often each kind of fault was begun.
     pub(crate) injected: BTreeMap<Kind, u64>,
@@ -33,12 +33,12 @@ impl Nemesis {
     pub(crate) fn new(
         servers: Servers,
         proxies: Vec<Vec<Proxy>>,
-        crew: Crew,
+        workers: Workers,
         ledger: &Shared,
     ) -> Self {
         let (injected, killed, paused, replicas, evicting) = Default::default();
         let ledger = ledger.clone();
-        Self { servers, proxies, crew, ledger, injected, killed, paused, replicas, evicting }
+        Self { servers, proxies, workers, ledger, injected, killed, paused, replicas, evicting }
     }
 
     /// Does what is due.
@@ -51,23 +51,23 @@ impl Nemesis {
         }
         lock(&self.ledger).note(now(), format!("-- {}", event.act));
         match &event.act {
-            Act::Set(ways, directions, way) => {
+            Act::Set(ways, directions, traffic) => {
                 for direction in directions {
-                    self.each(ways, |proxy| proxy.set(*direction, *way));
+                    self.each(ways, |proxy| proxy.set(*direction, *traffic));
                 }
             }
             Act::Strike(ways, blow) => self.each(ways, |proxy| proxy.strike(*blow)),
             Act::Release(ways) => self.each(ways, Proxy::release),
             Act::StopClient(process) => {
-                let held = self.crew.stop(*process)?;
+                let held = self.workers.stop(*process)?;
                 lock(&self.ledger).tally.stopped_holding += u64::from(held > 0);
             }
-            Act::ContinueClient(process) => self.crew.go_on(*process)?,
+            Act::ContinueClient(process) => self.workers.go_on(*process)?,
             Act::KillClient(process) => {
-                let held = self.crew.kill(*process)?;
+                let held = self.workers.kill(*process)?;
                 lock(&self.ledger).tally.killed_holding += u64::from(held > 0);
             }
-            Act::StartClient(process) => self.crew.start_again(*process)?,
+            Act::StartClient(process) => self.workers.start_again(*process)?,
             act => self.act_on_server(act)?,
         }
         Ok(())
@@ -169,8 +169,8 @@ impl Nemesis {
             self.no_eviction(node)?;
         }
         for process in 0..PROCESSES {
-            self.crew.start_again(process)?;
-            self.crew.go_on(process)?;
+            self.workers.start_again(process)?;
+            self.workers.go_on(process)?;
         }
         lock(&self.ledger).healed(now());
         Ok(())

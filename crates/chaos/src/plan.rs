@@ -3,7 +3,7 @@
 //! Swarm style: a seed uses some kinds of faults and leaves the others out, so that rare mixtures
 //! come about. A third of them is not left to chance: three seeds in a row use all.
 
-use quorlock_servers::proxy::{Blow, Direction, Way};
+use quorlock_servers::proxy::{Blow, Direction, Traffic};
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, SECOND, Time, US};
 
@@ -55,7 +55,7 @@ pub(crate) const SEEDS_FOR_ALL: u64 = KINDS.len() as u64;
 
 /// A round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct RoundPlan {
     pub(crate) seed: u64,
     pub(crate) nodes: usize,
     pub(crate) quorum: usize,
@@ -72,7 +72,7 @@ pub(crate) struct Plan {
     pub(crate) outside: Option<&'static str>,
 }
 
-impl Plan {
+impl RoundPlan {
     /// The round of a seed. Clocks are moved only if they can be.
     pub(crate) fn draw(seed: u64, clocks: bool) -> Self {
         let mut random = Random::new(seed, 0);
@@ -221,13 +221,13 @@ impl Draw {
         match kind {
             Kind::Delay => {
                 let delay = self.random.between(MS, 150 * MS);
-                self.weather(kind, (at, span), Way::Delay(nanos(delay)));
+                self.weather(kind, (at, span), Traffic::Delay(nanos(delay)));
             }
-            Kind::Hold => self.weather(kind, (at, span), Way::Hold),
-            Kind::Drop => self.weather(kind, (at, span), Way::Drop),
+            Kind::Hold => self.weather(kind, (at, span), Traffic::Hold),
+            Kind::Drop => self.weather(kind, (at, span), Traffic::Drop),
             Kind::Split => {
                 let piece = 1 + self.random.index(40);
-                self.weather(kind, (at, span), Way::Split(piece));
+                self.weather(kind, (at, span), Traffic::Split(piece));
             }
             Kind::HoldOld => {
                 // Long enough for clients to make new connections beside the old ones.
@@ -372,15 +372,15 @@ impl Draw {
         self.events.push(Event { at, begins, act });
     }
 
-    fn weather(&mut self, kind: Kind, (at, span): (Time, Time), way: Way) {
+    fn weather(&mut self, kind: Kind, (at, span): (Time, Time), traffic: Traffic) {
         let ways = self.ways();
         let directions = match self.random.below(3) {
             0 => vec![Direction::ToServer],
             1 => vec![Direction::ToClient],
             _ => vec![Direction::ToServer, Direction::ToClient],
         };
-        self.event(at, Some(kind), Act::Set(ways.clone(), directions.clone(), way));
-        self.event(at + span, None, Act::Set(ways, directions, Way::Open));
+        self.event(at, Some(kind), Act::Set(ways.clone(), directions.clone(), traffic));
+        self.event(at + span, None, Act::Set(ways, directions, Traffic::Open));
     }
 
     fn strike(&mut self, kind: Kind, at: Time, blow: Blow) {

@@ -13,16 +13,16 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::act::{Act, Kind, node_name};
 use crate::clock::{now, wall_ahead};
-use crate::crew::{Crew, Shared, lock};
 use crate::ledger::{Ledger, Violation, seconds};
 use crate::nemesis::Nemesis;
 use crate::oracles::{Hold, Keys, disordered, late, overlaps};
 use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
-use crate::plan::{PROCESSES, Plan, nanos, over};
+use crate::plan::{PROCESSES, RoundPlan, nanos, over};
+use crate::protocol::{CLIENTS, Job, RESOURCES, Told};
 use crate::servers::Servers;
 use crate::shim::Shim;
-use crate::talk::{CLIENTS, Job, RESOURCES, Told};
-use crate::votes::{Record, judge};
+use crate::votes::{Record, check_votes};
+use crate::workers::{Shared, Workers, lock};
 
 /// What a machine that is busy with other things may take on top of every bound.
 const BUSY: Time = 10 * SECOND;
@@ -46,7 +46,7 @@ pub(crate) type Interrupt = Arc<AtomicBool>;
 /// on the nodes is over, a silent connection has been replaced (three node timeouts, of a quarter of
 /// the ttl at most, and two seconds), a new one made (one second) after a break (one second), and who
 /// has lost its data votes again.
-pub(crate) fn bound(plan: &Plan) -> Time {
+pub(crate) fn bound(plan: &RoundPlan) -> Time {
     over(plan.max_ttl) + 3 * plan.max_ttl / 4 + 4 * SECOND + plan.quarantine() + BUSY
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn bound(plan: &Plan) -> Time {
 /// # Errors
 /// What kept it from being run; that says nothing about quorlock.
 pub(crate) fn run(
-    plan: &Plan,
+    plan: &RoundPlan,
     binary: &ServerBinary,
     shim: Option<&Shim>,
     interrupt: &Interrupt,
@@ -65,7 +65,7 @@ pub(crate) fn run(
 }
 
 struct Round<'a> {
-    plan: &'a Plan,
+    plan: &'a RoundPlan,
     interrupt: Interrupt,
     wall_ahead: Time,
     ledger: Shared,
@@ -77,7 +77,7 @@ struct Round<'a> {
 
 impl<'a> Round<'a> {
     fn start(
-        plan: &'a Plan,
+        plan: &'a RoundPlan,
         binary: &ServerBinary,
         shim: Option<&Shim>,
         interrupt: Interrupt,
@@ -85,13 +85,13 @@ impl<'a> Round<'a> {
         let servers = Servers::start(plan, binary, shim)?;
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        let way = |place| runtime.block_on(Proxy::start(servers.node(place)));
-        let ways = |_| (0..plan.nodes).map(way).collect();
+        let traffic = |place| runtime.block_on(Proxy::start(servers.node(place)));
+        let ways = |_| (0..plan.nodes).map(traffic).collect();
         let proxies: Result<Vec<Vec<Proxy>>, _> = (0..PROCESSES).map(ways).collect();
         let proxies = proxies.map_err(|error| format!("a proxy: {error}"))?;
         let ledger = Arc::new(Mutex::new(Ledger::new(now(), plan.outside)));
-        let crew = Crew::start(jobs(plan, &proxies), &ledger)?;
-        let nemesis = Nemesis::new(servers, proxies, crew, &ledger);
+        let workers = Workers::start(jobs(plan, &proxies), &ledger)?;
+        let nemesis = Nemesis::new(servers, proxies, workers, &ledger);
         let (wall_ahead, keys) = (wall_ahead(), Keys::default());
         Ok(Self { plan, interrupt, wall_ahead, ledger, nemesis, keys, _runtime: runtime })
     }
@@ -152,7 +152,7 @@ impl<'a> Round<'a> {
     /// Everything must come to a good end. Returns whether it came to an end at all.
     fn healing(&mut self) -> Result<bool, String> {
         self.nemesis.heal()?;
-        self.nemesis.crew.tell(Told::Calm);
+        self.nemesis.workers.tell(Told::Calm);
         let bound = bound(self.plan);
         let Some(settled) = self.settle(now() + bound) else { return Ok(false) };
         let clients = lock(&self.ledger).clients.after_healing();
@@ -167,9 +167,9 @@ impl<'a> Round<'a> {
             let what = format!("{name} had no lock within {bound} after everything was healed");
             lock(&self.ledger).violated(now(), what);
         }
-        self.nemesis.crew.tell(Told::Stop);
+        self.nemesis.workers.tell(Told::Stop);
         let accepted = self.nemesis.count(Effect::Accepted);
-        let unwell = self.nemesis.crew.ended(now() + END);
+        let unwell = self.nemesis.workers.ended(now() + END);
         let new_connections = self.nemesis.count(Effect::Accepted) != accepted;
         {
             let mut ledger = lock(&self.ledger);
@@ -242,10 +242,10 @@ impl<'a> Round<'a> {
     fn outcome(self, interrupted: bool) -> Outcome {
         let Self { plan, wall_ahead, ledger, nemesis, keys, .. } = self;
         let effects = EFFECTS.map(|(effect, _)| nemesis.count(effect));
-        let Nemesis { injected, crew, servers, .. } = nemesis;
+        let Nemesis { injected, workers, servers, .. } = nemesis;
         let alive_at = now();
         // From here on nobody says anything any more.
-        drop(crew);
+        drop(workers);
         let mut ledger = lock(&ledger);
         for process in 0..PROCESSES {
             ledger.killed(process, alive_at);
@@ -272,8 +272,8 @@ impl<'a> Round<'a> {
         let records = servers.records(plan.guarded, &wrong);
         match records.filter(|_| plan.guarded && !is_moved) {
             Some(records) => {
-                let verdict = judge(ledger.holds(), &records, plan.quorum);
-                let short = verdict.short.iter().map(|(hold, at, count)| {
+                let vote_check = check_votes(ledger.holds(), &records, plan.quorum);
+                let short = vote_check.short.iter().map(|(hold, at, count)| {
                     let (who, lock, since) = (&hold.holder, RESOURCES[hold.resource], hold.from);
                     let (since, quorum) = (ledger.when(since), plan.quorum);
                     let what = format!(
@@ -282,9 +282,10 @@ impl<'a> Round<'a> {
                     Violation { at: *at, what }
                 });
                 found.extend(short);
-                let (judged, blind, short) = (verdict.judged, verdict.blind, verdict.short.len());
+                let (judged, blind, short) =
+                    (vote_check.judged, vote_check.blind, vote_check.short.len());
                 votes = Votes { judged, blind, short };
-                let evidence: Vec<_> = verdict
+                let evidence: Vec<_> = vote_check
                     .short
                     .iter()
                     .flat_map(|(hold, at, _)| {
@@ -386,7 +387,7 @@ fn in_disorder((before, hold): (&Hold, &Hold)) -> Violation {
     Violation { at: hold.from, what }
 }
 
-fn jobs(plan: &Plan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
+fn jobs(plan: &RoundPlan, proxies: &[Vec<Proxy>]) -> Vec<Job> {
     let url = |(node, proxy): (usize, &Proxy)| format!("{}={}", node_name(node), proxy.url());
     let job = |(place, proxies): (usize, &Vec<Proxy>)| Job {
         urls: proxies.iter().enumerate().map(url).collect(),

@@ -13,8 +13,8 @@ use quorlock_sim::time::{SECOND, Time};
 use crate::act::{Kind, node_name};
 use crate::clock::{now, wall_ahead};
 use crate::monitor::{LOSES, Monitor, REPLICA};
-use crate::plan::Plan;
-use crate::shim::{Course, ServerClock, Shim};
+use crate::plan::RoundPlan;
+use crate::shim::{ClockHistory, ServerClock, Shim};
 use crate::votes::{Reading, Record, replay};
 
 /// How long a replica may take until it has what its master has.
@@ -38,7 +38,7 @@ impl Servers {
     /// # Errors
     /// If that does not work.
     pub(crate) fn start(
-        plan: &Plan,
+        plan: &RoundPlan,
         binary: &ServerBinary,
         shim: Option<&Shim>,
     ) -> Result<Self, String> {
@@ -218,13 +218,13 @@ impl Servers {
 
     /// What each node did all the time; nothing if one was not heard to the end.
     pub(crate) fn records(self, guarded: bool, wrong: &[usize]) -> Option<Vec<Record>> {
-        let right = Course::right(wall_ahead());
+        let right = ClockHistory::right(wall_ahead());
         let mut by_server = Vec::new();
         for (server, monitor) in self.monitors.into_iter().enumerate() {
-            let course = self.clocks.get(server).map_or(&right, ServerClock::course);
+            let history = self.clocks.get(server).map_or(&right, ServerClock::history);
             let is_wrong = wrong.contains(&server);
             let log = monitor.end()?;
-            by_server.push(replay(&log, Reading { course, is_wrong, guarded }));
+            by_server.push(replay(&log, Reading { history, is_wrong, guarded }));
         }
         let mut records: Vec<Record> =
             self.at[..self.places].iter().map(|server| by_server[*server].clone()).collect();
@@ -235,7 +235,7 @@ impl Servers {
     }
 }
 
-fn options(plan: &Plan, binary: &ServerBinary, shim: Option<&Shim>) -> ServerOptions {
+fn options(plan: &RoundPlan, binary: &ServerBinary, shim: Option<&Shim>) -> ServerOptions {
     let mut args = vec!["--repl-diskless-sync-delay", "0"];
     // Before 7 nobody had to ask for it.
     if binary.version.major >= 7 {

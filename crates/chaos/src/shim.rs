@@ -70,12 +70,12 @@ pub(crate) struct ServerClock {
     file: File,
     version: i64,
     /// How far it is ahead of the true wall clock, as a clock that stands still or moves slowly.
-    ahead: Course,
+    ahead: ClockHistory,
 }
 
 /// Where a server's wall clock has been, over boot time: a line that was bent now and then.
 #[derive(Clone, Debug)]
-pub(crate) struct Course(Vec<(Time, Clock)>);
+pub(crate) struct ClockHistory(Vec<(Time, Clock)>);
 
 impl ServerClock {
     /// The clock of a server, which from now on may be moved: it is right so far.
@@ -89,7 +89,7 @@ impl ServerClock {
         file.write_all_at(&[0; 32], 0)?;
         // Whole when it appears: the server maps what it finds.
         fs::rename(made, at)?;
-        Ok(Self { file, version: 0, ahead: Course::right(wall_ahead()) })
+        Ok(Self { file, version: 0, ahead: ClockHistory::right(wall_ahead()) })
     }
 
     /// Moves its hands.
@@ -116,7 +116,7 @@ impl ServerClock {
         self.ahead.at(at) - self.ahead.0[0].1.at(at)
     }
 
-    pub(crate) fn course(&self) -> &Course {
+    pub(crate) fn history(&self) -> &ClockHistory {
         &self.ahead
     }
 
@@ -136,7 +136,7 @@ impl ServerClock {
     }
 }
 
-impl Course {
+impl ClockHistory {
     /// A clock that was never moved.
     pub(crate) fn right(wall_ahead: Time) -> Self {
         Self(vec![(Time::MIN, Clock::new(wall_ahead, 0))])
@@ -191,28 +191,28 @@ impl Course {
 mod tests {
     use super::*;
 
-    fn stepped(by: Time) -> Course {
-        Course::right(1000).and_stepped(100, by)
+    fn stepped(by: Time) -> ClockHistory {
+        ClockHistory::right(1000).and_stepped(100, by)
     }
 
     #[test]
     fn a_right_clock_is_ahead_by_the_same_always() {
-        let course = Course::right(1000);
-        assert_eq!((course.at(7), course.showed(1007, 50), course.shows(1007, 0)), (1007, 7, 7));
+        let history = ClockHistory::right(1000);
+        assert_eq!((history.at(7), history.showed(1007, 50), history.shows(1007, 0)), (1007, 7, 7));
     }
 
     #[test]
     fn a_step_forward_skips_and_ends_what_was_to_end_in_between() {
-        let course = stepped(500);
-        assert_eq!((course.at(99), course.at(100)), (1099, 1600));
-        assert_eq!(course.shows(1300, 50), 100);
-        assert_eq!((course.showed(1050, 200), course.showed(1620, 200)), (50, 120));
+        let history = stepped(500);
+        assert_eq!((history.at(99), history.at(100)), (1099, 1600));
+        assert_eq!(history.shows(1300, 50), 100);
+        assert_eq!((history.showed(1050, 200), history.showed(1620, 200)), (50, 120));
     }
 
     #[test]
     fn a_step_back_shows_things_twice() {
-        let course = stepped(-50);
-        assert_eq!((course.showed(1060, 90), course.showed(1060, 200)), (60, 110));
-        assert_eq!((course.shows(1080, 50), course.shows(1120, 50)), (80, 170));
+        let history = stepped(-50);
+        assert_eq!((history.showed(1060, 90), history.showed(1060, 200)), (60, 110));
+        assert_eq!((history.shows(1080, 50), history.shows(1120, 50)), (80, 170));
     }
 }

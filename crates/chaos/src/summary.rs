@@ -9,7 +9,7 @@ use crate::ledger::{Account, Tally, seconds};
 use crate::oracles::{Store, Witness};
 use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
 use crate::plan::{KINDS, PROCESSES, SEEDS_FOR_ALL};
-use crate::talk::{CALLERS, CLIENTS, RESOURCES};
+use crate::protocol::{CALLERS, CLIENTS, RESOURCES};
 
 /// The sum of all rounds.
 #[derive(Debug, Default)]

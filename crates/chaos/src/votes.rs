@@ -12,8 +12,8 @@ use quorlock_sim::time::{MS, Time};
 
 use crate::monitor::{Command, Dump, LOSES, Log, REPLICA, Seen};
 use crate::oracles::Hold;
-use crate::shim::Course;
-use crate::talk::RESOURCES;
+use crate::protocol::RESOURCES;
+use crate::shim::ClockHistory;
 
 /// The mark, as the library writes it.
 const MARKER: &str = "quorlock:node";
@@ -63,7 +63,7 @@ impl Record {
 /// How a stream is to be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
-    pub(crate) course: &'a Course,
+    pub(crate) history: &'a ClockHistory,
     /// Keys vanish early, because somebody sets the clock wrong, and that is among what may be.
     pub(crate) is_wrong: bool,
     /// A node is marked before it votes.
@@ -150,7 +150,7 @@ pub(crate) fn replay(log: &Log, reading: Reading<'_>) -> Record {
 impl Replay<'_> {
     fn takes(&mut self, command: &Command, heard: Time, dumps: &BTreeMap<String, Dump>) {
         let Command { at: shown, by_script, words } = command;
-        let at = self.reading.course.showed(*shown, heard);
+        let at = self.reading.history.showed(*shown, heard);
         if !by_script {
             self.given.clone_from(words);
         }
@@ -242,7 +242,7 @@ impl Replay<'_> {
             let mut known = before.get(&resource).into_iter().flat_map(|place| &place.keys);
             let vote = known.find(|key| key.value == *value).and_then(|key| key.vote);
             let expires = shown + ttl * MS;
-            let ends = self.reading.course.shows(expires, at);
+            let ends = self.reading.history.shows(expires, at);
             let key = Key { value: value.clone(), expires, ends, vote, unmarked: None };
             self.places.insert(resource, Place { keys: vec![key], may_be_free: false });
         }
@@ -285,7 +285,7 @@ impl Replay<'_> {
             let from = key.unmarked.take().filter(|from| at - from <= BREATH);
             if let Some(from) = from {
                 key.vote = Some(votes.len());
-                let to = reading.course.shows(key.expires, from);
+                let to = reading.history.shows(key.expires, from);
                 votes.push(Vote { resource: *resource, value: key.value.clone(), from, to });
             }
         }
@@ -293,7 +293,7 @@ impl Replay<'_> {
 
     fn until(&self, shown: Time, at: Time, ttl_ms: i64) -> Time {
         // Set back, it keeps keys for longer; set forward, it owes what it does not keep.
-        let kept = self.reading.course.shows(shown + ttl_ms * MS, at);
+        let kept = self.reading.history.shows(shown + ttl_ms * MS, at);
         if self.reading.is_wrong { kept.max(at + ttl_ms * MS) } else { kept }
     }
 
@@ -325,7 +325,7 @@ impl Replay<'_> {
             self.record.votes.push(Vote { resource, value: value.clone(), from: at, to });
         }
         let unmarked = (!is_marked).then_some(at);
-        let ends = self.reading.course.shows(expires, at);
+        let ends = self.reading.history.shows(expires, at);
         let key = Key { value, expires, ends, vote, unmarked };
         self.places.entry(resource).or_default().keys.push(key);
     }
@@ -349,7 +349,7 @@ impl Replay<'_> {
             return;
         }
         let (is_marked, to) = (self.is_marked(), self.until(shown, at, ttl_ms));
-        let ends = self.reading.course.shows(shown + ttl_ms * MS, at);
+        let ends = self.reading.history.shows(shown + ttl_ms * MS, at);
         let votes = &mut self.record.votes;
         for key in self.places.entry(resource).or_default().keys.iter_mut() {
             key.expires = key.expires.max(shown + ttl_ms * MS);
@@ -394,7 +394,7 @@ fn lock(key: &str) -> Option<usize> {
 
 /// What became of the holds that were looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdict<'a> {
+pub(crate) struct VoteCheck<'a> {
     pub(crate) judged: u64,
     /// Of these nobody can say: too many nodes were not seen.
     pub(crate) blind: u64,
@@ -403,8 +403,8 @@ pub(crate) struct Verdict<'a> {
 }
 
 /// Whether every hold had so many votes for all of its time.
-pub(crate) fn judge<'a>(holds: &'a [Hold], nodes: &[Record], quorum: usize) -> Verdict<'a> {
-    let mut verdict = Verdict::default();
+pub(crate) fn check_votes<'a>(holds: &'a [Hold], nodes: &[Record], quorum: usize) -> VoteCheck<'a> {
+    let mut vote_check = VoteCheck::default();
     // By what is asked for: a round has thousands of votes.
     let mut votes: BTreeMap<&str, Vec<(usize, &Vote)>> = BTreeMap::new();
     for (node, record) in nodes.iter().enumerate() {
@@ -438,15 +438,15 @@ pub(crate) fn judge<'a>(holds: &'a [Hold], nodes: &[Record], quorum: usize) -> V
         moments.sort_unstable();
         let lowest = |with_blind| moments.iter().find(|at| count(**at, with_blind) < quorum);
         match (lowest(false), lowest(true)) {
-            (None, _) => verdict.judged += 1,
-            (Some(_), None) => verdict.blind += 1,
+            (None, _) => vote_check.judged += 1,
+            (Some(_), None) => vote_check.blind += 1,
             (Some(_), Some(at)) => {
-                verdict.judged += 1;
-                verdict.short.push((hold, *at, count(*at, true)));
+                vote_check.judged += 1;
+                vote_check.short.push((hold, *at, count(*at, true)));
             }
         }
     }
-    verdict
+    vote_check
 }
 
 #[cfg(test)]

@@ -19,7 +19,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::now;
 use crate::plan::nanos;
-use crate::talk::{CALLERS, CLIENTS, Grant, Job, RESOURCES, Refused, Said, Told, is_fenced};
+use crate::protocol::{
+    CALLERS, CLIENTS, Grant, Job, RESOURCES, Refused, Told, WorkerMessage, is_fenced,
+};
 
 /// How long a client that is shut down waits for what it owes: longer than any key lives.
 const SHUTDOWN: Duration = Duration::from_secs(10);
@@ -93,7 +95,7 @@ fn listen(inboxes: &[mpsc::UnboundedSender<Told>], phase: &watch::Sender<Phase>)
     process::exit(1);
 }
 
-fn say(said: &Said) {
+fn say(said: &WorkerMessage) {
     static OUT: Mutex<()> = Mutex::new(());
     let _one_at_a_time = OUT.lock().unwrap_or_else(PoisonError::into_inner);
     let line = serde_json::to_string(said).map(|line| line + "\n").unwrap_or_default();
@@ -129,7 +131,7 @@ fn run_client(
             caller.await.map_err(|panic| panic.to_string())?;
         }
         let owed = client.shutdown(SHUTDOWN).await.err().map_or(0, |error| error.owed.max(1));
-        say(&Said::Closed { client: number, owed });
+        say(&WorkerMessage::Closed { client: number, owed });
         Ok(())
     })
 }
@@ -200,7 +202,7 @@ impl Caller {
     }
 
     fn refused(&self, why: Refused) {
-        say(&Said::Refused { caller: self.number, why });
+        say(&WorkerMessage::Refused { caller: self.number, why });
     }
 
     /// Relies on a lock, and gives it back in one of the ways there are.
@@ -212,8 +214,8 @@ impl Caller {
         let token = guard.token().to_string();
         let fence = is_fenced(resource).then(|| guard.fence()).filter(|fence| *fence > 0);
         let grant = Grant { asked, at, until, token, fence };
-        say(&Said::Holds { caller, resource, grant });
-        let number = self.ask(Said::Reads { caller }).await;
+        say(&WorkerMessage::Holds { caller, resource, grant });
+        let number = self.ask(WorkerMessage::Reads { caller }).await;
         let long = !self.is_calm() && self.random.percent(40);
         let most = if long { 2 * ttl } else { 20 * MS };
         let end = now() + self.random.between(0, most);
@@ -235,11 +237,11 @@ impl Caller {
         if let Some(Told::Number { number: Some(number), .. }) = number
             && (careless || guard.is_valid())
         {
-            self.ask(Said::Writes { caller, read: number, until: relied.until }).await;
+            self.ask(WorkerMessage::Writes { caller, read: number, until: relied.until }).await;
         }
         let until = relied.end(&guard);
         let lost = guard.loss().map(|cause| format!("{cause:?}"));
-        say(&Said::Held { caller, until, lost });
+        say(&WorkerMessage::Held { caller, until, lost });
         match self.random.below(3) {
             0 => drop(guard),
             // Queued by the call itself.
@@ -263,7 +265,7 @@ impl Caller {
                 return;
             }
             relied.look(guard);
-            say(&Said::StillHolds { caller: self.number, until: relied.until });
+            say(&WorkerMessage::StillHolds { caller: self.number, until: relied.until });
         }
     }
 
@@ -276,7 +278,7 @@ impl Caller {
         }
     }
 
-    async fn ask(&mut self, what: Said) -> Option<Told> {
+    async fn ask(&mut self, what: WorkerMessage) -> Option<Told> {
         say(&what);
         self.answers.recv().await
     }
@@ -317,7 +319,7 @@ fn why(error: &AcquireError) -> Refused {
     match error {
         AcquireError::Contended(_) => Refused::Contended,
         AcquireError::TooSlow(_) => Refused::TooSlow,
-        AcquireError::NodesUntrusted(_) => Refused::Unsafe,
+        AcquireError::NodesUntrusted(_) => Refused::NodesUntrusted,
         _ => Refused::NoQuorum,
     }
 }

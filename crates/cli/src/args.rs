@@ -281,8 +281,8 @@ pub(crate) struct NodeArgs {
     /// The nodes of these names lose nothing when they stop, and need not wait when they are
     /// restarted: they run with appendonly yes and appendfsync always, and did so before they last
     /// stopped. Repeatable, or comma separated
-    #[arg(long, env = "QUORLOCK_LASTING", value_delimiter = ',', value_name = "NAME")]
-    pub(crate) lasting: Vec<String>,
+    #[arg(long, env = "QUORLOCK_DURABLE", value_delimiter = ',', value_name = "NAME")]
+    pub(crate) durable: Vec<String>,
 
     /// How long to wait for a node's answer, at most a quarter of the TTL [default: 5% of TTL, at
     /// most 50ms, but at least four round trips]
@@ -396,7 +396,7 @@ fn acl_user(text: &str) -> Result<String, String> {
 fn load_time(text: &str) -> Result<Duration, String> {
     const MAX: Duration = Duration::from_secs(600);
     let time = duration(text)?;
-    let min = quorlock_bench::own::TIME_MIN;
+    let min = quorlock_bench::live::TIME_MIN;
     let fits = (min..=MAX).contains(&time);
     if fits { Ok(time) } else { Err(format!("must be {min:?} to {MAX:?}")) }
 }

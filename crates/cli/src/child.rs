@@ -31,12 +31,12 @@ use tokio::sync::mpsc;
 
 pub(crate) use self::signals::Signals;
 pub(crate) use self::spawn::SpawnError;
+use self::watch::ChildWatch;
 pub(crate) use self::watch::Gone;
-use self::watch::Watch;
 use super::guardian::clock::Moment;
-use super::guardian::course::Course;
-pub(crate) use super::guardian::course::{Deadlines, Killed, KilledBy, Why};
-use super::guardian::family::Strangers;
+use super::guardian::kill_policy::KillPolicy;
+pub(crate) use super::guardian::kill_policy::{Deadlines, Killed, KilledBy, Why};
+use super::guardian::process_tree::Strangers;
 use super::guardian::wire::{Channel, Message};
 
 /// A command that is starting or runs, guarded.
@@ -53,7 +53,7 @@ pub(crate) struct Child {
 /// What keeper and listening thread both know.
 #[derive(Debug)]
 struct Shared {
-    course: Mutex<Course>,
+    kill_policy: Mutex<KillPolicy>,
     /// To wake the thread when the course has changed.
     waker: UnixStream,
     /// The [`Child`] was dropped; the closing socket is its doing.
@@ -143,11 +143,11 @@ impl Child {
         let (waker, woken) = UnixStream::pair()?;
         waker.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
-        let course = Mutex::new(Course::new(deadlines));
-        let shared = Arc::new(Shared { course, waker, abandoned: AtomicBool::new(false) });
+        let kill_policy = Mutex::new(KillPolicy::new(deadlines));
+        let shared = Arc::new(Shared { kill_policy, waker, abandoned: AtomicBool::new(false) });
         let (sender, events) = mpsc::unbounded_channel();
         let launch = spawn::Launch::new(command, env_set, env_remove, theirs)?;
-        let watch = Watch::new((listener, woken), strangers, Arc::clone(&shared), sender);
+        let watch = ChildWatch::new((listener, woken), strangers, Arc::clone(&shared), sender);
         thread::Builder::new().name("guardian".into()).spawn(move || watch.run(launch))?;
         Ok(Self { guardian, shared, events })
     }
@@ -156,14 +156,14 @@ impl Child {
     /// guardian will hear of it; one that is stopped may have no room for another word, and is to be
     /// told again.
     pub(crate) fn set_deadlines(&self, deadlines: Deadlines) -> bool {
-        self.shared.change(|course| course.set(deadlines));
+        self.shared.change(|kill_policy| kill_policy.set(deadlines));
         self.send(Message::Deadlines(deadlines))
     }
 
     /// The lock is lost: SIGTERM now, SIGKILL at the time given, or earlier if it is due then. Later
     /// deadlines no longer count. Says the same as [`set_deadlines`](Self::set_deadlines).
     pub(crate) fn terminate(&self, kill: Moment) -> bool {
-        self.shared.change(|course| course.terminate(kill));
+        self.shared.change(|kill_policy| kill_policy.terminate(kill));
         self.send(Message::Terminate { kill })
     }
 
@@ -208,14 +208,14 @@ impl Child {
 }
 
 impl Shared {
-    fn change(&self, change: impl FnOnce(&mut Course)) {
-        change(&mut self.course());
+    fn change(&self, change: impl FnOnce(&mut KillPolicy)) {
+        change(&mut self.kill_policy());
         // No room means that the thread is to be woken already.
         let _ = rustix::io::write(&self.waker, &[0]);
     }
 
-    fn course(&self) -> std::sync::MutexGuard<'_, Course> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kill_policy(&self) -> std::sync::MutexGuard<'_, KillPolicy> {
+        self.kill_policy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -21,11 +21,11 @@
 //! [`course`] decides; this file waits, asks it, and does.
 
 pub(crate) mod clock;
-pub(crate) mod course;
 pub(crate) mod exec_step;
-pub(crate) mod family;
+pub(crate) mod kill_policy;
 mod launch;
 pub(crate) mod mutants;
+pub(crate) mod process_tree;
 pub(crate) mod procfs;
 mod signals;
 pub(crate) mod terminal;
@@ -43,10 +43,10 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use self::clock::{Alarm, Moment};
-use self::course::{Course, Ending};
-use self::family::{Change, Family};
+use self::kill_policy::{Ending, KillPolicy};
 use self::launch::Launch;
 pub(crate) use self::launch::own_program;
+use self::process_tree::{Change, ProcessTree};
 use self::terminal::Terminal;
 use self::wire::{Channel, Message, Next};
 
@@ -59,13 +59,13 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
         eprintln!("quorlock: this is an inner part of `quorlock run`; use that");
         return ExitCode::FAILURE;
     };
-    let course = Course::new(deadlines);
-    if course.too_late(Moment::now()) {
+    let kill_policy = KillPolicy::new(deadlines);
+    if kill_policy.too_late(Moment::now()) {
         deliver(&keeper, Message::TooLate);
         return ExitCode::SUCCESS;
     }
     match unblock.and_then(|unblock| Launch::new(&command, (keeper_group, deadlines), unblock)) {
-        Ok(launch) => Guardian::new(keeper, course, launch).guard(),
+        Ok(launch) => Guardian::new(keeper, kill_policy, launch).guard(),
         Err(error) => deliver(&keeper, Message::Broken { errno: errno(&error) }),
     }
     ExitCode::SUCCESS
@@ -81,14 +81,14 @@ pub(crate) const EXEC_STEP: &str = "__exec";
 struct Guardian {
     /// `None` once the keeper is dead.
     keeper: Option<Channel>,
-    course: Course,
+    kill_policy: KillPolicy,
     alarm: Alarm,
     child_signal: UnixStream,
     /// `None` once the command runs or failed to.
     exec_step: Option<Channel>,
     /// The last word if the command was never started.
     not_started: Option<Message>,
-    family: Family,
+    process_tree: ProcessTree,
     terminal: Option<Terminal>,
     /// The keeper was told of a stop, so it is to be told of its end.
     stopped: bool,
@@ -99,16 +99,16 @@ struct Guardian {
 }
 
 impl Guardian {
-    fn new(keeper: Channel, course: Course, launch: Launch) -> Self {
-        let Launch { child_signal, exec_step, family, terminal } = launch;
+    fn new(keeper: Channel, kill_policy: KillPolicy, launch: Launch) -> Self {
+        let Launch { child_signal, exec_step, process_tree, terminal } = launch;
         Self {
             keeper: Some(keeper),
-            course,
+            kill_policy,
             alarm: Alarm::new(),
             child_signal,
             exec_step: Some(exec_step),
             not_started: None,
-            family,
+            process_tree,
             terminal,
             stopped: false,
             stopped_in_foreground: false,
@@ -120,28 +120,28 @@ impl Guardian {
         loop {
             // The dead first, their last words second: a command that has ended has said
             // whether it ever ran.
-            let (changes, more_died) = self.family.reap();
+            let (changes, more_died) = self.process_tree.reap();
             self.hear_exec_step();
             for change in changes {
                 self.note(change);
             }
             self.hear_keeper();
-            if let Some(ending) = self.course.ending()
-                && self.family.is_childless()
+            if let Some(ending) = self.kill_policy.ending()
+                && self.process_tree.is_childless()
             {
                 return self.finish(ending);
             }
             // Before whatever takes long when there are many processes.
-            let due = self.course.due(Moment::now());
+            let due = self.kill_policy.due(Moment::now());
             if due.is_some() {
                 self.look_again_ns = LOOK_AGAIN_MIN_NS;
             }
             // One SIGKILL is not enough, whether the command's own process has ended or cannot end.
-            if let Some(signal) = due.or(self.course.forced().then_some(Signal::KILL)) {
-                self.family.signal_all(signal);
+            if let Some(signal) = due.or(self.kill_policy.forced().then_some(Signal::KILL)) {
+                self.process_tree.signal_all(signal);
             }
-            if let Some(ending) = self.course.ending()
-                && self.family.gone()
+            if let Some(ending) = self.kill_policy.ending()
+                && self.process_tree.gone()
             {
                 return self.finish(ending);
             }
@@ -161,7 +161,8 @@ impl Guardian {
                 self.not_started = Some(word);
             }
             Next::Closed | Next::Message(_) => {
-                let group = self.family.group().map_or(0, |leader| leader.as_raw_nonzero().get());
+                let group =
+                    self.process_tree.group().map_or(0, |leader| leader.as_raw_nonzero().get());
                 self.tell(Message::Started { group });
             }
         }
@@ -174,7 +175,7 @@ impl Guardian {
                 let asks_for_terminal =
                     signal == Signal::TTIN.as_raw() || signal == Signal::TTOU.as_raw();
                 if asks_for_terminal && self.terminal.as_mut().is_some_and(Terminal::give) {
-                    return self.family.signal_group(Signal::CONT);
+                    return self.process_tree.signal_group(Signal::CONT);
                 }
                 self.stopped_in_foreground =
                     self.terminal.as_mut().is_some_and(Terminal::take_back);
@@ -189,7 +190,7 @@ impl Guardian {
             Change::Ended(ending) => {
                 // By the newest deadlines, which may have been sent while this process stood still.
                 self.hear_keeper();
-                self.course.ended(ending, Moment::now());
+                self.kill_policy.ended(ending, Moment::now());
             }
         }
     }
@@ -198,8 +199,8 @@ impl Guardian {
         while let Some(keeper) = &mut self.keeper {
             match keeper.next() {
                 Next::Nothing => return,
-                Next::Message(Message::Deadlines(deadlines)) => self.course.set(deadlines),
-                Next::Message(Message::Terminate { kill }) => self.course.terminate(kill),
+                Next::Message(Message::Deadlines(deadlines)) => self.kill_policy.set(deadlines),
+                Next::Message(Message::Terminate { kill }) => self.kill_policy.terminate(kill),
                 Next::Message(Message::Signal(number)) => {
                     if let Some(signal) = Signal::from_named_raw(number) {
                         self.pass_on(signal);
@@ -207,14 +208,14 @@ impl Guardian {
                 }
                 Next::Closed | Next::Message(_) => {
                     self.keeper = None;
-                    self.course.keeper_died();
+                    self.kill_policy.keeper_died();
                 }
             }
         }
     }
 
     fn pass_on(&mut self, signal: Signal) {
-        let Some(signal) = self.course.user_signal(signal) else {
+        let Some(signal) = self.kill_policy.user_signal(signal) else {
             return;
         };
         if signal == Signal::CONT && self.stopped_in_foreground {
@@ -222,13 +223,13 @@ impl Guardian {
             // the background (bg) this does nothing.
             let _ = self.terminal.as_mut().is_some_and(Terminal::give);
         }
-        self.family.signal_group(signal);
+        self.process_tree.signal_group(signal);
     }
 
     /// Sleeps until something can have changed.
     fn wait(&mut self) {
-        let mut until = self.course.next_due();
-        if self.course.ending().is_some() || self.course.forced() {
+        let mut until = self.kill_policy.next_due();
+        if self.kill_policy.ending().is_some() || self.kill_policy.forced() {
             // Not every death is told to us: a grandchild's is told to its parent.
             until = until.min(Moment::now().after(self.look_again_ns));
             self.look_again_ns = (2 * self.look_again_ns).min(LOOK_AGAIN_MAX_NS);
@@ -258,7 +259,7 @@ impl Guardian {
                 terminal.restore_modes();
             }
         }
-        let result = self.not_started.unwrap_or_else(|| self.course.result(ending));
+        let result = self.not_started.unwrap_or_else(|| self.kill_policy.result(ending));
         if let Some(keeper) = &self.keeper {
             deliver(keeper, result);
         }

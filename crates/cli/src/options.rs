@@ -70,7 +70,7 @@ pub(crate) struct File {
     key_prefix: Option<String>,
     max_ttl: Option<Time>,
     restart_guard: Option<GuardMode>,
-    lasting: Vec<String>,
+    durable: Vec<String>,
     node_timeout: Option<Time>,
     connect_timeout: Option<Time>,
     username: Option<String>,
@@ -162,8 +162,8 @@ pub(crate) fn builder(args: &NodeArgs, file: &File) -> Result<ClientBuilder, Ref
     if let Some(mode) = guard(args, file) {
         builder = builder.restart_guard(mode.into());
     }
-    let lasting = if args.lasting.is_empty() { &file.lasting } else { &args.lasting };
-    builder = builder.lasting_nodes(lasting);
+    let durable = if args.durable.is_empty() { &file.durable } else { &args.durable };
+    builder = builder.durable_nodes(durable);
     if let Some(timeout) = time(args.node_timeout, file.node_timeout) {
         builder = builder.node_timeout(timeout);
     }
@@ -219,8 +219,8 @@ pub(crate) fn blamed(error: BuildError, args: &NodeArgs) -> Refused {
             Refused { message: error.to_string(), code: ExitCode::Internal }
         }
         BuildError::UnknownNode { .. } => {
-            let message = format!("--lasting: {error}");
-            Refused::settings(message, &["lasting"], args.config.is_some())
+            let message = format!("--durable: {error}");
+            Refused::settings(message, &["durable"], args.config.is_some())
         }
         BuildError::Quorum(_) => {
             Refused::settings(error.to_string(), &["quorum", "node"], args.config.is_some())

@@ -4,18 +4,18 @@
 
 mod common;
 
-use common::{Lab, quorlock, stderr, stdout};
+use common::{Testbed, quorlock, stderr, stdout};
 use quorlock_servers::Reply;
 use serde_json::Value;
 
 #[test]
 fn it_measures_and_leaves_nothing_behind() {
-    let Some(lab) = Lab::new("it_measures_and_leaves_nothing_behind") else { return };
+    let Some(testbed) = Testbed::new("it_measures_and_leaves_nothing_behind") else { return };
     let foreign = ["SET", "quorlock-bench:somebody's", "1"];
-    lab.nodes[0].command(&foreign).unwrap();
+    testbed.nodes[0].command(&foreign).unwrap();
 
     let args = ["bench", "--time", "1s", "--json", "--key-prefix", "app:"];
-    let output = lab.quorlock(&args).output().unwrap();
+    let output = testbed.quorlock(&args).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("\"loading\""), "{}", stderr(&output));
     let said = stdout(&output);
@@ -31,15 +31,17 @@ fn it_measures_and_leaves_nothing_behind() {
     assert!(measured["keys"].as_str().unwrap().starts_with("quorlock-bench:"), "{said}");
     assert!(measured["handover"]["count"].is_u64(), "{said}");
 
-    let keys = |node: usize| lab.nodes[node].command(&["DBSIZE"]).unwrap();
+    let keys = |node: usize| testbed.nodes[node].command(&["DBSIZE"]).unwrap();
     assert_eq!((keys(0), keys(4)), (Reply::Int(1), Reply::Int(0)));
 }
 
 #[test]
 fn a_table_says_what_was_loaded_and_for_how_long() {
-    let Some(lab) = Lab::new("a_table_says_what_was_loaded_and_for_how_long") else { return };
-    lab.nodes[2].kill().unwrap();
-    let output = lab.quorlock(&["bench", "--time", "1s"]).output().unwrap();
+    let Some(testbed) = Testbed::new("a_table_says_what_was_loaded_and_for_how_long") else {
+        return;
+    };
+    testbed.nodes[2].kill().unwrap();
+    let output = testbed.quorlock(&["bench", "--time", "1s"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("loads the nodes for 1.0s"), "{}", stderr(&output));
     let table = stdout(&output);
@@ -53,22 +55,22 @@ fn a_table_says_what_was_loaded_and_for_how_long() {
 
 #[test]
 fn it_refuses_what_cannot_be_measured() {
-    let Some(lab) = Lab::new("it_refuses_what_cannot_be_measured") else { return };
+    let Some(testbed) = Testbed::new("it_refuses_what_cannot_be_measured") else { return };
     let wrong: [(&[&str], &str); 3] = [
         (&["bench", "--time", "0s"], "must be 1s to 600s"),
         (&["bench", "--time", "10"], "time unit needed"),
         (&["bench", "--quorum", "1"], "between 3 (the majority) and 5"),
     ];
     for (args, says) in wrong {
-        let output = lab.quorlock(args).output().unwrap();
+        let output = testbed.quorlock(args).output().unwrap();
         assert_eq!(output.status.code(), Some(64), "{args:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(says), "{args:?}: {}", stderr(&output));
     }
     let output = quorlock(&["bench"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64), "{}", stderr(&output));
-    for node in lab.nodes.iter().take(3) {
+    for node in testbed.nodes.iter().take(3) {
         node.kill().unwrap();
     }
-    let output = lab.quorlock(&["bench"]).output().unwrap();
+    let output = testbed.quorlock(&["bench"]).output().unwrap();
     assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
 }

@@ -7,7 +7,7 @@ mod common;
 
 use std::process::Output;
 
-use common::{Lab, eventually, stderr, stdout};
+use common::{Testbed, eventually, stderr, stdout};
 use quorlock_servers::Reply;
 
 /// 4 s × 1.01 + 2 s, in milliseconds.
@@ -18,22 +18,22 @@ const ADOPTION_MS: i64 = 2 * 86_400_000;
 
 #[test]
 fn the_first_call_after_the_wait_has_its_lock() {
-    let Some(lab) = Lab::new("the_first_call_after_the_wait_has_its_lock") else { return };
-    takes_new_nodes_into_use(&lab, &lab.nodes);
+    let Some(testbed) = Testbed::new("the_first_call_after_the_wait_has_its_lock") else { return };
+    takes_new_nodes_into_use(&testbed, &testbed.nodes);
 }
 
 /// A minority is down all the while.
 #[test]
 fn the_first_call_after_the_wait_has_its_lock_although_nodes_are_dead() {
     let name = "the_first_call_after_the_wait_has_its_lock_although_nodes_are_dead";
-    let Some(lab) = Lab::new(name) else { return };
-    lab.nodes[..2].iter().for_each(|node| node.kill().unwrap());
-    takes_new_nodes_into_use(&lab, &lab.nodes[2..]);
+    let Some(testbed) = Testbed::new(name) else { return };
+    testbed.nodes[..2].iter().for_each(|node| node.kill().unwrap());
+    takes_new_nodes_into_use(&testbed, &testbed.nodes[2..]);
 }
 
-fn takes_new_nodes_into_use(lab: &Lab, nodes: &[quorlock_servers::Server]) {
+fn takes_new_nodes_into_use(testbed: &Testbed, nodes: &[quorlock_servers::Server]) {
     let call = || -> Output {
-        let mut command = lab.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]);
+        let mut command = testbed.quorlock(&["run", "k", "--wait", "0s", "--", "echo", "ran"]);
         command.env("QUORLOCK_RESTART_GUARD", "strict").env("QUORLOCK_MAX_TTL", "4s");
         // As much as is allowed, for a machine that is busy.
         command.env("QUORLOCK_NODE_TIMEOUT", "1s").output().unwrap()

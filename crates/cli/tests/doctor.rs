@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Lab, eventually, stderr, stdout};
+use common::{Testbed, eventually, stderr, stdout};
 use quorlock_servers::{Listen, Nodes, Reply, Server, ServerOptions, find_all, find_or_skip};
 use serde_json::Value;
 
@@ -29,8 +29,8 @@ fn found(examined: &Value) -> Vec<Vec<String>> {
     examined["nodes"].as_array().unwrap().iter().map(checks).collect()
 }
 
-fn examine(lab: &Lab, args: &[&str]) -> (Value, i32) {
-    let output = lab.quorlock(&[&["doctor", "--json"], args].concat()).output().unwrap();
+fn examine(testbed: &Testbed, args: &[&str]) -> (Value, i32) {
+    let output = testbed.quorlock(&[&["doctor", "--json"], args].concat()).output().unwrap();
     let examined = serde_json::from_slice(&output.stdout);
     (examined.unwrap_or_else(|_| panic!("{}", stderr(&output))), output.status.code().unwrap())
 }
@@ -50,9 +50,9 @@ const FRESH: &[&str] = &["init", "--fresh", "--yes", "--quiet"];
 
 #[test]
 fn five_servers_that_are_well_are_five_lines() {
-    let Some(lab) = Lab::new("five_servers_that_are_well_are_five_lines") else { return };
+    let Some(testbed) = Testbed::new("five_servers_that_are_well_are_five_lines") else { return };
     let doctor = |code| {
-        let output = lab.quorlock(&["doctor", "--restart-guard", "strict"]).output().unwrap();
+        let output = testbed.quorlock(&["doctor", "--restart-guard", "strict"]).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{}{}", stdout(&output), stderr(&output));
         stdout(&output)
     };
@@ -67,32 +67,32 @@ fn five_servers_that_are_well_are_five_lines() {
         ) && last.contains("quorlock init --fresh"),
         "{text}"
     );
-    let (examined, _) = examine(&lab, &[]);
+    let (examined, _) = examine(&testbed, &[]);
     assert_eq!(examined["nodes"][0]["votes"], "count_after_use");
     assert_eq!(
         (&examined["together"]["check"], &examined["worst"]),
         (&"quorum".into(), &"error".into())
     );
 
-    assert!(lab.quorlock(FRESH).status().unwrap().success());
+    assert!(testbed.quorlock(FRESH).status().unwrap().success());
     let text = doctor(0);
     assert_eq!(text.lines().count(), 5, "{text}");
     assert!(text.lines().all(|line| line.starts_with("ok  ") && line.len() < 100), "{text}");
-    let (examined, _) = examine(&lab, &[]);
+    let (examined, _) = examine(&testbed, &[]);
     assert_eq!(
         (&examined["together"], &examined["nodes"][0]["votes"]),
         (&Value::Null, &"count".into())
     );
     // Only the marker and the database's number are there; what was tried is gone.
-    for node in lab.nodes.iter() {
+    for node in testbed.nodes.iter() {
         assert_eq!(node.command(&["DBSIZE"]).unwrap(), Reply::Int(2));
     }
 }
 
 #[test]
 fn what_a_server_is_decides() {
-    let Some(lab) = Lab::new("what_a_server_is_decides") else { return };
-    let [a, b, c, d, e] = &lab.nodes[..] else { panic!("five") };
+    let Some(testbed) = Testbed::new("what_a_server_is_decides") else { return };
+    let [a, b, c, d, e] = &testbed.nodes[..] else { panic!("five") };
     command(a, &["REPLICAOF", "127.0.0.1", "1"]);
     command(b, &["REPLICAOF", "127.0.0.1", "1"]);
     command(b, &["REPLICAOF", "NO", "ONE"]);
@@ -105,7 +105,7 @@ fn what_a_server_is_decides() {
     let _ = d.command(&["SET", "z", "1"]);
     command(d, &["CONFIG", "SET", "maxmemory", "0"]);
     e.pause().unwrap();
-    let (examined, code) = examine(&lab, &["--connect-timeout", "300ms"]);
+    let (examined, code) = examine(&testbed, &["--connect-timeout", "300ms"]);
     let found = found(&examined);
     assert!(found[0].contains(&"error role".to_owned()), "{found:?}");
     assert_eq!(found[1], ["warning promoted"]);
@@ -117,14 +117,15 @@ fn what_a_server_is_decides() {
     assert_eq!(found[3], ["warning unused", "warning evicted"]);
     assert_eq!(found[4], ["error reach"]);
     assert_eq!(code, 2);
-    let text = stdout(&lab.quorlock(&["doctor", "--connect-timeout", "300ms"]).output().unwrap());
+    let text =
+        stdout(&testbed.quorlock(&["doctor", "--connect-timeout", "300ms"]).output().unwrap());
     assert!(
         text.contains("fix  redis-cli -s ") && text.contains("maxmemory-policy noeviction"),
         "{text}"
     );
 
     // Such nodes are not to be marked by an operator's word either.
-    let refused = lab.quorlock(FRESH).output().unwrap();
+    let refused = testbed.quorlock(FRESH).output().unwrap();
     assert_eq!(refused.status.code(), Some(69));
     let said = stderr(&refused);
     assert!(
@@ -137,20 +138,22 @@ fn what_a_server_is_decides() {
 #[test]
 fn warnings_alone_are_told_by_the_exit_code() {
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
-    let Some(lab) = Lab::with("warnings_alone_are_told_by_the_exit_code", options) else { return };
-    assert!(lab.quorlock(FRESH).status().unwrap().success());
-    let master = lab.nodes[0].address();
+    let Some(testbed) = Testbed::with("warnings_alone_are_told_by_the_exit_code", options) else {
+        return;
+    };
+    assert!(testbed.quorlock(FRESH).status().unwrap().success());
+    let master = testbed.nodes[0].address();
     let port = master.rsplit(':').next().unwrap();
     // A server besides, which is none of the nodes.
-    let replica = Nodes::start(lab.nodes[0].binary(), 1, ServerOptions::default()).unwrap();
+    let replica = Nodes::start(testbed.nodes[0].binary(), 1, ServerOptions::default()).unwrap();
     command(&replica[0], &["REPLICAOF", "127.0.0.1", port]);
     eventually("the replica is attached", || {
-        let Ok(Reply::Bulk(Some(info))) = lab.nodes[0].command(&["INFO", "replication"]) else {
+        let Ok(Reply::Bulk(Some(info))) = testbed.nodes[0].command(&["INFO", "replication"]) else {
             panic!("INFO answers with a text");
         };
         String::from_utf8(info).unwrap().contains("connected_slaves:1").then_some(())
     });
-    let (examined, code) = examine(&lab, &[]);
+    let (examined, code) = examine(&testbed, &[]);
     assert_eq!(found(&examined)[0], ["warning replicas"]);
     assert_eq!((code, &examined["worst"]), (1, &"warning".into()));
 }
@@ -158,13 +161,15 @@ fn warnings_alone_are_told_by_the_exit_code() {
 #[test]
 fn one_server_under_two_names_and_a_dead_one() {
     let options = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
-    let Some(lab) = Lab::with("one_server_under_two_names_and_a_dead_one", options) else { return };
-    let url = lab.nodes[0].url();
+    let Some(testbed) = Testbed::with("one_server_under_two_names_and_a_dead_one", options) else {
+        return;
+    };
+    let url = testbed.nodes[0].url();
     let twin = format!("twin={}", url.replace("127.0.0.1", "localhost"));
-    let dead = format!("dead={}", lab.nodes[1].url());
-    lab.nodes[1].kill().unwrap();
+    let dead = format!("dead={}", testbed.nodes[1].url());
+    testbed.nodes[1].kill().unwrap();
     let nodes = ["-n", &format!("one={url}"), "-n", &twin, "-n", &dead];
-    let (examined, code) = examine(&lab, &nodes);
+    let (examined, code) = examine(&testbed, &nodes);
     assert_eq!(found(&examined)[..2], [["error same_server"], ["error same_server"]]);
     assert!(what(&examined, 0, "same_server").contains("node twin (localhost:"));
     assert_eq!((found(&examined)[2].clone(), code), (vec!["error reach".to_owned()], 2));
@@ -173,15 +178,15 @@ fn one_server_under_two_names_and_a_dead_one() {
 #[test]
 fn clients_that_do_not_agree_are_shown_both_settings() {
     let name = "clients_that_do_not_agree_are_shown_both_settings";
-    let Some(lab) = Lab::new(name) else { return };
-    assert!(lab.quorlock(FRESH).status().unwrap().success());
-    let (examined, code) = examine(&lab, &["--quorum", "4"]);
+    let Some(testbed) = Testbed::new(name) else { return };
+    assert!(testbed.quorlock(FRESH).status().unwrap().success());
+    let (examined, code) = examine(&testbed, &["--quorum", "4"]);
     assert_eq!((found(&examined)[0].clone(), code), (vec!["error configuration".to_owned()], 2));
     let both = what(&examined, 0, "configuration");
     assert!(both.contains("quorum=3 ") && both.contains("quorum=4 "), "{both}");
 
     // Lost data, a key of somebody else's, a floor that some clock has set, and a restart.
-    let [a, b, c, d, _] = &lab.nodes[..] else { panic!("five") };
+    let [a, b, c, d, _] = &testbed.nodes[..] else { panic!("five") };
     command(a, &["FLUSHALL"]);
     command(b, &["SET", "quorlock:node", "mine"]);
     command(c, &["DEL", "quorlock:node"]);
@@ -194,7 +199,7 @@ fn clients_that_do_not_agree_are_shown_both_settings() {
     let day = 86_400_000_000_u64;
     let ahead = format!("{rest}={}", floor.parse::<u64>().unwrap() + day);
     command(d, &["SET", "quorlock:node", &ahead]);
-    let (examined, code) = examine(&lab, &[]);
+    let (examined, code) = examine(&testbed, &[]);
     let found = found(&examined);
     assert_eq!(
         found[..4],
@@ -202,7 +207,7 @@ fn clients_that_do_not_agree_are_shown_both_settings() {
     );
     assert_eq!((found[4].len(), code), (0, 2));
     // Fences go on from there.
-    assert!(lab.quorlock(FRESH).status().unwrap().success());
+    assert!(testbed.quorlock(FRESH).status().unwrap().success());
     let Ok(Reply::Bulk(Some(marker))) = c.command(&["GET", "quorlock:node"]) else {
         panic!("text")
     };
@@ -213,19 +218,20 @@ fn clients_that_do_not_agree_are_shown_both_settings() {
 fn a_server_that_came_back_with_its_data_waits() {
     let name = "a_server_that_came_back_with_its_data_waits";
     let args = ["--appendonly", "yes", "--appendfsync", "always"].map(String::from).to_vec();
-    let Some(lab) = Lab::with(name, ServerOptions { args, ..ServerOptions::default() }) else {
+    let Some(testbed) = Testbed::with(name, ServerOptions { args, ..ServerOptions::default() })
+    else {
         return;
     };
-    assert!(lab.quorlock(FRESH).status().unwrap().success());
-    lab.nodes[2].restart().unwrap();
-    let (examined, code) = examine(&lab, &[]);
+    assert!(testbed.quorlock(FRESH).status().unwrap().success());
+    testbed.nodes[2].restart().unwrap();
+    let (examined, code) = examine(&testbed, &[]);
     assert_eq!((found(&examined)[2].clone(), code), (vec!["warning restarted".to_owned()], 1));
     assert_eq!(examined["nodes"][2]["votes"], "count_in");
     assert_eq!(examined["nodes"][1]["votes"], "count");
     // A minority has forgotten nothing that matters; more have.
-    lab.nodes[0].restart().unwrap();
-    lab.nodes[1].restart().unwrap();
-    let (examined, code) = examine(&lab, &["--restart-guard", "strict"]);
+    testbed.nodes[0].restart().unwrap();
+    testbed.nodes[1].restart().unwrap();
+    let (examined, code) = examine(&testbed, &["--restart-guard", "strict"]);
     assert_eq!((found(&examined)[0].clone(), code), (vec!["warning restarted".to_owned()], 2));
     let said = examined["together"]["what"].as_str().unwrap();
     assert!(
@@ -235,11 +241,11 @@ fn a_server_that_came_back_with_its_data_waits() {
 }
 
 /// One server of the lab, alone.
-fn only(lab: &Lab, place: usize, args: &[&str]) -> (Value, i32) {
-    let url = lab.nodes[place].url();
+fn only(testbed: &Testbed, place: usize, args: &[&str]) -> (Value, i32) {
+    let url = testbed.nodes[place].url();
     // One that may not vote is not marked.
-    let _ = lab.quorlock(&[FRESH, &["-n", &url]].concat()).status().unwrap();
-    examine(lab, &[&["-n", &url], args].concat())
+    let _ = testbed.quorlock(&[FRESH, &["-n", &url]].concat()).status().unwrap();
+    examine(testbed, &[&["-n", &url], args].concat())
 }
 
 #[test]
@@ -250,10 +256,10 @@ fn a_cluster_resp2_and_debug() {
         let args = args.iter().map(ToString::to_string).collect();
         let options = ServerOptions { args, ..ServerOptions::default() };
         let server = Server::start(&binary, options).unwrap();
-        let lab = Lab::of(Nodes::start(&binary, 0, ServerOptions::default()).unwrap());
+        let testbed = Testbed::of(Nodes::start(&binary, 0, ServerOptions::default()).unwrap());
         // One that may not vote is not marked.
-        let _ = lab.quorlock(&[FRESH, &["-n", &server.url()]].concat()).output().unwrap();
-        examine(&lab, &["-n", &server.url()])
+        let _ = testbed.quorlock(&[FRESH, &["-n", &server.url()]].concat()).output().unwrap();
+        examine(&testbed, &["-n", &server.url()])
     };
     let (cluster, code) = one(&["--cluster-enabled", "yes"]);
     assert!(found(&cluster)[0].contains(&"error cluster".to_owned()), "{cluster}");
@@ -277,20 +283,22 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
     }
     for binary in find_all(None).unwrap() {
         let nodes = Nodes::start(&binary, 3, ServerOptions::default()).unwrap();
-        let lab = Lab::of(nodes);
+        let testbed = Testbed::of(nodes);
         let prefix = ["--key-prefix", "locks:"];
-        let acl =
-            lab.quorlock(&[&["doctor", "--acl", "app"], &prefix[..]].concat()).output().unwrap();
+        let acl = testbed
+            .quorlock(&[&["doctor", "--acl", "app"], &prefix[..]].concat())
+            .output()
+            .unwrap();
         assert!(stderr(&acl).contains("ACL SAVE") && acl.status.success(), "{}", stderr(&acl));
         let line = stdout(&acl).trim().replace("'>PASSWORD'", ">secret");
         assert!(line.contains(" ~locks:* +"), "{binary}: {line}");
         let words: Vec<&str> = line.split(' ').collect();
         let as_app = |args: &[&str]| {
             let args = [&args[..1], &prefix, &["--username", "app"], &args[1..]].concat();
-            let mut command = lab.quorlock(&args);
+            let mut command = testbed.quorlock(&args);
             command.env("QUORLOCK_PASSWORD", "secret").output().unwrap()
         };
-        lab.nodes.iter().for_each(|node| command(node, &words));
+        testbed.nodes.iter().for_each(|node| command(node, &words));
         for args in
             [FRESH, &["doctor"][..], &["run", "--restart-guard", "strict", "k", "--", "true"]]
         {
@@ -306,7 +314,7 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
         // Each right but one.
         for right in words.iter().filter(|word| word.starts_with('+')) {
             let fewer: Vec<&str> = words.iter().filter(|word| *word != right).copied().collect();
-            lab.nodes.iter().for_each(|node| command(node, &fewer));
+            testbed.nodes.iter().for_each(|node| command(node, &fewer));
             let output = as_app(&["doctor"]);
             let text = stdout(&output);
             let told =
@@ -321,11 +329,11 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
         // Other keys, and a wrong password.
         let elsewhere: Vec<&str> =
             words.iter().map(|word| if *word == "~locks:*" { "~other:*" } else { word }).collect();
-        lab.nodes.iter().for_each(|node| command(node, &elsewhere));
+        testbed.nodes.iter().for_each(|node| command(node, &elsewhere));
         let text = stdout(&as_app(&["doctor"]));
         assert!(text.contains("may not use keys that begin with \"locks:quorlock:\""), "{text}");
         let args = ["doctor", "--username", "app"];
-        let output = lab.quorlock(&args).env("QUORLOCK_PASSWORD", "guess").output().unwrap();
+        let output = testbed.quorlock(&args).env("QUORLOCK_PASSWORD", "guess").output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let text = stdout(&output);
         assert!(text.contains("not authenticated") && !text.contains("guess"), "{text}");
@@ -334,19 +342,21 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
 
 #[test]
 fn what_is_on_disk_matters_where_it_was_promised() {
-    let Some(lab) = Lab::new("what_is_on_disk_matters_where_it_was_promised") else { return };
-    let (examined, code) = only(&lab, 0, &[]);
+    let Some(testbed) = Testbed::new("what_is_on_disk_matters_where_it_was_promised") else {
+        return;
+    };
+    let (examined, code) = only(&testbed, 0, &[]);
     assert_eq!(code, 0);
     assert!(what(&examined, 0, "persistence").contains("appendonly no"));
-    let drop_in = lab.quorlock(&["doctor", "--systemd", "--max-ttl", "10s"]).output().unwrap();
+    let drop_in = testbed.quorlock(&["doctor", "--systemd", "--max-ttl", "10s"]).output().unwrap();
     // 10 s and a hundredth, and two seconds.
     assert!(stdout(&drop_in).contains("ExecStartPre=/bin/sleep 13\n"), "{}", stdout(&drop_in));
     assert!(stdout(&drop_in).contains("about twice as long"), "{}", stdout(&drop_in));
     // All that it lacks at once, and over a restart.
-    let (promised, code) = only(&lab, 0, &["--lasting", &lab.nodes[0].address()]);
+    let (promised, code) = only(&testbed, 0, &["--durable", &testbed.nodes[0].address()]);
     let findings = promised["nodes"][0]["findings"].as_array().unwrap();
     let fix =
-        findings.iter().find(|finding| finding["check"] == "lasting").unwrap()["fix"].to_string();
+        findings.iter().find(|finding| finding["check"] == "durable").unwrap()["fix"].to_string();
     for part in ["appendonly yes", "appendfsync always", "CONFIG REWRITE"] {
         assert!(fix.contains(part), "{fix}");
     }

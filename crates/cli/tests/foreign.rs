@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Lab, stderr, stdout};
+use common::{Testbed, stderr, stdout};
 use quorlock_servers::Server;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -19,7 +19,7 @@ fn set(node: &Server, key: &str, value: &str) {
 
 #[test]
 fn no_output_has_what_a_terminal_would_obey_nor_a_token() {
-    let Some(lab) = Lab::new("no_output_has_what_a_terminal_would_obey_nor_a_token") else {
+    let Some(testbed) = Testbed::new("no_output_has_what_a_terminal_would_obey_nor_a_token") else {
         return;
     };
     let nasty = "\u{1b}[2J\u{1b}]0;x\u{7}\r\u{202e}".repeat(4096);
@@ -42,10 +42,10 @@ fn no_output_has_what_a_terminal_would_obey_nor_a_token() {
     for key in ["quorlock:node", "quorlock:adopt", "k"] {
         for plant in &plants {
             for args in calls.iter().filter(|args| args[0] != "init" || key != "k") {
-                for node in lab.nodes.iter() {
+                for node in testbed.nodes.iter() {
                     set(node, key, plant);
                 }
-                let mut command = lab.quorlock(args);
+                let mut command = testbed.quorlock(args);
                 command.env("QUORLOCK_RESTART_GUARD", "strict").env("QUORLOCK_MAX_TTL", "1s");
                 if args[0] == "run" {
                     command.env("QUORLOCK_TTL", "1s");

@@ -12,7 +12,7 @@ mod common;
 use std::fmt::Write as _;
 use std::process::{Command, Output};
 
-use common::{Lab, Running, stderr, stdout};
+use common::{Running, Testbed, stderr, stdout};
 use expect_test::{ExpectFile, expect_file};
 use quorlock_servers::{Flavor, Reply, ServerOptions, find_or_skip, not_for};
 use regex_lite::Regex;
@@ -22,7 +22,7 @@ const RECORDED: (Flavor, &str) = (Flavor::Redis, "7.0.");
 
 /// A script, and what is seen of it.
 struct Scene {
-    lab: Lab,
+    testbed: Testbed,
     node_timeout: &'static str,
     seen: String,
 }
@@ -36,13 +36,13 @@ impl Scene {
             not_for(&binary, test, "what it is asked and says was recorded with Redis 7.0");
             return None;
         }
-        let lab = Lab::sized(test, nodes, ServerOptions::default())?;
+        let testbed = Testbed::sized(test, nodes, ServerOptions::default())?;
         // Longer than any answer takes here, also on a busy machine.
-        Some(Self { lab, node_timeout: "2s", seen: String::new() })
+        Some(Self { testbed, node_timeout: "2s", seen: String::new() })
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.lab.quorlock(args);
+        let mut command = self.testbed.quorlock(args);
         command.env("QUORLOCK_NODE_TIMEOUT", self.node_timeout);
         command
     }
@@ -56,8 +56,8 @@ impl Scene {
     /// Starts it and waits for the file `up`.
     fn start(&self, args: &[&str]) -> Running {
         let running = Running::start(&mut self.command(args));
-        self.lab.await_file("up");
-        std::fs::remove_file(self.lab.path("up")).unwrap();
+        self.testbed.await_file("up");
+        std::fs::remove_file(self.testbed.path("up")).unwrap();
         running
     }
 
@@ -76,7 +76,7 @@ impl Scene {
 
     /// Runs it, and notes what the first server is asked.
     fn wire(&mut self, what: &str, args: &[&str]) {
-        let mut stream = self.lab.nodes[0].connect().unwrap();
+        let mut stream = self.testbed.nodes[0].connect().unwrap();
         assert_eq!(stream.command(&["MONITOR"]).unwrap(), Reply::Simple("OK".to_owned()));
         self.say(what);
         self.quorlock(args);
@@ -96,14 +96,14 @@ impl Scene {
 
     /// What somebody else does to a node.
     fn server(&self, node: usize, command: &[&str]) {
-        let reply = self.lab.nodes[node].command(command).unwrap();
+        let reply = self.testbed.nodes[node].command(command).unwrap();
         assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
     }
 
     fn compare(self, recorded: &ExpectFile) {
-        let folder = self.lab.folder.path().display().to_string();
+        let folder = self.testbed.folder.path().display().to_string();
         let mut seen = self.seen.replace(&folder, "FOLDER");
-        for (server, name) in self.lab.nodes.iter().zip(["a", "b", "c", "d", "e"]) {
+        for (server, name) in self.testbed.nodes.iter().zip(["a", "b", "c", "d", "e"]) {
             seen = seen.replace(&server.address(), &format!("ADDRESS_{name}"));
         }
         for (pattern, kind) in KINDS {
@@ -145,7 +145,7 @@ fn refused_before_anything_is_sent() {
         &["run", "k", "-n", "redis://:secret@x#y", "--", "true"],
         &["run", "k", "-n", "a=redis://x", "-n", "a=redis://y", "--", "true"],
         &["run", "k", "--node-timeout", "9s", "--", "true"],
-        &["run", "k", "--lasting", "z", "--", "true"],
+        &["run", "k", "--durable", "z", "--", "true"],
         &["run", "k", "--min-hold", "2h", "--max-hold", "1h", "--", "true"],
         &["run", "k", "--config", "missing.toml", "--", "true"],
         &["run", "k", "--status-fd", "77", "--", "true"],
@@ -237,17 +237,17 @@ fn a_lock_of_which_nobody_has_a_quorum() {
 fn nodes_that_are_down() {
     let Some(mut scene) = Scene::new("nodes_that_are_down", 3) else { return };
     scene.say("one node is down");
-    scene.lab.nodes[0].kill().unwrap();
+    scene.testbed.nodes[0].kill().unwrap();
     scene.quorlock(&["run", "k", "--", "echo", "ran"]);
     scene.quorlock(&["status", "k"]);
     scene.say("two nodes are down");
-    scene.lab.nodes[1].kill().unwrap();
+    scene.testbed.nodes[1].kill().unwrap();
     scene.quorlock(&["status", "k"]);
     scene.quorlock(&["status", "k", "--json"]);
     scene.quorlock(&["doctor"]);
     scene.quorlock(&["init", "--fresh", "--yes"]);
     scene.say("all nodes are down");
-    scene.lab.nodes[2].kill().unwrap();
+    scene.testbed.nodes[2].kill().unwrap();
     scene.quorlock(&["run", "k", "--wait", "0s", "--", "true"]);
     scene.quorlock(&["run", "k", "--wait", "0s", "--json", "--", "true"]);
     scene.quorlock(&["run", "k", "--wait", "0s", "--status-fd", "1", "--", "true"]);
@@ -257,7 +257,7 @@ fn nodes_that_are_down() {
 #[test]
 fn a_node_that_is_taken_into_use() {
     let Some(mut scene) = Scene::new("a_node_that_is_taken_into_use", 1) else { return };
-    scene.lab.guard = "strict";
+    scene.testbed.guard = "strict";
     for args in [
         &["doctor"][..],
         &["run", "k", "--wait", "0s", "--", "true"],
@@ -285,7 +285,7 @@ fn a_node_that_is_taken_into_use() {
 #[test]
 fn nodes_that_get_other_settings() {
     let Some(mut scene) = Scene::new("nodes_that_get_other_settings", 3) else { return };
-    (scene.lab.guard, scene.node_timeout) = ("strict", "250ms");
+    (scene.testbed.guard, scene.node_timeout) = ("strict", "250ms");
     scene.quorlock(&["init", "--fresh", "--yes", "--max-ttl", "1s"]);
     scene.quorlock(&["init", "--reconfigure", "--yes", "--max-ttl", "2s"]);
     scene.quorlock(&["run", "k", "--max-ttl", "2s", "--", "echo", "ran"]);
@@ -304,7 +304,7 @@ fn what_a_server_is_asked() {
     scene.server(0, &["SET", "k", "other", "PX", "60000"]);
     scene.wire("a lock that others hold", &["run", "k", "--wait", "0s", "--", "true"]);
     scene.server(0, &["FLUSHALL"]);
-    scene.lab.guard = "strict";
+    scene.testbed.guard = "strict";
     scene.wire("is new", &["run", "k", "--wait", "0s", "--", "true"]);
     scene.wire("taken into use", &["init", "--fresh", "--yes"]);
     scene.wire("a lock, with the guard", &["run", "k", "--", "true"]);

@@ -4,22 +4,23 @@
 
 mod common;
 
-use common::{Lab, Running, quorlock, stderr, stdout};
+use common::{Running, Testbed, quorlock, stderr, stdout};
 use quorlock_servers::Reply;
 use serde_json::Value;
 
 #[test]
 fn status_shows_who_holds_a_lock() {
-    let Some(lab) = Lab::new("status_shows_who_holds_a_lock") else { return };
-    let status = |args: &[&str]| lab.quorlock(&[&["status", "k"], args].concat()).output().unwrap();
+    let Some(testbed) = Testbed::new("status_shows_who_holds_a_lock") else { return };
+    let status =
+        |args: &[&str]| testbed.quorlock(&[&["status", "k"], args].concat()).output().unwrap();
     let free = status(&[]);
     assert_eq!(free.status.code(), Some(0));
     assert!(stdout(&free).starts_with("k: FREE\n"), "{}", stdout(&free));
 
     let args = ["run", "k", "--label", "nightly", "--", "sh", "-c", "echo > up; sleep 60"];
-    let run = Running::start(&mut lab.quorlock(&args));
-    lab.await_file("up");
-    lab.nodes[4].kill().unwrap();
+    let run = Running::start(&mut testbed.quorlock(&args));
+    testbed.await_file("up");
+    testbed.nodes[4].kill().unwrap();
     let held: Value = serde_json::from_slice(&status(&["--json"]).stdout).unwrap();
     assert_eq!((&held["verdict"], &held["quorum"]), (&"held".into(), &3.into()));
     assert_eq!(held["nodes"][0]["state"], "held");
@@ -28,8 +29,8 @@ fn status_shows_who_holds_a_lock() {
     let table = stdout(&status(&[]));
     assert!(table.contains("nightly") && table.contains("failed"), "{table}");
 
-    lab.nodes[3].kill().unwrap();
-    lab.nodes[2].kill().unwrap();
+    testbed.nodes[3].kill().unwrap();
+    testbed.nodes[2].kill().unwrap();
     let unknown = status(&[]);
     assert_eq!(unknown.status.code(), Some(69));
     assert!(stdout(&unknown).starts_with("k: UNKNOWN"), "{}", stdout(&unknown));
@@ -37,11 +38,11 @@ fn status_shows_who_holds_a_lock() {
 
 #[test]
 fn a_split_lock_is_called_so() {
-    let Some(lab) = Lab::new("a_split_lock_is_called_so") else { return };
-    for (node, value) in lab.nodes.iter().zip(["x", "x", "y", "y", "z"]) {
+    let Some(testbed) = Testbed::new("a_split_lock_is_called_so") else { return };
+    for (node, value) in testbed.nodes.iter().zip(["x", "x", "y", "y", "z"]) {
         node.command(&["SET", "k", value, "PX", "60000"]).unwrap();
     }
-    let output = lab.quorlock(&["status", "k", "--quiet"]).output().unwrap();
+    let output = testbed.quorlock(&["status", "k", "--quiet"]).output().unwrap();
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("SPLIT\n", Some(0)));
 }
 
@@ -49,18 +50,18 @@ fn a_split_lock_is_called_so() {
 #[test]
 fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {
     let name = "nodes_that_may_have_forgotten_a_lock_do_not_make_it_free";
-    let Some(lab) = Lab::new(name) else { return };
+    let Some(testbed) = Testbed::new(name) else { return };
     let strict = |args: &[&str]| {
-        let mut command = lab.quorlock(args);
+        let mut command = testbed.quorlock(args);
         command.env("QUORLOCK_RESTART_GUARD", "strict").output().unwrap()
     };
     assert_eq!(strict(&["init", "--fresh", "--yes"]).status.code(), Some(0));
     let free = strict(&["status", "k"]);
     assert_eq!((stdout(&free).lines().next(), free.status.code()), (Some("k: FREE"), Some(0)));
-    for node in lab.nodes.iter() {
+    for node in testbed.nodes.iter() {
         node.command(&["SET", "k", "x", "PX", "60000"]).unwrap();
     }
-    for node in lab.nodes.iter().skip(2) {
+    for node in testbed.nodes.iter().skip(2) {
         node.command(&["FLUSHALL"]).unwrap();
     }
     let status = strict(&["status", "k"]);
@@ -76,21 +77,21 @@ fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {
     assert!(stdout(&other).starts_with("other: UNKNOWN: 3 that say"), "{}", stdout(&other));
 
     // With a majority that knows of it, it is held.
-    lab.nodes[2].command(&["SET", "k", "x", "PX", "60000"]).unwrap();
+    testbed.nodes[2].command(&["SET", "k", "x", "PX", "60000"]).unwrap();
     assert!(stdout(&strict(&["status", "k"])).starts_with("k: HELD by "));
 }
 
 /// Nothing is known of it but that its votes do not count.
 #[test]
 fn a_node_that_cannot_be_verified_is_told_of() {
-    let Some(lab) = Lab::new("a_node_that_cannot_be_verified_is_told_of") else { return };
+    let Some(testbed) = Testbed::new("a_node_that_cannot_be_verified_is_told_of") else { return };
     let strict = |args: &[&str]| {
-        let mut command = lab.quorlock(args);
+        let mut command = testbed.quorlock(args);
         command.env("QUORLOCK_RESTART_GUARD", "strict").output().unwrap()
     };
     assert_eq!(strict(&["init", "--fresh", "--yes"]).status.code(), Some(0));
-    lab.nodes[1].command(&["DEL", "quorlock:node"]).unwrap();
-    lab.nodes[1].command(&["LPUSH", "quorlock:node", "x"]).unwrap();
+    testbed.nodes[1].command(&["DEL", "quorlock:node"]).unwrap();
+    testbed.nodes[1].command(&["LPUSH", "quorlock:node", "x"]).unwrap();
     let status = strict(&["status", "k"]);
     let text = stdout(&status);
     assert!(text.starts_with("k: FREE\n"), "{text}");
@@ -178,9 +179,11 @@ const WRONG: &[Wrong] = &[
 
 #[test]
 fn what_is_wrong_is_refused_before_anything_is_sent() {
-    let Some(lab) = Lab::new("what_is_wrong_is_refused_before_anything_is_sent") else { return };
-    let three: Vec<String> = lab.nodes.urls().into_iter().take(3).collect();
-    let before = commands(&lab);
+    let Some(testbed) = Testbed::new("what_is_wrong_is_refused_before_anything_is_sent") else {
+        return;
+    };
+    let three: Vec<String> = testbed.nodes.urls().into_iter().take(3).collect();
+    let before = commands(&testbed);
     for (args, env, code, says) in WRONG {
         let mut command = quorlock(args);
         command.env("QUORLOCK_NODES", three.join(","));
@@ -192,12 +195,12 @@ fn what_is_wrong_is_refused_before_anything_is_sent() {
         assert!(!said.contains("pw@"), "{said}");
     }
     // INFO counts itself.
-    assert_eq!(commands(&lab), before + 1, "something was sent");
+    assert_eq!(commands(&testbed), before + 1, "something was sent");
 }
 
 /// How many commands the first node has seen.
-fn commands(lab: &Lab) -> u64 {
-    let Ok(Reply::Bulk(Some(info))) = lab.nodes[0].command(&["INFO", "stats"]) else {
+fn commands(testbed: &Testbed) -> u64 {
+    let Ok(Reply::Bulk(Some(info))) = testbed.nodes[0].command(&["INFO", "stats"]) else {
         panic!("INFO answers with a text");
     };
     let info = String::from_utf8(info).unwrap();
@@ -207,16 +210,17 @@ fn commands(lab: &Lab) -> u64 {
 
 #[test]
 fn a_file_is_read_and_its_mistakes_are_told_without_secrets() {
-    let Some(lab) = Lab::new("a_file_is_read_and_its_mistakes_are_told_without_secrets") else {
+    let Some(testbed) = Testbed::new("a_file_is_read_and_its_mistakes_are_told_without_secrets")
+    else {
         return;
     };
-    let file = lab.path("quorlock.toml");
+    let file = testbed.path("quorlock.toml");
     let run = |text: &str| {
         std::fs::write(&file, text).unwrap();
         let mut command = quorlock(&["run", "k", "--", "true"]);
         command.env("QUORLOCK_CONFIG", &file).output().unwrap()
     };
-    let nodes = format!("nodes = {:?}\n", lab.nodes.urls());
+    let nodes = format!("nodes = {:?}\n", testbed.nodes.urls());
     assert_eq!(run(&format!("{nodes}ttl = \"5s\"\nwait = \"1s\"\n")).status.code(), Some(0));
     let long = run(&format!("{nodes}ttl = \"5h\"\n"));
     assert_eq!(long.status.code(), Some(78), "{}", stderr(&long));

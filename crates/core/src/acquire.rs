@@ -7,8 +7,8 @@
 //! was a yes) or nowhere (if it was a no: a release is queued behind every command, so whatever
 //! the node granted is void, S1).
 
+mod report;
 mod slots;
-mod story;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -23,9 +23,9 @@ use crate::timing::Timing;
 use crate::token::{Key, Value};
 use crate::vote::Validity;
 
+pub(crate) use self::report::why_not;
+pub use self::report::{NodeOutcome, NodeResult};
 use self::slots::{Slot, Slots};
-pub(crate) use self::story::why_not;
-pub use self::story::{NodeOutcome, NodeStory};
 
 /// One attempt: the same key and value asked of every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -68,7 +68,7 @@ pub enum FailureReason {
     TooSlow,
     /// So many nodes are not to be trusted, or not yet, that there is no quorum, whatever the others
     /// say.
-    Unsafe,
+    NodesUntrusted,
 }
 
 impl Attempt {
@@ -361,9 +361,9 @@ impl Attempt {
     /// (`outstanding`). The first refusal that decides must not make "too few nodes" of a lock that
     /// is held, only because the other holders' nodes have not been heard yet.
     fn why_not(&self, granted: usize, outstanding: usize) -> FailureReason {
-        let doubted = self.failures().filter(|failure| failure.kind().is_about_trust()).count();
-        if self.quorum.is_out_of_reach(self.quorum.nodes() - doubted, 0) {
-            return FailureReason::Unsafe;
+        let distrusted = self.failures().filter(|failure| failure.kind().is_about_trust()).count();
+        if self.quorum.is_out_of_reach(self.quorum.nodes() - distrusted, 0) {
+            return FailureReason::NodesUntrusted;
         }
         let refused = self.count(|slot| matches!(slot, Slot::Refused { .. }));
         if refused > 0 && self.quorum.is_reached(granted + refused + outstanding) {
@@ -407,22 +407,22 @@ impl Attempt {
     }
 
     /// What each node said, for people.
-    pub(crate) fn story(&self, now: Reading) -> Vec<NodeStory> {
+    pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         // Who granted, and then failed to raise its number, is told of as failed.
         let tell = |(node, slot): (NodeId, &Slot)| match slot {
-            Slot::Outstanding { .. } => NodeStory::new(NodeOutcome::Nothing, so_far),
+            Slot::Outstanding { .. } => NodeResult::new(NodeOutcome::Nothing, so_far),
             Slot::Granted { took, .. } => match self.failure(node) {
-                None => NodeStory::new(NodeOutcome::Granted, *took),
-                Some(failure) => NodeStory::new(NodeOutcome::Failed(failure.clone()), so_far),
+                None => NodeResult::new(NodeOutcome::Granted, *took),
+                Some(failure) => NodeResult::new(NodeOutcome::Failed(failure.clone()), so_far),
             },
             Slot::Refused { took, holding } => {
-                NodeStory::new(NodeOutcome::Refused(holding.as_deref().cloned()), *took)
+                NodeResult::new(NodeOutcome::Refused(holding.as_deref().cloned()), *took)
             }
             Slot::Failed { failure, took } => {
-                NodeStory::new(NodeOutcome::Failed(failure.clone()), *took)
+                NodeResult::new(NodeOutcome::Failed(failure.clone()), *took)
             }
-            Slot::Gone { took } => NodeStory::new(NodeOutcome::Seen(Holding::Free), *took),
+            Slot::Gone { took } => NodeResult::new(NodeOutcome::Seen(Holding::Free), *took),
         };
         self.quorum.node_ids().zip(&*self.slots).map(tell).collect()
     }

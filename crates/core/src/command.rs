@@ -116,7 +116,7 @@ pub enum Command {
         /// The lock's counter.
         counter: Counter,
     },
-    /// Say what you are: the [`Proof`](crate::Proof) that goes with the answers has the node's `INFO`
+    /// Say what you are: the [`Evidence`](crate::Evidence) that goes with the answers has the node's `INFO`
     /// and its marker. Answered by [`Answer::Identified`].
     Identify,
     /// Write the adoption if there is none, or if there is this other one; look at it in any case. Behind

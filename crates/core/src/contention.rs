@@ -24,7 +24,7 @@ use crate::token::Key;
 const BACKOFF_KEYS_MAX: usize = 1024;
 
 /// Under one token, a lock is handed over within a process at most so many times.
-pub(crate) const TURNS_MAX: u32 = 64;
+pub(crate) const HANDOVERS_MAX: u32 = 64;
 
 /// In a row, a process that knows of no rivals takes a lock at most so many times before it lets
 /// others try.
@@ -98,8 +98,8 @@ impl ContentionWindow {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct KeyBackoff {
     /// Releases to the nodes in a row, each followed by the next acquire before others could have come.
-    turns: u32,
-    first_turn: Option<BootTime>,
+    takes: u32,
+    first_take: Option<BootTime>,
     rivals_until: Option<BootTime>,
     resume_at: Option<BootTime>,
     /// So often it had the lock again since an attempt of its own was outrun; 2 stands for more.
@@ -156,14 +156,14 @@ impl KeyBackoff {
         let stay_away = self.stay_away(jitter, now);
         let in_a_row = self.resume_at.is_none_or(|at| had_since <= at.after(2 * stay_away));
         if !in_a_row {
-            (self.turns, self.first_turn) = (0, None);
+            (self.takes, self.first_take) = (0, None);
         }
-        self.turns += 1;
-        let first_turn = *self.first_turn.get_or_insert(had_since);
+        self.takes += 1;
+        let first_take = *self.first_take.get_or_insert(had_since);
         let knows_rivals = self.rivals_until.is_some_and(|at| !at.remaining(now).is_zero());
-        let long = first_turn.after(TAKES_FOR).remaining(now).is_zero();
-        if was_long || knows_rivals || long || self.turns >= TAKES_MAX {
-            (self.turns, self.first_turn) = (0, None);
+        let long = first_take.after(TAKES_FOR).remaining(now).is_zero();
+        if was_long || knows_rivals || long || self.takes >= TAKES_MAX {
+            (self.takes, self.first_take) = (0, None);
             let longer =
                 if knows_rivals { self.stay_longer(had_since, now) } else { Duration::ZERO };
             self.resume_at = Some(now.after(stay_away + longer));
@@ -208,7 +208,7 @@ impl KeyBackoff {
     }
 
     fn shift(&mut self, base: Reading) {
-        self.first_turn = self.first_turn.map(|at| at.shifted(base));
+        self.first_take = self.first_take.map(|at| at.shifted(base));
         self.rivals_until = self.rivals_until.map(|at| at.shifted(base));
         self.window_until = self.window_until.map(|at| at.shifted(base));
         self.resume_at = self.resume_at.map(|at| at.shifted(base));
@@ -277,8 +277,8 @@ pub(crate) fn at_least(round_trip: Duration) -> Duration {
 }
 
 /// Another random word out of one.
-pub(crate) fn mix(word: u64, turn: u32) -> u64 {
-    let mut mixed = word.wrapping_add(u64::from(turn).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+pub(crate) fn mix(word: u64, number: u32) -> u64 {
+    let mut mixed = word.wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
@@ -333,11 +333,11 @@ mod tests {
     fn who_knows_none_stays_away_after_so_many_turns_in_a_row() {
         let mut backoff = KeyBackoff::default();
         let mut away = std::vec::Vec::new();
-        for turn in 0..300 {
+        for number in 0..300 {
             let us = |us: i64| Reading::new(us * 1000, us * 1000);
-            let (had, now) = (us(100 * turn), us(100 * turn + 50));
+            let (had, now) = (us(100 * number), us(100 * number + 50));
             backoff.give_back((had.boot(), false), ROUND_TRIP, now);
-            away.extend(backoff.resume_at(now).map(|_| turn));
+            away.extend(backoff.resume_at(now).map(|_| number));
         }
         assert_eq!(away, [127, 255]);
     }
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn who_leaves_room_between_turns_need_not_stay_away() {
         let mut backoff = KeyBackoff::default();
-        assert!((0..200).all(|turn| !give_back(&mut backoff, 20 * turn, 20 * turn + 1)));
+        assert!((0..200).all(|number| !give_back(&mut backoff, 20 * number, 20 * number + 1)));
     }
 
     #[test]

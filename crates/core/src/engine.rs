@@ -33,8 +33,8 @@ use core::time::Duration;
 
 use self::call::{Call, Phase};
 pub use self::messages::{
-    Effect, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Sink, Story, Ticket,
-    Verb, Wait,
+    AttemptReport, Effect, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Sink,
+    Ticket, Verb, Wait,
 };
 use crate::command::Answer;
 use crate::contention::BackoffTable;
@@ -80,7 +80,7 @@ struct LocalCallers {
 /// What is known of the ways to the nodes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Paths {
-    links: Vec<Link>,
+    links: Vec<NodeLink>,
     round_trips: RoundTrips,
 }
 
@@ -121,7 +121,7 @@ pub(crate) enum Owner {
 
 /// What the engine knows of the way to a node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Link {
+struct NodeLink {
     connecting: bool,
     /// The last answer was that the node cannot be reached.
     away: bool,
@@ -142,7 +142,7 @@ impl Engine {
             local: LocalCallers::default(),
             backoff: BackoffTable::default(),
             paths: Paths {
-                links: alloc::vec![Link::default(); quorum.nodes()],
+                links: alloc::vec![NodeLink::default(); quorum.nodes()],
                 round_trips: RoundTrips::new(quorum),
             },
             deadlines: Deadlines::default(),
@@ -204,16 +204,16 @@ impl Engine {
         match event {
             Event::Acquire { lock, request } => self.acquire(lock, request, now, out),
             Event::Cancel { lock } => self.cancel(lock, now, out),
-            Event::Answered { node, sent, ref proof, mut answers } => {
+            Event::Answered { node, sent, ref evidence, mut answers } => {
                 // Whatever it is, it is no longer a connection that is being waited for.
                 self.paths.links[node.index()].connecting = false;
                 if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
                     self.paths.round_trips.observe(node, now.elapsed_since(sent));
                 }
-                let doubt = self.look_at(node, sent, proof, now, out);
+                let distrust_reason = self.look_at(node, sent, evidence, now, out);
                 for (ticket, answer) in answers.drain(..) {
-                    let answer = match &doubt {
-                        Some(doubt) => Self::doubted(ticket, answer, doubt),
+                    let answer = match &distrust_reason {
+                        Some(distrust_reason) => Self::distrusted(ticket, answer, distrust_reason),
                         None => answer,
                     };
                     self.handle_answer(node, sent, ticket, answer, now, out);

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{NodeOutcome, NodeStory};
+use crate::acquire::{NodeOutcome, NodeResult};
 use crate::command::{Answer, Failure, FailureKind};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
@@ -167,17 +167,17 @@ impl Extension {
     }
 
     /// What each node said, for people.
-    pub fn story(&self, now: Reading) -> Vec<NodeStory> {
+    pub fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match &slot.state {
-            SlotState::Outstanding => NodeStory::new(NodeOutcome::Nothing, so_far),
-            SlotState::Extended => NodeStory::new(NodeOutcome::Granted, slot.took),
+            SlotState::Outstanding => NodeResult::new(NodeOutcome::Nothing, so_far),
+            SlotState::Extended => NodeResult::new(NodeOutcome::Granted, slot.took),
             SlotState::Absent | SlotState::Healing => {
-                NodeStory::new(NodeOutcome::Seen(crate::command::Holding::Free), slot.took)
+                NodeResult::new(NodeOutcome::Seen(crate::command::Holding::Free), slot.took)
             }
-            SlotState::Other => NodeStory::new(NodeOutcome::Refused(None), slot.took),
+            SlotState::Other => NodeResult::new(NodeOutcome::Refused(None), slot.took),
             SlotState::Failed(failure) => {
-                NodeStory::new(NodeOutcome::Failed(failure.clone()), slot.took)
+                NodeResult::new(NodeOutcome::Failed(failure.clone()), slot.took)
             }
         };
         self.slots.iter().map(tell).collect()

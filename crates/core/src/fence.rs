@@ -190,13 +190,13 @@ pub(crate) struct Fenced {
     /// The guard has been told that its fence may be superseded.
     pub(crate) superseded: bool,
     /// Boxed, because most of the time there is none.
-    pub(crate) passing: Option<Box<Passing>>,
+    pub(crate) handover: Option<Box<PendingHandover>>,
 }
 
 /// A lock that nobody holds: it has been given back, and the nodes are asked to record a larger
 /// number, for the next caller of this process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Passing {
+pub(crate) struct PendingHandover {
     pub(crate) round: u32,
     /// When it was given back, and whether the outcome is wanted.
     pub(crate) called: Reading,
@@ -208,7 +208,7 @@ impl Fenced {
     pub(crate) fn new(sought: FenceRequest) -> Self {
         let FenceRequest { counter, recording, .. } = sought;
         let (fence, largest) = (recording.number(), recording.largest());
-        Self { counter, fence, largest, superseded: false, passing: None }
+        Self { counter, fence, largest, superseded: false, handover: None }
     }
 
     /// A node whose vote is held has told its counter.
@@ -224,9 +224,9 @@ impl Fenced {
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        if let Some(passing) = &mut self.passing {
-            passing.called = passing.called.shifted(base);
-            passing.recording.shift(base);
+        if let Some(handover) = &mut self.handover {
+            handover.called = handover.called.shifted(base);
+            handover.recording.shift(base);
         }
     }
 }

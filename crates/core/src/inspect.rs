@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{NodeOutcome, NodeStory};
+use crate::acquire::{NodeOutcome, NodeResult};
 use crate::command::{Answer, Failure, FailureKind, Holding};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
@@ -97,17 +97,17 @@ impl Inspection {
     }
 
     /// What each node said, for people.
-    pub fn story(&self, now: Reading) -> Vec<NodeStory> {
+    pub fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match slot {
-            Slot::NotAsked => NodeStory::new(NodeOutcome::NotAsked, Duration::ZERO),
-            Slot::Outstanding => NodeStory::new(NodeOutcome::Nothing, so_far),
-            Slot::Unheard { took } => NodeStory::new(NodeOutcome::Nothing, *took),
+            Slot::NotAsked => NodeResult::new(NodeOutcome::NotAsked, Duration::ZERO),
+            Slot::Outstanding => NodeResult::new(NodeOutcome::Nothing, so_far),
+            Slot::Unheard { took } => NodeResult::new(NodeOutcome::Nothing, *took),
             Slot::Seen { holding, at } => {
-                NodeStory::new(NodeOutcome::Seen(holding.clone()), at.elapsed_since(self.started))
+                NodeResult::new(NodeOutcome::Seen(holding.clone()), at.elapsed_since(self.started))
             }
             Slot::Failed { failure, took } => {
-                NodeStory::new(NodeOutcome::Failed(failure.clone()), *took)
+                NodeResult::new(NodeOutcome::Failed(failure.clone()), *took)
             }
         };
         self.slots.iter().map(tell).collect()

@@ -6,7 +6,7 @@
 //! Once lost, a lease stays lost (S13): no answer can raise it any more.
 
 mod extending;
-mod passing;
+mod handover;
 mod votes;
 
 use alloc::boxed::Box;
@@ -143,7 +143,7 @@ impl Lease {
     }
 
     /// The token under which the nodes keep it, and how often it was handed over.
-    pub(crate) const fn token_and_turn(&self) -> (Token, u32) {
+    pub(crate) const fn token_and_handovers(&self) -> (Token, u32) {
         (self.entry.token, self.tenure.handover_count)
     }
 
@@ -226,7 +226,7 @@ impl Lease {
     /// The release on every node that ends this lease. With `report`, its outcome is told: by the
     /// votes as they are known now, and by the time at which it was given back.
     pub(crate) fn end(&self, report: bool, now: Reading) -> Release {
-        let called = self.passing().map_or(now, |passing| passing.called);
+        let called = self.handover().map_or(now, |handover| handover.called);
         let mut release = Release::of_lease(
             (self.entry.key.clone(), self.entry.value.clone()),
             &self.timing,
@@ -259,8 +259,8 @@ impl Lease {
             return None;
         }
         let round = self.extension().map(Extension::deadline);
-        let passing = self.passing().and_then(|passing| passing.recording.deadline());
-        match [self.extending.at, round, passing].into_iter().flatten().min() {
+        let handover = self.handover().and_then(|handover| handover.recording.deadline());
+        match [self.extending.at, round, handover].into_iter().flatten().min() {
             Some(at) if self.votes.validity.lasts(at.remaining(now), now) => Some(at),
             _ => Some(now.after(self.votes.validity.remaining(now))),
         }

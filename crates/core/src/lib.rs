@@ -63,6 +63,7 @@ pub mod command;
 mod contention;
 mod deadlines;
 pub mod engine;
+pub mod evidence;
 pub mod extend;
 mod fence;
 pub mod hold;
@@ -73,7 +74,6 @@ pub mod marker;
 #[cfg(quorlock_mutants)]
 pub mod mutants;
 pub mod pipeline;
-pub mod proof;
 pub mod queue;
 pub mod quorum;
 mod records;
@@ -91,20 +91,20 @@ pub mod trust;
 pub mod vote;
 pub mod wait;
 
-pub use crate::acquire::{FailureReason, NodeOutcome, NodeStory};
+pub use crate::acquire::{FailureReason, NodeOutcome, NodeResult};
 pub use crate::command::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding};
 pub use crate::engine::{
-    Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Sink, Story,
-    Ticket, Verb,
+    AttemptReport, Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request,
+    Sink, Ticket, Verb,
 };
+pub use crate::evidence::{Evidence, MarkerSeen};
 pub use crate::hold::{Ended, Hold, HoldLimit};
 pub use crate::lease::LossCause;
 pub use crate::pipeline::{BatchId, NodePipeline, NodeState, TicketedCommand};
-pub use crate::proof::{MarkerSeen, Proof};
 pub use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
 pub use crate::release::{NodeReleased, Outcome, ReleaseReport};
 pub use crate::retry::{Delay, POLL_CEILING, Retry};
-pub use crate::session::{Exchange, Form, Looks, Session};
+pub use crate::session::{EvidenceRequest, Exchange, Form, Session};
 pub use crate::supervisor::Supervisor;
 pub use crate::tick::{Arrivals, Step, Tick};
 pub use crate::time::{BootTime, Reading};

@@ -10,7 +10,7 @@ use core::mem;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
 use crate::engine::{Event, Ticket};
-use crate::proof::Proof;
+use crate::evidence::Evidence;
 use crate::quorum::NodeId;
 use crate::time::Reading;
 
@@ -74,7 +74,7 @@ struct InFlight {
     sent: Option<Reading>,
     /// The engine has been told that it waits.
     announced: bool,
-    outcome: Option<(Vec<Answer>, Proof)>,
+    outcome: Option<(Vec<Answer>, Evidence)>,
 }
 
 impl NodePipeline {
@@ -203,7 +203,7 @@ impl NodePipeline {
         &mut self,
         id: BatchId,
         answers: &mut Vec<Answer>,
-        proof: Proof,
+        evidence: Evidence,
         now: Reading,
         told: &mut Vec<Event>,
     ) {
@@ -228,14 +228,14 @@ impl NodePipeline {
             }
         }
         if !is_first {
-            batch.outcome = Some((mem::take(answers), proof));
+            batch.outcome = Some((mem::take(answers), evidence));
             return;
         }
-        self.tell(answers, proof, now, told);
+        self.tell(answers, evidence, now, told);
         while let Some(batch) = self.in_flight.front_mut()
-            && let Some((mut answers, proof)) = batch.outcome.take()
+            && let Some((mut answers, evidence)) = batch.outcome.take()
         {
-            self.tell(&mut answers, proof, now, told);
+            self.tell(&mut answers, evidence, now, told);
         }
     }
 
@@ -243,7 +243,7 @@ impl NodePipeline {
     pub fn failed(&mut self, id: BatchId, failure: &Failure, now: Reading, told: &mut Vec<Event>) {
         let count = self.tickets(id).count();
         let mut answers = alloc::vec![Answer::Failed(failure.clone()); count];
-        self.answered(id, &mut answers, Proof::NotRequired, now, told);
+        self.answered(id, &mut answers, Evidence::NotRequired, now, told);
     }
 
     /// What the commands of a batch belong to.
@@ -263,7 +263,7 @@ impl NodePipeline {
     fn tell(
         &mut self,
         answers: &mut Vec<Answer>,
-        proof: Proof,
+        evidence: Evidence,
         now: Reading,
         told: &mut Vec<Event>,
     ) {
@@ -278,7 +278,7 @@ impl NodePipeline {
         for (ticket, answer) in self.tickets.drain(..count).zip(answers.drain(..)) {
             both.push((ticket, answer));
         }
-        let event = Event::Answered { node: self.node, sent, proof, answers: both };
+        let event = Event::Answered { node: self.node, sent, evidence, answers: both };
         match mutant!(AnswersOutOfOrder) {
             true => told.insert(0, event),
             false => told.push(event),
@@ -319,8 +319,8 @@ impl NodePipeline {
         let failed = |(ticket, _)| (ticket, Answer::Failed(failure.clone()));
         let answers: Vec<_> = commands.into_iter().map(failed).collect();
         if !answers.is_empty() {
-            let (node, proof) = (self.node, Proof::NotRequired);
-            told.push(Event::Answered { node, sent: now, proof, answers });
+            let (node, evidence) = (self.node, Evidence::NotRequired);
+            told.push(Event::Answered { node, sent: now, evidence, answers });
         }
     }
 }

@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
-use crate::proof::{MarkerSeen, Proof};
+use crate::evidence::{Evidence, MarkerSeen};
 
 /// In which form commands are sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -26,7 +26,7 @@ pub enum Form {
 
 /// What is asked beside the commands of a batch, if the node has to prove that its votes count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Looks {
+pub struct EvidenceRequest {
     /// What the node is, before all commands.
     pub info: bool,
     /// Its marker, behind them.
@@ -38,8 +38,8 @@ pub struct Looks {
 pub struct Exchange {
     commands: Vec<Command>,
     answers: Vec<Answer>,
-    proof: Proof,
-    looks: Looks,
+    evidence: Evidence,
+    evidence_request: EvidenceRequest,
     form: Form,
     /// Which commands are to be asked again, and in which form.
     unclear: Vec<(usize, Form)>,
@@ -84,7 +84,7 @@ impl Exchange {
         self.answers.clear();
         self.unclear.clear();
         self.places.clear();
-        (self.proof, self.looks, self.form) = Default::default();
+        (self.evidence, self.evidence_request, self.form) = Default::default();
         (self.is_again, self.heard) = (false, 0);
         &mut self.commands
     }
@@ -100,8 +100,8 @@ impl Exchange {
     }
 
     /// What is to be asked beside them.
-    pub const fn looks(&self) -> Looks {
-        self.looks
+    pub const fn evidence_request(&self) -> EvidenceRequest {
+        self.evidence_request
     }
 
     /// They are not sent for the first time.
@@ -174,8 +174,8 @@ impl Exchange {
     }
 
     /// The answers, once [`Session::conclude`] has said that no others are to be waited for.
-    pub fn take(&mut self) -> (&mut Vec<Answer>, Proof) {
-        (&mut self.answers, core::mem::take(&mut self.proof))
+    pub fn take(&mut self) -> (&mut Vec<Answer>, Evidence) {
+        (&mut self.answers, core::mem::take(&mut self.evidence))
     }
 
     fn count(&self) -> usize {
@@ -230,14 +230,14 @@ impl Session {
     /// node is with the first of all, and with every [`Command::Identify`]; its marker then, and with every command
     /// about votes (S9).
     pub fn send(&mut self, exchange: &mut Exchange) {
-        let mut looks = Looks::default();
+        let mut request = EvidenceRequest::default();
         if self.is_guarded {
-            looks.info = self.is_new() || exchange.has(|it| matches!(it, Command::Identify));
+            request.info = self.is_new() || exchange.has(|it| matches!(it, Command::Identify));
             let is_about_votes = exchange.has(Command::is_about_votes);
-            looks.marker = looks.info || is_about_votes && !mutant!(MarkerUnasked);
+            request.marker = request.info || is_about_votes && !mutant!(MarkerUnasked);
         }
-        exchange.looks = looks;
-        if looks.marker && !is_very_same(exchange.marker.as_ref(), self.marker.as_ref()) {
+        exchange.evidence_request = request;
+        if request.marker && !is_very_same(exchange.marker.as_ref(), self.marker.as_ref()) {
             exchange.marker.clone_from(&self.marker);
         }
         if !exchange.is_again {
@@ -250,8 +250,8 @@ impl Session {
 
     /// All that were asked have been answered, or have failed. Returns whether some must be asked again: then the
     /// exchange is to be sent once more. It ends: each form is more explicit than the one before.
-    pub fn conclude(&mut self, exchange: &mut Exchange, proof: Proof) -> bool {
-        if let Proof::Seen { marker: MarkerSeen::Text(text), .. } = &proof
+    pub fn conclude(&mut self, exchange: &mut Exchange, evidence: Evidence) -> bool {
+        if let Evidence::Seen { marker: MarkerSeen::Text(text), .. } = &evidence
             && !is_very_same(self.marker.as_ref(), Some(text))
             && self.marker.as_ref() != Some(text)
         {
@@ -259,13 +259,13 @@ impl Session {
         }
         if exchange.is_again {
             // A later look that came to nothing says nothing of what was answered before it.
-            exchange.proof = core::mem::take(&mut exchange.proof).and_later(proof);
+            exchange.evidence = core::mem::take(&mut exchange.evidence).and_later(evidence);
             let parcels = &mut exchange.parcels;
             if parcels.last == parcels.unbroken + 1 {
                 parcels.unbroken = parcels.last;
             }
         } else {
-            exchange.proof = proof;
+            exchange.evidence = evidence;
             exchange.parcels.unbroken = exchange.parcels.last;
         }
         if exchange.unclear.is_empty() {
@@ -379,7 +379,7 @@ mod tests {
         if moves_on {
             sent(&mut session, [release(9)], [Ok(Answer::Deleted)]);
         }
-        let again = session.conclude(&mut exchange, Proof::NotRequired);
+        let again = session.conclude(&mut exchange, Evidence::NotRequired);
         assert!(!again || exchange.to_send().eq([&commands[0]]) && exchange.form() == Form::Text);
         again
     }
@@ -399,8 +399,9 @@ mod tests {
         let look = |session: &mut Session, said: &[u8]| {
             let mut exchange = sent(session, [acquire(1)], [Ok(Answer::Granted)]);
             let marker = exchange.marker(said);
-            let proof = Proof::Seen { epoch: 1, flushes: 0, info: None, marker: marker.clone() };
-            session.conclude(&mut exchange, proof);
+            let evidence =
+                Evidence::Seen { epoch: 1, flushes: 0, info: None, marker: marker.clone() };
+            session.conclude(&mut exchange, evidence);
             let MarkerSeen::Text(text) = marker else { panic!("that is what it says") };
             text
         };
@@ -421,7 +422,7 @@ mod tests {
         let session = &mut Session::new(false);
         let mut late = sent(session, [acquire(1)], [Err(Form::Text)]);
         sent(session, [release(9)], [Ok(Answer::Deleted)]);
-        assert!(!session.conclude(&mut late, Proof::NotRequired), "it is too late");
+        assert!(!session.conclude(&mut late, Evidence::NotRequired), "it is too late");
         let [Answer::Failed(failure)] = &late.take().0[..] else { panic!("it was not run") };
         assert!(!failure.may_have_been_executed());
         let form = |session: &mut Session, commands: &[Command]| {
@@ -439,16 +440,16 @@ mod tests {
         let session = &mut Session::new(false);
         let answers = [Err(Form::Script), Ok(Answer::Deleted), Err(Form::Script)];
         let mut it = sent(session, [release(1), release(2), release(3)], answers);
-        assert!(session.conclude(&mut it, Proof::NotRequired));
+        assert!(session.conclude(&mut it, Evidence::NotRequired));
         session.send(&mut it);
         assert_eq!((it.form(), it.places()), (Form::Script, &[0, 2][..]));
         it.hear(Ok(Answer::Other));
         it.hear(Err(Form::Text));
-        assert!(session.conclude(&mut it, Proof::NotRequired));
+        assert!(session.conclude(&mut it, Evidence::NotRequired));
         session.send(&mut it);
         assert_eq!((it.form(), it.places()), (Form::Text, &[2][..]));
         it.fail(&Failure::new(FailureKind::Unreachable));
-        assert!(!session.conclude(&mut it, Proof::NotRequired));
+        assert!(!session.conclude(&mut it, Evidence::NotRequired));
         let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
         assert_eq!(*it.take().0, [Answer::Other, Answer::Deleted, failed]);
     }
@@ -457,10 +458,10 @@ mod tests {
     fn a_release_is_known_not_to_be_ours_even_if_asking_again_fails() {
         let session = &mut Session::new(false);
         let mut it = sent(session, [release(1)], [Err(Form::Script)]);
-        assert!(session.conclude(&mut it, Proof::NotRequired));
+        assert!(session.conclude(&mut it, Evidence::NotRequired));
         session.send(&mut it);
         it.fail(&Failure::new(FailureKind::Unreachable));
-        assert!(!session.conclude(&mut it, Proof::NotRequired));
+        assert!(!session.conclude(&mut it, Evidence::NotRequired));
         assert_eq!(*it.take().0, [Answer::NotOurs]);
     }
 
@@ -470,28 +471,28 @@ mod tests {
         let session = &mut Session::new(false);
         let answers = [Err(Form::Script), Err(Form::Script)];
         let mut it = sent(session, [release(1), release(2)], answers);
-        assert!(session.conclude(&mut it, Proof::NotRequired));
+        assert!(session.conclude(&mut it, Evidence::NotRequired));
         session.send(&mut it);
         it.hear(Err(Form::Text));
         it.fail(&Failure::new(FailureKind::Unreachable));
         it.hear(Ok(Answer::Deleted));
-        assert!(!session.conclude(&mut it, Proof::NotRequired));
+        assert!(!session.conclude(&mut it, Evidence::NotRequired));
         assert_eq!(*it.take().0, [Answer::NotOurs, Answer::NotOurs]);
     }
 
     #[test]
     fn the_marker_is_asked_with_votes_and_what_the_node_is_on_a_new_connection() {
-        let looks = |session: &mut Session, command: Command| {
+        let request = |session: &mut Session, command: Command| {
             let mut exchange = Exchange::new(vec![command]);
             session.send(&mut exchange);
-            let Looks { info, marker } = exchange.looks();
+            let EvidenceRequest { info, marker } = exchange.evidence_request();
             (info, marker)
         };
         let session = &mut Session::new(true);
-        assert_eq!(looks(session, release(1)), (true, true), "the first");
-        assert_eq!(looks(session, release(1)), (false, false));
-        assert_eq!(looks(session, acquire(1)), (false, true));
-        assert_eq!(looks(session, Command::Identify), (true, true));
-        assert_eq!(looks(&mut Session::new(false), acquire(1)), (false, false), "nobody looks");
+        assert_eq!(request(session, release(1)), (true, true), "the first");
+        assert_eq!(request(session, release(1)), (false, false));
+        assert_eq!(request(session, acquire(1)), (false, true));
+        assert_eq!(request(session, Command::Identify), (true, true));
+        assert_eq!(request(&mut Session::new(false), acquire(1)), (false, false), "nobody looks");
     }
 }

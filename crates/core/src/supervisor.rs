@@ -39,7 +39,7 @@ pub struct Supervisor {
     silence: Duration,
     replace_after: Duration,
     state: NodeState,
-    connection: Option<Connection>,
+    connection: Option<LiveConnection>,
     /// Since when a connection is being made, if one is.
     connecting_since: Option<Duration>,
     /// None is to be made before this.
@@ -50,7 +50,7 @@ pub struct Supervisor {
 
 /// The connection that commands go out on.
 #[derive(Clone, Copy, Debug)]
-struct Connection {
+struct LiveConnection {
     made_at: Duration,
     /// So long without an answer is a silence.
     silence: Duration,
@@ -135,7 +135,7 @@ impl Supervisor {
     /// [`not_connected`](Self::not_connected) or [`broken`](Self::broken) was called. After each of these a look is due
     /// at once. To be asked after each look, and when something is awaited again.
     pub fn next_look(&self, now: Duration, activity: Activity) -> Option<Duration> {
-        let Some(Connection { silence, .. }) = self.connection else {
+        let Some(LiveConnection { silence, .. }) = self.connection else {
             return self.connecting_since.is_none().then_some(self.retry_at);
         };
         if !activity.is_awaited {
@@ -165,7 +165,8 @@ impl Supervisor {
             self.heard();
             return false;
         }
-        self.connection = Some(Connection { made_at: now, silence: self.silence.max(2 * took) });
+        self.connection =
+            Some(LiveConnection { made_at: now, silence: self.silence.max(2 * took) });
         self.state = NodeState::Up;
         true
     }
@@ -209,13 +210,13 @@ impl Supervisor {
     /// For how long answers have been awaited in vain, if that is too long.
     fn silent_for(&self, now: Duration, activity: Activity) -> Option<Duration> {
         let silent_for = now.saturating_sub(activity.heard_at);
-        let is_silent = |it: &Connection| activity.is_awaited && silent_for >= it.silence;
+        let is_silent = |it: &LiveConnection| activity.is_awaited && silent_for >= it.silence;
         self.connection.as_ref().filter(|it| is_silent(it)).map(|_| silent_for)
     }
 
     /// When a connection is to be made in place of a silent one, unless one is being made.
     fn replace_at(&self, activity: Activity) -> Option<Duration> {
-        let Connection { silence, .. } = self.connection?;
+        let LiveConnection { silence, .. } = self.connection?;
         let at = (activity.heard_at + silence + self.replace_after).max(self.retry_at);
         (self.connecting_since.is_none() && !mutant!(SilentKept)).then_some(at)
     }

@@ -24,8 +24,8 @@
 
 mod adopting;
 mod earlier;
+mod evaluation;
 mod fault;
-mod judging;
 mod node;
 mod run;
 
@@ -39,8 +39,8 @@ use core::time::Duration;
 pub use self::fault::{Fault, Words};
 use self::run::{NodeClock, Run};
 use crate::command::{Adopted, Answer, Command, Failure, FailureKind, Holding};
+use crate::evidence::MarkerSeen;
 use crate::marker::{Adoption, Cluster};
-use crate::proof::MarkerSeen;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
@@ -73,7 +73,7 @@ pub struct Rules {
     pub adoption: Key,
     /// The nodes of which the operator says that they forget nothing when they stop: every write is on
     /// the disk before it is answered, and was so before the last stop.
-    pub lasting: NodeSet,
+    pub durable: NodeSet,
     /// How a fault of a node is told to people.
     pub words: Words,
 }
@@ -147,7 +147,7 @@ pub(crate) struct NodeTrust {
     /// The connection that it was looked at on, if it has been, and which of the data seen on it: how often
     /// they had been deleted or replaced.
     epoch: (u64, u64),
-    standing: TrustState,
+    trust_state: TrustState,
     /// What the marker must say, while it is trusted.
     marker: Option<Arc<str>>,
     run: Run,
@@ -182,18 +182,18 @@ enum Step {
     /// Nothing, until it is due.
     Rest,
     /// It has been asked what it is.
-    Greeting,
+    Identifying,
     /// Its adoption has been asked for.
-    Adopting(Box<Plan>),
+    Adopting(Box<MarkerPlan>),
     /// Others have been asked for their time.
-    Gathering(Box<Plan>),
+    Gathering(Box<MarkerPlan>),
     /// Its marker is being written.
     Marking,
 }
 
 /// How a node's marker is to be written.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Plan {
+struct MarkerPlan {
     run_id: Box<str>,
     promoted_at: i64,
     /// The marker that is there now, and its floor.
@@ -226,25 +226,25 @@ impl NodeMonitor {
     }
 
     /// Whether there is a node that is not to be sent anything that asks for a vote.
-    pub(crate) fn bars_any(&self) -> bool {
+    pub(crate) fn excludes_any(&self) -> bool {
         let may_vote = |trust: &NodeTrust| {
-            matches!(trust.standing, TrustState::Unverified | TrustState::Trusted)
+            matches!(trust.trust_state, TrustState::Unverified | TrustState::Trusted)
         };
         !self.nodes.iter().all(may_vote)
     }
 
     /// Whether the node is to be sent anything that asks for a vote; if not, why.
-    pub(crate) fn bars(&self, node: NodeId, now: Reading) -> Option<Failure> {
-        match self.node(node).standing {
+    pub(crate) fn exclusion(&self, node: NodeId, now: Reading) -> Option<Failure> {
+        match self.node(node).trust_state {
             TrustState::Unverified | TrustState::Trusted => None,
             _ if !self.rules.is_strict() => None,
-            _ => Some(self.doubt(node, now).unexecuted()),
+            _ => Some(self.distrust_reason(node, now).unexecuted()),
         }
     }
 
     /// The clients of these nodes do not agree: nobody may have a lock until that is mended.
     pub(crate) fn is_disagreed(&self) -> bool {
-        let disagrees = |trust: &NodeTrust| matches!(&trust.standing, TrustState::Refused(failure) if failure.kind().is_disagreement());
+        let disagrees = |trust: &NodeTrust| matches!(&trust.trust_state, TrustState::Refused(failure) if failure.kind().is_disagreement());
         self.rules.is_strict() && self.nodes.iter().any(disagrees)
     }
 
@@ -255,7 +255,7 @@ impl NodeMonitor {
             let trust = self.node(node);
             match trust.review.step {
                 Step::Adopting(_) | Step::Gathering(_) | Step::Marking => true,
-                Step::Greeting => !trust.is_trusted(),
+                Step::Identifying => !trust.is_trusted(),
                 Step::Rest => trust.epoch == (0, 0) && hears(node),
             }
         };
@@ -299,7 +299,7 @@ impl NodeMonitor {
         if self.is_disagreed() {
             return None;
         }
-        let in_time = |trust: &NodeTrust| match &trust.standing {
+        let in_time = |trust: &NodeTrust| match &trust.trust_state {
             TrustState::Unverified | TrustState::Trusted => Some(Duration::ZERO),
             TrustState::Quarantined { .. } if is_soon(trust) => Some(Duration::ZERO),
             TrustState::Quarantined { until, .. } => Some(until.remaining(now)),
@@ -325,13 +325,13 @@ impl NodeMonitor {
             return None;
         }
         Some(match marker {
-            MarkerSeen::NotAsked => self.doubts(Failure::new(FailureKind::Unverified)),
+            MarkerSeen::NotAsked => self.distrust(Failure::new(FailureKind::Unverified)),
             _ => None,
         })
     }
 
     /// Takes what goes with a batch of answers. `None`: what they say about votes counts. If not, why.
-    pub(crate) fn handle_proof(
+    pub(crate) fn handle_evidence(
         &mut self,
         node: NodeId,
         epoch: (u64, u64),
@@ -343,16 +343,16 @@ impl NodeMonitor {
         let trust = self.node_mut(node);
         if epoch < trust.epoch && !mutant!(OldEpochCounts) {
             // Its connection has been replaced since, and its server perhaps too (S1).
-            return self.doubts(Failure::new(FailureKind::Unverified));
+            return self.distrust(Failure::new(FailureKind::Unverified));
         }
         let (connection, _) = trust.epoch;
         // What was asked meanwhile came to nothing; a node that always says so is not asked all the time.
         let in_vain =
-            epoch > trust.epoch && connection == epoch.0 && trust.review.step == Step::Greeting;
+            epoch > trust.epoch && connection == epoch.0 && trust.review.step == Step::Identifying;
         if epoch > trust.epoch && (connection != epoch.0 || !mutant!(FlushKeepsTrust)) {
             trust.epoch = epoch;
             if !mutant!(NoVerificationOnReconnect) || trust.marker.is_none() {
-                trust.standing = TrustState::Unverified;
+                trust.trust_state = TrustState::Unverified;
                 trust.marker = None;
             }
             trust.review.step = Step::Rest;
@@ -360,7 +360,7 @@ impl NodeMonitor {
         let was_away = !core::mem::replace(&mut trust.is_near, true);
         if let Some(info) = info {
             if !mutant!(NoVerificationOnReconnect) || self.node(node).marker.is_none() {
-                self.judge(node, info.clone(), marker, sent, now, todo);
+                self.evaluate(node, info.clone(), marker, sent, now, todo);
             }
         } else {
             trust.run.answered = Some(sent.boot());
@@ -372,17 +372,17 @@ impl NodeMonitor {
                 trust.review.round += 1;
                 trust.review.due = Some(now.after(LOOK_SOONEST));
             } else if matches!(
-                (&trust.standing, &trust.review.step),
+                (&trust.trust_state, &trust.review.step),
                 (TrustState::Unverified, Step::Rest)
             ) {
-                trust.greet(node, todo);
+                trust.identify(node, todo);
             }
         }
         // The server behind a connection does not change; but while it was away, another name may have come
         // to lead to it (S3).
-        if was_away && !mutant!(TwinReturns) {
-            if let Some(twin) = self.twin_of(node, now) {
-                self.refuse_twins(node, twin);
+        if was_away && !mutant!(DuplicateReturns) {
+            if let Some(duplicate) = self.duplicate_of(node, now) {
+                self.refuse_duplicates(node, duplicate);
             } else if self.node(node).is_trusted()
                 && let Some((until, why)) = self.has_second_vote(node, now)
             {
@@ -394,18 +394,18 @@ impl NodeMonitor {
             trust.run.voted = Some(sent.boot());
             return None;
         }
-        self.doubts(self.doubt(node, now))
+        self.distrust(self.distrust_reason(node, now))
     }
 
     /// What nodes are is told; but in `observe`, everything counts.
-    fn doubts(&self, failure: Failure) -> Option<Failure> {
+    fn distrust(&self, failure: Failure) -> Option<Failure> {
         let counts = mutant!(QuarantinedCounts) && failure.kind() == FailureKind::Quarantined;
         (self.rules.is_strict() && !counts).then_some(failure)
     }
 
     /// Why the node's votes do not count.
-    fn doubt(&self, node: NodeId, now: Reading) -> Failure {
-        match &self.node(node).standing {
+    fn distrust_reason(&self, node: NodeId, now: Reading) -> Failure {
+        match &self.node(node).trust_state {
             TrustState::Unverified | TrustState::Trusted => Failure::new(FailureKind::Unverified),
             TrustState::Quarantined { until, why } => {
                 let left = until.remaining(now);
@@ -435,14 +435,14 @@ impl NodeMonitor {
                 let text = String::from_utf8_lossy(&value).as_ref().into();
                 self.adopting(node, *plan, (text, age), now, todo);
             }
-            (Step::Marking, Answer::Marked) => trust.greet(node, todo),
+            (Step::Marking, Answer::Marked) => trust.identify(node, todo),
             // Somebody else has marked it meanwhile.
             (Step::Adopting(_), Answer::NotMarked) => {
                 trust.review.due = Some(now.after(LOOK_SOONEST))
             }
             // What it is has been said beside the answers, and something may follow from that already.
             (step, Answer::Identified) => {
-                trust.review.step = if step == Step::Greeting { Step::Rest } else { step };
+                trust.review.step = if step == Step::Identifying { Step::Rest } else { step };
                 trust.rest(now);
             }
             // Unreachable, or somebody else was faster: looked at again soon.
@@ -463,9 +463,9 @@ impl NodeMonitor {
             return;
         }
         match trust.review.step {
-            Step::Rest => trust.greet(node, todo),
+            Step::Rest => trust.identify(node, todo),
             Step::Gathering(_) => self.review_gathering(now, todo),
-            Step::Greeting | Step::Adopting(_) | Step::Marking => trust.review.due = None,
+            Step::Identifying | Step::Adopting(_) | Step::Marking => trust.review.due = None,
         }
     }
 
@@ -474,7 +474,7 @@ impl NodeMonitor {
         let trust = self.node_mut(node);
         if trust.is_trusted() {
             trust.distrust();
-            trust.greet(node, todo);
+            trust.identify(node, todo);
         }
     }
 
@@ -482,7 +482,7 @@ impl NodeMonitor {
     pub(crate) fn look_again(&mut self, node: NodeId, todo: &mut Todo) {
         let trust = self.node_mut(node);
         if trust.is_trusted() && trust.review.step == Step::Rest {
-            trust.greet(node, todo);
+            trust.identify(node, todo);
         }
     }
 

@@ -95,8 +95,8 @@ impl Validity {
     /// [`Validity::remaining`] and compare, but quick to answer: votes are counted, not ordered.
     pub fn lasts(&self, time: Duration, now: Reading) -> bool {
         let reserved = self.margin_ns.saturating_add(nanos(time));
-        let lasting = |age: &u64| self.term_ns.saturating_sub(*age) > reserved;
-        let votes = self.ages(now).filter(lasting).count();
+        let outlives = |age: &u64| self.term_ns.saturating_sub(*age) > reserved;
+        let votes = self.ages(now).filter(outlives).count();
         let more = usize::from(mutant!(QuorumLessOne) && self.quorum.needed() > 1);
         self.quorum.is_reached(votes + more)
     }
@@ -106,11 +106,11 @@ impl Validity {
     pub fn lasts_by_boot_clock(&self, now: Reading) -> bool {
         let left = self.term_ns - self.term_ns / 100;
         let reserved = self.margin_ns.saturating_add(CLOCKS_DIFFER_NS);
-        let lasting = |sent: Reading| {
+        let outlives = |sent: Reading| {
             let age = u64::try_from(now.boot().as_nanos().saturating_sub(sent.boot().as_nanos()));
             left.saturating_sub(age.unwrap_or(0)) > reserved
         };
-        let votes = self.sent_when().filter(|sent| lasting(*sent)).count();
+        let votes = self.sent_when().filter(|sent| outlives(*sent)).count();
         self.quorum.is_reached(votes)
     }
 

@@ -245,7 +245,7 @@ fn the_lock_is_acquired_exactly_when_a_quorum_granted_and_validity_remains() {
                         Decided::No(FailureReason::Contended) => 1,
                         Decided::No(FailureReason::NoQuorum) => 2,
                         Decided::No(FailureReason::TooSlow) => 3,
-                        Decided::No(FailureReason::Unsafe) => {
+                        Decided::No(FailureReason::NodesUntrusted) => {
                             unreachable!("nobody doubts these nodes")
                         }
                     }] += 1;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quorlock_core::engine::{Request, Wait};
-use quorlock_core::{Counter, LockId, Retry, Story, Timing};
+use quorlock_core::{AttemptReport, Counter, LockId, Retry, Timing};
 use tokio::sync::watch;
 
 use crate::builder::{MARKER, own_key};
@@ -264,11 +264,11 @@ enum State {
 struct Asked {
     lock: LockId,
     reply: Receiver<Called>,
-    stories: Option<Stories>,
+    progress_feed: Option<ProgressFeed>,
 }
 
 /// What the driver tells, and what of it has been passed on.
-struct Stories(Pin<Box<dyn Future<Output = ()> + Send>>);
+struct ProgressFeed(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Acquiring {
     /// Asks the driver. The call has begun.
@@ -278,13 +278,13 @@ impl Acquiring {
         };
         let mut call = call?;
         let lock = self.shared.new_lock();
-        let stories = self.progress.take().map(|progress| {
+        let progress_feed = self.progress.take().map(|progress| {
             let (told, seen) = watch::channel(None);
             call.progress = Some(told);
-            Stories::new(seen, progress, self.shared.common.names.clone())
+            ProgressFeed::new(seen, progress, self.shared.common.names.clone())
         });
         self.shared.common.driver.send_and_drive(DriverCommand::Acquire { lock, call });
-        self.state = State::Asked(Asked { lock, reply, stories });
+        self.state = State::Asked(Asked { lock, reply, progress_feed });
         Ok(())
     }
 
@@ -338,10 +338,10 @@ impl Future for Acquiring {
         let State::Asked(asked) = &mut this.state else {
             panic!("polled after it was done");
         };
-        if let Some(stories) = &mut asked.stories
-            && stories.0.as_mut().poll(cx).is_ready()
+        if let Some(progress_feed) = &mut asked.progress_feed
+            && progress_feed.0.as_mut().poll(cx).is_ready()
         {
-            asked.stories = None;
+            asked.progress_feed = None;
         }
         match Pin::new(&mut asked.reply).poll(cx) {
             Poll::Pending => Poll::Pending,
@@ -366,16 +366,16 @@ impl fmt::Debug for Acquiring {
     }
 }
 
-impl Stories {
+impl ProgressFeed {
     fn new(
-        mut seen: watch::Receiver<Option<Story>>,
+        mut seen: watch::Receiver<Option<AttemptReport>>,
         progress: watch::Sender<Option<Waiting>>,
         names: crate::client::Names,
     ) -> Self {
         Self(Box::pin(async move {
             while seen.changed().await.is_ok() {
-                let story = seen.borrow_and_update().clone();
-                progress.send_replace(story.map(|story| Waiting::new(&names, story)));
+                let report = seen.borrow_and_update().clone();
+                progress.send_replace(report.map(|report| Waiting::new(&names, report)));
             }
         }))
     }
@@ -399,13 +399,13 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    fn new(names: &crate::client::Names, story: Story) -> Self {
+    fn new(names: &crate::client::Names, report: AttemptReport) -> Self {
         Self {
-            attempts: story.attempts,
-            elapsed: story.elapsed,
-            contended: story.why == quorlock_core::FailureReason::Contended,
-            untrusted: story.why == quorlock_core::FailureReason::Unsafe,
-            nodes: NodeAnswer::all(names, story.nodes),
+            attempts: report.attempts,
+            elapsed: report.elapsed,
+            contended: report.why == quorlock_core::FailureReason::Contended,
+            untrusted: report.why == quorlock_core::FailureReason::NodesUntrusted,
+            nodes: NodeAnswer::all(names, report.nodes),
         }
     }
 

@@ -97,7 +97,7 @@ pub struct ClientBuilder {
 struct Trust {
     guard: RestartGuard,
     /// The names of those that forget nothing.
-    lasting: Vec<String>,
+    durable: Vec<String>,
 }
 
 impl ClientBuilder {
@@ -279,8 +279,8 @@ impl ClientBuilder {
     /// The operator's word that these nodes, by their names, forget nothing when they stop: they run with
     /// `appendonly yes` and `appendfsync always`, and did so before they last stopped. Then they vote at
     /// once when they have been restarted. All else is checked as of the others.
-    pub fn lasting_nodes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
-        self.trust.lasting.extend(names.into_iter().map(Into::into));
+    pub fn durable_nodes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.trust.durable.extend(names.into_iter().map(Into::into));
         self
     }
 
@@ -377,7 +377,7 @@ impl ClientBuilder {
                 || BuildError::UnknownNode { name: name.clone(), known: names.join(", ") };
             place.and_then(|place| quorum.node_ids().nth(place)).ok_or_else(unknown)
         };
-        let lasting = self.trust.lasting.iter().map(find).collect::<Result<NodeSet, _>>()?;
+        let durable = self.trust.durable.iter().map(find).collect::<Result<NodeSet, _>>()?;
         let max_ttl = self.defaults.timing.ttl_max.as_millis();
         let max_ttl_ms = u64::try_from(max_ttl).unwrap_or(u64::MAX);
         Ok(Rules {
@@ -386,7 +386,7 @@ impl ClientBuilder {
             names: names.to_vec(),
             marker: own_key(&self.prefix, MARKER),
             adoption: own_key(&self.prefix, "adopt"),
-            lasting,
+            durable,
             words: Words(crate::fault::in_words),
         })
     }

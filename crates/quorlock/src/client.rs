@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quorlock_core::{
-    Failure, FailureKind, LockId, NodeOutcome, NodeStory, Quorum, Reading, Timing, TrustState,
+    Failure, FailureKind, LockId, NodeOutcome, NodeResult, Quorum, Reading, Timing, TrustState,
 };
 use tokio::sync::oneshot;
 
@@ -91,12 +91,12 @@ impl Shared {
     pub(crate) fn impatient(
         &self,
         node_timeout: Duration,
-        stories: &[NodeStory],
+        progress_feed: &[NodeResult],
     ) -> Option<Impatient> {
-        let nodes = self.common.names.iter().zip(&self.metrics.nodes).zip(stories);
-        nodes.into_iter().find_map(|((node, metrics), story)| {
+        let nodes = self.common.names.iter().zip(&self.metrics.nodes).zip(progress_feed);
+        nodes.into_iter().find_map(|((node, metrics), report)| {
             let round_trip = Duration::from_nanos(metrics.round_trip_ns.load(Ordering::Relaxed));
-            let silent = matches!(&story.said, NodeOutcome::Failed(failure) if failure.kind() == FailureKind::Silent);
+            let silent = matches!(&report.said, NodeOutcome::Failed(failure) if failure.kind() == FailureKind::Silent);
             (silent && round_trip > node_timeout)
                 .then(|| Impatient { node: node.clone(), round_trip, node_timeout })
         })
@@ -280,7 +280,7 @@ impl Client {
     pub(crate) fn ask_inspect(
         &self,
         resource: &str,
-    ) -> Result<oneshot::Receiver<Vec<quorlock_core::NodeStory>>, InvalidRequest> {
+    ) -> Result<oneshot::Receiver<Vec<quorlock_core::NodeResult>>, InvalidRequest> {
         let key = self.shared.key(&resource.into())?;
         let (reply, nodes) = oneshot::channel();
         let lock = self.shared.new_lock();
@@ -293,16 +293,16 @@ impl Client {
         Ok(nodes)
     }
 
-    pub(crate) fn inspected(&self, stories: Vec<quorlock_core::NodeStory>) -> Inspection {
-        let is_doubted = |(place, node): (usize, &NodeStats)| match node.standing {
+    pub(crate) fn inspected(&self, progress_feed: Vec<quorlock_core::NodeResult>) -> Inspection {
+        let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
             NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => true,
             // What a server is, it says with its first answer. Nodes of others' making need not say it.
             NodeTrustState::Unverified => place < self.shared.servers,
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };
-        let doubted = self.stats().nodes.iter().enumerate().map(is_doubted).collect();
-        let nodes = NodeAnswer::all(&self.shared.common.names, stories);
-        Inspection::new(nodes, doubted, self.shared.quorum)
+        let untrusted = self.stats().nodes.iter().enumerate().map(is_untrusted).collect();
+        let nodes = NodeAnswer::all(&self.shared.common.names, progress_feed);
+        Inspection::new(nodes, untrusted, self.shared.quorum)
     }
 
     /// Figures of this client, as of now.
@@ -317,7 +317,7 @@ impl Client {
                 round_trip: (nanos > 0).then(|| Duration::from_nanos(nanos)),
                 timeouts: metrics.timeouts.load(Ordering::Relaxed),
                 commands: metrics.commands.load(Ordering::Relaxed),
-                standing: metrics.standing(now),
+                trust_state: metrics.trust_state(now),
             }
         };
         let nodes = self.shared.common.names.iter().zip(&self.shared.nodes).zip(&metrics.nodes);
@@ -408,7 +408,7 @@ pub struct NodeStats {
     /// How many commands were given to it, since the client was built.
     pub commands: u64,
     /// Whether its votes count, as of now.
-    pub standing: NodeTrustState,
+    pub trust_state: NodeTrustState,
 }
 
 /// Whether a node's votes count: see [`ClientBuilder::restart_guard`]. Printed, it says why not.
@@ -434,8 +434,8 @@ pub enum NodeTrustState {
 }
 
 impl NodeTrustState {
-    pub(crate) fn new(standing: &TrustState, now: Reading) -> Self {
-        match standing {
+    pub(crate) fn new(trust_state: &TrustState, now: Reading) -> Self {
+        match trust_state {
             TrustState::Trusted => Self::Trusted,
             TrustState::Quarantined { until, why } => {
                 Self::Quarantined { remaining: until.remaining(now), why: why.clone() }

@@ -17,19 +17,19 @@ use crate::client::Common;
 use crate::clock::Clock;
 use crate::driver_timer::DriverTimer;
 use crate::node::Node;
-use crate::node::ready::{ALARM, Ready};
+use crate::node::ready::{Ready, TIMER};
 
 mod callers;
 mod entropy;
-mod lines;
 mod metrics;
 mod queue;
+mod transports;
 
 use self::callers::{Callers, Outputs};
 use self::entropy::Entropy;
-use self::lines::Lines;
 pub(crate) use self::metrics::{Metrics, NodeMetrics};
 pub(crate) use self::queue::{AcquireCall, CommandReceiver, DriverCommand, DriverHandle};
+use self::transports::Transports;
 
 /// When all handles are gone, what is owed is drained for at most this much longer than the
 /// longest ttl.
@@ -41,7 +41,7 @@ pub(crate) struct Driver {
     clock: Clock,
     commands: CommandReceiver,
     callers: Callers,
-    lines: Lines,
+    transports: Transports,
     ready: Ready,
     entropy: Entropy,
     metrics: Arc<Metrics>,
@@ -63,7 +63,7 @@ impl Driver {
         crate::mutants::active();
         Self {
             names: rules.names.clone(),
-            lines: Lines::new(quorum, &rules, nodes, clock),
+            transports: Transports::new(quorum, &rules, nodes, clock),
             engine: Engine::guarded(quorum, rules),
             clock,
             commands,
@@ -87,16 +87,16 @@ impl Driver {
 
     async fn run_on(mut self) {
         let mut arrivals = Arrivals::new();
-        let mut alarm = DriverTimer::new(self.clock);
+        let mut timer = DriverTimer::new(self.clock);
         let mut ticks_in_a_row = 0;
         while !self.callers.is_drained()
             && self.drain_until.is_none_or(|until| Instant::now() < until)
         {
-            self.set(&mut alarm);
+            self.set(&mut timer);
             let was_abandoned = self.drain_until.is_some();
             let mut has_waited = false;
             poll_fn(|cx| {
-                let gathered = self.gather(&mut arrivals, &mut alarm, cx);
+                let gathered = self.gather(&mut arrivals, &mut timer, cx);
                 has_waited |= gathered.is_pending();
                 gathered
             })
@@ -111,7 +111,7 @@ impl Driver {
                     tokio::task::yield_now().await;
                 }
             }
-            if alarm.take_step() {
+            if timer.take_step() {
                 self.callers.look_at_clocks();
             }
             let clock = self.clock;
@@ -142,18 +142,18 @@ impl Driver {
     fn gather(
         &mut self,
         arrivals: &mut Arrivals<DriverCommand>,
-        alarm: &mut DriverTimer,
+        timer: &mut DriverTimer,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let Arrivals { answered, asked, .. } = arrivals;
-        self.lines.poll_backgrounds(cx);
+        self.transports.poll_backgrounds(cx);
         let woken = self.ready.take(cx);
-        self.lines.poll(woken, &mut self.ready, cx, answered);
+        self.transports.poll(woken, &mut self.ready, cx, answered);
         let nobody_is_left = self.commands.take(cx, asked, COMMANDS_MAX);
-        let is_alarmed = woken & (1 << ALARM) != 0;
-        let rings = is_alarmed && alarm.poll(&mut self.ready.context(ALARM)).is_ready();
+        let is_timer_woken = woken & (1 << TIMER) != 0;
+        let rings = is_timer_woken && timer.poll(&mut self.ready.context(TIMER)).is_ready();
         if rings {
-            self.ready.note(ALARM);
+            self.ready.note(TIMER);
         }
         let has_been_abandoned = nobody_is_left && self.drain_until.is_none();
         if has_been_abandoned {
@@ -167,11 +167,11 @@ impl Driver {
     }
 
     /// Sets the alarm for when there is something to do without being asked.
-    fn set(&mut self, alarm: &mut DriverTimer) {
+    fn set(&mut self, timer: &mut DriverTimer) {
         // A deadline of centuries hence need not be waited for exactly.
         const LONG: Duration = Duration::from_secs(3600);
         let deadline = self.engine.deadline();
-        let is_set = deadline.is_none_or(|at| alarm.is_set(at));
+        let is_set = deadline.is_none_or(|at| timer.is_set(at));
         if is_set && self.drain_until.is_none() {
             return;
         }
@@ -179,9 +179,9 @@ impl Driver {
         let due = deadline.map(|at| at.remaining(now).min(LONG));
         let drained = self.drain_until.map(|at| at.saturating_duration_since(Instant::now()));
         if let Some(delay) = due.into_iter().chain(drained).min()
-            && alarm.set_by(now.after(delay), delay)
+            && timer.set_by(now.after(delay), delay)
         {
-            self.ready.note(ALARM);
+            self.ready.note(TIMER);
         }
     }
 
@@ -191,11 +191,11 @@ impl Driver {
             Event::Answered { node, .. } => Some(*node),
             _ => None,
         };
-        let Self { engine, entropy, callers, lines, names, metrics, .. } = self;
-        let mut outputs = Outputs { callers, lines, names, metrics, now };
+        let Self { engine, entropy, callers, transports, names, metrics, .. } = self;
+        let mut outputs = Outputs { callers, transports, names, metrics, now };
         let spare = engine.handle(event, now, entropy, &mut outputs);
         let Some(node) = answered else { return };
-        lines.reuse(node, spare);
+        transports.reuse(node, spare);
         if let Some(round_trip) = engine.round_trip(node) {
             let nanos = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
             metrics.nodes[node.index()].round_trip_ns.store(nanos, Ordering::Relaxed);
@@ -204,7 +204,7 @@ impl Driver {
 
     /// Ends a tick: its commands go to the lines. `told`: of what is not even tried.
     fn flush(&mut self, now: Reading, told: &mut Vec<Event>) {
-        self.lines.flush(now, &self.ready, &self.metrics, told);
+        self.transports.flush(now, &self.ready, &self.metrics, told);
         // If several were told something, they are likely to ask together.
         self.commands.set_idle(self.callers.told() <= 1 && self.callers.is_empty());
         self.metrics.locks_held.store(self.callers.locks_held(), Ordering::Relaxed);

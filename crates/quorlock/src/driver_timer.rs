@@ -254,37 +254,37 @@ mod tests {
 
     #[tokio::test]
     async fn it_rings_not_before_its_time_and_then_is_no_longer_set() {
-        let mut alarm = DriverTimer::new(Clock::System);
+        let mut timer = DriverTimer::new(Clock::System);
         for delay in [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(5)] {
             let started = Instant::now();
-            alarm.set(delay);
+            timer.set(delay);
             // A later time changes nothing.
-            alarm.set(delay + Duration::from_secs(3600));
-            poll_fn(|cx| alarm.poll(cx)).await;
+            timer.set(delay + Duration::from_secs(3600));
+            poll_fn(|cx| timer.poll(cx)).await;
             assert!(started.elapsed() >= delay);
-            assert!(alarm.coarse_at.is_none() && alarm.fine_at.is_none());
+            assert!(timer.coarse_at.is_none() && timer.fine_at.is_none());
         }
     }
 
     /// After the machine has slept its timers ring later than the boot clock says, and somebody must tell.
     #[tokio::test]
     async fn it_is_known_to_be_set_only_where_a_sleep_is_told() {
-        let mut alarm = DriverTimer::new(Clock::System);
+        let mut timer = DriverTimer::new(Clock::System);
         let (now, soon) = (Clock::System.now(), Duration::from_secs(1));
-        assert!(alarm.set_by(now.after(soon), soon));
-        let is_told = alarm.steps.is_some();
-        assert_eq!(alarm.is_set(now.after(soon)), is_told);
-        assert!(!alarm.is_set(now.boot()), "that would be too late");
-        alarm.steps = None;
-        assert!(!alarm.is_set(now.after(soon)));
+        assert!(timer.set_by(now.after(soon), soon));
+        let is_told = timer.steps.is_some();
+        assert_eq!(timer.is_set(now.after(soon)), is_told);
+        assert!(!timer.is_set(now.boot()), "that would be too late");
+        timer.steps = None;
+        assert!(!timer.is_set(now.after(soon)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn on_tokios_clock_it_follows_that_clock() {
-        let mut alarm = DriverTimer::new(Clock::Tokio);
+        let mut timer = DriverTimer::new(Clock::Tokio);
         let started = Instant::now();
-        alarm.set(Duration::from_millis(1));
-        poll_fn(|cx| alarm.poll(cx)).await;
+        timer.set(Duration::from_millis(1));
+        poll_fn(|cx| timer.poll(cx)).await;
         assert_eq!(started.elapsed(), Duration::from_millis(1));
     }
 }

@@ -12,7 +12,7 @@ use self::node::list;
 use crate::node::NodeConfigError;
 
 pub(crate) use self::acquire::Impatient;
-pub use self::acquire::{AcquireError, Attempts};
+pub use self::acquire::{AcquireError, AcquireFailure};
 pub(crate) use self::node::most_frequent;
 pub use self::node::{Holder, HolderKind, NodeAnswer};
 

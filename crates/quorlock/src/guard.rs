@@ -49,12 +49,12 @@ pub struct Guard {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GuardToken {
     token: Token,
-    turn: u32,
+    handover_count: u32,
 }
 
 impl GuardToken {
-    pub(crate) const fn new(token: Token, turn: u32) -> Self {
-        Self { token, turn }
+    pub(crate) const fn new(token: Token, handover_count: u32) -> Self {
+        Self { token, handover_count }
     }
 
     /// What the nodes store.
@@ -63,16 +63,16 @@ impl GuardToken {
     }
 
     /// How often the lock was handed over under this token before.
-    pub const fn turn(self) -> u32 {
-        self.turn
+    pub const fn handover_count(self) -> u32 {
+        self.handover_count
     }
 }
 
 impl fmt::Display for GuardToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.turn {
+        match self.handover_count {
             0 => write!(f, "{}", self.token),
-            turn => write!(f, "{}/{turn}", self.token),
+            handover_count => write!(f, "{}/{handover_count}", self.token),
         }
     }
 }
@@ -252,8 +252,8 @@ impl Guard {
             },
             Extended::Lost(cause) => Err(self.lost_as(cause)),
             Extended::HoldLimit => Err(ExtendError::HoldLimit { resource }),
-            Extended::Unconfirmed(stories) => {
-                let nodes = NodeAnswer::all(&self.common.names, stories);
+            Extended::Unconfirmed(progress_feed) => {
+                let nodes = NodeAnswer::all(&self.common.names, progress_feed);
                 Err(ExtendError::Unconfirmed { resource, nodes })
             }
         }

@@ -14,7 +14,7 @@ pub struct Inspection {
     pub nodes: Vec<NodeAnswer>,
     quorum: Quorum,
     /// Which of them are not believed if they say that the lock is free.
-    doubted: Vec<bool>,
+    untrusted: Vec<bool>,
 }
 
 /// What follows from it.
@@ -44,8 +44,8 @@ impl fmt::Display for Verdict {
 }
 
 impl Inspection {
-    pub(crate) fn new(nodes: Vec<NodeAnswer>, doubted: Vec<bool>, quorum: Quorum) -> Self {
-        Self { nodes, quorum, doubted }
+    pub(crate) fn new(nodes: Vec<NodeAnswer>, untrusted: Vec<bool>, quorum: Quorum) -> Self {
+        Self { nodes, quorum, untrusted }
     }
 
     /// How many nodes make a quorum.
@@ -56,10 +56,10 @@ impl Inspection {
     /// What follows from the nodes' answers. That somebody has the key is believed of all of them; that
     /// nobody has it, only of those whose votes count, for others may have forgotten it.
     pub fn verdict(&self) -> Verdict {
-        let doubtful = self.doubtful();
-        let free = self.seen().filter(|holding| **holding == Holding::Free).count() - doubtful;
+        let untrusted = self.untrusted();
+        let free = self.seen().filter(|holding| **holding == Holding::Free).count() - untrusted;
         let largest = self.seen().map(|holding| self.count_same(holding)).max().unwrap_or(0);
-        let silent = self.quorum.nodes() - self.seen().count() + doubtful;
+        let silent = self.quorum.nodes() - self.seen().count() + untrusted;
         if self.quorum.is_reached(largest) {
             Verdict::Held
         } else if self.quorum.is_reached(free) {
@@ -75,10 +75,10 @@ impl Inspection {
 
     /// How many nodes say that the lock is free, and may have forgotten that it is not: they are in
     /// quarantine, refused or not verified. With the restart guard off, all are believed.
-    pub fn doubtful(&self) -> usize {
+    pub fn untrusted(&self) -> usize {
         let says_free = |node: &NodeAnswer| node.said == NodeOutcome::Seen(Holding::Free);
-        let nodes = self.nodes.iter().zip(&self.doubted);
-        nodes.filter(|(node, is_doubted)| **is_doubted && says_free(node)).count()
+        let nodes = self.nodes.iter().zip(&self.untrusted);
+        nodes.filter(|(node, is_untrusted)| **is_untrusted && says_free(node)).count()
     }
 
     /// Who holds the lock: on the most nodes, if they differ.

@@ -79,8 +79,8 @@ pub use crate::client::{
 };
 pub use crate::clock::Clock;
 pub use crate::error::{
-    AcquireError, Attempts, BuildError, ExtendError, HoldError, Holder, HolderKind, InvalidRequest,
-    NodeAnswer, ShutdownError,
+    AcquireError, AcquireFailure, BuildError, ExtendError, HoldError, Holder, HolderKind,
+    InvalidRequest, NodeAnswer, ShutdownError,
 };
 pub use crate::guard::{Guard, GuardToken, Released};
 pub use crate::inspect::{Inspection, Verdict};

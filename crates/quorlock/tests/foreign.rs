@@ -49,7 +49,7 @@ async fn printed(nodes: &[Server]) -> String {
         }
     }
     for node in client.stats().nodes {
-        writeln!(printed, "{}\n{node:?}", node.standing).unwrap();
+        writeln!(printed, "{}\n{node:?}", node.trust_state).unwrap();
     }
     let seen = client.inspect("orders").await.unwrap();
     writeln!(printed, "{seen:?}\n{:?}", seen.holder()).unwrap();

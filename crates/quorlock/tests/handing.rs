@@ -124,7 +124,7 @@ async fn within_a_process_a_lock_is_handed_over_without_a_word_to_the_servers() 
         assert!(released.nodes().all(|(_, said)| *said == NodeReleased::HandedOver));
         let second = second.await.unwrap().unwrap();
         assert!(second.is_valid());
-        assert_eq!((token.turn(), second.token().turn()), (0, 1));
+        assert_eq!((token.handover_count(), second.token().handover_count()), (0, 1));
         assert_eq!(second.token().stored(), token.stored());
         assert_eq!(second.token().to_string(), format!("{token}/1"));
         assert_ne!(second.token(), token, "no two guards look alike");
@@ -139,7 +139,7 @@ async fn within_a_process_a_lock_is_handed_over_without_a_word_to_the_servers() 
 }
 
 /// So many times in a row a lock goes from hand to hand.
-const TURNS_MAX: u32 = 64;
+const HANDOVERS_MAX: u32 = 64;
 
 /// One process hands a lock around among its tasks for as long as another waits for it. Returns the
 /// most turns of a stored token, and the longest time after which one was handed over.
@@ -162,7 +162,7 @@ async fn contend(nodes: &[Server], ttl: Duration, hold: Duration) -> (u32, Durat
                 let token = guard.token();
                 let now = Instant::now();
                 let began = *begins.lock().unwrap().entry(token.stored()).or_insert(now);
-                turns = turns.max(token.turn());
+                turns = turns.max(token.handover_count());
                 sleep(hold).await;
                 assert!(guard.is_valid());
                 let had = began.elapsed();
@@ -178,7 +178,7 @@ async fn contend(nodes: &[Server], ttl: Duration, hold: Duration) -> (u32, Durat
     for _ in 0..2 {
         let guard = other.acquire("orders").await.unwrap();
         enter(&holders);
-        assert_eq!(guard.token().turn(), 0);
+        assert_eq!(guard.token().handover_count(), 0);
         sleep(hold).await;
         assert!(guard.is_valid());
         holders.fetch_sub(1, Ordering::SeqCst);
@@ -206,7 +206,7 @@ async fn after_so_many_turns_another_process_has_its_turn() {
     let Some(nodes) = start(TEST, 3, ServerOptions::default()) else { return };
     let ttl = Duration::from_secs(30);
     let (turns, longest) = contend(&nodes, ttl, Duration::from_millis(1)).await;
-    assert!((1..=TURNS_MAX).contains(&turns), "{turns} turns");
+    assert!((1..=HANDOVERS_MAX).contains(&turns), "{turns} turns");
     assert!(longest <= ttl / 10, "{longest:?}");
 }
 
@@ -216,7 +216,7 @@ async fn after_a_tenth_of_the_ttl_another_process_has_its_turn() {
     let Some(nodes) = start(TEST, 3, ServerOptions::default()) else { return };
     let ttl = Duration::from_secs(4);
     let (turns, longest) = contend(&nodes, ttl, Duration::from_millis(40)).await;
-    assert!((1..=TURNS_MAX).contains(&turns), "{turns} turns");
+    assert!((1..=HANDOVERS_MAX).contains(&turns), "{turns} turns");
     assert!(longest <= ttl / 10, "handed over after {longest:?}");
 }
 

@@ -41,8 +41,8 @@ impl Node for LosesFirstAnswers {
         })
     }
 
-    fn background(&self, news: PushSink) -> BoxFuture<()> {
-        self.node.background(news)
+    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
+        self.node.background(push_sink)
     }
 }
 

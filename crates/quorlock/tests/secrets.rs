@@ -28,8 +28,8 @@ const FOREIGN: &str = "uuid-that-another-library-keeps-for-itself";
 struct Log(Arc<Mutex<String>>);
 
 impl Log {
-    fn write(&self, what: &str, metadata: &Metadata<'_>, record: impl FnOnce(&mut Line)) {
-        let mut line = Line(format!("{what} {} {}", metadata.level(), metadata.name()));
+    fn write(&self, what: &str, metadata: &Metadata<'_>, record: impl FnOnce(&mut LogLine)) {
+        let mut line = LogLine(format!("{what} {} {}", metadata.level(), metadata.name()));
         record(&mut line);
         let mut log = self.0.lock().unwrap();
         log.push_str(&line.0);
@@ -41,9 +41,9 @@ impl Log {
     }
 }
 
-struct Line(String);
+struct LogLine(String);
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         write!(self.0, " {field}={value:?}").unwrap();
     }
@@ -60,7 +60,7 @@ impl Subscriber for Log {
     }
 
     fn record(&self, _: &Id, values: &Record<'_>) {
-        let mut line = Line("record".to_owned());
+        let mut line = LogLine("record".to_owned());
         values.record(&mut line);
         self.0.lock().unwrap().push_str(&line.0);
     }

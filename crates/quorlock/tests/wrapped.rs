@@ -35,8 +35,8 @@ impl Node for Wrapped {
         self.0.execute(batch)
     }
 
-    fn background(&self, news: PushSink) -> BoxFuture<()> {
-        self.0.background(news)
+    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
+        self.0.background(push_sink)
     }
 }
 

@@ -30,7 +30,7 @@ pub enum Direction {
 
 /// What becomes of all that passes, on the connections that exist and on new ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Way {
+pub enum Traffic {
     /// It passes.
     #[default]
     Open,
@@ -109,7 +109,7 @@ pub struct Proxy {
 /// What a proxy was told, as every connection of it sees it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Orders {
-    ways: [Way; 2],
+    ways: [Traffic; 2],
     /// How many blows there were, and the last of them.
     blows: u64,
     blow: Option<Blow>,
@@ -160,8 +160,8 @@ impl Proxy {
     }
 
     /// From now on this becomes of what goes there.
-    pub fn set(&self, direction: Direction, way: Way) {
-        self.orders.send_modify(|orders| orders.ways[direction as usize] = way);
+    pub fn set(&self, direction: Direction, traffic: Traffic) {
+        self.orders.send_modify(|orders| orders.ways[direction as usize] = traffic);
     }
 
     /// Does this to the connections that exist.
@@ -180,7 +180,7 @@ impl Proxy {
     /// Everything passes again, what was held first.
     pub fn open(&self) {
         self.orders.send_modify(|orders| {
-            orders.ways = [Way::Open; 2];
+            orders.ways = [Traffic::Open; 2];
             orders.releases += 1;
         });
     }
@@ -345,9 +345,9 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn way(&self) -> Way {
+    fn traffic(&self) -> Traffic {
         match self.holds {
-            Some(_) => Way::Hold,
+            Some(_) => Traffic::Hold,
             None => self.orders.borrow().ways[self.direction as usize],
         }
     }
@@ -386,10 +386,10 @@ impl<'a> Lane<'a> {
     async fn wait(&mut self, to: &mut (impl AsyncWrite + Unpin)) -> Result<bool, End> {
         let (mut held, mut late_by) = (false, None);
         loop {
-            let way = self.way();
-            let delay = match way {
+            let traffic = self.traffic();
+            let delay = match traffic {
                 _ if self.swallows => return Ok(held),
-                Way::Hold => {
+                Traffic::Hold => {
                     if !held {
                         self.counts.add(Effect::Held);
                     }
@@ -397,7 +397,7 @@ impl<'a> Lane<'a> {
                     None
                 }
                 // Once, however often the orders change meanwhile.
-                Way::Delay(delay) if late_by.is_none() => {
+                Traffic::Delay(delay) if late_by.is_none() => {
                     self.counts.add(Effect::Delayed);
                     late_by = Some(delay);
                     Some(delay)
@@ -420,8 +420,8 @@ impl<'a> Lane<'a> {
         bytes: &[u8],
         to: &mut (impl AsyncWrite + Unpin),
     ) -> Result<(), End> {
-        let way = self.way();
-        self.swallows |= way == Way::Drop;
+        let traffic = self.traffic();
+        self.swallows |= traffic == Traffic::Drop;
         if self.swallows {
             self.counts.add(Effect::Dropped);
             return Ok(());
@@ -431,8 +431,8 @@ impl<'a> Lane<'a> {
             let _ = to.write_all(&bytes[..keep % bytes.len()]).await;
             return Err(End::Truncated);
         }
-        let written = match way {
-            Way::Split(_) => {
+        let written = match traffic {
+            Traffic::Split(_) => {
                 self.counts.add(Effect::Split);
                 self.in_pieces(bytes, to).await
             }
@@ -449,7 +449,7 @@ impl<'a> Lane<'a> {
         mut bytes: &[u8],
         to: &mut (impl AsyncWrite + Unpin),
     ) -> io::Result<()> {
-        while let Way::Split(piece) = self.way()
+        while let Traffic::Split(piece) = self.traffic()
             && !bytes.is_empty()
         {
             let (piece, rest) = bytes.split_at(piece.clamp(1, bytes.len()));

@@ -80,14 +80,14 @@ fn first(bytes: &[u8]) -> io::Result<Option<(Reply, usize)>> {
 
 /// A blocking connection: RESP2, until it says `HELLO 3`.
 #[derive(Debug)]
-pub struct Connection {
+pub struct RespConnection {
     stream: UnixStream,
     read: Vec<u8>,
     /// What was pushed before the replies that have been read.
     pub pushed: Vec<Vec<Reply>>,
 }
 
-impl Connection {
+impl RespConnection {
     pub(crate) fn open(
         socket: &Path,
         password: Option<&str>,
@@ -238,7 +238,7 @@ mod tests {
         }
         theirs.write_all(b"+O").unwrap();
         drop(theirs);
-        let mut connection = Connection::over(ours);
+        let mut connection = RespConnection::over(ours);
         for (_, expected) in &all[..all.len() - 1] {
             assert_eq!(connection.reply().unwrap(), *expected);
         }

@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
 use crate::options::percent_encoded;
-use crate::resp::Connection;
+use crate::resp::RespConnection;
 use crate::spawn::spawn;
 use crate::{Listen, Reply, ServerBinary, ServerOptions};
 
@@ -218,9 +218,9 @@ impl Server {
     ///
     /// # Errors
     /// As for one command.
-    pub fn connect(&self) -> io::Result<Connection> {
+    pub fn connect(&self) -> io::Result<RespConnection> {
         let password = self.options.password.as_deref();
-        Connection::open(&self.socket(), password, COMMAND_LIMIT)
+        RespConnection::open(&self.socket(), password, COMMAND_LIMIT)
     }
 
     /// The Unix socket, which is there in every case.
@@ -296,7 +296,7 @@ impl Server {
     /// a server answers nobody before it has all of its addresses.
     /// Any answer will do: the password may be one that `args` sets.
     fn answers(&self) -> bool {
-        Connection::open(&self.socket(), None, Duration::from_secs(1))
+        RespConnection::open(&self.socket(), None, Duration::from_secs(1))
             .and_then(|mut connection| connection.command(&["PING"]))
             .is_ok_and(|reply| !matches!(reply, Reply::Error(e) if e.starts_with("LOADING")))
     }

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use quorlock_servers::proxy::Direction::{ToClient, ToServer};
-use quorlock_servers::proxy::{Blow, Effect, Proxy, Way};
+use quorlock_servers::proxy::{Blow, Effect, Proxy, Traffic};
 use quorlock_servers::{Reply, Server, ServerOptions, find_or_skip};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -19,12 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Short, and long enough to see that nothing comes.
 const A_WHILE: Duration = Duration::from_millis(50);
 
-struct Lab {
+struct Testbed {
     server: Server,
     proxy: Proxy,
 }
 
-impl Lab {
+impl Testbed {
     async fn start(test: &str) -> Option<Self> {
         let server = Server::start(&find_or_skip(test)?, ServerOptions::default()).unwrap();
         let proxy = Proxy::start(&server).await.unwrap();
@@ -87,36 +87,36 @@ async fn read_to_end(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn what_is_delayed_comes_later_and_in_pieces_it_comes_whole() {
-    let Some(lab) = Lab::start("what_is_delayed_comes_later").await else { return };
-    let mut stream = lab.connect().await;
-    lab.proxy.set(ToClient, Way::Delay(A_WHILE));
+    let Some(testbed) = Testbed::start("what_is_delayed_comes_later").await else { return };
+    let mut stream = testbed.connect().await;
+    testbed.proxy.set(ToClient, Traffic::Delay(A_WHILE));
     let sent = Instant::now();
     assert_eq!(ask(&mut stream, "PING", 7).await, "+PONG\r\n");
     assert!(sent.elapsed() >= A_WHILE);
-    lab.proxy.set(ToClient, Way::Open);
-    lab.proxy.set(ToServer, Way::Split(1));
+    testbed.proxy.set(ToClient, Traffic::Open);
+    testbed.proxy.set(ToServer, Traffic::Split(1));
     assert_eq!(ask(&mut stream, "ECHO abcdef", 12).await, "$6\r\nabcdef\r\n");
-    assert_eq!((lab.proxy.count(Effect::Delayed), lab.proxy.count(Effect::Split)), (1, 1));
+    assert_eq!((testbed.proxy.count(Effect::Delayed), testbed.proxy.count(Effect::Split)), (1, 1));
     // What is on its way in pieces of a byte, a millisecond apart, comes at once when that is over: here it
     // would take a minute.
     send(&mut stream, &format!("SET large {}", "x".repeat(60_000))).await;
-    lab.until("it comes in pieces", |lab| lab.proxy.count(Effect::Split) > 1).await;
-    lab.proxy.set(ToServer, Way::Open);
+    testbed.until("it comes in pieces", |testbed| testbed.proxy.count(Effect::Split) > 1).await;
+    testbed.proxy.set(ToServer, Traffic::Open);
     assert_eq!(read(&mut stream, 5).await, "+OK\r\n");
 }
 
 #[tokio::test]
 async fn what_is_held_comes_in_order_on_old_connections_and_new_ones() {
-    let Some(lab) = Lab::start("what_is_held_comes_in_order").await else { return };
-    let mut old = lab.connect().await;
-    lab.proxy.set(ToServer, Way::Hold);
-    let mut new = lab.bare().await;
+    let Some(testbed) = Testbed::start("what_is_held_comes_in_order").await else { return };
+    let mut old = testbed.connect().await;
+    testbed.proxy.set(ToServer, Traffic::Hold);
+    let mut new = testbed.bare().await;
     send(&mut old, "SET old 1").await;
     send(&mut new, "SET new 1").await;
     nothing_comes(&mut old).await;
-    assert!(!lab.has("old") && !lab.has("new"));
+    assert!(!testbed.has("old") && !testbed.has("new"));
     send(&mut old, "GET old").await;
-    lab.proxy.open();
+    testbed.proxy.open();
     assert_eq!(read(&mut old, 12).await, "+OK\r\n$1\r\n1\r\n");
     assert_eq!(read(&mut new, 5).await, "+OK\r\n");
 }
@@ -124,102 +124,110 @@ async fn what_is_held_comes_in_order_on_old_connections_and_new_ones() {
 /// What a client has sent arrives although it has gone, and after what it has sent since.
 #[tokio::test]
 async fn what_an_old_connection_holds_comes_after_it_was_closed() {
-    let Some(lab) = Lab::start("what_an_old_connection_holds_comes_after_it_was_closed").await
+    let Some(testbed) =
+        Testbed::start("what_an_old_connection_holds_comes_after_it_was_closed").await
     else {
         return;
     };
-    let mut old = lab.connect().await;
-    lab.proxy.strike(Blow::Hold(ToServer));
+    let mut old = testbed.connect().await;
+    testbed.proxy.strike(Blow::Hold(ToServer));
     send(&mut old, "SET key old").await;
-    lab.until("it is held", |lab| lab.proxy.count(Effect::Held) == 1).await;
+    testbed.until("it is held", |testbed| testbed.proxy.count(Effect::Held) == 1).await;
     drop(old);
-    let mut new = lab.connect().await;
+    let mut new = testbed.connect().await;
     assert_eq!(ask(&mut new, "SET key new", 5).await, "+OK\r\n");
-    lab.proxy.release();
-    lab.until("it has come", |lab| lab.proxy.count(Effect::Late) == 1).await;
+    testbed.proxy.release();
+    testbed.until("it has come", |testbed| testbed.proxy.count(Effect::Late) == 1).await;
     let old_value = Reply::Bulk(Some(b"old".to_vec()));
-    lab.until("the old is the new", |lab| {
-        lab.server.command(&["GET", "key"]).unwrap() == old_value
-    })
-    .await;
+    testbed
+        .until("the old is the new", |testbed| {
+            testbed.server.command(&["GET", "key"]).unwrap() == old_value
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn a_connection_that_has_lost_something_passes_nothing_on_any_more() {
-    let Some(lab) = Lab::start("a_connection_that_has_lost_something").await else { return };
-    let mut old = lab.connect().await;
-    lab.proxy.set(ToClient, Way::Drop);
+    let Some(testbed) = Testbed::start("a_connection_that_has_lost_something").await else {
+        return;
+    };
+    let mut old = testbed.connect().await;
+    testbed.proxy.set(ToClient, Traffic::Drop);
     send(&mut old, "SET key 1").await;
-    lab.until("the command arrives", |lab| lab.has("key")).await;
-    lab.until("the answer is lost", |lab| lab.proxy.count(Effect::Dropped) == 1).await;
-    lab.proxy.open();
+    testbed.until("the command arrives", |testbed| testbed.has("key")).await;
+    testbed.until("the answer is lost", |testbed| testbed.proxy.count(Effect::Dropped) == 1).await;
+    testbed.proxy.open();
     // Its answer would be taken for that of the lost one.
     send(&mut old, "SET other 1").await;
-    lab.until("commands still arrive", |lab| lab.has("other")).await;
+    testbed.until("commands still arrive", |testbed| testbed.has("other")).await;
     nothing_comes(&mut old).await;
-    lab.connect().await;
+    testbed.connect().await;
 
-    lab.proxy.strike(Blow::Swallow);
+    testbed.proxy.strike(Blow::Swallow);
     let mut swallowed = old;
     send(&mut swallowed, "SET third 1").await;
-    lab.until("it is swallowed", |lab| lab.proxy.count(Effect::Dropped) >= 3).await;
-    assert!(!lab.has("third"));
-    lab.connect().await;
+    testbed.until("it is swallowed", |testbed| testbed.proxy.count(Effect::Dropped) >= 3).await;
+    assert!(!testbed.has("third"));
+    testbed.connect().await;
 }
 
 #[tokio::test]
 async fn half_a_connection_is_closed() {
-    let Some(lab) = Lab::start("half_a_connection_is_closed").await else { return };
-    let mut stream = lab.connect().await;
-    lab.proxy.strike(Blow::HalfClose(ToClient));
+    let Some(testbed) = Testbed::start("half_a_connection_is_closed").await else { return };
+    let mut stream = testbed.connect().await;
+    testbed.proxy.strike(Blow::HalfClose(ToClient));
     assert_eq!(read_to_end(&mut stream).await, "");
     send(&mut stream, "SET key 1").await;
-    lab.until("the other half is open", |lab| lab.has("key")).await;
-    assert_eq!(lab.proxy.count(Effect::HalfClosed), 1);
+    testbed.until("the other half is open", |testbed| testbed.has("key")).await;
+    assert_eq!(testbed.proxy.count(Effect::HalfClosed), 1);
 }
 
 #[tokio::test]
 async fn an_answer_is_cut_off_and_connections_are_closed_and_reset() {
-    let Some(lab) = Lab::start("an_answer_is_cut_off").await else { return };
-    let mut stream = lab.connect().await;
-    lab.proxy.strike(Blow::Truncate(ToClient, 3));
+    let Some(testbed) = Testbed::start("an_answer_is_cut_off").await else { return };
+    let mut stream = testbed.connect().await;
+    testbed.proxy.strike(Blow::Truncate(ToClient, 3));
     send(&mut stream, "PING").await;
     assert_eq!(read_to_end(&mut stream).await, "+PO");
 
-    let mut stream = lab.connect().await;
-    lab.proxy.strike(Blow::Close);
+    let mut stream = testbed.connect().await;
+    testbed.proxy.strike(Blow::Close);
     assert_eq!(read_to_end(&mut stream).await, "");
 
-    let mut stream = lab.connect().await;
-    lab.proxy.strike(Blow::Reset);
+    let mut stream = testbed.connect().await;
+    testbed.proxy.strike(Blow::Reset);
     let error = soon(stream.read_u8()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     for effect in [Effect::Truncated, Effect::Closed, Effect::Reset] {
-        assert_eq!(lab.proxy.count(effect), 1, "{effect:?}");
+        assert_eq!(testbed.proxy.count(effect), 1, "{effect:?}");
     }
 }
 
 #[tokio::test]
 async fn a_server_that_is_down_takes_no_connection_until_it_is_back() {
-    let Some(lab) = Lab::start("a_server_that_is_down_takes_no_connection").await else { return };
-    lab.server.kill().unwrap();
-    assert_eq!(read_to_end(&mut lab.bare().await).await, "");
-    assert_eq!(lab.proxy.count(Effect::NoServer), 1);
-    lab.server.restart().unwrap();
-    lab.connect().await;
+    let Some(testbed) = Testbed::start("a_server_that_is_down_takes_no_connection").await else {
+        return;
+    };
+    testbed.server.kill().unwrap();
+    assert_eq!(read_to_end(&mut testbed.bare().await).await, "");
+    assert_eq!(testbed.proxy.count(Effect::NoServer), 1);
+    testbed.server.restart().unwrap();
+    testbed.connect().await;
 }
 
 #[tokio::test]
 async fn new_connections_lead_elsewhere_and_old_ones_stay() {
-    let Some(lab) = Lab::start("new_connections_lead_elsewhere_and_old_ones_stay").await else {
+    let Some(testbed) = Testbed::start("new_connections_lead_elsewhere_and_old_ones_stay").await
+    else {
         return;
     };
-    let Some(other) = Lab::start("new_connections_lead_elsewhere_and_old_ones_stay").await else {
+    let Some(other) = Testbed::start("new_connections_lead_elsewhere_and_old_ones_stay").await
+    else {
         return;
     };
-    let mut old = lab.connect().await;
-    lab.proxy.lead_to(&other.server);
-    assert_eq!(ask(&mut lab.connect().await, "SET new 1", 5).await, "+OK\r\n");
+    let mut old = testbed.connect().await;
+    testbed.proxy.lead_to(&other.server);
+    assert_eq!(ask(&mut testbed.connect().await, "SET new 1", 5).await, "+OK\r\n");
     assert_eq!(ask(&mut old, "SET old 1", 5).await, "+OK\r\n");
-    assert!(other.has("new") && !other.has("old") && lab.has("old") && !lab.has("new"));
+    assert!(other.has("new") && !other.has("old") && testbed.has("old") && !testbed.has("new"));
 }

@@ -10,7 +10,7 @@ use quorlock_core::{
     Supervisor, Tick, Ticket, TicketedCommand,
 };
 
-use crate::network::ConnectionId;
+use crate::network::WireId;
 use crate::plan::Plan;
 use crate::time::{Machine, Time, duration};
 use crate::world::SimEvent;
@@ -19,10 +19,10 @@ pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) machine: Machine,
     pub(crate) life: Life,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) transports: Vec<Transport>,
     /// What has come in since the last turn.
     pub(crate) arrivals: Arrivals<Event>,
-    pub(crate) turns: Turns,
+    pub(crate) ticks: Ticks,
     /// The longest round trip that the engine was ever told.
     pub(crate) slowest: Duration,
     pub(crate) callers: Vec<Caller>,
@@ -42,12 +42,12 @@ pub(crate) struct Life {
 
 /// The driver's present turn, and when there is another.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub(crate) struct Ticks {
     pub(crate) is_due: bool,
     /// It stands still within a turn, after it has read the clock.
-    pub(crate) stalled: Option<Turn>,
+    pub(crate) stalled: Option<ClientTick>,
     /// The number of the alarm that is set: an earlier one is not heard.
-    pub(crate) alarm: u64,
+    pub(crate) timer: u64,
 }
 
 /// How a client stands still.
@@ -60,7 +60,7 @@ pub(crate) struct Still {
 }
 
 /// What one turn of the driver deals with.
-pub(crate) struct Turn {
+pub(crate) struct ClientTick {
     pub(crate) tick: Tick<Event>,
     /// The true reading after all of it had come in; what the tick's ought to be.
     pub(crate) honest: Reading,
@@ -83,9 +83,9 @@ pub(crate) enum CallerState {
 }
 
 /// The way to a node, around the pipeline of the production client.
-pub(crate) struct Line {
+pub(crate) struct Transport {
     pub(crate) supervisor: Supervisor,
-    pub(crate) wire: Option<ConnectionId>,
+    pub(crate) wire: Option<WireId>,
     pub(crate) pipeline: NodePipeline,
     /// What the present turn gives to the pipeline when it is over.
     pub(crate) outbox: Vec<TicketedCommand>,
@@ -131,19 +131,24 @@ pub(crate) struct Dials {
 pub(crate) struct Batch {
     pub(crate) exchange: Exchange,
     /// On which connection, and when; `None`: it waits for one.
-    pub(crate) sent: Option<(ConnectionId, Reading)>,
+    pub(crate) sent: Option<(WireId, Reading)>,
 }
 
 impl Client {
-    pub(crate) fn new(engine: Engine, lines: Vec<Line>, machine: Machine, callers: usize) -> Self {
+    pub(crate) fn new(
+        engine: Engine,
+        transports: Vec<Transport>,
+        machine: Machine,
+        callers: usize,
+    ) -> Self {
         let idle = Caller { state: CallerState::Idle, generation: 0 };
         Self {
             engine,
             machine,
             life: Life { alive: true, ..Life::default() },
-            lines,
+            transports,
             arrivals: Arrivals::new(),
-            turns: Turns::default(),
+            ticks: Ticks::default(),
             slowest: Duration::ZERO,
             callers: vec![idle; callers],
             locks: 0,
@@ -159,7 +164,7 @@ impl Client {
     }
 }
 
-impl Line {
+impl Transport {
     pub(crate) fn new(node: NodeId, plan: &Plan) -> Self {
         let [silence, replace_after] =
             [plan.wiring.silence, plan.wiring.replace_after].map(duration);

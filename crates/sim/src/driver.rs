@@ -1,7 +1,9 @@
 //! What a driver does with what an engine says, and with what callers do with their guards: the same in the
 //! simulator's world, in the models' and in the scripted one.
 
-use quorlock_core::{Effect, Event, LockId, NodeId, Proof, Reading, TicketedCommand, Token, Verb};
+use quorlock_core::{
+    Effect, Event, Evidence, LockId, NodeId, Reading, TicketedCommand, Token, Verb,
+};
 
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::{Guard, GuardId, Guards};
@@ -41,10 +43,10 @@ pub(crate) trait Driver {
     /// Notes what the engine is about to be told.
     fn note_event(&mut self, client: ClientId, event: &Event) {
         match event {
-            Event::Answered { node, sent, answers, proof } => {
+            Event::Answered { node, sent, answers, evidence } => {
                 let (node, sent) = (node.index(), *sent);
-                if *proof != Proof::NotRequired {
-                    self.note(&Fact::Proved { client, node, sent, proof });
+                if *evidence != Evidence::NotRequired {
+                    self.note(&Fact::Proved { client, node, sent, evidence });
                 }
                 for (ticket, answer) in answers {
                     let ticket = *ticket;
@@ -92,10 +94,10 @@ pub(crate) trait Driver {
                     self.order(client, node, (*ticket, command.clone()));
                 }
             }
-            Effect::Acquired { lock, token, hold, attempts, turn, fence } => {
+            Effect::Acquired { lock, token, hold, attempts, handover_count, fence } => {
                 let guard = of(lock);
                 if let Some(request) = self.ledger().request(client, *lock).cloned() {
-                    let made = Guard::new(request, (*token, *turn, *fence), hold.clone());
+                    let made = Guard::new(request, (*token, *handover_count, *fence), hold.clone());
                     let before = self.guards().insert(guard, made);
                     assert!(before.is_none(), "{guard} is granted once");
                 }
@@ -134,8 +136,8 @@ pub(crate) trait Driver {
             Effect::Superseded { lock, fence } => {
                 self.note(&Fact::Superseded { guard: of(lock), fence: *fence });
             }
-            Effect::TrustState { node, standing } => {
-                self.note(&Fact::TrustState { client, node: node.index(), standing });
+            Effect::TrustState { node, trust_state } => {
+                self.note(&Fact::TrustState { client, node: node.index(), trust_state });
             }
             Effect::FloorOfFew { node, .. } => {
                 self.note(&Fact::FloorOfFew { client, node: node.index() });

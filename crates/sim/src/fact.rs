@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Extended, Holding, Key, LockId, LossCause, Proof, Reading, Refusal,
+    Answer, Command, Evidence, Extended, Holding, Key, LockId, LossCause, Reading, Refusal,
     ReleaseReport, Request, Ticket, Token, TrustState, Validity, Value,
 };
 
@@ -31,7 +31,7 @@ pub(crate) enum Fact<'a> {
     /// A holder gives the lock back, or has dropped the guard.
     ReleaseAsked { guard: GuardId, report: bool },
     /// The driver's turn begins: all that has come in is handed to the engine under this reading.
-    Turn { client: ClientId },
+    Tick { client: ClientId },
     /// The engine begins an attempt.
     Begun { client: ClientId, lock: LockId, token: Token, round_trip: Duration },
     /// The engine gives a command to a node.
@@ -58,7 +58,7 @@ pub(crate) enum Fact<'a> {
     /// A client takes what a node's marker says for something else.
     Misread { client: ClientId, node: NodeIndex },
     /// The engine is told what comes with answers.
-    Proved { client: ClientId, node: NodeIndex, sent: Reading, proof: &'a Proof },
+    Proved { client: ClientId, node: NodeIndex, sent: Reading, evidence: &'a Evidence },
     /// The engine is told an answer.
     Told { client: ClientId, node: NodeIndex, sent: Reading, ticket: Ticket, answer: &'a Answer },
     /// The engine is told that a key has changed.
@@ -74,7 +74,7 @@ pub(crate) enum Fact<'a> {
     /// The engine says that somebody else has a larger fence.
     Superseded { guard: GuardId, fence: u64 },
     /// The engine says whether a node is to be trusted.
-    TrustState { client: ClientId, node: NodeIndex, standing: &'a TrustState },
+    TrustState { client: ClientId, node: NodeIndex, trust_state: &'a TrustState },
     /// The engine says that it sets a node's floor by the clocks of few others.
     FloorOfFew { client: ClientId, node: NodeIndex },
     /// Who holds a lock writes to what it protects, or who did.
@@ -92,7 +92,7 @@ pub(crate) enum Fact<'a> {
     /// The engine owes nothing any more.
     Drained { client: ClientId },
     /// The driver has carried out all that came of a turn.
-    TurnOver { client: ClientId },
+    TickOver { client: ClientId },
     /// A client's connection to a node is there.
     Connected { client: ClientId, node: NodeIndex, replaces: bool },
     /// A client does not listen to a connection any more: what was sent on it is given up.
@@ -176,22 +176,32 @@ impl fmt::Display for Fact<'_> {
             Self::ReleaseAsked { guard, report } => {
                 write!(f, "{guard}: {}", if *report { "given back" } else { "dropped" })
             }
-            Self::Turn { client } => write!(f, "client {client}: turn"),
-            Self::TurnOver { client } => write!(f, "client {client}: turn over"),
+            Self::Tick { client } => write!(f, "client {client}: turn"),
+            Self::TickOver { client } => write!(f, "client {client}: turn over"),
             Self::Begun { client, lock, token, .. } => {
                 write!(f, "client {client}: attempt for {} with {token:?}", Id(lock))
             }
             Self::Ordered { client, node, ticket, command } => {
-                write!(f, "client {client} → node {node}: {} queued ({})", Said(command), T(ticket))
+                write!(
+                    f,
+                    "client {client} → node {node}: {} queued ({})",
+                    CommandText(command),
+                    T(ticket)
+                )
             }
             Self::Sent { client, node, ticket, command } => {
-                write!(f, "client {client} → node {node}: {} sent ({})", Said(command), T(ticket))
+                write!(
+                    f,
+                    "client {client} → node {node}: {} sent ({})",
+                    CommandText(command),
+                    T(ticket)
+                )
             }
             Self::Executed { node, client, ticket, command, answer, zombie, duplicate, .. } => {
                 write!(
                     f,
                     "node {node}: {} of client {client} ({}): {}{}{}",
-                    Said(command),
+                    CommandText(command),
                     T(ticket),
                     Heard(answer),
                     if *zombie { ", its connection is dead" } else { "" },
@@ -207,12 +217,12 @@ impl fmt::Display for Fact<'_> {
             Self::Told { client, node, ticket, answer, .. } => {
                 write!(f, "client {client} ← node {node}: {} ({})", Heard(answer), T(ticket))
             }
-            Self::Proved { client, node, proof, .. } => {
-                write!(f, "client {client} ← node {node}: {proof:?}")
+            Self::Proved { client, node, evidence, .. } => {
+                write!(f, "client {client} ← node {node}: {evidence:?}")
             }
             Self::Superseded { guard, fence } => write!(f, "{guard}: there is the fence {fence}"),
-            Self::TrustState { client, node, standing } => {
-                write!(f, "client {client}: node {node}: {standing:?}")
+            Self::TrustState { client, node, trust_state } => {
+                write!(f, "client {client}: node {node}: {trust_state:?}")
             }
             Self::FloorOfFew { client, node } => {
                 write!(f, "client {client}: the floor of node {node} rests on few clocks")
@@ -347,9 +357,9 @@ impl fmt::Display for T<'_> {
     }
 }
 
-struct Said<'a>(&'a Command);
+struct CommandText<'a>(&'a Command);
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for CommandText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = |value: &Value| String::from_utf8_lossy(&value.as_bytes()[..6]).into_owned();
         match self.0 {

@@ -31,7 +31,7 @@ pub struct Guard {
     /// The token, and how often it was handed over.
     pub token: Token,
     /// The turn under this token.
-    pub turn: u32,
+    pub handover_count: u32,
     /// The fence, if one was wanted.
     pub fence: Option<u64>,
     /// The library's part of it.
@@ -48,11 +48,11 @@ impl Guard {
     /// A guard that was just granted.
     pub(crate) const fn new(
         request: Request,
-        (token, turn, fence): (Token, u32, Option<u64>),
+        (token, handover_count, fence): (Token, u32, Option<u64>),
         hold: Hold,
     ) -> Self {
         let (told_lost, run_out, given_back) = (false, false, false);
-        Self { request, token, turn, fence, hold, told_lost, run_out, given_back }
+        Self { request, token, handover_count, fence, hold, told_lost, run_out, given_back }
     }
 
     /// What the nodes store.

@@ -79,7 +79,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
 ];
 
 /// What an invariant says to a fact: nothing, or what is wrong.
-type Verdict = Result<(), String>;
+type Checked = Result<(), String>;
 
 /// All invariants of a run, with what they remember: a flat list, for they have nothing to do with each other.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

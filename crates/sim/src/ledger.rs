@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use quorlock_core::{Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Value, Verb};
 
+use crate::evidence_log::{EvidenceLog, Void};
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::Guard;
-use crate::proofs::{Proofs, Void};
 use crate::time::{MS, Time, elapsed};
 
 /// What is known of every token.
@@ -17,7 +17,7 @@ pub(crate) struct Ledger {
     quorum: Quorum,
     drift: Drift,
     /// Which answers count.
-    proofs: Proofs,
+    evidence_log: EvidenceLog,
     requests: BTreeMap<(ClientId, LockId), Request>,
     tokens: BTreeMap<Arc<[u8]>, TokenRecord>,
     commands: BTreeMap<(ClientId, Ticket), Arc<[u8]>>,
@@ -93,11 +93,11 @@ pub(crate) const fn subject(command: &Command) -> Option<(&Key, &Value)> {
 }
 
 impl Ledger {
-    pub(crate) fn new(quorum: Quorum, drift: Drift, proofs: Proofs) -> Self {
+    pub(crate) fn new(quorum: Quorum, drift: Drift, evidence_log: EvidenceLog) -> Self {
         Self {
             quorum,
             drift,
-            proofs,
+            evidence_log,
             requests: BTreeMap::new(),
             tokens: BTreeMap::new(),
             commands: BTreeMap::new(),
@@ -165,8 +165,8 @@ impl Ledger {
     }
 
     /// Only what is proved counts, for this client.
-    pub(crate) fn needs_proof(&self, client: ClientId) -> bool {
-        self.proofs.are_needed(client)
+    pub(crate) fn needs_evidence(&self, client: ClientId) -> bool {
+        self.evidence_log.are_needed(client)
     }
 
     fn of_quorum(&self, left: impl Iterator<Item = i64>) -> i64 {
@@ -197,7 +197,7 @@ impl Ledger {
 
     /// A client is done with everything.
     pub(crate) fn forget(&mut self, client: ClientId) {
-        self.proofs.forget(client);
+        self.evidence_log.forget(client);
     }
 
     /// Notes a fact; `now` is what the client's clocks show.
@@ -209,16 +209,18 @@ impl Ledger {
             Fact::Ordered { client, node, ticket, command } => {
                 self.ordered(*client, *node, *ticket, command);
             }
-            Fact::Proved { client, node, proof, .. } => self.proofs.note(*client, *node, proof),
+            Fact::Proved { client, node, evidence, .. } => {
+                self.evidence_log.note(*client, *node, evidence)
+            }
             // What the network repeats is answered to nobody.
             Fact::Executed { client, node, ticket, early: true, duplicate: false, .. }
                 if ticket.verb != Verb::Trust =>
             {
-                self.proofs.note_early(*client, *node, *ticket);
+                self.evidence_log.note_early(*client, *node, *ticket);
             }
             Fact::Told { client, node, sent, ticket, answer } => {
                 if let Answer::Failed(failure) = answer {
-                    self.proofs.note_failure(*client, *node, failure);
+                    self.evidence_log.note_failure(*client, *node, failure);
                 }
                 if let Some(now) = now {
                     self.told(*client, *node, *sent, *ticket, answer, now);
@@ -270,10 +272,10 @@ impl Ledger {
     ) {
         let Some(value) = self.commands.get(&(client, ticket)) else { return };
         let Some(token) = self.tokens.get_mut(value) else { return };
-        let doubt = self.proofs.doubt(client, node, ticket);
+        let distrust_reason = self.evidence_log.distrust_reason(client, node, ticket);
         if ticket.verb == Verb::Extend
             && *answer == Answer::Extended
-            && doubt.is_none()
+            && distrust_reason.is_none()
             && token.extending.0 == ticket.round
         {
             token.extending.1 += 1;
@@ -282,9 +284,9 @@ impl Ledger {
         let record = &mut token.nodes[node];
         match answer {
             Answer::Granted | Answer::GrantedFenced { .. } | Answer::Extended
-                if doubt.is_some() =>
+                if distrust_reason.is_some() =>
             {
-                record.void = doubt.map(|why| (sent, why));
+                record.void = distrust_reason.map(|why| (sent, why));
             }
             Answer::Granted | Answer::GrantedFenced { .. } | Answer::Extended
                 if !record.released =>
@@ -296,12 +298,13 @@ impl Ledger {
                 let later = |old: Reading| elapsed(sent, now) < elapsed(old, now);
                 if !outdated && record.yes.is_none_or(later) {
                     let before = record.yes.replace(sent);
-                    record.earlier.extend(before.filter(|_| self.proofs.are_needed(client)));
+                    record.earlier.extend(before.filter(|_| self.evidence_log.are_needed(client)));
                 }
             }
-            Answer::Raised { fence } if doubt.is_none() => record.recorded = Some(*fence),
+            Answer::Raised { fence } if distrust_reason.is_none() => record.recorded = Some(*fence),
             Answer::Absent | Answer::Other
-                if matches!(ticket.verb, Verb::Extend | Verb::Raise) && doubt.is_none() =>
+                if matches!(ticket.verb, Verb::Extend | Verb::Raise)
+                    && distrust_reason.is_none() =>
             {
                 record.yes = None;
                 record.earlier.clear();

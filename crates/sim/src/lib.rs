@@ -17,9 +17,11 @@
 //! stands for the connections is written anew here, small enough to be compared by reading; the nodes are
 //! compared with real servers.
 
+mod checker;
 mod client;
 mod count;
 mod driver;
+mod evidence_log;
 mod fact;
 mod guard;
 mod invariants;
@@ -28,16 +30,14 @@ pub mod models;
 pub mod mutants;
 mod network;
 pub mod node;
-pub mod picture;
 mod plan;
-mod proofs;
 mod random;
 pub mod scripted;
 mod shrink;
-pub mod tape;
 pub mod time;
+pub mod timeline;
+pub mod timeline_svg;
 mod view;
-mod watch;
 mod world;
 
 pub use count::{Count, Counts};

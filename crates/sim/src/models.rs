@@ -27,7 +27,7 @@ use self::bounds::{Bounds, TICK};
 use self::rare::{Rare, Witnesses};
 pub use self::scenarios::{Found, Scenario, negatives, positives};
 use self::steps::Step;
-use self::world::{CLIENTS, Call, Link, NODES, Pace, World};
+use self::world::{CLIENTS, Call, ModelLink, ModelWorld, NODES, Pace};
 use crate::fact::{ClientId, NodeIndex};
 use crate::time::Time;
 
@@ -66,14 +66,14 @@ enum Action {
 }
 
 impl Model for Timed {
-    type State = World;
+    type State = ModelWorld;
     type Action = Action;
 
-    fn init_states(&self) -> Vec<World> {
-        World::all(&self.bounds, self.only)
+    fn init_states(&self) -> Vec<ModelWorld> {
+        ModelWorld::all(&self.bounds, self.only)
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+    fn actions(&self, world: &ModelWorld, actions: &mut Vec<Action>) {
         if world.violation.is_some() {
             return;
         }
@@ -103,13 +103,13 @@ impl Model for Timed {
         }
     }
 
-    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+    fn next_state(&self, world: &ModelWorld, action: Action) -> Option<ModelWorld> {
         Some(self.step(world, action, false).0)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         // Of many violations in one block of states the last would be kept; the first is wanted.
-        vec![Property::always("every invariant holds", |model: &Self, world: &World| {
+        vec![Property::always("every invariant holds", |model: &Self, world: &ModelWorld| {
             world.violation.is_none() || model.failed.swap(true, Ordering::Relaxed)
         })]
     }
@@ -117,7 +117,7 @@ impl Model for Timed {
 
 impl Timed {
     /// One step, and line by line what happens in it.
-    fn step(&self, world: &World, action: Action, traced: bool) -> (World, Vec<String>) {
+    fn step(&self, world: &ModelWorld, action: Action, traced: bool) -> (ModelWorld, Vec<String>) {
         let mut step = Step {
             world: world.clone(),
             bounds: &self.bounds,
@@ -145,7 +145,7 @@ impl Timed {
         step.done()
     }
 
-    fn client_actions(&self, world: &World, client: ClientId, actions: &mut Vec<Action>) {
+    fn client_actions(&self, world: &ModelWorld, client: ClientId, actions: &mut Vec<Action>) {
         let it = &world.clients[client];
         match it.call {
             Call::NotYet if client > 0 && self.bounds.in_turn && !world.clients[0].held => {}
@@ -192,8 +192,8 @@ impl Timed {
 
     /// Nodes are alike, and clients may be: they are named by the order in which the first commands
     /// leave their links.
-    fn is_in_order(&self, world: &World, client: ClientId, node: NodeIndex) -> bool {
-        let first = |link: &Link| {
+    fn is_in_order(&self, world: &ModelWorld, client: ClientId, node: NodeIndex) -> bool {
+        let first = |link: &ModelLink| {
             let front = link.commands.front();
             front.is_some_and(|(_, ticket, _)| ticket.verb == Verb::Acquire && ticket.round == 1)
         };
@@ -208,7 +208,7 @@ impl Timed {
     }
 
     /// Who stands still while the next tick passes: as few clients as must. None if it must not pass.
-    fn pauses(&self, world: &World) -> Vec<[bool; CLIENTS]> {
+    fn pauses(&self, world: &ModelWorld) -> Vec<[bool; CLIENTS]> {
         let busy = world.clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
         let all_over = world.clients.iter().all(|it| it.call == Call::Over);
         let keys = (0..NODES).any(|node| world.stored(node).is_some());
@@ -226,7 +226,7 @@ impl Timed {
     }
 
     /// Everything has a bound: nothing that is under way is older, nobody is later.
-    fn may_pass(&self, world: &World, paused: [bool; CLIENTS]) -> bool {
+    fn may_pass(&self, world: &ModelWorld, paused: [bool; CLIENTS]) -> bool {
         let Bounds { command_age, answer_age, pause, slow_links, zombie_age, .. } = self.bounds;
         let age = |sent: &Reading| (-sent.boot().as_nanos()).max(-sent.real_ns());
         let (mut slow, mut newly) = (0, 0);
@@ -262,7 +262,7 @@ impl Timed {
     }
 
     /// How a client's clocks may go now.
-    fn paces(&self, world: &World, client: ClientId) -> Vec<Pace> {
+    fn paces(&self, world: &ModelWorld, client: ClientId) -> Vec<Pace> {
         let it = &world.clients[client];
         let mut paces = vec![Pace::Even];
         if self.bounds.client_slow > 0 && it.steady_for == 0 && self.is_last_tick(world, client) {
@@ -277,7 +277,7 @@ impl Timed {
     /// With the next tick of its clocks the client's votes end. That is when a clock that falls behind
     /// does most harm: later, and the lock is over; earlier, and votes that are asked for afterwards
     /// end as if it had not.
-    fn is_last_tick(&self, world: &World, client: ClientId) -> bool {
+    fn is_last_tick(&self, world: &ModelWorld, client: ClientId) -> bool {
         let age = ticks(self.bounds.ttl - self.bounds.drift - 1);
         match world.clients[client].call {
             Call::NotYet | Call::Over => false,
@@ -307,7 +307,7 @@ fn apart(pace: Pace) -> bool {
 /// The protocol promises mutual exclusion while fewer than 2Q − N votes of a holder with exactly Q
 /// vanish early; with two of three that is none. What may vanish is the third: all nodes have the
 /// same value, and none of the others loses it sooner than this one would have.
-fn is_surplus(world: &World, node: NodeIndex) -> bool {
+fn is_surplus(world: &ModelWorld, node: NodeIndex) -> bool {
     let Some((value, left)) = world.stored(node) else { return false };
     (0..NODES).all(|other| {
         world.stored(other).is_some_and(|(its, its_left)| its == value && its_left >= left)

@@ -10,7 +10,7 @@ use crate::random::Random;
 use crate::time::{MS, Time, US};
 
 /// A connection's number.
-pub(crate) type ConnectionId = usize;
+pub(crate) type WireId = usize;
 
 /// There or back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +64,7 @@ impl Network {
         }
     }
 
-    pub(crate) fn connect(&mut self, client: ClientId, node: NodeIndex) -> ConnectionId {
+    pub(crate) fn connect(&mut self, client: ClientId, node: NodeIndex) -> WireId {
         self.wires.push(Wire {
             client,
             node,
@@ -79,7 +79,7 @@ impl Network {
     }
 
     /// When what is sent now arrives, behind all that was sent before.
-    pub(crate) fn arrival(&mut self, id: ConnectionId, way: Direction, now: Time) -> Time {
+    pub(crate) fn arrival(&mut self, id: WireId, way: Direction, now: Time) -> Time {
         let delay = self.delay();
         let Wire { client, node, .. } = self.wires[id];
         let blocked = self.blocks_of(client, node)[way as usize];
@@ -89,7 +89,7 @@ impl Network {
     }
 
     /// When something arrives that need not keep any order.
-    pub(crate) fn stray(&mut self, id: ConnectionId, now: Time) -> Time {
+    pub(crate) fn stray(&mut self, id: WireId, now: Time) -> Time {
         let Wire { client, node, .. } = self.wires[id];
         let blocked = self.blocks_of(client, node)[Direction::Back as usize];
         now.max(blocked) + self.delay()

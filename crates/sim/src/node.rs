@@ -17,7 +17,7 @@ use crate::time::{Clock, MS, Time, US};
 
 /// Whose connection a command comes on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Connection(pub u64);
+pub struct ConnectionId(pub u64);
 
 /// One server.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -33,8 +33,8 @@ pub struct ModelNode {
     /// What was there before each of the last writes, if that is kept: what is not on the disk yet.
     undo: Option<Vec<(Key, Option<Stored>)>>,
     /// Who is to be told, once, when a key changes.
-    watchers: BTreeMap<Key, BTreeSet<Connection>>,
-    pushes: Vec<(Connection, Key)>,
+    watchers: BTreeMap<Key, BTreeSet<ConnectionId>>,
+    pushes: Vec<(ConnectionId, Key)>,
 }
 
 /// In what servers differ.
@@ -89,7 +89,7 @@ impl ModelNode {
     }
 
     /// Carries out one command, atomically, and answers it.
-    pub fn execute(&mut self, by: Connection, command: &Command, now: Time) -> Answer {
+    pub fn execute(&mut self, by: ConnectionId, command: &Command, now: Time) -> Answer {
         match self.health {
             Health::Good | Health::OutOfMemory | Health::ReadOnly(_) => {
                 self.carry_out(by, command, now)
@@ -107,7 +107,7 @@ impl ModelNode {
         self.kind
     }
 
-    fn carry_out(&mut self, by: Connection, command: &Command, now: Time) -> Answer {
+    fn carry_out(&mut self, by: ConnectionId, command: &Command, now: Time) -> Answer {
         let now_ms = self.now_ms(now);
         match command {
             Command::Acquire { key, value, ttl_ms } => {
@@ -232,13 +232,13 @@ impl ModelNode {
         self.undo = self.undo.is_some().then(Vec::new);
     }
 
-    fn put(&mut self, key: &Key, stored: Stored, by: Connection) {
+    fn put(&mut self, key: &Key, stored: Stored, by: ConnectionId) {
         let before = self.keys.insert(key.clone(), stored);
         self.note_undo(key, before);
         self.changed(key, Some(by));
     }
 
-    fn take(&mut self, key: &Key, by: Connection) {
+    fn take(&mut self, key: &Key, by: ConnectionId) {
         let before = self.keys.remove(key);
         self.note_undo(key, before);
         self.changed(key, Some(by));
@@ -261,7 +261,7 @@ impl ModelNode {
     }
 
     /// What connections are to be told since this was last asked.
-    pub fn take_pushes(&mut self) -> Vec<(Connection, Key)> {
+    pub fn take_pushes(&mut self) -> Vec<(ConnectionId, Key)> {
         std::mem::take(&mut self.pushes)
     }
 
@@ -319,7 +319,7 @@ impl ModelNode {
     }
 
     /// A connection has ended.
-    pub fn disconnect(&mut self, connection: Connection) {
+    pub fn disconnect(&mut self, connection: ConnectionId) {
         self.watchers.retain(|_, watchers| {
             watchers.remove(&connection);
             !watchers.is_empty()
@@ -357,7 +357,7 @@ impl ModelNode {
 
     /// A key whose time is over is found to be gone by whoever touches it, and only then are those
     /// told who wait for it; but not who found it out.
-    fn expire(&mut self, key: &str, by: Option<Connection>, now_ms: i64) {
+    fn expire(&mut self, key: &str, by: Option<ConnectionId>, now_ms: i64) {
         if self.keys.get(key).is_some_and(|stored| self.is_over(stored, now_ms)) {
             self.keys.remove(key);
             self.changed(key, by);
@@ -366,7 +366,7 @@ impl ModelNode {
 
     /// Everybody who has asked for it is told, but for who did it; and all are forgotten, who did it
     /// as well.
-    fn changed(&mut self, key: &str, by: Option<Connection>) {
+    fn changed(&mut self, key: &str, by: Option<ConnectionId>) {
         if let Some((key, watchers)) = self.watchers.remove_entry(key) {
             let told = watchers.into_iter().filter(|watcher| Some(*watcher) != by);
             self.pushes.extend(told.map(|watcher| (watcher, key.clone())));

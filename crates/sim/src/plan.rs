@@ -64,7 +64,7 @@ pub struct Servers {
     /// They have been marked before, and have been running for long.
     pub prepared: bool,
     /// The first two of the list are one server.
-    pub twins: bool,
+    pub duplicates: bool,
     /// Those that may lose votes early. Within the assumptions: at most 2Q − N − 1.
     pub lossy: Vec<usize>,
     /// Those that stay out of order until the end: a minority.
@@ -205,7 +205,7 @@ impl Plan {
         if guard == RestartGuard::Strict && more.percent(85) {
             plan.faults.kinds.push(Fault::Distrust);
         }
-        plan.servers.twins =
+        plan.servers.duplicates =
             guard == RestartGuard::Strict && plan.servers.quorum.nodes() > 1 && more.percent(3);
         plan.later = Later::draw(&plan);
         let Later { merges, modes, .. } = &plan.later;
@@ -317,7 +317,7 @@ impl Plan {
         Self {
             seed,
             load: Load { clients, callers, resources, timings, ttl_max: ttl, fenced: 0 },
-            servers: Servers { quorum, prepared: false, twins: false, lossy, down_to_the_end },
+            servers: Servers { quorum, prepared: false, duplicates: false, lossy, down_to_the_end },
             wiring: Wiring {
                 one_way,
                 spikes: (
@@ -392,9 +392,9 @@ impl Plan {
         let max_ttl_ms = u64::try_from(self.load.ttl_max / MS).unwrap_or(0);
         let cluster = Cluster::new(&names, self.servers.quorum.needed(), max_ttl_ms);
         let (marker, adoption) = (marker_key(), Key::from("quorlock:adopt"));
-        let lasting = self.later.declared.iter().map(|node| NodeId::new(*node)).collect();
+        let durable = self.later.declared.iter().map(|node| NodeId::new(*node)).collect();
         let words = Words::default();
-        Rules { guard: self.guard, cluster, names, marker, adoption, lasting, words }
+        Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
     }
 
     /// By how much node clocks are set back in all, as a rule.

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use quorlock_sim::{Count, Counts, Violation, picture, run, shrink};
+use quorlock_sim::{Count, Counts, Violation, run, shrink, timeline_svg};
 
 use crate::args::Args;
 
@@ -121,7 +121,7 @@ pub(crate) fn replay(args: &Args, seed: u64) -> ExitCode {
     let plan = args.plan(seed);
     let outcome = run(&plan, true);
     if let Some(file) = &args.draw {
-        if let Err(error) = std::fs::write(file, picture::draw(&plan, &outcome)) {
+        if let Err(error) = std::fs::write(file, timeline_svg::draw(&plan, &outcome)) {
             eprintln!("quorlock-sim: cannot write {}: {error}", file.display());
             return ExitCode::from(2);
         }

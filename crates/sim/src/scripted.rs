@@ -4,12 +4,12 @@
 //! A link carries each command by itself, and its time of sending is when the engine gave it out: no pipeline,
 //! session or supervisor stands between. What a client is told, it is told at once.
 
+pub mod asking;
 mod guarded;
 mod links;
 mod nodes;
 mod rules;
 mod shadow;
-pub mod story;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -21,19 +21,19 @@ use quorlock_core::{
 };
 
 use self::guarded::{Guarded, Says};
-use self::links::{Link, Step, Wires};
+use self::links::{ScriptedLink, Step, Wires};
+use crate::checker::{Checker, Moment};
 use crate::count::Counts;
 use crate::driver::Driver;
+use crate::evidence_log::EvidenceLog;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::{GuardId, Guards};
 use crate::invariants::{Invariants, nothing_left};
 use crate::ledger::{Drift, Ledger};
 use crate::node::{Kind, ModelNode};
 use crate::plan::Outside;
-use crate::proofs::Proofs;
 use crate::time::{Clock, MS, Time};
 use crate::view::{Surroundings, Terms};
-use crate::watch::{Moment, Watch};
 
 /// What the wall clocks show at the start.
 pub const EPOCH: Time = 1_000_000 * MS;
@@ -56,7 +56,7 @@ pub struct Delivered {
     pub answer: Answer,
 }
 
-impl fmt::Debug for World {
+impl fmt::Debug for ScriptedWorld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("World").field("now", &self.now).finish_non_exhaustive()
     }
@@ -64,7 +64,7 @@ impl fmt::Debug for World {
 
 /// Clients (one engine each, and its guards), model nodes, and between each two of them a connection that keeps
 /// order.
-pub struct World {
+pub struct ScriptedWorld {
     /// The true time.
     pub now: Time,
     /// The engines, by client.
@@ -110,7 +110,7 @@ pub struct Raising {
 
 /// Checks what happens, and counts it.
 struct Witness {
-    watch: Watch,
+    watch: Checker,
     counts: Counts,
 }
 
@@ -145,7 +145,7 @@ impl Surroundings for Stage<'_> {
         self.now
     }
 
-    fn turn_reading(&self, _: ClientId) -> Reading {
+    fn tick_reading(&self, _: ClientId) -> Reading {
         self.now
     }
 
@@ -158,7 +158,7 @@ impl Surroundings for Stage<'_> {
     }
 }
 
-impl Driver for World {
+impl Driver for ScriptedWorld {
     fn note(&mut self, fact: &Fact<'_>) {
         let now = self.reading();
         let may_overlap = match &self.guarded {
@@ -169,7 +169,7 @@ impl Driver for World {
         let terms = Terms {
             outside: may_overlap.then_some(Outside::Losses),
             quarantine: guarded.map_or(0, |it| it.quarantine),
-            lasting: guarded.map_or(&[], |it| &it.lasting),
+            durable: guarded.map_or(&[], |it| &it.durable),
             ..Terms::sound(self.quorum)
         };
         let around = &Stage { now, nodes: &self.nodes };
@@ -224,7 +224,7 @@ impl Driver for World {
     }
 }
 
-impl World {
+impl ScriptedWorld {
     /// One client, `nodes` nodes, a majority.
     ///
     /// # Panics
@@ -242,7 +242,7 @@ impl World {
             is_blind: false,
             says: Says::default(),
         };
-        let links = || std::iter::repeat_with(Link::new).take(quorum.nodes()).collect();
+        let links = || std::iter::repeat_with(ScriptedLink::new).take(quorum.nodes()).collect();
         let mut world = Self {
             now: 0,
             engines: vec![idle(quorum); clients],
@@ -264,8 +264,8 @@ impl World {
                 has_orphans: false,
             },
             witness: Witness {
-                watch: Watch::new(
-                    Ledger::new(quorum, Drift::default(), Proofs::default()),
+                watch: Checker::new(
+                    Ledger::new(quorum, Drift::default(), EvidenceLog::default()),
                     Invariants::new(quorum.nodes(), None),
                 ),
                 counts: Counts::default(),
@@ -335,12 +335,12 @@ impl World {
             return;
         }
         while let Some((client, event)) = self.calls.asked.pop_front() {
-            self.turn(client, event);
+            self.tick(client, event);
         }
         self.calls.is_telling = false;
     }
 
-    fn turn(&mut self, client: ClientId, event: Event) {
+    fn tick(&mut self, client: ClientId, event: Event) {
         match &event {
             Event::Acquire { lock, request } => {
                 self.note(&Fact::Wanted { client, lock: *lock, request });
@@ -348,7 +348,7 @@ impl World {
             Event::Cancel { lock } => self.note(&Fact::Cancelled { client, lock: *lock }),
             _ => {}
         }
-        self.note(&Fact::Turn { client });
+        self.note(&Fact::Tick { client });
         self.note_event(client, &event);
         let now = self.reading();
         let waking = event == Event::Wake;
@@ -381,7 +381,7 @@ impl World {
         }
         // What is due is dealt with when the engine is told of the time.
         if !self.engines[client].is_due(now) {
-            self.note(&Fact::TurnOver { client });
+            self.note(&Fact::TickOver { client });
         }
     }
 
@@ -479,7 +479,7 @@ impl World {
             assert_eq!(left, None, "a key is left behind");
         }
         for client in 0..self.engines.len() {
-            let lock = self.acquire_by(client, story::once("afterwards"));
+            let lock = self.acquire_by(client, asking::once("afterwards"));
             self.run_for(3 * ONE_WAY);
             self.release(lock, false);
             self.settle();

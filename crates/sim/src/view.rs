@@ -36,13 +36,13 @@ pub(crate) struct Terms<'a> {
     /// How long a node must have been waited for before its votes count, if anybody looks.
     pub(crate) quarantine: Time,
     /// The nodes that forget nothing when they stop, and were declared so.
-    pub(crate) lasting: &'a [NodeIndex],
+    pub(crate) durable: &'a [NodeIndex],
 }
 
 impl Terms<'_> {
     /// Nodes lose nothing, and nobody asks what they are.
     pub(crate) const fn sound(quorum: Quorum) -> Self {
-        Self { quorum, outside: None, spare_counters: 0, quarantine: 0, lasting: &[] }
+        Self { quorum, outside: None, spare_counters: 0, quarantine: 0, durable: &[] }
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) trait Surroundings {
 
     /// The reading that the client's present turn ought to be judged by: made when all that it deals
     /// with had come in.
-    fn turn_reading(&self, client: ClientId) -> Reading;
+    fn tick_reading(&self, client: ClientId) -> Reading;
 
     /// Whether anybody on this client's machine could look at a guard now.
     fn can_look(&self, client: ClientId) -> bool;
@@ -68,9 +68,9 @@ impl View<'_> {
         self.around.reading(client)
     }
 
-    /// See [`Surroundings::turn_reading`].
-    pub(crate) fn turn_reading(&self, client: ClientId) -> Reading {
-        self.around.turn_reading(client)
+    /// See [`Surroundings::tick_reading`].
+    pub(crate) fn tick_reading(&self, client: ClientId) -> Reading {
+        self.around.tick_reading(client)
     }
 
     /// See [`Surroundings::can_look`].

@@ -7,49 +7,51 @@ mod callers;
 mod clients;
 mod faults;
 mod healing;
-mod lines;
 mod nodes;
+mod transports;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use quorlock_core::{Answer, BatchId, Key, Proof, Reading, RestartGuard, Rules, TicketedCommand};
+use quorlock_core::{
+    Answer, BatchId, Evidence, Key, Reading, RestartGuard, Rules, TicketedCommand,
+};
 
 use self::agenda::{Agenda, Entry};
 use self::nodes::Script;
+use crate::checker::{Checker, Moment};
 use crate::client::Client;
 use crate::count::{Count, Counts};
+use crate::evidence_log::EvidenceLog;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex, point};
 use crate::invariants::tally::Tally;
 use crate::invariants::{Invariants, Violation};
 use crate::ledger::{Drift, Ledger};
-use crate::network::{ConnectionId, Network};
+use crate::network::{Network, WireId};
 use crate::node::ModelNode;
 use crate::plan::{Fault, Plan};
-use crate::proofs::Proofs;
 use crate::random::Random;
-use crate::tape::Tape;
 use crate::time::{SECOND, Time};
+use crate::timeline::Timeline;
 use crate::view::{Surroundings, Terms};
-use crate::watch::{Moment, Watch};
 
 /// Something that is going to happen.
 #[derive(Debug)]
 pub(crate) enum SimEvent {
     /// The driver takes in what has come.
-    Turn(ClientId),
+    Tick(ClientId),
     /// It goes on after having stood still within a turn.
     Carry(ClientId),
     /// The engine's deadline, unless it has another by now.
-    Alarm(ClientId, u64),
+    Timer(ClientId, u64),
     /// A batch or a probe reaches its node.
     Request(Box<Parcel>),
     /// Answers reach the client.
-    Reply { wire: ConnectionId, reply: Box<Reply> },
+    Reply { wire: WireId, reply: Box<Reply> },
     /// News reach the client; `None`: everything has changed.
-    Push { wire: ConnectionId, key: Option<Key> },
+    Push { wire: WireId, key: Option<Key> },
     /// The client learns that a connection is gone.
-    Broken(ConnectionId),
+    Broken(WireId),
     /// An attempt to connect is over.
     Dialled { client: ClientId, node: NodeIndex, dial: u64, in_time: bool },
     /// The supervisor's next look, unless it has another by now.
@@ -87,14 +89,14 @@ pub(crate) enum Mend {
 /// A batch or a probe under way to its node.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel {
-    pub(crate) wire: ConnectionId,
+    pub(crate) wire: WireId,
     /// `None`: it is a probe.
     pub(crate) batch: Option<BatchId>,
     pub(crate) orders: Vec<TicketedCommand>,
     /// Scripts are sent whole, and not by their names.
     pub(crate) whole: bool,
     /// What else the node is to say, if anything.
-    pub(crate) looks: Option<Looks>,
+    pub(crate) asked_evidence: Option<AskedEvidence>,
     pub(crate) duplicate: bool,
 }
 
@@ -103,14 +105,14 @@ pub(crate) struct Parcel {
 pub(crate) struct Reply {
     pub(crate) parcel: Parcel,
     pub(crate) answers: Vec<Answer>,
-    pub(crate) proof: Proof,
+    pub(crate) evidence: Evidence,
     /// The commands whose scripts the node did not know, by their places; they were not carried out.
     pub(crate) unknown: Vec<usize>,
 }
 
 /// What is asked beside a batch's commands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Looks {
+pub(crate) struct AskedEvidence {
     /// On which connection.
     pub(crate) epoch: u64,
     /// What the node is, before the commands.
@@ -148,7 +150,7 @@ pub(crate) enum Process {
 pub(crate) struct Streams {
     pub(crate) callers: Random,
     pub(crate) clients: Random,
-    pub(crate) lines: Random,
+    pub(crate) transports: Random,
     pub(crate) tokens: Random,
     pub(crate) healing: Random,
     pub(crate) faults: Vec<Random>,
@@ -169,9 +171,9 @@ impl Surroundings for Stage<'_> {
         self.clients[client].machine.read(self.now)
     }
 
-    fn turn_reading(&self, client: ClientId) -> Reading {
-        match &self.clients[client].turns.stalled {
-            Some(turn) => turn.honest,
+    fn tick_reading(&self, client: ClientId) -> Reading {
+        match &self.clients[client].ticks.stalled {
+            Some(tick) => tick.honest,
             None => self.reading(client),
         }
     }
@@ -193,7 +195,7 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     pub(crate) servers: Vec<Server>,
     pub(crate) network: Network,
-    pub(crate) watch: Watch,
+    pub(crate) watch: Checker,
     pub(crate) random: Streams,
     pub(crate) progress: Progress,
     setting: Setting,
@@ -222,7 +224,7 @@ pub(crate) struct Record {
     tally: Tally,
     violation: Option<Violation>,
     trace: Option<Vec<String>>,
-    tape: Option<Tape>,
+    timeline: Option<Timeline>,
 }
 
 /// How a run went.
@@ -235,7 +237,7 @@ pub struct Outcome {
     /// What happened, line by line, if that was asked for.
     pub trace: Vec<String>,
     /// The same, to be drawn.
-    pub tape: Tape,
+    pub timeline: Timeline,
 }
 
 impl World {
@@ -243,10 +245,10 @@ impl World {
     pub(crate) fn run(plan: &Plan, traced: bool) -> Outcome {
         let mut world = Self::new(plan.clone(), traced);
         world.live();
-        let mut tape = world.record.tape.unwrap_or_default();
-        tape.finish(world.now);
+        let mut timeline = world.record.timeline.unwrap_or_default();
+        timeline.finish(world.now);
         Outcome {
-            tape,
+            timeline,
             counts: world.record.counts,
             violation: world.record.violation,
             trace: world.record.trace.unwrap_or_default(),
@@ -261,18 +263,18 @@ impl World {
             clients: Vec::new(),
             servers: Vec::new(),
             network: Network::new(&plan),
-            watch: Watch::new(
+            watch: Checker::new(
                 Ledger::new(
                     plan.servers.quorum,
                     Drift::default(),
-                    Proofs::new(&plan.rules(), plan.later.modes.clone()),
+                    EvidenceLog::new(&plan.rules(), plan.later.modes.clone()),
                 ),
                 Invariants::new(plan.servers.quorum.nodes(), plan.only.clone()),
             ),
             random: Streams {
                 callers: Random::new(seed, 2),
                 clients: Random::new(seed, 3),
-                lines: Random::new(seed, 4),
+                transports: Random::new(seed, 4),
                 tokens: Random::new(seed, 5),
                 healing: Random::new(seed, 6),
                 later: Random::new(seed, 9),
@@ -291,7 +293,7 @@ impl World {
                 tally: Tally::default(),
                 violation: None,
                 trace: traced.then(Vec::new),
-                tape: traced.then(Tape::default),
+                timeline: traced.then(Timeline::default),
             },
             plan,
         };
@@ -371,10 +373,10 @@ impl World {
             }
         }
         match what {
-            SimEvent::Turn(client) => self.turn(client),
+            SimEvent::Tick(client) => self.tick(client),
             SimEvent::Carry(client) => self.carry_on(client),
-            SimEvent::Alarm(client, number) => {
-                if self.clients[client].turns.alarm == number {
+            SimEvent::Timer(client, number) => {
+                if self.clients[client].ticks.timer == number {
                     self.wake(client);
                 }
             }
@@ -386,7 +388,7 @@ impl World {
                 self.dialled(client, node, dial, in_time);
             }
             SimEvent::Look { client, node, number } => {
-                if self.clients[client].lines[node].next_look.number == number {
+                if self.clients[client].transports[node].next_look.number == number {
                     self.supervise(client, node);
                 }
             }
@@ -404,9 +406,9 @@ impl World {
     /// Whose process has to run for this to happen.
     fn concerns(&self, what: &SimEvent) -> Option<ClientId> {
         match what {
-            SimEvent::Turn(client)
+            SimEvent::Tick(client)
             | SimEvent::Carry(client)
-            | SimEvent::Alarm(client, _)
+            | SimEvent::Timer(client, _)
             | SimEvent::Dialled { client, .. }
             | SimEvent::Look { client, .. }
             | SimEvent::Caller { client, .. } => Some(*client),
@@ -429,7 +431,7 @@ impl World {
         // What the engine goes by, not what the clocks show after the client has stood still: which of
         // two yeses counts for longer depends on the reading, where a wall clock was set in between.
         let reading = match fact {
-            Fact::Told { client, .. } => Some(stage.turn_reading(*client)),
+            Fact::Told { client, .. } => Some(stage.tick_reading(*client)),
             _ => None,
         };
         let terms = Terms {
@@ -438,12 +440,12 @@ impl World {
             spare_counters: self.plan.spare_counters(),
             quarantine: i64::try_from(self.setting.rules.quarantine().as_nanos())
                 .unwrap_or(i64::MAX),
-            lasting: &self.plan.later.lasting,
+            durable: &self.plan.later.durable,
         };
         let moment = Moment { now: self.now, reading, terms, around: &stage };
         let verdict = self.watch.note(fact, moment, &mut self.record.counts, |view, counts| {
-            if let Some(tape) = &mut self.record.tape {
-                tape.note(fact, &self.setting.keys, &self.clients, view);
+            if let Some(timeline) = &mut self.record.timeline {
+                timeline.note(fact, &self.setting.keys, &self.clients, view);
             }
             self.record.tally.note(fact, view, counts);
         });

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use quorlock_sim::picture::draw;
-use quorlock_sim::tape::{Bar, Kind, Lane, Sign};
+use quorlock_sim::timeline::{Bar, Kind, Lane, Sign};
+use quorlock_sim::timeline_svg::draw;
 use quorlock_sim::{Fault, Outcome, Plan, run};
 
 const SEEDS: u64 = 150;
@@ -19,12 +19,12 @@ fn the_tape_of_a_run_has_what_its_trace_tells() {
     for seed in 0..SEEDS {
         let plan = Plan::draw(seed);
         let outcome = run(&plan, true);
-        let tape = &outcome.tape;
-        let count = |kind| tape.of(kind).count();
-        let signs = |sign| tape.marks.iter().filter(|mark| mark.sign == sign).count();
+        let timeline = &outcome.timeline;
+        let count = |kind| timeline.of(kind).count();
+        let signs = |sign| timeline.marks.iter().filter(|mark| mark.sign == sign).count();
         let told = |says: &dyn Fn(&str) -> bool| told(&outcome, says);
         held += count(Kind::Hold);
-        overlaps += tape.overlaps().len();
+        overlaps += timeline.overlaps().len();
         assert_eq!(count(Kind::Hold), told(&|line| line.contains(": GRANTED, ")), "seed {seed}");
         assert_eq!(count(Kind::Life), told(&|line| line.ends_with(": starts")), "seed {seed}");
         assert_eq!(
@@ -37,11 +37,11 @@ fn the_tape_of_a_run_has_what_its_trace_tells() {
         assert_eq!(signs(Sign::Reset), told(&|line| line.ends_with(" breaks")), "seed {seed}");
         let granted = told(&|line| line.contains(": SET ") && line.contains("): Granted"));
         assert!(count(Kind::Vote) >= granted, "seed {seed}: {granted} votes were given");
-        for bar in &tape.bars {
-            assert!(bar.from <= bar.to && bar.to <= tape.until, "seed {seed}: {bar:?}");
+        for bar in &timeline.bars {
+            assert!(bar.from <= bar.to && bar.to <= timeline.until, "seed {seed}: {bar:?}");
         }
         if plan.excludes() {
-            assert_eq!(tape.overlaps(), [], "seed {seed}: two are drawn to hold one lock");
+            assert_eq!(timeline.overlaps(), [], "seed {seed}: two are drawn to hold one lock");
         }
     }
     println!("{held} holds; {overlaps} times two held one lock");
@@ -60,11 +60,11 @@ fn who_is_drawn_to_hold_a_lock_has_the_votes_drawn() {
             continue;
         }
         let outcome = run(&plan, true);
-        for hold in outcome.tape.of(Kind::Hold).filter(|hold| hold.from < hold.to) {
+        for hold in outcome.timeline.of(Kind::Hold).filter(|hold| hold.from < hold.to) {
             let middle = hold.from.midpoint(hold.to);
             let stores =
                 |bar: &&Bar| bar.token == hold.token && bar.from <= middle && middle <= bar.to;
-            let votes = outcome.tape.of(Kind::Vote).filter(stores).count();
+            let votes = outcome.timeline.of(Kind::Vote).filter(stores).count();
             assert!(
                 votes >= plan.servers.quorum.needed(),
                 "seed {seed}: {hold:?} has {votes} votes"
@@ -91,10 +91,10 @@ fn the_picture_has_what_the_tape_has() {
         ] {
             let drawn = svg.matches(&format!("<rect class=\"{class}\"")).count()
                 + svg.matches(&format!("<rect class=\"{class} second\"")).count();
-            let bars = outcome.tape.of(kind).count();
+            let bars = outcome.timeline.of(kind).count();
             assert_eq!(drawn, bars + legend(class), "seed {seed}: {class}");
         }
-        let mut lanes: Vec<Lane> = outcome.tape.of(Kind::Life).map(|bar| bar.lane).collect();
+        let mut lanes: Vec<Lane> = outcome.timeline.of(Kind::Life).map(|bar| bar.lane).collect();
         lanes.extend((0..plan.servers.quorum.nodes()).map(Lane::Node));
         for lane in lanes {
             let name = match lane {

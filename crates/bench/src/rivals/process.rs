@@ -12,11 +12,11 @@ use rustix::process::{Pid, Signal, kill_process};
 /// A child that was started and whose output is being collected.
 #[derive(Debug)]
 pub(super) struct Running {
-    news: Receiver<News>,
+    event: Receiver<RivalEvent>,
 }
 
 #[derive(Debug)]
-enum News {
+enum RivalEvent {
     Started(u32),
     Ended(io::Result<Output>),
 }
@@ -32,19 +32,19 @@ pub(super) fn run(command: Command, limit: Duration) -> Result<String, String> {
 
 /// Starts it, with no input.
 pub(super) fn start(mut command: Command) -> Running {
-    let (sender, news) = mpsc::channel();
+    let (sender, event) = mpsc::channel();
     // The kernel takes the thread that starts a child for its parent (see `command`). This one
     // stays until the child has ended.
     thread::spawn(move || {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let ended = command.spawn().and_then(|child| {
             // Whoever does not listen any more gets the child killed at the end of this process.
-            let _ = sender.send(News::Started(child.id()));
+            let _ = sender.send(RivalEvent::Started(child.id()));
             child.wait_with_output()
         });
-        let _ = sender.send(News::Ended(ended));
+        let _ = sender.send(RivalEvent::Ended(ended));
     });
-    Running { news }
+    Running { event }
 }
 
 impl Running {
@@ -52,9 +52,9 @@ impl Running {
     pub(super) fn output(self, limit: Duration) -> Result<String, String> {
         let mut pid = None;
         let ended = loop {
-            match self.news.recv_timeout(limit) {
-                Ok(News::Started(id)) => pid = i32::try_from(id).ok().and_then(Pid::from_raw),
-                Ok(News::Ended(ended)) => break ended,
+            match self.event.recv_timeout(limit) {
+                Ok(RivalEvent::Started(id)) => pid = i32::try_from(id).ok().and_then(Pid::from_raw),
+                Ok(RivalEvent::Ended(ended)) => break ended,
                 Err(RecvTimeoutError::Timeout) => {
                     // Not reaped yet, or the thread would have said so: the number is still its own.
                     if let Some(pid) = pid {

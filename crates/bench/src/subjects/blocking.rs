@@ -8,8 +8,8 @@ use quorlock_servers::Server;
 
 use super::quorlock::{builder, went_well};
 use super::{Subject, key};
-use crate::slice::{Latencies, Slice, Started};
-use crate::{clock, lab};
+use crate::sample::{Latencies, Sample, Started};
+use crate::{clock, testbed};
 
 const NAME: &str = "quorlock-blocking";
 
@@ -24,7 +24,7 @@ impl Blocking {
     /// # Errors
     /// If it cannot be built.
     pub(crate) fn new(servers: &[Server]) -> Result<Self, String> {
-        let client = Client::build(builder(lab::urls(servers)));
+        let client = Client::build(builder(testbed::urls(servers)));
         let client = client.map_err(|error| error.to_string())?;
         Ok(Self { client })
     }
@@ -48,7 +48,7 @@ impl Subject for Blocking {
         NAME
     }
 
-    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Slice, String> {
+    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Sample, String> {
         let started = Started::now();
         let until = clock::now() + time;
         let this = &*self;

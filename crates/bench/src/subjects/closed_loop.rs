@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::{Subject, key};
 use crate::clock;
-use crate::slice::{Latencies, Slice, Started};
+use crate::sample::{Latencies, Sample, Started};
 
 /// More than so many pairs under way are no load but a pile: whoever gets there cannot keep up.
 const PILE: usize = 50_000;
@@ -51,7 +51,11 @@ pub(crate) struct AsyncSubject<L> {
 
 impl<L: Locker> AsyncSubject<L> {
     /// One task for each key, until the time is over.
-    fn on_keys(&self, keys: impl Iterator<Item = String>, time: Duration) -> Result<Slice, String> {
+    fn on_keys(
+        &self,
+        keys: impl Iterator<Item = String>,
+        time: Duration,
+    ) -> Result<Sample, String> {
         let started = Started::now();
         let until = clock::now() + time;
         let latencies = self.runtime.block_on(async {
@@ -75,15 +79,15 @@ impl<L: Locker> Subject for AsyncSubject<L> {
         self.name
     }
 
-    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Slice, String> {
+    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Sample, String> {
         self.on_keys((0..lockers).map(|locker| key(self.name, locker)), time)
     }
 
-    fn contended(&mut self, contenders: usize, time: Duration) -> Result<Slice, String> {
+    fn contended(&mut self, contenders: usize, time: Duration) -> Result<Sample, String> {
         self.on_keys((0..contenders).map(|_| key(self.name, 0)), time)
     }
 
-    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Slice, String> {
+    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Sample, String> {
         let (due, mut schedule) = mpsc::unbounded_channel();
         let clock =
             thread::spawn(move || keep_time(rate, time, |nth, at| due.send((nth, at)).is_ok()));

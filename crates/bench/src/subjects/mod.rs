@@ -15,7 +15,7 @@ use quorlock_servers::Server;
 pub(crate) use self::closed_loop::Flavor;
 #[cfg(feature = "rivals")]
 use crate::rivals;
-use crate::slice::Slice;
+use crate::sample::Sample;
 
 /// The ttl of every lock here, unless a workload says otherwise.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
@@ -35,13 +35,13 @@ pub(crate) trait Subject {
     ///
     /// # Errors
     /// Why it could not; then it has no figures.
-    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Slice, String>;
+    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Sample, String>;
 
     /// So many callers of one process want the same key, one pair after the other.
     ///
     /// # Errors
     /// As [`Subject::pairs`].
-    fn contended(&mut self, contenders: usize, time: Duration) -> Result<Slice, String> {
+    fn contended(&mut self, contenders: usize, time: Duration) -> Result<Sample, String> {
         let _ = (contenders, time);
         Err("it has no driver for contention in one process".to_owned())
     }
@@ -51,7 +51,7 @@ pub(crate) trait Subject {
     ///
     /// # Errors
     /// As [`Subject::pairs`].
-    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Slice, String> {
+    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Sample, String> {
         let _ = (rate, time);
         Err("it has no driver for an open loop".to_owned())
     }

@@ -5,7 +5,7 @@ use quorlock_servers::Server;
 
 use super::closed_loop::{AsyncSubject, Locker};
 use super::{Flavor, TTL};
-use crate::lab;
+use crate::testbed;
 
 impl Locker for Client {
     async fn pair(&self, key: &str) -> Result<(), String> {
@@ -34,7 +34,7 @@ pub(crate) fn builder(urls: impl IntoIterator<Item = String>) -> ClientBuilder {
 /// # Errors
 /// If it cannot be built.
 pub(crate) fn new(servers: &[Server], flavor: Flavor) -> Result<AsyncSubject<Client>, String> {
-    named("quorlock", builder(lab::urls(servers)), flavor)
+    named("quorlock", builder(testbed::urls(servers)), flavor)
 }
 
 /// A client that is told apart from others.

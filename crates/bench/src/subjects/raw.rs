@@ -16,8 +16,8 @@ use super::closed_loop::keep_time;
 use super::quorlock::builder;
 use super::{Subject, TTL, key};
 use crate::clock;
-use crate::lab::Commands;
-use crate::slice::{Latencies, Slice, Started};
+use crate::sample::{Latencies, Sample, Started};
+use crate::testbed::Commands;
 
 const NAME: &str = "raw";
 
@@ -197,7 +197,7 @@ impl Subject for Raw {
         NAME
     }
 
-    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Slice, String> {
+    fn pairs(&mut self, lockers: usize, time: Duration) -> Result<Sample, String> {
         self.prepare(lockers);
         let mut latencies = Latencies::default();
         let started = Started::now();
@@ -213,7 +213,7 @@ impl Subject for Raw {
     }
 
     /// Whatever is due makes a round; what becomes due meanwhile, the next.
-    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Slice, String> {
+    fn open_loop(&mut self, rate: u64, time: Duration) -> Result<Sample, String> {
         self.prepare(ROUND);
         let (due, schedule) = std::sync::mpsc::channel();
         let clock = std::thread::spawn(move || keep_time(rate, time, |_, at| due.send(at).is_ok()));
@@ -275,7 +275,7 @@ impl Ping {
 
     /// One after the other, with a pause in between. All are written to; what is measured ends when as
     /// many have answered as make a majority, in the order in which they were written to.
-    pub(crate) fn measure(&mut self, time: Duration, pause: Duration) -> Result<Slice, String> {
+    pub(crate) fn measure(&mut self, time: Duration, pause: Duration) -> Result<Sample, String> {
         const PING: (&[u8], (&[u8], usize)) = (b"*1\r\n$4\r\nPING\r\n", (b"+PONG\r\n", 1));
         let mut latencies = Latencies::default();
         let mut reply = Vec::new();
@@ -305,15 +305,15 @@ mod tests {
     use quorlock_servers::find_or_skip;
 
     use super::*;
-    use crate::lab::Lab;
     use crate::subjects::closed_loop::Locker as _;
     use crate::subjects::{Flavor, quorlock};
+    use crate::testbed::Testbed;
 
     #[test]
     fn raw_executes_what_quorlock_executes() {
         let Some(binary) = find_or_skip("raw_executes_what_quorlock_executes") else { return };
-        let lab = Lab::start(&binary, 1).unwrap();
-        let servers = lab.first(1);
+        let testbed = Testbed::start(&binary, 1).unwrap();
+        let servers = testbed.first(1);
         let mut raw = Raw::new(servers).unwrap();
         raw.prepare(10);
         let quorlock = quorlock::new(servers, Flavor::CurrentThread).unwrap();

@@ -5,7 +5,7 @@ use quorlock_servers::Server;
 
 use super::closed_loop::{AsyncSubject, Locker};
 use super::{Flavor, TTL};
-use crate::lab;
+use crate::testbed;
 
 impl Locker for LockManager {
     async fn pair(&self, key: &str) -> Result<(), String> {
@@ -21,6 +21,6 @@ impl Locker for LockManager {
 /// If there is no runtime for it.
 pub(crate) fn new(servers: &[Server], flavor: Flavor) -> Result<AsyncSubject<LockManager>, String> {
     let runtime = flavor.runtime()?;
-    let manager = LockManager::new(lab::urls(servers));
+    let manager = LockManager::new(testbed::urls(servers));
     Ok(AsyncSubject { name: "rslock", locker: manager, runtime })
 }

@@ -12,10 +12,10 @@ pub(crate) fn run(bench: &mut Bench, nodes: usize, contenders: usize) {
     bench.interleave(NAME, subjects, |bench, subject| {
         for lockers in [1, contenders] {
             subject.contended(lockers, bench.warm_up())?;
-            let slice = subject.contended(lockers, bench.slice)?;
+            let sample = subject.contended(lockers, bench.sample)?;
             let concurrency = lockers as u64;
             let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency };
-            bench.figures.add(cell, "pairs_per_s", slice.rate());
+            bench.figures.add(cell, "pairs_per_s", sample.rate());
         }
         Ok(())
     });

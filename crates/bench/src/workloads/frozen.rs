@@ -4,9 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Bench, progress};
-use crate::lab::Lab;
 use crate::report::Cell;
 use crate::subjects::Subject;
+use crate::testbed::Testbed;
 
 pub(crate) const NAME: &str = "frozen";
 
@@ -19,20 +19,20 @@ const NODES: usize = 5;
 /// clients learn that it is silent.
 pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
     // Servers of its own, so that nothing of it is left for the next workload.
-    let lab = match Lab::start(&bench.binary, NODES) {
-        Ok(lab) => std::mem::replace(&mut bench.lab, lab),
+    let testbed = match Testbed::start(&bench.binary, NODES) {
+        Ok(testbed) => std::mem::replace(&mut bench.testbed, testbed),
         Err(why) => return bench.figures.not_run("quorlock", NAME, why),
     };
     let mut subjects = bench.subjects(NAME, names, NODES);
     for round in 1..=bench.rounds {
         progress(&format!("{NAME}, round {round}: {}", names.join(", ")));
         each(bench, &mut subjects, "healthy_p99_us");
-        if let Err(error) = bench.lab.first(NODES)[0].pause() {
+        if let Err(error) = bench.testbed.first(NODES)[0].pause() {
             bench.figures.not_run("quorlock", NAME, error.to_string());
             break;
         }
         each(bench, &mut subjects, "frozen_p99_us");
-        if let Err(error) = bench.lab.first(NODES)[0].resume() {
+        if let Err(error) = bench.testbed.first(NODES)[0].resume() {
             bench.figures.not_run("quorlock", NAME, error.to_string());
             break;
         }
@@ -40,21 +40,21 @@ pub(crate) fn run(bench: &mut Bench, names: &[&str]) {
         thread::sleep(Duration::from_secs(1));
     }
     drop(subjects);
-    bench.lab = lab;
+    bench.testbed = testbed;
 }
 
 fn each(bench: &mut Bench, subjects: &mut Vec<Box<dyn Subject>>, metric: &str) {
     subjects.retain_mut(|subject| {
         let result = (|| {
             subject.pairs(LOCKERS, Duration::from_secs(1))?;
-            subject.pairs(LOCKERS, 2 * bench.slice)
+            subject.pairs(LOCKERS, 2 * bench.sample)
         })();
         match result {
-            Ok(slice) => {
+            Ok(sample) => {
                 let concurrency = LOCKERS as u64;
                 let subject = subject.name();
                 let cell = Cell { workload: NAME, subject, nodes: NODES, concurrency };
-                bench.figures.add(cell, metric, slice.p99_us);
+                bench.figures.add(cell, metric, sample.p99_us);
                 true
             }
             Err(why) => {

@@ -9,15 +9,15 @@ use quorlock_servers::Server;
 
 use super::{Bench, ping, progress};
 use crate::clock::{self, micros};
-use crate::crew::Crew;
-use crate::lab::{self, Commands};
+use crate::handover_stats::{HandoverStats, Turn, jain};
 use crate::report::Cell;
 #[cfg(feature = "rivals")]
 use crate::rivals;
-use crate::story::{Story, Turn, jain};
 #[cfg(feature = "rivals")]
 use crate::subjects::EXTERNAL;
+use crate::testbed::{self, Commands};
 use crate::worker::{Job, Task};
+use crate::workers::Workers;
 
 pub(crate) const NAME: &str = "handover";
 pub(crate) const FAIRNESS: &str = "fairness";
@@ -54,11 +54,11 @@ pub(crate) fn once(bench: &mut Bench, contention: Contention<'_>) {
 
 fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> {
     let Contention { subject, nodes, processes, time, frozen } = contention;
-    let servers = bench.lab.first(nodes);
+    let servers = bench.testbed.first(nodes);
     let flavor = bench.flavor.to_possible_value();
     let job = Job {
         subject: subject.to_owned(),
-        urls: lab::urls(servers),
+        urls: testbed::urls(servers),
         flavor: flavor.map_or_else(String::new, |value| value.get_name().to_owned()),
         task: Task::Contend {
             // Not the last round's: what a process that was cut off has left there would be found.
@@ -66,7 +66,7 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
             hold_us: u64::try_from(HOLD.as_micros()).unwrap_or(u64::MAX),
         },
     };
-    let crew = crew(&job, servers, processes)?;
+    let workers = workers(&job, servers, processes)?;
     let before = Commands::read(servers)?;
     let turns: Vec<Vec<Turn>> = thread::scope(|scope| {
         let freeze = scope.spawn(|| {
@@ -76,20 +76,20 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
             thread::sleep(time / 2);
             servers[..frozen].iter().try_for_each(Server::pause)
         });
-        let turns = crew.work(time);
+        let turns = workers.work(time);
         let froze = freeze.join().map_err(|_| "the freezer panicked".to_owned())?;
         servers[..frozen].iter().try_for_each(Server::resume).map_err(|error| error.to_string())?;
         froze.map_err(|error| error.to_string())?;
         turns
     })?;
     let sent = Commands::read(servers)?.since(&before).sent();
-    let story = Story::new(&turns)?;
+    let handover_stats = HandoverStats::new(&turns)?;
 
     let concurrency = processes as u64;
     let cell = Cell { workload: NAME, subject, nodes, concurrency };
     let fair = Cell { workload: FAIRNESS, ..cell };
     let figures = &mut bench.figures;
-    if story.handovers.is_empty() {
+    if handover_stats.handovers.is_empty() {
         // It was starvation: all acquisitions were one process's. Its share tells.
         figures.not_run(
             subject,
@@ -97,31 +97,35 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
             "in a round the lock never went from one process to another: starvation",
         );
     } else {
-        let at = |quantile| micros(story.handovers.value_at_quantile(quantile));
+        let at = |quantile| micros(handover_stats.handovers.value_at_quantile(quantile));
         figures.add(cell, "p50_us", at(0.5));
         figures.add(cell, "p99_us", at(0.99));
     }
-    let acquisitions = story.acquisitions as f64;
+    let acquisitions = handover_stats.acquisitions as f64;
     figures.add(cell, "acquisitions_per_s", acquisitions / time.as_secs_f64());
-    figures.add(fair, "jain", jain(&story.shares));
-    let least = story.shares.iter().min().copied().unwrap_or(0) as f64;
+    figures.add(fair, "jain", jain(&handover_stats.shares));
+    let least = handover_stats.shares.iter().min().copied().unwrap_or(0) as f64;
     figures.add(fair, "least_share", least * processes as f64 / acquisitions);
-    let worst = micros(story.waits.value_at_quantile(0.999));
-    figures.add(fair, "p999_over_mean_wait", worst / micros(1).max(story.waits.mean() / 1000.0));
+    let worst = micros(handover_stats.waits.value_at_quantile(0.999));
+    figures.add(
+        fair,
+        "p999_over_mean_wait",
+        worst / micros(1).max(handover_stats.waits.mean() / 1000.0),
+    );
     let per_node = sent as f64 / acquisitions / nodes as f64;
     figures.add(fair, "commands_per_acquisition_and_node", per_node);
-    figures.add(fair, "wakeups_per_acquisition", story.wakeups as f64 / acquisitions);
+    figures.add(fair, "wakeups_per_acquisition", handover_stats.wakeups as f64 / acquisitions);
     Ok(())
 }
 
 /// The processes: this program, or the subject's own.
-fn crew(job: &Job, servers: &[Server], processes: usize) -> Result<Crew, String> {
+fn workers(job: &Job, servers: &[Server], processes: usize) -> Result<Workers, String> {
     #[cfg(feature = "rivals")]
     if let (true, Task::Contend { key, .. }) = (EXTERNAL.contains(&&*job.subject), &job.task) {
         let rival = rivals::find(&job.subject)?.on(servers)?;
-        return Crew::of(|| rival.worker(key, HOLD), processes);
+        return Workers::of(|| rival.worker(key, HOLD), processes);
     }
     #[cfg(not(feature = "rivals"))]
     let _ = servers;
-    Crew::start(job, processes)
+    Workers::start(job, processes)
 }

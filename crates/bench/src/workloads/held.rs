@@ -5,11 +5,11 @@ use std::time::Duration;
 use clap::ValueEnum as _;
 
 use super::{Bench, progress};
-use crate::crew::Crew;
 use crate::held::HeldFigures;
-use crate::lab;
 use crate::report::Cell;
+use crate::testbed;
 use crate::worker::{Job, Task};
+use crate::workers::Workers;
 
 pub(crate) const NAME: &str = "held";
 
@@ -42,10 +42,10 @@ fn measure(
     let flavor = bench.flavor.to_possible_value();
     let job = Job {
         subject: "quorlock".to_owned(),
-        urls: lab::urls(bench.lab.first(nodes)),
+        urls: testbed::urls(bench.testbed.first(nodes)),
         flavor: flavor.map_or_else(String::new, |value| value.get_name().to_owned()),
         task: Task::Hold { locks, ttl_ms: TTL_MS },
     };
-    let told: Vec<Vec<HeldFigures>> = Crew::start(&job, 1)?.work(time)?;
+    let told: Vec<Vec<HeldFigures>> = Workers::start(&job, 1)?.work(time)?;
     told.into_iter().flatten().next().ok_or_else(|| "it told nothing".to_owned())
 }

@@ -16,18 +16,18 @@ use std::time::Duration;
 
 use quorlock_servers::ServerBinary;
 
-use crate::lab::Lab;
 use crate::report::Figures;
 use crate::subjects::{ALL, Flavor, Subject};
+use crate::testbed::Testbed;
 
 /// What is the same for all workloads of a run.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) binary: ServerBinary,
-    pub(crate) lab: Lab,
+    pub(crate) testbed: Testbed,
     pub(crate) rounds: usize,
     /// How long one subject has its turn.
-    pub(crate) slice: Duration,
+    pub(crate) sample: Duration,
     pub(crate) flavor: Flavor,
     pub(crate) figures: Figures,
 }
@@ -46,7 +46,7 @@ impl Bench {
                 self.figures.not_run(name, workload, "this program was built without it");
                 continue;
             };
-            match make(self.lab.first(nodes), self.flavor) {
+            match make(self.testbed.first(nodes), self.flavor) {
                 Ok(subject) => subjects.push(subject),
                 Err(why) => self.figures.not_run(name, workload, why),
             }
@@ -80,7 +80,7 @@ impl Bench {
 
     /// Before a turn, so that connections are up and caches warm.
     pub(crate) fn warm_up(&self) -> Duration {
-        (self.slice / 5).max(Duration::from_millis(20))
+        (self.sample / 5).max(Duration::from_millis(20))
     }
 }
 

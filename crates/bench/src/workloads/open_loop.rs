@@ -20,14 +20,14 @@ fn turn(
     rate: u64,
 ) -> Result<(), String> {
     subject.open_loop(rate, bench.warm_up())?;
-    let slice = subject.open_loop(rate, bench.slice)?;
+    let sample = subject.open_loop(rate, bench.sample)?;
     // Half as long again for the last ones to be done: whoever needs it, falls behind for good.
-    if slice.elapsed > bench.slice * 3 / 2 {
+    if sample.elapsed > bench.sample * 3 / 2 {
         return Err(format!("it cannot keep up with {rate} pairs/s"));
     }
     let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency: rate };
-    bench.figures.add(cell, "p50_us", slice.p50_us);
-    bench.figures.add(cell, "p99_us", slice.p99_us);
-    bench.figures.add(cell, "p999_us", slice.p999_us);
+    bench.figures.add(cell, "p50_us", sample.p50_us);
+    bench.figures.add(cell, "p99_us", sample.p99_us);
+    bench.figures.add(cell, "p999_us", sample.p999_us);
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Lockers that acquire and release, each its own key, as fast as they can.
 
 use super::{Bench, progress};
-use crate::lab::Commands;
 use crate::report::Cell;
 use crate::subjects::Subject;
+use crate::testbed::Commands;
 
 pub(crate) const NAME: &str = "pairs";
 
@@ -23,19 +23,19 @@ fn turn(
     if !subject.is_external() {
         subject.pairs(lockers, bench.warm_up())?;
     }
-    let before = Commands::read(bench.lab.first(nodes))?;
-    let slice = subject.pairs(lockers, bench.slice)?;
-    let sent = Commands::read(bench.lab.first(nodes))?.since(&before).sent();
+    let before = Commands::read(bench.testbed.first(nodes))?;
+    let sample = subject.pairs(lockers, bench.sample)?;
+    let sent = Commands::read(bench.testbed.first(nodes))?.since(&before).sent();
 
     let concurrency = lockers as u64;
     let cell = Cell { workload: NAME, subject: subject.name(), nodes, concurrency };
     let mut add = |metric, value| bench.figures.add(cell, metric, value);
-    add("pairs_per_s", slice.rate());
-    add("p50_us", slice.p50_us);
-    add("p99_us", slice.p99_us);
-    add("cpu_us_per_pair", slice.cpu_us_per_pair());
+    add("pairs_per_s", sample.rate());
+    add("p50_us", sample.p50_us);
+    add("p99_us", sample.p99_us);
+    add("cpu_us_per_pair", sample.cpu_us_per_pair());
     if !subject.is_external() {
-        add("commands_per_pair", sent as f64 / slice.pairs as f64);
+        add("commands_per_pair", sent as f64 / sample.pairs as f64);
     }
     Ok(())
 }

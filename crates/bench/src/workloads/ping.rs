@@ -28,12 +28,12 @@ pub(crate) fn round(bench: &mut Bench) {
 }
 
 fn measure(bench: &mut Bench) -> Result<(), String> {
-    let mut ping = Ping::new(bench.lab.first(1))?;
+    let mut ping = Ping::new(bench.testbed.first(1))?;
     ping.measure(bench.warm_up(), Duration::ZERO)?;
-    let slice = ping.measure(bench.slice / 2, Duration::ZERO)?;
-    bench.figures.add(CELL, "p50_us", slice.p50_us);
-    let slice = ping.measure(bench.slice.max(10 * HOLD), HOLD)?;
-    bench.figures.add(PAUSED, "p50_us", slice.p50_us);
+    let sample = ping.measure(bench.sample / 2, Duration::ZERO)?;
+    bench.figures.add(CELL, "p50_us", sample.p50_us);
+    let sample = ping.measure(bench.sample.max(10 * HOLD), HOLD)?;
+    bench.figures.add(PAUSED, "p50_us", sample.p50_us);
     Ok(())
 }
 

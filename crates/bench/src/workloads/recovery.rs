@@ -47,9 +47,10 @@ async fn all_vote(client: Client) -> Result<(), String> {
     let until = clock::now() + PATIENCE;
     loop {
         let nodes = client.stats().nodes;
-        let votes =
-            |standing: &_| matches!(standing, NodeTrustState::Trusted | NodeTrustState::Unguarded);
-        let is_up = |node: &NodeStats| node.state == NodeState::Up && votes(&node.standing);
+        let votes = |trust_state: &_| {
+            matches!(trust_state, NodeTrustState::Trusted | NodeTrustState::Unguarded)
+        };
+        let is_up = |node: &NodeStats| node.state == NodeState::Up && votes(&node.trust_state);
         if nodes.iter().all(is_up) {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use super::handover::HOLD;
 use super::{Bench, progress};
 use crate::clock;
 use crate::report::Cell;
-use crate::slice::{Latencies, Started};
+use crate::sample::{Latencies, Started};
 use crate::subjects::quorlock;
 use crate::subjects::raw::{Ping, Stranger};
 
@@ -37,7 +37,7 @@ pub(crate) fn run(bench: &mut Bench, nodes: &[usize]) {
 }
 
 fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
-    let servers = bench.lab.first(nodes);
+    let servers = bench.testbed.first(nodes);
     let beside = |servers| Ping::new(servers)?.measure(HOLD * TIMES as u32, HOLD);
     let (ping, round_trip) = (beside(&servers[..1])?, beside(servers)?);
     let mut stranger = Stranger::new(servers)?;
@@ -61,11 +61,11 @@ fn measure(bench: &mut Bench, nodes: usize) -> Result<(), String> {
         let had = subject.runtime.block_on(waiter).map_err(|error| error.to_string())??;
         latencies.record(had.saturating_sub(given_back));
     }
-    let slice = started.end(&latencies)?;
+    let sample = started.end(&latencies)?;
     let cell = |subject| Cell { workload: NAME, subject, nodes: servers.len(), concurrency: 1 };
     bench.figures.add(cell(PING), "p50_us", ping.p50_us);
     bench.figures.add(cell(ROUND_TRIP), "p50_us", round_trip.p50_us);
-    bench.figures.add(cell("quorlock"), "p50_us", slice.p50_us);
-    bench.figures.add(cell("quorlock"), "p99_us", slice.p99_us);
+    bench.figures.add(cell("quorlock"), "p50_us", sample.p50_us);
+    bench.figures.add(cell("quorlock"), "p99_us", sample.p99_us);
     Ok(())
 }

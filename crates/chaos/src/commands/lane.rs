@@ -9,13 +9,13 @@ use quorlock_sim::Random;
 use quorlock_sim::time::{MS, Time};
 use rustix::process::Pid;
 
+use super::checks::Run;
 use super::plan::{Fault, KEYS, TTL};
 use super::run::{Draw, run};
-use super::verdict::Run;
 use super::writer::Kind;
 use crate::clock::now;
-use crate::crew::{Shared, lock};
 use crate::plan::nanos;
+use crate::workers::{Shared, lock};
 
 /// Faults are injected; all is healed, and commands are short; or no new one is started.
 pub(crate) const CHAOS: u8 = 0;
@@ -23,7 +23,7 @@ pub(crate) const CALM: u8 = 1;
 pub(crate) const OVER: u8 = 2;
 
 /// What lanes and who strikes them share.
-pub(crate) struct World {
+pub(crate) struct RoundContext {
     pub(crate) quorlock: PathBuf,
     /// This program, which commands are made of.
     pub(crate) writer: PathBuf,
@@ -74,7 +74,7 @@ impl Entry {
     }
 }
 
-impl World {
+impl RoundContext {
     pub(crate) fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,16 +111,16 @@ impl World {
 }
 
 /// Works until all is over.
-pub(crate) fn work(world: &Arc<World>, machine: usize, seed: u64, lane: u64) {
+pub(crate) fn work(context: &Arc<RoundContext>, machine: usize, seed: u64, lane: u64) {
     let mut random = Random::new(seed, 100 + lane);
-    while !world.is(OVER) {
-        one(world, machine, &mut random);
+    while !context.is(OVER) {
+        one(context, machine, &mut random);
         thread::sleep(nanos(random.between(0, 30 * MS)));
     }
 }
 
-fn one(world: &Arc<World>, machine: usize, random: &mut Random) {
-    let is_chaos = world.is(CHAOS);
+fn one(context: &Arc<RoundContext>, machine: usize, random: &mut Random) {
+    let is_chaos = context.is(CHAOS);
     let key = random.index(KEYS.len());
     let kind = random.pick(&Kind::ALL);
     let ms = match is_chaos && random.percent(60) {
@@ -132,7 +132,7 @@ fn one(world: &Arc<World>, machine: usize, random: &mut Random) {
     let run_of =
         Run { key, is_stalled, fault: is_stalled.then_some(Fault::StallReader), ..Run::default() };
     let id = {
-        let mut book = world.book();
+        let mut book = context.book();
         book.runs.push(Entry {
             machine,
             kind,
@@ -144,28 +144,28 @@ fn one(world: &Arc<World>, machine: usize, random: &mut Random) {
         });
         book.runs.len() - 1
     };
-    let ended = match run(world, id, draw) {
+    let ended = match run(context, id, draw) {
         Ok(ended) => ended,
         Err(error) => {
             let what = format!("quorlock run could not be started: {error}");
-            return lock(&world.ledger).violated(now(), what);
+            return lock(&context.ledger).violated(now(), what);
         }
     };
     let Some(status) = ended.status else {
         let what = format!("run {id} ({}) of {} did not end", kind.name(), KEYS[key]);
-        return lock(&world.ledger).violated(now(), what);
+        return lock(&context.ledger).violated(now(), what);
     };
-    let mut book = world.book();
+    let mut book = context.book();
     let entry = &mut book.runs[id];
     entry.run.code = status.code();
     entry.run.is_heard = ended.is_heard;
-    let misfit = super::verdict::misfit(&entry.run);
+    let misfit = super::checks::misfit(&entry.run);
     drop(book);
-    world.note(format!("run {id} of {} ({}): ended with {status}", KEYS[key], kind.name()));
+    context.note(format!("run {id} of {} ({}): ended with {status}", KEYS[key], kind.name()));
     if let Some(misfit) = misfit {
         let errors = ended.errors.trim();
         let what =
             format!("run {id} of {} ({}): {misfit}; it says {errors:?}", KEYS[key], kind.name());
-        lock(&world.ledger).violated(now(), what);
+        lock(&context.ledger).violated(now(), what);
     }
 }

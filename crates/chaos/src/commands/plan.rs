@@ -4,7 +4,7 @@ use quorlock_sim::Random;
 use quorlock_sim::time::{MS, SECOND, Time};
 
 use super::writer::Kind;
-use crate::plan::{PROCESSES, Plan};
+use crate::plan::{PROCESSES, RoundPlan};
 
 /// The locks.
 pub(crate) const KEYS: [&str; 3] = ["backup", "report", "import"];
@@ -131,7 +131,7 @@ pub(crate) struct Strike {
 }
 
 /// Every fault at least once in each round, but for a step of a clock that cannot be stepped here.
-pub(crate) fn strikes(plan: &Plan, can_step: bool) -> Vec<Strike> {
+pub(crate) fn strikes(plan: &RoundPlan, can_step: bool) -> Vec<Strike> {
     let mut random = Random::new(plan.seed, 3);
     let mut strikes = Vec::new();
     for fault in Fault::ALL {
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn every_round_has_every_fault() {
         for seed in 0..100 {
-            let plan = Plan::commands(seed, true);
+            let plan = RoundPlan::commands(seed, true);
             let strikes = strikes(&plan, true);
             for fault in Fault::ALL {
                 let has = strikes.iter().any(|strike| strike.fault == fault);

@@ -16,19 +16,19 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-use super::lane::{Book, CALM, CHAOS, Machine, OVER, World, work};
+use super::checks::{Meddling, overlaps, wrote};
+use super::lane::{Book, CALM, CHAOS, Machine, OVER, RoundContext, work};
 use super::plan::{FAULTS, Fault, KEYS, LANES, MACHINES, Strike, TTL, strikes};
-use super::verdict::{Meddling, overlaps, wrote};
 use super::writer::Kind;
 use crate::act::{Event, Kind as Broken, node_name};
 use crate::clock::now;
-use crate::crew::{Crew, lock};
 use crate::ledger::{Account, Ledger, seconds};
 use crate::nemesis::Nemesis;
-use crate::plan::{Plan, nanos};
+use crate::plan::{RoundPlan, nanos};
 use crate::round::{Interrupt, bound};
 use crate::servers::Servers;
 use crate::shim::Shim;
+use crate::workers::{Workers, lock};
 
 /// How long a fault waits for a command that would go on for a ttl: whatever goes wrong shows in that one.
 const PICKY: Time = 1000 * MS;
@@ -59,9 +59,9 @@ pub(crate) struct Done {
 }
 
 struct Round<'a> {
-    plan: &'a Plan,
+    plan: &'a RoundPlan,
     interrupt: Interrupt,
-    world: Arc<World>,
+    context: Arc<RoundContext>,
     nemesis: Nemesis,
     lanes: Vec<JoinHandle<()>>,
     blows: Blows,
@@ -98,7 +98,7 @@ impl Blows {
 /// # Errors
 /// What kept it from being run; that says nothing about quorlock.
 pub(crate) fn run(
-    plan: &Plan,
+    plan: &RoundPlan,
     (binary, shim): (&ServerBinary, Option<&Shim>),
     quorlock: &Path,
     interrupt: &Interrupt,
@@ -108,12 +108,12 @@ pub(crate) fn run(
     let at_end = round.end();
     let done = result?;
     at_end?;
-    Ok(round.verdict(!done))
+    Ok(round.conclude(!done))
 }
 
 impl<'a> Round<'a> {
     fn start(
-        plan: &'a Plan,
+        plan: &'a RoundPlan,
         (binary, shim): (&ServerBinary, Option<&Shim>),
         quorlock: &Path,
         interrupt: Interrupt,
@@ -122,8 +122,8 @@ impl<'a> Round<'a> {
         let servers = Servers::start(plan, binary, shim)?;
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(failed)?;
-        let way = |place| runtime.block_on(Proxy::start(servers.node(place)));
-        let ways = |_| (0..plan.nodes).map(way).collect();
+        let traffic = |place| runtime.block_on(Proxy::start(servers.node(place)));
+        let ways = |_| (0..plan.nodes).map(traffic).collect();
         let proxies: Result<Vec<Vec<Proxy>>, _> = (0..MACHINES).map(ways).collect();
         let proxies = proxies.map_err(|error| format!("a proxy: {error}"))?;
         let home = tempfile::tempdir().map_err(failed)?;
@@ -135,8 +135,8 @@ impl<'a> Round<'a> {
         let machines: Vec<Machine> = proxies.iter().enumerate().map(machine).collect();
         init(quorlock, &machines[0].nodes)?;
         let ledger = Arc::new(Mutex::new(Ledger::new(now(), None)));
-        let crew = Crew::start(Vec::new(), &ledger)?;
-        let world = Arc::new(World {
+        let workers = Workers::start(Vec::new(), &ledger)?;
+        let context = Arc::new(RoundContext {
             quorlock: quorlock.to_owned(),
             writer: std::env::current_exe().map_err(failed)?,
             home: home.path().to_owned(),
@@ -146,15 +146,15 @@ impl<'a> Round<'a> {
             book: Mutex::new(Book::default()),
         });
         let lanes = (0..MACHINES * LANES).map(|lane| {
-            let (world, seed) = (world.clone(), plan.seed);
-            thread::spawn(move || work(&world, lane / LANES, seed, lane as u64))
+            let (context, seed) = (context.clone(), plan.seed);
+            thread::spawn(move || work(&context, lane / LANES, seed, lane as u64))
         });
         Ok(Self {
             plan,
             interrupt,
             lanes: lanes.collect(),
-            world,
-            nemesis: Nemesis::new(servers, proxies, crew, &ledger),
+            context,
+            nemesis: Nemesis::new(servers, proxies, workers, &ledger),
             blows: Blows::default(),
             healed: None,
             can_step: cfg!(quorlock_stepped_clock),
@@ -198,7 +198,7 @@ impl<'a> Round<'a> {
         let at = now();
         let is_picky = at < due + PICKY;
         let target = {
-            let mut book = self.world.book();
+            let mut book = self.context.book();
             let is_one = |place: &usize| {
                 let entry = &book.runs[*place];
                 entry.is_held
@@ -222,7 +222,7 @@ impl<'a> Round<'a> {
         };
         let (id, keeper, machine, key) = target;
         let guardian = guardian_of(keeper);
-        self.world.note(format!("-- {}: run {id} of {}", fault.name(), KEYS[key]));
+        self.context.note(format!("-- {}: run {id} of {}", fault.name(), KEYS[key]));
         let sent = |pid: Pid, signal| kill_process(pid, signal).is_ok();
         let is_done = match (fault, guardian) {
             (Fault::StopKeeper, _) => {
@@ -276,7 +276,7 @@ impl<'a> Round<'a> {
     }
 
     fn step(&self, machine: usize, by: Time) -> bool {
-        let file = &self.world.machines[machine].clock;
+        let file = &self.context.machines[machine].clock;
         let was = fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
         let ahead: Time = was.unwrap_or(0) + by;
         // Whole when it appears.
@@ -287,14 +287,14 @@ impl<'a> Round<'a> {
     /// Lets go on what has stood still for so long.
     fn go_on(&mut self, until: Time) {
         for (_, id, pids) in self.blows.due(until) {
-            self.world.note(format!("-- SIGCONT: run {id}"));
+            self.context.note(format!("-- SIGCONT: run {id}"));
             let is_both = pids.len() > 1;
             for pid in pids {
                 // It may have been killed meanwhile, which is as it should be.
                 let _ = kill_process(pid, Signal::CONT);
             }
             if is_both {
-                let alone = &mut self.world.book().runs[id].run.alone;
+                let alone = &mut self.context.book().runs[id].run.alone;
                 *alone = alone.map(|(from, _)| (from, now()));
             }
         }
@@ -304,11 +304,11 @@ impl<'a> Round<'a> {
     fn healing(&mut self) -> Result<bool, String> {
         self.go_on(Time::MAX);
         self.nemesis.heal()?;
-        self.world.phase.store(CALM, Ordering::Relaxed);
+        self.context.phase.store(CALM, Ordering::Relaxed);
         let (healed, bound) = (now(), bound(self.plan));
         loop {
             let all = {
-                let book = self.world.book();
+                let book = self.context.book();
                 (0..MACHINES).all(|machine| {
                     let its = book.runs.iter().filter(|entry| entry.machine == machine);
                     its.filter_map(|entry| entry.acquired).any(|at| at > healed)
@@ -322,7 +322,7 @@ impl<'a> Round<'a> {
                 let bound = seconds(bound);
                 let what =
                     format!("a machine had no lock within {bound} after everything was healed");
-                lock(&self.world.ledger).violated(now(), what);
+                lock(&self.context.ledger).violated(now(), what);
                 return Ok(true);
             }
             if self.interrupt.load(Ordering::Relaxed) {
@@ -335,7 +335,7 @@ impl<'a> Round<'a> {
     /// Waits for all lanes; sees that nothing of any command goes on.
     fn end(&mut self) -> Result<(), String> {
         self.go_on(Time::MAX);
-        self.world.phase.store(OVER, Ordering::Relaxed);
+        self.context.phase.store(OVER, Ordering::Relaxed);
         let deadline = now() + END;
         for lane in self.lanes.drain(..) {
             while !lane.is_finished() && now() < deadline {
@@ -348,19 +348,19 @@ impl<'a> Round<'a> {
         // Where a keeper was killed, its guardian may wait for the end of the validity.
         thread::sleep(nanos(TTL));
         let sizes = || -> Vec<u64> {
-            let size = |key| fs::metadata(self.world.file(key)).map_or(0, |file| file.len());
+            let size = |key| fs::metadata(self.context.file(key)).map_or(0, |file| file.len());
             (0..KEYS.len()).map(size).collect()
         };
         let before = sizes();
         thread::sleep(Duration::from_millis(200));
         if sizes() != before {
             let what = "something of a command goes on after the last lock is over".to_owned();
-            lock(&self.world.ledger).violated(now(), what);
+            lock(&self.context.ledger).violated(now(), what);
         }
         Ok(())
     }
 
-    fn verdict(self, interrupted: bool) -> Done {
+    fn conclude(self, interrupted: bool) -> Done {
         let mut done = Done {
             interrupted,
             injected: self.nemesis.injected.clone(),
@@ -369,11 +369,11 @@ impl<'a> Round<'a> {
             ..Done::default()
         };
         let calm = self.plan.events.is_empty();
-        let book = self.world.book();
+        let book = self.context.book();
         let runs: Vec<_> = book.runs.iter().map(|entry| entry.run.clone()).collect();
-        let mut ledger = lock(&self.world.ledger);
+        let mut ledger = lock(&self.context.ledger);
         for (key, name) in KEYS.iter().enumerate() {
-            let file = fs::read_to_string(self.world.file(key)).unwrap_or_default();
+            let file = fs::read_to_string(self.context.file(key)).unwrap_or_default();
             let wrote = wrote(&file);
             for span in &wrote {
                 let Some(entry) = book.runs.get(span.run) else { continue };
@@ -422,7 +422,7 @@ impl<'a> Round<'a> {
 impl Drop for Round<'_> {
     fn drop(&mut self) {
         self.go_on(Time::MAX);
-        self.world.phase.store(OVER, Ordering::Relaxed);
+        self.context.phase.store(OVER, Ordering::Relaxed);
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::lane::World;
+use super::lane::RoundContext;
 use super::plan::{KEYS, TTL};
 use super::writer::Kind;
 use crate::clock::now;
@@ -51,28 +51,28 @@ pub(crate) struct Ended {
 ///
 /// # Errors
 /// If it cannot be started.
-pub(crate) fn run(world: &Arc<World>, id: usize, draw: Draw) -> io::Result<Ended> {
+pub(crate) fn run(context: &Arc<RoundContext>, id: usize, draw: Draw) -> io::Result<Ended> {
     let (events, its_end) = pipe_with(PipeFlags::CLOEXEC)?;
     if draw.is_stalled {
         // Full from the beginning. Lines without anything are none.
         let size = fcntl_setpipe_size(&its_end, 4096)?;
         rustix::io::write(&its_end, &vec![b'\n'; size])?;
     }
-    let said = world.home.join(format!("{id}.err"));
-    let child = start(world, id, draw, its_end, File::create(&said)?)?;
+    let said = context.home.join(format!("{id}.err"));
+    let child = start(context, id, draw, its_end, File::create(&said)?)?;
     let is_over = Arc::new(AtomicBool::new(!draw.is_stalled));
     let reader = {
-        let (world, is_over) = (world.clone(), is_over.clone());
+        let (context, is_over) = (context.clone(), is_over.clone());
         thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 thread::sleep(LOOK);
             }
-            read(&world, id, events);
+            read(&context, id, events);
         })
     };
-    world.book().runs[id].keeper = Some(Pid::from_child(&child));
+    context.book().runs[id].keeper = Some(Pid::from_child(&child));
     let status = wait(child, now() + PATIENCE);
-    world.book().runs[id].is_over();
+    context.book().runs[id].is_over();
     is_over.store(true, Ordering::Relaxed);
     let deadline = now() + EVENTS;
     while !reader.is_finished() && now() < deadline {
@@ -85,18 +85,18 @@ pub(crate) fn run(world: &Arc<World>, id: usize, draw: Draw) -> io::Result<Ended
 }
 
 fn start(
-    world: &World,
+    context: &RoundContext,
     id: usize,
     draw: Draw,
     its_end: OwnedFd,
     errors: File,
 ) -> io::Result<Child> {
     let ttl = format!("{}ms", TTL / quorlock_sim::time::MS);
-    let machine = &world.machines[draw.machine];
-    spawn(&world.quorlock, |command| {
+    let machine = &context.machines[draw.machine];
+    spawn(&context.quorlock, |command| {
         command.args(["run", KEYS[draw.key], "--ttl", &ttl, "--max-ttl", &ttl, "--wait", "4s"]);
         command.args(["--status-fd", "1", "--", "sh", "-c", draw.kind.script()]);
-        command.arg(&world.writer).arg(world.file(draw.key));
+        command.arg(&context.writer).arg(context.file(draw.key));
         command.args([id.to_string(), draw.ms.to_string()]);
         command.env("QUORLOCK_NODES", &machine.nodes);
         command.env("QUORLOCK_CLOCK_OFFSET_FILE", &machine.clock);
@@ -119,7 +119,7 @@ fn wait(mut child: Child, deadline: Time) -> Option<ExitStatus> {
     }
 }
 
-fn read(world: &World, id: usize, events: OwnedFd) {
+fn read(context: &RoundContext, id: usize, events: OwnedFd) {
     for line in BufReader::new(File::from(events)).lines() {
         let Ok(line) = line else { return };
         let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
@@ -137,6 +137,6 @@ fn read(world: &World, id: usize, events: OwnedFd) {
             Value::String(text) => format!(":{text}"),
             other => format!(":{other}"),
         };
-        world.heard(id, name, &with);
+        context.heard(id, name, &with);
     }
 }

@@ -1,15 +1,15 @@
 use super::*;
 
-fn plans() -> impl Iterator<Item = Plan> {
-    (0..500).map(|seed| Plan::draw(seed, true))
+fn plans() -> impl Iterator<Item = RoundPlan> {
+    (0..500).map(|seed| RoundPlan::draw(seed, true))
 }
 
 #[test]
 fn a_seed_is_a_schedule() {
     for seed in 0..50 {
-        assert_eq!(Plan::draw(seed, true), Plan::draw(seed, true));
-        assert_ne!(Plan::draw(seed, true).events, Plan::draw(seed + 1, true).events);
-        assert_eq!(Plan::negative(seed, false), Plan::negative(seed, false));
+        assert_eq!(RoundPlan::draw(seed, true), RoundPlan::draw(seed, true));
+        assert_ne!(RoundPlan::draw(seed, true).events, RoundPlan::draw(seed + 1, true).events);
+        assert_eq!(RoundPlan::negative(seed, false), RoundPlan::negative(seed, false));
     }
 }
 
@@ -17,7 +17,7 @@ fn a_seed_is_a_schedule() {
 fn three_seeds_in_a_row_use_every_kind() {
     for from in 0..200 {
         let used: Vec<Kind> = (from..from + SEEDS_FOR_ALL)
-            .flat_map(|seed| Plan::draw(seed, true).events)
+            .flat_map(|seed| RoundPlan::draw(seed, true).events)
             .filter_map(|event| event.begins)
             .collect();
         let unused: Vec<_> = KINDS.concat();
@@ -28,7 +28,7 @@ fn three_seeds_in_a_row_use_every_kind() {
 
 #[test]
 fn clocks_that_cannot_be_moved_are_not() {
-    let events = (0..100).flat_map(|seed| Plan::draw(seed, false).events);
+    let events = (0..100).flat_map(|seed| RoundPlan::draw(seed, false).events);
     assert!(events.filter_map(|event| event.begins).all(|kind| !kind.moves_clock()));
 }
 

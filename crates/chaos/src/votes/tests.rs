@@ -21,11 +21,11 @@ fn votes(lines: &[(i64, &str)]) -> Vec<(Time, Time)> {
 }
 
 fn votes_in(log: &Log) -> Vec<(Time, Time)> {
-    votes_by(&Course::right(0), false, log)
+    votes_by(&ClockHistory::right(0), false, log)
 }
 
-fn votes_by(course: &Course, is_wrong: bool, log: &Log) -> Vec<(Time, Time)> {
-    let reading = Reading { course, is_wrong, guarded: true };
+fn votes_by(history: &ClockHistory, is_wrong: bool, log: &Log) -> Vec<(Time, Time)> {
+    let reading = Reading { history, is_wrong, guarded: true };
     let votes = replay(log, reading).votes;
     votes.iter().map(|vote| (vote.from / MS, vote.to / MS)).collect()
 }
@@ -76,13 +76,13 @@ fn what_was_extended_while_the_clock_was_behind_is_owed() {
     let extend = r#""EVALSHA" "5" "1" "orders" "t1" "100""#;
     let lines = [(10, &*mark), (20, SET), (80, extend), (80, r#">"GET" "orders""#)];
     let found = [(80, r#">"PTTL" "orders""#)];
-    let course = Course::right(0);
+    let history = ClockHistory::right(0);
     let log = stream(&[&lines[..], &found].concat());
-    assert_eq!(votes_by(&course, true, &log), [(20, 180)]);
-    assert_eq!(votes_by(&course, false, &log), [(20, 120)]);
+    assert_eq!(votes_by(&history, true, &log), [(20, 180)]);
+    assert_eq!(votes_by(&history, false, &log), [(20, 120)]);
     // Of another it says nothing.
     let log = stream(&[&lines[..2], &[(80, &*extend.replace("t1", "t2"))], &found].concat());
-    assert_eq!(votes_by(&course, true, &log), [(20, 120)]);
+    assert_eq!(votes_by(&history, true, &log), [(20, 120)]);
 }
 
 /// A round in which node c's clock was set back by an hour, behind the end of a key that nobody had asked
@@ -96,9 +96,9 @@ fn what_had_expired_before_the_clock_was_set_back_may_be_gone() {
     // Shown at 50 ms, after 200 ms.
     let Some(Seen::Line(_, line)) = later.seen.last() else { unreachable!("it is a line") };
     log.seen.push(Seen::Line(200 * MS, line.clone()));
-    let course = Course::right(0).and_stepped(150 * MS, -150 * MS);
-    assert_eq!(votes_by(&course, true, &log), [(20, 120), (200, 300)]);
-    let right = Course::right(0);
+    let history = ClockHistory::right(0).and_stepped(150 * MS, -150 * MS);
+    assert_eq!(votes_by(&history, true, &log), [(20, 120), (200, 300)]);
+    let right = ClockHistory::right(0);
     log.seen[3] = Seen::Line(50 * MS, line.clone());
     assert_eq!(votes_by(&right, true, &log), [(20, 120)]);
 }
@@ -191,14 +191,14 @@ fn a_hold_needs_a_quorum_all_the_time() {
     let node = |to| Record { votes: vec![vote(to)], blind: Vec::new(), said: Vec::new() };
     let nodes = [node(100), node(200), node(300)];
     let holds = [hold("t1/3", 10, 200)];
-    assert!(judge(&holds, &nodes, 2).short.is_empty());
+    assert!(check_votes(&holds, &nodes, 2).short.is_empty());
     let holds = [hold("t1", 10, 210)];
-    let verdict = judge(&holds, &nodes, 2);
-    assert_eq!((verdict.short[0].1, verdict.short[0].2), (202 * MS, 1));
-    assert_eq!(judge(&[hold("t2", 10, 20)], &nodes, 2).short.len(), 1);
+    let vote_check = check_votes(&holds, &nodes, 2);
+    assert_eq!((vote_check.short[0].1, vote_check.short[0].2), (202 * MS, 1));
+    assert_eq!(check_votes(&[hold("t2", 10, 20)], &nodes, 2).short.len(), 1);
     // Somebody did not look.
     let mut nodes = nodes;
     nodes[0].blind.push((50 * MS, 60 * MS));
-    let verdict = judge(&holds, &nodes, 2);
-    assert_eq!((verdict.judged, verdict.blind), (0, 1));
+    let vote_check = check_votes(&holds, &nodes, 2);
+    assert_eq!((vote_check.judged, vote_check.blind), (0, 1));
 }

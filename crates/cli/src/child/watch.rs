@@ -16,21 +16,21 @@ use rustix::process::{Pid, Signal};
 use tokio::sync::mpsc;
 
 use super::super::guardian::clock::{Alarm, Moment};
-use super::super::guardian::course::{Ending, Killed, KilledBy};
-use super::super::guardian::family::{Family, Strangers};
+use super::super::guardian::kill_policy::{Ending, Killed, KilledBy};
 use super::super::guardian::mutants::{Mutant, is_active};
+use super::super::guardian::process_tree::{ProcessTree, Strangers};
 use super::super::guardian::terminal::Terminal;
 use super::super::guardian::wire::{Channel, Message, Next};
 use super::spawn::{Launch, SpawnError, not_started};
 use super::{ChildEvent, How, Shared};
 
-/// Nothing of the command is left, or it was never started. Made in one place, `Watch::see_the_end`,
+/// Nothing of the command is left, or it was never started. Made in one place, `ChildWatch::see_the_end`,
 /// and nothing else gives the lock back.
 #[derive(Debug)]
 pub(crate) struct Gone(());
 
 /// What the thread works with.
-pub(super) struct Watch {
+pub(super) struct ChildWatch {
     listener: Channel,
     /// Has something to read when the course has changed.
     woken: UnixStream,
@@ -42,7 +42,7 @@ pub(super) struct Watch {
 /// A guardian at work, and the processes that it guards.
 struct Guarded {
     guardian: process::Child,
-    family: Family,
+    process_tree: ProcessTree,
     program: OsString,
 }
 
@@ -73,7 +73,7 @@ enum LastWord {
     None,
 }
 
-impl Watch {
+impl ChildWatch {
     pub(super) fn new(
         (listener, woken): (Channel, UnixStream),
         strangers: Strangers,
@@ -95,8 +95,9 @@ impl Watch {
         let how = match launch.start() {
             Err(error) => How::NotStarted(error.into()),
             Ok((guardian, program)) => {
-                let family = Family::guarded_by(&guardian, std::mem::take(&mut self.strangers));
-                let mut guarded = Guarded { guardian, family, program };
+                let process_tree =
+                    ProcessTree::guarded_by(&guardian, std::mem::take(&mut self.strangers));
+                let mut guarded = Guarded { guardian, process_tree, program };
                 let mut silence = Silence::default();
                 match self.listen(&mut guarded, &mut silence) {
                     LastWord::Over(how) => {
@@ -123,7 +124,7 @@ impl Watch {
         loop {
             let event = match self.listener.next() {
                 Next::Message(Message::Started { group }) => {
-                    guarded.family.is_led_by(Pid::from_raw(group));
+                    guarded.process_tree.is_led_by(Pid::from_raw(group));
                     ChildEvent::Started
                 }
                 Next::Message(Message::Stopped { signal }) => ChildEvent::Stopped { signal },
@@ -133,7 +134,7 @@ impl Watch {
                 }
                 Next::Closed => return LastWord::None,
                 Next::Nothing => {
-                    let Some(until) = self.patience(&guarded.family, silence) else {
+                    let Some(until) = self.patience(&guarded.process_tree, silence) else {
                         return LastWord::None;
                     };
                     alarm.wait(until, &[self.listener.as_fd(), self.woken.as_fd()]);
@@ -152,16 +153,16 @@ impl Watch {
     /// SIGKILL itself, again and again, which does no harm if the guardian has sent it; long after, the
     /// guardian must be stopped and there is no more patience. That is counted from when the keeper
     /// notices: after a suspend the two wake up together.
-    fn patience(&self, family: &Family, silence: &mut Silence) -> Option<Moment> {
+    fn patience(&self, process_tree: &ProcessTree, silence: &mut Silence) -> Option<Moment> {
         let now = Moment::now();
-        let help_at = self.shared.course().kill_at().after(HELP_NS);
+        let help_at = self.shared.kill_policy().kill_at().after(HELP_NS);
         if !help_at.has_come(now) {
             silence.overdue = None;
             return Some(help_at);
         }
         // A command that has ended already is not killed by this.
-        if silence.overdue.is_none() && silence.killed.is_none() && family.leader_lives() {
-            silence.killed = Some(self.shared.course().killed_in_its_place(now));
+        if silence.overdue.is_none() && silence.killed.is_none() && process_tree.leader_lives() {
+            silence.killed = Some(self.shared.kill_policy().killed_in_its_place(now));
         }
         let overdue = silence.overdue.get_or_insert(Overdue {
             until: now.boot_ns.saturating_add(GIVE_UP_NS),
@@ -169,7 +170,7 @@ impl Watch {
             pause: AGAIN_MIN_NS,
         });
         if overdue.again_at <= now.boot_ns {
-            family.signal_all(Signal::KILL);
+            process_tree.signal_all(Signal::KILL);
             overdue.again_at = match is_active(Mutant::OneKillInItsPlace) {
                 true => u64::MAX,
                 false => now.boot_ns.saturating_add(overdue.pause),
@@ -183,12 +184,12 @@ impl Watch {
     /// Does what the guardian can no longer do, and returns when nobody is left; `None` if nobody
     /// waits for that any more.
     fn take_over(&mut self, guarded: &mut Guarded) -> Option<()> {
-        let Guarded { guardian, family, .. } = guarded;
+        let Guarded { guardian, process_tree, .. } = guarded;
         if self.abandoned() {
             let _ = guardian.wait();
             return None;
         }
-        family.signal_all(Signal::KILL);
+        process_tree.signal_all(Signal::KILL);
         // A stopped one would come back and find numbers that mean others by then. Its death
         // also makes the command's orphans ours, to bury.
         let _ = guardian.kill();
@@ -196,27 +197,29 @@ impl Watch {
         let (mut pause, mut waited) = (LOOK_AGAIN_MIN, Duration::ZERO);
         let mut said = false;
         loop {
-            let (_, more_died) = family.reap();
-            if !more_died && family.gone() {
+            let (_, more_died) = process_tree.reap();
+            if !more_died && process_tree.gone() {
                 break;
             }
             if self.abandoned() {
                 return None;
             }
-            family.signal_all(Signal::KILL);
+            process_tree.signal_all(Signal::KILL);
             if more_died {
                 continue;
             }
             if waited >= STUBBORN && !said {
                 said = true;
-                self.tell(ChildEvent::Stubborn { left: family.left() });
+                self.tell(ChildEvent::Stubborn { left: process_tree.left() });
             }
             thread::sleep(pause);
             waited += pause;
             pause = (2 * pause).min(LOOK_AGAIN_MAX);
         }
         // The guardian would have done that, too.
-        if let (Some(keeper), Some(group)) = (Pid::from_raw(getpgrp().as_raw()), family.group()) {
+        if let (Some(keeper), Some(group)) =
+            (Pid::from_raw(getpgrp().as_raw()), process_tree.group())
+        {
             Terminal::reclaim(keeper, group);
         }
         Some(())

@@ -5,7 +5,7 @@ use std::iter;
 
 use quorlock::RestartGuard;
 use quorlock_bench::columns;
-use quorlock_bench::own::{self, OwnNodes, OwnNodesError};
+use quorlock_bench::live::{self, LiveNodes, LiveNodesError};
 use serde_json::json;
 
 use crate::args::Bench;
@@ -25,7 +25,7 @@ pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
     let mut output =
         Output::new(args.output, None).map_err(|error| Refused::usage(error.to_string()))?;
     let for_so_long = time(args.time);
-    let most = own::LOCKERS.into_iter().max().unwrap_or(1);
+    let most = live::LOCKERS.into_iter().max().unwrap_or(1);
     output.event(
         json!({ "event": "loading", "seconds": args.time.as_secs_f64(), "lockers": most }),
         Some(&format!(
@@ -34,19 +34,19 @@ pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
             if guarded { "" } else { "; restart guard off, for nobody relies on these locks" }
         )),
     );
-    match own::own_nodes(build, args.time) {
+    match live::live_nodes(build, args.time) {
         Ok(measured) => {
             let text = if args.output.json { as_json(&measured)? } else { as_table(&measured) };
             // A reader that has gone away has seen enough.
             let _ = io::stdout().write_all(text.as_bytes());
             Ok(ExitCode::Success)
         }
-        Err(OwnNodesError::Build(refused)) => Err(refused),
-        Err(OwnNodesError::Nodes(error)) => {
+        Err(LiveNodesError::Build(refused)) => Err(refused),
+        Err(LiveNodesError::Nodes(error)) => {
             not_measured(&mut output, &error.to_string());
             Ok(if error.is_permission_denied() { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
         }
-        Err(OwnNodesError::Internal(why)) => {
+        Err(LiveNodesError::Internal(why)) => {
             not_measured(&mut output, &why);
             Ok(ExitCode::Internal)
         }
@@ -57,13 +57,13 @@ fn not_measured(output: &mut Output, message: &str) {
     output.error(json!({ "event": "not_measured", "message": message }), message);
 }
 
-fn as_json(measured: &OwnNodes) -> Result<String, Refused> {
+fn as_json(measured: &LiveNodes) -> Result<String, Refused> {
     let json = serde_json::to_string(measured)
         .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
     Ok(format!("{json}\n"))
 }
 
-fn as_table(measured: &OwnNodes) -> String {
+fn as_table(measured: &LiveNodes) -> String {
     let nodes = measured.nodes.iter().map(|node| {
         let [p50, p99] = [node.p50_us, node.p99_us].map(micros);
         [node.node.clone(), p50, p99, count(node.failed)]

@@ -4,16 +4,16 @@
 //! protects. Each tells over a pipe when it held the lock, on a clock that all processes of
 //! a machine share; from this the verdict is computed, and not from what the lock believes.
 
-mod crew;
 mod nodes;
 mod observer;
+mod result;
 mod screen;
 mod script;
 mod stage;
 mod tally;
-mod verdict;
 mod view;
 mod worker;
+mod workers;
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,13 +26,13 @@ use std::time::Duration;
 use quorlock_servers::{Listen, NotFound, ServerBinary, find};
 use rustix::process::Signal;
 
-use self::crew::{Crew, WORKERS};
 use self::nodes::FiveNodes;
 use self::observer::Seen;
+use self::result::DemoResult;
 use self::screen::{Screen, style, wrapped};
 use self::stage::{Ended, Stage};
-use self::verdict::Verdict;
 use self::worker::Report;
+use self::workers::{WORKERS, Workers};
 use crate::args::Demo;
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
@@ -109,12 +109,12 @@ fn play(kind: &Kind) -> Result<ExitCode, Ended> {
     let mut screen = Screen::new(view::ROWS);
     introduce(&mut screen, kind, &nodes, &counter);
     let began = now();
-    let crew = Crew::start(&nodes, &counter, &events).map_err(Ended::Failed)?;
+    let workers = Workers::start(&nodes, &counter, &events).map_err(Ended::Failed)?;
     observer::start(&nodes, events.clone()).map_err(Ended::Failed)?;
-    let mut stage = Stage::new((nodes, counter), crew, received, screen, began);
+    let mut stage = Stage::new((nodes, counter), workers, received, screen, began);
     script::play(&mut stage, &events)?;
-    let verdict = stage.end()?;
-    Ok(conclude(stage.into_screen(), kind, &verdict))
+    let result = stage.end()?;
+    Ok(conclude(stage.into_screen(), kind, &result))
 }
 
 /// A worker process; see [`worker::process`].
@@ -180,10 +180,10 @@ fn introduce(screen: &mut Screen, kind: &Kind, nodes: &FiveNodes, counter: &Path
 }
 
 /// Says what came of it.
-fn conclude(mut screen: Screen, kind: &Kind, verdict: &Verdict) -> ExitCode {
+fn conclude(mut screen: Screen, kind: &Kind, result: &DemoResult) -> ExitCode {
     let mut say = |style, text: &str| screen.line(style, text);
     say(style::PLAIN, "");
-    verdict.lines.iter().for_each(|line| say(style::PLAIN, line));
+    result.lines.iter().for_each(|line| say(style::PLAIN, line));
     let mut on = "";
     if let Kind::Memory(why) = kind {
         on = " (nodes in memory)";
@@ -191,12 +191,12 @@ fn conclude(mut screen: Screen, kind: &Kind, verdict: &Verdict) -> ExitCode {
             say(style::ODD, &format!("  {line}"));
         }
     }
-    verdict.faults.iter().for_each(|fault| say(style::BAD, &format!("  WRONG: {fault}")));
-    if verdict.faults.is_empty() {
-        say(style::GOOD, &format!("VERDICT: {}{on}", verdict.summary));
+    result.faults.iter().for_each(|fault| say(style::BAD, &format!("  WRONG: {fault}")));
+    if result.faults.is_empty() {
+        say(style::GOOD, &format!("VERDICT: {}{on}", result.summary));
         ExitCode::Success
     } else {
-        say(style::BAD, &format!("VERDICT: FAILED, {}{on}", verdict.summary));
+        say(style::BAD, &format!("VERDICT: FAILED, {}{on}", result.summary));
         ExitCode::Internal
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use quorlock::ClientBuilder;
 use quorlock::node::NodeConfig;
 use quorlock_admin::init::{
-    Before, Done, InitError, Initialized, NodeDone, before, fresh, reconfigure,
+    Before, ChangedNode, InitError, Initialized, NodeChange, before, fresh, reconfigure,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -41,15 +41,15 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
     }
     // Only from here on: who is asked may still press Ctrl-C.
     let signals = Signals::catch().map_err(internal)?;
-    let done = runtime.block_on(async {
+    let change = runtime.block_on(async {
         if args.fresh {
             fresh(&builder).await.map(Ended::Done)
         } else {
             moved(&builder, &old, &mut output, signals).await
         }
     });
-    match done {
-        Ok(Ended::Done(done)) => Ok(conclude(&done, &mut output)),
+    match change {
+        Ok(Ended::Done(change)) => Ok(conclude(&change, &mut output)),
         Ok(Ended::Signal(signal)) => Ok(ExitCode::Signal(signal.as_raw())),
         Err(InitError::Build(error)) => Err(options::blamed(error, &args.nodes)),
         Err(error) => {
@@ -119,14 +119,14 @@ async fn moved(
     output: &mut Output,
     mut signals: Signals,
 ) -> Result<Ended, InitError> {
-    let moving = reconfigure(builder, old).await?;
+    let reconfiguration = reconfigure(builder, old).await?;
     let mut first = true;
     loop {
-        let left = moving.left();
+        let left = reconfiguration.left();
         if left.is_zero() {
             break;
         }
-        let nodes: Vec<Value> = moving.nodes.iter().map(node_json).collect();
+        let nodes: Vec<Value> = reconfiguration.nodes.iter().map(node_json).collect();
         let event = json!({ "event": "waiting", "left_ms": millis(left), "nodes": nodes });
         let line = format!(
             "the nodes wait until no lock from before can be held: {} left; Ctrl-C leaves it to the \
@@ -147,18 +147,18 @@ async fn moved(
             }
         }
     }
-    Ok(Ended::Done(moving.finish().await))
+    Ok(Ended::Done(reconfiguration.finish().await))
 }
 
 /// Tells what was done on each node.
-fn conclude(done: &Initialized, output: &mut Output) -> ExitCode {
-    for node in &done.nodes {
+fn conclude(change: &Initialized, output: &mut Output) -> ExitCode {
+    for node in &change.nodes {
         let line = format!("node {}: {}", node.node, in_words(node));
         let mut event = node_json(node);
         event["event"] = json!("node");
         output.event(event, Some(&line));
     }
-    let (votes, needed) = (done.voting(), done.needed);
+    let (votes, needed) = (change.voting(), change.needed);
     let event = json!({ "event": "initialized", "voting": votes, "needed": needed });
     if votes >= needed {
         output.event(event, Some(&format!("{votes} nodes vote, {needed} must")));
@@ -169,27 +169,27 @@ fn conclude(done: &Initialized, output: &mut Output) -> ExitCode {
     }
 }
 
-fn in_words(node: &NodeDone) -> String {
-    match &node.done {
-        Ok(Done::Marked) => "its votes count".to_owned(),
-        Ok(Done::WasMarked) => "its votes counted before".to_owned(),
-        Ok(Done::Waits) => "its votes count after the wait".to_owned(),
-        Ok(Done::Retired) => "it votes for nobody any more".to_owned(),
+fn in_words(node: &ChangedNode) -> String {
+    match &node.change {
+        Ok(NodeChange::Marked) => "its votes count".to_owned(),
+        Ok(NodeChange::WasMarked) => "its votes counted before".to_owned(),
+        Ok(NodeChange::Waits) => "its votes count after the wait".to_owned(),
+        Ok(NodeChange::Retired) => "it votes for nobody any more".to_owned(),
         Ok(_) => "done".to_owned(),
         Err(why) => format!("nothing was done: {why}"),
     }
 }
 
-fn node_json(node: &NodeDone) -> Value {
-    let (done, why) = match &node.done {
-        Ok(Done::Marked) => ("marked", None),
-        Ok(Done::WasMarked) => ("was_marked", None),
-        Ok(Done::Waits) => ("waits", None),
-        Ok(Done::Retired) => ("retired", None),
+fn node_json(node: &ChangedNode) -> Value {
+    let (change, why) = match &node.change {
+        Ok(NodeChange::Marked) => ("marked", None),
+        Ok(NodeChange::WasMarked) => ("was_marked", None),
+        Ok(NodeChange::Waits) => ("waits", None),
+        Ok(NodeChange::Retired) => ("retired", None),
         Ok(_) => ("done", None),
         Err(why) => ("nothing", Some(why)),
     };
-    json!({ "node": &*node.node, "done": done, "why": why })
+    json!({ "node": &*node.node, "done": change, "why": why })
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::plan::Plan;
+use self::plan::RunPlan;
 use super::status::node_json;
 use crate::args::{IfHeld, Run, WaitArg};
 use crate::child::Signals;
@@ -30,7 +30,7 @@ use crate::output::{Output, millis, time};
 pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
     let file = File::read(&args.nodes)?;
     options::check_key(&args.key, &args.nodes, &file)?;
-    let plan = Plan::new(args, &file)?;
+    let plan = RunPlan::new(args, &file)?;
     let output = Output::new(args.output, args.status_fd).map_err(|error| {
         let fd = args.status_fd.unwrap_or_default();
         Refused::usage(format!("--status-fd {fd}: {error}; open it for writing, as in {fd}>file"))
@@ -51,7 +51,7 @@ pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
 
 struct Keeper<'a> {
     args: &'a Run,
-    plan: Plan,
+    plan: RunPlan,
     output: Output,
     signals: Signals,
     client: Client,
@@ -158,17 +158,20 @@ impl Keeper<'_> {
     fn untrusted(&self) -> Vec<(String, NodeTrustState)> {
         let nodes = self.client.stats().nodes.into_iter();
         let untrusted = nodes.filter(|node| {
-            matches!(node.standing, NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_))
+            matches!(
+                node.trust_state,
+                NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_)
+            )
         });
-        untrusted.map(|node| (node.name.to_string(), node.standing)).collect()
+        untrusted.map(|node| (node.name.to_string(), node.trust_state)).collect()
     }
 
     /// As of now: the story is of the last attempt, and this counts down. The time comes first, for the
     /// line may be cut at its end.
     fn who_is_not_trusted(&self) -> String {
         let mut groups: Vec<((String, String), Vec<String>)> = Vec::new();
-        for (name, standing) in self.untrusted() {
-            let told = match &standing {
+        for (name, trust_state) in self.untrusted() {
+            let told = match &trust_state {
                 NodeTrustState::Quarantined { remaining, why } => {
                     let seconds = remaining.as_millis().div_ceil(1000);
                     (format!("votes count in {seconds} s: "), format!(" (quarantined: {why})"))

@@ -52,7 +52,7 @@ async fn show(client: &Client, args: &Status) -> Result<ExitCode, Refused> {
         } else if args.output.quiet {
             print_out(&format!("{}\n", inspection.verdict()));
         } else {
-            print_out(&(as_table(&args.key, &inspection) + &standings(&inspection, &nodes)));
+            print_out(&(as_table(&args.key, &inspection) + &trust_states(&inspection, &nodes)));
         }
         if !args.watch {
             return Ok(exit_code(&inspection));
@@ -83,17 +83,17 @@ fn as_table(key: &str, inspection: &Inspection) -> String {
 }
 
 /// A line for each node whose votes do not count. Of one that did not answer, the table says it all.
-fn standings(inspection: &Inspection, nodes: &[NodeStats]) -> String {
+fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
     let mut lines = String::new();
     for (answer, node) in inspection.nodes.iter().zip(nodes) {
-        let hint = match node.standing {
+        let hint = match node.trust_state {
             NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => "",
             NodeTrustState::Unverified if matches!(answer.said, NodeOutcome::Seen(_)) => {
                 ": what it says of itself, or its marker, cannot be read; quorlock doctor says why"
             }
             _ => continue,
         };
-        lines.push_str(&format!("  node {}: {}{hint}\n", node.name, node.standing));
+        lines.push_str(&format!("  node {}: {}{hint}\n", node.name, node.trust_state));
     }
     lines
 }
@@ -110,13 +110,13 @@ fn headline(inspection: &Inspection) -> String {
         (Verdict::Split, _) => {
             format!("{verdict}: nobody has {} of {nodes} nodes", inspection.quorum())
         }
-        (_, holder) if inspection.doubtful() > 0 => {
-            let doubtful = inspection.doubtful();
+        (_, holder) if inspection.untrusted() > 0 => {
+            let untrusted = inspection.untrusted();
             let holder = match holder {
                 Some(holder) => format!("held by {holder} on {held} of {nodes} nodes; "),
                 None => String::new(),
             };
-            format!("{verdict}: {holder}{doubtful} that say it is free may have forgotten it")
+            format!("{verdict}: {holder}{untrusted} that say it is free may have forgotten it")
         }
         _ => format!("{verdict}: too few of {nodes} nodes answered"),
     }
@@ -152,21 +152,21 @@ fn who(holder: &Holder) -> String {
 }
 
 fn as_json(key: &str, inspection: &Inspection, stats: &[NodeStats]) -> Value {
-    let with_standing = |(answer, stats): (&NodeAnswer, &NodeStats)| {
+    let with_trust_state = |(answer, stats): (&NodeAnswer, &NodeStats)| {
         let mut node = node_json(answer);
-        let (standing, remaining) = match &stats.standing {
+        let (trust_state, remaining) = match &stats.trust_state {
             NodeTrustState::Trusted => ("trusted", None),
             NodeTrustState::Quarantined { remaining, .. } => ("quarantined", Some(*remaining)),
             NodeTrustState::Refused(_) => ("refused", None),
             NodeTrustState::Unguarded => ("unguarded", None),
             _ => ("unverified", None),
         };
-        node["standing"] = json!(standing);
-        node["standing_text"] = json!(stats.standing.to_string());
+        node["trust_state"] = json!(trust_state);
+        node["trust_state_text"] = json!(stats.trust_state.to_string());
         node["votes_count_in_ms"] = json!(remaining.map(millis));
         node
     };
-    let nodes: Vec<Value> = inspection.nodes.iter().zip(stats).map(with_standing).collect();
+    let nodes: Vec<Value> = inspection.nodes.iter().zip(stats).map(with_trust_state).collect();
     json!({
         "key": key,
         "verdict": inspection.verdict().to_string().to_lowercase(),

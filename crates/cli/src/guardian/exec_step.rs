@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getppid};
 
 use super::clock::Moment;
-use super::course::Course;
+use super::kill_policy::KillPolicy;
 use super::signals;
 use super::wire::{Channel, Message};
 
@@ -35,7 +35,7 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
         return ExitCode::FAILURE;
     }
     // The last look: guardian and step may have stood still since theirs.
-    if Course::new(deadlines).too_late(Moment::now()) {
+    if KillPolicy::new(deadlines).too_late(Moment::now()) {
         let _ = guardian.send(Message::TooLate);
         return ExitCode::FAILURE;
     }

@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, getpid};
 
 use super::EXEC_STEP;
-use super::course::Deadlines;
-use super::family::Family;
+use super::kill_policy::Deadlines;
+use super::process_tree::ProcessTree;
 use super::terminal::Terminal;
 use super::wire::{Channel, Message};
 
@@ -22,7 +22,7 @@ pub(super) struct Launch {
     pub(super) child_signal: UnixStream,
     /// Closes when the command runs.
     pub(super) exec_step: Channel,
-    pub(super) family: Family,
+    pub(super) process_tree: ProcessTree,
     pub(super) terminal: Option<Terminal>,
 }
 
@@ -50,7 +50,7 @@ impl Launch {
             .process_group(0)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()?;
-        let family = Family::led_by(&child);
+        let process_tree = ProcessTree::led_by(&child);
         let keeper = Pid::from_raw(keeper_group);
         let mut terminal =
             keeper.and_then(|keeper| Terminal::open(keeper, Pid::from_child(&child)));
@@ -60,7 +60,7 @@ impl Launch {
         let exec_step = Channel::new(ours);
         let guardian = getpid().as_raw_nonzero().get();
         exec_step.send_with_stdin(Message::Go { guardian, unblock, deadlines })?;
-        Ok(Self { child_signal, exec_step, family, terminal })
+        Ok(Self { child_signal, exec_step, process_tree, terminal })
     }
 }
 

@@ -21,7 +21,7 @@ use rustix::net::{
 use rustix::stdio;
 
 use super::clock::Moment;
-use super::course::{Deadlines, Ending, Killed, KilledBy, Why};
+use super::kill_policy::{Deadlines, Ending, Killed, KilledBy, Why};
 
 /// One message, of any of the conversations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,13 +87,18 @@ impl Channel {
     pub(crate) fn from_stdin() -> io::Result<(Self, Message)> {
         let socket = rustix::io::fcntl_dupfd_cloexec(stdio::stdin(), FIRST_OWN_FD)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut luggage = RecvAncillaryBuffer::new(&mut space);
+        let mut passed_fd = RecvAncillaryBuffer::new(&mut space);
         let mut frame = [0; FRAME];
         let received = rustix::io::retry_on_intr(|| {
-            rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(&mut frame)], &mut luggage, LUGGAGE)
+            rustix::net::recvmsg(
+                &socket,
+                &mut [IoSliceMut::new(&mut frame)],
+                &mut passed_fd,
+                PASSED_FD,
+            )
         })?;
         let message = Message::decode(frame).filter(|_| received.bytes == FRAME);
-        let stdin = luggage.drain().find_map(|part| match part {
+        let stdin = passed_fd.drain().find_map(|part| match part {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,
         });
@@ -111,11 +116,11 @@ impl Channel {
     pub(crate) fn send_with_stdin(&self, message: Message) -> io::Result<()> {
         let stdin = [stdio::stdin()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut luggage = SendAncillaryBuffer::new(&mut space);
-        luggage.push(SendAncillaryMessage::ScmRights(&stdin));
+        let mut passed_fd = SendAncillaryBuffer::new(&mut space);
+        passed_fd.push(SendAncillaryMessage::ScmRights(&stdin));
         let frame = message.encode();
         let sent = rustix::io::retry_on_intr(|| {
-            rustix::net::sendmsg(&self.socket, &[IoSlice::new(&frame)], &mut luggage, QUIET)
+            rustix::net::sendmsg(&self.socket, &[IoSlice::new(&frame)], &mut passed_fd, QUIET)
         })?;
         whole(sent)
     }
@@ -240,9 +245,9 @@ fn whole(sent: usize) -> io::Result<()> {
 /// What comes must not be left to the command. Where this is unknown the descriptor is closed
 /// before there is one.
 #[cfg(target_os = "linux")]
-const LUGGAGE: RecvFlags = RecvFlags::CMSG_CLOEXEC;
+const PASSED_FD: RecvFlags = RecvFlags::CMSG_CLOEXEC;
 #[cfg(not(target_os = "linux"))]
-const LUGGAGE: RecvFlags = RecvFlags::empty();
+const PASSED_FD: RecvFlags = RecvFlags::empty();
 
 /// A peer that is gone is an error and no signal. Where this is unknown SIGPIPE is ignored, as in
 /// every Rust program.

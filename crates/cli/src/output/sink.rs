@@ -38,7 +38,7 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    lines: VecDeque<Line>,
+    lines: VecDeque<QueuedLine>,
     bytes: usize,
     /// So many that count have made room since this was told last.
     dropped: u64,
@@ -49,7 +49,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Line {
+struct QueuedLine {
     text: String,
     /// Only the newest of these is worth a look.
     is_transient: bool,
@@ -70,12 +70,12 @@ impl Sink {
 
     /// A whole line, or several. Never blocks.
     pub(super) fn line(&self, text: String) {
-        self.queue.push(Line { text, is_transient: false });
+        self.queue.push(QueuedLine { text, is_transient: false });
     }
 
     /// What the next text is to be written over. Never blocks.
     pub(super) fn transient(&self, text: String) {
-        self.queue.push(Line { text, is_transient: true });
+        self.queue.push(QueuedLine { text, is_transient: true });
     }
 }
 
@@ -91,7 +91,7 @@ impl Drop for Sink {
 }
 
 impl Queue {
-    fn push(&self, line: Line) {
+    fn push(&self, line: QueuedLine) {
         let mut state = self.state();
         if state.is_broken {
             return;

@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Some servers, mostly five, and a folder for what commands write.
-pub(crate) struct Lab {
+pub(crate) struct Testbed {
     pub(crate) nodes: Nodes,
     pub(crate) folder: tempfile::TempDir,
     /// The restart guard of all its clients: off, for the servers are new.
@@ -23,7 +23,7 @@ pub(crate) struct Lab {
     pub(crate) config: Option<&'static str>,
 }
 
-impl Lab {
+impl Testbed {
     /// `None`: there is no server here, and that has been said.
     pub(crate) fn new(test: &str) -> Option<Self> {
         Self::with(test, ServerOptions::default())

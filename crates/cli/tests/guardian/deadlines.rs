@@ -65,7 +65,7 @@ pub(crate) fn a_term_at_the_deadline_is_enough_for_the_obedient() {
 pub(crate) fn a_family_that_ignores_term_is_gone_at_the_kill_deadline() {
     let script = "trap '' TERM; sleep 60 & sleep 60; true";
     let mut run = Run::with(SHORT, &["sh", "-c", script]);
-    run.family_of(3);
+    run.process_tree_of(3);
     let gone_at = run.when_nobody_is_left();
     let (_, kill_at) = run.deadlines();
     assert!((kill_at..kill_at + ENDED).contains(&gone_at), "{}", gone_at - kill_at);
@@ -81,8 +81,8 @@ pub(crate) fn a_descendant_in_another_group_is_gone_too() {
     let ignores = ["bash", "-c", "trap '' TERM; set -m; sleep 60 & sleep 60; true"];
     for command in [obeys, ignores] {
         let mut run = Run::with(SHORT, &command);
-        let family = run.family_of(3);
-        assert_ne!(family[0].group, family[1].group);
+        let process_tree = run.process_tree_of(3);
+        assert_ne!(process_tree[0].group, process_tree[1].group);
         let gone_at = run.when_nobody_is_left();
         let (_, kill_at) = run.deadlines();
         assert!((kill_at..kill_at + ENDED).contains(&gone_at));

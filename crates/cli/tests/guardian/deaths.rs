@@ -16,7 +16,7 @@ pub(crate) fn a_stopped_keeper_is_no_reprieve() {
         ["--term", "2000", "--kill", "2300", "--renew-every", "20", "--renew-times", "999"];
     let script = "trap '' TERM; echo up; sleep 60; true";
     let mut run = Run::with(&options, &["sh", "-c", script]);
-    run.family_of(2);
+    run.process_tree_of(2);
     run.signal(Signal::STOP);
     let gone_at = run.when_nobody_but_the_keeper_is_left();
     let (_, kill_at) = run.deadlines();
@@ -29,7 +29,7 @@ pub(crate) fn a_stopped_keeper_is_no_reprieve() {
 
 pub(crate) fn a_killed_keeper_ends_the_command_at_once() {
     let mut run = Run::with(LONG, &["sh", "-c", "sleep 60; true"]);
-    run.family_of(2);
+    run.process_tree_of(2);
     run.signal(Signal::KILL);
     let killed_at = boot_ns();
     let gone_at = run.when_nobody_is_left();
@@ -39,7 +39,7 @@ pub(crate) fn a_killed_keeper_ends_the_command_at_once() {
 pub(crate) fn a_killed_keepers_stubborn_command_lives_to_the_deadline_only() {
     let options = ["--term", "2000", "--kill", "2300"];
     let mut run = Run::with(&options, &["sh", "-c", "trap '' TERM; echo up; sleep 60; true"]);
-    run.family_of(2);
+    run.process_tree_of(2);
     run.signal(Signal::KILL);
     let gone_at = run.when_nobody_is_left();
     let (_, kill_at) = run.deadlines();
@@ -49,7 +49,7 @@ pub(crate) fn a_killed_keepers_stubborn_command_lives_to_the_deadline_only() {
 pub(crate) fn a_killed_guardian_takes_the_command_along() {
     let mut run =
         Run::with(LONG, &["sh", "-c", "trap '' TERM; echo up; sleep 60 & sleep 60; true"]);
-    run.family_of(3);
+    run.process_tree_of(3);
     kill(run.guardian(), Signal::KILL);
     let killed_at = boot_ns();
     let gone_at = run.when_nobody_is_left();
@@ -60,7 +60,7 @@ pub(crate) fn a_killed_guardian_takes_the_command_along() {
 
 pub(crate) fn a_killed_guardian_takes_the_command_along_without_a_keeper() {
     let mut run = Run::with(LONG, &["sleep", "60"]);
-    run.family_of(1);
+    run.process_tree_of(1);
     // Stopped, it can do as little as a dead one.
     run.signal(Signal::STOP);
     kill(run.guardian(), Signal::KILL);
@@ -88,7 +88,7 @@ pub(crate) fn a_take_over_leaves_those_alone_who_were_there_before() {
     let mine = run.path("mine");
     run.wrapper = shell(&format!("sleep 60 & echo $! > {}; exec \"$@\"", mine.display()));
     run.start(LONG, &["sh", "-c", "sleep 60; true"]);
-    run.family_of(2);
+    run.process_tree_of(2);
     kill(run.guardian(), Signal::KILL);
     assert_eq!(run.code(), 70);
     run.nobody_is_left();
@@ -104,10 +104,10 @@ pub(crate) fn a_stopped_guardian_is_replaced_at_the_deadline() {
 
 fn is_replaced_at_the_deadline(script: &str) {
     let mut run = Run::with(SHORT, &["sh", "-c", &format!("{script}; true")]);
-    let family = run.family_of(if script.contains("timeout") { 3 } else { 2 });
+    let process_tree = run.process_tree_of(if script.contains("timeout") { 3 } else { 2 });
     kill(run.guardian(), Signal::STOP);
     let is_dead = |pid| !procfs::process(pid).is_some_and(|process| process.alive);
-    wait_for("the command's death", || family.iter().all(|process| is_dead(process.pid)));
+    wait_for("the command's death", || process_tree.iter().all(|process| is_dead(process.pid)));
     let (_, kill_at) = run.deadlines();
     assert!((kill_at..kill_at + ENDED).contains(&boot_ns()));
     assert_eq!(run.code(), 79);
@@ -178,12 +178,12 @@ fn a_late_guardian_goes_by_the_newest_deadlines() -> bool {
     let lease = ["--term", "1500", "--kill", "1700"];
     let renewed = ["--renew-every", "100", "--renew-times", "600"];
     let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);
-    let family = run.family_of(2);
+    let process_tree = run.process_tree_of(2);
     let guardian = run.guardian();
     kill(guardian, Signal::STOP);
     let (_, kill_at) = run.deadlines();
     wait_for("the last deadline that it knows", || boot_ns() > kill_at + 200 * MS);
-    kill(family[0].pid, Signal::KILL);
+    kill(process_tree[0].pid, Signal::KILL);
     kill(guardian, Signal::CONT);
     let code = run.code();
     run.nobody_is_left();
@@ -200,11 +200,11 @@ pub(crate) fn a_kill_in_a_stopped_guardians_place_is_told_although_the_lock_live
     let lease = ["--term", "2500", "--kill", "2500"];
     let renewed = ["--renew-every", "3000", "--renew-times", "1"];
     let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);
-    let family = run.family_of(2);
+    let process_tree = run.process_tree_of(2);
     let guardian = run.guardian();
     kill(guardian, Signal::STOP);
     let is_dead = |pid| !procfs::process(pid).is_some_and(|process| process.alive);
-    wait_for("the command's death", || family.iter().all(|process| is_dead(process.pid)));
+    wait_for("the command's death", || process_tree.iter().all(|process| is_dead(process.pid)));
     run.events("deadlines", 2);
     kill(guardian, Signal::CONT);
     assert_eq!(run.code(), 79);

@@ -196,17 +196,17 @@ impl Run {
     }
 
     /// Waits until the command consists of that many processes; the first is its leader.
-    pub(crate) fn family_of(&self, size: usize) -> Vec<procfs::Process> {
+    pub(crate) fn process_tree_of(&self, size: usize) -> Vec<procfs::Process> {
         self.event("started");
-        let family = || {
-            let mut family = self.marked();
-            family.retain(|process| !["lock-guardian", "exe"].contains(&&*name(process.pid)));
+        let process_tree = || {
+            let mut process_tree = self.marked();
+            process_tree.retain(|process| !["lock-guardian", "exe"].contains(&&*name(process.pid)));
             // A shell that has forked and not yet executed looks like the shell.
-            let shells = family.iter().filter(|process| name(process.pid) == "sh").count();
-            if shells > 1 { Vec::new() } else { family }
+            let shells = process_tree.iter().filter(|process| name(process.pid) == "sh").count();
+            if shells > 1 { Vec::new() } else { process_tree }
         };
-        wait_for("the command's family", || family().len() == size);
-        family()
+        wait_for("the command's family", || process_tree().len() == size);
+        process_tree()
     }
 
     pub(crate) fn nobody_is_left(&self) {

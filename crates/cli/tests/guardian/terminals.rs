@@ -34,7 +34,7 @@ pub(crate) fn control_c_reaches_the_command_once() {
     assert_eq!(tty.screen().matches("int\n").count(), 1);
     assert!(!tty.run.log().contains("signal "), "quorlock itself got none");
     let mut tty = Tty::new(&["sleep", "60"], LONG, "KEEPER");
-    tty.run.family_of(1);
+    tty.run.process_tree_of(1);
     tty.types("\x03");
     assert_eq!(tty.run.logged_code(), 128 + 2);
 }
@@ -52,7 +52,7 @@ pub(crate) fn the_terminal_comes_back_after_a_kill() {
 
 pub(crate) fn the_terminal_comes_back_after_the_guardians_death() {
     let mut tty = Tty::new(&["sh", "-c", "sleep 60; true"], LONG, "KEEPER; read y; echo back:$y");
-    tty.run.family_of(2);
+    tty.run.process_tree_of(2);
     kill(tty.run.guardian(), Signal::KILL);
     assert_eq!(tty.run.logged_code(), 70);
     tty.types("home\n");
@@ -98,7 +98,7 @@ pub(crate) fn control_z_and_fg() {
 
 pub(crate) fn after_control_z_and_fg_control_c_reaches_the_command() {
     let mut tty = Tty::interactive(&["sleep", "60"], LONG, "KEEPER");
-    tty.run.family_of(1);
+    tty.run.process_tree_of(1);
     tty.types("\x1a");
     tty.shows("Stopped");
     tty.types("fg\n");
@@ -136,7 +136,7 @@ pub(crate) fn control_z_is_no_reprieve() {
     let script = "trap '' TERM; echo is-up; sleep 60; true";
     let mut tty = Tty::interactive(&["sh", "-c", script], &options, "KEEPER");
     tty.shows(UP);
-    tty.run.family_of(2);
+    tty.run.process_tree_of(2);
     tty.types("\x1a");
     tty.shows("Stopped");
     let keeper = procfs::process(tty.run.guardian()).expect("it lives").parent;

@@ -18,7 +18,7 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{Lab, Running, eventually, stderr};
+use common::{Running, Testbed, eventually, stderr};
 use quorlock_servers::ServerOptions;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -40,66 +40,71 @@ impl Drop for Escaped {
     }
 }
 
-fn escaped(lab: &Lab, file: &str) -> Escaped {
-    Escaped(Pid::from_raw(lab.await_file(file).trim().parse().unwrap()).unwrap())
+fn escaped(testbed: &Testbed, file: &str) -> Escaped {
+    Escaped(Pid::from_raw(testbed.await_file(file).trim().parse().unwrap()).unwrap())
 }
 
-fn lab(test: &str) -> Option<Lab> {
-    let lab = Lab::sized(test, 3, ServerOptions::default())?;
+fn testbed(test: &str) -> Option<Testbed> {
+    let testbed = Testbed::sized(test, 3, ServerOptions::default())?;
     // One that escapes ends with the test's folder.
     let writer = "trap '' TERM; while date +%s%N >> first && echo > up; do sleep 0.01; done";
-    fs::write(lab.path("writer"), writer).unwrap();
-    Some(lab)
+    fs::write(testbed.path("writer"), writer).unwrap();
+    Some(testbed)
 }
 
 /// The first holder, once its command writes.
-fn first(lab: &Lab, ttl: &str, command: &str) -> Running {
-    first_by(lab, None, &["--ttl", ttl], command)
+fn first(testbed: &Testbed, ttl: &str, command: &str) -> Running {
+    first_by(testbed, None, &["--ttl", ttl], command)
 }
 
 /// The same, by another program than ours if there is one, with these options.
-fn first_by(lab: &Lab, program: Option<&OsStr>, options: &[&str], command: &str) -> Running {
+fn first_by(
+    testbed: &Testbed,
+    program: Option<&OsStr>,
+    options: &[&str],
+    command: &str,
+) -> Running {
     // One that escapes does not hold our pipes open.
     let command = format!("exec >/dev/null 2>&1; {command}");
     let command = ["--json", "--", "sh", "-c", &command];
-    let ours = lab.quorlock(&[&["run", "k"], options, &command].concat());
+    let ours = testbed.quorlock(&[&["run", "k"], options, &command].concat());
     let mut quorlock = Command::new(program.unwrap_or(ours.get_program()));
-    quorlock.args(ours.get_args()).stdin(Stdio::null()).current_dir(lab.folder.path());
+    quorlock.args(ours.get_args()).stdin(Stdio::null()).current_dir(testbed.folder.path());
     quorlock.env_clear().envs(std::env::vars_os().filter(|(name, _)| name == "PATH"));
     quorlock.envs(ours.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    quorlock.env("QUORLOCK_CLOCK_OFFSET_FILE", lab.path("clock"));
+    quorlock.env("QUORLOCK_CLOCK_OFFSET_FILE", testbed.path("clock"));
     let first = Running::start(&mut quorlock);
-    lab.await_file("up");
+    testbed.await_file("up");
     first
 }
 
 /// The next holder, which waits.
-fn second(lab: &Lab) -> Running {
+fn second(testbed: &Testbed) -> Running {
     let script = "date +%s%N > second";
-    Running::start(&mut lab.quorlock(&["run", "k", "--wait", "25s", "--", "sh", "-c", script]))
+    Running::start(&mut testbed.quorlock(&["run", "k", "--wait", "25s", "--", "sh", "-c", script]))
 }
 
-fn times(lab: &Lab, file: &str) -> Vec<u64> {
-    let text = fs::read_to_string(lab.path(file)).unwrap();
+fn times(testbed: &Testbed, file: &str) -> Vec<u64> {
+    let text = fs::read_to_string(testbed.path(file)).unwrap();
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
 /// Waits until the second has had the lock, and checks that nothing was written by the first after that.
-fn they_do_not_overlap(lab: &Lab, second: Running) {
+fn they_do_not_overlap(testbed: &Testbed, second: Running) {
     let output = second.end();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let last = *times(lab, "first").last().unwrap();
-    let next = times(lab, "second")[0];
+    let last = *times(testbed, "first").last().unwrap();
+    let next = times(testbed, "second")[0];
     assert!(last < next, "written {} ms after the next holder began", (last - next) / 1_000_000);
-    let written = times(lab, "first").len();
+    let written = times(testbed, "first").len();
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(times(lab, "first").len(), written, "and none comes later");
+    assert_eq!(times(testbed, "first").len(), written, "and none comes later");
 }
 
 /// No write after the validity that was told last.
-fn written_within_the_validity(lab: &Lab, first: &Output) {
+fn written_within_the_validity(testbed: &Testbed, first: &Output) {
     let until = events(first).iter().rev().find_map(|event| event["valid_until_unix_ms"].as_u64());
-    let last = times(lab, "first").last().unwrap() / 1_000_000;
+    let last = times(testbed, "first").last().unwrap() / 1_000_000;
     assert!(last <= until.unwrap(), "{} ms late", last - until.unwrap());
 }
 
@@ -108,13 +113,13 @@ fn events(output: &Output) -> Vec<serde_json::Value> {
 }
 
 /// Two of three nodes stand still until the first lock has run out; nothing is written late.
-fn no_node_answers_in_time(lab: &Lab, first: Running, second: Running) {
-    lab.nodes[..2].iter().for_each(|node| node.pause().unwrap());
+fn no_node_answers_in_time(testbed: &Testbed, first: Running, second: Running) {
+    testbed.nodes[..2].iter().for_each(|node| node.pause().unwrap());
     let output = first.end();
     lost_because(&output, "expired");
-    written_within_the_validity(lab, &output);
-    lab.nodes[..2].iter().for_each(|node| node.resume().unwrap());
-    they_do_not_overlap(lab, second);
+    written_within_the_validity(testbed, &output);
+    testbed.nodes[..2].iter().for_each(|node| node.resume().unwrap());
+    they_do_not_overlap(testbed, second);
 }
 
 /// It lost the lock, and says why.

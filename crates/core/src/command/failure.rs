@@ -130,7 +130,7 @@ pub enum FailureKind {
     /// may be held of which it knows nothing (S10).
     Quarantined,
     /// What the node is makes its votes worthless: a replica, part of a cluster, one that evicts keys.
-    Unsafe,
+    UnsafeNode,
     /// The node is marked for clients with other nodes, another quorum or another longest ttl (S17).
     OtherConfiguration,
     /// The node is the same server as another one of the list (S3).
@@ -155,7 +155,7 @@ impl FailureKind {
         matches!(
             self,
             Self::Quarantined
-                | Self::Unsafe
+                | Self::UnsafeNode
                 | Self::OtherConfiguration
                 | Self::SameServer
                 | Self::Unverified
@@ -164,7 +164,7 @@ impl FailureKind {
 
     /// The node's votes do not count, and time does not mend that.
     pub const fn is_for_good(self) -> bool {
-        matches!(self, Self::Unsafe | Self::OtherConfiguration | Self::SameServer)
+        matches!(self, Self::UnsafeNode | Self::OtherConfiguration | Self::SameServer)
     }
 
     /// The clients of a lock do not agree about its nodes: no vote of any node is worth anything until
@@ -195,7 +195,7 @@ impl fmt::Display for FailureKind {
             Self::Flooding => "shut out for flooding",
             Self::Rejected => "answered with an error",
             Self::Quarantined => "quarantined",
-            Self::Unsafe => "refused as unsafe",
+            Self::UnsafeNode => "refused as unsafe",
             Self::OtherConfiguration => "marked for another configuration",
             Self::SameServer => "the same server as another node",
             Self::Unverified => "not verified",

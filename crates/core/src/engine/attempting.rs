@@ -21,7 +21,7 @@ impl Engine {
         entropy: &mut dyn Entropy,
         out: &mut dyn Sink,
     ) {
-        let barred = self.barred(now);
+        let excluded = self.excluded(now);
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -33,9 +33,10 @@ impl Engine {
         let round_trip = self.paths.round_trips.latest(self.quorum);
         (call.pace.word, call.pace.round_trip) = (jitter, round_trip);
         call.trust_wait.settling = false;
-        if !barred.is_empty() && self.quorum.is_out_of_reach(self.quorum.nodes() - barred.len(), 0)
+        if !excluded.is_empty()
+            && self.quorum.is_out_of_reach(self.quorum.nodes() - excluded.len(), 0)
         {
-            call.note_unsafe(self.quorum, barred, now);
+            call.note_untrusted(self.quorum, excluded, now);
             return self.await_trust(lock, now, out);
         }
         if call.contention.polite && call.waiting.is_none() && call.has_time_to_look(now) {
@@ -58,7 +59,7 @@ impl Engine {
         }
         let ticket = Ticket { lock, round: call.round, verb: Verb::Acquire };
         let mut nodes = self.quorum.all();
-        for (node, failure) in barred {
+        for (node, failure) in excluded {
             attempt.bar(node, failure);
             nodes.remove(node);
         }
@@ -192,7 +193,7 @@ impl Engine {
         Self::index_lease(&mut self.deadlines, lock, &mut timed, now);
         self.leases.insert(lock, timed);
         let attempts = history.count;
-        out.push(Effect::Acquired { lock, token, hold, attempts, turn: 0, fence });
+        out.push(Effect::Acquired { lock, token, hold, attempts, handover_count: 0, fence });
     }
 
     /// Step 5, and what comes after it: a look at who holds the lock, a pause, or the end.
@@ -210,7 +211,7 @@ impl Engine {
         let Phase::Attempting(attempt) = phase else { unreachable!("only an attempt fails") };
         let round = call.round;
         call.history.number_seen = call.history.number_seen.max(attempt.seen());
-        call.history.last = Some((why, attempt.story(now)));
+        call.history.last = Some((why, attempt.report(now)));
         call.waiting = Some(Waiting::after(&attempt, self.quorum));
         call.contention.split =
             why == FailureReason::Contended && attempt.granting().next().is_some();

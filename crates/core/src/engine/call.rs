@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 pub(super) use self::history::AttemptHistory;
-use super::{Refusal, RefusalKind, Request, Story, Wait};
-use crate::acquire::{Attempt, FailureReason, NodeOutcome, NodeStory};
+use super::{AttemptReport, Refusal, RefusalKind, Request, Wait};
+use crate::acquire::{Attempt, FailureReason, NodeOutcome, NodeResult};
 use crate::command::Holding;
 use crate::contention::{believed, mix};
 use crate::inspect::Inspection;
@@ -190,7 +190,7 @@ impl Call {
         };
         if self.history.count == 0 {
             let mut nodes: Vec<_> =
-                inspection.story(now).into_iter().map(NodeStory::seen_as_refusal).collect();
+                inspection.report(now).into_iter().map(NodeResult::seen_as_refusal).collect();
             // Who was not asked this time stands by what it said before.
             for (node, before) in nodes
                 .iter_mut()
@@ -202,7 +202,7 @@ impl Call {
             }
             // Others hold it, or have their turn first; but as with an attempt (S26), not if too few
             // nodes have answered for a quorum.
-            let told = |node: &&NodeStory| {
+            let told = |node: &&NodeResult| {
                 matches!(node.said, NodeOutcome::Seen(_) | NodeOutcome::Refused(_))
             };
             let enough = inspection.quorum().is_reached(nodes.iter().filter(told).count());
@@ -277,10 +277,15 @@ impl Call {
         self.is_to_watch() && self.waiting.as_ref().is_some_and(Waiting::is_watched)
     }
 
-    pub(super) fn story(&self, now: Reading) -> Option<Story> {
+    pub(super) fn report(&self, now: Reading) -> Option<AttemptReport> {
         let (why, nodes) = self.history.last.as_ref()?;
         let elapsed = now.elapsed_since(self.started);
-        Some(Story { why: *why, attempts: self.history.count, elapsed, nodes: nodes.clone() })
+        Some(AttemptReport {
+            why: *why,
+            attempts: self.history.count,
+            elapsed,
+            nodes: nodes.clone(),
+        })
     }
 
     pub(super) fn refusal(&self, kind: RefusalKind, now: Reading) -> Refusal {
@@ -308,7 +313,7 @@ impl From<FailureReason> for RefusalKind {
             FailureReason::Contended => Self::Contended,
             FailureReason::NoQuorum => Self::NoQuorum,
             FailureReason::TooSlow => Self::TooSlow,
-            FailureReason::Unsafe => Self::Unsafe,
+            FailureReason::NodesUntrusted => Self::NodesUntrusted,
         }
     }
 }

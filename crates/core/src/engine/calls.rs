@@ -101,7 +101,7 @@ impl Engine {
         match &call.phase {
             // An attempt cut short says less than the one before it, but more than a look.
             Phase::Attempting(attempt) if call.history.count == 1 => {
-                let (why, nodes) = (attempt.why_not_yet(), attempt.story(now));
+                let (why, nodes) = (attempt.why_not_yet(), attempt.report(now));
                 call.history.note_cut_short(why, nodes, self.quorum);
             }
             // A look cut short has perhaps seen the holder already.

@@ -42,7 +42,7 @@ impl Engine {
         let deadline = (!over).then(|| record.deadline());
         self.deadlines.put(Owner::Inspection(lock), wake, deadline);
         if over {
-            out.push(Effect::Inspected { lock, nodes: record.story(now) });
+            out.push(Effect::Inspected { lock, nodes: record.report(now) });
             self.inspections.remove(&lock);
         }
     }

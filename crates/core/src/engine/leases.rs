@@ -97,7 +97,7 @@ impl Engine {
     fn held_by(&self, holder: LockId) -> Option<LockId> {
         let lock = self.local.handed.get(&holder).copied().unwrap_or(holder);
         let lease = &self.leases.get(&lock)?.record;
-        (lease.holder() == holder && !lease.is_passing()).then_some(lock)
+        (lease.holder() == holder && !lease.is_handing_over()).then_some(lock)
     }
 
     /// The holder wants an extension now: joins the round under way or starts one.
@@ -208,7 +208,7 @@ impl Engine {
             return false;
         };
         Self::tell_extension(lease, Extended::Lost(LossCause::Expired), out);
-        if lease.fence().is_some() && !lease.is_passing() {
+        if lease.fence().is_some() && !lease.is_handing_over() {
             let Some((nodes, round, command)) = lease.pass(report, now) else {
                 return false;
             };
@@ -221,7 +221,7 @@ impl Engine {
         let old = lease.holder();
         lease.hand_over(next, &call.request, now);
         let (attempts, hold) = (call.history.count, lease.hold());
-        let ((token, turn), fence) = (lease.token_and_turn(), lease.fence());
+        let ((token, handover_count), fence) = (lease.token_and_handovers(), lease.fence());
         if report {
             let kept = |node| match hold.validity().has_vote_of(node) {
                 true => NodeReleased::HandedOver,
@@ -235,17 +235,17 @@ impl Engine {
         self.local.handed.insert(next, lock);
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.take_call(next);
-        out.push(Effect::Acquired { lock: next, token, hold, attempts, turn, fence });
+        out.push(Effect::Acquired { lock: next, token, hold, attempts, handover_count, fence });
         true
     }
 
     /// Looks whether the next guard's fence is recorded. If it cannot be, or nobody wants the lock any
     /// more, it is given back.
-    fn review_passing(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    fn review_handover(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(timed) = self.leases.get_mut(&lock) else {
             return;
         };
-        let report = timed.record.passing_report();
+        let report = timed.record.handover_report();
         match timed.record.is_passed() {
             None => Self::index_lease(&mut self.deadlines, lock, timed, now),
             Some(true) if self.hand_over(lock, report, now, out) => {}
@@ -280,9 +280,9 @@ impl Engine {
         if lease.lost().is_some() {
             return;
         }
-        if lease.is_passing() {
+        if lease.is_handing_over() {
             // Nobody holds it who could lose it: it ends as what was given back.
-            let report = lease.passing_report();
+            let report = lease.handover_report();
             return self.give_back(lock, report, now, out);
         }
         Self::tell_extension(lease, Extended::Lost(cause), out);
@@ -338,20 +338,20 @@ impl Engine {
         if lease.lost().is_some() {
             return;
         }
-        if lease.is_passing() {
-            return self.review_passing(lock, now, out);
+        if lease.is_handing_over() {
+            return self.review_handover(lock, now, out);
         }
         if changed {
             Self::tell_change(lease, out);
         }
-        let mut barred = NodeSet::default();
+        let mut excluded = NodeSet::default();
         if lease.extension().is_some()
             && let Some(watch) = &self.watch
         {
-            let bars = |node: &NodeId| watch.bars(*node, now).is_some();
-            barred = self.quorum.node_ids().filter(bars).collect();
+            let exclusion = |node: &NodeId| watch.exclusion(*node, now).is_some();
+            excluded = self.quorum.node_ids().filter(exclusion).collect();
         }
-        Self::review_extension(lock, lease, barred, now, out);
+        Self::review_extension(lock, lease, excluded, now, out);
         if lease.extension_is_due(now) {
             if lease.may_extend(now) {
                 Self::start_extension(self.quorum.all(), lock, lease, now, out);
@@ -365,7 +365,7 @@ impl Engine {
     fn review_extension(
         lock: LockId,
         lease: &mut Lease,
-        barred: NodeSet,
+        excluded: NodeSet,
         now: Reading,
         out: &mut dyn Sink,
     ) {
@@ -378,7 +378,7 @@ impl Engine {
             let outcome = match progress {
                 Progress::Open => None,
                 Progress::Confirmed => Some(Extended::Confirmed),
-                Progress::Failed => Some(Extended::Unconfirmed(extension.story(now))),
+                Progress::Failed => Some(Extended::Unconfirmed(extension.report(now))),
             };
             if let Some(outcome) = outcome {
                 if mutant!(FailedExtensionReleases) && progress == Progress::Failed {
@@ -395,7 +395,7 @@ impl Engine {
         };
         // No vote is asked of a node whose vote would not count.
         let mut healable = extension.take_healable();
-        barred.iter().for_each(|node| healable.remove(node));
+        excluded.iter().for_each(|node| healable.remove(node));
         let (over, round) = (extension.is_told() && extension.is_over(), extension.round());
         let ticket = Ticket { lock, round, verb: Verb::Heal };
         if !healable.is_empty() {
@@ -421,7 +421,7 @@ impl Engine {
 
     /// Tells the holder how the votes are now, unless there is none.
     fn tell_change(lease: &Lease, out: &mut dyn Sink) {
-        if !lease.is_passing() {
+        if !lease.is_handing_over() {
             out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
         }
     }

@@ -4,11 +4,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{FailureReason, NodeStory};
+use crate::acquire::{FailureReason, NodeResult};
 use crate::command::{Answer, Command, Counter};
+use crate::evidence::Evidence;
 use crate::hold::Hold;
 use crate::lease::LossCause;
-use crate::proof::Proof;
 use crate::quorum::{NodeId, NodeSet};
 use crate::release::ReleaseReport;
 use crate::retry::Retry;
@@ -112,7 +112,7 @@ pub enum Event {
         /// When the commands were sent.
         sent: Reading,
         /// What shows that the answers may count.
-        proof: Proof,
+        evidence: Evidence,
         /// The answers, in the order of the commands.
         answers: Vec<(Ticket, Answer)>,
     },
@@ -204,7 +204,7 @@ pub enum Effect {
         attempts: u32,
         /// How often the lock was handed over within this process before, under this token. Token
         /// and turn together are unique to the guard (S24).
-        turn: u32,
+        handover_count: u32,
         /// The fence, if one was wanted: larger than that of every earlier holder.
         fence: Option<u64>,
     },
@@ -220,7 +220,7 @@ pub enum Effect {
         /// Which call.
         lock: LockId,
         /// What happened so far.
-        story: Story,
+        report: AttemptReport,
     },
     /// The votes of a held lock have changed.
     Changed {
@@ -249,7 +249,7 @@ pub enum Effect {
         /// Which node.
         node: NodeId,
         /// As it is now.
-        standing: TrustState,
+        trust_state: TrustState,
     },
     /// A node that had lost its fences' counters is given a floor that rests on the clocks of fewer
     /// other nodes than a quorum, for no more could be reached: should all of these be behind, its
@@ -279,7 +279,7 @@ pub enum Effect {
         /// Which inspection.
         lock: LockId,
         /// What each node said.
-        nodes: Vec<NodeStory>,
+        nodes: Vec<NodeResult>,
     },
     /// A node did not answer in time. For statistics.
     TimedOut {
@@ -312,7 +312,7 @@ impl Sink for Vec<Effect> {
 
 /// What happened in a call so far.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Story {
+pub struct AttemptReport {
     /// Why the last attempt failed.
     pub why: FailureReason,
     /// How many attempts there were.
@@ -320,7 +320,7 @@ pub struct Story {
     /// Time since the call.
     pub elapsed: Duration,
     /// What each node said in the last attempt.
-    pub nodes: Vec<NodeStory>,
+    pub nodes: Vec<NodeResult>,
 }
 
 /// Why a call ended without the lock. The nodes keep nothing of it: releases are queued.
@@ -333,7 +333,7 @@ pub struct Refusal {
     /// Time since the call.
     pub elapsed: Duration,
     /// What each node said in the last attempt; empty if there was none.
-    pub nodes: Vec<NodeStory>,
+    pub nodes: Vec<NodeResult>,
     /// When a quorum may be free by expiry alone, counted from the last look at the nodes.
     pub retry_after: Option<Duration>,
 }
@@ -351,7 +351,7 @@ pub enum RefusalKind {
     /// A quorum granted, but too late.
     TooSlow,
     /// So many nodes are not to be trusted, or not yet, that there is no quorum.
-    Unsafe,
+    NodesUntrusted,
     /// The client was shut down.
     Closed,
 }
@@ -366,5 +366,5 @@ pub enum Extended {
     /// It would reach past `max_hold`; the lock is held until its validity ends.
     HoldLimit,
     /// Too few nodes confirmed in time; the lock is held as long as before, or longer.
-    Unconfirmed(Vec<NodeStory>),
+    Unconfirmed(Vec<NodeResult>),
 }

@@ -114,8 +114,8 @@ impl Engine {
 impl Call {
     fn shift(&mut self, base: Reading) {
         (self.started, self.history.began) = (Reading::default(), Reading::default());
-        for story in self.history.last.iter_mut().flat_map(|(_, nodes)| nodes) {
-            story.took = Duration::ZERO;
+        for report in self.history.last.iter_mut().flat_map(|(_, nodes)| nodes) {
+            report.took = Duration::ZERO;
         }
         self.deadline = self.deadline.map(|at| at.shifted(base));
         self.trust_wait.settles_by =

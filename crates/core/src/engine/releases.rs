@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Effect, Engine, Link, LockId, Owner, Sink, Ticket, Timed, Verb};
+use super::{Effect, Engine, LockId, NodeLink, Owner, Sink, Ticket, Timed, Verb};
 use crate::command::Answer;
 use crate::deadlines::Deadlines;
 use crate::quorum::{NodeId, NodeSet};
@@ -179,7 +179,7 @@ impl Engine {
     }
 }
 
-impl Link {
+impl NodeLink {
     /// The delay before owed releases are sent again: doubling, up to a second.
     pub(super) fn next_delay(&mut self) -> Duration {
         let delay = Duration::from_millis(50).saturating_mul(1 << self.failures.min(5));

@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
-use crate::acquire::{FailureReason, NodeOutcome, NodeStory};
+use crate::acquire::{FailureReason, NodeOutcome, NodeResult};
 use crate::command::{Answer, Failure, FailureKind};
-use crate::proof::Proof;
+use crate::evidence::Evidence;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::BootTime;
 use crate::time::Reading;
@@ -32,8 +32,8 @@ impl Engine {
     }
 
     /// Whether a node's votes count; `None` if nobody looks.
-    pub fn standing(&self, node: NodeId) -> Option<&TrustState> {
-        Some(self.watch.as_ref()?.node(node).standing())
+    pub fn trust_state(&self, node: NodeId) -> Option<&TrustState> {
+        Some(self.watch.as_ref()?.node(node).trust_state())
     }
 
     /// Looks at what goes with a batch of answers. `None`: what they say about votes counts.
@@ -41,32 +41,33 @@ impl Engine {
         &mut self,
         node: NodeId,
         sent: Reading,
-        proof: &Proof,
+        evidence: &Evidence,
         now: Reading,
         out: &mut dyn Sink,
     ) -> Option<Failure> {
-        let Proof::Seen { epoch, flushes, info, marker } = proof else { return None };
+        let Evidence::Seen { epoch, flushes, info, marker } = evidence else { return None };
         let (watch, epoch) = (self.watch.as_mut()?, (*epoch, *flushes));
         if info.is_none()
-            && let Some(doubt) = watch.confirm(node, epoch, marker, sent)
+            && let Some(distrust_reason) = watch.confirm(node, epoch, marker, sent)
         {
-            return doubt;
+            return distrust_reason;
         }
         let was_trusted = watch.node(node).is_trusted();
         let mut todo = Todo::new();
         let info = info.as_ref();
-        let doubt = watch.handle_proof(node, epoch, (info, marker), sent, now, &mut todo);
+        let distrust_reason =
+            watch.handle_evidence(node, epoch, (info, marker), sent, now, &mut todo);
         // Most of the time there is nothing to it.
         let is_trusted = watch.node(node).is_trusted();
         if !todo.is_empty() || !was_trusted || !is_trusted {
             self.follow_trust(todo, now, out);
         }
-        doubt
+        distrust_reason
     }
 
     /// What an answer is worth if its node is doubted: one about votes is none. A refusal stands: it
     /// says that somebody else has the key, and nobody's lock depends on it.
-    pub(super) fn doubted(ticket: Ticket, answer: Answer, doubt: &Failure) -> Answer {
+    pub(super) fn distrusted(ticket: Ticket, answer: Answer, distrust_reason: &Failure) -> Answer {
         let is_refusal =
             matches!(answer, Answer::Failed(_) | Answer::Refused | Answer::RefusedFenced { .. });
         let about_votes = match ticket.verb {
@@ -76,19 +77,19 @@ impl Engine {
         };
         // That our key is gone is the truth, whatever is wrong with the node; but of one that is in
         // quarantine nobody else can have the vote, and of one that was not looked at it is not known.
-        let is_gone = |doubt: &Failure, answer: &Answer| {
-            doubt.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
+        let is_gone = |distrust_reason: &Failure, answer: &Answer| {
+            distrust_reason.kind().is_for_good() && matches!(answer, Answer::Absent | Answer::Other)
         };
         match answer {
             // What the node is says more than its error, and what to do.
-            Answer::Failed(failure) if about_votes && doubt.kind().is_for_good() => {
+            Answer::Failed(failure) if about_votes && distrust_reason.kind().is_for_good() => {
                 Answer::Failed(match failure.may_have_been_executed() {
-                    true => doubt.clone(),
-                    false => doubt.clone().unexecuted(),
+                    true => distrust_reason.clone(),
+                    false => distrust_reason.clone().unexecuted(),
                 })
             }
-            answer if about_votes && !is_refusal && !is_gone(doubt, &answer) => {
-                Answer::Failed(doubt.clone())
+            answer if about_votes && !is_refusal && !is_gone(distrust_reason, &answer) => {
+                Answer::Failed(distrust_reason.clone())
             }
             answer => answer,
         }
@@ -167,10 +168,10 @@ impl Engine {
             let trust = watch.node_mut(node);
             let due = trust.review.due.filter(|_| !self.closing.has_begun);
             self.deadlines.put(Owner::Trust(node), &mut trust.review.wake, due);
-            if trust.told.as_ref() != Some(trust.standing()) {
-                trust.told = Some(trust.standing().clone());
+            if trust.told.as_ref() != Some(trust.trust_state()) {
+                trust.told = Some(trust.trust_state().clone());
                 has_changed = true;
-                out.push(Effect::TrustState { node, standing: trust.standing().clone() });
+                out.push(Effect::TrustState { node, trust_state: trust.trust_state().clone() });
             }
             if let Some(clocks) = trust.few_clocks.take() {
                 out.push(Effect::FloorOfFew { node, clocks });
@@ -180,7 +181,7 @@ impl Engine {
         let is_awaited = |timed: &Timed<Call>| timed.record.trust_wait.settles_by.is_some();
         let has_settled = self.calls.values().any(is_awaited) && !watch.is_settling(hears);
         if has_changed || has_settled {
-            self.standings_changed(now, out);
+            self.trust_states_changed(now, out);
         }
         if self.closing.drains_by.is_some() {
             self.review_drained(out);
@@ -229,10 +230,10 @@ impl Engine {
         (!by.remaining(now).is_zero()).then_some(by)
     }
 
-    fn standings_changed(&mut self, now: Reading, out: &mut dyn Sink) {
+    fn trust_states_changed(&mut self, now: Reading, out: &mut dyn Sink) {
         let Some(watch) = &self.watch else { return };
         if watch.is_disagreed() {
-            let barred = self.barred(now);
+            let excluded = self.excluded(now);
             let ended: Vec<LockId> = self
                 .calls
                 .iter()
@@ -241,11 +242,11 @@ impl Engine {
                 .collect();
             for lock in ended {
                 if let Some(timed) = self.calls.get_mut(&lock) {
-                    timed.record.note_unsafe(self.quorum, barred.clone(), now);
+                    timed.record.note_untrusted(self.quorum, excluded.clone(), now);
                     // Time does not mend this.
                     timed.record.free_in = None;
                 }
-                self.abandon(lock, RefusalKind::Unsafe, now, out);
+                self.abandon(lock, RefusalKind::NodesUntrusted, now, out);
             }
             return;
         }
@@ -254,7 +255,7 @@ impl Engine {
         for lock in self.calls.keys().collect::<Vec<_>>() {
             let Some(timed) = self.calls.get_mut(&lock) else { continue };
             let call = &mut timed.record;
-            if (call.history.is_barred() || call.trust_wait.settling)
+            if (call.history.is_excluded() || call.trust_wait.settling)
                 && let Phase::Pausing { until, .. } | Phase::Aside { until } = &mut call.phase
             {
                 *until = (*until).min(now.boot());
@@ -265,8 +266,8 @@ impl Engine {
     }
 
     /// The nodes that are not asked for votes, and why: all of them if their clients do not agree.
-    pub(super) fn barred(&self, now: Reading) -> Vec<(NodeId, Failure)> {
-        let Some(watch) = self.watch.as_ref().filter(|watch| watch.bars_any()) else {
+    pub(super) fn excluded(&self, now: Reading) -> Vec<(NodeId, Failure)> {
+        let Some(watch) = self.watch.as_ref().filter(|watch| watch.excludes_any()) else {
             return Vec::new();
         };
         let disagreed = watch.is_disagreed().then(|| {
@@ -274,7 +275,7 @@ impl Engine {
                 .with_detail("not asked, for clients do not agree about the nodes")
         });
         let bar = |node| {
-            let failure = watch.bars(node, now).or_else(|| disagreed.clone())?;
+            let failure = watch.exclusion(node, now).or_else(|| disagreed.clone())?;
             Some((node, failure))
         };
         self.quorum.node_ids().filter_map(bar).collect()
@@ -287,13 +288,14 @@ impl Engine {
         let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
         let call = &mut timed.record;
         // Where others are down as well, the time is reckoned when it is told.
-        call.free_in = watch.quorum_in(now).filter(|_| call.history.is_barred());
+        call.free_in = watch.quorum_in(now).filter(|_| call.history.is_excluded());
         let in_vain =
             watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
         let is_hopeless = watch.is_disagreed() || call.history.is_permission_denied(self.quorum);
         let is_over = call.is_to_end(now) || in_vain;
         if is_hopeless || is_over && settles_by.is_none() {
-            let why = call.history.last.as_ref().map_or(FailureReason::Unsafe, |(why, _)| *why);
+            let why =
+                call.history.last.as_ref().map_or(FailureReason::NodesUntrusted, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
         // Woken when a standing changes; and if it is only late, not looked at all the time.
@@ -304,9 +306,9 @@ impl Engine {
         if call.request.progress
             && !is_over
             && !core::mem::replace(&mut call.trust_wait.is_told, true)
-            && let Some(story) = call.story(now)
+            && let Some(report) = call.report(now)
         {
-            out.push(Effect::Waiting { lock, story });
+            out.push(Effect::Waiting { lock, report });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
         self.pass_on(lock, now);
@@ -318,7 +320,7 @@ impl Engine {
         let (_, nodes) = call.history.last.as_ref()?;
         let failed = |said: &NodeOutcome| matches!(said, NodeOutcome::Failed(failure) if !failure.kind().is_about_trust());
         let is_down =
-            |node: &NodeId| nodes.get(node.index()).is_some_and(|story| failed(&story.said));
+            |node: &NodeId| nodes.get(node.index()).is_some_and(|report| failed(&report.said));
         let down = self.quorum.node_ids().filter(is_down).collect();
         self.watch.as_ref()?.quorum_without(down, now).filter(|time| !time.is_zero())
     }
@@ -335,19 +337,21 @@ impl Engine {
 
 impl Call {
     /// What nodes are is the story of a call that they keep from its lock.
-    pub(super) fn note_unsafe(
+    pub(super) fn note_untrusted(
         &mut self,
         quorum: Quorum,
-        barred: Vec<(NodeId, Failure)>,
+        excluded: Vec<(NodeId, Failure)>,
         now: Reading,
     ) {
         let took = now.elapsed_since(self.started);
-        let mut nodes = alloc::vec![NodeStory::new(NodeOutcome::NotAsked, took); quorum.nodes()];
+        let mut nodes = alloc::vec![NodeResult::new(NodeOutcome::NotAsked, took); quorum.nodes()];
         // As with an attempt: that nodes are loading, or do not let us look, is no want of trust.
-        let doubted = barred.iter().filter(|(_, failure)| failure.kind().is_about_trust()).count();
-        let is_unsafe = quorum.is_out_of_reach(quorum.nodes() - doubted, 0);
-        let why = if is_unsafe { FailureReason::Unsafe } else { FailureReason::NoQuorum };
-        for (node, failure) in barred {
+        let distrusted =
+            excluded.iter().filter(|(_, failure)| failure.kind().is_about_trust()).count();
+        let is_untrusted = quorum.is_out_of_reach(quorum.nodes() - distrusted, 0);
+        let why =
+            if is_untrusted { FailureReason::NodesUntrusted } else { FailureReason::NoQuorum };
+        for (node, failure) in excluded {
             // Who has done nothing wrong, but is not asked because of others, has not failed.
             if failure.kind() != FailureKind::Unverified {
                 nodes[node.index()].said = NodeOutcome::Failed(failure);

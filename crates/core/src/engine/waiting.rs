@@ -138,8 +138,8 @@ impl Engine {
             return;
         };
         let call = &mut timed.record;
-        let is_unsafe = matches!(call.history.last, Some((FailureReason::Unsafe, _)));
-        let may_be_trusted = is_unsafe || call.history.wants_trust_alone(self.quorum);
+        let is_untrusted = matches!(call.history.last, Some((FailureReason::NodesUntrusted, _)));
+        let may_be_trusted = is_untrusted || call.history.wants_trust_alone(self.quorum);
         let is_settling =
             call.is_to_end(now) && may_be_trusted && self.settles_by(lock, now).is_some();
         let Some(timed) = self.calls.get_mut(&lock) else {
@@ -152,7 +152,7 @@ impl Engine {
             call.history.count = call.history.count.saturating_sub(1);
             call.trust_wait.settling = true;
         }
-        if is_unsafe || is_settling {
+        if is_untrusted || is_settling {
             return self.await_trust(lock, now, out);
         }
         call.note_free_in(now);
@@ -172,9 +172,9 @@ impl Engine {
         call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
         if call.request.progress
             && news
-            && let Some(story) = call.story(now)
+            && let Some(report) = call.report(now)
         {
-            out.push(Effect::Waiting { lock, story });
+            out.push(Effect::Waiting { lock, report });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
         self.pass_on(lock, now);

@@ -127,8 +127,8 @@ impl Lease {
         else {
             return false;
         };
-        let passing = fenced.passing.as_mut().filter(|passing| passing.round == round);
-        let recording = passing.map(|passing| &mut passing.recording);
+        let handover = fenced.handover.as_mut().filter(|handover| handover.round == round);
+        let recording = handover.map(|handover| &mut handover.recording);
         match (answer, recording) {
             (Answer::Raised { fence }, Some(recording)) => {
                 let above = mutant!(HandOverRecordedAbove);
@@ -147,7 +147,7 @@ impl Lease {
     /// to be told: once to every guard.
     pub(crate) fn handle_superseded(&mut self, by: u64) -> bool {
         match &mut self.fenced {
-            Some(fenced) if self.lost.is_none() && fenced.passing.is_none() => {
+            Some(fenced) if self.lost.is_none() && fenced.handover.is_none() => {
                 by > fenced.fence && !core::mem::replace(&mut fenced.superseded, true)
             }
             _ => false,
@@ -160,9 +160,9 @@ impl Lease {
             return false;
         }
         if let Some(fenced) = &mut self.fenced
-            && let Some(passing) = &mut fenced.passing
+            && let Some(handover) = &mut fenced.handover
         {
-            passing.recording.drop_vote(node);
+            handover.recording.drop_vote(node);
         }
         self.votes.drop_vote(node, sent, answer)
     }

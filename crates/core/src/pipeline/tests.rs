@@ -51,7 +51,7 @@ impl Setting {
     fn answer(&mut self, batch: usize, answers: Vec<Answer>) {
         let id = self.next[batch].0;
         let mut answers = answers;
-        self.pipeline.answered(id, &mut answers, Proof::NotRequired, NOW, &mut self.told);
+        self.pipeline.answered(id, &mut answers, Evidence::NotRequired, NOW, &mut self.told);
         self.give();
     }
 

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::{
-    Fault, GATHER_FOR, LOOK_AGAIN, LOOK_SOONEST, NodeMonitor, NodeTrust, Plan, Step, Todo,
+    Fault, GATHER_FOR, LOOK_AGAIN, LOOK_SOONEST, MarkerPlan, NodeMonitor, NodeTrust, Step, Todo,
     TrustState,
 };
 use crate::command::{Adopted, Command, Counter};
@@ -19,7 +19,7 @@ impl NodeMonitor {
     pub(super) fn adopt(
         &mut self,
         node: NodeId,
-        mut plan: Plan,
+        mut plan: MarkerPlan,
         other: Option<(Arc<str>, u64)>,
         now: Reading,
         todo: &mut Todo,
@@ -28,18 +28,18 @@ impl NodeMonitor {
         let (key, cluster) = (self.rules.adoption.clone(), self.rules.cluster.clone());
         let (marker, writes) = (self.rules.marker.clone(), self.rules.is_strict());
         let trust = self.node_mut(node);
-        if !matches!(trust.standing, TrustState::Quarantined { .. }) {
+        if !matches!(trust.trust_state, TrustState::Quarantined { .. }) {
             // Others may have waited for most of it.
             trust.is_guess = true;
             let until = now.after(quarantine).max(plan.grown_at);
-            trust.standing = TrustState::Quarantined { until, why: plan.why.clone() };
+            trust.trust_state = TrustState::Quarantined { until, why: plan.why.clone() };
         }
         let millis = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
         let (replaces, wait_ms) = match other {
             Some((text, wait_ms)) => (Some(text), wait_ms.max(millis)),
             None => (None, millis),
         };
-        let Plan { promoted_at, floor, .. } = plan;
+        let MarkerPlan { promoted_at, floor, .. } = plan;
         let run_id = plan.run_id.clone();
         let text = Adoption { cluster, run_id, promoted_at, floor, wait_ms }.to_string().into();
         // The marker is taken away with it: else it would fit again once the server forgets that it was
@@ -58,7 +58,7 @@ impl NodeMonitor {
     pub(super) fn adopting(
         &mut self,
         node: NodeId,
-        mut plan: Plan,
+        mut plan: MarkerPlan,
         (text, age): (Arc<str>, Duration),
         now: Reading,
         todo: &mut Todo,
@@ -82,7 +82,7 @@ impl NodeMonitor {
             return self.node_mut(node).rest(now);
         }
         let quarantine = self.rules.quarantine().max(Duration::from_millis(found.wait_ms));
-        let waived = plan.lasts && mutant!(LastingWaivesAdoption);
+        let waived = plan.lasts && mutant!(DurableWaivesAdoption);
         let quarantine = if waived { Duration::ZERO } else { quarantine };
         let trust = self.node_mut(node);
         // Its age is by the node's wall clock. It cannot have grown by more than the time that has
@@ -108,14 +108,20 @@ impl NodeMonitor {
     }
 
     /// Writes the marker if the waits are over, or comes back when they are.
-    pub(super) fn mark_in_time(&mut self, node: NodeId, plan: Plan, now: Reading, todo: &mut Todo) {
+    pub(super) fn mark_in_time(
+        &mut self,
+        node: NodeId,
+        plan: MarkerPlan,
+        now: Reading,
+        todo: &mut Todo,
+    ) {
         let (left, writes) = (plan.grown_at.remaining(now), self.rules.is_strict());
         let trust = self.node_mut(node);
         if core::mem::take(&mut trust.is_guess) {
             // That is news, even if the guess was right.
             trust.told = None;
         }
-        trust.standing = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };
+        trust.trust_state = TrustState::Quarantined { until: plan.grown_at, why: plan.why.clone() };
         if !left.is_zero() || !writes {
             trust.review.step = Step::Rest;
             // A bit later than in time, for ages are in whole milliseconds; and now and then before, for
@@ -133,7 +139,7 @@ impl NodeMonitor {
         for other in self.quorum.node_ids() {
             let trust = self.node_mut(other);
             if other != node && !trust.clock.is_well_known(now) && trust.review.step == Step::Rest {
-                trust.greet(other, todo);
+                trust.identify(other, todo);
             }
         }
         self.review_gathering(now, todo);
@@ -142,7 +148,7 @@ impl NodeMonitor {
     /// A node that has waited for the time of others goes on as soon as there is enough of it.
     pub(super) fn review_gathering(&mut self, now: Reading, todo: &mut Todo) {
         // A node that is not being asked will not answer.
-        let is_asked = |trust: &NodeTrust| trust.review.step == Step::Greeting;
+        let is_asked = |trust: &NodeTrust| trust.review.step == Step::Identifying;
         let nobody_is_asked = !self.nodes.iter().any(is_asked);
         for node in self.quorum.node_ids() {
             let trust = self.node(node);
@@ -191,7 +197,7 @@ impl NodeMonitor {
         else {
             unreachable!("only a node whose time was gathered is marked");
         };
-        let Plan { run_id, promoted_at, replaces, floor, lasts, adoption, .. } = *plan;
+        let MarkerPlan { run_id, promoted_at, replaces, floor, lasts, adoption, .. } = *plan;
         let floor = if lasts && adoption.is_none() {
             floor
         } else {

@@ -54,7 +54,7 @@ impl Words {
             Fault::OtherSettings { .. } | Fault::ForeignKey { .. } => {
                 FailureKind::OtherConfiguration
             }
-            _ => FailureKind::Unsafe,
+            _ => FailureKind::UnsafeNode,
         };
         Failure::new(kind).with_detail((self.0)(fault))
     }

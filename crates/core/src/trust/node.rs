@@ -7,8 +7,8 @@ use core::time::Duration;
 use super::run::before_origin;
 use super::{LOOK_AGAIN, NodeClock, NodeTrust, Review, Run, Step, Todo, TrustState};
 use crate::command::{Command, Failure};
+use crate::evidence::MarkerSeen;
 use crate::info::Info;
-use crate::proof::MarkerSeen;
 use crate::quorum::NodeId;
 use crate::time::{BootTime, Reading};
 
@@ -16,7 +16,7 @@ impl NodeTrust {
     pub(super) const fn new() -> Self {
         Self {
             epoch: (0, 0),
-            standing: TrustState::Unverified,
+            trust_state: TrustState::Unverified,
             marker: None,
             run: Run::new(),
             is_near: false,
@@ -29,12 +29,12 @@ impl NodeTrust {
         }
     }
 
-    pub(crate) const fn standing(&self) -> &TrustState {
-        &self.standing
+    pub(crate) const fn trust_state(&self) -> &TrustState {
+        &self.trust_state
     }
 
     pub(crate) const fn is_trusted(&self) -> bool {
-        matches!(self.standing, TrustState::Trusted)
+        matches!(self.trust_state, TrustState::Trusted)
     }
 
     pub(super) fn is_marked_as(&self, seen: &MarkerSeen) -> bool {
@@ -63,13 +63,13 @@ impl NodeTrust {
 
     pub(super) fn distrust(&mut self) {
         self.marker = None;
-        self.standing = TrustState::Unverified;
+        self.trust_state = TrustState::Unverified;
     }
 
     pub(super) fn refuse(&mut self, failure: Failure) {
         self.marker = None;
         self.review.step = Step::Rest;
-        self.standing = TrustState::Refused(failure.executed());
+        self.trust_state = TrustState::Refused(failure.executed());
     }
 
     /// It is sound and marked, but its votes do not count before then.
@@ -77,7 +77,7 @@ impl NodeTrust {
         self.marker = None;
         self.review.step = Step::Rest;
         self.is_guess = false;
-        self.standing = TrustState::Quarantined { until, why: why.into() };
+        self.trust_state = TrustState::Quarantined { until, why: why.into() };
         self.review.due = Some(until.min(now.after(LOOK_AGAIN)));
     }
 
@@ -97,9 +97,9 @@ impl NodeTrust {
         self.clock = NodeClock { told, is_late };
     }
 
-    pub(super) fn greet(&mut self, node: NodeId, todo: &mut Todo) {
-        if self.review.step != Step::Greeting {
-            self.review.step = Step::Greeting;
+    pub(super) fn identify(&mut self, node: NodeId, todo: &mut Todo) {
+        if self.review.step != Step::Identifying {
+            self.review.step = Step::Identifying;
             self.review.due = None;
             self.send(node, Command::Identify, todo);
         }
@@ -125,8 +125,8 @@ impl NodeTrust {
         if let Some((_, _, at)) = &mut self.adopted {
             *at = at.shifted(base);
         }
-        for standing in [Some(&mut self.standing), self.told.as_mut()].into_iter().flatten() {
-            if let TrustState::Quarantined { until, .. } = standing {
+        for trust_state in [Some(&mut self.trust_state), self.told.as_mut()].into_iter().flatten() {
+            if let TrustState::Quarantined { until, .. } = trust_state {
                 *until = until.shifted(base);
             }
         }

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::FRESH;
 use super::earlier::EarlierRuns;
-use super::judging::told_uptime;
+use super::evaluation::told_uptime;
 use crate::info::Info;
 use crate::time::{BootTime, Reading};
 

@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Effect, Engine, Event, Extended, Failure, FailureKind, Holding, LockId, NodeId,
-    NodeOutcome, NodeStory, Outcome, Proof, Quorum, Reading, RefusalKind, Request, Ticket, Timing,
-    TimingOptions, Token, Verb,
+    Answer, Effect, Engine, Event, Evidence, Extended, Failure, FailureKind, Holding, LockId,
+    NodeId, NodeOutcome, NodeResult, Outcome, Quorum, Reading, RefusalKind, Request, Ticket,
+    Timing, TimingOptions, Token, Verb,
 };
 
-use quorlock_sim::scripted::World;
-use quorlock_sim::scripted::story::{
+use quorlock_sim::scripted::ScriptedWorld;
+use quorlock_sim::scripted::asking::{
     CONNECT_TIMEOUT, NODE_TIMEOUT, TERM, automatic, once, request, timing_options, waiting,
 };
 
 #[test]
 fn all_nodes_are_asked_at_once_with_one_value_and_a_quorum_decides() {
-    let mut world = World::new(5);
+    let mut world = ScriptedWorld::new(5);
     for (node, one_way) in [5, 1, 4, 2, 3].into_iter().enumerate() {
         world.set_one_way(node, one_way);
     }
@@ -33,7 +33,7 @@ fn all_nodes_are_asked_at_once_with_one_value_and_a_quorum_decides() {
 
 #[test]
 fn every_attempt_of_a_call_has_a_token_of_its_own() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     // Without pushes it is a matter of polling.
     world.no_pushes();
     for node in 0..2 {
@@ -50,7 +50,7 @@ fn every_attempt_of_a_call_has_a_token_of_its_own() {
 #[test]
 fn a_no_is_decided_as_soon_as_a_quorum_is_out_of_reach_also_with_an_even_number_of_nodes() {
     for (nodes, quorum, refusing) in [(3, 2, 2), (4, 3, 2), (5, 3, 3), (5, 4, 2), (2, 2, 1)] {
-        let mut world = World::with(1, Quorum::new(nodes, quorum).unwrap());
+        let mut world = ScriptedWorld::with(1, Quorum::new(nodes, quorum).unwrap());
         for node in 0..nodes {
             world.set_one_way(node, 1 + node as i64);
         }
@@ -68,7 +68,7 @@ fn a_no_is_decided_as_soon_as_a_quorum_is_out_of_reach_also_with_an_even_number_
 
 #[test]
 fn a_late_grant_after_a_yes_raises_the_lease_even_after_its_node_timeout() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.set_one_way(2, NODE_TIMEOUT);
     let lock = world.hold(request("k"));
     world.run_until(2 * NODE_TIMEOUT - 1);
@@ -80,7 +80,7 @@ fn a_late_grant_after_a_yes_raises_the_lease_even_after_its_node_timeout() {
 
 #[test]
 fn a_late_grant_before_the_decision_counts_after_its_node_timeout() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.down(1);
     world.connecting(2);
     world.set_one_way(0, NODE_TIMEOUT);
@@ -91,7 +91,7 @@ fn a_late_grant_before_the_decision_counts_after_its_node_timeout() {
     assert_eq!(world.granted_at(lock), None, "one vote, one timed out, one failed");
     world.finish();
 
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.connecting(1);
     world.connecting(2);
     world.set_one_way(0, NODE_TIMEOUT);
@@ -106,7 +106,7 @@ fn a_late_grant_before_the_decision_counts_after_its_node_timeout() {
 
 #[test]
 fn a_late_grant_after_a_no_is_void_and_its_key_is_deleted() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.occupy(0, "k", b"another", Some(10_000));
     world.occupy(1, "k", b"another", Some(10_000));
     world.set_one_way(2, 20);
@@ -121,7 +121,7 @@ fn a_late_grant_after_a_no_is_void_and_its_key_is_deleted() {
 
 #[test]
 fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.no_pushes();
     world.occupy(0, "k", b"another", Some(8));
     world.occupy(1, "k", b"another", Some(10_000));
@@ -135,7 +135,7 @@ fn a_late_grant_for_an_earlier_attempt_is_not_taken_for_the_present_one() {
     assert_eq!(world.granted_at(lock), None);
     world.finish();
 
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.occupy(0, "k", b"another", Some(8));
     world.occupy(1, "k", b"another", Some(8));
     world.set_one_way(2, 30);
@@ -163,7 +163,7 @@ fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true
     let ticket = Ticket { lock, round: 1, verb: Verb::Acquire };
     let (node, answers) = (NodeId::new(0), vec![(ticket, Answer::Granted)]);
     engine.handle(
-        Event::Answered { node, sent: at(0), proof: Proof::NotRequired, answers },
+        Event::Answered { node, sent: at(0), evidence: Evidence::NotRequired, answers },
         at(1),
         &mut entropy,
         &mut out,
@@ -177,7 +177,7 @@ fn a_deadline_that_was_put_off_passes_without_effect_and_is_followed_by_the_true
 
 #[test]
 fn a_connecting_node_is_outstanding_within_a_bound_of_its_own() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.down(0);
     world.connecting(2);
     let lock = world.acquire(once("k"));
@@ -190,7 +190,7 @@ fn a_connecting_node_is_outstanding_within_a_bound_of_its_own() {
 
 #[test]
 fn the_time_to_answer_runs_from_the_connection_and_the_vote_from_the_sending() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.down(0);
     world.connecting(2);
     let lock = world.acquire(once("k"));
@@ -203,7 +203,7 @@ fn the_time_to_answer_runs_from_the_connection_and_the_vote_from_the_sending() {
     assert_eq!(world.votes(lock), 2);
     world.finish();
 
-    let mut world = World::new(1);
+    let mut world = ScriptedWorld::new(1);
     world.connecting(0);
     let lock = world.acquire(once("k"));
     world.run_until(190);
@@ -218,7 +218,7 @@ fn the_time_to_answer_runs_from_the_connection_and_the_vote_from_the_sending() {
 
 #[test]
 fn a_connection_that_is_tried_again_and_again_does_not_prolong_an_attempt() {
-    let mut world = World::new(1);
+    let mut world = ScriptedWorld::new(1);
     world.connecting(0);
     let lock = world.acquire(once("k"));
     for _ in 0..10 {
@@ -231,7 +231,7 @@ fn a_connection_that_is_tried_again_and_again_does_not_prolong_an_attempt() {
 
 #[test]
 fn a_connection_that_was_not_made_is_not_waited_for_again() {
-    let mut world = World::new(1);
+    let mut world = ScriptedWorld::new(1);
     world.connecting(0);
     let first = world.acquire(once("k"));
     world.run_until(10);
@@ -250,7 +250,7 @@ fn a_connection_that_was_not_made_is_not_waited_for_again() {
 
 #[test]
 fn a_node_that_is_known_to_be_down_fails_at_once() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.down(0);
     world.down(2);
     let lock = world.acquire(once("k"));
@@ -265,7 +265,7 @@ fn a_node_that_is_known_to_be_down_fails_at_once() {
 
 #[test]
 fn a_silent_node_is_told_of_once_and_costs_one_node_timeout() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.freeze(0, true);
     world.freeze(1, true);
     let lock = world.acquire(once("k"));
@@ -281,7 +281,7 @@ fn a_silent_node_is_told_of_once_and_costs_one_node_timeout() {
 #[test]
 fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
     for (slept, holds) in [(TERM - 11, true), (TERM - 10, false), (TERM, false), (5000, false)] {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         let lock = world.acquire(once("k"));
         world.sleep(0, slept);
         world.run_until(slept + 100);
@@ -296,7 +296,7 @@ fn a_process_that_slept_with_all_its_answers_in_the_buffer_holds_nothing() {
 /// A busy runtime is not a silent node: answers that have come count before time-outs that have.
 #[test]
 fn answers_that_have_come_are_counted_before_their_time_outs() {
-    let mut world = World::new(5);
+    let mut world = ScriptedWorld::new(5);
     let lock = world.acquire(once("k"));
     world.sleep(0, 4 * NODE_TIMEOUT);
     world.run_for(4 * NODE_TIMEOUT);
@@ -308,17 +308,17 @@ fn answers_that_have_come_are_counted_before_their_time_outs() {
 /// The same for a look at the holder, an extension, a release and an inspection.
 #[test]
 fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
-    let sleep = |world: &mut World| {
+    let sleep = |world: &mut ScriptedWorld| {
         world.sleep(0, 4 * NODE_TIMEOUT);
         world.run_for(4 * NODE_TIMEOUT);
     };
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     (0..3).for_each(|node| world.occupy(node, "held", b"holder", Some(5000)));
     let lock = world.acquire(once("held"));
     world.run_until(2);
     sleep(&mut world);
     let (_, refusal) = world.refused(lock).unwrap();
-    let named = |story: &NodeStory| matches!(story.said, NodeOutcome::Refused(Some(_)));
+    let named = |story: &NodeResult| matches!(story.said, NodeOutcome::Refused(Some(_)));
     assert!(refusal.nodes[..2].iter().all(named), "the two whose answers decided");
 
     let lock = world.hold(request("k"));
@@ -348,7 +348,7 @@ fn a_lock_with_less_than_the_smallest_validity_is_not_handed_out() {
     for (sleep, holds) in [(488, true), (489, false)] {
         let min_validity = Duration::from_millis(500);
         let timing = TimingOptions { min_validity, ..timing_options() };
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         let lock = world.acquire(Request { timing: Timing::new(timing).unwrap(), ..once("k") });
         world.sleep(0, sleep);
         world.run_until(600);
@@ -362,9 +362,10 @@ fn a_foreign_value_without_a_ttl_or_of_another_type_is_a_refusal_and_is_never_de
     let seen =
         [Holding::OtherType { ttl: None }, Holding::Held { value: b"config".to_vec(), ttl: None }];
     for (value, seen) in [None, Some(&b"config"[..])].into_iter().zip(seen) {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         (0..2).for_each(|node| world.occupy_with(node, "k", value, None));
-        let stored = |world: &World| world.stored(0, "k").cloned().expect("nobody deletes it");
+        let stored =
+            |world: &ScriptedWorld| world.stored(0, "k").cloned().expect("nobody deletes it");
         let before = stored(&world);
         assert_eq!((before.value.as_deref(), before.expires_ms), (value, None));
         let lock = world.acquire(waiting("k", 300));
@@ -391,7 +392,7 @@ fn an_error_of_a_minority_never_fails_an_attempt_and_that_of_a_majority_is_no_co
         FailureKind::Redirected,
         FailureKind::Rejected,
     ] {
-        let mut world = World::new(5);
+        let mut world = ScriptedWorld::new(5);
         world.refuse(0, Some(kind));
         world.refuse(1, Some(kind));
         let lock = world.acquire(once("k"));
@@ -411,7 +412,7 @@ fn an_error_of_a_minority_never_fails_an_attempt_and_that_of_a_majority_is_no_co
 
 #[test]
 fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.refuse(0, Some(FailureKind::Unauthenticated));
     world.refuse(2, Some(FailureKind::Forbidden));
     let lock = world.acquire(waiting("k", 10_000));
@@ -420,7 +421,7 @@ fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
     assert_eq!((at, refusal.kind, refusal.attempts), (2, RefusalKind::NoQuorum, 1));
     world.finish();
 
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.refuse(0, Some(FailureKind::Forbidden));
     let lock = world.hold(waiting("k", 10_000));
     assert!(world.is_valid(lock), "a minority without rights does no harm");
@@ -432,7 +433,7 @@ fn a_want_of_rights_on_a_majority_ends_the_call_at_once() {
 #[test]
 fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() {
     for slow in 2..5 {
-        let mut world = World::new(5);
+        let mut world = ScriptedWorld::new(5);
         world.down(0);
         world.down(1);
         for node in 2..5 {
@@ -454,7 +455,7 @@ fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() 
 
 #[test]
 fn one_refusal_among_silent_nodes_is_no_contention() {
-    let mut world = World::new(5);
+    let mut world = ScriptedWorld::new(5);
     world.occupy(0, "k", b"another", Some(5000));
     (1..5).for_each(|node| world.freeze(node, true));
     let lock = world.acquire(once("k"));
@@ -469,7 +470,7 @@ fn one_refusal_among_silent_nodes_is_no_contention() {
 
 #[test]
 fn answers_that_do_not_fit_the_command_are_failures() {
-    let mut world = World::new(1);
+    let mut world = ScriptedWorld::new(1);
     world.freeze(0, true);
     let lock = world.acquire(once("k"));
     let ticket = Ticket { lock, round: 1, verb: Verb::Acquire };
@@ -483,7 +484,7 @@ fn answers_that_do_not_fit_the_command_are_failures() {
 
 #[test]
 fn a_duplicated_answer_is_counted_once() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     (0..3).for_each(|node| world.freeze(node, true));
     let lock = world.acquire(automatic("k"));
     let ticket = Ticket { lock, round: 1, verb: Verb::Acquire };

@@ -16,8 +16,8 @@ use quorlock_core::{
 use crate::random::{Random, seeds};
 use quorlock_sim::Guard;
 use quorlock_sim::scripted::EPOCH;
-use quorlock_sim::scripted::World;
-use quorlock_sim::scripted::story::{
+use quorlock_sim::scripted::ScriptedWorld;
+use quorlock_sim::scripted::asking::{
     NODE_TIMEOUT, ONE_WAY, TTL, automatic, counter_of, fenced, once, request, timing_options,
     waiting,
 };
@@ -26,14 +26,14 @@ use quorlock_sim::scripted::story::{
 const AHEAD: u64 = 10_000_000_000;
 
 /// So many nodes, whose counters stand above all clocks.
-fn with_counters(at: &[u64]) -> World {
-    let mut world = World::new(at.len());
+fn with_counters(at: &[u64]) -> ScriptedWorld {
+    let mut world = ScriptedWorld::new(at.len());
     world.set_counters("k", &at.iter().map(|at| AHEAD + at).collect::<Vec<u64>>());
     world
 }
 
 /// A lock that is held, and the next caller of the same process.
-fn held_and_wanted(world: &mut World) -> (LockId, LockId) {
+fn held_and_wanted(world: &mut ScriptedWorld) -> (LockId, LockId) {
     let first = world.hold(fenced(request("k")));
     let second = world.acquire(fenced(request("k")));
     world.run_until(10);
@@ -41,7 +41,7 @@ fn held_and_wanted(world: &mut World) -> (LockId, LockId) {
 }
 
 /// What this lock's attempts have proposed to the first node.
-fn proposals(world: &World, lock: LockId) -> Vec<u64> {
+fn proposals(world: &ScriptedWorld, lock: LockId) -> Vec<u64> {
     let proposals = world.log.iter().filter_map(|(_, _, effect)| match effect {
         Effect::Send { ticket, command: Command::AcquireFenced { proposal, .. }, .. }
             if ticket.lock == lock =>
@@ -55,7 +55,7 @@ fn proposals(world: &World, lock: LockId) -> Vec<u64> {
 
 #[test]
 fn where_the_counters_are_behind_the_clock_it_takes_one_round_trip() {
-    let mut world = World::new(5);
+    let mut world = ScriptedWorld::new(5);
     let lock = world.hold(fenced(request("k")));
     world.run_until(10);
     assert_eq!(world.granted_at(lock), Some(2 * ONE_WAY));
@@ -217,7 +217,7 @@ fn a_node_that_cannot_record_the_number_is_the_reason_however_late_it_is() {
 
 #[test]
 fn who_refuses_says_who_holds_the_lock_and_where_the_counter_stands() {
-    let mut world = World::with(2, Quorum::majority(3).unwrap());
+    let mut world = ScriptedWorld::with(2, Quorum::majority(3).unwrap());
     world.set_counters("k", &[AHEAD; 3]);
     let holder = world.hold(fenced(request("k")));
     let waiter = world.acquire_by(1, fenced(waiting("k", 30)));
@@ -242,7 +242,7 @@ fn who_refuses_says_who_holds_the_lock_and_where_the_counter_stands() {
 
 #[test]
 fn a_lock_with_a_fence_and_one_without_exclude_each_other() {
-    let mut world = World::with(2, Quorum::majority(3).unwrap());
+    let mut world = ScriptedWorld::with(2, Quorum::majority(3).unwrap());
     for requests in [[fenced(once("k")), once("k")], [once("k"), fenced(once("k"))]] {
         let [first, second] = requests;
         let first = world.hold(first);
@@ -257,7 +257,7 @@ fn a_lock_with_a_fence_and_one_without_exclude_each_other() {
 
 #[test]
 fn a_vote_that_was_lost_is_set_again_with_the_fence() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(fenced(automatic("k")));
     world.run_until(100);
     world.flush(2);
@@ -270,7 +270,7 @@ fn a_vote_that_was_lost_is_set_again_with_the_fence() {
 
 #[test]
 fn a_node_whose_counter_has_moved_on_is_not_healed_and_that_is_told_once() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(fenced(automatic("k")));
     world.run_until(100);
     world.flush(2);
@@ -288,7 +288,7 @@ fn a_node_whose_counter_has_moved_on_is_not_healed_and_that_is_told_once() {
 fn numbers_end_where_they_are_no_longer_exact() {
     // The last one there is: it can be shown, but not handed over to a larger one.
     let last = Counter::LIMIT - 1;
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.set_counters("k", &[last - 1; 3]);
     let (first, second) = held_and_wanted(&mut world);
     assert_eq!(world.fence(first), last);
@@ -312,7 +312,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
     println!("SEED={seed}");
     let mut random = Random(seed);
     let nodes = [3, 3, 5][random.below(3)];
-    let mut world = World::with(3, Quorum::majority(nodes).expect("at least a majority"));
+    let mut world = ScriptedWorld::with(3, Quorum::majority(nodes).expect("at least a majority"));
     world.settings.jitter = None;
     world.settings.shadowed = seed.is_multiple_of(20);
     let losses = random.one_in(2);
@@ -358,7 +358,7 @@ fn witness(seed: u64, seen: &mut [usize; 3]) {
     }
     world.finish();
     seen[0] += world.raising.count;
-    let passed_on = |(_, guard): &(_, &Guard)| guard.turn > 0 && guard.fence.is_some();
+    let passed_on = |(_, guard): &(_, &Guard)| guard.handover_count > 0 && guard.fence.is_some();
     seen[1] += world.all_guards().filter(passed_on).count();
     seen[2] += world.overlaps();
 }

@@ -9,15 +9,15 @@ use quorlock_core::{
     Reading, Request, Ticket, Verb,
 };
 
-use quorlock_sim::scripted::World;
-use quorlock_sim::scripted::story::{MARGIN, NODE_TIMEOUT, TERM, automatic, request};
+use quorlock_sim::scripted::ScriptedWorld;
+use quorlock_sim::scripted::asking::{MARGIN, NODE_TIMEOUT, TERM, automatic, request};
 use quorlock_sim::time::MS;
 
 /// When the third of the ttl after the grant at 2 has come, in whole milliseconds.
 const FIRST_EXTENSION: i64 = 335;
 
 /// How many votes of a lock still count at `ms`, by what was told last.
-fn votes_at(world: &World, lock: quorlock_core::LockId, ms: i64) -> usize {
+fn votes_at(world: &ScriptedWorld, lock: quorlock_core::LockId, ms: i64) -> usize {
     let now = world.reading();
     let later = ms * MS - now.boot().as_nanos();
     let then = Reading::new(ms * MS, now.real_ns() + later);
@@ -26,7 +26,7 @@ fn votes_at(world: &World, lock: quorlock_core::LockId, ms: i64) -> usize {
 
 #[test]
 fn a_lock_is_extended_every_third_of_its_ttl_on_every_node() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(automatic("k"));
     world.run_until(1400);
     for node in 0..3 {
@@ -39,7 +39,7 @@ fn a_lock_is_extended_every_third_of_its_ttl_on_every_node() {
 
 #[test]
 fn a_lock_that_is_not_extended_ends_exactly_a_margin_before_its_validity() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     let end = (TERM - MARGIN) * MS;
     world.run_for(10);
@@ -61,7 +61,7 @@ fn a_lock_that_is_not_extended_ends_exactly_a_margin_before_its_validity() {
 
 #[test]
 fn a_partial_extension_keeps_what_it_gained() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(100);
     (1..3).for_each(|node| world.freeze(node, true));
@@ -84,7 +84,7 @@ fn a_partial_extension_keeps_what_it_gained() {
 
 #[test]
 fn an_answer_that_fails_changes_nothing_and_the_round_is_tried_again() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(automatic("k"));
     world.run_until(300);
     (0..3).for_each(|node| world.refuse(node, Some(FailureKind::Loading)));
@@ -105,7 +105,7 @@ fn an_answer_that_fails_changes_nothing_and_the_round_is_tried_again() {
 
 #[test]
 fn a_lock_whose_extensions_all_fail_is_lost_when_its_validity_ends() {
-    let mut world = World::new(5);
+    let mut world = ScriptedWorld::new(5);
     let lock = world.hold(automatic("k"));
     (0..3).for_each(|node| world.freeze(node, true));
     world.run_until(2000);
@@ -116,7 +116,7 @@ fn a_lock_whose_extensions_all_fail_is_lost_when_its_validity_ends() {
 #[test]
 fn a_node_that_proves_a_vote_gone_drops_it_at_once() {
     for taken in [false, true] {
-        let mut world = World::new(5);
+        let mut world = ScriptedWorld::new(5);
         let lock = world.hold(request("k"));
         world.run_until(100);
         world.flush(0);
@@ -134,7 +134,7 @@ fn a_node_that_proves_a_vote_gone_drops_it_at_once() {
 #[test]
 fn with_fewer_votes_than_a_quorum_left_the_lock_is_lost_now() {
     for taken in [false, true] {
-        let mut world = World::new(5);
+        let mut world = ScriptedWorld::new(5);
         let lock = world.hold(automatic("k"));
         let next = world.acquire(request("k"));
         world.run_until(200);
@@ -156,7 +156,7 @@ fn with_fewer_votes_than_a_quorum_left_the_lock_is_lost_now() {
 /// ended the lock, not its time.
 #[test]
 fn a_loss_by_an_answer_is_told_as_one_also_if_another_vote_has_run_out() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(automatic("k"));
     world.freeze(2, true);
     world.run_until(TERM - 2);
@@ -174,7 +174,7 @@ fn a_loss_by_an_answer_is_told_as_one_also_if_another_vote_has_run_out() {
 fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
     for report in [true, false] {
         for by_answer in [true, false] {
-            let mut world = World::new(5);
+            let mut world = ScriptedWorld::new(5);
             let lock = world.hold(Request { keeps_on_loss: true, ..automatic("k") });
             let next = world.acquire(request("k"));
             if by_answer {
@@ -205,7 +205,7 @@ fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
 /// A client that is shut down leaves a kept lock to its ttl if its holder says nothing till then.
 #[test]
 fn a_kept_lock_outlives_a_shutdown_without_a_release() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(Request { keeps_on_loss: true, ..automatic("k") });
     world.run_until(100);
     world.tell(0, Event::Close);
@@ -219,7 +219,7 @@ fn a_kept_lock_outlives_a_shutdown_without_a_release() {
 
 #[test]
 fn a_late_yes_from_before_the_proof_does_not_bring_a_vote_back() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(100);
     world.extend(lock);
@@ -240,7 +240,7 @@ fn a_late_yes_from_before_the_proof_does_not_bring_a_vote_back() {
 
 #[test]
 fn an_absent_key_is_set_again_only_after_a_quorum_has_confirmed_in_the_round() {
-    let mut world = World::new(5);
+    let mut world = ScriptedWorld::new(5);
     let lock = world.hold(request("k"));
     world.run_until(100);
     world.flush(4);
@@ -261,7 +261,7 @@ fn an_absent_key_is_set_again_only_after_a_quorum_has_confirmed_in_the_round() {
 
 #[test]
 fn without_a_quorum_nothing_is_healed() {
-    let mut world = World::new(5);
+    let mut world = ScriptedWorld::new(5);
     let lock = world.hold(automatic("k"));
     world.run_until(300);
     world.flush(4);
@@ -275,7 +275,7 @@ fn without_a_quorum_nothing_is_healed() {
 
 #[test]
 fn a_node_that_had_never_granted_is_healed_as_well() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.occupy(0, "k", b"a crashed client", Some(100));
     let lock = world.hold(automatic("k"));
     assert_eq!(world.votes(lock), 2);
@@ -286,7 +286,7 @@ fn a_node_that_had_never_granted_is_healed_as_well() {
 
 #[test]
 fn a_key_that_another_took_in_the_meantime_is_not_healed() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(100);
     world.flush(2);
@@ -300,7 +300,7 @@ fn a_key_that_another_took_in_the_meantime_is_not_healed() {
 
 #[test]
 fn a_heal_under_way_at_the_release_is_released_behind_it() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(100);
     world.flush(2);
@@ -315,7 +315,7 @@ fn a_heal_under_way_at_the_release_is_released_behind_it() {
 
 #[test]
 fn an_unknown_answer_to_the_acquire_becomes_a_vote_when_an_extension_finds_the_key() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.mute(0, true);
     let lock = world.hold(automatic("k"));
     world.cut(0, None);
@@ -329,7 +329,7 @@ fn an_unknown_answer_to_the_acquire_becomes_a_vote_when_an_extension_finds_the_k
 
 #[test]
 fn an_extension_counts_from_its_sending_on_each_node() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(100);
     world.connecting(0);
@@ -347,7 +347,7 @@ fn an_extension_counts_from_its_sending_on_each_node() {
 
 #[test]
 fn nothing_raises_a_lock_after_its_loss() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     (0..3).for_each(|node| world.set_one_way(node, 10));
     world.run_until(970);
@@ -365,7 +365,7 @@ fn nothing_raises_a_lock_after_its_loss() {
 
 #[test]
 fn a_client_that_slept_past_the_end_does_not_take_an_old_yes_for_a_lock() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(automatic("k"));
     world.run_until(FIRST_EXTENSION + 1);
     world.sleep(0, 3000);
@@ -378,7 +378,7 @@ fn a_client_that_slept_past_the_end_does_not_take_an_old_yes_for_a_lock() {
 #[test]
 fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
     // The answer to an extension.
-    let mut world = World::new(1);
+    let mut world = ScriptedWorld::new(1);
     let lock = world.hold(request("k"));
     world.run_until(970);
     world.extend(lock);
@@ -389,7 +389,7 @@ fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
     world.finish();
 
     // A late grant, which with the second vote would make a quorum that ends later.
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.connecting(1);
     world.connecting(2);
     let lock = world.acquire(request("k"));
@@ -408,7 +408,7 @@ fn an_answer_that_waited_past_the_end_is_too_late_although_it_came_before() {
 fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
     // The guard sees it first and tells; or an answer comes in; or an extension is due.
     for told in [true, false] {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         let lock = world.hold(automatic("k"));
         world.run_until(FIRST_EXTENSION + 1);
         world.step_wall(700);
@@ -422,7 +422,7 @@ fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
         assert_eq!(cause, LossCause::ClockJumped);
         world.finish();
     }
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(automatic("k"));
     world.run_until(100);
     world.step_wall(1000);
@@ -430,7 +430,7 @@ fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
     assert_eq!(world.lost(lock), Some((FIRST_EXTENSION, LossCause::ClockJumped)));
     world.finish();
 
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(100);
     world.step_wall(1000);
@@ -442,7 +442,7 @@ fn a_wall_clock_that_jumps_ahead_ends_a_lock_before_its_timer() {
 
 #[test]
 fn a_wall_clock_that_is_set_back_gives_nothing() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.step_wall(-5000);
     world.run_until(2000);

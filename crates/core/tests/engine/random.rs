@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
-use quorlock_core::{Event, FailureKind, LockId, Proof, Quorum, Request, Retry};
+use quorlock_core::{Event, Evidence, FailureKind, LockId, Quorum, Request, Retry};
 
-use quorlock_sim::scripted::story::{fenced, request};
-use quorlock_sim::scripted::{Delivered, World};
+use quorlock_sim::scripted::asking::{fenced, request};
+use quorlock_sim::scripted::{Delivered, ScriptedWorld};
 
 /// SplitMix64: small, and the same everywhere.
 pub(crate) struct Random(pub(crate) u64);
@@ -68,7 +68,8 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
     let nodes = 1 + random.below(5);
     let needed = nodes / 2 + 1 + random.below(nodes - nodes / 2);
     let clients = 2 + random.below(2);
-    let mut world = World::with(clients, Quorum::new(nodes, needed).expect("at least a majority"));
+    let mut world =
+        ScriptedWorld::with(clients, Quorum::new(nodes, needed).expect("at least a majority"));
     world.settings.jitter = None;
     world.settings.shadowed = seed.is_multiple_of(20);
     let faults = Faults {
@@ -111,11 +112,11 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
     seen.overlapped += world.overlaps();
     seen.raised += world.raising.count;
     let fenced = world.all_guards().filter(|(_, guard)| guard.fence.is_some());
-    seen.passed_on += fenced.filter(|(_, guard)| guard.turn > 0).count();
+    seen.passed_on += fenced.filter(|(_, guard)| guard.handover_count > 0).count();
     seen.superseded += calls.iter().map(|lock| world.superseded(*lock).len()).sum::<usize>();
 }
 
-fn call(world: &mut World, random: &mut Random, faults: &Faults) -> LockId {
+fn call(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) -> LockId {
     let key = KEYS[random.below(2)];
     let wait = match random.below(3) {
         0 => Wait::Once,
@@ -133,7 +134,7 @@ fn call(world: &mut World, random: &mut Random, faults: &Faults) -> LockId {
 }
 
 /// A caller does something with its call or its lock.
-fn follow_up(world: &mut World, random: &mut Random, calls: &[LockId]) {
+fn follow_up(world: &mut ScriptedWorld, random: &mut Random, calls: &[LockId]) {
     // The later ones are more likely to be still of interest.
     let back = random.below(calls.len().min(4));
     let lock = calls[calls.len() - 1 - back];
@@ -148,7 +149,7 @@ fn follow_up(world: &mut World, random: &mut Random, calls: &[LockId]) {
     }
 }
 
-fn disturb(world: &mut World, random: &mut Random, faults: &Faults) {
+fn disturb(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) {
     let node = random.below(world.node_count());
     match random.below(9) {
         0 if faults.losses => world.flush(node),
@@ -181,7 +182,7 @@ fn disturb(world: &mut World, random: &mut Random, faults: &Faults) {
 }
 
 /// An answer comes a second time.
-fn repeat(world: &mut World, random: &mut Random) {
+fn repeat(world: &mut ScriptedWorld, random: &mut Random) {
     let history = world.settings.history.as_ref().expect("kept");
     if history.is_empty() {
         return;
@@ -191,7 +192,7 @@ fn repeat(world: &mut World, random: &mut Random) {
     let Delivered { client, node, sent, ticket, answer } = again;
     let answers = vec![(ticket, answer)];
     let node = quorlock_core::NodeId::new(node);
-    world.tell(client, Event::Answered { node, sent, proof: Proof::NotRequired, answers });
+    world.tell(client, Event::Answered { node, sent, evidence: Evidence::NotRequired, answers });
 }
 
 /// Runs so many seeds, or as many as `SEEDS` says, and returns how many; or the one that `SEED` says.

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Effect, Engine, Event, Failure, FailureKind, LockId, LossCause, NodeId, NodeOutcome,
-    NodeReleased, Outcome, Proof, Quorum, Reading, RefusalKind, ReleaseReport, Ticket, Token, Verb,
+    Answer, Effect, Engine, Event, Evidence, Failure, FailureKind, LockId, LossCause, NodeId,
+    NodeOutcome, NodeReleased, Outcome, Quorum, Reading, RefusalKind, ReleaseReport, Ticket, Token,
+    Verb,
 };
 
-use quorlock_sim::scripted::World;
-use quorlock_sim::scripted::story::{NODE_TIMEOUT, TERM, TTL, automatic, once, request, waiting};
+use quorlock_sim::scripted::ScriptedWorld;
+use quorlock_sim::scripted::asking::{NODE_TIMEOUT, TERM, TTL, automatic, once, request, waiting};
 use quorlock_sim::time::MS;
 
 fn at(ms: i64) -> Reading {
@@ -48,7 +49,10 @@ impl Held {
 
     fn answer(&mut self, node: NodeId, verb: Verb, round: u32, answer: Answer, ms: i64) {
         let answers = vec![(Ticket { lock: LOCK, round, verb }, answer)];
-        self.tell(Event::Answered { node, sent: at(ms), proof: Proof::NotRequired, answers }, ms);
+        self.tell(
+            Event::Answered { node, sent: at(ms), evidence: Evidence::NotRequired, answers },
+            ms,
+        );
     }
 
     fn reports(&mut self) -> Vec<ReleaseReport> {
@@ -169,7 +173,7 @@ fn a_release_of_what_is_not_held_says_expired_and_sends_nothing() {
 
 #[test]
 fn a_lost_lock_that_is_given_back_says_so_and_never_touches_anothers_key() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(2000);
     world.occupy(1, "k", b"another", Some(10_000));
@@ -184,7 +188,7 @@ fn a_lost_lock_that_is_given_back_says_so_and_never_touches_anothers_key() {
 
 #[test]
 fn a_release_that_fails_is_sent_again_with_growing_pauses_and_dropped_after_the_ttl() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(100);
     world.down(0);
@@ -196,7 +200,7 @@ fn a_release_that_fails_is_sent_again_with_growing_pauses_and_dropped_after_the_
     assert_eq!(world.engines[0].releases_owed(), 0);
     world.finish();
 
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.run_until(100);
     world.down(0);
@@ -210,7 +214,7 @@ fn a_release_that_fails_is_sent_again_with_growing_pauses_and_dropped_after_the_
 
 #[test]
 fn a_node_that_is_back_gets_what_it_is_owed_at_once() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.down(0);
     world.release(lock, false);
@@ -226,7 +230,7 @@ fn a_node_that_is_back_gets_what_it_is_owed_at_once() {
 
 #[test]
 fn a_node_that_refuses_to_release_is_asked_again() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.refuse(2, Some(FailureKind::Busy));
     world.release(lock, false);
@@ -247,7 +251,7 @@ fn a_node_that_refuses_to_release_is_asked_again() {
 
 #[test]
 fn a_release_without_an_answer_is_not_repeated_and_kept_in_mind_for_a_bounded_time() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(request("k"));
     world.freeze(0, true);
     world.release(lock, true);
@@ -262,7 +266,7 @@ fn a_release_without_an_answer_is_not_repeated_and_kept_in_mind_for_a_bounded_ti
 #[test]
 fn where_the_acquire_never_arrived_nothing_is_owed() {
     // The node is down; or its connection fails after a yes; after a no; after the release.
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.down(0);
     let lock = world.hold(request("k"));
     world.release(lock, false);
@@ -270,7 +274,7 @@ fn where_the_acquire_never_arrived_nothing_is_owed() {
     assert!(world.engines[0].is_idle());
     world.finish();
 
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.connecting(0);
     let lock = world.hold(request("k"));
     world.connecting_failed(0);
@@ -280,7 +284,7 @@ fn where_the_acquire_never_arrived_nothing_is_owed() {
     assert!(world.engines[0].is_idle());
     world.finish();
 
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.connecting(0);
     world.occupy(1, "k", b"another", Some(500));
     world.occupy(2, "k", b"another", Some(500));
@@ -292,7 +296,7 @@ fn where_the_acquire_never_arrived_nothing_is_owed() {
     assert!(world.engines[0].is_idle());
     world.finish();
 
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.connecting(0);
     let lock = world.hold(request("k"));
     world.release(lock, false);
@@ -305,7 +309,7 @@ fn where_the_acquire_never_arrived_nothing_is_owed() {
 
 #[test]
 fn where_the_node_itself_declined_the_acquire_nothing_is_owed() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.refuse(0, Some(FailureKind::ReadOnly));
     let lock = world.hold(request("k"));
     world.release(lock, false);
@@ -316,7 +320,7 @@ fn where_the_node_itself_declined_the_acquire_nothing_is_owed() {
 
 #[test]
 fn where_the_acquire_may_have_arrived_the_release_is_owed() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.mute(0, true);
     let lock = world.acquire(once("k"));
     world.run_for(1);
@@ -333,7 +337,7 @@ fn where_the_acquire_may_have_arrived_the_release_is_owed() {
 
 #[test]
 fn a_command_that_arrives_after_its_connection_died_leaves_a_key_for_no_longer_than_the_ttl() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     (0..3).for_each(|node| world.set_one_way(node, 20));
     let lock = world.acquire(once("k"));
     world.run_until(10);
@@ -361,7 +365,7 @@ fn of_very_many_releases_the_oldest_is_forgotten_but_its_caller_is_told() {
             Event::Answered {
                 node: NodeId::new(0),
                 sent: at(0),
-                proof: Proof::NotRequired,
+                evidence: Evidence::NotRequired,
                 answers,
             },
             at(0),
@@ -380,7 +384,7 @@ fn of_very_many_releases_the_oldest_is_forgotten_but_its_caller_is_told() {
 
 #[test]
 fn closing_ends_what_waits_gives_back_what_is_held_and_drains_what_is_owed() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let held = world.hold(automatic("held"));
     let queued = world.acquire(request("held"));
     world.down(0);
@@ -392,7 +396,7 @@ fn closing_ends_what_waits_gives_back_what_is_held_and_drains_what_is_owed() {
     }
     let refused = world.acquire(waiting("late", 100));
     assert_eq!(world.refused(refused).unwrap().1.kind, RefusalKind::Closed);
-    let drained = |world: &World| {
+    let drained = |world: &ScriptedWorld| {
         world.log.iter().find(|(_, _, effect)| *effect == Effect::Drained).map(|(at, ..)| *at)
     };
     world.run_until(500);
@@ -409,14 +413,14 @@ fn closing_ends_what_waits_gives_back_what_is_held_and_drains_what_is_owed() {
 
 #[test]
 fn an_idle_client_is_drained_as_soon_as_it_is_closed() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.tell(0, Event::Close);
     assert!(matches!(world.log[..], [(0, 0, Effect::Drained)]));
 }
 
 #[test]
 fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let holder = world.hold(request("k"));
     world.down(1);
     world.freeze(2, true);

@@ -13,9 +13,9 @@ use quorlock_core::{
     Answer, Command, Effect, Failure, FailureKind, LockId, NodeId, NodeOutcome, NodeSet, Refusal,
     RefusalKind, Request, RestartGuard, Rules, Ticket, TrustState, Words,
 };
-use quorlock_sim::node::{Connection, Health, ModelNode, Run};
-use quorlock_sim::scripted::World;
-use quorlock_sim::scripted::story::request;
+use quorlock_sim::node::{ConnectionId, Health, ModelNode, Run};
+use quorlock_sim::scripted::ScriptedWorld;
+use quorlock_sim::scripted::asking::request;
 use quorlock_sim::time::MS;
 
 /// In milliseconds.
@@ -37,101 +37,101 @@ fn cluster() -> Cluster {
 
 fn rules(guard: RestartGuard) -> Rules {
     let (marker, adoption) = (MARKER.into(), ADOPTION.into());
-    let lasting = NodeSet::default();
+    let durable = NodeSet::default();
     let words = Words::default();
-    Rules { guard, cluster: cluster(), names: names(), marker, adoption, lasting, words }
+    Rules { guard, cluster: cluster(), names: names(), marker, adoption, durable, words }
 }
 
 /// A strict client, and three nodes that nobody has marked.
-fn fresh() -> World {
+fn fresh() -> ScriptedWorld {
     with(rules(RestartGuard::Strict))
 }
 
 /// A client with these rules, and such nodes.
-fn with(rules: Rules) -> World {
-    let mut world = World::guarded(&[rules]);
+fn with(rules: Rules) -> ScriptedWorld {
+    let mut world = ScriptedWorld::guarded(&[rules]);
     (0..3).for_each(|node| world.set_one_way(node, 0));
     world
 }
 
 /// A strict client, and the nodes have been marked.
-fn settled() -> World {
+fn settled() -> ScriptedWorld {
     let mut world = fresh();
     mark_all(&mut world);
     world
 }
 
-fn mark_all(world: &mut World) {
+fn mark_all(world: &mut ScriptedWorld) {
     for node in 0..3 {
         let run_id = run_id(world, node).into();
         mark(world, node, &Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 });
     }
 }
 
-fn mark(world: &mut World, node: usize, marker: &Marker) {
+fn mark(world: &mut ScriptedWorld, node: usize, marker: &Marker) {
     write(world, node, MARKER, &marker.to_string());
 }
 
-fn write(world: &mut World, node: usize, key: &str, text: &str) {
+fn write(world: &mut ScriptedWorld, node: usize, key: &str, text: &str) {
     let (now, ttl_ms) = (world.now, (key == ADOPTION).then_some(Adoption::TTL_MS as i64));
     world.server_mut(node).set(&key.into(), Some(text.into()), ttl_ms, now);
 }
 
-fn run_id(world: &World, node: usize) -> String {
+fn run_id(world: &ScriptedWorld, node: usize) -> String {
     format!("{:040x}", world.server(node).run.id)
 }
 
-fn marker(world: &World, node: usize) -> Marker {
+fn marker(world: &ScriptedWorld, node: usize) -> Marker {
     Marker::parse(&world.text(node, MARKER).expect("it is marked")).expect("by one of us")
 }
 
 /// For so many milliseconds a node has been running, as its process knows.
-fn started_ago(world: &mut World, node: usize, ms: i64) {
+fn started_ago(world: &mut ScriptedWorld, node: usize, ms: i64) {
     let wall = world.reading().real_ns() - ms * MS;
     let run = &mut world.server_mut(node).run;
     run.started_s = Run::new(run.id, wall).started_s;
 }
 
 /// One more strict client, which knows nothing yet.
-fn another(world: &mut World) -> usize {
+fn another(world: &mut ScriptedWorld) -> usize {
     let client = world.join(rules(RestartGuard::Strict));
     (0..3).for_each(|node| world.set_one_way_of(client, node, 0));
     client
 }
 
 /// The first client wants the lock, and is answered at once.
-fn acquire(world: &mut World, wait: Wait) -> LockId {
+fn acquire(world: &mut ScriptedWorld, wait: Wait) -> LockId {
     acquire_by(world, 0, wait)
 }
 
-fn acquire_by(world: &mut World, client: usize, wait: Wait) -> LockId {
+fn acquire_by(world: &mut ScriptedWorld, client: usize, wait: Wait) -> LockId {
     let lock = world.acquire_by(client, Request { wait, ..request(LOCKED) });
     world.run_for(0);
     lock
 }
 
-fn release(world: &mut World, lock: LockId) {
+fn release(world: &mut ScriptedWorld, lock: LockId) {
     world.release(lock, false);
     world.run_for(0);
 }
 
-fn extend(world: &mut World, lock: LockId) {
+fn extend(world: &mut ScriptedWorld, lock: LockId) {
     world.extend(lock);
     world.run_for(0);
 }
 
-fn refusal(world: &World, lock: LockId) -> &Refusal {
+fn refusal(world: &ScriptedWorld, lock: LockId) -> &Refusal {
     world.outcome(lock).expect("the call has ended").expect_err("without the lock")
 }
 
 /// What a refusal says of a node.
-fn failure(world: &World, lock: LockId, node: usize) -> &Failure {
+fn failure(world: &ScriptedWorld, lock: LockId, node: usize) -> &Failure {
     let NodeOutcome::Failed(failure) = &refusal(world, lock).nodes[node].said else { panic!() };
     failure
 }
 
-fn failures(world: &World, lock: LockId) -> Vec<FailureKind> {
-    let kind = |story: &quorlock_core::NodeStory| match &story.said {
+fn failures(world: &ScriptedWorld, lock: LockId) -> Vec<FailureKind> {
+    let kind = |story: &quorlock_core::NodeResult| match &story.said {
         NodeOutcome::Failed(failure) => Some(failure.kind()),
         _ => None,
     };
@@ -139,7 +139,7 @@ fn failures(world: &World, lock: LockId) -> Vec<FailureKind> {
 }
 
 /// How often the first client has asked a node for its vote.
-fn asked_for_votes(world: &World, node: usize) -> usize {
+fn asked_for_votes(world: &ScriptedWorld, node: usize) -> usize {
     let votes = |(to, command): &(usize, &Command)| {
         *to == node && matches!(command, Command::Acquire { .. })
     };
@@ -147,13 +147,13 @@ fn asked_for_votes(world: &World, node: usize) -> usize {
 }
 
 /// How many looks at nodes the first client has taken.
-fn looks(world: &World) -> usize {
+fn looks(world: &ScriptedWorld) -> usize {
     world.orders(0).filter(|(_, command)| **command == Command::Identify).count()
 }
 
-fn is_refused_as(world: &World, node: usize, kind: FailureKind) -> bool {
+fn is_refused_as(world: &ScriptedWorld, node: usize, kind: FailureKind) -> bool {
     matches!(
-        world.engines[0].standing(NodeId::new(node)),
+        world.engines[0].trust_state(NodeId::new(node)),
         Some(TrustState::Refused(failure)) if failure.kind() == kind
     )
 }
@@ -171,7 +171,7 @@ fn nodes_that_are_marked_vote_in_the_first_round_trip() {
 fn fresh_nodes_wait_once_and_who_waits_is_told_for_how_long() {
     let mut world = fresh();
     let first = acquire(&mut world, Wait::Once);
-    assert_eq!(refusal(&world, first).kind, RefusalKind::Unsafe);
+    assert_eq!(refusal(&world, first).kind, RefusalKind::NodesUntrusted);
     let quarantine = Duration::from_millis(QUARANTINE as u64);
     assert_eq!(refusal(&world, first).retry_after, Some(quarantine));
     // Two of three settle it; that the third is taken into use as well is waited for.
@@ -184,7 +184,7 @@ fn fresh_nodes_wait_once_and_who_waits_is_told_for_how_long() {
     // Whose wait is too short fails at once, and asks nobody.
     let asked = asked_for_votes(&world, 0);
     let second = acquire(&mut world, Wait::For(Duration::from_secs(12)));
-    assert_eq!(refusal(&world, second).kind, RefusalKind::Unsafe);
+    assert_eq!(refusal(&world, second).kind, RefusalKind::NodesUntrusted);
     assert_eq!(asked_for_votes(&world, 0), asked);
 
     // Who waits long enough gets it, as soon as may be and no sooner.
@@ -208,13 +208,13 @@ fn fresh_nodes_wait_once_and_who_waits_is_told_for_how_long() {
 }
 
 /// Another client, which knows nothing yet, wants the lock for a tenth of a second.
-fn rival_tries(world: &mut World) -> LockId {
+fn rival_tries(world: &mut ScriptedWorld) -> LockId {
     let rival = another(world);
     let lock = acquire_by(world, rival, Wait::For(Duration::from_secs(20)));
     world.run_for(100);
     lock
 }
 
-fn is_held(world: &World, lock: LockId) -> bool {
+fn is_held(world: &ScriptedWorld, lock: LockId) -> bool {
     world.outcome(lock) == Some(Ok(())) && world.lost(lock).is_none()
 }

@@ -8,8 +8,8 @@ use quorlock_core::{
     Timing, TimingOptions, Verb,
 };
 
-use quorlock_sim::scripted::World;
-use quorlock_sim::scripted::story::{once, request, timing_options, waiting};
+use quorlock_sim::scripted::ScriptedWorld;
+use quorlock_sim::scripted::asking::{once, request, timing_options, waiting};
 
 /// The same delay after each attempt, whatever the nodes say.
 fn every(ms: u64) -> Retry {
@@ -23,7 +23,7 @@ fn owner(name: &str, request: Request) -> Request {
 }
 
 /// From when to when a process talked to the nodes in its attempts.
-fn attempts(world: &World, locks: &[LockId]) -> Vec<(i64, i64)> {
+fn attempts(world: &ScriptedWorld, locks: &[LockId]) -> Vec<(i64, i64)> {
     let mut attempts = Vec::new();
     for lock in locks {
         let began = world.sent(*lock, Verb::Acquire, 0);
@@ -39,7 +39,7 @@ fn attempts(world: &World, locks: &[LockId]) -> Vec<(i64, i64)> {
 }
 
 /// One contender per process and key.
-fn never_two_at_once(world: &World, locks: &[LockId]) -> usize {
+fn never_two_at_once(world: &ScriptedWorld, locks: &[LockId]) -> usize {
     let attempts = attempts(world, locks);
     for pair in attempts.windows(2) {
         assert!(pair[0].1 <= pair[1].0, "two attempts at once: {pair:?}");
@@ -49,7 +49,7 @@ fn never_two_at_once(world: &World, locks: &[LockId]) -> usize {
 
 #[test]
 fn a_long_delay_of_one_caller_is_not_the_others() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     (0..3).for_each(|node| world.occupy(node, "k", b"another", Some(100)));
     let slow = world.acquire(Request { retry: every(3_600_000), ..request("k") });
     let next = world.acquire(request("k"));
@@ -63,7 +63,7 @@ fn a_long_delay_of_one_caller_is_not_the_others() {
 
 #[test]
 fn so_is_a_ceiling_that_is_longer_than_usual() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     // Nodes that cannot push: a waiter has to look.
     world.no_pushes();
     (0..3).for_each(|node| world.occupy(node, "k", b"another", None));
@@ -81,7 +81,7 @@ fn so_is_a_ceiling_that_is_longer_than_usual() {
 
 #[test]
 fn wishes_that_are_never_met_are_not_the_others() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     (0..3).for_each(|node| world.set_one_way(node, 5));
     let options = TimingOptions { min_validity: Duration::from_millis(985), ..timing_options() };
     let timing = Timing::new(options).expect("there is a nanosecond in which it would do");
@@ -100,7 +100,7 @@ fn wishes_that_are_never_met_are_not_the_others() {
 #[test]
 fn who_comes_later_is_not_held_back_either_and_a_try_tries() {
     for late in [request("k"), once("k")] {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         (0..3).for_each(|node| world.occupy(node, "k", b"another", Some(50)));
         let slow = world.acquire(Request { retry: every(3_600_000), ..request("k") });
         world.run_until(1000);
@@ -115,7 +115,7 @@ fn who_comes_later_is_not_held_back_either_and_a_try_tries() {
 
 #[test]
 fn who_stepped_aside_comes_back_to_its_place() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     (0..3).for_each(|node| world.occupy(node, "k", b"another", Some(300)));
     let first = world.acquire(owner("a", Request { retry: every(100), ..request("k") }));
     let second = world.acquire(owner("b", request("k")));
@@ -139,7 +139,7 @@ fn who_stepped_aside_comes_back_to_its_place() {
 #[test]
 fn many_callers_without_a_quorum_try_no_more_often_than_one() {
     let tries = |callers: usize| {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         (1..3).for_each(|node| world.down(node));
         let locks: Vec<LockId> = (0..callers)
             .map(|n| world.acquire(owner(&n.to_string(), waiting("k", 3_000))))
@@ -160,7 +160,7 @@ fn many_callers_without_a_quorum_try_no_more_often_than_one() {
 /// who wait. It is no news that a quorum may be free: there is none.
 #[test]
 fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     // They refuse everything, a bit later than the first one says that it is taken.
     for node in 1..3 {
         world.set_one_way(node, 2);
@@ -187,7 +187,7 @@ fn waiters_do_not_wake_each_other_while_there_is_no_quorum() {
 #[test]
 fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
     for dead in [true, false] {
-        let mut world = World::new(5);
+        let mut world = ScriptedWorld::new(5);
         (0..2).for_each(|node| world.occupy(node, "k", b"another", Some(10_000)));
         world.down(2);
         for node in 3..5 {
@@ -208,7 +208,7 @@ fn two_refusals_are_no_holder_where_the_other_nodes_are_dead() {
 /// Who waits on is told what was heard by the end, also of nodes that did not decide.
 #[test]
 fn by_the_end_of_a_wait_the_dead_have_failed() {
-    let mut world = World::new(5);
+    let mut world = ScriptedWorld::new(5);
     (0..2).for_each(|node| world.occupy(node, "k", b"another", Some(100_000)));
     world.down(2);
     (3..5).for_each(|node| world.mute(node, true));

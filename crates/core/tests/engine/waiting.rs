@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Delay, Event, Extended, Holding, LockId, LossCause, NodeOutcome, NodeReleased, NodeStory,
+    Delay, Event, Extended, Holding, LockId, LossCause, NodeOutcome, NodeReleased, NodeResult,
     Outcome, POLL_CEILING, Quorum, RefusalKind, Request, Retry, Timing, TimingOptions, Verb,
 };
 
-use quorlock_sim::scripted::World;
-use quorlock_sim::scripted::story::{
+use quorlock_sim::scripted::ScriptedWorld;
+use quorlock_sim::scripted::asking::{
     NODE_TIMEOUT, TERM, TTL, automatic, once, request, timing_options, waiting,
 };
 
@@ -23,7 +23,7 @@ fn between(min: u64, max: u64) -> Retry {
 
 #[test]
 fn one_caller_of_a_process_contends_and_the_others_wait_in_order() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     // Locks that differ are not handed over.
     let owner = |n: usize| Request { owner: format!("{n}").into(), ..request("k") };
     let locks: Vec<LockId> = (0..4).map(|n| world.acquire(owner(n))).collect();
@@ -41,7 +41,7 @@ fn one_caller_of_a_process_contends_and_the_others_wait_in_order() {
 
 #[test]
 fn where_it_cannot_be_handed_over_the_next_one_asks_behind_the_release() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let first = world.hold(Request { owner: "another".into(), ..request("k") });
     let second = world.acquire(request("k"));
     world.run_for(10);
@@ -54,7 +54,7 @@ fn where_it_cannot_be_handed_over_the_next_one_asks_behind_the_release() {
 
 #[test]
 fn callers_of_different_keys_do_not_wait_for_each_other() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let (a, b) = (world.acquire(request("a")), world.acquire(request("b")));
     world.run_for(2);
     assert!(world.is_valid(a) && world.is_valid(b));
@@ -63,7 +63,7 @@ fn callers_of_different_keys_do_not_wait_for_each_other() {
 
 #[test]
 fn a_try_never_queues_and_asks_no_node() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let holder = world.hold(request("k"));
     let tried = world.acquire(once("k"));
     let (_, refusal) = world.refused(tried).unwrap();
@@ -80,7 +80,7 @@ fn a_try_never_queues_and_asks_no_node() {
 
 #[test]
 fn a_waiter_that_is_cancelled_leaves_the_queue() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let holder = world.hold(request("k"));
     let gone = world.acquire(request("k"));
     let next = world.acquire(request("k"));
@@ -95,7 +95,7 @@ fn a_waiter_that_is_cancelled_leaves_the_queue() {
 fn a_contender_that_is_cancelled_releases_everywhere_and_lets_the_next_one_try() {
     // In every phase: while its commands are under way, while it looks, while it pauses.
     for cancelled_at in [0, 1, 3, 5] {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         for node in 0..2 {
             world.occupy(node, "k", b"another", Some(50));
         }
@@ -115,7 +115,7 @@ fn a_contender_that_is_cancelled_releases_everywhere_and_lets_the_next_one_try()
 
 #[test]
 fn the_loss_of_a_lock_lets_the_next_one_try_although_its_guard_is_still_there() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let holder = world.hold(request("k"));
     let next = world.acquire(request("k"));
     world.run_until(TERM + 100);
@@ -126,7 +126,7 @@ fn the_loss_of_a_lock_lets_the_next_one_try_although_its_guard_is_still_there() 
 
 #[test]
 fn a_failed_call_lets_the_next_one_try() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.down(0);
     world.down(1);
     let first = world.acquire(waiting("k", 20));
@@ -141,7 +141,7 @@ fn a_failed_call_lets_the_next_one_try() {
 
 #[test]
 fn the_wait_ends_in_the_queue() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let holder = world.hold(request("k"));
     let queued = world.acquire(waiting("k", 100));
     world.run_for(99);
@@ -154,7 +154,7 @@ fn the_wait_ends_in_the_queue() {
 
 #[test]
 fn the_wait_ends_while_nodes_are_asked_and_what_they_granted_is_given_back() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.freeze(1, true);
     world.connecting(2);
     let lock = world.acquire(waiting("k", 30));
@@ -169,7 +169,7 @@ fn the_wait_ends_while_nodes_are_asked_and_what_they_granted_is_given_back() {
 
 #[test]
 fn the_wait_ends_while_the_holder_is_asked_for_and_what_was_seen_is_told() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     for node in 0..2 {
         world.occupy(node, "k", b"holder", Some(10_000));
     }
@@ -186,7 +186,7 @@ fn the_wait_ends_while_the_holder_is_asked_for_and_what_was_seen_is_told() {
 
 #[test]
 fn the_wait_ends_in_a_pause_and_is_never_exceeded() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     for node in 0..2 {
         world.occupy(node, "k", b"holder", Some(10_000));
     }
@@ -202,7 +202,7 @@ fn the_wait_ends_in_a_pause_and_is_never_exceeded() {
 
 #[test]
 fn a_try_is_one_attempt_and_names_the_holder() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     for node in 0..3 {
         world.occupy(node, "k", b"holder", Some(400));
     }
@@ -220,7 +220,7 @@ fn a_try_is_one_attempt_and_names_the_holder() {
 
 #[test]
 fn a_look_at_the_holder_is_bounded_like_any_other_answer() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     for node in 0..3 {
         world.occupy(node, "k", b"holder", Some(400));
     }
@@ -234,7 +234,7 @@ fn a_look_at_the_holder_is_bounded_like_any_other_answer() {
 
 #[test]
 fn the_attempts_may_be_counted() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     world.down(0);
     world.down(1);
     let retry = Retry { attempts_max: Some(3), ..between(100, 200) };
@@ -249,7 +249,7 @@ fn the_attempts_may_be_counted() {
 #[test]
 fn delays_grow_from_one_to_three_round_trips_up_to_the_ceiling() {
     for (jitter, first) in [(0, 2), (u64::MAX, 5)] {
-        let mut world = World::new(1);
+        let mut world = ScriptedWorld::new(1);
         world.settings.jitter = Some(jitter);
         world.down(0);
         let lock = world.acquire(request("k"));
@@ -268,7 +268,7 @@ fn delays_grow_from_one_to_three_round_trips_up_to_the_ceiling() {
 
 #[test]
 fn a_lock_is_tried_when_a_quorum_of_nodes_is_free_by_expiry() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     for (node, ttl) in [(0, 50), (1, 100), (2, 5000)] {
         world.occupy(node, "k", b"crashed", Some(ttl));
     }
@@ -282,7 +282,7 @@ fn a_lock_is_tried_when_a_quorum_of_nodes_is_free_by_expiry() {
 
 #[test]
 fn a_crashed_holder_keeps_nobody_waiting_for_longer_than_its_ttl() {
-    let mut world = World::with(2, Quorum::majority(5).unwrap());
+    let mut world = ScriptedWorld::with(2, Quorum::majority(5).unwrap());
     world.settings.jitter = None;
     let crashed = world.hold(request("k"));
     world.sleep(0, 100_000);
@@ -297,7 +297,7 @@ fn a_crashed_holder_keeps_nobody_waiting_for_longer_than_its_ttl() {
 
 #[test]
 fn a_key_without_a_ttl_is_looked_at_every_poll_ceiling() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     for node in 0..2 {
         world.occupy(node, "k", b"for ever", None);
     }
@@ -312,7 +312,7 @@ fn a_key_without_a_ttl_is_looked_at_every_poll_ceiling() {
 #[test]
 fn two_clients_that_split_the_votes_come_apart_by_jitter() {
     for seed in 1..50 {
-        let mut world = World::with(2, Quorum::majority(4).unwrap());
+        let mut world = ScriptedWorld::with(2, Quorum::majority(4).unwrap());
         world.settings.jitter = None;
         // Uses up some jitter, so that every run has its own.
         for n in 0..seed {
@@ -342,7 +342,7 @@ fn two_clients_that_split_the_votes_come_apart_by_jitter() {
 
 #[test]
 fn a_call_without_an_end_goes_on_until_it_is_cancelled() {
-    let mut world = World::new(1);
+    let mut world = ScriptedWorld::new(1);
     world.down(0);
     let lock = world.acquire(Request { wait: Wait::Forever, ..request("k") });
     world.run_for(60_000);
@@ -356,7 +356,7 @@ fn a_call_without_an_end_goes_on_until_it_is_cancelled() {
 #[test]
 fn a_waiting_caller_is_told_after_each_failed_attempt_if_it_wants_to_be() {
     for progress in [true, false] {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         for node in 0..3 {
             world.occupy(node, "k", b"holder", Some(300));
         }

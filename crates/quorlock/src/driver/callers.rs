@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use quorlock_core::{
-    Effect, Event, Extended, Hold, LockId, LossCause, NodeStory, Reading, ReleaseReport, Sink,
-    Story,
+    AttemptReport, Effect, Event, Extended, Hold, LockId, LossCause, NodeResult, Reading,
+    ReleaseReport, Sink,
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::{oneshot, watch};
 
-use super::{AcquireCall, DriverCommand, Lines, Metrics};
+use super::{AcquireCall, DriverCommand, Metrics, Transports};
 use crate::client::{Common, NodeTrustState};
 use crate::guard::{CallReply, Granted, Guard, GuardToken, Held};
 use crate::reply;
@@ -23,7 +23,7 @@ pub(super) struct Callers {
     held: ByLock<Granted>,
     extends: ByLock<Vec<oneshot::Sender<Extended>>>,
     releases: ByLock<reply::Sender<ReleaseReport>>,
-    inspections: ByLock<oneshot::Sender<Vec<NodeStory>>>,
+    inspections: ByLock<oneshot::Sender<Vec<NodeResult>>>,
     closing: Vec<oneshot::Sender<()>>,
     /// So many callers were given a lock in this tick, or told of a release.
     told: usize,
@@ -36,7 +36,7 @@ type ByLock<T> = FxHashMap<LockId, T>;
 
 struct PendingCall {
     resource: Arc<str>,
-    progress: Option<watch::Sender<Option<Story>>>,
+    progress: Option<watch::Sender<Option<AttemptReport>>>,
     reply: CallReply,
 }
 
@@ -146,7 +146,7 @@ impl Callers {
 /// Carries out the engine's effects as they come: commands go to the lines, all else to callers.
 pub(super) struct Outputs<'a> {
     pub(super) callers: &'a mut Callers,
-    pub(super) lines: &'a mut Lines,
+    pub(super) transports: &'a mut Transports,
     pub(super) names: &'a [Arc<str>],
     pub(super) metrics: &'a Metrics,
     pub(super) now: Reading,
@@ -157,19 +157,19 @@ impl Sink for Outputs<'_> {
         let callers = &mut *self.callers;
         // A reply that nobody waits for any more is no error: whoever asked has gone.
         match effect {
-            Effect::Send { nodes, ticket, command } => self.lines.send(nodes, ticket, command),
-            Effect::Acquired { lock, token, turn, hold, fence, .. } => {
-                callers.grant(lock, (GuardToken::new(token, turn), fence), hold);
+            Effect::Send { nodes, ticket, command } => self.transports.send(nodes, ticket, command),
+            Effect::Acquired { lock, token, handover_count, hold, fence, .. } => {
+                callers.grant(lock, (GuardToken::new(token, handover_count), fence), hold);
             }
             Effect::NotAcquired { lock, refusal } => {
                 if let Some(call) = callers.calls.remove(&lock) {
                     call.reply.refuse(refusal);
                 }
             }
-            Effect::Waiting { lock, story } => {
+            Effect::Waiting { lock, report } => {
                 if let Some(PendingCall { progress: Some(progress), .. }) = callers.calls.get(&lock)
                 {
-                    progress.send_replace(Some(story));
+                    progress.send_replace(Some(report));
                 }
             }
             Effect::Changed { lock, validity } => {
@@ -222,14 +222,14 @@ impl Sink for Outputs<'_> {
                     held.supersede();
                 }
             }
-            Effect::TrustState { node, standing } => {
-                let told = NodeTrustState::new(&standing, self.now);
+            Effect::TrustState { node, trust_state } => {
+                let told = NodeTrustState::new(&trust_state, self.now);
                 let name = &self.names[node.index()];
                 match told {
                     NodeTrustState::Refused(_) => tracing::warn!("node {name}: {told}"),
                     _ => tracing::debug!("node {name}: {told}"),
                 }
-                self.metrics.nodes[node.index()].set_standing(standing);
+                self.metrics.nodes[node.index()].set_trust_state(trust_state);
             }
             Effect::FloorOfFew { node, clocks } => {
                 let name = &self.names[node.index()];

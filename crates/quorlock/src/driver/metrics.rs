@@ -24,13 +24,13 @@ pub(crate) struct NodeMetrics {
     pub(crate) timeouts: AtomicU64,
     pub(crate) commands: AtomicU64,
     /// Whether its votes count; `None` if nobody looks.
-    standing: Mutex<Option<TrustState>>,
+    trust_state: Mutex<Option<TrustState>>,
 }
 
 impl Metrics {
     pub(crate) fn new(nodes: usize, guard: RestartGuard) -> Self {
         let node = || NodeMetrics {
-            standing: Mutex::new((guard != RestartGuard::Off).then_some(TrustState::Unverified)),
+            trust_state: Mutex::new((guard != RestartGuard::Off).then_some(TrustState::Unverified)),
             ..NodeMetrics::default()
         };
         Self {
@@ -44,12 +44,14 @@ impl Metrics {
 }
 
 impl NodeMetrics {
-    pub(crate) fn standing(&self, now: Reading) -> NodeTrustState {
-        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        standing.as_ref().map_or(NodeTrustState::Unguarded, |told| NodeTrustState::new(told, now))
+    pub(crate) fn trust_state(&self, now: Reading) -> NodeTrustState {
+        let trust_state = self.trust_state.lock().unwrap_or_else(PoisonError::into_inner);
+        trust_state
+            .as_ref()
+            .map_or(NodeTrustState::Unguarded, |told| NodeTrustState::new(told, now))
     }
 
-    pub(super) fn set_standing(&self, standing: TrustState) {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Some(standing);
+    pub(super) fn set_trust_state(&self, trust_state: TrustState) {
+        *self.trust_state.lock().unwrap_or_else(PoisonError::into_inner) = Some(trust_state);
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use quorlock_core::engine::Request;
-use quorlock_core::{Extended, LockId, NodeStory, ReleaseReport, Story};
+use quorlock_core::{AttemptReport, Extended, LockId, NodeResult, ReleaseReport};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
@@ -33,7 +33,7 @@ pub(crate) enum DriverCommand {
     Extend { lock: LockId, reply: oneshot::Sender<Extended> },
     RunOut { lock: LockId },
     Release { lock: LockId, reply: Option<reply::Sender<ReleaseReport>> },
-    Inspect { lock: LockId, key: Key, timeout: Duration, reply: oneshot::Sender<Vec<NodeStory>> },
+    Inspect { lock: LockId, key: Key, timeout: Duration, reply: oneshot::Sender<Vec<NodeResult>> },
     Close { reply: oneshot::Sender<()> },
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum DriverCommand {
 pub(crate) struct AcquireCall {
     pub(crate) request: Request,
     pub(crate) resource: Arc<str>,
-    pub(crate) progress: Option<watch::Sender<Option<Story>>>,
+    pub(crate) progress: Option<watch::Sender<Option<AttemptReport>>>,
     pub(crate) reply: CallReply,
 }
 

@@ -19,18 +19,18 @@ pub enum AcquireError {
     /// Others hold the lock, or want it too: enough nodes answered, and refused. Also: another
     /// caller of this process holds or wants it, and no node was asked.
     #[error("{0}")]
-    Contended(Box<Attempts>),
+    Contended(Box<AcquireFailure>),
     /// Too few nodes answered. Says nothing about whether the lock is held.
     #[error("{0}")]
-    NoQuorum(Box<Attempts>),
+    NoQuorum(Box<AcquireFailure>),
     /// A quorum granted the lock, but so late that too little validity was left.
     #[error("{0}")]
-    TooSlow(Box<Attempts>),
+    TooSlow(Box<AcquireFailure>),
     /// So many nodes are not to be trusted, or not yet, that there is no quorum: they were started a
     /// moment ago, or are no independent masters of these clients. Says nothing about whether the lock is
     /// held. If that is only a matter of time, [`AcquireError::retry_after`] tells how long.
     #[error("{0}")]
-    NodesUntrusted(Box<Attempts>),
+    NodesUntrusted(Box<AcquireFailure>),
     /// The client has been shut down, or the runtime it was built on has.
     #[error("lock {} not acquired: the client is shut down", quoted(.resource))]
     Closed {
@@ -51,15 +51,15 @@ impl AcquireError {
         impatient: Option<Impatient>,
     ) -> Self {
         use quorlock_core::RefusalKind as Kind;
-        let (why, wrap): (Why, fn(Box<Attempts>) -> Self) = match refusal.kind {
+        let (why, wrap): (Why, fn(Box<AcquireFailure>) -> Self) = match refusal.kind {
             Kind::Contended => (Why::Contended, Self::Contended),
             Kind::BusyHere => (Why::BusyHere, Self::Contended),
             Kind::TooSlow => (Why::TooSlow, Self::TooSlow),
-            Kind::Unsafe => (Why::Unsafe, Self::NodesUntrusted),
+            Kind::NodesUntrusted => (Why::NodesUntrusted, Self::NodesUntrusted),
             Kind::Closed => return Self::Closed { resource },
             _ => (Why::NoQuorum, Self::NoQuorum),
         };
-        wrap(Box::new(Attempts {
+        wrap(Box::new(AcquireFailure {
             resource,
             attempts: refusal.attempts,
             elapsed: refusal.elapsed,
@@ -109,7 +109,7 @@ impl AcquireError {
         without > 0 && attempts.nodes.len() - without < attempts.needed
     }
 
-    fn attempts(&self) -> Option<&Attempts> {
+    fn attempts(&self) -> Option<&AcquireFailure> {
         match self {
             Self::Contended(attempts)
             | Self::NoQuorum(attempts)
@@ -123,7 +123,7 @@ impl AcquireError {
 /// What happened in a call that ended without the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Attempts {
+pub struct AcquireFailure {
     /// The resource.
     pub resource: Arc<str>,
     /// How many attempts there were. None, if this process had just had the lock and others wanted it
@@ -155,10 +155,10 @@ enum Why {
     BusyHere,
     NoQuorum,
     TooSlow,
-    Unsafe,
+    NodesUntrusted,
 }
 
-impl fmt::Display for Attempts {
+impl fmt::Display for AcquireFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { resource, attempts, elapsed, nodes, needed, why, impatient, .. } = self;
         write!(f, "lock {} not acquired", quoted(resource))?;
@@ -178,10 +178,10 @@ impl fmt::Display for Attempts {
             Why::NoQuorum => {
                 write!(f, "no quorum, {needed} of {} nodes must grant: ", nodes.len())?
             }
-            Why::Unsafe if nodes.iter().any(NodeAnswer::is_disagreement) => {
+            Why::NodesUntrusted if nodes.iter().any(NodeAnswer::is_disagreement) => {
                 write!(f, "clients do not agree about the nodes, so nobody may have it: ")?
             }
-            Why::Unsafe => {
+            Why::NodesUntrusted => {
                 let count = nodes.len();
                 write!(f, "too few nodes can be trusted, {needed} of {count} must grant: ")?
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::shown::{shown, shown_value};
-use quorlock_core::{Failure, Holding, NodeOutcome, NodeStory, Value};
+use quorlock_core::{Failure, Holding, NodeOutcome, NodeResult, Value};
 
 /// What one node said, and when.
 ///
@@ -22,13 +22,13 @@ pub struct NodeAnswer {
 }
 
 impl NodeAnswer {
-    pub(crate) fn all(names: &[Arc<str>], stories: Vec<NodeStory>) -> Vec<Self> {
-        let tell = |(node, story): (&Arc<str>, NodeStory)| Self {
+    pub(crate) fn all(names: &[Arc<str>], progress_feed: Vec<NodeResult>) -> Vec<Self> {
+        let tell = |(node, story): (&Arc<str>, NodeResult)| Self {
             node: node.clone(),
             said: story.said,
             took: story.took,
         };
-        names.iter().zip(stories).map(tell).collect()
+        names.iter().zip(progress_feed).map(tell).collect()
     }
 
     /// Who holds the lock on this node, if it was seen.

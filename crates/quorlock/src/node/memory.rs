@@ -246,10 +246,10 @@ impl Node for MemoryNode {
         })
     }
 
-    fn background(&self, news: PushSink) -> BoxFuture<()> {
+    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
         let listeners = &mut self.inner().listeners;
         listeners.retain(|other| !other.is_closed());
-        listeners.push(news);
+        listeners.push(push_sink);
         Box::pin(std::future::pending())
     }
 }

@@ -7,11 +7,11 @@
 mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
-pub(crate) mod line;
 mod memory;
 mod push_sink;
 pub(crate) mod ready;
 pub(crate) mod redis;
+pub(crate) mod transport;
 
 use std::fmt;
 use std::future::Future;
@@ -30,8 +30,8 @@ pub use self::redis::RedisNode;
 pub(crate) use self::redis::fuzzing;
 pub(crate) use self::redis::{Direct, Encoder};
 pub use quorlock_core::{
-    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, MarkerSeen, NodeState,
-    Proof, Value,
+    Adopted, Answer, Command, Counter, Evidence, Failure, FailureKind, Holding, Key, MarkerSeen,
+    NodeState, Value,
 };
 
 use crate::clock::Clock;
@@ -106,8 +106,8 @@ pub trait Node: fmt::Debug + Send + Sync + 'static {
     /// `news` takes what the node says unasked. One that answers [`Command::Watch`] with
     /// [`Answer::Watched`] promises to say so, once, when the key changes; one that cannot answers
     /// with [`Answer::Seen`].
-    fn background(&self, news: PushSink) -> BoxFuture<()> {
-        let _ = news;
+    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
+        let _ = push_sink;
         Box::pin(std::future::pending())
     }
 
@@ -154,13 +154,13 @@ pub struct Answers {
     /// One for each command, in order.
     pub answers: Vec<Answer>,
     /// What the node said of itself, if it was to be asked: see [`PushSink::marker`].
-    pub proof: Proof,
+    pub evidence: Evidence,
 }
 
 impl From<Vec<Answer>> for Answers {
     /// Answers that count as they are: of a node that forgets nothing, or in a test.
     fn from(answers: Vec<Answer>) -> Self {
-        Self { answers, proof: Proof::NotRequired }
+        Self { answers, evidence: Evidence::NotRequired }
     }
 }
 

@@ -28,17 +28,17 @@ pub struct PushSink {
     shared: Weak<Shared>,
     marker: Option<Key>,
     registers: bool,
-    is_lasting: bool,
+    is_durable: bool,
 }
 
 impl PushSink {
     /// The operator says that the node forgets nothing when it stops.
-    pub(crate) fn lasting(self, is_lasting: bool) -> Self {
-        Self { is_lasting, ..self }
+    pub(crate) fn durable(self, is_durable: bool) -> Self {
+        Self { is_durable, ..self }
     }
 
-    pub(super) fn is_lasting(&self) -> bool {
-        self.is_lasting
+    pub(super) fn is_durable(&self) -> bool {
+        self.is_durable
     }
 
     pub(crate) fn with_marker(self, marker: Option<Key>) -> Self {
@@ -56,7 +56,7 @@ impl PushSink {
 
     /// Under which key the node's marker is, if the client looks whether its nodes are to be trusted.
     /// A node that can be restarted, or lose its data, then has to prove itself with every batch
-    /// ([`Proof::Seen`](super::Proof::Seen)): with what it says of itself, if the connection is new or there is a
+    /// ([`Evidence::Seen`](super::Evidence::Seen)): with what it says of itself, if the connection is new or there is a
     /// [`Command::Identify`](super::Command::Identify) in the batch, before all else; and with its marker behind all else, if there is
     /// a command about votes or it has said what it is.
     pub fn marker(&self) -> Option<&Key> {
@@ -71,7 +71,7 @@ impl PushSink {
     /// All keys may have changed, and none is watched any more: there is a new connection, or all
     /// data has been deleted.
     pub fn all_changed(&self) {
-        self.tell(Said::all_changed);
+        self.tell(Unread::all_changed);
     }
 
     /// The client is gone.
@@ -79,11 +79,11 @@ impl PushSink {
         self.shared.strong_count() == 0
     }
 
-    fn tell(&self, tell: impl FnOnce(&mut Said)) {
+    fn tell(&self, tell: impl FnOnce(&mut Unread)) {
         // The client is gone, and with it who would care.
         let Some(shared) = self.shared.upgrade() else { return };
         tell(&mut shared.lock()[self.node.index()]);
-        shared.is_news.store(true, Ordering::Release);
+        shared.has_pushes.store(true, Ordering::Release);
         shared.task.wake();
     }
 }
@@ -100,15 +100,15 @@ pub(crate) struct Inbox(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    nodes: Mutex<Vec<Said>>,
+    nodes: Mutex<Vec<Unread>>,
     /// Something has been said since the driver last looked.
-    is_news: AtomicBool,
+    has_pushes: AtomicBool,
     task: AtomicWaker,
 }
 
 /// What one node has said.
 #[derive(Debug, Default)]
-struct Said {
+struct Unread {
     all: bool,
     keys: BTreeSet<Key>,
     bytes: usize,
@@ -116,19 +116,19 @@ struct Said {
 
 impl Inbox {
     pub(crate) fn new(nodes: usize) -> Self {
-        let nodes = (0..nodes).map(|_| Said::default()).collect();
-        let (is_news, task) = (AtomicBool::new(false), AtomicWaker::new());
-        Self(Arc::new(Shared { nodes: Mutex::new(nodes), is_news, task }))
+        let nodes = (0..nodes).map(|_| Unread::default()).collect();
+        let (has_pushes, task) = (AtomicBool::new(false), AtomicWaker::new());
+        Self(Arc::new(Shared { nodes: Mutex::new(nodes), has_pushes, task }))
     }
 
     /// By which this node speaks.
-    pub(crate) fn news(&self, node: NodeId) -> PushSink {
+    pub(crate) fn push_sink(&self, node: NodeId) -> PushSink {
         PushSink {
             node,
             shared: Arc::downgrade(&self.0),
             marker: None,
             registers: false,
-            is_lasting: false,
+            is_durable: false,
         }
     }
 
@@ -136,11 +136,11 @@ impl Inbox {
     /// more.
     pub(crate) fn take(&self, cx: &mut Context<'_>, events: &mut Vec<Event>) {
         self.0.task.register(cx.waker());
-        if !self.0.is_news.swap(false, Ordering::Acquire) {
+        if !self.0.has_pushes.swap(false, Ordering::Acquire) {
             return;
         }
         for (node, said) in self.0.lock().iter_mut().enumerate() {
-            let Said { all, keys, .. } = std::mem::take(said);
+            let Unread { all, keys, .. } = std::mem::take(said);
             if all || !keys.is_empty() {
                 let keys = (!all).then(|| keys.into_iter().collect());
                 events.push(Event::Pushed { node: NodeId::new(node), keys });
@@ -150,13 +150,13 @@ impl Inbox {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Vec<Said>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Unread>> {
         // Nothing is left half done by a panic that anything here would trip over.
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Said {
+impl Unread {
     fn changed(&mut self, keys: Vec<Key>) {
         for key in keys {
             if self.all {
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn what_is_said_again_is_heard_once() {
         let inbox = Inbox::new(2);
-        let (first, second) = (inbox.news(NodeId::new(0)), inbox.news(NodeId::new(1)));
+        let (first, second) = (inbox.push_sink(NodeId::new(0)), inbox.push_sink(NodeId::new(1)));
         for _ in 0..100_000 {
             second.changed(vec![key(1), key(2)]);
         }
@@ -217,18 +217,18 @@ mod tests {
     #[test]
     fn what_is_kept_of_a_node_is_bounded() {
         let inbox = Inbox::new(1);
-        let news = inbox.news(NodeId::new(0));
+        let push_sink = inbox.push_sink(NodeId::new(0));
         let kept = || {
             let nodes = inbox.0.lock();
             (nodes[0].keys.len(), nodes[0].bytes)
         };
         for number in 0..100_000 {
-            news.changed(vec![key(number)]);
+            push_sink.changed(vec![key(number)]);
             assert!(kept().0 <= KEYS_MAX);
         }
         assert_eq!(taken(&inbox), [Event::Pushed { node: NodeId::new(0), keys: None }]);
         for number in 0..100 {
-            news.changed(vec![format!("{number}{}", "x".repeat(100_000)).into()]);
+            push_sink.changed(vec![format!("{number}{}", "x".repeat(100_000)).into()]);
             assert!(kept().1 <= BYTES_MAX);
         }
         assert_eq!(taken(&inbox), [Event::Pushed { node: NodeId::new(0), keys: None }]);
@@ -243,9 +243,9 @@ mod tests {
             if events.is_empty() { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let news = inbox.news(NodeId::new(0));
+        let push_sink = inbox.push_sink(NodeId::new(0));
         std::thread::scope(|threads| {
-            threads.spawn(|| news.all_changed());
+            threads.spawn(|| push_sink.all_changed());
             runtime.block_on(async {
                 let waiting = tokio::time::timeout(std::time::Duration::from_secs(30), &mut task);
                 waiting.await.expect("it was told");

@@ -16,9 +16,9 @@ pub(crate) struct Ready {
 }
 
 /// The alarm's place, behind those of all lines.
-pub(crate) const ALARM: usize = NODE_COUNT_MAX;
+pub(crate) const TIMER: usize = NODE_COUNT_MAX;
 
-const _: () = assert!(ALARM < u32::BITS as usize, "each has a bit");
+const _: () = assert!(TIMER < u32::BITS as usize, "each has a bit");
 
 #[derive(Debug)]
 struct Shared {
@@ -26,12 +26,12 @@ struct Shared {
     task: AtomicWaker,
 }
 
-struct LineWaker {
+struct TransportWaker {
     bit: u32,
     shared: Arc<Shared>,
 }
 
-impl Wake for LineWaker {
+impl Wake for TransportWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -46,8 +46,9 @@ impl Ready {
     /// All of them have something to do.
     pub(crate) fn new() -> Self {
         let shared = Arc::new(Shared { woken: AtomicU32::new(u32::MAX), task: AtomicWaker::new() });
-        let waker = |line| Arc::new(LineWaker { bit: 1u32 << line, shared: shared.clone() }).into();
-        Self { wakers: (0..=ALARM).map(waker).collect(), shared }
+        let waker =
+            |line| Arc::new(TransportWaker { bit: 1u32 << line, shared: shared.clone() }).into();
+        Self { wakers: (0..=TIMER).map(waker).collect(), shared }
     }
 
     /// The one at this place has something to do, and its task is awake.

@@ -25,14 +25,14 @@ pub(crate) struct Recorded {
 /// What the nodes were given, in order, and which guards there are.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
-    lines: Mutex<Vec<Line>>,
+    lines: Mutex<Vec<Entry>>,
     /// What must not be, seen where nobody may panic: the driver would survive it.
     violations: Mutex<Vec<String>>,
     pub(crate) watches: Watches,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Line {
+struct Entry {
     node: usize,
     verb: Verb,
     value: String,
@@ -70,13 +70,13 @@ impl Node for Recorded {
         })
     }
 
-    fn background(&self, news: PushSink) -> BoxFuture<()> {
-        self.node.background(news)
+    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
+        self.node.background(push_sink)
     }
 }
 
 impl Journal {
-    fn lines(&self) -> MutexGuard<'_, Vec<Line>> {
+    fn lines(&self) -> MutexGuard<'_, Vec<Entry>> {
         self.lines.lock().unwrap()
     }
 
@@ -91,13 +91,13 @@ impl Journal {
             let what = format!("S14: released at node {node}, and its guard is valid");
             self.violations.lock().unwrap().push(what);
         }
-        self.lines().push(Line { node, verb, value: text(value) });
+        self.lines().push(Entry { node, verb, value: text(value) });
     }
 
     /// When all is over: every attempt has ended, and every lock.
     pub(crate) fn check(&self, nodes: usize) {
         assert_eq!(*self.violations.lock().unwrap(), [""; 0]);
-        let mut by_value: BTreeMap<String, Vec<Line>> = BTreeMap::new();
+        let mut by_value: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
         for line in self.lines().iter() {
             by_value.entry(line.value.clone()).or_default().push(line.clone());
         }

@@ -9,7 +9,7 @@
 
 mod functions;
 mod journal;
-mod mood;
+mod node_fault;
 mod polls;
 mod public;
 mod scene;
@@ -21,8 +21,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use functions::{ALL, Case};
-use mood::Mood;
-use polls::Way;
+use node_fault::NodeFault;
+use polls::PollPattern;
 use scene::Scene;
 
 /// No future of these takes so many polls; one that does hangs.
@@ -30,7 +30,7 @@ const POLLS_MAX: usize = 2_000;
 
 /// Drops the future after no poll, after one, after two, until it completes. Returns how often it was
 /// dropped.
-fn sweep(case: &Case, mood: Mood, way: Way) -> usize {
+fn sweep(case: &Case, node_fault: NodeFault, pattern: PollPattern) -> usize {
     for polls in 0..POLLS_MAX {
         // Between two turns of ours no other task has more than one.
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -38,28 +38,28 @@ fn sweep(case: &Case, mood: Mood, way: Way) -> usize {
             .start_paused(true)
             .event_interval(1)
             .build();
-        let one = async { one_drop(case, mood, way, polls).await };
+        let one = async { one_drop(case, node_fault, pattern, polls).await };
         let completed = catch_unwind(AssertUnwindSafe(|| runtime.unwrap().block_on(one)))
             .unwrap_or_else(|panic| {
-                eprintln!("{case}, {mood:?}, {way:?}, dropped after {polls} polls:");
+                eprintln!("{case}, {node_fault:?}, {pattern:?}, dropped after {polls} polls:");
                 resume_unwind(panic)
             });
         if completed {
             return polls;
         }
     }
-    panic!("{case}, {mood:?}, {way:?}: not done after {POLLS_MAX} polls")
+    panic!("{case}, {node_fault:?}, {pattern:?}: not done after {POLLS_MAX} polls")
 }
 
 /// Returns whether the future completed before it could be dropped.
-async fn one_drop(case: &Case, mood: Mood, way: Way, polls: usize) -> bool {
-    let scene = Scene::new(mood);
+async fn one_drop(case: &Case, node_fault: NodeFault, pattern: PollPattern, polls: usize) -> bool {
+    let scene = Scene::new(node_fault);
     (case.prepare)(scene.clone()).await;
-    mood.begin(&scene.nodes);
+    node_fault.begin(&scene.nodes);
     let call = (case.call)(scene.clone());
-    let unfinished = polls::polled(call, way, polls, || scene.look()).await;
+    let unfinished = polls::polled(call, pattern, polls, || scene.look()).await;
     let completed = unfinished.is_none();
-    mood.begin_at_drop(&scene.nodes);
+    node_fault.begin_at_drop(&scene.nodes);
     drop(unfinished);
     scene.finish().await;
     completed
@@ -69,34 +69,38 @@ async fn one_drop(case: &Case, mood: Mood, way: Way, polls: usize) -> bool {
 fn whatever_is_dropped_after_whatever_poll_leaves_nothing_behind() {
     let mut sweeps = Vec::new();
     for case in ALL {
-        for mood in Mood::ALL {
-            Way::ALL.iter().for_each(|way| sweeps.push((case, mood, *way)));
+        for node_fault in NodeFault::ALL {
+            PollPattern::ALL.iter().for_each(|pattern| sweeps.push((case, node_fault, *pattern)));
         }
     }
     let (next, drops) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some((case, mood, way)) = sweeps.get(next.fetch_add(1, Ordering::Relaxed))
+                while let Some((case, node_fault, pattern)) =
+                    sweeps.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let count = catch_unwind(AssertUnwindSafe(|| sweep(case, **mood, *way)))
-                        .unwrap_or_else(|panic| {
-                            // One is enough: the others need not be waited for.
-                            next.store(sweeps.len(), Ordering::Relaxed);
-                            resume_unwind(panic)
-                        });
-                    *drops.lock().unwrap().entry((case.function, **mood)).or_insert(0) += count;
+                    let count =
+                        catch_unwind(AssertUnwindSafe(|| sweep(case, **node_fault, *pattern)))
+                            .unwrap_or_else(|panic| {
+                                // One is enough: the others need not be waited for.
+                                next.store(sweeps.len(), Ordering::Relaxed);
+                                resume_unwind(panic)
+                            });
+                    *drops.lock().unwrap().entry((case.function, **node_fault)).or_insert(0) +=
+                        count;
                 }
             });
         }
     });
-    let drops: BTreeMap<(&str, Mood), usize> = drops.into_inner().unwrap();
+    let drops: BTreeMap<(&str, NodeFault), usize> = drops.into_inner().unwrap();
     for function in functions::names() {
-        let by_mood = Mood::ALL.map(|mood| (mood, drops[&(function, mood)]));
-        let total: usize = by_mood.iter().map(|(_, count)| count).sum();
-        println!("{function}: dropped {total} times {by_mood:?}");
-        for (mood, count) in by_mood {
-            assert!(count > 0, "{function} was never dropped with {mood:?} nodes");
+        let by_fault =
+            NodeFault::ALL.map(|node_fault| (node_fault, drops[&(function, node_fault)]));
+        let total: usize = by_fault.iter().map(|(_, count)| count).sum();
+        println!("{function}: dropped {total} times {by_fault:?}");
+        for (node_fault, count) in by_fault {
+            assert!(count > 0, "{function} was never dropped with {node_fault:?} nodes");
         }
     }
     println!("{} drops in all", drops.values().sum::<usize>());

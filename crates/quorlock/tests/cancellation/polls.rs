@@ -12,7 +12,7 @@ pub(crate) type Call = Pin<Box<dyn Future<Output = ()>>>;
 
 /// When the future is polled next, and when it is dropped if it is not done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct PollPattern {
     /// Polled only when it asks for it, as by any runtime; else at every turn of the driver and every
     /// few milliseconds, so that between two polls as little happens as can.
     pub(crate) only_when_woken: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Way {
     pub(crate) late: bool,
 }
 
-impl Way {
+impl PollPattern {
     pub(crate) const ALL: [Self; 4] = [
         Self { only_when_woken: true, late: false },
         Self { only_when_woken: true, late: true },
@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// Polls so many times, and looks about after each. Returns the future unless it is done.
 pub(crate) async fn polled(
     mut call: Call,
-    way: Way,
+    pattern: PollPattern,
     polls: usize,
     mut look: impl FnMut(),
 ) -> Option<Call> {
@@ -45,10 +45,10 @@ pub(crate) async fn polled(
             return None;
         }
         look();
-        if number == polls && !way.late {
+        if number == polls && !pattern.late {
             break;
         }
-        if way.only_when_woken {
+        if pattern.only_when_woken {
             woken().await;
         } else if number % (TURNS + 1) == 0 {
             sleep(TICK).await;

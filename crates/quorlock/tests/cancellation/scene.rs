@@ -10,7 +10,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
 use crate::journal::{Journal, Recorded};
-use crate::mood::Mood;
+use crate::node_fault::NodeFault;
 
 pub(crate) const RESOURCE: &str = "orders";
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const TURNS: usize = 60;
 
 pub(crate) struct Scene {
     pub(crate) nodes: Vec<Recorded>,
-    mood: Mood,
+    node_fault: NodeFault,
     journal: Arc<Journal>,
     client: RefCell<Option<Client>>,
     /// Where the client is shut down, its locks are lost before their time.
@@ -49,13 +49,13 @@ fn client(nodes: &[Recorded]) -> Client {
 }
 
 impl Scene {
-    pub(crate) fn new(mood: Mood) -> Rc<Self> {
+    pub(crate) fn new(node_fault: NodeFault) -> Rc<Self> {
         let journal = Arc::default();
         let nodes = Recorded::some(NODES, &journal);
         Rc::new(Self {
             client: RefCell::new(Some(client(&nodes))),
             nodes,
-            mood,
+            node_fault,
             journal,
             shut_down: RefCell::default(),
             guards: RefCell::default(),
@@ -126,7 +126,7 @@ impl Scene {
     }
 
     pub(crate) fn look(&self) {
-        self.journal.watches.look(self.mood.loses_votes() || *self.shut_down.borrow());
+        self.journal.watches.look(self.node_fault.loses_votes() || *self.shut_down.borrow());
     }
 
     /// The future has been dropped, or is done.
@@ -138,22 +138,22 @@ impl Scene {
         self.guards.take();
         self.turns().await;
         self.nothing_is_held();
-        self.wait(self.mood.lasts()).await;
-        if self.mood == Mood::SilentForLong {
+        self.wait(self.node_fault.lasts()).await;
+        if self.node_fault == NodeFault::SilentForLong {
             assert_eq!(self.our_keys(), 0, "expired, without a word from the nodes");
         }
-        self.mood.end(&self.nodes);
+        self.node_fault.end(&self.nodes);
         let ended = Instant::now();
         self.turns().await;
         while self.our_keys() > 0 {
-            assert!(ended.elapsed() <= self.mood.keys_are_gone_after(), "a key stays");
+            assert!(ended.elapsed() <= self.node_fault.keys_are_gone_after(), "a key stays");
             self.wait(MS).await;
         }
         // The last release of a lock may still be owed where its key has gone already.
         self.wait(TTL + TTL / 10).await;
         assert_eq!(self.our_keys(), 0, "no key comes back");
         self.nothing_is_owed();
-        self.mood.take_foreign_keys(&self.nodes);
+        self.node_fault.take_foreign_keys(&self.nodes);
         self.client.take();
         self.journal.check(NODES);
         let rival = client(&self.nodes);
@@ -180,7 +180,7 @@ impl Scene {
     fn our_keys(&self) -> usize {
         let ours = |node: &&Recorded| {
             let value = node.node.value_of(RESOURCE);
-            value.is_some_and(|value| value != crate::mood::FOREIGN.as_bytes())
+            value.is_some_and(|value| value != crate::node_fault::FOREIGN.as_bytes())
         };
         self.nodes.iter().filter(ours).count()
     }

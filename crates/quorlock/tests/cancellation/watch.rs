@@ -9,10 +9,10 @@ use crate::journal::value_of;
 
 /// The guards that were handed out, as long as anybody has them.
 #[derive(Debug, Default)]
-pub(crate) struct Watches(Mutex<Vec<Watch>>);
+pub(crate) struct Watches(Mutex<Vec<GuardWatch>>);
 
 #[derive(Debug)]
-struct Watch {
+struct GuardWatch {
     guard: Weak<Guard>,
     value: String,
     /// Until when it was held at the last look; afterwards, why it was lost.
@@ -22,7 +22,11 @@ struct Watch {
 impl Watches {
     pub(crate) fn add(&self, guard: &Arc<Guard>) {
         let (value, until) = (value_of(guard), Instant::now() + guard.remaining());
-        self.0.lock().unwrap().push(Watch { guard: Arc::downgrade(guard), value, seen: Ok(until) });
+        self.0.lock().unwrap().push(GuardWatch {
+            guard: Arc::downgrade(guard),
+            value,
+            seen: Ok(until),
+        });
     }
 
     /// Looks at every guard: what is lost stays lost (S13), for one reason, and unless `may_be_lost`
@@ -59,7 +63,7 @@ impl Watches {
     }
 }
 
-impl Watch {
+impl GuardWatch {
     fn is_valid(&self) -> bool {
         self.guard.upgrade().is_some_and(|guard| guard.is_valid())
     }

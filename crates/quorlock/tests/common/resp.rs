@@ -81,7 +81,7 @@ impl RespProxy {
         let shared = Arc::new(Shared { state, changed: watch::Sender::new(0) });
         let its = shared.clone();
         let door = Door::open(server, move |client, server| {
-            let connection = Connection::new(its.clone());
+            let connection = RespConnection::new(its.clone());
             async move {
                 if let Some(server) = server {
                     connection.run(client, server).await;
@@ -153,7 +153,7 @@ impl Shared {
 /// Messages on their way, each with its bytes.
 type Lane = VecDeque<(Message, Vec<u8>)>;
 
-struct Connection {
+struct RespConnection {
     shared: Arc<Shared>,
     commands: Lane,
     replies: Lane,
@@ -162,7 +162,7 @@ struct Connection {
     unanswered: VecDeque<String>,
 }
 
-impl Connection {
+impl RespConnection {
     fn new(shared: Arc<Shared>) -> Self {
         let (commands, replies, pushes) = Default::default();
         Self { shared, commands, replies, pushes, unanswered: VecDeque::new() }

@@ -5,7 +5,7 @@ use quorlock_servers::{Nodes, Reply, Server, ServerOptions, find_or_skip};
 use tokio::task::JoinSet;
 
 use crate::common::{all_servers, eventually, get, key_count, run};
-use crate::{MARKER, all_trusted, start, strict, unsafe_now, with_args, without_a_wait};
+use crate::{MARKER, all_trusted, start, strict, untrusted_now, with_args, without_a_wait};
 
 /// A master and its replica, in step.
 async fn follow(replica: &Server, master: &Server) {
@@ -30,7 +30,7 @@ async fn a_promoted_replica_is_waited_for() {
     assert!(get(&nodes[1], MARKER).is_some(), "it has the old master's marker");
     run(&nodes[1], &["REPLICAOF", "NO", "ONE"]);
     let new = strict(&nodes[1..]).build().unwrap();
-    let error = unsafe_now(&new).await;
+    let error = untrusted_now(&new).await;
     assert!(error.to_string().contains("quarantined: was a replica"), "{error}");
     all_trusted(&new).await;
     // It remains one that was promoted, and is waited for once.
@@ -71,7 +71,7 @@ async fn another_masters_data_is_noticed() {
     let error = client.try_acquire("other").await.unwrap_err();
     assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
     let rival = strict(&nodes[..1]).build().unwrap();
-    unsafe_now(&rival).await;
+    untrusted_now(&rival).await;
     drop(holder);
     all_trusted(&client).await;
 }
@@ -97,7 +97,7 @@ async fn older_data_of_its_own_are_noticed_on_a_connection_that_lasts() {
         run(&nodes[0], &["REPLICAOF", "NO", "ONE"]);
         assert_eq!(get(&nodes[0], "orders"), None, "the vote is forgotten");
         assert!(get(&nodes[0], MARKER).is_some(), "and the marker is not");
-        unsafe_now(&rival).await;
+        untrusted_now(&rival).await;
         drop(holder);
         all_trusted(&rival).await;
     });

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::common::{PATIENCE, all_servers, eventually, get, run};
 use crate::{
-    ADOPTION, TTL, all_trusted, named, standing, start, strict, with_args, without_a_wait,
+    ADOPTION, TTL, all_trusted, named, start, strict, trust_state, with_args, without_a_wait,
 };
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn clients_with_different_databases_are_told_both() {
             run(node, &["SET", "quorlock:database", "0"]);
             run(node, &["EVAL", "redis.call('SELECT', 9) return redis.call('FLUSHDB')", "0"]);
         }
-        let refused = || matches!(standing(&third, 0), NodeTrustState::Refused(_));
+        let refused = || matches!(trust_state(&third, 0), NodeTrustState::Refused(_));
         let look = async {
             loop {
                 drop(third.try_acquire("other").await);

@@ -48,8 +48,8 @@ fn with_args(args: &[&str]) -> ServerOptions {
     ServerOptions { args, listen: Listen::Tcp, ..ServerOptions::default() }
 }
 
-fn standing(client: &Client, place: usize) -> NodeTrustState {
-    client.stats().nodes[place].standing.clone()
+fn trust_state(client: &Client, place: usize) -> NodeTrustState {
+    client.stats().nodes[place].trust_state.clone()
 }
 
 /// Waits until all of a client's nodes vote. Somebody must ask for that.
@@ -57,7 +57,7 @@ async fn all_trusted(client: &Client) {
     let guard = client.acquire("warming up").await.unwrap();
     assert!(guard.release().await.is_released());
     for place in 0..client.stats().nodes.len() {
-        let is_trusted = || standing(client, place) == NodeTrustState::Trusted;
+        let is_trusted = || trust_state(client, place) == NodeTrustState::Trusted;
         eventually("all nodes are trusted", is_trusted).await;
     }
     eventually("nothing is held", || client.stats().releases_owed == 0).await;
@@ -73,7 +73,7 @@ async fn without_a_wait(client: &Client) -> Guard {
 }
 
 /// Why a lock that nobody holds cannot be had right now.
-async fn unsafe_now(client: &Client) -> AcquireError {
+async fn untrusted_now(client: &Client) -> AcquireError {
     let started = Instant::now();
     let error = loop {
         let error = client.try_acquire("orders").await.unwrap_err();
@@ -108,7 +108,7 @@ async fn a_server_is_waited_for_once_and_is_trusted_then() {
         assert!(started.elapsed() >= QUARANTINE, "{:?}", started.elapsed());
         assert!(guard.release().await.is_released());
         for (place, node) in nodes.iter().enumerate() {
-            eventually("it is trusted", || standing(&client, place) == NodeTrustState::Trusted)
+            eventually("it is trusted", || trust_state(&client, place) == NodeTrustState::Trusted)
                 .await;
             let marker = get(node, MARKER).unwrap();
             let agreed = "quorlock 1 nodes=a,b,c quorum=2 max_ttl_ms=500 run_id=";
@@ -119,7 +119,7 @@ async fn a_server_is_waited_for_once_and_is_trusted_then() {
         let next = strict(&nodes).build().unwrap();
         assert!(without_a_wait(&next).await.is_valid());
         // Two make a quorum: the third may not have answered yet.
-        let trusted = (0..3).filter(|place| standing(&next, *place).to_string() == "trusted");
+        let trusted = (0..3).filter(|place| trust_state(&next, *place).to_string() == "trusted");
         assert!(trusted.count() >= 2, "{:?}", next.stats().nodes);
     });
     // All at a time, for they mostly wait.
@@ -131,7 +131,7 @@ async fn who_will_not_wait_is_told_how_long_it_would_take() {
     let test = "who_will_not_wait_is_told_how_long_it_would_take";
     let Some(nodes) = start(test, 3, ServerOptions::default()) else { return };
     let client = strict(&nodes).build().unwrap();
-    let error = unsafe_now(&client).await;
+    let error = untrusted_now(&client).await;
     let left = error.retry_after().unwrap();
     assert!(left <= QUARANTINE + Duration::from_secs(1), "{left:?}");
     let text = error.to_string();
@@ -140,7 +140,7 @@ async fn who_will_not_wait_is_told_how_long_it_would_take() {
     assert!(text.contains(reason), "{text}");
     // Two that may not vote settle it: the third may not even have answered yet.
     let quarantined =
-        |place: &usize| matches!(standing(&client, *place), NodeTrustState::Quarantined { .. });
+        |place: &usize| matches!(trust_state(&client, *place), NodeTrustState::Quarantined { .. });
     assert!((0..3).filter(quarantined).count() >= 2, "{:?}", client.stats().nodes);
 
     // The same for a wait that is too short: there is no use in it.

@@ -10,7 +10,8 @@ use tokio::time::sleep;
 
 use crate::common::{calls, eventually, get, run};
 use crate::{
-    ADOPTION, MARKER, all_trusted, standing, start, strict, unsafe_now, with_args, without_a_wait,
+    ADOPTION, MARKER, all_trusted, start, strict, trust_state, untrusted_now, with_args,
+    without_a_wait,
 };
 
 #[tokio::test]
@@ -18,10 +19,10 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
     let test = "a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker";
     let durable = with_args(&["--appendonly", "yes", "--appendfsync", "always"]);
     let Some(nodes) = start(test, 1, durable) else { return };
-    let build = |lasting: &[&str]| strict(&nodes).lasting_nodes(lasting.iter().copied()).build();
+    let build = |durable: &[&str]| strict(&nodes).durable_nodes(durable.iter().copied()).build();
     all_trusted(&build(&["a"]).unwrap()).await;
     nodes[0].restart().unwrap();
-    let error = unsafe_now(&build(&[]).unwrap()).await;
+    let error = untrusted_now(&build(&[]).unwrap()).await;
     assert!(error.to_string().contains("quarantined: started "), "{error}");
     let client = build(&["a"]).unwrap();
     let guard = client.acquire("orders").wait(Duration::from_secs(1)).await.unwrap();
@@ -31,14 +32,14 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
     // The server's own word contradicts the operator's.
     nodes[0].restart().unwrap();
     run(&nodes[0], &["CONFIG", "SET", "appendfsync", "everysec"]);
-    let error = unsafe_now(&build(&["a"]).unwrap()).await.to_string();
+    let error = untrusted_now(&build(&["a"]).unwrap()).await.to_string();
     assert!(
         error.contains("declared to forget nothing, but it has appendfsync everysec"),
         "{error}"
     );
     run(&nodes[0], &["CONFIG", "SET", "appendfsync", "always"]);
     run(&nodes[0], &["CONFIG", "SET", "no-appendfsync-on-rewrite", "yes"]);
-    let error = unsafe_now(&build(&["a"]).unwrap()).await.to_string();
+    let error = untrusted_now(&build(&["a"]).unwrap()).await.to_string();
     assert!(error.contains("but it has no-appendfsync-on-rewrite yes"), "{error}");
     // Who may not ask is not contradicted.
     run(&nodes[0], &["ACL", "SETUSER", "default", "-config"]);
@@ -55,14 +56,14 @@ async fn observing_tells_and_does_nothing_else() {
     let client = strict(&nodes).restart_guard(RestartGuard::Observe).build().unwrap();
     let guard = without_a_wait(&client).await;
     for (place, node) in nodes.iter().enumerate() {
-        let is_told = || matches!(standing(&client, place), NodeTrustState::Quarantined { .. });
+        let is_told = || matches!(trust_state(&client, place), NodeTrustState::Quarantined { .. });
         eventually("it is told", is_told).await;
         assert_eq!((get(node, MARKER), get(node, ADOPTION)), (None, None));
     }
     assert!(guard.release().await.is_released());
     let off = strict(&nodes).restart_guard(RestartGuard::Off).build().unwrap();
     assert!(without_a_wait(&off).await.is_valid());
-    assert_eq!(standing(&off, 0), NodeTrustState::Unguarded);
+    assert_eq!(trust_state(&off, 0), NodeTrustState::Unguarded);
 }
 
 /// Modes differ in whose votes count, and agree on the keys: where nodes keep what they granted, a lock of

@@ -7,18 +7,18 @@ use quorlock::node::FailureKind;
 use quorlock_servers::{Server, find_or_skip, not_for};
 
 use crate::common::run;
-use crate::{standing, strict, unsafe_now, with_args};
+use crate::{strict, trust_state, untrusted_now, with_args};
 
 /// What a client of this one server is told.
 async fn refusal_of(server: &Server) -> String {
     let client = strict(std::slice::from_ref(server)).build().unwrap();
     // Whoever waits does so in the hope that somebody mends it.
-    let error = unsafe_now(&client).await;
+    let error = untrusted_now(&client).await;
     assert_eq!(error.retry_after(), None, "{error}");
     let failure = error.nodes()[0].failure().unwrap();
-    assert_eq!(failure.kind(), FailureKind::Unsafe);
-    let NodeTrustState::Refused(standing) = standing(&client, 0) else { panic!("{error}") };
-    assert_eq!(standing.to_string(), failure.to_string());
+    assert_eq!(failure.kind(), FailureKind::UnsafeNode);
+    let NodeTrustState::Refused(trust_state) = trust_state(&client, 0) else { panic!("{error}") };
+    assert_eq!(trust_state.to_string(), failure.to_string());
     error.to_string()
 }
 

@@ -102,7 +102,7 @@ fn tell(scenario: &Scenario, found: &Found, traced: bool) {
         println!("  WRONG: {wrong}");
     }
     if traced || found.wrong.is_some() {
-        found.story.iter().for_each(|line| println!("  {line}"));
+        found.trace.iter().for_each(|line| println!("  {line}"));
     }
 }
 
@@ -121,7 +121,7 @@ fn hunt(args: &Args, mutant: &str) -> ExitCode {
                 scenario.name, found.states
             );
             if args.trace {
-                found.story.iter().for_each(|line| println!("  {line}"));
+                found.trace.iter().for_each(|line| println!("  {line}"));
             }
             return ExitCode::SUCCESS;
         }

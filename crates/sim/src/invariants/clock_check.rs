@@ -1,6 +1,6 @@
 //! A lock that is handed out is valid by the clock as read after the deciding answer.
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::Fact;
 use crate::view::View;
 
@@ -11,10 +11,10 @@ pub(crate) const SENTENCE: &str = "If and only if the client was able to acquire
      validity time, the lock is considered to be acquired. (paper) — S5: clock re-read after the \
      deciding reply. (protocol, 12)";
 
-pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     let Fact::Granted { guard: id, .. } = fact else { return Ok(()) };
     let Some(guard) = view.guards.of(*id) else { return Ok(()) };
-    let then = view.turn_reading(id.client);
+    let then = view.tick_reading(id.client);
     let (valid_for, timing) = (guard.hold.validity().valid_for(then), guard.request.timing);
     if guard.hold.validity().remaining(then).is_zero() || valid_for < timing.min_validity() {
         let needed = timing.min_validity();

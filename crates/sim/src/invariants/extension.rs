@@ -3,7 +3,7 @@
 
 use quorlock_core::{Answer, Extended, Verb};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{Fact, span};
 use crate::view::View;
 
@@ -12,9 +12,9 @@ pub(crate) const NAME: &str = "extension";
 pub(crate) const SENTENCE: &str = "S11: E_i grows, or is dropped on proof of loss; nothing else. S12: \
      unknown replies change no E_i; a failed extension deletes nothing. (protocol, 12)";
 
-pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     match fact {
-        Fact::TurnOver { client } => {
+        Fact::TickOver { client } => {
             let now = view.reading(*client);
             for (id, guard) in view.guards.iter() {
                 let live = id.client == *client && guard.is_valid(now) && !guard.run_out;
@@ -22,7 +22,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
                 let claimed = guard.hold.validity().valid_for(now).as_nanos() as i64;
                 let backed = view.ledger.valid_for(token, now);
                 // A vote that is proved gone is kept where the proof is not trusted, nor is a yes counted.
-                if claimed > backed || claimed < backed && !view.ledger.needs_proof(*client) {
+                if claimed > backed || claimed < backed && !view.ledger.needs_evidence(*client) {
                     let (claimed, backed) = (span(claimed), span(backed));
                     return Err(format!("{id} claims {claimed}, and has votes for {backed}"));
                 }

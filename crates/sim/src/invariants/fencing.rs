@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quorlock_core::marker::Marker;
 use quorlock_core::{Answer, Command, Counter, Key, LockId, Token};
 
-use super::Verdict;
+use super::Checked;
 use crate::count::{Count, Counts};
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::guard::{Guard, GuardId};
@@ -54,7 +54,7 @@ struct Floors {
     /// floors may be too low, since they rest on few clocks (the client has said so), or an earlier floor on
     /// others; and the lowest of these floors that a node has taken.
     marks: BTreeMap<(ClientId, NodeIndex), Arc<str>>,
-    doubtful: BTreeSet<Arc<str>>,
+    untrusted: BTreeSet<Arc<str>>,
     lowest: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ impl Fencing {
                 set: vec![0; nodes],
                 is_low: false,
                 marks: BTreeMap::new(),
-                doubtful: BTreeSet::new(),
+                untrusted: BTreeSet::new(),
                 lowest: None,
             },
             accepted: BTreeMap::new(),
@@ -83,7 +83,7 @@ impl Fencing {
         fact: &Fact<'_>,
         view: &View<'_>,
         counts: &mut Counts,
-    ) -> Verdict {
+    ) -> Checked {
         match fact {
             Fact::Begun { client, lock, .. } => {
                 let request = view.ledger.request(*client, *lock);
@@ -115,13 +115,13 @@ impl Fencing {
                 if do_not_agree(view) {
                     self.floors.marks.insert((*client, *node), text.clone());
                     if rests_on_some(floor(text), view) {
-                        self.floors.doubtful.insert(text.clone());
+                        self.floors.untrusted.insert(text.clone());
                     }
                 }
                 Ok(())
             }
             Fact::Executed { command: Command::Mark { text, .. }, answer, .. } => {
-                if **answer == Answer::Marked && self.floors.doubtful.contains(text) {
+                if **answer == Answer::Marked && self.floors.untrusted.contains(text) {
                     self.floors.lowest = self.floors.lowest.into_iter().chain([floor(text)]).min();
                 }
                 Ok(())
@@ -130,7 +130,7 @@ impl Fencing {
                 self.executed(*node, command, answer, view)
             }
             Fact::FloorOfFew { client, node } => {
-                self.floors.doubtful.extend(self.floors.marks.get(&(*client, *node)).cloned());
+                self.floors.untrusted.extend(self.floors.marks.get(&(*client, *node)).cloned());
                 Ok(())
             }
             Fact::Written { guard } => self.written(*guard, view, counts),
@@ -179,9 +179,9 @@ impl Fencing {
         fence: u64,
         view: &View<'_>,
         counts: &mut Counts,
-    ) -> Verdict {
+    ) -> Checked {
         let key = &guard.request.key;
-        let before = match guard.turn {
+        let before = match guard.handover_count {
             0 => self.before.remove(&(id.client, id.lock)).unwrap_or(0),
             _ => self.handed.remove(&guard.token).unwrap_or(0),
         };
@@ -211,7 +211,7 @@ impl Fencing {
         command: &Command,
         answer: &Answer,
         view: &View<'_>,
-    ) -> Verdict {
+    ) -> Checked {
         let (Command::AcquireFenced { counter, .. }
         | Command::Raise { counter, .. }
         | Command::HealFenced { counter, .. }
@@ -242,7 +242,7 @@ impl Fencing {
     }
 
     /// A resource accepts a write unless it has accepted one with a larger fence.
-    fn written(&mut self, id: GuardId, view: &View<'_>, counts: &mut Counts) -> Verdict {
+    fn written(&mut self, id: GuardId, view: &View<'_>, counts: &mut Counts) -> Checked {
         let Some(guard) = view.guards.of(id) else { return Ok(()) };
         let Some(fence) = guard.fence else { return Ok(()) };
         let key = &guard.request.key;
@@ -286,7 +286,7 @@ fn do_not_agree(view: &View<'_>) -> bool {
 }
 
 /// S18: the fence is what the counters of a quorum show whose votes are held.
-fn is_recorded(id: GuardId, guard: &Guard, fence: u64, view: &View<'_>) -> Verdict {
+fn is_recorded(id: GuardId, guard: &Guard, fence: u64, view: &View<'_>) -> Checked {
     let Some(token) = view.ledger.of_guard(guard) else { return Ok(()) };
     let nodes = view.terms.quorum.node_ids().zip(&token.nodes);
     let recorded = nodes.filter(|(node, record)| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use quorlock_core::{Command, Reading};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{Fact, span};
 use crate::guard::{Guard, GuardId};
 use crate::ledger::subject;
@@ -34,12 +34,12 @@ struct Term {
 }
 
 impl HoldLimit {
-    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
             Fact::Granted { guard: id, .. } if self.is_watching => {
                 if let Some(guard) = view.guards.of(*id) {
-                    return self.granted(*id, guard, view.turn_reading(id.client));
+                    return self.granted(*id, guard, view.tick_reading(id.client));
                 }
             }
             Fact::Ordered { client, command, .. } => {
@@ -52,7 +52,7 @@ impl HoldLimit {
                     subject(command).and_then(|(_, value)| self.tokens.get(value.as_bytes()));
                 let Some(term) = term else { return Ok(()) };
                 let until =
-                    view.turn_reading(*client).boot().as_nanos() + *ttl_ms as i64 * 1_000_000;
+                    view.tick_reading(*client).boot().as_nanos() + *ttl_ms as i64 * 1_000_000;
                 if until > term.guard_until {
                     let over = span(until - term.guard_until);
                     return Err(format!("client {client} extends a lock {over} past its max_hold"));
@@ -64,11 +64,11 @@ impl HoldLimit {
         Ok(())
     }
 
-    fn granted(&mut self, id: GuardId, guard: &Guard, now: Reading) -> Verdict {
+    fn granted(&mut self, id: GuardId, guard: &Guard, now: Reading) -> Checked {
         let max_hold = guard.request.max_hold.as_nanos() as i64;
         let until = now.boot().as_nanos() + max_hold;
         let value = guard.value().as_bytes().to_vec();
-        if guard.turn == 0 {
+        if guard.handover_count == 0 {
             let term = Term { began: now, token_until: until, guard_until: until };
             self.tokens.insert(value, term);
             return Ok(());
@@ -77,10 +77,12 @@ impl HoldLimit {
             return Err(format!("{id} is handed a lock that nobody was granted"));
         };
         term.guard_until = term.token_until.min(until);
-        let (turn, held) = (guard.turn, elapsed(term.began, now));
-        if turn > 64 || held > guard.request.timing.ttl_ms() as i64 * 100_000 {
+        let (handover_count, held) = (guard.handover_count, elapsed(term.began, now));
+        if handover_count > 64 || held > guard.request.timing.ttl_ms() as i64 * 100_000 {
             let held = span(held);
-            return Err(format!("{id} is handed over as turn {turn}, {held} after the grant"));
+            return Err(format!(
+                "{id} is handed over as turn {handover_count}, {held} after the grant"
+            ));
         }
         Ok(())
     }

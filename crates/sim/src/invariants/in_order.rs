@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use quorlock_core::{Answer, Ticket, Verb};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::ledger::subject;
 
@@ -27,7 +27,7 @@ struct Sent {
 }
 
 impl InOrder {
-    pub(crate) fn check(&mut self, fact: &Fact<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>) -> Checked {
         match fact {
             Fact::Connected { client, node, .. } => {
                 self.0.entry((*client, *node)).or_default();

@@ -2,7 +2,7 @@
 
 use quorlock_core::Command;
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::Fact;
 use crate::view::View;
 
@@ -11,7 +11,7 @@ pub(crate) const NAME: &str = "invalid first";
 pub(crate) const SENTENCE: &str = "S14: invalid locally before the first release byte. S12: a failed \
      extension deletes nothing. (protocol, 12)";
 
-pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     let (Fact::Ordered { client, command, .. } | Fact::Sent { client, command, .. }) = fact else {
         return Ok(());
     };

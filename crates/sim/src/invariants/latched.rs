@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorlock_core::{Ended, Reading, Validity, Verb};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{ClientId, Fact};
 use crate::guard::{Guard, GuardId, Guards};
 use crate::ledger::subject;
@@ -37,7 +37,7 @@ impl Latched {
         }
     }
 
-    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         self.check_extended(fact, view)?;
         let id = match fact {
             Fact::Granted { guard, .. }
@@ -54,7 +54,7 @@ impl Latched {
             if self.lost.contains(&id) {
                 return Err(format!("{id} is lost, and its votes change"));
             }
-            let then = view.turn_reading(id.client);
+            let then = view.tick_reading(id.client);
             let before = self.told.get(&id);
             if before.is_some_and(|before| before.remaining(then).is_zero()) {
                 return Err(format!("{id} had run out when its votes were raised"));
@@ -74,9 +74,9 @@ impl Latched {
     }
 
     /// Whoever sees the end tells the engine, which has taken note of it when its next turn is over.
-    fn check_extended(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    fn check_extended(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
-            Fact::Turn { client } => {
+            Fact::Tick { client } => {
                 self.over.retain(|id, _| view.guards.of(*id).is_some());
                 for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == *client) {
                     if matches!(guard.hold.ended(), Some(Ended::Lost(_))) {
@@ -84,7 +84,7 @@ impl Latched {
                     }
                 }
             }
-            Fact::TurnOver { client } => {
+            Fact::TickOver { client } => {
                 let its = self.over.iter_mut().filter(|(id, _)| id.client == *client);
                 its.for_each(|(_, is_over)| *is_over = true);
             }

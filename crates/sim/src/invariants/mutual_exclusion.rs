@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Verdict;
+use super::Checked;
 use crate::count::{Count, Counts};
 use crate::fact::{Fact, FaultEvent};
 use crate::guard::GuardId;
@@ -28,7 +28,7 @@ impl MutualExclusion {
         fact: &Fact<'_>,
         view: &View<'_>,
         counts: &mut Counts,
-    ) -> Verdict {
+    ) -> Checked {
         match fact {
             Fact::Granted { .. }
             | Fact::Changed { .. }

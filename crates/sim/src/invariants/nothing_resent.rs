@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use quorlock_core::{Command, Ticket, Verb};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex};
 
 pub(crate) const NAME: &str = "nothing resent";
@@ -21,7 +21,7 @@ impl NothingResent {
         self.0.retain(|(_, _, ticket, _)| ticket.verb != Verb::Trust);
     }
 
-    pub(crate) fn check(&mut self, fact: &Fact<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>) -> Checked {
         match fact {
             Fact::Ordered { client, node, ticket, command }
                 if ticket.verb != Verb::Release

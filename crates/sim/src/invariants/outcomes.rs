@@ -5,7 +5,7 @@ use quorlock_core::{
     Holding, NodeOutcome, NodeReleased, Outcome, Refusal, RefusalKind, ReleaseReport,
 };
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::Fact;
 use crate::guard::GuardId;
 use crate::view::View;
@@ -15,7 +15,7 @@ pub(crate) const NAME: &str = "outcomes";
 pub(crate) const SENTENCE: &str = "S26: outcomes are distinct; contention is never inferred from an \
      I/O error. (protocol, 12)";
 
-pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     match fact {
         Fact::NotAcquired { client, lock, refusal } => {
             let Some(request) = view.ledger.request(*client, *lock) else { return Ok(()) };
@@ -35,15 +35,16 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
     }
 }
 
-fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
+fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Checked {
     let quorum = view.terms.quorum;
-    let count =
-        |is: fn(&NodeOutcome) -> bool| refusal.nodes.iter().filter(|story| is(&story.said)).count();
+    let count = |is: fn(&NodeOutcome) -> bool| {
+        refusal.nodes.iter().filter(|report| is(&report.said)).count()
+    };
     // Who looks before the first attempt sees nodes that would have granted.
     let granted =
         count(|said| matches!(said, NodeOutcome::Granted | NodeOutcome::Seen(Holding::Free)));
     let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));
-    let doubted = count(
+    let untrusted = count(
         |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
     );
     // One node that shows that clients do not agree is enough.
@@ -61,7 +62,9 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
         RefusalKind::TooSlow if fenced => !quorum.is_reached(granted + open),
         RefusalKind::TooSlow => !quorum.is_reached(granted),
         // With all who are not doubted there might have been a quorum.
-        RefusalKind::Unsafe => disagreed == 0 && quorum.is_reached(quorum.nodes() - doubted),
+        RefusalKind::NodesUntrusted => {
+            disagreed == 0 && quorum.is_reached(quorum.nodes() - untrusted)
+        }
         RefusalKind::BusyHere | RefusalKind::Closed => false,
         _ => false,
     };
@@ -74,7 +77,7 @@ fn check_kind(refusal: &Refusal, fenced: bool, view: &View<'_>) -> Verdict {
     Ok(())
 }
 
-fn check_release(id: GuardId, report: &ReleaseReport, view: &View<'_>) -> Verdict {
+fn check_release(id: GuardId, report: &ReleaseReport, view: &View<'_>) -> Checked {
     if report.handed_over || report.outcome != Outcome::Released {
         return Ok(());
     }

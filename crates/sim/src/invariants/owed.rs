@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use quorlock_core::{Answer, Ticket, Verb};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex, span};
 use crate::ledger::subject;
 use crate::time::{MS, SECOND, Time};
@@ -44,7 +44,7 @@ struct Set {
 }
 
 impl Owed {
-    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
             Fact::Ordered { client, node, ticket, command } if self.is_watching => {
@@ -67,15 +67,15 @@ impl Owed {
                 self.sent(*client, *node, *ticket, view);
             }
             Fact::Told { client, node, ticket, answer, .. } if self.is_watching => {
-                let now = view.turn_reading(*client).boot().as_nanos();
+                let now = view.tick_reading(*client).boot().as_nanos();
                 // What a node says of votes may be worth nothing, and then says nothing here either.
-                let is_sure = !view.ledger.needs_proof(*client)
+                let is_sure = !view.ledger.needs_evidence(*client)
                     || matches!(ticket.verb, Verb::Release | Verb::Inspect | Verb::Trust);
                 self.told((*client, *node), *ticket, (answer, is_sure), now);
             }
-            Fact::TurnOver { client } => return self.turn_over(*client, view),
+            Fact::TickOver { client } => return self.tick_over(*client, view),
             Fact::Drained { client } => {
-                let now = view.turn_reading(*client).boot().as_nanos();
+                let now = view.tick_reading(*client).boot().as_nanos();
                 let is_kept = |value: &[u8]| {
                     let mut guards = view.guards.iter();
                     guards.any(|(_, guard)| guard.is_kept() && guard.value().as_bytes() == value)
@@ -154,8 +154,8 @@ impl Owed {
         }
     }
 
-    fn turn_over(&mut self, client: ClientId, view: &View<'_>) -> Verdict {
-        let now = view.turn_reading(client).boot().as_nanos();
+    fn tick_over(&mut self, client: ClientId, view: &View<'_>) -> Checked {
+        let now = view.tick_reading(client).boot().as_nanos();
         for ((_, node, _), set) in self.of_client(client) {
             let Some(failed) = set.failed.filter(|_| now < set.until) else { continue };
             let ago = span(now - failed);

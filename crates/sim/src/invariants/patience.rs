@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quorlock_core::engine::Wait;
 use quorlock_core::{LockId, Reading};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{ClientId, Fact};
 use crate::view::View;
 
@@ -27,7 +27,7 @@ impl Patience {
         }
     }
 
-    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
             Fact::Wanted { client, lock, request } => {
                 if let Wait::For(wait) = request.wait {
@@ -44,16 +44,16 @@ impl Patience {
                 self.calls.remove(&(*client, *lock));
                 Ok(())
             }
-            Fact::Turn { client } => {
-                let now = view.turn_reading(*client);
+            Fact::Tick { client } => {
+                let now = view.tick_reading(*client);
                 let of_client = (*client, LockId(0))..=(*client, LockId(u64::MAX));
                 for (_, (_, since)) in self.calls.range_mut(of_client) {
                     since.get_or_insert(now);
                 }
                 Ok(())
             }
-            Fact::TurnOver { client } => {
-                let now = view.turn_reading(*client);
+            Fact::TickOver { client } => {
+                let now = view.tick_reading(*client);
                 let of_client = (*client, LockId(0))..=(*client, LockId(u64::MAX));
                 for ((_, lock), (wait, since)) in self.calls.range(of_client) {
                     let Some(since) = since else { continue };

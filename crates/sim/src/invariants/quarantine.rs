@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use quorlock_core::{NodeId, Ticket};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::GuardId;
 use crate::time::elapsed;
@@ -28,7 +28,7 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
             Fact::Started { .. } => self.is_watching = true,
             Fact::Misread { client, node } => {
@@ -50,12 +50,12 @@ impl Quarantine {
         Ok(())
     }
 
-    fn check_guard(&self, id: GuardId, view: &View<'_>) -> Verdict {
+    fn check_guard(&self, id: GuardId, view: &View<'_>) -> Checked {
         let Some(guard) = view.guards.of(id).filter(|guard| guard.hold.ended().is_none()) else {
             return Ok(());
         };
         let Some(token) =
-            view.ledger.of_guard(guard).filter(|_| view.ledger.needs_proof(id.client))
+            view.ledger.of_guard(guard).filter(|_| view.ledger.needs_evidence(id.client))
         else {
             return Ok(());
         };
@@ -69,10 +69,10 @@ impl Quarantine {
             let voter = self.voters.get(&(id.client, node.index(), asked.boot().as_nanos()));
             (counts && voter.is_none_or(|voter| *voter == now)).then_some(now)
         };
-        if let Some(twin) = voting().find(|node| {
+        if let Some(duplicate) = voting().find(|node| {
             voting().any(|it| it < *node && server(it).is_some() && server(it) == server(*node))
         }) {
-            return Err(format!("{id} counts the vote of node {} twice", twin.index()));
+            return Err(format!("{id} counts the vote of node {} twice", duplicate.index()));
         }
         let now = view.reading(id.client);
         for (node, record) in view.terms.quorum.node_ids().zip(&token.nodes) {

@@ -2,7 +2,7 @@
 
 use quorlock_core::LockId;
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{ClientId, Fact};
 use crate::ledger::TokenRecord;
 use crate::view::View;
@@ -13,7 +13,7 @@ pub(crate) const SENTENCE: &str = "If the client failed to acquire the lock for 
      try to unlock all the instances (even the instances it believed it was not able to lock). (paper) \
      — S15: every attempt that ends other than by success releases on all nodes. (protocol, 12)";
 
-pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     match fact {
         Fact::Begun { client, lock, .. } | Fact::NotAcquired { client, lock, .. } => {
             of_call(*client, *lock, view)
@@ -27,7 +27,7 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
             let mut tokens = view.ledger.tokens().filter(its);
             tokens.try_for_each(check_token)
         }
-        Fact::TurnOver { client } => {
+        Fact::TickOver { client } => {
             for (id, guard) in view.guards.iter().filter(|(id, _)| id.client == *client) {
                 if let Some(token) =
                     view.ledger.of_guard(guard).filter(|_| guard.told_lost && !guard.is_kept())
@@ -41,11 +41,11 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
     }
 }
 
-fn of_call(client: ClientId, lock: LockId, view: &View<'_>) -> Verdict {
+fn of_call(client: ClientId, lock: LockId, view: &View<'_>) -> Checked {
     view.ledger.of_call(client, lock).try_for_each(check_token)
 }
 
-fn check_token(token: &TokenRecord) -> Verdict {
+fn check_token(token: &TokenRecord) -> Checked {
     match token.nodes.iter().position(|node| node.asked && !node.released) {
         None => Ok(()),
         Some(node) => Err(format!(

@@ -9,9 +9,9 @@ use quorlock_core::{
 };
 
 use crate::count::{Count, Counts};
+use crate::evidence_log::Void;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::guard::GuardId;
-use crate::proofs::Void;
 use crate::view::View;
 
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Tally {
                     RefusalKind::NoQuorum => counts.add(Count::NoQuorum),
                     RefusalKind::TooSlow => counts.add(Count::TooSlow),
                     RefusalKind::BusyHere => counts.add(Count::BusyHere),
-                    RefusalKind::Unsafe => counts.add(Count::Unsafe),
+                    RefusalKind::NodesUntrusted => counts.add(Count::NodesUntrusted),
                     _ => {}
                 }
                 if refusal.nodes.iter().any(|node| node.said == NodeOutcome::Granted) {
@@ -97,7 +97,7 @@ impl Tally {
                 self.pushes.remove(&(*client, key.clone()));
             }
             Fact::Pushed { client, node, key: Some(key) } => {
-                let now = view.turn_reading(*client).boot().as_nanos();
+                let now = view.tick_reading(*client).boot().as_nanos();
                 let pushes = self.pushes.entry((*client, (*key).clone()));
                 pushes.or_insert_with(|| (now, BTreeSet::new())).1.insert(*node);
             }
@@ -142,7 +142,7 @@ impl Tally {
             return;
         };
         counts.add(Count::AfterPush);
-        let passed = view.turn_reading(client).boot().as_nanos() - first;
+        let passed = view.tick_reading(client).boot().as_nanos() - first;
         if nodes.len() < view.terms.quorum.needed() && passed < before.as_nanos() as i64 {
             counts.add(Count::Hasty);
         }
@@ -169,13 +169,13 @@ fn granted(id: GuardId, attempts: u32, view: &View<'_>, counts: &mut Counts) {
         counts.add(Count::GrantsAfterRetry);
     }
     let Some(guard) = view.guards.of(id) else { return };
-    if guard.turn > 0 {
+    if guard.handover_count > 0 {
         counts.add(Count::HandOvers);
     }
     if guard.fence.is_some() {
         counts.add(Count::FencedGrants);
     }
-    if guard.fence.is_some() && guard.turn > 0 {
+    if guard.fence.is_some() && guard.handover_count > 0 {
         counts.add(Count::FencedHandOvers);
     }
     if view.terms.quorum.node_ids().all(|node| guard.hold.validity().has_vote_of(node)) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use quorlock_core::{Answer, Command, Key, LockId, Verb};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::ledger::subject;
 use crate::node::Stored;
@@ -38,7 +38,7 @@ impl TokenOwnership {
         }
     }
 
-    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
             Fact::Ordered {
                 client,
@@ -78,7 +78,7 @@ impl TokenOwnership {
         command: &Command,
         answer: &Answer,
         view: &View<'_>,
-    ) -> Verdict {
+    ) -> Checked {
         let Some((key, value)) = subject(command) else { return Ok(()) };
         let after = view.node(node).stored(key, view.now).cloned();
         let before = match &after {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use quorlock_core::Token;
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::Fact;
 use crate::view::View;
 
@@ -17,16 +17,18 @@ pub(crate) const SENTENCE: &str = "S24: two live guards never share a lease; no 
 pub(crate) struct UniqueGuards(BTreeSet<(Token, u32)>);
 
 impl UniqueGuards {
-    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         let Fact::Granted { guard: id, .. } = fact else { return Ok(()) };
         let Some(guard) = view.guards.of(*id) else {
             return Err(format!("{id}: nobody has asked for it"));
         };
-        if !self.0.insert((guard.token, guard.turn)) {
+        if !self.0.insert((guard.token, guard.handover_count)) {
             return Err(format!("{id} looks like an earlier guard"));
         }
         let shares = |other: &crate::guard::Guard| {
-            other.token == guard.token && other.turn != guard.turn && other.hold.ended().is_none()
+            other.token == guard.token
+                && other.handover_count != guard.handover_count
+                && other.hold.ended().is_none()
         };
         match view.guards.iter().find(|(_, other)| shares(other)) {
             Some((other, _)) => Err(format!("{id} and {other} hold one lease")),

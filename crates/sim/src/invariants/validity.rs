@@ -1,6 +1,6 @@
 //! A lock is valid no longer than its votes make it.
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{Fact, span};
 use crate::guard::GuardId;
 use crate::view::View;
@@ -11,14 +11,14 @@ pub(crate) const SENTENCE: &str = "If the lock was acquired, its validity time i
      the initial validity time minus the time elapsed. (paper) — S2: E_i = t_send_i + T − (ε·T + δ); \
      valid until the Q-th largest. S4: t_send before the first byte. (protocol, 12)";
 
-pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     match fact {
         Fact::Granted { guard, .. } | Fact::Changed { guard, .. } => check_guard(*guard, view),
         _ => Ok(()),
     }
 }
 
-fn check_guard(id: GuardId, view: &View<'_>) -> Verdict {
+fn check_guard(id: GuardId, view: &View<'_>) -> Checked {
     let Some(guard) = view.guards.of(id).filter(|guard| guard.hold.ended().is_none()) else {
         return Ok(());
     };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorlock_core::{Answer, Ticket, Verb};
 
-use super::Verdict;
+use super::Checked;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::GuardId;
 use crate::view::View;
@@ -34,7 +34,7 @@ struct Epoch {
 }
 
 impl Votes {
-    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Verdict {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         self.check_epoch(fact)?;
         match fact {
             Fact::Granted { guard, .. } => check_guard(*guard, view),
@@ -42,7 +42,7 @@ impl Votes {
                 self.changed.insert(*guard);
                 Ok(())
             }
-            Fact::TurnOver { client } => {
+            Fact::TickOver { client } => {
                 let is_its = |guard: &GuardId| guard.client == *client;
                 let changed = std::mem::take(&mut self.changed);
                 let (its, others): (BTreeSet<_>, _) = changed.into_iter().partition(is_its);
@@ -60,7 +60,7 @@ impl Votes {
         }
     }
 
-    fn check_epoch(&mut self, fact: &Fact<'_>) -> Verdict {
+    fn check_epoch(&mut self, fact: &Fact<'_>) -> Checked {
         match fact {
             Fact::Connected { client, node, .. } => {
                 self.epochs.entry((*client, *node)).or_default();
@@ -100,7 +100,7 @@ impl Votes {
     }
 }
 
-fn check_guard(id: GuardId, view: &View<'_>) -> Verdict {
+fn check_guard(id: GuardId, view: &View<'_>) -> Checked {
     let Some(guard) = view.guards.of(id).filter(|guard| guard.hold.ended().is_none()) else {
         return Ok(());
     };

@@ -118,9 +118,9 @@ impl Bounds {
         let max_ttl_ms = u64::from(self.ttl) * (TICK / MS).unsigned_abs();
         let cluster = Cluster::new(&names, needed, max_ttl_ms);
         let (marker, adoption) = ("quorlock:node".into(), "quorlock:adopt".into());
-        let lasting = NodeSet::default();
+        let durable = NodeSet::default();
         let words = Words::default();
-        Rules { guard: self.guard, cluster, names, marker, adoption, lasting, words }
+        Rules { guard: self.guard, cluster, names, marker, adoption, durable, words }
     }
 
     /// A node that has been running for so many seconds, in whole ticks, is through its quarantine: more

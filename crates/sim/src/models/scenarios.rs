@@ -46,7 +46,7 @@ pub struct Found {
     /// In how many steps at the soonest.
     pub after: usize,
     /// The shortest way there, line by line.
-    pub story: Vec<String>,
+    pub trace: Vec<String>,
     /// What is not as it must be.
     pub wrong: Option<String>,
 }
@@ -299,14 +299,14 @@ impl Scenario {
             sometimes,
             broken,
             after,
-            story: failure.map(|path| tell(model, path)).unwrap_or_default(),
+            trace: failure.map(|path| tell(model, path)).unwrap_or_default(),
             wrong: None,
         };
-        found.wrong = self.judge(&found);
+        found.wrong = self.what_is_wrong(&found);
         found
     }
 
-    fn judge(&self, found: &Found) -> Option<String> {
+    fn what_is_wrong(&self, found: &Found) -> Option<String> {
         let never = found.sometimes.iter().find(|(_, times)| *times == 0);
         match (self.pinned, found.broken, never) {
             (Pinned::Overlap { .. }, None, _) => Some("every invariant holds".to_owned()),
@@ -324,7 +324,7 @@ impl Scenario {
 }
 
 /// A way through the model as a story: what is done, and what happens then.
-fn tell(model: &Timed, path: Path<World, Action>) -> Vec<String> {
+fn tell(model: &Timed, path: Path<ModelWorld, Action>) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ticks = 0;
     let mut states = path.clone().into_states().into_iter();

@@ -3,24 +3,24 @@
 use std::collections::VecDeque;
 
 use quorlock_core::{
-    Answer, Command, Event, Failure, FailureKind, MarkerSeen, NodeId, Proof, RestartGuard, Ticket,
-    Verb,
+    Answer, Command, Event, Evidence, Failure, FailureKind, MarkerSeen, NodeId, RestartGuard,
+    Ticket, Verb,
 };
 
 use super::bounds::{Bounds, TICK};
 use super::rare::{Rare, Witnesses};
 use super::world::{
-    CLIENTS, Call, LOCK, Link, NODES, NOW, Pace, RESOURCE, Sent, World, engine, quorum,
+    CLIENTS, Call, LOCK, ModelLink, ModelWorld, NODES, NOW, Pace, RESOURCE, Sent, engine, quorum,
 };
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::guard::GuardId;
-use crate::node::{Connection, Run};
+use crate::node::{ConnectionId, Run};
 use crate::time::{SECOND, Time};
 
 /// A step of a world.
 pub(crate) struct Step<'a> {
-    pub(crate) world: World,
+    pub(crate) world: ModelWorld,
     pub(crate) bounds: &'a Bounds,
     pub(crate) seen: &'a Witnesses,
     /// What happens, line by line, if that is wanted.
@@ -36,7 +36,7 @@ const TIME: &str = "server_time_usec:0\r\n";
 
 impl Step<'_> {
     /// The world after the step.
-    pub(crate) fn done(mut self) -> (World, Vec<String>) {
+    pub(crate) fn done(mut self) -> (ModelWorld, Vec<String>) {
         if self.bounds.guard != RestartGuard::Off {
             (0..CLIENTS).for_each(|client| self.forget(client));
         }
@@ -48,12 +48,12 @@ impl Step<'_> {
     /// Whose call is over, and of whom nothing is under way, is as one who has not come: it would only
     /// look at nodes, and release on nodes that were started again what they have forgotten.
     fn forget(&mut self, client: ClientId) {
-        let World { clients, links, watch, .. } = &mut self.world;
+        let ModelWorld { clients, links, watch, .. } = &mut self.world;
         let is_idle = links[client].iter().all(|link| link.is_empty());
         if clients[client].call == Call::Over && is_idle {
             let rules = self.bounds.rules(NODES, quorum().needed());
             *clients[client].engine.change() = engine(rules);
-            links[client].iter_mut().for_each(|link| *link.change() = Link::default());
+            links[client].iter_mut().for_each(|link| *link.change() = ModelLink::default());
             watch.change().ledger.forget(client);
         }
     }
@@ -120,26 +120,26 @@ impl Step<'_> {
         node: NodeIndex,
         ticket: Ticket,
         command: &Command,
-    ) -> (Answer, Proof) {
+    ) -> (Answer, Evidence) {
         if self.bounds.guard == RestartGuard::Off {
-            return (self.serve(client, node, ticket, command, false), Proof::NotRequired);
+            return (self.serve(client, node, ticket, command, false), Evidence::NotRequired);
         }
         let link = self.world.links[client][node].change();
-        let greeted = std::mem::replace(&mut link.greeted, true);
+        let identified = std::mem::replace(&mut link.identified, true);
         let epoch = link.epoch;
         let info =
-            (!greeted || *command == Command::Identify).then(|| self.world.nodes[node].info(0));
+            (!identified || *command == Command::Identify).then(|| self.world.nodes[node].info(0));
         // It is always now, so its time says nothing.
         let info = info.map(|text| text.map(|text| text.replace(TIME, "").into()));
         let answer = self.serve(client, node, ticket, command, false);
         let marker = if info.is_some() || command.is_about_votes() {
             let key = self.bounds.rules(NODES, quorum().needed()).marker;
-            self.world.nodes[node].change().marker(Connection(client as u64), &key, 0)
+            self.world.nodes[node].change().marker(ConnectionId(client as u64), &key, 0)
         } else {
             MarkerSeen::NotAsked
         };
         // Its nodes push nothing: it is the harder case.
-        (answer, Proof::Seen { epoch, flushes: 0, info, marker })
+        (answer, Evidence::Seen { epoch, flushes: 0, info, marker })
     }
 
     /// A node carries out a command of a dead connection.
@@ -159,7 +159,7 @@ impl Step<'_> {
         command: &Command,
         zombie: bool,
     ) -> Answer {
-        let by = Connection(client as u64);
+        let by = ConnectionId(client as u64);
         let it = self.world.nodes[node].change();
         let answer = &it.execute(by, command, 0);
         // Who was promised to be told is not told.
@@ -197,10 +197,13 @@ impl Step<'_> {
         }
     }
 
-    fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<(Answer, Proof)>) {
-        let (sent, ticket, (answer, proof)) = answer;
+    fn answer(&mut self, client: ClientId, node: NodeIndex, answer: Sent<(Answer, Evidence)>) {
+        let (sent, ticket, (answer, evidence)) = answer;
         let node = NodeId::new(node);
-        self.tell(client, Event::Answered { node, sent, proof, answers: vec![(ticket, answer)] });
+        self.tell(
+            client,
+            Event::Answered { node, sent, evidence, answers: vec![(ticket, answer)] },
+        );
     }
 
     /// A connection breaks, and is made again at once. The client is told that everything on it has
@@ -218,7 +221,7 @@ impl Step<'_> {
             answers.chain(commands.iter().map(|(sent, ticket, _)| (*sent, *ticket))).collect();
         link.zombies.extend(commands);
         for (sent, ticket) in lost {
-            self.answer(client, node, (sent, ticket, (failed.clone(), Proof::NotRequired)));
+            self.answer(client, node, (sent, ticket, (failed.clone(), Evidence::NotRequired)));
         }
     }
 
@@ -265,11 +268,11 @@ impl Step<'_> {
             let link = links[node].change();
             let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
             let lost = std::mem::take(&mut link.commands).into_iter();
-            let lost =
-                lost.map(|(sent, ticket, _)| (sent, ticket, (failed.clone(), Proof::NotRequired)));
+            let lost = lost
+                .map(|(sent, ticket, _)| (sent, ticket, (failed.clone(), Evidence::NotRequired)));
             link.answers.extend(lost);
             link.epoch += 1;
-            link.greeted = false;
+            link.identified = false;
         }
         self.note(&Fact::FaultEvent(FaultEvent::NodeCrashed {
             node,

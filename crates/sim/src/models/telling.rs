@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Effect, Event, Extended, Failure, FailureKind, FailureReason, LockId, LossCause,
-    NodeId, Proof, Reading, RefusalKind, TicketedCommand, Token, TrustState, Verb,
+    Answer, Effect, Event, Evidence, Extended, Failure, FailureKind, FailureReason, LockId,
+    LossCause, NodeId, Reading, RefusalKind, TicketedCommand, Token, TrustState, Verb,
 };
 
 use super::rare::Rare;
 use super::shared::Shared;
 use super::steps::Step;
-use super::world::{CLIENTS, Call, HANDED_OUT, LOCK, NODES, NOW, World, quorum, token};
+use super::world::{CLIENTS, Call, HANDED_OUT, LOCK, ModelWorld, NODES, NOW, quorum, token};
+use crate::checker::Moment;
 use crate::count::Counts;
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -19,7 +20,6 @@ use crate::invariants::Violation;
 use crate::ledger::Ledger;
 use crate::node::ModelNode;
 use crate::view::{Surroundings, Terms};
-use crate::watch::Moment;
 
 struct Nodes<'a>(&'a [Shared<ModelNode>; NODES]);
 
@@ -28,7 +28,7 @@ impl Surroundings for Nodes<'_> {
         NOW
     }
 
-    fn turn_reading(&self, _: ClientId) -> Reading {
+    fn tick_reading(&self, _: ClientId) -> Reading {
         NOW
     }
 
@@ -44,11 +44,11 @@ impl Surroundings for Nodes<'_> {
 impl Driver for Step<'_> {
     fn note(&mut self, fact: &Fact<'_>) {
         if let Some(trace) = &mut self.trace
-            && !matches!(fact, Fact::TurnOver { .. } | Fact::Sent { .. })
+            && !matches!(fact, Fact::TickOver { .. } | Fact::Sent { .. })
         {
             trace.push(fact.to_string());
         }
-        let World { watch, nodes, .. } = &mut self.world;
+        let ModelWorld { watch, nodes, .. } = &mut self.world;
         let (terms, around) = (Terms::sound(quorum()), &Nodes(nodes));
         let moment = Moment { now: 0, reading: Some(NOW), terms, around };
         let verdict = watch.change().note(fact, moment, &mut Counts::default(), |_, _| {});
@@ -74,7 +74,7 @@ impl Driver for Step<'_> {
         let said = match ticket.verb {
             // Looks change nothing on the nodes, and the delay between attempts is given.
             Verb::Inspect if !self.bounds.looks => {
-                (Answer::Failed(Failure::new(FailureKind::Rejected)), Proof::NotRequired)
+                (Answer::Failed(Failure::new(FailureKind::Rejected)), Evidence::NotRequired)
             }
             // Looks take no time, unless something is before them on the connection.
             Verb::Trust if self.world.links[client][node].is_empty() => {
@@ -86,7 +86,7 @@ impl Driver for Step<'_> {
             }
         };
         let (node, answers) = (NodeId::new(node), vec![(ticket, said.0)]);
-        self.ask(client, Event::Answered { node, sent: NOW, proof: said.1, answers });
+        self.ask(client, Event::Answered { node, sent: NOW, evidence: said.1, answers });
     }
 
     fn begun(&mut self, client: ClientId, lock: LockId, token: Token) {
@@ -151,11 +151,11 @@ impl Step<'_> {
                 self.events.push_back(Event::Wake);
             }
         }
-        let standing = yes.and_then(|node| self.world.clients[client].engine.standing(node));
-        if matches!(standing, Some(TrustState::Quarantined { .. })) {
+        let trust_state = yes.and_then(|node| self.world.clients[client].engine.trust_state(node));
+        if matches!(trust_state, Some(TrustState::Quarantined { .. })) {
             self.seen.add(Rare::Voided);
         }
-        self.note(&Fact::TurnOver { client });
+        self.note(&Fact::TickOver { client });
     }
 
     /// What is rare about it.
@@ -169,10 +169,10 @@ impl Step<'_> {
                     _ => return,
                 }
             }
-            Effect::Waiting { story, .. } => match story.why {
+            Effect::Waiting { report, .. } => match report.why {
                 FailureReason::TooSlow => Rare::TooSlow,
                 FailureReason::Contended => Rare::Contended,
-                FailureReason::Unsafe | FailureReason::NoQuorum => return,
+                FailureReason::NodesUntrusted | FailureReason::NoQuorum => return,
             },
             Effect::Changed { .. } => match self.verb {
                 Some(Verb::Acquire) => Rare::LateGrant,

@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use quorlock_core::marker::Marker;
 use quorlock_core::{
-    Answer, Command, Engine, LockId, Proof, Quorum, Reading, RestartGuard, Ticket, Token,
+    Answer, Command, Engine, Evidence, LockId, Quorum, Reading, RestartGuard, Ticket, Token,
 };
 
 use super::bounds::{Bounds, TICK};
 use super::shared::Shared;
+use crate::checker::Checker;
+use crate::evidence_log::EvidenceLog;
 use crate::fact::{ClientId, NodeIndex};
 use crate::guard::{Guard, GuardId};
 use crate::invariants::Invariants;
 use crate::ledger::Ledger;
 use crate::node::{Kind, ModelNode, Run};
 use crate::plan::Modes;
-use crate::proofs::Proofs;
 use crate::time::{Clock, Time};
-use crate::watch::Watch;
 
 pub(crate) const NODES: usize = 3;
 pub(crate) const CLIENTS: usize = 2;
@@ -43,11 +43,11 @@ pub(crate) const HANDED_OUT: &str = "handed out";
 
 /// Everything there is.
 #[derive(Clone, PartialEq, Hash, Debug)]
-pub(crate) struct World {
+pub(crate) struct ModelWorld {
     pub(crate) clients: [Client; CLIENTS],
     pub(crate) nodes: [Shared<ModelNode>; NODES],
-    pub(crate) links: [[Shared<Link>; NODES]; CLIENTS],
-    pub(crate) watch: Shared<Watch>,
+    pub(crate) links: [[Shared<ModelLink>; NODES]; CLIENTS],
+    pub(crate) watch: Shared<Checker>,
     /// What is left of the budgets.
     pub(crate) flushes: u8,
     pub(crate) vanishing: u8,
@@ -87,13 +87,13 @@ pub(crate) type Sent<T> = (Reading, Ticket, T);
 /// What is on its way between a client and a node, in order; apart from what was sent on a connection
 /// that is dead by now.
 #[derive(Clone, Default, PartialEq, Hash, Debug)]
-pub(crate) struct Link {
+pub(crate) struct ModelLink {
     pub(crate) commands: VecDeque<Sent<Command>>,
-    pub(crate) answers: VecDeque<Sent<(Answer, Proof)>>,
+    pub(crate) answers: VecDeque<Sent<(Answer, Evidence)>>,
     pub(crate) zombies: VecDeque<Sent<Command>>,
     /// The connection, counted, and whether the node has been asked on it what it is.
     pub(crate) epoch: u64,
-    pub(crate) greeted: bool,
+    pub(crate) identified: bool,
 }
 
 /// How a client's clocks go in one tick.
@@ -136,7 +136,7 @@ pub(crate) fn token(client: ClientId, attempt: u8) -> Token {
     Token::new([16 * (client as u8 + 10) + attempt; Token::BYTES])
 }
 
-impl World {
+impl ModelWorld {
     /// The beginnings. `only`: this invariant alone is checked.
     pub(crate) fn all(bounds: &Bounds, only: Option<&str>) -> Vec<Self> {
         match bounds.fresh {
@@ -170,10 +170,10 @@ impl World {
             }
             Shared::new(node)
         };
-        let link = Shared::new(Link::default());
-        let proofs = Proofs::new(&rules, Modes::default());
-        let watch = Watch::new(
-            Ledger::new(quorum(), bounds.assumed(), proofs),
+        let link = Shared::new(ModelLink::default());
+        let evidence_log = EvidenceLog::new(&rules, Modes::default());
+        let watch = Checker::new(
+            Ledger::new(quorum(), bounds.assumed(), evidence_log),
             Invariants::new(NODES, only.map(str::to_owned)),
         );
         Self {
@@ -209,7 +209,7 @@ impl World {
     }
 }
 
-impl Link {
+impl ModelLink {
     pub(crate) fn is_empty(&self) -> bool {
         self.commands.is_empty() && self.answers.is_empty() && self.zombies.is_empty()
     }

@@ -3,7 +3,7 @@
 use quorlock_core::marker::Marker;
 use quorlock_core::{Answer, Command, Counter, Key, Value};
 
-use super::{Connection, ModelNode, Stored};
+use super::{ConnectionId, ModelNode, Stored};
 use crate::mutants::{Mutant, is_active};
 use crate::time::{SECOND, Time, US};
 
@@ -14,7 +14,7 @@ impl ModelNode {
     /// One of the commands with a counter. `None`: the script has failed.
     pub(super) fn carry_out_fenced(
         &mut self,
-        by: Connection,
+        by: ConnectionId,
         command: &Command,
         now: Time,
     ) -> Option<Answer> {
@@ -97,18 +97,18 @@ impl ModelNode {
         }
     }
 
-    fn counted(&mut self, counter: &Counter, by: Connection, now_ms: i64) -> Option<u64> {
+    fn counted(&mut self, counter: &Counter, by: ConnectionId, now_ms: i64) -> Option<u64> {
         self.expire(&counter.key, Some(by), now_ms);
         self.fence(counter)
     }
 
-    fn count(&mut self, counter: &Counter, fence: u64, by: Connection, now_ms: i64) {
+    fn count(&mut self, counter: &Counter, fence: u64, by: ConnectionId, now_ms: i64) {
         let value = Some(fence.to_string().into_bytes());
         let expires_ms = expiry(counter, now_ms);
         self.put(&counter.key, Stored { value, expires_ms }, by);
     }
 
-    fn grant(&mut self, (key, value): (&Key, &Value), ttl_ms: u64, by: Connection, now_ms: i64) {
+    fn grant(&mut self, (key, value): (&Key, &Value), ttl_ms: u64, by: ConnectionId, now_ms: i64) {
         let expires_ms = Some(now_ms + ttl_ms as i64);
         self.put(key, Stored { value: Some(value.as_bytes().to_vec()), expires_ms }, by);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorlock_core::marker::Adoption;
 use quorlock_core::{Adopted, Answer, Failure, FailureKind, Key, MarkerSeen};
 
-use super::{Connection, Health, ModelNode, Stored, failed};
+use super::{ConnectionId, Health, ModelNode, Stored, failed};
 use crate::mutants::{Mutant, is_active};
 use crate::time::{SECOND, Time, US};
 
@@ -63,7 +63,12 @@ impl ModelNode {
     }
 
     /// `GET` of a key that holds text.
-    pub fn get(&mut self, by: Connection, key: &Key, now: Time) -> Result<Option<String>, Failure> {
+    pub fn get(
+        &mut self,
+        by: ConnectionId,
+        key: &Key,
+        now: Time,
+    ) -> Result<Option<String>, Failure> {
         match self.health {
             Health::Refusing(kind) => return Err(Failure::new(kind)),
             Health::Garbled => return Err(Failure::new(FailureKind::Rejected)),
@@ -80,7 +85,7 @@ impl ModelNode {
     }
 
     /// What a look at its marker behind other commands shows.
-    pub fn marker(&mut self, by: Connection, key: &Key, now: Time) -> MarkerSeen {
+    pub fn marker(&mut self, by: ConnectionId, key: &Key, now: Time) -> MarkerSeen {
         match self.get(by, key, now) {
             Ok(None) => MarkerSeen::Missing,
             Ok(Some(text)) => MarkerSeen::Text(text.into()),
@@ -95,7 +100,7 @@ impl ModelNode {
         (key, text): (&Key, &Arc<str>),
         replaces: Option<&Arc<str>>,
         (marker, seen): (&Key, Option<&Arc<str>>),
-        by: Connection,
+        by: ConnectionId,
         now: Time,
     ) -> Option<Answer> {
         let now_ms = self.now_ms(now);
@@ -141,7 +146,7 @@ impl ModelNode {
         (key, text): (&Key, &Arc<str>),
         replaces: Option<&Arc<str>>,
         adoption: Option<&Adopted>,
-        by: Connection,
+        by: ConnectionId,
         now_ms: i64,
     ) -> Answer {
         self.expire(key, Some(by), now_ms);

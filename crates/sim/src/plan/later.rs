@@ -22,7 +22,7 @@ pub struct Later {
     /// Nodes that the operator has declared to forget nothing when they stop.
     pub declared: Vec<usize>,
     /// Those of them that do forget nothing; the others say that they keep no log.
-    pub lasting: Vec<usize>,
+    pub durable: Vec<usize>,
     /// The first node is away for long, and the second name leads to its server when it comes back.
     pub merges: bool,
     /// What the clients make of what nodes say of themselves, if it is not the same for all.
@@ -48,8 +48,8 @@ impl Modes {
 
     /// What this client has, if not all have the same.
     pub(crate) fn of(&self, client: ClientId) -> Option<RestartGuard> {
-        let turn = client.checked_rem(self.0.len())?;
-        Some(self.0[turn])
+        let tick = client.checked_rem(self.0.len())?;
+        Some(self.0[tick])
     }
 }
 
@@ -105,13 +105,13 @@ impl Later {
                 let nodes = 0..plan.servers.quorum.nodes();
                 later.declared = nodes.filter(|_| random.percent(60)).collect();
                 let declared = later.declared.iter().copied();
-                later.lasting = declared.filter(|_| random.percent(80)).collect();
+                later.durable = declared.filter(|_| random.percent(80)).collect();
             }
-            2 if plan.servers.quorum.nodes() > 1 && !plan.servers.twins => {
+            2 if plan.servers.quorum.nodes() > 1 && !plan.servers.duplicates => {
                 later.merges = random.coin()
             }
             // Clients that do not look rely on nodes that keep what they granted.
-            3 if plan.excludes() && !plan.servers.twins => {
+            3 if plan.excludes() && !plan.servers.duplicates => {
                 let modes = [RestartGuard::Strict, RestartGuard::Observe, RestartGuard::Off];
                 let first = random.index(3);
                 let second = (first + 1 + random.index(2)) % 3;

@@ -4,18 +4,18 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Effect, Engine, Failure, FailureKind, Key, LockId, MarkerSeen, NodeId, Proof,
-    Quorum, Refusal, Rules, Ticket, TrustState,
+    Answer, Command, Effect, Engine, Evidence, Failure, FailureKind, Key, LockId, MarkerSeen,
+    NodeId, Quorum, Refusal, Rules, Ticket, TrustState,
 };
 
-use super::links::{Link, Said};
-use super::{EPOCH, ONE_WAY, World};
+use super::links::{NodeReplies, ScriptedLink};
+use super::{EPOCH, ONE_WAY, ScriptedWorld};
 use crate::driver::Driver;
+use crate::evidence_log::EvidenceLog;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::ledger::{Drift, Ledger};
-use crate::node::{Connection, ModelNode, Run};
+use crate::node::{ConnectionId, ModelNode, Run};
 use crate::plan::Modes;
-use crate::proofs::Proofs;
 use crate::time::{SECOND, Time, time};
 
 /// What such a world has beside the others.
@@ -24,7 +24,7 @@ pub(super) struct Guarded {
     pub(super) marker: Key,
     pub(super) quarantine: Time,
     /// What the operator has declared to forget nothing.
-    pub(super) lasting: Vec<NodeIndex>,
+    pub(super) durable: Vec<NodeIndex>,
     /// A client takes every vote: locks may overlap.
     pub(super) may_overlap: bool,
 }
@@ -51,7 +51,7 @@ impl Says {
     }
 }
 
-impl World {
+impl ScriptedWorld {
     /// A client with each of these rules; its nodes have been running for a while, tell nobody of changes, and are no
     /// time away. That no two hold one lock is checked whatever the nodes lose.
     ///
@@ -63,11 +63,11 @@ impl World {
         let mut world = Self::with(0, quorum);
         let modes = Modes::new(all.iter().map(|rules| rules.guard).collect());
         world.witness.watch.ledger =
-            Ledger::new(quorum, Drift::default(), Proofs::new(rules, modes));
+            Ledger::new(quorum, Drift::default(), EvidenceLog::new(rules, modes));
         world.guarded = Some(Guarded {
             marker: rules.marker.clone(),
             quarantine: time(rules.quarantine()),
-            lasting: rules.lasting.iter().map(NodeId::index).collect(),
+            durable: rules.durable.iter().map(NodeId::index).collect(),
             may_overlap: false,
         });
         world.no_pushes();
@@ -86,7 +86,7 @@ impl World {
         let round_trip = Duration::from_millis(2 * ONE_WAY.unsigned_abs());
         self.engines.push(Engine::guarded(self.quorum, rules).with_fixed_round_trip(round_trip));
         self.wires.asleep_until.push(0);
-        let links = std::iter::repeat_with(Link::new);
+        let links = std::iter::repeat_with(ScriptedLink::new);
         self.wires.links.push(links.take(self.quorum.nodes()).collect());
         self.note(&Fact::Started { client });
         client
@@ -179,7 +179,7 @@ impl World {
     pub fn reconnect(&mut self, node: usize) {
         for links in &mut self.wires.links {
             let link = &mut links[node];
-            link.said = Said { epoch: link.said.epoch + 1, greeted: false, flushes: 0 };
+            link.said = NodeReplies { epoch: link.said.epoch + 1, identified: false, flushes: 0 };
         }
     }
 
@@ -195,22 +195,22 @@ impl World {
         node: NodeIndex,
         ticket: Ticket,
         command: &Command,
-    ) -> (Answer, Proof) {
+    ) -> (Answer, Evidence) {
         let Some(marker) = self.guarded.as_ref().map(|it| it.marker.clone()) else {
-            return (self.execute((client, false), node, ticket, command), Proof::NotRequired);
+            return (self.execute((client, false), node, ticket, command), Evidence::NotRequired);
         };
         let link = &mut self.wires.links[client][node];
-        let greeted = std::mem::replace(&mut link.said.greeted, true);
+        let identified = std::mem::replace(&mut link.said.identified, true);
         let (epoch, flushes, it) = (link.said.epoch, link.said.flushes, &self.nodes[node]);
-        let asks = !greeted || *command == Command::Identify;
+        let asks = !identified || *command == Command::Identify;
         let info = asks.then(|| it.says.info(&it.model, self.now));
         let answer = self.execute((client, false), node, ticket, command);
         let marker = if info.is_some() || command.is_about_votes() {
-            self.nodes[node].model.marker(Connection(client as u64), &marker, self.now)
+            self.nodes[node].model.marker(ConnectionId(client as u64), &marker, self.now)
         } else {
             MarkerSeen::NotAsked
         };
-        (answer, Proof::Seen { epoch, flushes, info, marker })
+        (answer, Evidence::Seen { epoch, flushes, info, marker })
     }
 
     /// How a call has ended: acquired, or why not.
@@ -232,7 +232,10 @@ impl World {
 
     /// How many nodes a client trusts.
     pub fn trusted(&self, client: usize) -> usize {
-        let standing = |node| self.engines[client].standing(node);
-        self.quorum.node_ids().filter(|node| standing(*node) == Some(&TrustState::Trusted)).count()
+        let trust_state = |node| self.engines[client].trust_state(node);
+        self.quorum
+            .node_ids()
+            .filter(|node| trust_state(*node) == Some(&TrustState::Trusted))
+            .count()
     }
 }

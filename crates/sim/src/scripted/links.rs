@@ -3,24 +3,24 @@
 use std::collections::VecDeque;
 
 use quorlock_core::{
-    Answer, Command, Event, Failure, FailureKind, Key, NodeId, Proof, Reading, Ticket,
+    Answer, Command, Event, Evidence, Failure, FailureKind, Key, NodeId, Reading, Ticket,
 };
 
-use super::{Delivered, ONE_WAY, World};
+use super::{Delivered, ONE_WAY, ScriptedWorld};
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, NodeIndex};
-use crate::node::Connection;
+use crate::node::ConnectionId;
 use crate::time::{MS, Time};
 
 /// The connection between a client and a node.
-pub(super) struct Link {
-    way: Way,
+pub(super) struct ScriptedLink {
+    state: LinkState,
     one_way: Time,
     /// Answers do not arrive any more (and the client cannot tell why).
     is_mute: bool,
     waiting: VecDeque<(Ticket, Command)>,
     requests: VecDeque<Packet<Command>>,
-    replies: VecDeque<Packet<(Answer, Proof)>>,
+    replies: VecDeque<Packet<(Answer, Evidence)>>,
     /// Keys that have changed, and when the client hears of it; not in one order with the replies.
     pushes: VecDeque<(Time, Key)>,
     /// How long a push takes; `None`: as long as a reply.
@@ -28,21 +28,21 @@ pub(super) struct Link {
     /// Such commands are not sent until they are let go.
     pub(super) holds_back: Option<fn(&Command) -> bool>,
     pub(super) held_back: Vec<(Ticket, Command)>,
-    pub(super) said: Said,
+    pub(super) said: NodeReplies,
 }
 
 /// What the node has said of itself on a connection.
-pub(super) struct Said {
+pub(super) struct NodeReplies {
     /// The connection, counted.
     pub(super) epoch: u64,
     /// It has said what it is.
-    pub(super) greeted: bool,
+    pub(super) identified: bool,
     /// How often it has said that its data are others.
     pub(super) flushes: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum LinkState {
     Up,
     Connecting,
     Down,
@@ -65,10 +65,10 @@ pub(super) enum Step {
     Deadline(ClientId),
 }
 
-impl Link {
+impl ScriptedLink {
     pub(super) const fn new() -> Self {
         Self {
-            way: Way::Up,
+            state: LinkState::Up,
             one_way: ONE_WAY * MS,
             is_mute: false,
             waiting: VecDeque::new(),
@@ -78,7 +78,7 @@ impl Link {
             push_way: None,
             holds_back: None,
             held_back: Vec::new(),
-            said: Said { epoch: 1, greeted: false, flushes: 0 },
+            said: NodeReplies { epoch: 1, identified: false, flushes: 0 },
         }
     }
 
@@ -92,7 +92,7 @@ impl Link {
 
 /// The connections between clients and nodes.
 pub(super) struct Wires {
-    pub(super) links: Vec<Vec<Link>>,
+    pub(super) links: Vec<Vec<ScriptedLink>>,
     /// Until when a client does not run, by client.
     pub(super) asleep_until: Vec<Time>,
     /// Commands whose connection died while they were on their way, and which arrive all the same.
@@ -100,7 +100,7 @@ pub(super) struct Wires {
     pub(super) has_orphans: bool,
 }
 
-impl World {
+impl ScriptedWorld {
     pub(super) fn send(
         &mut self,
         client: ClientId,
@@ -109,8 +109,8 @@ impl World {
         what: Command,
     ) {
         let (now, sent) = (self.now, self.reading());
-        match self.wires.links[client][node].way {
-            Way::Up => {
+        match self.wires.links[client][node].state {
+            LinkState::Up => {
                 self.note(&Fact::Sent { client, node, ticket, command: &what });
                 let link = &mut self.wires.links[client][node];
                 let due = now + link.one_way;
@@ -119,8 +119,10 @@ impl World {
                     _ => link.requests.push_back(Packet { due, sent, ticket, what }),
                 }
             }
-            Way::Connecting => self.wires.links[client][node].waiting.push_back((ticket, what)),
-            Way::Down => {
+            LinkState::Connecting => {
+                self.wires.links[client][node].waiting.push_back((ticket, what))
+            }
+            LinkState::Down => {
                 let what = failed(Failure::unsent(FailureKind::Unreachable));
                 let link = &mut self.wires.links[client][node];
                 link.replies.push_back(Packet { due: now, sent, ticket, what });
@@ -151,9 +153,9 @@ impl World {
     /// The connections break; what was under way is lost, or arrives as an orphan later.
     pub fn cut(&mut self, node: usize, orphans_after: Option<i64>) {
         for client in 0..self.engines.len() {
-            self.nodes[node].model.disconnect(Connection(client as u64));
+            self.nodes[node].model.disconnect(ConnectionId(client as u64));
             let link = &mut self.wires.links[client][node];
-            link.way = Way::Down;
+            link.state = LinkState::Down;
             link.is_mute = false;
             link.pushes.clear();
             for Packet { sent, ticket, what, .. } in std::mem::take(&mut link.requests) {
@@ -185,7 +187,7 @@ impl World {
     /// Connections are being made.
     pub fn connecting(&mut self, node: usize) {
         for client in 0..self.engines.len() {
-            self.wires.links[client][node].way = Way::Connecting;
+            self.wires.links[client][node].state = LinkState::Connecting;
             self.tell(client, Event::Connecting { node: NodeId::new(node) });
         }
     }
@@ -193,8 +195,8 @@ impl World {
     /// The connections that were being made could not be.
     pub fn connecting_failed(&mut self, node: usize) {
         for link in self.wires.links.iter_mut().map(|links| &mut links[node]) {
-            if link.way == Way::Connecting {
-                link.way = Way::Down;
+            if link.state == LinkState::Connecting {
+                link.state = LinkState::Down;
                 link.fail_waiting(FailureKind::ConnectTimeout, self.now);
             }
         }
@@ -204,7 +206,7 @@ impl World {
     /// client is told.
     pub fn up(&mut self, node: usize) {
         for client in 0..self.engines.len() {
-            self.wires.links[client][node].way = Way::Up;
+            self.wires.links[client][node].state = LinkState::Up;
             for (ticket, command) in std::mem::take(&mut self.wires.links[client][node].waiting) {
                 self.send(client, node, ticket, command);
             }
@@ -220,7 +222,7 @@ impl World {
     pub fn up_untold(&mut self, node: usize) {
         for links in &mut self.wires.links {
             assert!(links[node].waiting.is_empty());
-            links[node].way = Way::Up;
+            links[node].state = LinkState::Up;
         }
     }
 
@@ -233,7 +235,7 @@ impl World {
         ticket: Ticket,
         command: &Command,
     ) -> Answer {
-        let by = Connection(if zombie { u64::MAX } else { client as u64 });
+        let by = ConnectionId(if zombie { u64::MAX } else { client as u64 });
         let it = &mut self.nodes[node];
         let looks = matches!(command, Command::Inspect { .. } | Command::Watch { .. });
         let answer = &match it.is_blind && looks {
@@ -257,7 +259,7 @@ impl World {
 
     /// What a node has to tell is on its way.
     pub(super) fn push_all(&mut self, node: NodeIndex) {
-        for (Connection(client), key) in self.nodes[node].model.take_pushes() {
+        for (ConnectionId(client), key) in self.nodes[node].model.take_pushes() {
             if let Some(links) = self.wires.links.get_mut(client as usize) {
                 let link = &mut links[node];
                 let due = self.now + link.push_way.unwrap_or(link.one_way);
@@ -281,13 +283,13 @@ impl World {
 
     pub(super) fn reply(&mut self, client: ClientId, node: NodeIndex) {
         let Some(packet) = self.wires.links[client][node].replies.pop_front() else { return };
-        let Packet { sent, ticket, what: (answer, proof), .. } = packet;
+        let Packet { sent, ticket, what: (answer, evidence), .. } = packet;
         let unsent = matches!(&answer, Answer::Failed(failure)
             if !failure.may_have_been_executed());
         if let Some(history) = self.settings.history.as_mut().filter(|_| !unsent) {
             history.push(Delivered { client, node, sent, ticket, answer: answer.clone() });
         }
-        self.answer_proved((client, node), sent, (ticket, answer), proof);
+        self.answer_proved((client, node), sent, (ticket, answer), evidence);
     }
 
     /// A client is told an answer, whether or not a node gave it.
@@ -299,7 +301,7 @@ impl World {
         ticket: Ticket,
         answer: Answer,
     ) {
-        self.answer_proved((client, node), sent, (ticket, answer), Proof::NotRequired);
+        self.answer_proved((client, node), sent, (ticket, answer), Evidence::NotRequired);
     }
 
     fn answer_proved(
@@ -307,10 +309,10 @@ impl World {
         (client, node): (ClientId, NodeIndex),
         sent: Reading,
         answer: (Ticket, Answer),
-        proof: Proof,
+        evidence: Evidence,
     ) {
         let (node, answers) = (NodeId::new(node), vec![answer]);
-        self.tell(client, Event::Answered { node, sent, proof, answers });
+        self.tell(client, Event::Answered { node, sent, evidence, answers });
     }
 
     pub(super) fn next_step(&self) -> Option<(Time, Step)> {
@@ -338,6 +340,6 @@ impl World {
 }
 
 /// A failure, which needs no proof.
-fn failed(failure: Failure) -> (Answer, Proof) {
-    (Answer::Failed(failure), Proof::NotRequired)
+fn failed(failure: Failure) -> (Answer, Evidence) {
+    (Answer::Failed(failure), Evidence::NotRequired)
 }

@@ -2,12 +2,12 @@
 
 use quorlock_core::{Counter, FailureKind, Key};
 
-use super::{COUNTERS, World};
+use super::{COUNTERS, ScriptedWorld};
 use crate::driver::Driver;
 use crate::fact::{Fact, FaultEvent};
 use crate::node::{Health, Stored};
 
-impl World {
+impl ScriptedWorld {
     /// Every command is answered by this error, and not carried out; or not any more.
     pub fn refuse(&mut self, node: usize, with: Option<FailureKind>) {
         self.nodes[node].model.health = with.map_or(Health::Good, Health::Refusing);

@@ -3,12 +3,12 @@
 
 use quorlock_core::{Command, Ticket, Verb};
 
-use super::{Node, World};
+use super::{Node, ScriptedWorld};
 use crate::fact::{ClientId, NodeIndex};
 use crate::guard::{Guard, GuardId};
 use crate::ledger::subject;
 
-impl World {
+impl ScriptedWorld {
     /// What is asked for is not released; what is extended, healed or raised is neither released nor over, and what
     /// is raised for the next one is nobody's before (S14). In the simulator, guards may have seen their end before
     /// their engine knows of it.
@@ -34,7 +34,7 @@ impl World {
         }
         let now = self.reading();
         let its = self.witness.watch.guards.iter().filter(|(_, guard)| guard.value() == *value);
-        let last = its.map(|(_, guard)| guard).max_by_key(|guard| guard.turn);
+        let last = its.map(|(_, guard)| guard).max_by_key(|guard| guard.handover_count);
         if let Command::Raise { to, .. } = what {
             let is_valid = last.is_some_and(|guard| guard.is_valid(now));
             assert!(!is_valid, "invalid before the next one's fence (S14)");

@@ -6,7 +6,7 @@ use quorlock_core::{
 
 use super::nodes::WALL;
 use super::{Mend, SimEvent, World};
-use crate::client::{Client, Line, Turn};
+use crate::client::{Client, ClientTick, Transport};
 use crate::count::Count;
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -34,7 +34,7 @@ impl Driver for World {
 
     /// It is sent when the turn is over.
     fn order(&mut self, client: ClientId, node: NodeIndex, order: TicketedCommand) {
-        self.clients[client].lines[node].outbox.push(order);
+        self.clients[client].transports[node].outbox.push(order);
     }
 
     fn ask(&mut self, client: ClientId, event: Event) {
@@ -74,9 +74,14 @@ impl World {
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
         let engine = Engine::guarded(self.plan.servers.quorum, self.rules_of(id));
-        let lines =
-            self.plan.servers.quorum.node_ids().map(|node| Line::new(node, &self.plan)).collect();
-        self.clients.push(Client::new(engine, lines, machine, self.plan.load.callers));
+        let transports = self
+            .plan
+            .servers
+            .quorum
+            .node_ids()
+            .map(|node| Transport::new(node, &self.plan))
+            .collect();
+        self.clients.push(Client::new(engine, transports, machine, self.plan.load.callers));
         self.note(&Fact::Started { client: id });
         for node in 0..self.servers.len() {
             self.supervise(id, node);
@@ -118,24 +123,24 @@ impl World {
     /// There is something for the driver to do.
     pub(crate) fn wake(&mut self, client: ClientId) {
         let (it, random) = (&mut self.clients[client], &mut self.random.clients);
-        if it.turns.is_due || it.turns.stalled.is_some() || !it.life.alive {
+        if it.ticks.is_due || it.ticks.stalled.is_some() || !it.life.alive {
             return;
         }
-        it.turns.is_due = true;
+        it.ticks.is_due = true;
         let late = if random.percent(5) { random.span(MS) } else { random.between(US, 30 * US) };
-        self.plan_in(late, SimEvent::Turn(client));
+        self.plan_in(late, SimEvent::Tick(client));
     }
 
     /// Takes in all that has come, and reads the clock.
-    pub(crate) fn turn(&mut self, client: ClientId) {
+    pub(crate) fn tick(&mut self, client: ClientId) {
         let stalls = self.plan.has(Fault::Stalls)
             && !self.progress.healing
             && self.random.faults[Fault::Stalls as usize].percent(2);
         let it = &mut self.clients[client];
-        it.turns.is_due = false;
+        it.ticks.is_due = false;
         let honest = it.machine.read(self.now);
-        it.turns.stalled = Some(Turn { tick: it.arrivals.tick(|| honest), honest });
-        self.note(&Fact::Turn { client });
+        it.ticks.stalled = Some(ClientTick { tick: it.arrivals.tick(|| honest), honest });
+        self.note(&Fact::Tick { client });
         if stalls {
             let mean = self.plan.load.ttl_max / 2;
             let span = self.random.faults[Fault::Stalls as usize].span(mean);
@@ -148,9 +153,9 @@ impl World {
 
     /// Hands everything to the engine and carries out what comes of it.
     pub(crate) fn carry_on(&mut self, client: ClientId) {
-        let Some(turn) = &mut self.clients[client].turns.stalled else { return };
-        let now = turn.tick.now();
-        let steps: Vec<Step<Event>> = turn.tick.steps().collect();
+        let Some(tick) = &mut self.clients[client].ticks.stalled else { return };
+        let now = tick.tick.now();
+        let steps: Vec<Step<Event>> = tick.tick.steps().collect();
         for step in steps {
             let (Step::Event(event) | Step::Asked(event)) = step;
             self.tell(client, event, now);
@@ -158,8 +163,8 @@ impl World {
         if !self.clients[client].life.alive {
             return;
         }
-        self.note(&Fact::TurnOver { client });
-        self.clients[client].turns.stalled = None;
+        self.note(&Fact::TickOver { client });
+        self.clients[client].ticks.stalled = None;
         for node in 0..self.servers.len() {
             self.send_waiting(client, node);
         }
@@ -167,18 +172,18 @@ impl World {
         if !arrivals.answered.is_empty() || !arrivals.asked.is_empty() {
             self.wake(client);
         }
-        self.set_alarm(client);
+        self.set_timer(client);
     }
 
     /// Wakes the driver when the engine's deadline has come by its boot clock.
-    pub(crate) fn set_alarm(&mut self, client: ClientId) {
+    pub(crate) fn set_timer(&mut self, client: ClientId) {
         let it = &mut self.clients[client];
-        it.turns.alarm += 1;
-        let number = it.turns.alarm;
+        it.ticks.timer += 1;
+        let number = it.ticks.timer;
         if let Some(at) = it.engine.deadline() {
             let when = it.machine.boot.when(at.as_nanos());
             if when < i64::MAX / 4 {
-                self.plan_at(when, SimEvent::Alarm(client, number));
+                self.plan_at(when, SimEvent::Timer(client, number));
             }
         }
     }
@@ -220,8 +225,9 @@ impl World {
         let it = &mut self.clients[client];
         it.life.alive = false;
         it.life.deferred.clear();
-        it.turns.stalled = None;
-        let wires: Vec<usize> = it.lines.iter().filter_map(|line| line.wire).collect();
+        it.ticks.stalled = None;
+        let wires: Vec<usize> =
+            it.transports.iter().filter_map(|transport| transport.wire).collect();
         for wire in wires {
             self.give_up_wire(wire);
         }

@@ -82,12 +82,12 @@ impl World {
         let of_all = self.chance(Fault::Resets).percent(20);
         let here_first = self.chance(Fault::Resets).coin();
         for client in 0..self.clients.len() {
-            let wire = self.clients[client].lines[node].wire;
+            let wire = self.clients[client].transports[node].wire;
             if let Some(wire) = wire.filter(|_| self.clients[client].life.alive && of_all) {
                 self.reset_by(wire, here_first);
             }
         }
-        if let Some(wire) = self.clients[client].lines[node].wire {
+        if let Some(wire) = self.clients[client].transports[node].wire {
             self.note_mishap(FaultEvent::Reset { client, node });
             self.reset_by(wire, here_first);
         }
@@ -230,8 +230,8 @@ impl World {
         for what in deferred {
             self.plan_in(0, what);
         }
-        if self.clients[client].turns.stalled.is_none() {
-            self.set_alarm(client);
+        if self.clients[client].ticks.stalled.is_none() {
+            self.set_timer(client);
         }
         self.note_mishap(FaultEvent::Resumed { client });
     }

@@ -1,13 +1,15 @@
 //! Nodes: what their processes do with what arrives.
 
 use quorlock_core::marker::Marker;
-use quorlock_core::{Answer, Command, Failure, FailureKind, Key, MarkerSeen, Proof, RestartGuard};
+use quorlock_core::{
+    Answer, Command, Evidence, Failure, FailureKind, Key, MarkerSeen, RestartGuard,
+};
 
 use super::{Mend, Parcel, Process, Reply, Server, SimEvent, World};
 use crate::count::Count;
 use crate::fact::{Fact, FaultEvent, NodeIndex};
 use crate::network::Direction;
-use crate::node::{Connection, Health, Kind, ModelNode, Run};
+use crate::node::{ConnectionId, Health, Kind, ModelNode, Run};
 use crate::plan::{Fault, HALF_DRIFT_PPM};
 use crate::time::{Clock, MS, SECOND, Time};
 
@@ -39,12 +41,12 @@ impl World {
             let mut node = ModelNode::new(clock, kind);
             self.progress.runs += 1;
             // What is one server behind two addresses says that it is.
-            let one = self.plan.servers.twins && self.servers.len() == 1;
+            let one = self.plan.servers.duplicates && self.servers.len() == 1;
             node.run = Run::new(if one { 1 } else { self.progress.runs }, wall);
             if self.plan.guard == RestartGuard::Strict {
                 node.keep_undo();
             }
-            node.run.keeps_log = self.plan.later.lasting.contains(&self.servers.len());
+            node.run.keeps_log = self.plan.later.durable.contains(&self.servers.len());
             let sound_since = if self.plan.servers.prepared { self.prepare(&mut node) } else { 0 };
             let (process, stuck) = (Process::Runs, Vec::new());
             let (silent, ahead) = (false, 0);
@@ -106,10 +108,10 @@ impl World {
     fn serve(&mut self, node: NodeIndex, client: usize, mut parcel: Parcel) {
         let zombie = !self.network.wires[parcel.wire].open_here;
         let duplicate = parcel.duplicate;
-        let by = Connection(parcel.wire as u64);
+        let by = ConnectionId(parcel.wire as u64);
         let mut answers: Vec<Answer> = Vec::with_capacity(parcel.orders.len());
-        let looks = parcel.looks;
-        let info = looks.filter(|looks| looks.info);
+        let asked_evidence = parcel.asked_evidence;
+        let info = asked_evidence.filter(|asked_evidence| asked_evidence.info);
         let info = info.map(|_| self.servers[node].node.info(self.now));
         let first = self.network.wires[parcel.wire].flushes;
         let mut flush_at = self.flush_within(parcel.orders.len());
@@ -142,15 +144,16 @@ impl World {
         if flush_at.is_some() {
             self.flush_node(node);
         }
-        let proof = looks.map_or(Proof::NotRequired, |looks| {
+        let evidence = asked_evidence.map_or(Evidence::NotRequired, |asked_evidence| {
             let node = &mut self.servers[node].node;
-            let marker =
-                looks.marker.then(|| node.marker(by, &self.setting.rules.marker, self.now));
+            let marker = asked_evidence
+                .marker
+                .then(|| node.marker(by, &self.setting.rules.marker, self.now));
             let marker = marker.unwrap_or(MarkerSeen::NotAsked);
             // What it was before its data were replaced says nothing of what it is now.
             let flushes = self.network.wires[parcel.wire].flushes;
             let info = info.filter(|_| first == flushes);
-            Proof::Seen { epoch: looks.epoch, flushes, info, marker }
+            Evidence::Seen { epoch: asked_evidence.epoch, flushes, info, marker }
         });
         self.deliver_pushes(node);
         if duplicate {
@@ -161,7 +164,7 @@ impl World {
         if !zombie {
             let arrival = self.network.arrival(parcel.wire, Direction::Back, self.now);
             let (wire, parcel) = (parcel.wire, parcel.clone());
-            let reply = Box::new(Reply { parcel, answers, proof, unknown });
+            let reply = Box::new(Reply { parcel, answers, evidence, unknown });
             self.plan_at(arrival, SimEvent::Reply { wire, reply });
         }
         let random = &mut self.random.faults[Fault::Duplicates as usize];
@@ -214,7 +217,7 @@ impl World {
     }
 
     pub(crate) fn deliver_pushes(&mut self, node: NodeIndex) {
-        for (Connection(wire), key) in self.servers[node].node.take_pushes() {
+        for (ConnectionId(wire), key) in self.servers[node].node.take_pushes() {
             let wire = wire as usize;
             let arrival = self.network.stray(wire, self.now);
             self.plan_at(arrival, SimEvent::Push { wire, key: Some(key) });
@@ -240,7 +243,7 @@ impl World {
     pub(crate) fn reset(&mut self, wire: usize) {
         let Some(it) = self.network.wires.get_mut(wire).filter(|it| it.open_there) else { return };
         it.open_there = false;
-        self.servers[it.node].node.disconnect(Connection(wire as u64));
+        self.servers[it.node].node.disconnect(ConnectionId(wire as u64));
         let arrival = self.network.arrival(wire, Direction::Back, self.now);
         self.plan_at(arrival, SimEvent::Broken(wire));
     }
@@ -282,7 +285,7 @@ impl World {
             let run = Run::new(self.progress.runs, server.node.clock.at(self.now));
             server.node.run = Run { keeps_log, ..run };
             if keeps_log {
-                self.record.counts.add(Count::LastingRestarts);
+                self.record.counts.add(Count::DurableRestarts);
             } else {
                 server.sound_since = self.now;
             }
@@ -290,9 +293,9 @@ impl World {
         }
     }
 
-    /// The node was declared lasting, and is.
+    /// The node was declared durable, and is.
     pub(crate) fn forgets_nothing(&self, node: NodeIndex) -> bool {
-        self.plan.later.lasting.contains(&node)
+        self.plan.later.durable.contains(&node)
     }
 
     /// The second name leads to the first node's server from now on.
@@ -326,8 +329,8 @@ impl World {
         self.servers[node].process = Process::Runs;
         self.note_mishap(FaultEvent::NodeThawed { node });
         let mut stuck = std::mem::take(&mut self.servers[node].stuck);
-        if self.random.lines.coin() {
-            let turned = self.random.lines.coin();
+        if self.random.transports.coin() {
+            let turned = self.random.transports.coin();
             let key = |parcel: &Parcel| parcel.wire as i64 * if turned { -1 } else { 1 };
             stuck.sort_by_key(|parcel| key(parcel));
         }

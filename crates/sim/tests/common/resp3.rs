@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use quorlock_servers::{Reply, Server, resp};
 
-pub(crate) struct Connection {
-    connection: resp::Connection,
+pub(crate) struct RespConnection {
+    connection: resp::RespConnection,
     /// What was pushed: keys, or everything.
     pub(crate) pushed: Vec<Option<String>>,
 }
 
-impl Connection {
+impl RespConnection {
     pub(crate) fn open(server: &Server) -> Self {
         let mut connection = server.connect().expect("the server listens");
         // Only a server that hangs is ever waited for that long.

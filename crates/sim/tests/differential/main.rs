@@ -22,10 +22,10 @@ use quorlock_core::{Adopted, Answer, Command, Counter, FailureKind, Holding, Key
 use quorlock_servers::{
     NotFound, REQUIRE_VARIABLE, Reply, Server, ServerBinary, ServerOptions, find_all, skip,
 };
-use quorlock_sim::node::{Connection as ConnectionId, Health, Kind, ModelNode};
+use quorlock_sim::node::{ConnectionId, Health, Kind, ModelNode};
 use quorlock_sim::time::{Clock, Time};
 use replies::{time, understand};
-use resp3::Connection;
+use resp3::RespConnection;
 
 /// A connection that watches nothing.
 const NOBODY: ConnectionId = ConnectionId(u64::MAX);
@@ -80,10 +80,10 @@ fn a_server_says_of_itself_what_the_model_says() {
     for binary in &servers {
         println!("{binary}");
         let server = Server::start(binary, ServerOptions::default()).expect("it starts");
-        let mut real = Connection::open(&server);
+        let mut real = RespConnection::open(&server);
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: false };
         let mut model = ModelNode::new(Clock::new(time(&real.ask(&[&["TIME"]])[0]), 0), kind);
-        let alike = |model: &ModelNode, real: &mut Connection| {
+        let alike = |model: &ModelNode, real: &mut RespConnection| {
             let Reply::Bulk(Some(text)) = real.ask(&[&["INFO"]]).remove(0) else {
                 panic!("no text")
             };
@@ -128,8 +128,8 @@ struct Seen {
 struct Pair {
     random: Random,
     /// Two that watch, and one who does what somebody else might.
-    connections: [Connection; 2],
-    other: Connection,
+    connections: [RespConnection; 2],
+    other: RespConnection,
     early: ModelNode,
     late: ModelNode,
     seen: Seen,
@@ -141,12 +141,12 @@ struct Pair {
 
 impl Pair {
     fn new(server: &Server, seed: u64) -> Self {
-        let mut other = Connection::open(server);
+        let mut other = RespConnection::open(server);
         let info = other.ask(&[&["COMMAND", "INFO", "DELIFEQ"]]).remove(0);
         let Reply::Array(known) = info else { panic!("{info:?}") };
         let native = known[0] != Reply::Bulk(None);
         let connections = [(); 2].map(|()| {
-            let mut connection = Connection::open(server);
+            let mut connection = RespConnection::open(server);
             let said = connection.ask(&[&["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]]);
             assert_eq!(said, [Reply::Simple("OK".into())]);
             connection

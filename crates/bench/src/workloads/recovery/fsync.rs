@@ -8,10 +8,10 @@ use quorlock_servers::Server;
 
 use super::{NODES, ratios};
 use crate::clock;
-use crate::lab::{self, Lab};
 use crate::report::Cell;
-use crate::slice::{Latencies, Slice, Started};
+use crate::sample::{Latencies, Sample, Started};
 use crate::subjects::{Subject, quorlock};
+use crate::testbed::{self, Testbed};
 use crate::workloads::{Bench, progress};
 
 const NAME: &str = "recovery_fsync";
@@ -35,7 +35,7 @@ const APPENDED: usize = 150;
 /// With one locker and with many: whether an fsync is shared is what makes the difference.
 pub(crate) fn run(bench: &mut Bench) {
     let start = |(name, args): &(&'static str, &[&str])| {
-        Lab::with(&bench.binary, NODES, args).map(|lab| (*name, lab))
+        Testbed::with(&bench.binary, NODES, args).map(|testbed| (*name, testbed))
     };
     let labs: Vec<_> = match SERVERS.iter().map(start).collect() {
         Ok(labs) => labs,
@@ -44,26 +44,26 @@ pub(crate) fn run(bench: &mut Bench) {
     for lockers in [1, 64] {
         progress(&format!("{NAME}, N={NODES}, c={lockers}"));
         let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
-        for (name, lab) in &labs {
-            let urls = lab::urls(lab.first(NODES));
+        for (name, testbed) in &labs {
+            let urls = testbed::urls(testbed.first(NODES));
             match quorlock::named(name, quorlock::builder(urls), bench.flavor) {
                 Ok(subject) => subjects.push(Box::new(subject)),
                 Err(why) => bench.figures.not_run(name, NAME, why),
             }
         }
         bench.interleave(NAME, subjects, |bench, subject| {
-            let lab = labs.iter().find(|(name, _)| *name == subject.name());
-            let (_, lab) = lab.ok_or("it has no servers")?;
-            turn(bench, subject, lab.first(NODES), lockers)
+            let testbed = labs.iter().find(|(name, _)| *name == subject.name());
+            let (_, testbed) = testbed.ok_or("it has no servers")?;
+            turn(bench, subject, testbed.first(NODES), lockers)
         });
         ratios(&mut bench.figures, NAME, &SERVERS.map(|(name, _)| name), lockers);
     }
     for _ in 0..bench.rounds {
-        match disk(bench.slice) {
-            Ok(slice) => {
+        match disk(bench.sample) {
+            Ok(sample) => {
                 let cell = Cell { workload: NAME, subject: DISK, nodes: 1, concurrency: 1 };
-                bench.figures.add(cell, "p50_us", slice.p50_us);
-                bench.figures.add(cell, "p99_us", slice.p99_us);
+                bench.figures.add(cell, "p50_us", sample.p50_us);
+                bench.figures.add(cell, "p99_us", sample.p99_us);
             }
             Err(why) => return bench.figures.not_run(DISK, NAME, why),
         }
@@ -78,15 +78,15 @@ fn turn(
 ) -> Result<(), String> {
     subject.pairs(lockers, bench.warm_up())?;
     let before = appends(servers)?;
-    let slice = subject.pairs(lockers, bench.slice)?;
+    let sample = subject.pairs(lockers, bench.sample)?;
     let appends = appends(servers)? - before;
 
     let concurrency = lockers as u64;
     let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
-    bench.figures.add(cell, "pairs_per_s", slice.rate());
-    bench.figures.add(cell, "p50_us", slice.p50_us);
-    bench.figures.add(cell, "p99_us", slice.p99_us);
-    bench.figures.add(cell, "appends_per_pair", appends / slice.pairs as f64);
+    bench.figures.add(cell, "pairs_per_s", sample.rate());
+    bench.figures.add(cell, "p50_us", sample.p50_us);
+    bench.figures.add(cell, "p99_us", sample.p99_us);
+    bench.figures.add(cell, "appends_per_pair", appends / sample.pairs as f64);
     Ok(())
 }
 
@@ -101,11 +101,11 @@ fn appends(servers: &[Server]) -> Result<f64, String> {
         count.ok_or_else(|| format!("{path} has no syscw"))
     };
     let written: Result<u64, String> = servers.iter().map(written).sum();
-    Ok(written? as f64 - lab::counter(servers, "total_writes_processed")? as f64)
+    Ok(written? as f64 - testbed::counter(servers, "total_writes_processed")? as f64)
 }
 
 /// A small file grows, and each time the disk must say that it has it.
-fn disk(time: Duration) -> Result<Slice, String> {
+fn disk(time: Duration) -> Result<Sample, String> {
     let failed = |error: std::io::Error| format!("a file in the temporary folder: {error}");
     let mut file = tempfile::tempfile().map_err(failed)?;
     let mut latencies = Latencies::default();

@@ -5,9 +5,9 @@
 use ::quorlock::RestartGuard;
 
 use super::{NODES, all_vote, ratios};
-use crate::lab::{self, Commands};
 use crate::report::Cell;
 use crate::subjects::{Subject, TTL, quorlock};
+use crate::testbed::{self, Commands};
 use crate::workloads::{Bench, progress};
 
 pub(crate) const NAME: &str = "recovery_guard";
@@ -42,7 +42,7 @@ fn subject(
     bench: &Bench,
     (name, guard): (&'static str, RestartGuard),
 ) -> Result<Box<dyn Subject>, String> {
-    let urls = lab::urls(bench.lab.first(NODES));
+    let urls = testbed::urls(bench.testbed.first(NODES));
     let builder = quorlock::builder(urls).max_ttl(TTL).restart_guard(guard);
     let subject = quorlock::named(name, builder, bench.flavor)?;
     subject.runtime.block_on(all_vote(subject.locker.clone()))?;
@@ -51,18 +51,18 @@ fn subject(
 
 fn turn(bench: &mut Bench, subject: &mut dyn Subject, lockers: usize) -> Result<(), String> {
     subject.pairs(lockers, bench.warm_up())?;
-    let servers = bench.lab.first(NODES);
+    let servers = bench.testbed.first(NODES);
     let before = Commands::read(servers)?;
-    let slice = subject.pairs(lockers, bench.slice)?;
+    let sample = subject.pairs(lockers, bench.sample)?;
     let sent = Commands::read(servers)?.since(&before).sent();
 
     let concurrency = lockers as u64;
     let cell = Cell { workload: NAME, subject: subject.name(), nodes: NODES, concurrency };
-    bench.figures.add(cell, "pairs_per_s", slice.rate());
-    bench.figures.add(cell, "p50_us", slice.p50_us);
-    bench.figures.add(cell, "p99_us", slice.p99_us);
-    bench.figures.add(cell, "cpu_us_per_pair", slice.cpu_us_per_pair());
-    bench.figures.add(cell, "commands_per_pair", sent as f64 / slice.pairs as f64);
+    bench.figures.add(cell, "pairs_per_s", sample.rate());
+    bench.figures.add(cell, "p50_us", sample.p50_us);
+    bench.figures.add(cell, "p99_us", sample.p99_us);
+    bench.figures.add(cell, "cpu_us_per_pair", sample.cpu_us_per_pair());
+    bench.figures.add(cell, "commands_per_pair", sent as f64 / sample.pairs as f64);
     Ok(())
 }
 
@@ -73,20 +73,20 @@ mod tests {
     use quorlock_servers::find_or_skip;
 
     use super::*;
-    use crate::lab::Lab;
     use crate::subjects::Flavor;
+    use crate::testbed::Testbed;
     use crate::workloads::recovery::once;
 
     #[test]
     fn the_guard_costs_a_get_per_node_and_batch() {
         let name = "the_guard_costs_a_get_per_node_and_batch";
         let Some(binary) = find_or_skip(name) else { return };
-        let lab = Lab::start(&binary, 3).unwrap();
-        let servers = lab.first(3);
+        let testbed = Testbed::start(&binary, 3).unwrap();
+        let servers = testbed.first(3);
         // So that the servers need not be waited for longer than for three seconds.
         let ttl = Duration::from_millis(500);
         let sent = |guard| {
-            let builder = quorlock::builder(lab::urls(servers)).ttl(ttl).max_ttl(ttl);
+            let builder = quorlock::builder(testbed::urls(servers)).ttl(ttl).max_ttl(ttl);
             let subject =
                 quorlock::named("counted", builder.restart_guard(guard), Flavor::CurrentThread);
             let subject = subject.unwrap();

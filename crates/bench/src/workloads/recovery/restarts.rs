@@ -9,10 +9,10 @@ use quorlock_servers::Server;
 
 use super::{NODES, all_vote, once};
 use crate::clock;
-use crate::lab::{self, Lab};
 use crate::report::Cell;
 use crate::subjects::closed_loop::AsyncSubject;
 use crate::subjects::quorlock;
+use crate::testbed::{self, Testbed};
 use crate::workloads::{Bench, progress};
 
 pub(crate) const NAME: &str = "recovery_restart";
@@ -30,7 +30,7 @@ struct Setup {
     max_ttl: Duration,
     args: &'static [&'static str],
     /// The operator says that they forget nothing.
-    is_lasting: bool,
+    is_durable: bool,
 }
 
 const SETUPS: [Setup; 4] = [
@@ -39,28 +39,28 @@ const SETUPS: [Setup; 4] = [
         guard: RestartGuard::Strict,
         max_ttl: Duration::from_secs(1),
         args: &[],
-        is_lasting: false,
+        is_durable: false,
     },
     Setup {
         name: "strict, max_ttl 3 s",
         guard: RestartGuard::Strict,
         max_ttl: Duration::from_secs(3),
         args: &[],
-        is_lasting: false,
+        is_durable: false,
     },
     Setup {
-        name: "strict, max_ttl 3 s, always, declared lasting",
+        name: "strict, max_ttl 3 s, always, declared durable",
         guard: RestartGuard::Strict,
         max_ttl: Duration::from_secs(3),
         args: &["--appendonly", "yes", "--appendfsync", "always"],
-        is_lasting: true,
+        is_durable: true,
     },
     Setup {
         name: "off: unsafe",
         guard: RestartGuard::Off,
         max_ttl: Duration::from_secs(3),
         args: &[],
-        is_lasting: false,
+        is_durable: false,
     },
 ];
 
@@ -75,11 +75,11 @@ pub(crate) fn run(bench: &mut Bench) {
         Err(why) => return bench.figures.not_run("quorlock", NAME, why),
     };
     for round in 1..=bench.rounds.min(ROUNDS) {
-        for (setup, lab, subject) in &started {
+        for (setup, testbed, subject) in &started {
             progress(&format!("{NAME}, round {round}: {}", setup.name));
             for (at, killed) in KILLED.into_iter().enumerate() {
                 let key = format!("bench:{NAME}:{round}:{at}");
-                match outage(&lab.first(NODES)[..killed], subject, key) {
+                match outage(&testbed.first(NODES)[..killed], subject, key) {
                     Ok(time) => {
                         let concurrency = killed as u64;
                         let cell =
@@ -93,19 +93,19 @@ pub(crate) fn run(bench: &mut Bench) {
     }
 }
 
-type Started = (&'static Setup, Lab, AsyncSubject<Client>);
+type Started = (&'static Setup, Testbed, AsyncSubject<Client>);
 
 fn start(bench: &Bench, setup: &'static Setup) -> Result<Started, String> {
-    let lab = Lab::with(&bench.binary, NODES, setup.args)?;
+    let testbed = Testbed::with(&bench.binary, NODES, setup.args)?;
     let name = |(index, url)| format!("n{index}={url}");
-    let nodes = lab::urls(lab.first(NODES)).into_iter().enumerate().map(name);
+    let nodes = testbed::urls(testbed.first(NODES)).into_iter().enumerate().map(name);
     let builder = quorlock::builder(nodes)
         .ttl(TTL)
         .max_ttl(setup.max_ttl)
         .restart_guard(setup.guard)
-        .lasting_nodes((0..NODES).filter(|_| setup.is_lasting).map(|index| format!("n{index}")));
+        .durable_nodes((0..NODES).filter(|_| setup.is_durable).map(|index| format!("n{index}")));
     let subject = quorlock::named(setup.name, builder, bench.flavor)?;
-    Ok((setup, lab, subject))
+    Ok((setup, testbed, subject))
 }
 
 /// From before the first is killed until a lock was had, by a caller who asked when they were dead.

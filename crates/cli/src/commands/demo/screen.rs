@@ -26,7 +26,7 @@ pub(super) mod style {
 }
 
 /// A line made of pieces.
-pub(super) type Line = Vec<(Style, String)>;
+pub(super) type StyledLine = Vec<(Style, String)>;
 
 /// Standard output.
 pub(super) struct Screen {
@@ -82,7 +82,7 @@ impl Screen {
     /// The lines that the next call replaces; to be used only if the screen [`is_live`].
     ///
     /// [`is_live`]: Screen::is_live
-    pub(super) fn show(&mut self, lines: &[Line]) {
+    pub(super) fn show(&mut self, lines: &[StyledLine]) {
         let mut text = self.up();
         for line in lines {
             // A line that wraps would take two rows, and the count would be wrong. And it is
@@ -112,7 +112,7 @@ impl Screen {
         }
     }
 
-    fn render(&self, line: &Line, mut room: usize) -> String {
+    fn render(&self, line: &StyledLine, mut room: usize) -> String {
         let mut text = String::new();
         for (style, piece) in line {
             let shown: String = piece.chars().take(room).collect();

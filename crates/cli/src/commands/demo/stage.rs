@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::crew::Crew;
 use super::nodes::{FiveNodes, NAMES};
 use super::observer::Seen;
+use super::result::{DemoResult, Observed, Phase};
 use super::screen::{Screen, style, wrapped};
 use super::tally::Tally;
-use super::verdict::{Evidence, Phase, Verdict};
 use super::view::{Fate, View, stamp};
 use super::worker::{Hold, Report};
+use super::workers::Workers;
 use super::{Event, now};
 use crate::options::Refused;
 
@@ -58,12 +58,12 @@ impl Ended {
 /// The running demo.
 pub(super) struct Stage {
     /// Before the nodes, because it is dropped before them: workers would complain.
-    crew: Crew,
+    workers: Workers,
     pub(super) nodes: FiveNodes,
     events: Receiver<Event>,
     screen: Screen,
     record: Record,
-    picture: Picture,
+    picture: Frame,
     began: Duration,
     draw_at: Duration,
     /// The answer to the demo's own call, once it is there.
@@ -85,9 +85,9 @@ impl Record {
         }
     }
 
-    fn judge(&self, places: String) -> Verdict {
+    fn judge(&self, places: String) -> DemoResult {
         let counter = std::fs::read_to_string(&self.counter).ok();
-        let evidence = Evidence {
+        let evidence = Observed {
             tally: &self.tally,
             phases: &self.phases,
             counter: counter.and_then(|text| text.trim().parse().ok()),
@@ -99,7 +99,7 @@ impl Record {
 }
 
 /// What is shown, and what that is made from.
-struct Picture {
+struct Frame {
     view: View,
     /// When the lock was acquired in the last second.
     recent: VecDeque<Duration>,
@@ -107,7 +107,7 @@ struct Picture {
     changed: [Duration; 5],
 }
 
-impl Picture {
+impl Frame {
     fn new(began: Duration) -> Self {
         let view = View {
             elapsed: Duration::ZERO,
@@ -149,14 +149,14 @@ impl Picture {
 impl Stage {
     pub(super) fn new(
         (nodes, counter): (FiveNodes, PathBuf),
-        crew: Crew,
+        workers: Workers,
         events: Receiver<Event>,
         screen: Screen,
         began: Duration,
     ) -> Self {
         Self {
             nodes,
-            crew,
+            workers,
             events,
             screen,
             record: Record {
@@ -165,7 +165,7 @@ impl Stage {
                 phases: Vec::new(),
                 faults: Vec::new(),
             },
-            picture: Picture::new(began),
+            picture: Frame::new(began),
             began,
             draw_at: began,
             answer: None,
@@ -264,17 +264,17 @@ impl Stage {
     }
 
     /// Lets the workers finish, and judges.
-    pub(super) fn end(&mut self) -> Result<Verdict, Ended> {
-        self.crew.dismiss();
+    pub(super) fn end(&mut self) -> Result<DemoResult, Ended> {
+        self.workers.dismiss();
         self.wait_for(LEAVE_LIMIT, "a worker did not stop", |stage| {
-            stage.crew.is_gone().then_some(())
+            stage.workers.is_gone().then_some(())
         })?;
-        if !self.crew.ended_well() {
+        if !self.workers.ended_well() {
             self.fault("a worker process ended badly");
         }
         self.record.end_phase(nanos(now()));
         self.screen.erase();
-        Ok(self.record.judge(self.crew.places()))
+        Ok(self.record.judge(self.workers.places()))
     }
 
     /// Takes away what is written over, and goes on with plain lines.
@@ -307,7 +307,7 @@ impl Stage {
                 self.record.tally.add(report);
             }
             Event::Left(result) => {
-                if let Some(fault) = self.crew.left(result) {
+                if let Some(fault) = self.workers.left(result) {
                     return Err(Ended::Failed(fault));
                 }
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::nodes::NAMES;
 use super::observer::{Seen, Told};
-use super::screen::{Line, style};
+use super::screen::{StyledLine, style};
 
 /// How many lines [`View::panel`] has.
 pub(super) const ROWS: usize = 10;
@@ -42,7 +42,7 @@ pub(super) enum Fate {
 
 impl View {
     /// The picture, for a terminal.
-    pub(super) fn panel(&self) -> Vec<Line> {
+    pub(super) fn panel(&self) -> Vec<StyledLine> {
         let plain = |text: &str| (style::PLAIN, text.to_owned());
         let dim = |text: String| vec![(style::DIM, text)];
         let mut lines = vec![Vec::new()];
@@ -74,7 +74,7 @@ impl View {
         format!("{}  {}  {all:5} acquired, {rate}/s", stamp(self.elapsed), nodes.join("  "))
     }
 
-    fn row(&self, place: usize) -> Line {
+    fn row(&self, place: usize) -> StyledLine {
         let (style, fate) = match self.fates[place] {
             Fate::Up => (style::GOOD, "up".to_owned()),
             Fate::Frozen => (style::ODD, "frozen".to_owned()),

@@ -185,9 +185,9 @@ impl Keeper<'_> {
     /// A user who lets votes count that strict clients would not count is told of each such node.
     fn say_acquired(&mut self, lease: &Lease) {
         let mut event = self.validity_event("acquired", lease);
-        let doubtful = if self.plan.observes { self.untrusted() } else { Vec::new() };
+        let untrusted = if self.plan.observes { self.untrusted() } else { Vec::new() };
         let nodes =
-            doubtful.iter().map(|(node, why)| json!({ "node": node, "why": why.to_string() }));
+            untrusted.iter().map(|(node, why)| json!({ "node": node, "why": why.to_string() }));
         event["untrusted_nodes"] = nodes.collect();
         let line = format!(
             "\"{}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard \
@@ -195,7 +195,7 @@ impl Keeper<'_> {
             self.args.key.escape_debug(),
             self.who_is_not_trusted()
         );
-        self.output.event(event, (!doubtful.is_empty()).then_some(&*line));
+        self.output.event(event, (!untrusted.is_empty()).then_some(&*line));
     }
 
     fn environment(&self, lease: &Lease, remaining: Duration) -> Vec<(OsString, OsString)> {

@@ -15,7 +15,7 @@ use crate::options::{self, File, Refused};
 const TTL_MIN: Duration = Duration::from_millis(500);
 
 /// What the arguments and the file mean for this run.
-pub(super) struct Plan {
+pub(super) struct RunPlan {
     pub(super) ttl: Duration,
     pub(super) wait: WaitArg,
     pub(super) max_hold: Duration,
@@ -30,7 +30,7 @@ pub(super) struct Plan {
     pub(super) give_back: Duration,
 }
 
-impl Plan {
+impl RunPlan {
     pub(super) fn new(args: &Run, file: &File) -> Result<Self, Refused> {
         let times = &args.times;
         let ttl = times.ttl.or(file.ttl.map(|time| time.0));

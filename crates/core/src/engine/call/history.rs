@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::acquire::{FailureReason, NodeOutcome, NodeStory, why_not};
+use crate::acquire::{FailureReason, NodeOutcome, NodeResult, why_not};
 use crate::command::Answer;
 use crate::quorum::{NodeId, Quorum};
 use crate::time::Reading;
@@ -16,7 +16,7 @@ pub(in crate::engine) struct AttemptHistory {
     pub(in crate::engine) began: Reading,
     pub(in crate::engine) token: Option<Token>,
     /// Why it failed, and what each node has said.
-    pub(in crate::engine) last: Option<(FailureReason, Vec<NodeStory>)>,
+    pub(in crate::engine) last: Option<(FailureReason, Vec<NodeResult>)>,
     /// The largest number that any node has told of a lock with a fence.
     pub(in crate::engine) number_seen: u64,
 }
@@ -63,18 +63,18 @@ impl AttemptHistory {
         else {
             return;
         };
-        let story = &mut nodes[node.index()];
-        if self.count == 0 || story.said != NodeOutcome::Nothing {
+        let report = &mut nodes[node.index()];
+        if self.count == 0 || report.said != NodeOutcome::Nothing {
             return;
         }
-        story.said = match answer {
+        report.said = match answer {
             Answer::Granted | Answer::GrantedFenced { .. } => NodeOutcome::Granted,
             Answer::Refused => NodeOutcome::Refused(None),
             Answer::RefusedFenced { holding, .. } => NodeOutcome::Refused(Some(*holding)),
             Answer::Failed(failure) => NodeOutcome::Failed(failure),
             _ => return,
         };
-        story.took = now.elapsed_since(self.began);
+        report.took = now.elapsed_since(self.began);
         let open = nodes.iter().filter(|node| node.said == NodeOutcome::Nothing).count();
         *why = why_not(quorum, nodes, open);
     }
@@ -84,12 +84,12 @@ impl AttemptHistory {
     pub(in crate::engine) fn note_cut_short(
         &mut self,
         why: FailureReason,
-        nodes: Vec<NodeStory>,
+        nodes: Vec<NodeResult>,
         quorum: Quorum,
     ) {
         if let Some((_, before)) = self.last.take() {
             let pairs = nodes.iter().cloned().zip(before);
-            let merged: Vec<NodeStory> = pairs
+            let merged: Vec<NodeResult> = pairs
                 .map(|(cut, before)| if cut.said == NodeOutcome::Nothing { before } else { cut })
                 .collect();
             if why_not(quorum, &merged, 0) == FailureReason::Contended {
@@ -102,7 +102,7 @@ impl AttemptHistory {
 
     /// Only a person can mend what keeps so many nodes from being looked at.
     pub(in crate::engine) fn is_permission_denied(&self, quorum: Quorum) -> bool {
-        let about_rights = |story: &&NodeStory| matches!(&story.said, NodeOutcome::Failed(failure) if failure.kind().is_about_rights());
+        let about_rights = |report: &&NodeResult| matches!(&report.said, NodeOutcome::Failed(failure) if failure.kind().is_about_rights());
         let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
         quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
     }
@@ -111,7 +111,7 @@ impl AttemptHistory {
     pub(in crate::engine) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
         let Some((FailureReason::NoQuorum, nodes)) = &self.last else { return false };
         let failures = || {
-            nodes.iter().filter_map(|story| match &story.said {
+            nodes.iter().filter_map(|report| match &report.said {
                 NodeOutcome::Failed(failure) => Some(failure.kind().is_about_trust()),
                 _ => None,
             })
@@ -122,7 +122,7 @@ impl AttemptHistory {
     }
 
     /// It waits for nodes to be trusted.
-    pub(in crate::engine) fn is_barred(&self) -> bool {
-        matches!(self.last, Some((FailureReason::Unsafe, _)))
+    pub(in crate::engine) fn is_excluded(&self) -> bool {
+        matches!(self.last, Some((FailureReason::NodesUntrusted, _)))
     }
 }

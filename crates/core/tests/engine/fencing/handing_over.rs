@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_lock_is_handed_over_when_a_larger_fence_is_recorded() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let (first, second) = held_and_wanted(&mut world);
     let before = world.fence(first);
     world.release(first, true);
@@ -16,7 +16,7 @@ fn a_lock_is_handed_over_when_a_larger_fence_is_recorded() {
     let (at, report) = world.released(first).unwrap();
     assert_eq!((at, report.handed_over, report.outcome), (12, true, Outcome::Released));
     assert_eq!(report.nodes, [const { NodeReleased::HandedOver }; 3]);
-    assert_eq!((world.granted_at(second), world.guard(second).turn), (Some(12), 1));
+    assert_eq!((world.granted_at(second), world.guard(second).handover_count), (Some(12), 1));
     assert_eq!(world.fence(second), before + 1);
     for node in 0..3 {
         assert_eq!(world.counter(node, "k"), Some(before + 1));
@@ -39,13 +39,13 @@ fn the_next_fence_is_above_all_that_votes_have_come_with() {
     assert_eq!(world.fence(first), AHEAD + 11);
     world.release(first, false);
     world.run_until(30);
-    assert_eq!((world.fence(second), world.guard(second).turn), (AHEAD + 32, 1));
+    assert_eq!((world.fence(second), world.guard(second).handover_count), (AHEAD + 32, 1));
     world.finish();
 }
 
 /// Gives the first guard back while a quorum cannot record the next one's fence.
-fn failing_hand_over(fail: impl Fn(&mut World)) -> (World, LockId, LockId) {
-    let mut world = World::new(3);
+fn failing_hand_over(fail: impl Fn(&mut ScriptedWorld)) -> (ScriptedWorld, LockId, LockId) {
+    let mut world = ScriptedWorld::new(3);
     let (first, second) = held_and_wanted(&mut world);
     fail(&mut world);
     world.release(first, true);
@@ -54,7 +54,7 @@ fn failing_hand_over(fail: impl Fn(&mut World)) -> (World, LockId, LockId) {
 
 #[test]
 fn a_hand_over_that_too_few_nodes_record_is_a_release() {
-    let fails: [fn(&mut World); 2] = [
+    let fails: [fn(&mut ScriptedWorld); 2] = [
         |world| world.set_counters("k", &[2 * AHEAD, 3 * AHEAD]),
         |world| (0..2).for_each(|node| world.cut(node, None)),
     ];
@@ -66,7 +66,7 @@ fn a_hand_over_that_too_few_nodes_record_is_a_release() {
         assert_eq!(report, Some((false, expected)), "case {case}");
         (0..2).for_each(|node| world.up(node));
         world.run_until(3 * TTL);
-        assert_eq!((world.guard(second).turn, world.is_valid(second)), (0, false));
+        assert_eq!((world.guard(second).handover_count, world.is_valid(second)), (0, false));
         assert!(world.fence(second) > world.fence(first), "case {case}");
         world.finish();
     }
@@ -84,7 +84,7 @@ fn a_hand_over_ends_with_the_node_timeout() {
     assert_eq!(report.outcome, Outcome::Unknown);
     (0..2).for_each(|node| world.freeze(node, false));
     world.run_until(3 * TTL);
-    assert_eq!(world.guard(second).turn, 0);
+    assert_eq!(world.guard(second).handover_count, 0);
     world.finish();
 }
 
@@ -116,7 +116,7 @@ fn a_lock_that_runs_out_while_it_is_handed_over_is_nobodys() {
         // It was valid when it was given back; where the keys are still there, they were deleted.
         let expected = if slept { Outcome::Expired } else { Outcome::Released };
         assert_eq!(report.outcome, expected);
-        assert_eq!(world.guard(second).turn, 0);
+        assert_eq!(world.guard(second).handover_count, 0);
         assert!(world.fence(second) > world.fence(first));
         world.finish();
     }
@@ -126,8 +126,8 @@ fn a_lock_that_runs_out_while_it_is_handed_over_is_nobodys() {
 fn who_is_handed_a_lock_wants_as_much_of_it_as_any_other() {
     let min_validity = Duration::from_millis(950);
     let timing = Timing::new(TimingOptions { min_validity, ..timing_options() }).unwrap();
-    for (way, turn) in [(5, 1), (20, 0)] {
-        let mut world = World::new(3);
+    for (way, handover_count) in [(5, 1), (20, 0)] {
+        let mut world = ScriptedWorld::new(3);
         let wanted = || Request { timing, ..fenced(request("k")) };
         let first = world.hold(wanted());
         let second = world.acquire(wanted());
@@ -137,7 +137,7 @@ fn who_is_handed_a_lock_wants_as_much_of_it_as_any_other() {
         world.run_until(55);
         (0..3).for_each(|node| world.set_one_way(node, ONE_WAY));
         world.run_until(200);
-        assert_eq!(world.guard(second).turn, turn);
+        assert_eq!(world.guard(second).handover_count, handover_count);
         world.finish();
     }
 }
@@ -145,7 +145,7 @@ fn who_is_handed_a_lock_wants_as_much_of_it_as_any_other() {
 #[test]
 fn a_lock_that_nobody_wants_any_more_is_given_back() {
     for other in [false, true] {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         let (first, second) = held_and_wanted(&mut world);
         // Without a fence, it is not the same lock.
         let third = other.then(|| world.acquire(request("k")));
@@ -155,14 +155,14 @@ fn a_lock_that_nobody_wants_any_more_is_given_back() {
         world.run_until(20);
         let (_, report) = world.released(first).unwrap();
         assert_eq!((report.handed_over, report.outcome), (false, Outcome::Released));
-        assert!(third.is_none_or(|third| world.guard(third).turn == 0));
+        assert!(third.is_none_or(|third| world.guard(third).handover_count == 0));
         world.finish();
     }
 }
 
 #[test]
 fn a_client_that_is_shut_down_gives_back_what_it_was_handing_over() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let (first, second) = held_and_wanted(&mut world);
     world.release(first, true);
     world.tell(0, Event::Close);
@@ -180,13 +180,13 @@ fn locks_with_and_without_a_fence_are_not_handed_to_each_other() {
     for (first, second) in
         [(fenced(request("k")), request("k")), (request("k"), fenced(request("k")))]
     {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         let first = world.hold(first);
         let second = world.acquire(second);
         world.run_until(10);
         world.release(first, false);
         world.run_until(100);
-        assert_eq!((world.guard(second).turn, world.attempts(second)), (0, 1));
+        assert_eq!((world.guard(second).handover_count, world.attempts(second)), (0, 1));
         world.finish();
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn nothing_is_extended_past_the_longest_hold() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let max_hold = Duration::from_millis(2000);
     let lock = world.hold(Request { max_hold, ..automatic("k") });
     world.run_until(1100);
@@ -21,7 +21,7 @@ fn nothing_is_extended_past_the_longest_hold() {
 /// that asked for. Guard and engine tell the same cause.
 #[test]
 fn a_lock_that_was_handed_over_ends_with_the_longest_hold_of_its_token() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let first = world.hold(Request { max_hold: Duration::from_millis(1100), ..automatic("k") });
     let second = world.acquire(Request { max_hold: Duration::from_secs(3600), ..automatic("k") });
     world.run_until(20);
@@ -38,7 +38,7 @@ fn a_lock_that_was_handed_over_ends_with_the_longest_hold_of_its_token() {
 
 #[test]
 fn an_extension_that_began_within_the_longest_hold_is_joined_past_it() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let max_hold = Duration::from_millis(1500);
     let lock = world.hold(Request { max_hold, ..request("k") });
     world.run_until(502);
@@ -57,7 +57,7 @@ fn an_extension_that_began_within_the_longest_hold_is_joined_past_it() {
 
 #[test]
 fn who_wants_an_extension_joins_the_round_under_way_or_starts_one() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(automatic("k"));
     world.run_until(FIRST_EXTENSION + 1);
     world.extend(lock);
@@ -74,7 +74,7 @@ fn who_wants_an_extension_joins_the_round_under_way_or_starts_one() {
 
 #[test]
 fn an_extension_under_way_at_the_release_is_told_and_no_other_follows() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let lock = world.hold(automatic("k"));
     world.run_until(FIRST_EXTENSION);
     world.extend(lock);
@@ -87,7 +87,7 @@ fn an_extension_under_way_at_the_release_is_told_and_no_other_follows() {
 
 #[test]
 fn a_lock_with_all_votes_outlives_the_loss_of_a_minority_and_a_missed_round() {
-    let mut world = World::new(5);
+    let mut world = ScriptedWorld::new(5);
     let lock = world.hold(automatic("k"));
     world.run_until(300);
     world.down(0);
@@ -106,7 +106,7 @@ fn a_lock_with_all_votes_outlives_the_loss_of_a_minority_and_a_missed_round() {
 
 #[test]
 fn a_raised_quorum_is_needed_for_extending_too() {
-    let mut world = World::with(1, Quorum::new(5, 4).unwrap());
+    let mut world = ScriptedWorld::with(1, Quorum::new(5, 4).unwrap());
     let lock = world.hold(request("k"));
     world.run_until(100);
     (0..2).for_each(|node| world.freeze(node, true));

@@ -5,7 +5,7 @@ use super::*;
 /// So far a server's clock jumps.
 const JUMP: i64 = 1_000 * SECOND * MS;
 
-fn jump(world: &mut World, node: usize) {
+fn jump(world: &mut ScriptedWorld, node: usize) {
     let now = world.now;
     world.server_mut(node).clock.step(JUMP, now);
 }
@@ -47,7 +47,7 @@ fn an_adoption_that_another_has_begun_anew_is_no_older_than_the_look_at_the_one_
 }
 
 /// A client whose locks may live for two hours, and nodes that have been there for longer, marked for this run.
-fn with_a_long_ttl(run: impl Fn(&World, usize) -> String) -> World {
+fn with_a_long_ttl(run: impl Fn(&ScriptedWorld, usize) -> String) -> ScriptedWorld {
     let cluster = Cluster::new(names(), 2, 7_200_000);
     let mut world = with(Rules { cluster: cluster.clone(), ..rules(RestartGuard::Strict) });
     for node in 0..3 {
@@ -79,13 +79,13 @@ fn who_turns_out_to_wait_in_vain_is_told_as_soon_as_that_is_known() {
         let wait = Wait::For(Duration::from_secs(5));
         let lock = world.acquire(Request { wait, progress, ..request(LOCKED) });
         world.run_for(1);
-        assert_eq!(refusal(&world, lock).kind, RefusalKind::Unsafe);
+        assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
     }
 }
 
 #[test]
 fn a_floor_that_rests_on_the_clocks_of_few_is_told_of() {
-    let few = |world: &World| {
+    let few = |world: &ScriptedWorld| {
         let few = |effect: &Effect| match effect {
             Effect::FloorOfFew { node, clocks } => Some((node.index(), *clocks)),
             _ => None,
@@ -114,8 +114,9 @@ fn a_floor_rests_on_no_clock_that_was_heard_late() {
     world.run_for(5 * SECOND);
     let late = another(&mut world);
     world.acquire_by(late, Request { wait: Wait::Forever, ..request(LOCKED) });
-    let looks =
-        |world: &World| world.orders(late).any(|(_, command)| *command == Command::Identify);
+    let looks = |world: &ScriptedWorld| {
+        world.orders(late).any(|(_, command)| *command == Command::Identify)
+    };
     world.run_till(20 * SECOND, looks);
     assert!(looks(&world) && world.now == 7 * SECOND * MS, "it asks the others for the time");
     world.sleep(late, 10 * SECOND);
@@ -181,8 +182,8 @@ fn an_adoption_from_before_a_promotion_is_none() {
 }
 
 /// The first node is looked at while it is suspended.
-fn suspended_at_a_look(world: &mut World) {
-    let of_first = |world: &World| {
+fn suspended_at_a_look(world: &mut ScriptedWorld) {
+    let of_first = |world: &ScriptedWorld| {
         let tickets = world.log.iter().filter_map(|(_, _, effect)| match effect {
             Effect::Send { nodes, ticket, command: Command::Identify }
                 if nodes.contains(NodeId::new(0)) =>
@@ -203,7 +204,7 @@ fn suspended_at_a_look(world: &mut World) {
     world.lose(0, 0, false);
 }
 
-fn votes_after_extending(world: &mut World, lock: LockId) -> Option<usize> {
+fn votes_after_extending(world: &mut ScriptedWorld, lock: LockId) -> Option<usize> {
     let before = world.log.len();
     extend(world, lock);
     let now = world.reading();
@@ -234,7 +235,7 @@ fn a_node_that_was_away_may_be_another_names_server_when_it_is_back() {
     assert_eq!(votes_after_extending(&mut world, second), Some(2), "there are two servers");
 }
 
-fn lead_to_the_first(world: &mut World, node: usize) {
+fn lead_to_the_first(world: &mut ScriptedWorld, node: usize) {
     let first = world.server(0).clone();
     world.replace(node, first);
     world.reconnect(node);
@@ -265,7 +266,7 @@ fn a_server_that_is_away_under_its_name_has_no_second_vote_under_another() {
 }
 
 /// The node leads to another server now, which has been there for long and is marked.
-fn lead_to_another(world: &mut World, node: usize, run: u64) {
+fn lead_to_another(world: &mut ScriptedWorld, node: usize, run: u64) {
     let mut server = world.server(2).clone();
     server.run = Run::new(run, world.reading().real_ns() - 100 * SECOND * MS);
     server.flush();
@@ -276,7 +277,7 @@ fn lead_to_another(world: &mut World, node: usize, run: u64) {
 }
 
 /// Another caller wants another lock, which is of no interest but for what nodes say of themselves meanwhile.
-fn look(world: &mut World) {
+fn look(world: &mut ScriptedWorld) {
     let lock = world.acquire_by(0, Request { wait: Wait::Once, ..request("other") });
     world.run_for(0);
     release(world, lock);
@@ -298,7 +299,7 @@ fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere
     look(&mut world);
     world.lose(0, 0, true);
     assert_eq!(votes_after_extending(&mut world, lock), Some(2), "there are two servers");
-    let second = world.engines[0].standing(NodeId::new(1));
+    let second = world.engines[0].trust_state(NodeId::new(1));
     assert!(matches!(second, Some(TrustState::Quarantined { until: it, .. }) if *it == until));
     assert_eq!(world.trusted(0), 2, "the first name leads to a server that has done nothing wrong");
     world.lose(0, 0, false);
@@ -331,9 +332,9 @@ fn a_server_that_was_away_has_no_second_vote_when_the_other_name_leads_elsewhere
 
 /// The first one's server forgets nothing when it stops. It is started again, and the second name leads to it.
 #[test]
-fn a_lasting_server_that_was_restarted_has_no_second_vote_under_another_name() {
-    let lasting = (0..3).map(NodeId::new).collect();
-    let mut world = with(Rules { lasting, ..rules(RestartGuard::Strict) });
+fn a_durable_server_that_was_restarted_has_no_second_vote_under_another_name() {
+    let durable = (0..3).map(NodeId::new).collect();
+    let mut world = with(Rules { durable, ..rules(RestartGuard::Strict) });
     mark_all(&mut world);
     (0..3).for_each(|node| world.say(node, "aof_enabled", "1"));
     world.lose(0, 1, true);
@@ -415,7 +416,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
         |(to, command): &(usize, &Command)| *to == 0 && matches!(command, Command::Adopt { .. });
     let (_, adopt) = world.orders(0).find(adopts).expect("it was adopted");
     let (adopt, now) = (adopt.clone(), world.now);
-    assert_eq!(world.server_mut(0).execute(Connection(9), &adopt, now), Answer::NotMarked);
+    assert_eq!(world.server_mut(0).execute(ConnectionId(9), &adopt, now), Answer::NotMarked);
     assert!(!world.has(0, ADOPTION));
     let Command::Adopt { text, .. } = adopt else { unreachable!("as it was found") };
     write(&mut world, 0, ADOPTION, &text);

@@ -8,7 +8,7 @@ fn who_has_another_list_is_told_so_with_both() {
     let mut world = with(Rules { cluster: fewer, ..rules(RestartGuard::Strict) });
     mark_all(&mut world);
     let lock = acquire(&mut world, Wait::For(Duration::from_secs(60)));
-    assert_eq!(refusal(&world, lock).kind, RefusalKind::Unsafe);
+    assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
     let failure = failure(&world, lock, 0);
     assert_eq!(failure.kind(), FailureKind::OtherConfiguration);
     let text = failure.to_string();
@@ -40,11 +40,11 @@ fn one_server_under_two_names_is_refused() {
     let first = world.server(0).clone();
     world.replace(1, first);
     let lock = acquire(&mut world, Wait::For(Duration::from_secs(60)));
-    assert_eq!(refusal(&world, lock).kind, RefusalKind::Unsafe);
-    let twins = failures(&world, lock);
-    assert_eq!(twins.iter().filter(|kind| **kind == FailureKind::SameServer).count(), 2);
+    assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
+    let duplicates = failures(&world, lock);
+    assert_eq!(duplicates.iter().filter(|kind| **kind == FailureKind::SameServer).count(), 2);
     let lock = acquire(&mut world, Wait::Once);
-    assert_eq!(refusal(&world, lock).kind, RefusalKind::Unsafe);
+    assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn replicas_and_nodes_that_evict_are_refused_and_a_minority_of_them_does_no_harm
     assert_eq!(world.trusted(0), 1, "noticed although nobody asked");
     let lock = acquire(&mut world, Wait::For(Duration::from_secs(3)));
     world.run_for(4 * SECOND);
-    assert_eq!(refusal(&world, lock).kind, RefusalKind::Unsafe);
+    assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
     let told = failure(&world, lock, 1).to_string();
     assert!(told.contains("Evicts(\"allkeys-"), "{told}");
     world.say(1, "maxmemory_policy", "noeviction");
@@ -110,7 +110,7 @@ fn who_only_looks_writes_nothing_and_takes_every_vote() {
 
 #[test]
 fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
-    let lasting = (0..3).map(NodeId::new).collect();
+    let durable = (0..3).map(NodeId::new).collect();
     let (on, off) = (("aof_enabled", "1"), ("aof_enabled", "0"));
     let always = ("appendfsync", "always");
     for (log, outcome) in [
@@ -120,7 +120,7 @@ fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
         (&[on, ("appendfsync", "everysec")], false),
         (&[on, always, ("no-appendfsync-on-rewrite", "yes")], false),
     ] {
-        let mut world = with(Rules { lasting, ..rules(RestartGuard::Strict) });
+        let mut world = with(Rules { durable, ..rules(RestartGuard::Strict) });
         for node in 0..3 {
             let old = "old".into();
             let marker = Marker { cluster: cluster(), run_id: old, promoted_at: -1, floor: 7 };
@@ -135,7 +135,7 @@ fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
         assert_eq!(world.outcome(lock) == Some(Ok(())), outcome, "{log:?}");
         if !outcome {
             let Some(TrustState::Quarantined { why, .. }) =
-                world.engines[0].standing(NodeId::new(0))
+                world.engines[0].trust_state(NodeId::new(0))
             else {
                 panic!("{log:?}: it waits")
             };
@@ -163,8 +163,11 @@ fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
     world.now += MS;
     world.freeze(0, false);
     world.run_for(0);
-    let standing = world.engines[0].standing(NodeId::new(0));
-    assert!(matches!(standing, Some(TrustState::Quarantined { .. })), "it was heard: {standing:?}");
+    let trust_state = world.engines[0].trust_state(NodeId::new(0));
+    assert!(
+        matches!(trust_state, Some(TrustState::Quarantined { .. })),
+        "it was heard: {trust_state:?}"
+    );
     world.run_for(3 * SECOND);
     assert_eq!(world.trusted(0), 0, "it has been there for 12 s");
     world.run_for(3 * SECOND);
@@ -204,8 +207,8 @@ fn who_has_time_for_the_rest_of_an_adoption_waits_for_it() {
 
 #[test]
 fn a_floor_is_set_on_a_node_that_says_itself_that_it_keeps_no_log() {
-    let lasting = NodeSet::only(NodeId::new(0));
-    let mut world = with(Rules { lasting, ..rules(RestartGuard::Strict) });
+    let durable = NodeSet::only(NodeId::new(0));
+    let mut world = with(Rules { durable, ..rules(RestartGuard::Strict) });
     mark_all(&mut world);
     // What the operator says of it is not so: it may have lost its counters.
     world.restart(0, true);
@@ -220,7 +223,7 @@ fn a_proxy_that_refuses_info_is_told_of() {
     let mut world = settled();
     (0..3).for_each(|node| world.refuse_info(node, "ERR unsupported command 'INFO'"));
     let lock = acquire(&mut world, Wait::Once);
-    assert_eq!(refusal(&world, lock).kind, RefusalKind::Unsafe);
+    assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
     let text = failure(&world, lock, 0).to_string();
     assert!(text.starts_with("refused as unsafe: NoInfo(\"ERR unsupp"), "{text}");
 }

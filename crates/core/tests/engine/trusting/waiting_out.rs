@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn short_lived_clients_wait_together() {
-    let mut world = World::guarded(&[rules(RestartGuard::Strict)]);
+    let mut world = ScriptedWorld::guarded(&[rules(RestartGuard::Strict)]);
     for second in 0..=13 {
         world.run_until(second * SECOND);
         let client = another(&mut world);
@@ -36,7 +36,7 @@ fn short_lived_clients_wait_together_although_a_node_is_dead() {
             if !has_it {
                 // It is told for how long, by the clock that counts.
                 let refusal = refusal(&world, lock);
-                assert_eq!(refusal.kind, RefusalKind::Unsafe, "second {second}");
+                assert_eq!(refusal.kind, RefusalKind::NodesUntrusted, "second {second}");
                 assert!(refusal.retry_after.is_some_and(|time| !time.is_zero()));
             }
             world.leave(client);
@@ -63,8 +63,9 @@ fn who_is_shut_down_lets_an_adoption_finish() {
         let lock = acquire_by(&mut world, next, Wait::Once);
         release(&mut world, lock);
         world.tell(next, Event::Close);
-        let is_drained =
-            |world: &World| world.log.iter().any(|(_, _, effect)| *effect == Effect::Drained);
+        let is_drained = |world: &ScriptedWorld| {
+            world.log.iter().any(|(_, _, effect)| *effect == Effect::Drained)
+        };
         assert!(!is_drained(&world), "the adoption has been asked for");
         if answers {
             world.let_go(next, 2);
@@ -80,7 +81,7 @@ fn who_is_shut_down_lets_an_adoption_finish() {
 #[test]
 fn a_majority_that_comes_back_without_data_does_not_vote_for_a_rival() {
     let guards = [RestartGuard::Strict, RestartGuard::Strict, RestartGuard::Off];
-    let mut world = World::guarded(&guards.map(rules));
+    let mut world = ScriptedWorld::guarded(&guards.map(rules));
     (0..3).for_each(|node| world.set_one_way(node, 0));
     mark_all(&mut world);
     let lock = acquire(&mut world, Wait::Once);
@@ -89,7 +90,7 @@ fn a_majority_that_comes_back_without_data_does_not_vote_for_a_rival() {
     world.restart(1, false);
 
     let rivals = acquire_by(&mut world, 1, Wait::Once);
-    assert_eq!(refusal(&world, rivals).kind, RefusalKind::Unsafe);
+    assert_eq!(refusal(&world, rivals).kind, RefusalKind::NodesUntrusted);
     world.leave(1);
 
     // With the guard off it has both.
@@ -113,7 +114,7 @@ fn a_node_that_comes_back_with_its_data_waits_by_its_uptime_alone() {
     world.run_for(4 * SECOND);
     let lock = acquire(&mut world, Wait::For(Duration::from_secs(10)));
     let waiting = world.log.iter().find_map(|(_, _, effect)| match effect {
-        Effect::Waiting { story, .. } => Some(story.clone()),
+        Effect::Waiting { report, .. } => Some(report.clone()),
         _ => None,
     });
     let NodeOutcome::Failed(failure) = &waiting.unwrap().nodes[0].said else { panic!() };
@@ -140,7 +141,7 @@ fn an_uptime_by_a_clock_that_jumped_is_bounded_by_what_was_seen() {
     acquire(&mut world, Wait::Once);
     release(&mut world, first);
     let third = acquire(&mut world, Wait::Once);
-    assert_eq!(refusal(&world, third).kind, RefusalKind::Unsafe);
+    assert_eq!(refusal(&world, third).kind, RefusalKind::NodesUntrusted);
     assert_eq!(world.trusted(0), 0, "it cannot have started before it was seen as another");
     world.run_for(12 * SECOND);
     assert_eq!(world.trusted(0), 3);
@@ -155,7 +156,7 @@ fn an_uptime_below_zero_is_no_long_time() {
         started_ago(&mut world, node, -1000 * SECOND);
     }
     let lock = acquire(&mut world, Wait::Once);
-    assert_eq!(refusal(&world, lock).kind, RefusalKind::Unsafe);
+    assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
     assert_eq!(world.trusted(0), 0);
     let info = world.server(0).info(world.now).unwrap();
     assert!(info.contains("uptime_in_seconds:-1000\r\n"));

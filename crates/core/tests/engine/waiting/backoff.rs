@@ -3,8 +3,8 @@
 use super::*;
 
 /// The first of two processes has had a lock that both contended for, and gives it back.
-fn left_to_a_rival() -> (World, LockId) {
-    let mut world = World::with(2, Quorum::majority(4).expect("there are nodes"));
+fn left_to_a_rival() -> (ScriptedWorld, LockId) {
+    let mut world = ScriptedWorld::with(2, Quorum::majority(4).expect("there are nodes"));
     for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
         near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
     }
@@ -81,7 +81,7 @@ fn what_was_seen_before_an_attempt_that_was_cut_short_is_told() {
         world.run_for(1_300);
         let (_, refusal) = world.refused(again).expect("its wait is over");
         // An attempt that has come to its own end has heard that the nodes fail.
-        let failed = |node: &NodeStory| matches!(node.said, NodeOutcome::Failed(_));
+        let failed = |node: &NodeResult| matches!(node.said, NodeOutcome::Failed(_));
         if refusal.attempts != 1 || refusal.nodes.iter().any(failed) {
             continue;
         }
@@ -159,8 +159,8 @@ fn who_has_no_time_to_look_tries() {
 
 #[test]
 fn who_could_not_see_that_the_lock_was_free_has_not_been_outrun() {
-    let mut world = World::new(4);
-    let occupy = |world: &mut World, nodes: std::ops::Range<usize>| {
+    let mut world = ScriptedWorld::new(4);
+    let occupy = |world: &mut ScriptedWorld, nodes: std::ops::Range<usize>| {
         nodes.for_each(|node| world.occupy(node, "k", b"another", None));
     };
     // The votes are split: there are rivals, so that it does not try at once when the lock comes free.

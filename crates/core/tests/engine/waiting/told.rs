@@ -3,8 +3,8 @@
 use super::*;
 
 /// Two clients and `nodes` nodes; the first holds the lock.
-fn held_by_another(nodes: usize) -> (World, LockId) {
-    let mut world = World::with(2, Quorum::majority(nodes).expect("there are nodes"));
+fn held_by_another(nodes: usize) -> (ScriptedWorld, LockId) {
+    let mut world = ScriptedWorld::with(2, Quorum::majority(nodes).expect("there are nodes"));
     let holder = world.acquire(request("k"));
     world.run_for(10);
     (world, holder)
@@ -114,7 +114,7 @@ fn an_extension_by_the_holder_wakes_in_vain_and_the_wait_goes_on() {
 
 #[test]
 fn a_released_lock_goes_to_the_next_caller_without_a_word_to_the_nodes() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let locks: Vec<LockId> = (0..3).map(|_| world.acquire(automatic("k"))).collect();
     world.run_for(10);
     let first = world.guard(locks[0]).clone();
@@ -123,7 +123,10 @@ fn a_released_lock_goes_to_the_next_caller_without_a_word_to_the_nodes() {
     assert!(report.handed_over && report.outcome == Outcome::Released);
     assert_eq!(report.nodes, vec![NodeReleased::HandedOver; 3]);
     let second = world.guard(locks[1]).clone();
-    assert_eq!((second.token, second.turn, world.attempts(locks[1])), (first.token, 1, 0));
+    assert_eq!(
+        (second.token, second.handover_count, world.attempts(locks[1])),
+        (first.token, 1, 0)
+    );
     assert_eq!(world.votes(locks[1]), 3);
     for node in 0..3 {
         assert_eq!(world.sent(locks[1], Verb::Acquire, node), [0; 0]);
@@ -146,13 +149,13 @@ fn a_released_lock_goes_to_the_next_caller_without_a_word_to_the_nodes() {
 #[test]
 fn a_lock_is_handed_over_only_while_enough_of_it_is_left_and_for_a_tenth_of_its_ttl() {
     let handed = |held_for: i64, next: Request| {
-        let mut world = World::new(3);
+        let mut world = ScriptedWorld::new(3);
         let first = world.hold(request("k"));
         let second = world.acquire(next);
         world.run_for(held_for);
         world.release(first, false);
         world.run_for(30);
-        let turn = world.guard(second).turn;
+        let turn = world.guard(second).handover_count;
         world.finish();
         turn == 1
     };
@@ -165,7 +168,7 @@ fn a_lock_is_handed_over_only_while_enough_of_it_is_left_and_for_a_tenth_of_its_
 
 #[test]
 fn after_so_many_turns_other_processes_have_theirs() {
-    let mut world = World::with(2, Quorum::majority(3).unwrap());
+    let mut world = ScriptedWorld::with(2, Quorum::majority(3).unwrap());
     let own: Vec<LockId> = (0..200).map(|_| world.acquire(request("k"))).collect();
     world.run_for(10);
     let other = world.acquire_by(1, request("k"));
@@ -191,20 +194,20 @@ fn after_so_many_turns_other_processes_have_theirs() {
 
 #[test]
 fn a_lost_lock_is_not_handed_over() {
-    let mut world = World::new(3);
+    let mut world = ScriptedWorld::new(3);
     let first = world.hold(request("k"));
     let second = world.acquire(request("k"));
     // The wall clock jumps: the lock has expired, though no timer has noticed.
     world.step_wall(TTL);
     world.release(first, true);
     world.run_for(10);
-    assert_eq!(world.guard(second).turn, 0);
+    assert_eq!(world.guard(second).handover_count, 0);
     assert!(!world.released(first).unwrap().1.handed_over);
     world.finish();
 }
 
 /// Two clients of five nodes of which two stand still. The first has the lock, the second waits.
-fn held_with_two_of_five_frozen() -> (World, LockId, LockId) {
+fn held_with_two_of_five_frozen() -> (ScriptedWorld, LockId, LockId) {
     let (mut world, holder) = held_by_another(5);
     (0..2).for_each(|node| world.down(node));
     // The third hears of the question first, and refuses first: that decides the attempt.

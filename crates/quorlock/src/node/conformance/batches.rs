@@ -181,11 +181,11 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
         watch(&key).await;
         watch(&other).await;
         change(&key);
-        assert_eq!(subject.next_news().await, *std::slice::from_ref(&key));
+        assert_eq!(subject.next_push().await, *std::slice::from_ref(&key));
         // Nobody has asked again, so this is not told; what is, comes after it.
         outside.set(&key, b"unasked", None);
         outside.set(&other, b"2", None);
-        assert_eq!(subject.next_news().await, *std::slice::from_ref(&other), "told once");
+        assert_eq!(subject.next_push().await, *std::slice::from_ref(&other), "told once");
     }
     // Between two commands that have nothing to do with it, and in the middle of a batch.
     outside.set(&key, b"held", Some(LONG));
@@ -196,7 +196,7 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
     );
     outside.set(&other, b"3", None);
     outside.remove(&key);
-    assert_eq!(subject.next_news().await, *std::slice::from_ref(&key), "the other was not watched");
+    assert_eq!(subject.next_push().await, *std::slice::from_ref(&key), "the other was not watched");
     outside.remove(&other);
 }
 

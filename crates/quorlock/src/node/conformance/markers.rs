@@ -6,7 +6,7 @@ use quorlock_core::info::Info;
 
 use super::subject::Subject;
 use super::{LIFE, LONG, STILL_LONG, acquire, inspect, millis, new_key, new_value, release};
-use crate::node::{Adopted, Answer, Answers, Command, Holding, Proof};
+use crate::node::{Adopted, Answer, Answers, Command, Evidence, Holding};
 
 /// A node that can be restarted says what it is when it is greeted, wherever in a batch, and shows its
 /// marker; one that keeps its promises by itself need not.
@@ -17,10 +17,10 @@ pub async fn a_node_that_is_greeted_proves_itself(subject: &Subject) {
             subject.outside.set(&subject.marker, text.as_bytes(), None);
         }
         let batch = vec![inspect(&key), Command::Identify, inspect(&key)];
-        let Answers { answers, proof } = subject.execute_and_prove(batch).await;
+        let Answers { answers, evidence } = subject.execute_and_prove(batch).await;
         let free = Answer::Seen(Holding::Free);
         assert_eq!(answers, [free.clone(), Answer::Identified, free]);
-        if let Proof::Seen { info, .. } = proof {
+        if let Evidence::Seen { info, .. } = evidence {
             let info = info.expect("it was greeted").expect("it says what it is");
             let info = Info::parse(&info).expect("all that matters");
             assert!(!info.run_id.is_empty() && info.is_master && !info.is_loading);

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::{Outside, new_key};
 use crate::clock::Clock;
 use crate::node::{
-    Answer, Answers, Batch, BoxFuture, Command, Inbox, Key, MarkerSeen, Node, Proof, Stamp,
+    Answer, Answers, Batch, BoxFuture, Command, Evidence, Inbox, Key, MarkerSeen, Node, Stamp,
 };
 
 /// A node under test: driven as the client drives it, with its [`Node::background`] running.
@@ -21,7 +21,7 @@ pub struct Subject {
     pub(super) node: Arc<dyn Node>,
     pub(super) outside: Box<dyn Outside>,
     background: JoinHandle<()>,
-    news: Inbox,
+    push_sink: Inbox,
     pub(super) marker: Key,
     /// The connection that the last answers came from; none yet.
     epoch: AtomicU64,
@@ -33,10 +33,10 @@ impl Subject {
         let node: Arc<dyn Node> = Arc::new(node);
         let marker = new_key("marker");
         let inbox = Inbox::new(1);
-        let news = inbox.news(NodeId::new(0)).with_marker(Some(marker.clone()));
-        let background = tokio::spawn(node.background(news));
-        let (outside, news) = (Box::new(outside), inbox);
-        Self { node, outside, background, news, marker, epoch: AtomicU64::new(0) }
+        let push_sink = inbox.push_sink(NodeId::new(0)).with_marker(Some(marker.clone()));
+        let background = tokio::spawn(node.background(push_sink));
+        let (outside, push_sink) = (Box::new(outside), inbox);
+        Self { node, outside, background, push_sink, marker, epoch: AtomicU64::new(0) }
     }
 
     /// Executes these commands as one batch.
@@ -50,7 +50,7 @@ impl Subject {
         let votes = commands.iter().any(Command::is_about_votes);
         let before = self.outside.value(&self.marker);
         let answers = self.give(commands).await.answers().await.0;
-        if let Proof::Seen { epoch, info, marker, .. } = &answers.proof {
+        if let Evidence::Seen { epoch, info, marker, .. } = &answers.evidence {
             let last = self.epoch.swap(*epoch, Ordering::Relaxed);
             assert!(*epoch >= 1 && *epoch >= last, "connections are counted from one");
             let asks_info = *epoch != last || greets;
@@ -81,11 +81,11 @@ impl Subject {
     }
 
     /// The keys that the node next says have changed.
-    pub(super) async fn next_news(&self) -> Vec<Key> {
+    pub(super) async fn next_push(&self) -> Vec<Key> {
         let mut events = Vec::new();
         loop {
             poll_fn(|cx| {
-                self.news.take(cx, &mut events);
+                self.push_sink.take(cx, &mut events);
                 if events.is_empty() { Poll::Pending } else { Poll::Ready(()) }
             })
             .await;

@@ -195,7 +195,7 @@ impl Inner {
     /// nobody is told in time.
     pub(super) fn tell(&mut self, key: &str) {
         if self.watched.remove(key) {
-            self.listeners.iter().for_each(|news| news.changed(vec![key.into()]));
+            self.listeners.iter().for_each(|push_sink| push_sink.changed(vec![key.into()]));
         }
     }
 

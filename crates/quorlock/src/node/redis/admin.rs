@@ -26,7 +26,7 @@ impl AdminConnection {
     /// Connects and logs in, within the node's bound for it.
     pub async fn open(node: &RedisNode) -> Result<Self, Failure> {
         // Nobody waits for what it may say unasked.
-        let nobody = Inbox::new(1).news(NodeId::new(0));
+        let nobody = Inbox::new(1).push_sink(NodeId::new(0));
         let shared = &node.shared;
         let connection = shared.connect(&nobody).await?;
         let speaks_resp3 = !shared.resp2.load(Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl AdminConnection {
     pub async fn register(&self, marker: &Key, what: Do) -> Result<(), Failure> {
         let Some(registration) = Registration::beside(marker, self.database) else { return Ok(()) };
         let replies = self.ask(&[registration.ask(what).to_vec()]).await?;
-        replies.first().map_or(Ok(()), |reply| registration.judge(reply))
+        replies.first().map_or(Ok(()), |reply| registration.check(reply))
     }
 
     /// The server can push, so who waits for a lock is told when it changes.

@@ -10,7 +10,7 @@ use super::scripts::Scripts;
 
 /// How a compare-and-something is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) enum Way {
+pub(super) enum CompareMethod {
     /// By a command of the server's own, where there is one; else by a script.
     Native(Delete),
     /// By a script that the server should know.
@@ -42,11 +42,11 @@ pub(super) struct Capabilities {
 
 impl Capabilities {
     /// How commands are said in this form.
-    pub(super) fn way(self, form: Form) -> Way {
+    pub(super) fn method(self, form: Form) -> CompareMethod {
         match form {
-            Form::Usual => self.delete.map_or(Way::Sha, Way::Native),
-            Form::Script => Way::Sha,
-            Form::Text => Way::Text,
+            Form::Usual => self.delete.map_or(CompareMethod::Sha, CompareMethod::Native),
+            Form::Script => CompareMethod::Sha,
+            Form::Text => CompareMethod::Text,
         }
     }
 
@@ -93,7 +93,7 @@ pub(super) fn count_watches<'a>(commands: impl Iterator<Item = &'a Command>) -> 
 /// Says a command.
 pub(super) fn encode(
     command: &Command,
-    way: Way,
+    method: CompareMethod,
     watches: bool,
     scripts: &Scripts,
     out: &mut Vec<u8>,
@@ -112,40 +112,44 @@ pub(super) fn encode(
         }
         Command::Extend { key, value, ttl_ms } => {
             let ttl = first.format(*ttl_ms).as_bytes();
-            scripts.extend.call(way, [key.as_bytes()], [value.as_bytes(), ttl], out)
+            scripts.extend.call(method, [key.as_bytes()], [value.as_bytes(), ttl], out)
         }
         Command::ExtendFenced { key, value, ttl_ms, counter } => {
             let ttl = first.format(*ttl_ms).as_bytes();
             let keep = second.format(counter.ttl_ms).as_bytes();
             let keys = [key.as_bytes(), counter.key.as_bytes()];
-            scripts.extend.call(way, keys, [value.as_bytes(), ttl, keep], out)
+            scripts.extend.call(method, keys, [value.as_bytes(), ttl, keep], out)
         }
         Command::AcquireFenced { key, value, ttl_ms, counter, proposal } => {
             let ttl = first.format(*ttl_ms).as_bytes();
             let keep = second.format(counter.ttl_ms).as_bytes();
             let proposal = third.format(*proposal).as_bytes();
             let keys = [key.as_bytes(), counter.key.as_bytes(), counter.marker.as_bytes()];
-            scripts.acquire_fenced.call(way, keys, [value.as_bytes(), ttl, keep, proposal], out)
+            scripts.acquire_fenced.call(method, keys, [value.as_bytes(), ttl, keep, proposal], out)
         }
         Command::Raise { key, value, counter, to } => {
             let to = first.format(*to).as_bytes();
             let keep = second.format(counter.ttl_ms).as_bytes();
             let keys = [key.as_bytes(), counter.key.as_bytes()];
-            scripts.raise.call(way, keys, [value.as_bytes(), to, keep], out)
+            scripts.raise.call(method, keys, [value.as_bytes(), to, keep], out)
         }
         Command::HealFenced { key, value, ttl_ms, counter, to } => {
             let ttl = first.format(*ttl_ms).as_bytes();
             let to = second.format(*to).as_bytes();
             let keep = third.format(counter.ttl_ms).as_bytes();
             let keys = [key.as_bytes(), counter.key.as_bytes()];
-            scripts.heal_fenced.call(way, keys, [value.as_bytes(), ttl, to, keep], out)
+            scripts.heal_fenced.call(method, keys, [value.as_bytes(), ttl, to, keep], out)
         }
         Command::Release { key, value, .. } => {
             let (key, value) = (key.as_bytes(), value.as_bytes());
-            match way {
-                Way::Native(Delete::IfEq) => resp::write(out, &[b"DELIFEQ", key, value]),
-                Way::Native(Delete::Ex) => resp::write(out, &[b"DELEX", key, b"IFEQ", value]),
-                Way::Sha | Way::Text => scripts.release.call(way, [key], [value], out),
+            match method {
+                CompareMethod::Native(Delete::IfEq) => resp::write(out, &[b"DELIFEQ", key, value]),
+                CompareMethod::Native(Delete::Ex) => {
+                    resp::write(out, &[b"DELEX", key, b"IFEQ", value])
+                }
+                CompareMethod::Sha | CompareMethod::Text => {
+                    scripts.release.call(method, [key], [value], out)
+                }
             }
         }
         // CACHING is about the one command that follows it, so nothing may come in between: the
@@ -159,19 +163,21 @@ pub(super) fn encode(
         Command::Adopt { key, text, replaces, marker, seen } => {
             let [replaces, seen] = [replaces, seen].map(|text| text.as_deref().unwrap_or_default());
             let texts = [text.as_bytes(), replaces.as_bytes(), seen.as_bytes()];
-            scripts.adopt.call(Way::Text, [key.as_bytes(), marker.as_bytes()], texts, out)
+            scripts.adopt.call(CompareMethod::Text, [key.as_bytes(), marker.as_bytes()], texts, out)
         }
         Command::Mark { key, text, replaces, adoption } => {
             let how = if replaces.is_some() { "instead" } else { "new" };
             let old = replaces.as_deref().unwrap_or_default().as_bytes();
             let (key, text) = (key.as_bytes(), text.as_bytes());
             match adoption {
-                None => scripts.mark.call(Way::Text, [key], [text, how.as_bytes(), old], out),
+                None => {
+                    scripts.mark.call(CompareMethod::Text, [key], [text, how.as_bytes(), old], out)
+                }
                 Some(adopted) => {
                     let age = first.format(adopted.age_ms).as_bytes();
                     let (other, adoption) = (adopted.key.as_bytes(), adopted.text.as_bytes());
                     let rest = [text, how.as_bytes(), old, adoption, age];
-                    scripts.mark.call(Way::Text, [key, other], rest, out)
+                    scripts.mark.call(CompareMethod::Text, [key, other], rest, out)
                 }
             }
         }
@@ -197,7 +203,7 @@ pub(super) const fn usual(command: &Command, reply: &Reply) -> Option<Answer> {
 /// Reads one command's replies. An error says in which form to ask instead.
 pub(super) fn decode(
     command: &Command,
-    way: Way,
+    method: CompareMethod,
     watches: bool,
     replies: &mut impl Iterator<Item = Reply>,
 ) -> Result<Answer, Form> {
@@ -211,30 +217,32 @@ pub(super) fn decode(
         },
         Command::Extend { .. } | Command::ExtendFenced { .. } => match next() {
             Reply::Int(1) => Answer::Extended,
-            other => return absent_or_other(other, way),
+            other => return absent_or_other(other, method),
         },
         Command::AcquireFenced { .. } => match next() {
             Reply::Int(fence) => fenced(fence, |fence| Answer::GrantedFenced { fence }),
             Reply::List(held) => refused_fenced(held),
-            other => return no_script(other, way, not_set),
+            other => return no_script(other, method, not_set),
         },
         Command::HealFenced { to, .. } => match next() {
             Reply::Int(1) => Answer::GrantedFenced { fence: *to },
             Reply::Int(0) => Answer::Refused,
             Reply::List(counter) => counted(counter, |fence| Answer::Superseded { fence }),
-            other => return no_script(other, way, not_set),
+            other => return no_script(other, method, not_set),
         },
         Command::Raise { .. } => match next() {
             Reply::List(counter) => counted(counter, |fence| Answer::Raised { fence }),
-            other => return absent_or_other(other, way),
+            other => return absent_or_other(other, method),
         },
-        Command::Release { tell, .. } => match (next(), way) {
+        Command::Release { tell, .. } => match (next(), method) {
             (Reply::Int(1), _) => Answer::Deleted,
             // Absent or another's: only the script tells which. It finds nothing of ours to delete.
-            (Reply::Int(0), Way::Native(_)) if *tell => return Err(Form::Script),
-            (Reply::Int(0), Way::Native(_)) => Answer::NotOurs,
-            (Reply::Error(error), Way::Native(_)) if code(&error) == "WRONGTYPE" => Answer::Other,
-            (other, _) => return absent_or_other(other, way),
+            (Reply::Int(0), CompareMethod::Native(_)) if *tell => return Err(Form::Script),
+            (Reply::Int(0), CompareMethod::Native(_)) => Answer::NotOurs,
+            (Reply::Error(error), CompareMethod::Native(_)) if code(&error) == "WRONGTYPE" => {
+                Answer::Other
+            }
+            (other, _) => return absent_or_other(other, method),
         },
         Command::Watch { .. } if watches => {
             let (caching, value, ttl) = (next(), next(), next());
@@ -262,18 +270,24 @@ pub(super) fn decode(
     })
 }
 
-fn absent_or_other(reply: Reply, way: Way) -> Result<Answer, Form> {
+fn absent_or_other(reply: Reply, method: CompareMethod) -> Result<Answer, Form> {
     match reply {
         Reply::Int(-1) => Ok(Answer::Absent),
         Reply::Int(0) => Ok(Answer::Other),
-        other => no_script(other, way, rejected),
+        other => no_script(other, method, rejected),
     }
 }
 
 /// No answer: because the script was not known, or in another way.
-fn no_script(reply: Reply, way: Way, judge: fn(&str) -> Failure) -> Result<Answer, Form> {
+fn no_script(
+    reply: Reply,
+    method: CompareMethod,
+    judge: fn(&str) -> Failure,
+) -> Result<Answer, Form> {
     match reply {
-        Reply::Error(error) if code(&error) == "NOSCRIPT" && way != Way::Text => Err(Form::Text),
+        Reply::Error(error) if code(&error) == "NOSCRIPT" && method != CompareMethod::Text => {
+            Err(Form::Text)
+        }
         Reply::Error(error) => Ok(Answer::Failed(judge(&error))),
         _ => Ok(out_of_protocol()),
     }
@@ -421,15 +435,20 @@ mod tests {
             Command::Release { key: key.clone(), value, tell: false },
             Command::Inspect { key },
         ];
-        let ways = [Way::Native(Delete::IfEq), Way::Native(Delete::Ex), Way::Sha, Way::Text];
+        let ways = [
+            CompareMethod::Native(Delete::IfEq),
+            CompareMethod::Native(Delete::Ex),
+            CompareMethod::Sha,
+            CompareMethod::Text,
+        ];
         let mut known = 0;
         for command in &commands {
             for reply in [Reply::Okay, Reply::Int(1), Reply::Int(0), Reply::Int(-1), Reply::Nil] {
                 let Some(answer) = usual(command, &reply) else { continue };
                 known += 1;
-                for way in ways {
-                    let long = decode(command, way, true, &mut [reply.clone()].into_iter());
-                    assert_eq!(long, Ok(answer.clone()), "{command:?}, {reply:?}, {way:?}");
+                for method in ways {
+                    let long = decode(command, method, true, &mut [reply.clone()].into_iter());
+                    assert_eq!(long, Ok(answer.clone()), "{command:?}, {reply:?}, {method:?}");
                 }
             }
         }

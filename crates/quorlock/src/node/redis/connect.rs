@@ -90,56 +90,56 @@ pub(super) async fn connect(
     dialer: &Dialer,
     scripts: &Scripts,
     resp2: bool,
-    news: &PushSink,
+    push_sink: &PushSink,
 ) -> Result<(Wire, Capabilities), NotConnected> {
-    let wire = Wire::new(dialer.dial().await?, news.clone());
-    let skills = greet(&wire, &dialer.target, scripts, resp2).await?;
+    let wire = Wire::new(dialer.dial().await?, push_sink.clone());
+    let skills = handshake(&wire, &dialer.target, scripts, resp2).await?;
     Ok((wire, skills))
 }
 
 /// Says who we are, and asks what the server can do.
-async fn greet(
+async fn handshake(
     wire: &Wire,
     target: &Target,
     scripts: &Scripts,
     resp2: bool,
 ) -> Result<Capabilities, NotConnected> {
-    let mut greeting = Greeting::default();
+    let mut handshake = Handshake::default();
     let login = target.login();
     match (resp2, login) {
-        (false, None) => greeting.say(Purpose::Login, &["HELLO", "3"]),
+        (false, None) => handshake.say(Purpose::Login, &["HELLO", "3"]),
         (false, Some((user, password))) => {
             let user = user.unwrap_or("default");
-            greeting.say(Purpose::Login, &["HELLO", "3", "AUTH", user, password]);
+            handshake.say(Purpose::Login, &["HELLO", "3", "AUTH", user, password]);
         }
         (true, None) => {}
-        (true, Some((None, password))) => greeting.say(Purpose::Login, &["AUTH", password]),
+        (true, Some((None, password))) => handshake.say(Purpose::Login, &["AUTH", password]),
         (true, Some((Some(user), password))) => {
-            greeting.say(Purpose::Login, &["AUTH", user, password]);
+            handshake.say(Purpose::Login, &["AUTH", user, password]);
         }
     }
     if target.database != 0 {
-        greeting.say(Purpose::Database, &["SELECT", &target.database.to_string()]);
+        handshake.say(Purpose::Database, &["SELECT", &target.database.to_string()]);
     }
     // A server on which nobody need log in says so here; one that wants it, too.
-    greeting.say(Purpose::LoggedIn, &["PING"]);
-    greeting.say(Purpose::Convenience, &["CLIENT", "SETINFO", "LIB-NAME", "quorlock"]);
+    handshake.say(Purpose::LoggedIn, &["PING"]);
+    handshake.say(Purpose::Convenience, &["CLIENT", "SETINFO", "LIB-NAME", "quorlock"]);
     let version = env!("CARGO_PKG_VERSION");
-    greeting.say(Purpose::Convenience, &["CLIENT", "SETINFO", "LIB-VER", version]);
+    handshake.say(Purpose::Convenience, &["CLIENT", "SETINFO", "LIB-VER", version]);
     if !resp2 {
         // Tell us of keys that we ask you to watch, but not of what we do to them ourselves.
-        greeting.say(Purpose::Watching, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
+        handshake.say(Purpose::Watching, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
     }
-    greeting.say(Purpose::Capabilities, &ASK_SKILLS);
+    handshake.say(Purpose::Capabilities, &ASK_SKILLS);
     for text in scripts.texts() {
-        greeting.say(Purpose::Convenience, &["SCRIPT", "LOAD", text]);
+        handshake.say(Purpose::Convenience, &["SCRIPT", "LOAD", text]);
     }
-    greeting.exchange(wire, resp2, login.is_some()).await
+    handshake.exchange(wire, resp2, login.is_some()).await
 }
 
 /// What is said on a new connection, and what for.
 #[derive(Default)]
-struct Greeting {
+struct Handshake {
     bytes: Vec<u8>,
     purposes: Vec<Purpose>,
 }
@@ -155,7 +155,7 @@ enum Purpose {
     Convenience,
 }
 
-impl Greeting {
+impl Handshake {
     fn say(&mut self, purpose: Purpose, words: &[&str]) {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         resp::write(&mut self.bytes, &words);
@@ -298,11 +298,11 @@ mod tests {
     /// What becomes of a connection on which the server answers a login like this, and then a PING.
     async fn after_login(resp2: bool, answer: &str) -> Result<Capabilities, NotConnected> {
         let (ours, mut server) = duplex(1024);
-        let wire = Wire::new(Box::new(ours), Inbox::new(1).news(NodeId::new(0)));
-        let mut greeting = Greeting::default();
+        let wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
+        let mut handshake = Handshake::default();
         let login: &[&str] = if resp2 { &["AUTH", "x"] } else { &["HELLO", "3"] };
-        greeting.say(Purpose::Login, login);
-        greeting.say(Purpose::LoggedIn, &["PING"]);
+        handshake.say(Purpose::Login, login);
+        handshake.say(Purpose::LoggedIn, &["PING"]);
         let serve = async {
             let mut said = [0; 64];
             assert!(server.read(&mut said).await.unwrap() > 0);
@@ -311,7 +311,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            skills = greeting.exchange(&wire, resp2, resp2) => skills,
+            skills = handshake.exchange(&wire, resp2, resp2) => skills,
             () = serve => unreachable!(),
         }
     }

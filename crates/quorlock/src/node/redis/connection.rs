@@ -3,12 +3,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quorlock_core::info::Info;
-use quorlock_core::{Failure, FailureKind, Proof, Session};
+use quorlock_core::{Evidence, Failure, FailureKind, Session};
 
 use super::Shared;
 use super::codec::{Capabilities, count_watches};
+use super::evidence::{self, Beside};
 use super::parcel::{Encoder, Parcel, To};
-use super::proof::{self, Beside};
 use super::registration::{Do, Registration};
 use super::resp::Reply;
 use super::wire::Wire;
@@ -23,7 +23,7 @@ pub(super) struct Connection {
     /// Which database it is in, and whether that is to be written if nobody has.
     pub(super) registration: Option<(Registration, Do)>,
     /// The operator says that it forgets nothing when it stops, and it is asked whether that can be.
-    pub(super) is_lasting: bool,
+    pub(super) is_durable: bool,
     /// What is asked beside commands, and in which form they are sent. All are sent by one task, the client's.
     pub(super) session: Mutex<Session>,
 }
@@ -44,10 +44,10 @@ impl Connection {
             session.send(&mut parcel.exchange);
             is_first
         };
-        let (looks, form) = (parcel.exchange.looks(), parcel.exchange.form());
-        let beside = Beside::new(looks, self.is_lasting, self.registration.is_some());
+        let (evidence_request, form) = (parcel.exchange.evidence_request(), parcel.exchange.form());
+        let beside = Beside::new(evidence_request, self.is_durable, self.registration.is_some());
         let Capabilities { watches, sections, .. } = self.skills;
-        parcel.prepare(self.skills.way(form), watches, beside);
+        parcel.prepare(self.skills.method(form), watches, beside);
         parcel.is_first = is_first;
         if watches {
             let watched = count_watches(parcel.exchange.to_send());
@@ -67,18 +67,18 @@ impl Connection {
 
     /// Judges what came back of a parcel. Returns whether it is to be sent once more.
     pub(super) fn conclude(&self, shared: &Shared, parcel: &mut Parcel) -> bool {
-        let proof = match self.judge(shared, parcel) {
-            Ok(proof) => proof,
+        let evidence = match self.read_evidence(shared, parcel) {
+            Ok(evidence) => evidence,
             Err(failure) => {
                 parcel.exchange.fail(&failure);
-                Proof::NotRequired
+                Evidence::NotRequired
             }
         };
-        self.session().conclude(&mut parcel.exchange, proof)
+        self.session().conclude(&mut parcel.exchange, evidence)
     }
 
     /// What shows that the answers count. An error: they do not.
-    fn judge(&self, shared: &Shared, parcel: &mut Parcel) -> Result<Proof, Failure> {
+    fn read_evidence(&self, shared: &Shared, parcel: &mut Parcel) -> Result<Evidence, Failure> {
         let Some(flushes) = parcel.flushes else { return Err(self.wire.why_closed()) };
         // What came in one piece with something out of step cannot be told from it (S22).
         if let Some(failure) = self.wire.why_out_of_step() {
@@ -90,20 +90,22 @@ impl Connection {
         if in_step && beside.before == 0 && !mutant!(NothingProved) {
             let (epoch, flushes, info) = (self.epoch, flushes.1, None);
             let is_guarded = self.marker.is_some();
-            let seen = || Proof::Seen { epoch, flushes, info, marker };
-            return Ok(if is_guarded { seen() } else { Proof::NotRequired });
+            let seen = || Evidence::Seen { epoch, flushes, info, marker };
+            return Ok(if is_guarded { seen() } else { Evidence::NotRequired });
         }
         let (info, registered) = beside.take_before(&mut parcel.before.drain(..));
         if beside.asked_settings() && is_first {
             shared.contradict(info.as_ref());
         }
         let registered = registered.zip(self.registration.as_ref());
-        let registered = registered.map(|(reply, (registration, _))| registration.judge(&reply));
-        let seen = proof::read(info, marker, registered, self.epoch, flushes);
+        let registered = registered.map(|(reply, (registration, _))| registration.check(&reply));
+        let seen = evidence::read(info, marker, registered, self.epoch, flushes);
         match seen {
-            Some(proof) if in_step && self.marker.is_some() && !mutant!(NothingProved) => Ok(proof),
+            Some(evidence) if in_step && self.marker.is_some() && !mutant!(NothingProved) => {
+                Ok(evidence)
+            }
             // Nobody looks.
-            Some(_) if in_step => Ok(Proof::NotRequired),
+            Some(_) if in_step => Ok(Evidence::NotRequired),
             // Out of step somewhere: which of the other replies fit their commands cannot be told
             // either, so none of them counts (S22).
             _ => {
@@ -128,7 +130,7 @@ impl Shared {
             Info::parse(&String::from_utf8_lossy(info)).ok().and_then(|info| info.forgets_by());
         if let Some(setting) = setting {
             tracing::warn!(
-                "node {}: declared to forget nothing when it stops (lasting), but it has {setting}: it waits \
+                "node {}: declared to forget nothing when it stops (durable), but it has {setting}: it waits \
                  after a restart as others do",
                 self.name
             );

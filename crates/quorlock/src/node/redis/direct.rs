@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::connection::Connection;
 use super::parcel::{Encoder, Parcel, To};
 use super::supervise::{Reader, supervise};
-use super::{Link, RedisNode, Shared};
+use super::{ConnectionStatus, RedisNode, Shared};
 use crate::clock::Clock;
 use crate::node::{BoxFuture, PushSink};
 
@@ -21,7 +21,7 @@ pub(crate) struct Direct {
     shared: Arc<Shared>,
     clock: Clock,
     pipeline: NodePipeline,
-    link: watch::Receiver<Link>,
+    status: watch::Receiver<ConnectionStatus>,
     /// As the link says.
     state: NodeState,
     connections: Connections,
@@ -59,13 +59,13 @@ impl Connections {
 
 impl Direct {
     pub(crate) fn new(id: NodeId, node: &RedisNode, clock: Clock) -> Self {
-        let mut link = node.shared.link.subscribe();
-        link.mark_changed();
+        let mut status = node.shared.status.subscribe();
+        status.mark_changed();
         Self {
             shared: node.shared.clone(),
             clock,
             pipeline: NodePipeline::new(id),
-            link,
+            status,
             state: NodeState::Connecting,
             connections: Connections::default(),
             unsent: None,
@@ -76,8 +76,8 @@ impl Direct {
     }
 
     /// Keeps the server connected. To be polled by the task that polls the line, and before it.
-    pub(crate) fn background(&self, news: PushSink) -> BoxFuture<()> {
-        Box::pin(supervise(self.shared.clone(), news, Reader::Line))
+    pub(crate) fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
+        Box::pin(supervise(self.shared.clone(), push_sink, Reader::Pipeline))
     }
 
     /// Takes commands for the server, and sends them if they need not wait; `now` was read before they were made.
@@ -129,17 +129,17 @@ impl Direct {
 
     /// The server is not as it was when the line was last polled.
     pub(crate) fn is_changed(&self) -> bool {
-        self.connections.is_new || self.link.has_changed().unwrap_or(false)
+        self.connections.is_new || self.status.has_changed().unwrap_or(false)
     }
 
     /// Looks how the server is.
     fn look(&mut self) {
-        if !self.link.has_changed().unwrap_or(false) {
+        if !self.status.has_changed().unwrap_or(false) {
             return;
         }
-        let link = self.link.borrow_and_update();
-        self.state.clone_from(&link.state);
-        self.connections.update(link.connection.as_ref());
+        let status = self.status.borrow_and_update();
+        self.state.clone_from(&status.state);
+        self.connections.update(status.connection.as_ref());
     }
 
     /// Takes in what the server has said on this connection.
@@ -167,14 +167,14 @@ impl Direct {
         events: &mut Vec<Event>,
     ) {
         while connection.conclude(&self.shared, &mut parcel) {
-            match connection.send(&self.shared, parcel, To::Line(batch), encoder) {
+            match connection.send(&self.shared, parcel, To::Pipeline(batch), encoder) {
                 Ok(()) => return,
                 Err(unsent) => parcel = unsent,
             }
         }
-        let (answers, proof) = parcel.exchange.take();
+        let (answers, evidence) = parcel.exchange.take();
         let is_large = answers.len() > Encoder::KEPT;
-        self.pipeline.answered(batch, answers, proof, self.now, events);
+        self.pipeline.answered(batch, answers, evidence, self.now, events);
         if self.parcels.len() < NodePipeline::IN_FLIGHT_MAX && !is_large {
             self.parcels.push(parcel);
         }
@@ -197,7 +197,7 @@ impl Direct {
                 Some(Ok(connection)) => {
                     // The clock was read before the first byte can leave (S4).
                     self.pipeline.sent(batch, now, events);
-                    let sent = connection.send(&self.shared, parcel, To::Line(batch), encoder);
+                    let sent = connection.send(&self.shared, parcel, To::Pipeline(batch), encoder);
                     if let Err(unsent) = sent {
                         self.conclude(&connection, batch, unsent, encoder, events);
                     }
@@ -224,6 +224,6 @@ impl Direct {
 
     /// The connection, or why there is none; `None` while that is open.
     fn settled(&self) -> Option<Result<Arc<Connection>, Failure>> {
-        Link::settle(&self.state, self.connections.current.as_ref())
+        ConnectionStatus::settle(&self.state, self.connections.current.as_ref())
     }
 }

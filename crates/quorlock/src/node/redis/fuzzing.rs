@@ -132,7 +132,7 @@ pub fn registration(data: &[u8]) {
     let as_error = Reply::Error(String::from_utf8_lossy(data).into_owned());
     for reply in [Reply::Bytes(data.to_vec()), as_error] {
         let is_ours = reply == Reply::Bytes(OURS.to_string().into_bytes());
-        match registration.judge(&reply) {
+        match registration.check(&reply) {
             Ok(()) => assert!(is_ours, "{reply:?}"),
             Err(failure) => {
                 assert!(!is_ours);

@@ -19,10 +19,10 @@ mod codec;
 mod connect;
 mod connection;
 mod direct;
+mod evidence;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod parcel;
-mod proof;
 mod registration;
 mod resp;
 mod scripts;
@@ -84,13 +84,13 @@ struct Shared {
     resp2: AtomicBool,
     connect_timeout: Duration,
     silence: Duration,
-    link: watch::Sender<Link>,
+    status: watch::Sender<ConnectionStatus>,
     epochs: AtomicU64,
     scripts: Scripts,
 }
 
 /// The way to the server.
-struct Link {
+struct ConnectionStatus {
     state: NodeState,
     /// What commands go out on.
     connection: Option<Arc<Connection>>,
@@ -132,7 +132,10 @@ impl RedisNode {
             resp2: AtomicBool::new(false),
             connect_timeout,
             silence,
-            link: watch::Sender::new(Link { state: NodeState::Connecting, connection: None }),
+            status: watch::Sender::new(ConnectionStatus {
+                state: NodeState::Connecting,
+                connection: None,
+            }),
             epochs: AtomicU64::new(0),
             scripts: Scripts::new(),
         };
@@ -151,7 +154,7 @@ impl Node for RedisNode {
     }
 
     fn state(&self) -> NodeState {
-        self.shared.link.borrow().state.clone()
+        self.shared.status.borrow().state.clone()
     }
 
     fn execute(&self, batch: Batch) -> BoxFuture<Answers> {
@@ -164,8 +167,8 @@ impl Node for RedisNode {
         })
     }
 
-    fn background(&self, news: PushSink) -> BoxFuture<()> {
-        Box::pin(supervise(self.shared.clone(), news, Reader::Supervisor))
+    fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
+        Box::pin(supervise(self.shared.clone(), push_sink, Reader::Supervisor))
     }
 
     fn as_redis(&self) -> Option<&RedisNode> {
@@ -183,7 +186,7 @@ impl fmt::Debug for RedisNode {
     }
 }
 
-impl Link {
+impl ConnectionStatus {
     /// The connection, or why there is none; `None` while that is open.
     fn settled(&self) -> Option<Result<Arc<Connection>, Failure>> {
         Self::settle(&self.state, self.connection.as_ref())
@@ -205,12 +208,12 @@ impl Link {
 impl Shared {
     /// The connection, once it is made; or why there is none.
     async fn connection(&self) -> Result<Arc<Connection>, Failure> {
-        if let Some(settled) = self.link.borrow().settled() {
+        if let Some(settled) = self.status.borrow().settled() {
             return settled;
         }
-        let mut link = self.link.subscribe();
-        let settled = link.wait_for(|link| link.settled().is_some()).await;
-        let settled = settled.ok().and_then(|link| link.settled());
+        let mut status = self.status.subscribe();
+        let settled = status.wait_for(|status| status.settled().is_some()).await;
+        let settled = settled.ok().and_then(|status| status.settled());
         settled.unwrap_or_else(|| Err(Failure::unsent(FailureKind::Unreachable)))
     }
 
@@ -236,27 +239,27 @@ impl Shared {
                 break;
             }
         }
-        let (answers, proof) = parcel.exchange.take();
-        Answers { answers: std::mem::take(answers), proof }
+        let (answers, evidence) = parcel.exchange.take();
+        Answers { answers: std::mem::take(answers), evidence }
     }
 
     /// The server gave a sign of life: a suspended connection is as good as before. The supervisor sees that with
     /// its next look, which comes before it publishes anything.
     fn resume(&self, connection: &Connection) {
-        let suspended = matches!(self.link.borrow().state, NodeState::Suspended(_));
+        let suspended = matches!(self.status.borrow().state, NodeState::Suspended(_));
         if suspended {
-            self.link.send_if_modified(|link| {
-                let current = link.connection.as_ref();
+            self.status.send_if_modified(|status| {
+                let current = status.connection.as_ref();
                 let is_it = current.is_some_and(|current| current.epoch == connection.epoch);
-                is_it && link.state.resume()
+                is_it && status.state.resume()
             });
         }
     }
 
     /// Connects, logs in, and makes the scripts known.
-    async fn connect(&self, news: &PushSink) -> Result<Arc<Connection>, Failure> {
+    async fn connect(&self, push_sink: &PushSink) -> Result<Arc<Connection>, Failure> {
         let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
-        let made = timeout(self.connect_timeout, self.connect_somehow(news)).await;
+        let made = timeout(self.connect_timeout, self.connect_somehow(push_sink)).await;
         let (wire, skills) = made.unwrap_or_else(|_| {
             let bound = format!("nothing within {:?}", self.connect_timeout);
             Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
@@ -265,22 +268,22 @@ impl Shared {
             epoch,
             wire,
             skills,
-            marker: news.marker().map(proof::ask_marker),
-            registration: news.marker().and_then(|marker| {
+            marker: push_sink.marker().map(evidence::ask_marker),
+            registration: push_sink.marker().and_then(|marker| {
                 let registration = Registration::beside(marker, self.dialer.target.database)?;
-                let what = if news.registers() { Do::Register } else { Do::Look };
+                let what = if push_sink.registers() { Do::Register } else { Do::Look };
                 Some((registration, what))
             }),
-            is_lasting: news.is_lasting(),
-            session: Mutex::new(Session::new(news.marker().is_some())),
+            is_durable: push_sink.is_durable(),
+            session: Mutex::new(Session::new(push_sink.marker().is_some())),
         }))
     }
 
     /// In the newer protocol, or else in the older one.
-    async fn connect_somehow(&self, news: &PushSink) -> Result<(Wire, Capabilities), Failure> {
+    async fn connect_somehow(&self, push_sink: &PushSink) -> Result<(Wire, Capabilities), Failure> {
         loop {
             let resp2 = self.resp2.load(Ordering::Relaxed);
-            match connect::connect(&self.dialer, &self.scripts, resp2, news).await {
+            match connect::connect(&self.dialer, &self.scripts, resp2, push_sink).await {
                 Ok(made) => return Ok(made),
                 Err(NotConnected::Because(failure)) => return Err(failure),
                 Err(NotConnected::OnlyResp2) => self.resp2.store(true, Ordering::Relaxed),

@@ -5,8 +5,8 @@ use std::iter::once;
 use quorlock_core::{Answer, BatchId, Command, Exchange, Form, MarkerSeen};
 use tokio::sync::oneshot;
 
-use super::codec::{Way, decode, encode, is_out_of_protocol, replies_to, usual};
-use super::proof::{Beside, marker_of};
+use super::codec::{CompareMethod, decode, encode, is_out_of_protocol, replies_to, usual};
+use super::evidence::{Beside, marker_of};
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
@@ -15,7 +15,7 @@ use super::scripts::Scripts;
 pub(super) struct Parcel {
     pub(super) exchange: Exchange,
     /// How its commands are said, and whether the server can push.
-    pub(super) way: Way,
+    pub(super) method: CompareMethod,
     pub(super) watches: bool,
     /// What is asked beside the commands; so many replies to it come before theirs.
     pub(super) beside: Beside,
@@ -35,15 +35,15 @@ pub(super) struct Parcel {
 /// To whom a parcel comes back.
 pub(super) enum To {
     /// To the line, for this batch.
-    Line(BatchId),
+    Pipeline(BatchId),
     /// To a task that waits for it.
     Task(oneshot::Sender<Box<Parcel>>),
 }
 
 impl Parcel {
     /// It is about to be sent; forgets what was answered when it was sent before.
-    pub(super) fn prepare(&mut self, way: Way, watches: bool, beside: Beside) {
-        (self.way, self.watches, self.beside) = (way, watches, beside);
+    pub(super) fn prepare(&mut self, method: CompareMethod, watches: bool, beside: Beside) {
+        (self.method, self.watches, self.beside) = (method, watches, beside);
         self.before.clear();
         self.parts.clear();
         (self.marker, self.in_step, self.flushes) = (MarkerSeen::NotAsked, true, None);
@@ -69,13 +69,13 @@ impl Parcel {
         }
         let count = replies_to(command, self.watches);
         let answer = if count == 1 {
-            decode(command, self.way, self.watches, &mut once(reply))
+            decode(command, self.method, self.watches, &mut once(reply))
         } else {
             self.parts.push(reply);
             if self.parts.len() < count {
                 return;
             }
-            decode(command, self.way, self.watches, &mut self.parts.drain(..))
+            decode(command, self.method, self.watches, &mut self.parts.drain(..))
         };
         self.hear(answer);
         self.pass_over();
@@ -97,7 +97,7 @@ impl Parcel {
         while let Some(command) = self.exchange.awaited()
             && replies_to(command, self.watches) == 0
         {
-            let answer = decode(command, self.way, self.watches, &mut std::iter::empty());
+            let answer = decode(command, self.method, self.watches, &mut std::iter::empty());
             self.hear(answer);
         }
     }
@@ -125,7 +125,7 @@ pub(crate) struct Encoder {
 #[derive(Debug)]
 struct Known {
     command: Command,
-    way: Way,
+    method: CompareMethod,
     watches: bool,
     start: usize,
     end: usize,
@@ -145,13 +145,13 @@ impl Encoder {
 
     /// Writes the parcel's commands; says how many replies they get.
     pub(super) fn write(&mut self, parcel: &Parcel, scripts: &Scripts, out: &mut Vec<u8>) -> usize {
-        let Parcel { exchange, way, watches, .. } = parcel;
+        let Parcel { exchange, method, watches, .. } = parcel;
         // Another node is likely to be sent the same commands, in the same order.
         self.next = 0;
         let mut replies = 0;
         for command in exchange.to_send() {
             replies += replies_to(command, *watches);
-            self.write_one(command, *way, *watches, scripts, out);
+            self.write_one(command, *method, *watches, scripts, out);
         }
         replies
     }
@@ -159,27 +159,27 @@ impl Encoder {
     fn write_one(
         &mut self,
         command: &Command,
-        way: Way,
+        method: CompareMethod,
         watches: bool,
         scripts: &Scripts,
         out: &mut Vec<u8>,
     ) {
         match self.known.get(self.next) {
             Some(known)
-                if known.way == way
+                if known.method == method
                     && known.watches == watches
                     && is_same(&known.command, command) =>
             {
                 self.next += 1;
                 out.extend_from_slice(&self.bytes[known.start..known.end]);
             }
-            Some(_) => encode(command, way, watches, scripts, out),
+            Some(_) => encode(command, method, watches, scripts, out),
             None => {
                 let start = self.bytes.len();
-                encode(command, way, watches, scripts, &mut self.bytes);
+                encode(command, method, watches, scripts, &mut self.bytes);
                 out.extend_from_slice(&self.bytes[start..]);
                 let (command, end) = (command.clone(), self.bytes.len());
-                self.known.push(Known { command, way, watches, start, end });
+                self.known.push(Known { command, method, watches, start, end });
                 self.next += 1;
             }
         }
@@ -211,11 +211,11 @@ mod tests {
         Command::Acquire { key: key.into(), value, ttl_ms }
     }
 
-    fn parcel(commands: Vec<Command>, way: Way) -> Parcel {
+    fn parcel(commands: Vec<Command>, method: CompareMethod) -> Parcel {
         let mut parcel = Parcel::default();
         *parcel.exchange.renew() = commands;
         Session::new(false).send(&mut parcel.exchange);
-        parcel.prepare(way, true, Beside::default());
+        parcel.prepare(method, true, Beside::default());
         parcel
     }
 
@@ -235,21 +235,21 @@ mod tests {
         let longer = Command::Acquire { key: key.clone(), value: value.clone(), ttl_ms: 2000 };
         let extend = Command::Extend { key, value, ttl_ms: 1000 };
         let all = vec![one.clone(), other.clone(), release.clone(), extend, longer.clone()];
-        for (commands, way) in [
-            (all.clone(), Way::Sha),
-            (all.clone(), Way::Sha),
-            (all.clone(), Way::Native(Delete::IfEq)),
-            (all[1..].to_vec(), Way::Sha),
-            (vec![longer.clone(), one.clone(), release.clone()], Way::Sha),
-            (vec![acquire("one", 1000), other.clone()], Way::Sha),
-            (all, Way::Text),
+        for (commands, method) in [
+            (all.clone(), CompareMethod::Sha),
+            (all.clone(), CompareMethod::Sha),
+            (all.clone(), CompareMethod::Native(Delete::IfEq)),
+            (all[1..].to_vec(), CompareMethod::Sha),
+            (vec![longer.clone(), one.clone(), release.clone()], CompareMethod::Sha),
+            (vec![acquire("one", 1000), other.clone()], CompareMethod::Sha),
+            (all, CompareMethod::Text),
         ] {
-            let parcel = parcel(commands, way);
+            let parcel = parcel(commands, method);
             let alone = written(&mut Encoder::default(), &parcel, &scripts);
             assert_eq!(written(shared, &parcel, &scripts), alone);
         }
         let before = shared.bytes.len();
-        written(shared, &parcel(vec![one, other], Way::Sha), &scripts);
+        written(shared, &parcel(vec![one, other], CompareMethod::Sha), &scripts);
         assert_eq!(shared.bytes.len(), before, "they were known");
         shared.forget();
         assert!(shared.known.is_empty() && shared.bytes.is_empty());
@@ -260,7 +260,8 @@ mod tests {
         let key: Key = "k".into();
         let look = Command::Inspect { key: key.clone() };
         let watch = Command::Watch { key };
-        let mut parcel = parcel(vec![acquire("a", 1), watch, Command::Identify, look], Way::Sha);
+        let mut parcel =
+            parcel(vec![acquire("a", 1), watch, Command::Identify, look], CompareMethod::Sha);
         let replies = [
             Reply::Nil,
             Reply::Okay,

@@ -52,7 +52,7 @@ impl Registration {
     }
 
     /// Reads the reply: it is this client's database, or nobody's yet.
-    pub(crate) fn judge(&self, reply: &Reply) -> Result<(), Failure> {
+    pub(crate) fn check(&self, reply: &Reply) -> Result<(), Failure> {
         let theirs = match reply {
             Reply::Nil => return Ok(()),
             Reply::Bytes(text) if **text == *self.database.to_string().as_bytes() => return Ok(()),
@@ -87,23 +87,23 @@ mod tests {
         assert!(Registration::beside(&"x".into(), 0).is_none());
         let ours = Registration::beside(&"app:quorlock:node".into(), 3).unwrap();
         assert_eq!(&ours.ask(Do::Register)[2..], ["1", "app:quorlock:database", "3", "new"]);
-        assert_eq!(ours.judge(&Reply::Nil), Ok(()));
-        assert_eq!(ours.judge(&Reply::Bytes(b"3".to_vec())), Ok(()));
+        assert_eq!(ours.check(&Reply::Nil), Ok(()));
+        assert_eq!(ours.check(&Reply::Bytes(b"3".to_vec())), Ok(()));
         for (theirs, said) in [
             (Reply::Bytes(b"0".to_vec()), "in database 0, but this client uses database 3"),
             (Reply::Bytes(b"\x1b[2J".to_vec()), "which is not this version's"),
             (Reply::Error("WRONGTYPE Operation".to_owned()), "which is not this version's"),
         ] {
-            let failure = ours.judge(&theirs).unwrap_err();
+            let failure = ours.check(&theirs).unwrap_err();
             assert_eq!(failure.kind(), FailureKind::OtherConfiguration);
             let detail = failure.detail().unwrap();
             assert!(detail.contains(said) && !detail.contains('\x1b'), "{detail}");
         }
         // It may be somebody's token.
         let token = "6f9619ff-8b86-d011-b42d-00cf4fc964ff";
-        let failure = ours.judge(&Reply::Bytes(token.into())).unwrap_err();
+        let failure = ours.check(&Reply::Bytes(token.into())).unwrap_err();
         assert!(failure.detail().unwrap().contains("\"6f9619…\""), "{failure}");
-        let loading = ours.judge(&Reply::Error("LOADING it is".to_owned())).unwrap_err();
+        let loading = ours.check(&Reply::Error("LOADING it is".to_owned())).unwrap_err();
         assert_eq!(loading.kind(), FailureKind::Loading);
     }
 }

@@ -1,6 +1,6 @@
 //! What servers are given to execute in one atomic step.
 
-use super::codec::Way;
+use super::codec::CompareMethod;
 use super::resp;
 
 /// All scripts.
@@ -52,15 +52,15 @@ impl Script {
     /// Says that it is to be executed; it gets one reply.
     pub(super) fn call<const KEYS: usize, const ARGS: usize>(
         &self,
-        way: Way,
+        method: CompareMethod,
         keys: [&[u8]; KEYS],
         args: [&[u8]; ARGS],
         out: &mut Vec<u8>,
     ) {
         resp::start(out, 3 + KEYS + ARGS);
-        match way {
-            Way::Native(_) | Way::Sha => out.extend_from_slice(&self.by_hash),
-            Way::Text => {
+        match method {
+            CompareMethod::Native(_) | CompareMethod::Sha => out.extend_from_slice(&self.by_hash),
+            CompareMethod::Text => {
                 resp::word(out, b"EVAL");
                 resp::word(out, self.text.as_bytes());
             }

@@ -18,12 +18,12 @@ type Making<'a> = Pin<Box<dyn Future<Output = Made> + Send + 'a>>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
     /// The line that commands come from.
-    Line,
+    Pipeline,
     /// Nobody else.
     Supervisor,
 }
 
-pub(super) async fn supervise(shared: Arc<Shared>, news: PushSink, reader: Reader) {
+pub(super) async fn supervise(shared: Arc<Shared>, push_sink: PushSink, reader: Reader) {
     let started = Instant::now();
     let mut supervisor = Supervisor::new(shared.silence);
     let mut watched: Option<Watched> = None;
@@ -31,7 +31,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, news: PushSink, reader: Reade
     loop {
         let now = started.elapsed();
         match supervisor.look(now, activity(watched.as_ref(), started)) {
-            Some(Task::Connect) => making = Some(Box::pin(shared.connect(&news))),
+            Some(Task::Connect) => making = Some(Box::pin(shared.connect(&push_sink))),
             Some(Task::Probe) => probe(watched.as_ref()),
             None => {}
         }
@@ -62,7 +62,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, news: PushSink, reader: Reade
                             tracing::debug!(node = shared.name, epoch = new.epoch, "connected");
                             let new = Some(Watched(new));
                             shared.publish(supervisor.state(), new.as_ref());
-                            news.all_changed();
+                            push_sink.all_changed();
                             // The one before is closed last: what waits then finds the new one.
                             watched = new;
                         }
@@ -96,7 +96,7 @@ fn activity(watched: Option<&Watched>, started: Instant) -> Activity {
 async fn broken(watched: Option<&Watched>, reader: Reader) -> Failure {
     let Some(Watched(connection)) = watched else { return pending().await };
     match reader {
-        Reader::Line => connection.wire.closed().await,
+        Reader::Pipeline => connection.wire.closed().await,
         Reader::Supervisor => connection.wire.run().await,
     }
     connection.wire.why_closed()
@@ -155,14 +155,15 @@ fn probe(watched: Option<&Watched>) {
 impl Shared {
     /// Tells those who have commands how the node is, if that has changed.
     fn publish(&self, state: &NodeState, watched: Option<&Watched>) {
-        self.link.send_if_modified(|link| {
+        self.status.send_if_modified(|status| {
             let current = watched.map(|Watched(connection)| connection);
-            let is_same = link.connection.as_ref().map(|it| it.epoch) == current.map(|it| it.epoch);
-            if link.state == *state && is_same {
+            let is_same =
+                status.connection.as_ref().map(|it| it.epoch) == current.map(|it| it.epoch);
+            if status.state == *state && is_same {
                 return false;
             }
-            link.state = state.clone();
-            link.connection = current.cloned();
+            status.state = state.clone();
+            status.connection = current.cloned();
             true
         });
     }

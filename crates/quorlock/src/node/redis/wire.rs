@@ -98,7 +98,7 @@ struct Incoming {
 
 /// What the server says unasked.
 struct Pushed {
-    news: PushSink,
+    push_sink: PushSink,
     /// How often the server has said that all of its data are gone, or others.
     flushes: u64,
     allowance: Allowance,
@@ -154,7 +154,7 @@ enum Taker {
 }
 
 impl Wire {
-    pub(super) fn new(socket: Box<dyn Socket>, news: PushSink) -> Self {
+    pub(super) fn new(socket: Box<dyn Socket>, push_sink: PushSink) -> Self {
         let inner = Inner {
             socket: Some(socket),
             outgoing: Outgoing::default(),
@@ -162,7 +162,7 @@ impl Wire {
             awaited: VecDeque::new(),
             delivered: Vec::new(),
             pushed: Pushed {
-                news,
+                push_sink,
                 flushes: 0,
                 allowance: Allowance::new(Instant::now()),
                 count: 0,

@@ -104,7 +104,7 @@ impl Inner {
         if let Reply::Push(push) = reply {
             self.pushed.count += 1;
             self.pushed.allowance.take(1 + length as u64 / 1024, now)?;
-            if pass_on(push, &self.pushed.news) {
+            if pass_on(push, &self.pushed.push_sink) {
                 self.pushed.flushes += 1;
             }
             return Ok(());
@@ -154,7 +154,7 @@ impl Inner {
 
     pub(super) fn hand_back(&mut self, parcel: Box<Parcel>, to: To) {
         match to {
-            To::Line(batch) => self.delivered.push((batch, parcel)),
+            To::Pipeline(batch) => self.delivered.push((batch, parcel)),
             To::Task(done) => drop(done.send(parcel)),
         }
     }
@@ -240,7 +240,7 @@ impl Awaited {
 
 /// Hands on which keys the server says have changed; nothing stands for all of them, and then the answer is
 /// yes.
-fn pass_on(push: Vec<Reply>, news: &PushSink) -> bool {
+fn pass_on(push: Vec<Reply>, push_sink: &PushSink) -> bool {
     let mut push = push.into_iter();
     if push.next().and_then(text) != Some("invalidate".to_owned()) {
         return false;
@@ -248,10 +248,10 @@ fn pass_on(push: Vec<Reply>, news: &PushSink) -> bool {
     match push.next() {
         // What is no text is no key of ours.
         Some(Reply::List(keys)) => {
-            news.changed(keys.into_iter().filter_map(text).map(Key::from).collect());
+            push_sink.changed(keys.into_iter().filter_map(text).map(Key::from).collect());
         }
         Some(Reply::Nil) => {
-            news.all_changed();
+            push_sink.all_changed();
             return true;
         }
         _ => {}

@@ -4,8 +4,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use quorlock_core::{Answer, Command, Event, Exchange, MarkerSeen, NodeId, Session, Token, Value};
 
-use super::super::codec::Way;
-use super::super::proof::{Beside, ask_marker};
+use super::super::codec::CompareMethod;
+use super::super::evidence::{Beside, ask_marker};
 use super::super::resp::{self, BYTES_KEPT};
 use super::*;
 
@@ -24,7 +24,7 @@ impl Wire {
 fn pair(size: usize) -> (Wire, DuplexStream, Inbox) {
     let (ours, theirs) = duplex(size);
     let inbox = Inbox::new(1);
-    (Wire::new(Box::new(ours), inbox.news(NodeId::new(0))), theirs, inbox)
+    (Wire::new(Box::new(ours), inbox.push_sink(NodeId::new(0))), theirs, inbox)
 }
 
 fn pushed(inbox: &Inbox) -> Vec<Event> {
@@ -114,9 +114,9 @@ fn ask(wire: &Wire) -> oneshot::Receiver<Box<Parcel>> {
     let value = Value::new(&Token::new([7; 20]), "");
     *parcel.exchange.renew() = vec![Command::Acquire { key: "k".into(), value, ttl_ms: 1000 }];
     session.send(&mut parcel.exchange);
-    let beside = Beside::new(parcel.exchange.looks(), false, false);
+    let beside = Beside::new(parcel.exchange.evidence_request(), false, false);
     assert!(beside.has_marker() && beside.before == 0);
-    parcel.prepare(Way::Sha, true, beside);
+    parcel.prepare(CompareMethod::Sha, true, beside);
     let (done, back) = oneshot::channel();
     let write = |out: &mut Vec<u8>, parcel: &mut Parcel| {
         let replies = ping(out);

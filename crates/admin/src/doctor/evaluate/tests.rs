@@ -1,0 +1,151 @@
+use quorlock::Client;
+use quorlock_core::info::Info;
+use quorlock_core::marker::{Adoption, Cluster, Marker};
+
+use super::*;
+use crate::doctor::look::{More, Settings, Times};
+use crate::doctor::rights::Rights;
+
+const INFO: &str = "redis_version:7.0.15\r\nrun_id:0d2f\r\nuptime_in_seconds:61\r\n\
+    role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
+
+fn cluster() -> Cluster {
+    Topology::of(&Client::builder().nodes(["a=redis://a"])).unwrap().rules.cluster
+}
+
+/// Of that run of the server.
+fn marker(run_id: &str) -> String {
+    let run_id = run_id.into();
+    Marker { cluster: cluster(), run_id, promoted_at: -1, floor: 0 }.to_string()
+}
+
+fn facts() -> Facts {
+    Facts {
+        speaks_resp3: true,
+        info: Ok(Info::parse(INFO).unwrap()),
+        more: More::default(),
+        marker: Seen::Text(marker("0d2f")),
+        adoption: Seen::Nothing,
+        elsewhere: None,
+        adopted_for: Duration::ZERO,
+        settings: Settings {
+            appendfsync: Some("always".to_owned()),
+            rests_on_rewrite: Some(false),
+            debug: None,
+        },
+        rights: Rights::default(),
+        times: Times {
+            round_trips: vec![Duration::from_millis(1)],
+            offset: Some(ClockOffset { ahead_us: 0, error: Duration::ZERO }),
+            clock_stands: false,
+            last_us: Some(1_795_201_160_638_971),
+        },
+    }
+}
+
+/// The checks that fail on a node of which this is so; notes are left out.
+fn found(durable: bool, change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
+    let report = report(durable, change);
+    let bad = report.findings.iter().filter(|finding| finding.severity > Note);
+    bad.map(|finding| finding.check).collect()
+}
+
+fn report(durable: bool, change: impl FnOnce(&mut Facts)) -> NodeReport {
+    let mut facts = facts();
+    change(&mut facts);
+    let settings = Client::builder().nodes(["a=redis://a"]);
+    let settings = if durable { settings.durable_nodes(["a"]) } else { settings };
+    let topology = Topology::of(&settings).unwrap();
+    let node = Looked { name: "a".into(), address: "a:6379".to_owned(), facts: Ok(facts) };
+    evaluate(&topology, &[node]).remove(0)
+}
+
+/// What cannot be had from a server here.
+#[test]
+fn clocks_are_evaluated() {
+    let none: [&str; 0] = [];
+    let ahead = |ahead_us, error_ms| {
+        found(false, |facts| {
+            let error = Duration::from_millis(error_ms);
+            facts.times.offset = Some(ClockOffset { ahead_us, error });
+        })
+    };
+    assert_eq!(found(false, |_| ()), none);
+    assert_eq!(ahead(1_100_000, 50), ["clock"]);
+    assert_eq!(ahead(-1_100_000, 50), ["clock"]);
+    // It may be within the bound, for all that is known.
+    assert_eq!(ahead(1_100_000, 200), none);
+    assert_eq!(found(false, |facts| facts.times.clock_stands = true), ["clock_stands"]);
+    let set_back = |facts: &mut Facts| {
+        facts.info = Ok(Info::parse(&INFO.replace("seconds:61", "seconds:-3598")).unwrap());
+    };
+    assert_eq!(found(false, set_back), ["uptime"]);
+    let far = |facts: &mut Facts| facts.times.round_trips = vec![Duration::from_millis(101)];
+    assert_eq!(found(false, far), ["latency"]);
+    let old = |facts: &mut Facts| facts.more.version = Some((6, 0));
+    assert_eq!(found(false, old), ["version"]);
+}
+
+/// Who follows the fix on every node must not delete good markers.
+#[test]
+fn a_marker_is_deleted_only_if_it_is_none() {
+    let fix_of = |error: &str, key_is_marker: bool| {
+        let error = Seen::Unreadable(error.to_owned());
+        let examined = report(false, |facts| {
+            facts.marker = Seen::Nothing;
+            *(if key_is_marker { &mut facts.marker } else { &mut facts.adoption }) = error;
+        });
+        assert_eq!(examined.votes, Votes::DoNotCount);
+        let mut findings = examined.findings.into_iter();
+        findings.find_map(|finding| (finding.check == "marker").then_some(finding.fix)).unwrap()
+    };
+    for is_marker in [true, false] {
+        assert!(fix_of("WRONGTYPE Operation against a key", is_marker).contains(" DEL "));
+        for error in ["NOPERM this user", "MASTERDOWN Link", "CLUSTERDOWN Hash", "BUSY Redis"] {
+            assert!(!fix_of(error, is_marker).contains("DEL"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_promoted_server_waits_for_what_is_left_of_its_adoption() {
+    let promoted = INFO.replace("role:master", "role:master\r\nsecond_repl_offset:15");
+    let adoption = Adoption {
+        cluster: cluster(),
+        run_id: "0d2f".into(),
+        promoted_at: 15,
+        floor: 0,
+        wait_ms: 32_300,
+    };
+    for marker in [Seen::Nothing, Seen::Text(marker("0d"))] {
+        let report = report(false, |facts| {
+            facts.info = Ok(Info::parse(&promoted).unwrap());
+            facts.marker = marker;
+            facts.adoption = Seen::Text(adoption.to_string());
+            facts.adopted_for = Duration::from_secs(20);
+        });
+        assert_eq!(report.votes, Votes::CountIn(Duration::from_millis(12_300)));
+        assert!(report.findings[0].what.ends_with("its votes count in 13 s"));
+    }
+}
+
+#[test]
+fn who_was_promised_to_forget_nothing_must_not() {
+    let none: [&str; 0] = [];
+    assert_eq!(found(true, |_| ()), none);
+    let every_second = |facts: &mut Facts| facts.settings.appendfsync = Some("everysec".to_owned());
+    assert_eq!(found(true, every_second), ["durable"]);
+    assert_eq!(found(false, every_second), none);
+    assert_eq!(found(true, |facts| facts.settings.rests_on_rewrite = Some(true)), ["durable"]);
+    let no_log = |facts: &mut Facts| {
+        facts.info = Ok(Info::parse(&INFO.replace("aof_enabled:1", "aof_enabled:0")).unwrap());
+    };
+    assert_eq!(found(true, no_log), ["durable"]);
+}
+
+#[test]
+fn the_command_is_one_for_that_server() {
+    assert_eq!(redis_cli("a:6380", "PING"), "redis-cli -h a -p 6380 PING");
+    assert_eq!(redis_cli("[::1]:6380", "PING"), "redis-cli -h ::1 -p 6380 PING");
+    assert_eq!(redis_cli("/run/r.sock", "PING"), "redis-cli -s /run/r.sock PING");
+}

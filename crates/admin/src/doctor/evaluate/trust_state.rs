@@ -1,0 +1,265 @@
+//! Whether a node's votes count, by its marker and its adoption, as a client would see it.
+
+use std::time::Duration;
+
+use quorlock_core::info::Info;
+use quorlock_core::marker::{Adoption, Cluster, Marker};
+use quorlock_core::shown::{SETTINGS_MAX, shown, shown_text};
+
+use super::{Case, Error, LACKS_RIGHTS, Note, Warning, redis_cli, seconds};
+use crate::doctor::look::{Facts, Seen};
+use crate::doctor::{Finding, Severity, Votes};
+
+/// Why a key of the library's own matters.
+const OWN_KEY: &str = "it is the library's own: what it says decides whether votes count";
+
+/// Why a server without its marker waits.
+const FORGOTTEN: &str = "a server without its marker may have forgotten locks that are still held";
+
+/// What mends a wait that runs.
+const TIME_MENDS: &str =
+    "time mends it, quorlock doctor looks again; or, if no lock is in use: quorlock init --fresh";
+
+/// What mends a wait that has not begun.
+const USE_MENDS: &str =
+    "quorlock init --fresh, if no lock is in use; or have a client wait for a lock that long, once";
+
+/// What is said of a node that votes when it has been waited for.
+pub(super) const WAITS: [(&str, Severity); 5] = [
+    ("restarted", Warning),
+    ("promoted", Warning),
+    ("adoption", Warning),
+    ("unused", Warning),
+    ("marker", Warning),
+];
+
+/// So far ahead is what a floor was when it was written, and a minute.
+const FLOOR_AHEAD_US: u64 = Marker::FLOOR_AHEAD_US + 60 * 1_000_000;
+
+impl Case<'_> {
+    /// Whether its votes count, and what is to be said about that.
+    pub(super) fn trust_state(&self, facts: &Facts, info: &Info) -> (Votes, Vec<Finding>) {
+        let key = &self.topology.rules.marker;
+        let marker = match &facts.marker {
+            Seen::Nothing => None,
+            Seen::Unreadable(error) => {
+                return (Votes::DoNotCount, vec![self.unread(key, error, facts, info)]);
+            }
+            Seen::Text(text) => match Marker::parse(text) {
+                Some(marker) if marker.cluster == self.topology.rules.cluster => Some(marker),
+                Some(marker) => {
+                    return (Votes::DoNotCount, vec![self.other("it votes for", &marker.cluster)]);
+                }
+                None => return (Votes::DoNotCount, vec![self.foreign(key, &quoted(text))]),
+            },
+        };
+        let mut findings =
+            marker.iter().flat_map(|marker| floor(facts, marker)).collect::<Vec<_>>();
+        let promoted_at = info.promoted_at.unwrap_or(-1);
+        let is_of_this_run =
+            |old: &Marker| *old.run_id == *info.run_id && old.promoted_at == promoted_at;
+        if marker.as_ref().is_some_and(is_of_this_run) {
+            return (Votes::Count, findings);
+        }
+        // With its data, it need only have been there for long enough.
+        let would_tell = self.is_durable(info) || self.topology.rules.would_tell_of_promotions();
+        let (votes, finding) = if marker.is_some() && info.promoted_at.is_none() && would_tell {
+            self.restarted(info)
+        } else {
+            self.adopted(facts, info)
+        };
+        findings.extend(finding);
+        (votes, findings)
+    }
+
+    fn restarted(&self, info: &Info) -> (Votes, Option<Finding>) {
+        let young_for = self.young_for(info);
+        if young_for.is_zero() {
+            return (Votes::Count, None);
+        }
+        let finding = Finding {
+            severity: Warning,
+            check: "restarted",
+            what: format!(
+                "it was restarted {} s ago; its votes count in {} s",
+                info.uptime_s,
+                seconds(young_for)
+            ),
+            why: "it may have forgotten locks that are still held",
+            fix: TIME_MENDS.to_owned(),
+        };
+        (Votes::CountIn(young_for), Some(finding))
+    }
+
+    /// It waits until its adoption is old enough, which the next client begins if nobody has.
+    fn adopted(&self, facts: &Facts, info: &Info) -> (Votes, Option<Finding>) {
+        let no = |finding| (Votes::DoNotCount, Some(finding));
+        let quarantine = self.topology.rules.quarantine();
+        let key = &self.topology.rules.adoption;
+        let adoption = match &facts.adoption {
+            Seen::Nothing => None,
+            Seen::Unreadable(error) => return no(self.unread(key, error, facts, info)),
+            Seen::Text(text) => match Adoption::parse(text) {
+                Some(adoption) if adoption.cluster == self.topology.rules.cluster => Some(adoption),
+                Some(adoption) => {
+                    return no(self.other("it is being taken into use for", &adoption.cluster));
+                }
+                None => return no(self.foreign(key, &quoted(text))),
+            },
+        };
+        // Begun for an earlier run, or before it was a replica, it is begun anew.
+        let promoted_at = info.promoted_at.unwrap_or(-1);
+        let begun = adoption.filter(|adoption| {
+            *adoption.run_id == *info.run_id && adoption.promoted_at == promoted_at
+        });
+        let wait = begun.as_ref().map_or(quarantine, |adoption| {
+            let wait = Duration::from_millis(adoption.wait_ms).max(quarantine);
+            wait.saturating_sub(facts.adopted_for).max(self.young_for(info))
+        });
+        let left = seconds(wait);
+        let (votes, when) = match &begun {
+            Some(_) if wait.is_zero() => {
+                (Votes::CountIn(wait), "its votes count at the next use".to_owned())
+            }
+            Some(_) => (Votes::CountIn(wait), format!("its votes count in {left} s")),
+            None => {
+                (Votes::CountAfterUse(wait), format!("its votes count {left} s after the next use"))
+            }
+        };
+        let mended = if begun.is_some() { TIME_MENDS } else { USE_MENDS };
+        let (severity, check, what, why, fix) = match (info.promoted_at, &begun) {
+            (Some(_), _) => (
+                Warning,
+                "promoted",
+                format!("it was a replica until it was promoted; {when}"),
+                "a replica may not have seen all votes of its master: it waits as a new server does",
+                format!(
+                    "do not fail over to replicas: let the same server come back; now {mended}"
+                ),
+            ),
+            (None, Some(_)) => (
+                Warning,
+                "adoption",
+                format!("it is being taken into use; {when}"),
+                FORGOTTEN,
+                mended.to_owned(),
+            ),
+            (None, None) if self.unused => (
+                Warning,
+                "unused",
+                format!("it has never been used; {when}"),
+                "a server that was never used cannot be told from one that has forgotten its locks",
+                mended.to_owned(),
+            ),
+            (None, None) => (
+                Warning,
+                "marker",
+                format!(
+                    "its marker is missing, unlike others': it is new, or its data was deleted; {when}"
+                ),
+                FORGOTTEN,
+                mended.to_owned(),
+            ),
+        };
+        (votes, Some(Finding { severity, check, what, why, fix }))
+    }
+
+    /// The operator says that it forgets nothing when it stops, and it does not say otherwise itself.
+    fn is_durable(&self, info: &Info) -> bool {
+        self.is_declared_durable() && info.forgets_by().is_none()
+    }
+
+    /// For how much longer it must run, by its own clock.
+    fn young_for(&self, info: &Info) -> Duration {
+        if self.is_durable(info) {
+            return Duration::ZERO;
+        }
+        let told = Duration::from_secs(u64::try_from(info.uptime_s).unwrap_or(0));
+        self.topology.rules.quarantine().saturating_sub(told)
+    }
+
+    fn other(&self, how: &str, theirs: &Cluster) -> Finding {
+        let ours = &self.topology.rules.cluster;
+        Finding {
+            severity: Error,
+            check: "configuration",
+            what: format!("{how} {}, but here it is {ours}", shown(&theirs.to_string(), SETTINGS_MAX)),
+            why: "clients that do not agree about nodes, quorum and longest ttl can hold one lock at the same time",
+            fix: "give all clients the same settings; or, to change them, quorlock init --reconfigure"
+                .to_owned(),
+        }
+    }
+
+    /// A key of the library's own holds what it never wrote.
+    fn foreign(&self, key: &str, what: &str) -> Finding {
+        let delete = redis_cli(&self.node.address, &format!("DEL {key}"));
+        Finding {
+            severity: Error,
+            check: "marker",
+            what: format!("its key {key} holds {what}"),
+            why: OWN_KEY,
+            fix: format!("find out who wrote it; if nobody needs it: {delete}"),
+        }
+    }
+
+    /// The server did not say what a key of the library's own holds: that is no reason to delete it, for
+    /// it may be a good marker.
+    fn unread(&self, key: &str, error: &str, facts: &Facts, info: &Info) -> Finding {
+        if error.starts_with("WRONGTYPE") {
+            return self.foreign(key, &format!("no text: {error}"));
+        }
+        let lacks_right = error.starts_with("NOPERM");
+        // What it is, or what its user lacks, is then an error by itself, with a fix of its own.
+        let is_told = (lacks_right && (facts.rights.keys || !facts.rights.needed.is_empty()))
+            || is_for_its_kind(error, info);
+        Finding {
+            severity: if is_told { Note } else { Error },
+            check: "marker",
+            what: format!("its key {key} cannot be read: {error}"),
+            why: OWN_KEY,
+            fix: if lacks_right {
+                LACKS_RIGHTS.to_owned()
+            } else {
+                "leave the key as it is; mend what else is found here, and look again: quorlock doctor"
+                    .to_owned()
+            },
+        }
+    }
+}
+
+fn floor(facts: &Facts, marker: &Marker) -> Vec<Finding> {
+    let now = facts.times.last_us.and_then(|time| u64::try_from(time).ok());
+    let Some(ahead) = now.and_then(|now| marker.floor.checked_sub(now)) else {
+        return Vec::new();
+    };
+    let minutes = ahead / 60_000_000;
+    let is_far = ahead > FLOOR_AHEAD_US;
+    vec![Finding {
+        severity: if is_far { Warning } else { Note },
+        check: "floor",
+        what: format!("its fences begin {minutes} min ahead of its clock"),
+        why: if is_far {
+            "some clock was far ahead when that was written, or this one is behind; fences still grow, but do not tell the time"
+        } else {
+            "that is so for two hours after a node was taken into use; fences grow all the same"
+        },
+        fix: if is_far {
+            "see that clocks are right, here and there: chronyc tracking; the fences need not be mended"
+        } else {
+            "time mends it"
+        }
+        .to_owned(),
+    }]
+}
+
+/// The server refuses because it is a replica, one of a cluster, or loading: as INFO says, too.
+pub(super) fn is_for_its_kind(error: &str, info: &Info) -> bool {
+    let is_any = |codes: &[&str]| codes.iter().any(|code| error.starts_with(code));
+    (!info.is_master && is_any(&["MASTERDOWN", "READONLY"]))
+        || (info.is_cluster && is_any(&["CLUSTERDOWN", "MOVED", "ASK"]))
+        || (info.is_loading && is_any(&["LOADING"]))
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\", which is not this version's", shown_text(text))
+}

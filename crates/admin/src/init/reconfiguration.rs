@@ -1,0 +1,471 @@
+//! From old nodes, quorum or longest ttl to new ones, without two holders in between.
+//!
+//! Clients of the old settings must not find a quorum any more before those of the new ones can find
+//! one, and locks that were granted before must have ended. So, in this order:
+//!
+//! 1. Of every old list so many nodes must answer that the others are no quorum: `N − Q + 1`.
+//! 2. The markers of all that answer are replaced by one that fits nobody, old or new, and says which
+//!    becomes which; also on the new nodes, which clients of the new settings may have taken into use
+//!    by themselves while the old ones were voting. Only when that has been done on as many does anything else happen: whoever is
+//!    killed before leaves nodes that vote for nobody, and that say so.
+//! 3. On the new nodes it is replaced by an adoption, and they wait for longer than any lock may
+//!    still be held. From here on any client of the new settings can finish it.
+//! 4. The new markers are written.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock::admin::{Do, Topology, now};
+use quorlock::node::{Node as _, NodeConfig, RedisNode};
+use quorlock::{BuildError, ClientBuilder};
+use quorlock_core::marker::{Adoption, Cluster, Marker};
+use quorlock_core::shown::shown_text;
+use quorlock_core::{BootTime, Rules};
+
+use self::settings::{BECOMES, Settings, enough_of, old_settings};
+use super::keys::Change;
+use super::{ChangedNode, InitError, Initialized, NodeChange, check, floor, known, written};
+use crate::doctor::look::{Looked, Seen, look_at_all};
+
+mod settings;
+
+/// Ages are counted in whole milliseconds, on two machines.
+const GRACE: Duration = Duration::from_millis(10);
+
+/// A change of settings whose wait has begun.
+#[derive(Debug)]
+pub struct Reconfiguration {
+    topology: Topology,
+    over_at: BootTime,
+    floor: u64,
+    /// What has been done on each node so far; the new ones first.
+    pub nodes: Vec<ChangedNode>,
+}
+
+/// Behind a marker that fits nobody, with a number: the server had none before, so for all that is known
+/// it is no node of so many of the first settings named there, even if it has the name of one.
+const CAME: &str = " came=";
+
+/// Behind an adoption that was written here, when the old nodes had been taken out of use. What
+/// clients of the new settings write by themselves says nothing of old nodes.
+const MOVED: &str = " moved=1";
+
+/// Moves nodes from the settings that their markers tell of to these. Returns when the wait has
+/// begun; call [`Reconfiguration::finish`] when [`Reconfiguration::left`] is zero. `others` are nodes of the old
+/// settings that are not among the new ones, under the names that they had: needed only where too few
+/// of the old ones are.
+///
+/// # Errors
+/// [`InitError`]; see there what has been written.
+///
+/// # Cancel safety
+/// May be dropped, or the process killed, at any time, and be called again: no two can come to hold a
+/// lock by it. Until it is, nodes may vote for nobody.
+pub async fn reconfigure(
+    settings: &ClientBuilder,
+    others: &[NodeConfig],
+) -> Result<Reconfiguration, InitError> {
+    let topology = Topology::of(settings)?;
+    let servers = with_others(&topology, Topology::others(settings, others)?)?;
+    let looked = look_at_all(&topology, &servers, false).await;
+    check(&topology, &looked[..topology.servers.len()])?;
+    let elsewhere = |node: &Looked| {
+        let failure = node.facts.as_ref().ok()?.elsewhere.as_ref()?;
+        failure.kind().is_disagreement().then(|| (node.name.clone(), failure.to_string()))
+    };
+    let nodes: Vec<_> = looked.iter().filter_map(elsewhere).collect();
+    if !nodes.is_empty() {
+        return Err(InitError::Unfit { nodes });
+    }
+    let floor = floor(&looked, 0);
+    let states: Vec<Option<State>> =
+        looked.iter().map(|node| State::of(node, &topology.rules)).collect();
+    unknown_markers(&topology, &looked)?;
+    same_settings_elsewhere(&servers, &states, topology.servers.len())?;
+    let old = old_settings(&states, &topology.rules);
+    if old.is_empty() && !states.iter().flatten().any(State::is_handled) {
+        return Err(InitError::NothingOld);
+    }
+    for old in &old {
+        enough_of(old, &servers, &states)?;
+    }
+    let ours = topology.rules.cluster.max_ttl_ms();
+    let longest = old.iter().map(|old| old.max_ttl_ms).chain([ours]).max().unwrap_or(ours);
+    let cluster = Cluster::new(["any"], 1, longest);
+    let wait = Rules { cluster, ..topology.rules.clone() }.quarantine();
+    // A wait that was begun for longer than ours was for locks that nobody here may know of any more.
+    let wait = states.iter().flatten().map(State::waits_for).fold(wait, Duration::max);
+    let in_force = old.iter().any(|old| old.is_in_force(&servers, &states, wait));
+
+    // Nobody's votes, first.
+    let blocked = each(&topology, &servers, &states, |state, place| {
+        state.blocked(&topology.rules, in_force || place >= topology.servers.len(), &old)
+    });
+    let blocked = blocked.await;
+    let failed = || {
+        let failed = servers.iter().zip(&blocked).filter_map(|(server, change)| {
+            Some((Arc::from(server.name()), change.as_ref().err()?.clone()))
+        });
+        Err(InitError::Interrupted { nodes: failed.collect() })
+    };
+    // Nor may clients of the new settings find a quorum of nodes that they have marked themselves.
+    let free = blocked[..topology.servers.len()].iter().filter(|change| change.is_err()).count();
+    if in_force && free >= topology.quorum.needed() {
+        return failed();
+    }
+    for old in &old {
+        let change: Vec<Option<State>> = states
+            .iter()
+            .zip(&blocked)
+            .map(|(state, change)| state.clone().filter(|_| change.is_ok()))
+            .collect();
+        if enough_of(old, &servers, &change).is_err() {
+            return failed();
+        }
+    }
+    // Then, the new ones' adoption.
+    let after: Vec<Option<State>> = states
+        .iter()
+        .zip(&blocked)
+        .map(|(state, change)| Some(state.clone()?.after(change.as_ref().ok()?)))
+        .collect();
+    let adopted = each(&topology, &servers[..topology.servers.len()], &after, |state, _| {
+        state.adopted(&topology.rules, wait)
+    });
+    let adopted = adopted.await;
+    Ok(begun(topology, (servers, states), (blocked, adopted), (wait, floor)))
+}
+
+/// What follows from what was done.
+fn begun(
+    topology: Topology,
+    (servers, states): (Vec<RedisNode>, Vec<Option<State>>),
+    (blocked, adopted): (Vec<Made>, Vec<Made>),
+    (wait, floor): (Duration, u64),
+) -> Reconfiguration {
+    let mut longest = Duration::ZERO;
+    let mut nodes = Vec::new();
+    for (place, (server, state)) in servers.iter().zip(&states).enumerate() {
+        let made = match (&blocked[place], adopted.get(place)) {
+            (Err(why), _) | (Ok(_), Some(Err(why))) => Err(why.clone()),
+            (Ok(_), None) => Ok(NodeChange::Retired),
+            (Ok(_), Some(Ok(None))) if state.as_ref().is_some_and(State::is_ours) => {
+                Ok(NodeChange::WasMarked)
+            }
+            (Ok(_), Some(Ok(change))) => {
+                let left = match (change, state) {
+                    (None, Some(state)) => state.left(),
+                    _ => wait,
+                };
+                longest = longest.max(left + GRACE);
+                Ok(NodeChange::Waits)
+            }
+        };
+        nodes.push(ChangedNode { node: server.name().into(), change: made });
+    }
+    Reconfiguration { over_at: now().after(longest), topology, floor, nodes }
+}
+
+impl Reconfiguration {
+    /// How much of the wait is left; by the clock that no one sets.
+    pub fn left(&self) -> Duration {
+        self.over_at.remaining(now())
+    }
+
+    /// Writes the new markers.
+    ///
+    /// # Errors
+    /// None of its own: what became of each node is told. One that was restarted meanwhile waits once
+    /// more, and joins by itself.
+    ///
+    /// # Cancel safety
+    /// As [`reconfigure`].
+    pub async fn finish(self) -> Initialized {
+        let Self { topology, floor: least, nodes, .. } = &self;
+        let looked = look_at_all(topology, &topology.servers, false).await;
+        let floor = floor(&looked, *least);
+        let marks = topology.servers.iter().zip(&looked).zip(nodes).map(
+            |((server, node), before)| async move {
+                let change = match &before.change {
+                    Ok(NodeChange::Waits) => mark(topology, server, node, floor).await,
+                    change => change.clone(),
+                };
+                ChangedNode { node: node.name.clone(), change }
+            },
+        );
+        let mut change = futures_util::future::join_all(marks).await;
+        change.extend(nodes[topology.servers.len()..].iter().cloned());
+        Initialized { nodes: change, needed: topology.quorum.needed() }
+    }
+}
+
+async fn mark(
+    topology: &Topology,
+    server: &RedisNode,
+    node: &Looked,
+    floor: u64,
+) -> Result<NodeChange, String> {
+    let (facts, run_id, promoted_at) = known(node)?;
+    let cluster = &topology.rules.cluster;
+    let marker = Marker { cluster: cluster.clone(), run_id, promoted_at, floor };
+    if let Seen::Text(text) = &facts.marker {
+        // A client of the new settings was faster.
+        let is_ours = Marker::parse(text).is_some_and(|marker| marker.cluster == *cluster);
+        return if is_ours {
+            Ok(NodeChange::Marked)
+        } else {
+            Err(format!("it says \"{}\" now", shown_text(text)))
+        };
+    }
+    let Seen::Text(text) = &facts.adoption else {
+        return Err(
+            "its data was deleted meanwhile; it waits once more, and joins by itself".into()
+        );
+    };
+    let adoption = Adoption::parse(text)
+        .filter(|adoption| adoption.cluster == *cluster && adoption.run_id == marker.run_id)
+        .filter(|adoption| adoption.promoted_at == marker.promoted_at);
+    let Some(adoption) = adoption else {
+        return Err("it was restarted meanwhile; it waits once more, and joins by itself".into());
+    };
+    let change = Change {
+        from: (String::new(), text.clone()),
+        to: (marker.to_string(), String::new()),
+        age_ms: Some(adoption.wait_ms),
+    };
+    change.make(topology, server, Do::Register).await.map(|()| NodeChange::Marked)
+}
+
+/// What a node's keys say.
+#[derive(Clone, Debug)]
+struct State {
+    run_id: Box<str>,
+    promoted_at: i64,
+    marker: String,
+    adoption: String,
+    adopted_for: Duration,
+    /// For whom it votes, or may come to vote.
+    settings: Vec<Settings>,
+    /// So many of them, the first ones, were there before it came.
+    came: usize,
+    ours: Ours,
+}
+
+/// Whether the node is on the new side already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ours {
+    No,
+    /// It is adopted, for so many milliseconds.
+    Adopted(u64),
+    Marked,
+}
+
+/// What was changed, if anything had to be.
+type Made = Result<Option<Change>, String>;
+
+impl State {
+    /// `None`: it does not answer.
+    fn of(node: &Looked, rules: &Rules) -> Option<Self> {
+        let (facts, run_id, promoted_at) = known(node).ok()?;
+        let (marker, adoption) = (written(&facts.marker), written(&facts.adoption));
+        let cluster_of = |marker: &str, adoption: &str| match Marker::parse(marker) {
+            Some(marker) => Some((marker.cluster, Ours::Marked)),
+            None => Adoption::parse(adoption).map(|adoption| {
+                let is_of_this_run =
+                    adoption.run_id == run_id && adoption.promoted_at == promoted_at;
+                let ours = if is_of_this_run { Ours::Adopted(adoption.wait_ms) } else { Ours::No };
+                (adoption.cluster, ours)
+            }),
+        };
+        let found = cluster_of(&marker, &adoption);
+        let is_ours = found.as_ref().is_some_and(|(cluster, _)| *cluster == rules.cluster);
+        let ours = found.as_ref().filter(|_| is_ours).map_or(Ours::No, |(_, ours)| *ours);
+        let settings = match found {
+            Some((cluster, _)) if !is_ours => Settings::all_of(&cluster),
+            _ => Vec::new(),
+        };
+        let came = marker.rsplit_once(CAME).and_then(|(_, came)| came.parse().ok()).unwrap_or(0);
+        let adopted_for = facts.adopted_for;
+        Some(Self { run_id, promoted_at, marker, adoption, adopted_for, settings, came, ours })
+    }
+
+    /// The floor that its fences have, or had before it was adopted.
+    fn floor(&self) -> u64 {
+        let marked = Marker::parse(&self.marker).map(|marker| marker.floor);
+        marked.or_else(|| Some(Adoption::parse(&self.adoption)?.floor)).unwrap_or(0)
+    }
+
+    /// For how long it was to wait for our settings.
+    fn waits_for(&self) -> Duration {
+        let Ours::Adopted(wait_ms) = self.ours else { return Duration::ZERO };
+        Duration::from_millis(wait_ms)
+    }
+
+    /// Whether it was adopted by a move, hence after the old nodes had been taken out of use.
+    fn was_moved(&self) -> bool {
+        matches!(self.ours, Ours::Adopted(_)) && self.adoption.ends_with(MOVED)
+    }
+
+    /// Whether a move has been here before, or has ended.
+    fn is_handled(&self) -> bool {
+        self.is_ours() || self.was_moved()
+    }
+
+    /// Whether it is the node of these settings that has its name, and not another server of that name
+    /// at another address: that one says nothing of what the old one grants.
+    fn is_of(&self, old: &Settings) -> bool {
+        // Marked for yet others, it was a node under that name when these were tried.
+        let was_a_node = self.came == 0 && !self.marker.is_empty();
+        self.is_handled()
+            || was_a_node
+            || self.settings.iter().skip(self.came).any(|own| own == old)
+    }
+
+    fn is_ours(&self) -> bool {
+        self.ours == Ours::Marked
+    }
+
+    /// Of the wait of an adoption that was there before.
+    fn left(&self) -> Duration {
+        let Ours::Adopted(wait_ms) = self.ours else { return Duration::ZERO };
+        Duration::from_millis(wait_ms).saturating_sub(self.adopted_for)
+    }
+
+    /// The change to a marker that fits nobody. None is needed where nobody's votes are in question,
+    /// but where `somebody` might take it into use, or has.
+    fn blocked(&self, rules: &Rules, somebody: bool, old: &BTreeSet<Settings>) -> Option<Change> {
+        let last = self.settings.last();
+        let ours = rules.cluster.to_string();
+        let becomes_ours = last.is_some_and(|last| last.text == ours);
+        let chain = match (&*self.settings, old.first()) {
+            ([], Some(old)) if somebody => old.text.clone(),
+            ([], _) => return None,
+            // It has been blocked for these settings before.
+            (_, _) if becomes_ours && !self.marker.is_empty() => return None,
+            (settings, _) => {
+                let texts: Vec<&str> = settings.iter().map(|settings| &*settings.text).collect();
+                texts.join(BECOMES)
+            }
+        };
+        let floor = self.floor();
+        let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
+        // As the new one will be, but for whom.
+        let marker = Marker { cluster, run_id, promoted_at: -1, floor }.to_string();
+        let mut marker = marker.replacen(&ours, &format!("{chain}{BECOMES}{ours}"), 1);
+        let is_new = self.settings.is_empty() && !self.is_handled();
+        let came = if is_new { 1 } else { self.came };
+        if came > 0 {
+            marker += &format!("{CAME}{came}");
+        }
+        Some(Change {
+            from: (self.marker.clone(), self.adoption.clone()),
+            to: (marker, String::new()),
+            age_ms: None,
+        })
+    }
+
+    /// As it is after the change.
+    fn after(mut self, change: &Option<Change>) -> Self {
+        if let Some(change) = change {
+            (self.marker, self.adoption) = change.to.clone();
+            self.ours = Ours::No;
+        }
+        self
+    }
+
+    /// The change to an adoption, unless there is one that will do, or the marker.
+    fn adopted(&self, rules: &Rules, wait: Duration) -> Option<Change> {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        match self.ours {
+            Ours::Marked => return None,
+            Ours::Adopted(so_long) if so_long >= wait_ms => return None,
+            _ => {}
+        }
+        let (cluster, run_id) = (rules.cluster.clone(), self.run_id.clone());
+        let (promoted_at, floor) = (self.promoted_at, self.floor());
+        let adoption = Adoption { cluster, run_id, promoted_at, floor, wait_ms };
+        // No two adoptions are the same, as where a node adds its own time of day.
+        let now_us = now().real_ns() / 1000;
+        Some(Change {
+            from: (self.marker.clone(), self.adoption.clone()),
+            to: (String::new(), format!("{adoption} since={now_us}{MOVED}")),
+            age_ms: None,
+        })
+    }
+}
+
+/// Makes a change on every node that answered, on all at once.
+async fn each(
+    topology: &Topology,
+    servers: &[RedisNode],
+    states: &[Option<State>],
+    change: impl Fn(&State, usize) -> Option<Change>,
+) -> Vec<Made> {
+    let changes = servers.iter().zip(states).enumerate().map(|(place, (server, state))| {
+        let change = state.as_ref().map(|state| change(state, place));
+        async move {
+            match change {
+                None => Err("it did not answer; it joins later, by a second run".to_owned()),
+                Some(None) => Ok(None),
+                Some(Some(change)) => {
+                    change.make(topology, server, Do::Register).await.map(|()| Some(change))
+                }
+            }
+        }
+    });
+    futures_util::future::join_all(changes).await
+}
+
+/// An old node that votes for the new settings already, only at another address: clients of both look the
+/// same to every node, so it could not be taken out of use.
+fn same_settings_elsewhere(
+    servers: &[RedisNode],
+    states: &[Option<State>],
+    new: usize,
+) -> Result<(), InitError> {
+    let all = servers.iter().zip(states);
+    let is_ours = |state: &Option<State>| state.as_ref().is_some_and(|it| it.ours != Ours::No);
+    match all.skip(new).find(|(_, state)| is_ours(state)) {
+        None => Ok(()),
+        Some((old, _)) => {
+            let hint = "nodes cannot tell its clients from those of the new one: give the new one another name";
+            Err(BuildError::Duplicate { name: old.name().to_owned(), hint }.into())
+        }
+    }
+}
+
+/// The new nodes and the old ones, each once.
+pub(super) fn with_others(
+    topology: &Topology,
+    others: Vec<RedisNode>,
+) -> Result<Vec<RedisNode>, BuildError> {
+    let mut servers = topology.servers.clone();
+    for other in others {
+        // One that has moved has its name twice: where it was, and where it is.
+        let same = |server: &RedisNode| server.address() == other.address();
+        if servers.iter().any(same) {
+            let hint = "an old node is one that is not among the new ones";
+            return Err(BuildError::Duplicate { name: other.name().to_owned(), hint });
+        }
+        servers.push(other);
+    }
+    Ok(servers)
+}
+
+/// What is not of this version is nobody's here to replace.
+fn unknown_markers(topology: &Topology, looked: &[Looked]) -> Result<(), InitError> {
+    let unknown = looked.iter().filter_map(|node| {
+        let (facts, ..) = known(node).ok()?;
+        let is_known = match &facts.marker {
+            Seen::Nothing => true,
+            Seen::Text(text) => Marker::parse(text).is_some(),
+            Seen::Unreadable(_) => false,
+        };
+        let key = &topology.rules.marker;
+        let why = format!("its key {key} is not this version's; see quorlock doctor");
+        (!is_known).then(|| (node.name.clone(), why))
+    });
+    let nodes: Vec<_> = unknown.collect();
+    if nodes.is_empty() { Ok(()) } else { Err(InitError::Unfit { nodes }) }
+}

@@ -1,0 +1,134 @@
+//! What happened to one lock that several wanted, put together from what each of them saw.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::sample::Latencies;
+
+/// One wait for the lock, in nanoseconds of the monotonic clock: when it was asked for, when it was
+/// granted, and when the call to give it back began. The last one is cut off by the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Turn(pub(crate) u64, pub(crate) Option<u64>, pub(crate) Option<u64>);
+
+/// All that wanted it taken together.
+pub(crate) struct HandoverStats {
+    pub(crate) acquisitions: u64,
+    /// How often each of them had it.
+    pub(crate) shares: Vec<u64>,
+    /// From the call to release to the acquisition by another that was waiting by then.
+    pub(crate) handovers: Histogram<u64>,
+    /// From asking to having; also those that the end cut short.
+    pub(crate) waits: Histogram<u64>,
+    /// For each acquisition, how many times somebody else released the lock while it was waited
+    /// for: so often somebody who waits has a reason to ask.
+    pub(crate) wakeups: u64,
+}
+
+/// One time that the lock was held.
+#[derive(Clone, Copy)]
+struct Hold {
+    process: usize,
+    asked: u64,
+    acquired: u64,
+    released: u64,
+}
+
+impl HandoverStats {
+    /// # Errors
+    /// If nobody ever had the lock, or two had it at the same time.
+    pub(crate) fn new(turns: &[Vec<Turn>]) -> Result<Self, String> {
+        let mut holds = Vec::new();
+        let mut waits = Latencies::default();
+        let end = turns.iter().flatten().map(|turn| turn.2.unwrap_or(turn.0)).max().unwrap_or(0);
+        for (process, turns) in turns.iter().enumerate() {
+            for &Turn(asked, acquired, released) in turns {
+                let until = acquired.unwrap_or(end).saturating_sub(asked);
+                waits.record(Duration::from_nanos(until));
+                if let Some((acquired, released)) = acquired.zip(released) {
+                    holds.push(Hold { process, asked, acquired, released });
+                }
+            }
+        }
+        holds.sort_by_key(|hold| hold.acquired);
+        if holds.is_empty() {
+            return Err("nobody ever had the lock".to_owned());
+        }
+        let mut handovers = Latencies::default();
+        for pair in holds.windows(2) {
+            let (before, after) = (pair[0], pair[1]);
+            let Some(gap) = after.acquired.checked_sub(before.released) else {
+                return Err(format!(
+                    "numbers {} and {} had the lock at the same time",
+                    before.process, after.process
+                ));
+            };
+            if before.process != after.process && after.asked < before.released {
+                handovers.record(Duration::from_nanos(gap));
+            }
+        }
+        let mut shares = vec![0; turns.len()];
+        holds.iter().for_each(|hold| shares[hold.process] += 1);
+        Ok(Self {
+            acquisitions: holds.len() as u64,
+            shares,
+            handovers: handovers.histogram(),
+            waits: waits.histogram(),
+            wakeups: holds.iter().map(|hold| wakeups(&holds, *hold)).sum(),
+        })
+    }
+}
+
+/// How often others released the lock while this one waited.
+fn wakeups(holds: &[Hold], waiter: Hold) -> u64 {
+    // The releases are in order too, since no two hold the lock at once.
+    let first = holds.partition_point(|hold| hold.released <= waiter.asked);
+    let last = holds.partition_point(|hold| hold.released <= waiter.acquired);
+    let others = holds[first..last].iter().filter(|hold| hold.process != waiter.process);
+    others.count() as u64
+}
+
+/// Jain's index: 1 if all have the same share, 1/n if one has it all.
+pub(crate) fn jain(shares: &[u64]) -> f64 {
+    let sum: f64 = shares.iter().map(|&share| share as f64).sum();
+    let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(asked: u64, acquired: u64, released: u64) -> Turn {
+        Turn(asked, Some(acquired), Some(released))
+    }
+
+    #[test]
+    fn a_handover_is_from_one_process_to_another_that_waits() {
+        let turns = [
+            vec![turn(0, 10, 100), turn(101, 110, 200), turn(800, 900, 950)],
+            vec![turn(5, 230, 300), Turn(301, None, None)],
+        ];
+        let handover_stats = HandoverStats::new(&turns).unwrap();
+        assert_eq!(handover_stats.acquisitions, 4);
+        assert_eq!(handover_stats.shares, [3, 1]);
+        // From 200 to 230; not from 100 to 110, and not to the one that asked after the release.
+        assert_eq!((handover_stats.handovers.len(), handover_stats.handovers.max()), (1, 30));
+        assert_eq!((handover_stats.waits.len(), handover_stats.waits.max()), (5, 649));
+        // The second process waited through two releases, the first through none.
+        assert_eq!(handover_stats.wakeups, 2);
+    }
+
+    #[test]
+    fn two_holders_at_once_are_no_result() {
+        let turns = [vec![turn(0, 10, 100)], vec![turn(0, 99, 120)]];
+        assert!(HandoverStats::new(&turns).is_err());
+    }
+
+    #[test]
+    fn shares_that_are_equal_have_index_one() {
+        assert!((jain(&[5, 5, 5, 5]) - 1.0).abs() < 1e-9);
+        assert!((jain(&[8, 0, 0, 0]) - 0.25).abs() < 1e-9);
+    }
+}

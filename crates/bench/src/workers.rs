@@ -1,0 +1,112 @@
+//! Worker processes, from the side of those who start them.
+
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::clock;
+use crate::worker::Job;
+
+/// The hidden command.
+pub(crate) const WORKER: &str = "worker";
+
+/// Some worker processes. Dropping it ends them.
+pub(crate) struct Workers(Vec<Process>);
+
+struct Process {
+    child: Child,
+    orders: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Workers {
+    /// Starts them and returns when all are ready.
+    ///
+    /// # Errors
+    /// If one of them is not.
+    pub(crate) fn start(job: &Job, count: usize) -> Result<Self, String> {
+        Self::of(|| this_program(job), count)
+    }
+
+    /// Starts workers that are not this program.
+    ///
+    /// # Errors
+    /// If one of them is not ready.
+    pub(crate) fn of(
+        worker: impl Fn() -> Result<Command, String>,
+        count: usize,
+    ) -> Result<Self, String> {
+        let started: Result<Vec<_>, _> = (0..count).map(|_| Process::start(worker()?)).collect();
+        let mut workers = Self(started?);
+        for process in &mut workers.0 {
+            let line = process.output.next();
+            if !matches!(&line, Some(Ok(word)) if word == "ready") {
+                return Err(format!("a worker process did not get ready: {line:?}"));
+            }
+        }
+        Ok(workers)
+    }
+
+    /// Lets them work for so long, and collects what each of them tells.
+    ///
+    /// # Errors
+    /// If one of them failed.
+    pub(crate) fn work<T: DeserializeOwned>(
+        mut self,
+        time: Duration,
+    ) -> Result<Vec<Vec<T>>, String> {
+        let end = clock::nanos(clock::now() + time);
+        for process in &mut self.0 {
+            writeln!(process.orders, "go {end}")
+                .map_err(|error| format!("a worker process: {error}"))?;
+        }
+        // They tell it at the end, and a pipe holds less: so one after the other is read to its end.
+        self.0.iter_mut().map(Process::told).collect()
+    }
+}
+
+fn this_program(job: &Job) -> Result<Command, String> {
+    let failed = |what: &dyn std::fmt::Display| format!("a worker process: {what}");
+    let program = std::env::current_exe().map_err(|error| failed(&error))?;
+    let job = serde_json::to_string(job).map_err(|error| failed(&error))?;
+    let mut command = Command::new(program);
+    command.args([WORKER, &job]);
+    Ok(command)
+}
+
+impl Process {
+    fn start(mut command: Command) -> Result<Self, String> {
+        let failed = |what: &dyn std::fmt::Display| format!("a worker process: {what}");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| failed(&error))?;
+        let (orders, output) = (child.stdin.take(), child.stdout.take());
+        let (Some(orders), Some(output)) = (orders, output) else {
+            return Err(failed(&"it has no pipes"));
+        };
+        Ok(Self { child, orders, output: BufReader::new(output).lines() })
+    }
+
+    fn told<T: DeserializeOwned>(&mut self) -> Result<Vec<T>, String> {
+        let parse = |line: std::io::Result<String>| {
+            let line = line.map_err(|error| error.to_string())?;
+            serde_json::from_str(&line).map_err(|error| format!("{error}: {line}"))
+        };
+        let told: Result<Vec<T>, String> = self.output.by_ref().map(parse).collect();
+        let told = told.map_err(|why| format!("what a worker process told: {why}"))?;
+        let status = self.child.wait().map_err(|error| format!("a worker process: {error}"))?;
+        if status.success() { Ok(told) } else { Err(format!("a worker process ended: {status}")) }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already; there is nobody here to tell an error to.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

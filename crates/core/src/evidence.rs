@@ -1,0 +1,129 @@
+//! What goes with a batch of answers to show that they may count.
+
+use alloc::sync::Arc;
+use core::fmt;
+
+use crate::command::{Failure, FailureKind};
+use crate::shown::shown_text;
+
+/// What goes with a batch of answers: from which connection they come, and what the node said of
+/// itself on it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Evidence {
+    /// Nobody looks: the restart guard is off, or the node keeps its promises by itself, as one in
+    /// memory does.
+    #[default]
+    NotRequired,
+    /// It was looked.
+    Seen {
+        /// On which connection, counted from one and growing.
+        epoch: u64,
+        /// How often the node had said on this connection, before the last of these answers, that all of its
+        /// data was deleted or replaced. A node that cannot say so leaves it at zero.
+        flushes: u64,
+        /// The answer to `INFO`, which was asked for before any other command of the batch. Part of the
+        /// first batch on every connection, and of every one with a [`Command::Identify`](crate::Command::Identify);
+        /// but not if the data were replaced between it and the last answer.
+        info: Option<Result<Arc<str>, Failure>>,
+        /// The marker, which was read behind every other command of the batch. Part of every batch
+        /// with `INFO`, or with a command about votes.
+        marker: MarkerSeen,
+    },
+}
+
+impl Evidence {
+    /// This, and what was seen when some of the commands were asked again, on the same connection. Votes count
+    /// only if both looks saw the same marker: otherwise neither is told.
+    #[must_use]
+    pub fn and_later(self, later: Self) -> Self {
+        let Self::Seen { epoch, flushes, info, marker: second } = later else { return self };
+        let Self::Seen { flushes: before, info: first, marker, .. } = self else {
+            return Self::Seen { epoch, flushes, info, marker: second };
+        };
+        let marker = match (marker, second) {
+            (MarkerSeen::NotAsked, marker) | (marker, MarkerSeen::NotAsked) => marker,
+            (first, second) if first == second => first,
+            (failed @ MarkerSeen::Failed(_), _) | (_, failed @ MarkerSeen::Failed(_)) => failed,
+            _ => MarkerSeen::Failed(
+                Failure::new(FailureKind::Unverified).with_detail("its marker changed meanwhile"),
+            ),
+        };
+        // What it was before its data were replaced says nothing of what it is now.
+        let info = info.or(first.filter(|_| before == flushes));
+        Self::Seen { epoch, flushes, info, marker }
+    }
+}
+
+/// A look at a node's marker. `Debug` shows as much of it as a message would.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub enum MarkerSeen {
+    /// There was none.
+    #[default]
+    NotAsked,
+    /// There is no marker.
+    Missing,
+    /// This is what it says. Looks at one connection that see the same share it.
+    Text(Arc<str>),
+    /// No answer.
+    Failed(Failure),
+}
+
+impl fmt::Debug for MarkerSeen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAsked => f.write_str("NotAsked"),
+            Self::Missing => f.write_str("Missing"),
+            Self::Text(text) => f.debug_tuple("Text").field(&shown_text(text)).finish(),
+            Self::Failed(failure) => f.debug_tuple("Failed").field(failure).finish(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(flushes: u64, info: Option<&str>, marker: MarkerSeen) -> Evidence {
+        let info = info.map(|info| Ok(info.into()));
+        Evidence::Seen { epoch: 1, flushes, info, marker }
+    }
+
+    fn text(text: &str) -> MarkerSeen {
+        MarkerSeen::Text(text.into())
+    }
+
+    #[test]
+    fn two_looks_count_only_if_they_saw_the_same_marker() {
+        let joined = |first, second| {
+            let Evidence::Seen { marker, .. } =
+                seen(0, None, first).and_later(seen(0, None, second))
+            else {
+                panic!("it was looked")
+            };
+            marker
+        };
+        assert_eq!(joined(text("a"), text("a")), text("a"));
+        assert_eq!(joined(text("a"), MarkerSeen::NotAsked), text("a"));
+        assert_eq!(joined(MarkerSeen::NotAsked, text("a")), text("a"));
+        assert_eq!(joined(MarkerSeen::Missing, MarkerSeen::Missing), MarkerSeen::Missing);
+        let loading = MarkerSeen::Failed(Failure::new(FailureKind::Loading));
+        assert_eq!(joined(loading.clone(), text("a")), loading);
+        assert_eq!(joined(text("a"), loading.clone()), loading);
+        for (first, second) in [
+            (text("a"), text("b")),
+            (text("a"), MarkerSeen::Missing),
+            (MarkerSeen::Missing, text("a")),
+        ] {
+            let MarkerSeen::Failed(failure) = joined(first, second) else { panic!("it changed") };
+            assert_eq!(failure.kind(), FailureKind::Unverified);
+        }
+    }
+
+    #[test]
+    fn what_it_was_before_its_data_were_replaced_is_not_told() {
+        let earlier = seen(1, Some("# Server"), text("m"));
+        assert_eq!(earlier.clone().and_later(seen(1, None, text("m"))), earlier);
+        assert_eq!(earlier.clone().and_later(seen(2, None, text("m"))), seen(2, None, text("m")));
+        assert_eq!(earlier.clone().and_later(Evidence::NotRequired), earlier, "it came to nothing");
+    }
+}

@@ -1,0 +1,108 @@
+//! Handing a lease over to the next caller of this process.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use super::extending::Extending;
+use super::{GuardTerms, Lease};
+use crate::command::Command;
+use crate::contention::HANDOVERS_MAX;
+use crate::engine::{LockId, Request};
+use crate::fence::{PendingHandover, WriteBack};
+use crate::quorum::{NodeId, NodeSet};
+use crate::time::Reading;
+use crate::token::Value;
+
+impl Lease {
+    /// This process has had the lock so often, or for so long, that others are to have their turn:
+    /// 64 hand-overs, or a tenth of the ttl.
+    pub(crate) fn is_exhausted(&self, now: Reading) -> bool {
+        let for_long = now.elapsed_since(self.tenure.began) > self.timing.ttl() / 10;
+        (self.tenure.handover_count >= HANDOVERS_MAX || for_long) && !mutant!(HandOversUnlimited)
+    }
+
+    /// Whether the next caller of this process may have the lease as it is: it wants the very same
+    /// lock, what is left is enough for it (S5), and this process has not had it for too long.
+    pub(crate) fn may_be_handed_to(&self, next: &Request, now: Reading) -> bool {
+        self.lost.is_none()
+            && next.timing == self.timing
+            && next.fenced.as_ref() == self.fenced.as_ref().map(|fenced| &fenced.counter)
+            && Value::owner_of(self.entry.value.as_bytes()) == Some(&next.owner)
+            && !self.is_exhausted(now)
+            && (mutant!(TokenLimitIgnored)
+                || now.after(self.timing.ttl()) <= self.tenure.token_until)
+            && (mutant!(HandOverWithinMargin) || self.votes.validity.lasts(Duration::ZERO, now))
+            && self.votes.validity.valid_for(now) >= next.timing.min_validity()
+    }
+
+    /// Another guard holds it from now on. A round of extending that is under way was the old
+    /// guard's; what nodes still answer to it counts all the same.
+    pub(crate) fn hand_over(&mut self, holder: LockId, next: &Request, now: Reading) {
+        debug_assert!(self.may_be_handed_to(next, now), "only what is held is handed over");
+        self.guard = GuardTerms::new(holder, next, now);
+        if !mutant!(TokenLimitIgnored) {
+            self.guard.hold_until = self.guard.hold_until.min(self.tenure.token_until);
+        }
+        self.tenure.handover_count += 1;
+        let at = next.automatic.then(|| now.after(self.timing.extend_every()));
+        self.extending = Extending::begin(at);
+        if let Some(fenced) = &mut self.fenced
+            && let Some(handover) = fenced.handover.take()
+        {
+            fenced.fence = handover.recording.number();
+            fenced.note(handover.recording.largest());
+            fenced.superseded = false;
+        }
+    }
+
+    /// It has been given back, and is to have a larger fence before another may have it. Until then
+    /// nobody holds it.
+    pub(crate) fn is_handing_over(&self) -> bool {
+        self.handover().is_some()
+    }
+
+    pub(super) fn handover(&self) -> Option<&PendingHandover> {
+        self.fenced.as_ref()?.handover.as_deref()
+    }
+
+    /// Its holder gives the lease back, and the next caller of this process is to have it: with a
+    /// fence of its own, larger than all that the nodes have told whose votes are held, which they
+    /// have to record first. Says what to ask of whom; `None` if the lock cannot have another fence.
+    pub(crate) fn pass(&mut self, report: bool, now: Reading) -> Option<(NodeSet, u32, Command)> {
+        let due = now.after(self.node_timeout());
+        let fenced = self.fenced.as_mut()?;
+        let to = fenced.next()?;
+        let mut recording = WriteBack::new(to);
+        let nodes = recording.ask(self.votes.validity.held(), due);
+        self.round += 1;
+        let (round, called) = (self.round, now);
+        fenced.handover = Some(Box::new(PendingHandover { round, called, report, recording }));
+        let (key, value, counter) =
+            (self.entry.key.clone(), self.entry.value.clone(), fenced.counter.clone());
+        self.extending = Extending::default();
+        Some((nodes, round, Command::Raise { key, value, counter, to }))
+    }
+
+    /// Whether enough nodes have recorded the next guard's fence: `None` as long as it may still be.
+    pub(crate) fn is_passed(&self) -> Option<bool> {
+        let (recorded, awaited) = self.handover()?.recording.counts();
+        if self.quorum.is_reached(recorded) {
+            return Some(true);
+        }
+        self.quorum.is_out_of_reach(recorded, awaited).then_some(false)
+    }
+
+    /// Whether the outcome of giving it back is wanted, if it is being passed on.
+    pub(crate) fn handover_report(&self) -> bool {
+        self.handover().is_some_and(|handover| handover.report)
+    }
+
+    /// Stops waiting for nodes that are to record the next guard's fence, when their time is up.
+    pub(crate) fn handle_time(&mut self, now: Reading, timed_out: impl FnMut(NodeId)) {
+        if let Some(fenced) = &mut self.fenced
+            && let Some(handover) = &mut fenced.handover
+        {
+            handover.recording.handle_time(now, timed_out);
+        }
+    }
+}

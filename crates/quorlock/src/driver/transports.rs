@@ -1,0 +1,137 @@
+//! The lines to all nodes: what waits for each of them, and what they do besides.
+
+use std::iter::repeat_n;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt as _;
+use futures_util::future::CatchUnwind;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use quorlock_core::{
+    Answer, Command, Event, NodeId, NodeSet, Quorum, Reading, RestartGuard, Rules, Ticket,
+    TicketedCommand,
+};
+
+use super::Metrics;
+use crate::clock::Clock;
+use crate::node::ready::Ready;
+use crate::node::transport::Transport;
+use crate::node::{BoxFuture, Encoder, Inbox, Node};
+
+pub(super) struct Transports {
+    /// The ways to the nodes; `None` for one whose node has panicked.
+    transports: Vec<Option<Transport>>,
+    /// What this tick sends to each of them.
+    outbox: Vec<Vec<TicketedCommand>>,
+    encoder: Encoder,
+    /// What nodes have said unasked.
+    inbox: Inbox,
+    /// What the nodes do besides: their connections.
+    backgrounds: FuturesUnordered<CatchUnwind<AssertUnwindSafe<BoxFuture<()>>>>,
+}
+
+impl Transports {
+    pub(super) fn new(
+        quorum: Quorum,
+        rules: &Rules,
+        nodes: &[Arc<dyn Node>],
+        clock: Clock,
+    ) -> Self {
+        let marker = (rules.guard != RestartGuard::Off).then(|| rules.marker.clone());
+        let writes = rules.guard == RestartGuard::Strict;
+        let inbox = Inbox::new(nodes.len());
+        let backgrounds = FuturesUnordered::new();
+        let mut transports = Vec::new();
+        for (id, node) in quorum.node_ids().zip(nodes) {
+            let push_sink = inbox.push_sink(id).with_marker(marker.clone()).registering(writes);
+            let push_sink = push_sink.durable(rules.durable.contains(id));
+            let transport = Transport::new(id, node, clock);
+            backgrounds.push(AssertUnwindSafe(transport.background(push_sink)).catch_unwind());
+            transports.push(Some(transport));
+        }
+        let outbox = transports.iter().map(|_| Vec::new()).collect();
+        Self { transports, outbox, encoder: Encoder::default(), inbox, backgrounds }
+    }
+
+    /// Lets the lines work that have something to do, and takes in what has come from the nodes. `woken` has a bit for
+    /// each line.
+    pub(super) fn poll(
+        &mut self,
+        woken: u32,
+        ready: &mut Ready,
+        cx: &mut Context<'_>,
+        answered: &mut Vec<Event>,
+    ) {
+        for (place, transport) in self.transports.iter_mut().enumerate() {
+            let is_woken = woken & (1 << place) != 0;
+            if is_woken || transport.as_ref().is_some_and(Transport::is_changed) {
+                let cx = &mut ready.context(place);
+                work(transport, |transport| transport.poll(cx, &mut self.encoder, answered));
+            }
+        }
+        self.inbox.take(cx, answered);
+    }
+
+    pub(super) fn poll_backgrounds(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(Some(ended)) = self.backgrounds.poll_next_unpin(cx) {
+            if ended.is_err() {
+                tracing::error!("what a node does in the background panicked; it goes without");
+            }
+        }
+    }
+
+    /// The command goes to each of these nodes at the end of the tick.
+    pub(super) fn send(&mut self, nodes: NodeSet, ticket: Ticket, command: Command) {
+        for (node, command) in nodes.iter().zip(repeat_n(command, nodes.len())) {
+            self.outbox[node.index()].push((ticket, command));
+        }
+    }
+
+    /// Gives each node's line what it is to send. `told`: of what is not even tried.
+    pub(super) fn flush(
+        &mut self,
+        now: Reading,
+        ready: &Ready,
+        metrics: &Metrics,
+        told: &mut Vec<Event>,
+    ) {
+        for (place, orders) in self.outbox.iter_mut().enumerate() {
+            if !orders.is_empty() {
+                let count = u64::try_from(orders.len()).unwrap_or(u64::MAX);
+                metrics.nodes[place].commands.fetch_add(count, Ordering::Relaxed);
+                work(&mut self.transports[place], |transport| {
+                    transport.take(orders, now, &mut self.encoder, told);
+                    if transport.sends_when_polled() {
+                        ready.note(place);
+                    }
+                });
+                orders.clear();
+                orders.shrink_to(ORDERS_KEPT);
+            }
+        }
+        self.encoder.forget();
+    }
+
+    /// Takes back what came with a node's answers, for its memory.
+    pub(super) fn reuse(&mut self, node: NodeId, answers: Vec<(Ticket, Answer)>) {
+        if let Some(transport) = &mut self.transports[node.index()] {
+            transport.reuse(answers);
+        }
+    }
+}
+
+/// Lets a line work. A node that panics takes no other down with it, and no client: its votes are out, and the
+/// engine's time-outs see to the rest.
+fn work(transport: &mut Option<Transport>, work: impl FnOnce(&mut Transport)) {
+    if let Some(working) = transport
+        && catch_unwind(AssertUnwindSafe(|| work(working))).is_err()
+    {
+        tracing::error!("a node panicked; it is not used any more");
+        *transport = None;
+    }
+}
+
+/// Memory for so many commands to a node is kept; more of them in one tick are rare.
+const ORDERS_KEPT: usize = 256;

@@ -1,0 +1,225 @@
+//! What a server says of itself beside the answers of a batch, so that votes may count: `INFO` before
+//! all commands, and the marker behind them, on the same connection.
+
+use std::sync::Arc;
+
+use quorlock_core::{
+    Evidence, EvidenceRequest, Exchange, Failure, FailureKind, Key, MarkerSeen, info,
+};
+
+use super::codec::rejected;
+use super::registration::{Do, Registration};
+use super::resp::{self, Reply};
+
+/// What is asked beside the commands of a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
+    evidence_request: EvidenceRequest,
+    /// What of its settings says whether it forgets anything when it stops: asked with `INFO`.
+    settings: bool,
+    /// Which database has the locks: asked with `INFO`.
+    registration: bool,
+    /// So many replies come before those to the commands.
+    pub(super) before: usize,
+}
+
+/// See [`Beside::settings`]. Servers before 7.0 are asked for one at a time.
+const SETTINGS: [&str; 2] = ["appendfsync", "no-appendfsync-on-rewrite"];
+
+impl Beside {
+    /// What must be asked, for these looks, on a connection like this.
+    pub(super) fn new(
+        evidence_request: EvidenceRequest,
+        is_durable: bool,
+        has_registration: bool,
+    ) -> Self {
+        let (settings, registration) =
+            (evidence_request.info && is_durable, evidence_request.info && has_registration);
+        let settings_count = if settings { SETTINGS.len() } else { 0 };
+        let before =
+            usize::from(evidence_request.info) + settings_count + usize::from(registration);
+        Self { evidence_request, settings, registration, before }
+    }
+
+    /// What is asked behind the commands: one reply, or none.
+    pub(super) fn behind(self) -> usize {
+        self.evidence_request.marker.into()
+    }
+
+    /// Said before all commands.
+    pub(super) fn say_before(
+        self,
+        sections: bool,
+        registration: Option<&(Registration, Do)>,
+        out: &mut Vec<u8>,
+    ) {
+        if self.evidence_request.info {
+            let asked: &[&str] = if sections { &info::SECTIONS } else { &[] };
+            resp::start(out, 1 + asked.len());
+            resp::word(out, b"INFO");
+            asked.iter().for_each(|section| resp::word(out, section.as_bytes()));
+        }
+        if self.settings {
+            for setting in SETTINGS {
+                resp::write(out, &[b"CONFIG", b"GET", setting.as_bytes()]);
+            }
+        }
+        if let Some((registration, what)) = registration.filter(|_| self.registration) {
+            resp::write(out, &registration.ask(*what).each_ref().map(|word| word.as_bytes()));
+        }
+    }
+
+    /// Takes the replies to what was said before all commands: what `INFO` says, and behind it the settings
+    /// in the same form; and which database has the locks. A user who may not ask for the settings is not told, and
+    /// nothing contradicts the operator.
+    pub(super) fn take_before(
+        self,
+        replies: &mut impl Iterator<Item = Reply>,
+    ) -> (Option<Reply>, Option<Reply>) {
+        if !self.evidence_request.info {
+            return (None, None);
+        }
+        let info = replies.next();
+        let mut settings = String::new();
+        for reply in replies.take(if self.settings { SETTINGS.len() } else { 0 }) {
+            if let Reply::List(parts) = reply
+                && let [Reply::Bytes(name), Reply::Bytes(value)] = &*parts
+            {
+                let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+                settings += &format!("\r\n{name}:{value}");
+            }
+        }
+        let info = match info {
+            Some(Reply::Bytes(mut info)) => {
+                info.extend_from_slice(settings.as_bytes());
+                Some(Reply::Bytes(info))
+            }
+            other => other,
+        };
+        (info, replies.next().filter(|_| self.registration))
+    }
+
+    /// The server was asked for its settings.
+    pub(super) fn asked_settings(self) -> bool {
+        self.settings
+    }
+
+    /// The marker is asked for.
+    pub(super) const fn has_marker(self) -> bool {
+        self.evidence_request.marker
+    }
+}
+
+/// What is said behind all commands, to ask for the marker.
+pub(super) fn ask_marker(marker: &Key) -> Box<[u8]> {
+    let mut asked = Vec::new();
+    resp::write(&mut asked, &[b"GET", marker.as_bytes()]);
+    asked.into()
+}
+
+/// What it takes to look which database has the locks.
+const REGISTRATION_RIGHTS: &str = "the rights +eval, +get, +set, +select for databases but the first, and ~<prefix>quorlock:* for its keys";
+
+/// Reads the first reply, if it was asked for, beside what the marker says and what came of the registration. `flushes`: how
+/// often the server had said that its data are others, before the first reply and before the last. `None`: it is out of step.
+pub(super) fn read(
+    before: Option<Reply>,
+    marker: MarkerSeen,
+    registered: Option<Result<(), Failure>>,
+    epoch: u64,
+    (first, flushes): (u64, u64),
+) -> Option<Evidence> {
+    let info = before.map(info_of);
+    let info = info.map_or(Some(None), |info| info.map(Some))?;
+    // What it was before its data were replaced says nothing of what it is now.
+    let info = info.filter(|_| first == flushes);
+    // Whatever the marker of another database says.
+    let marker = match registered {
+        Some(Err(failure)) => MarkerSeen::Failed(with_help(failure, REGISTRATION_RIGHTS)),
+        _ => marker,
+    };
+    Some(Evidence::Seen { epoch, flushes, info, marker })
+}
+
+fn info_of(reply: Reply) -> Option<Result<Arc<str>, Failure>> {
+    match reply {
+        Reply::Bytes(bytes) => {
+            let text = String::from_utf8_lossy(&bytes);
+            // Version 3 says first what kind of text it is.
+            Some(Ok(text.strip_prefix("txt:").unwrap_or(&text).into()))
+        }
+        Reply::Error(error) => {
+            Some(Err(with_help(rejected(&error), "the right +info (ACL SETUSER <user> +info)")))
+        }
+        _ => None,
+    }
+}
+
+/// What the marker says, which was asked for behind the commands of this exchange. `None`: that is out of step.
+pub(super) fn marker_of(reply: &Reply, exchange: &Exchange) -> Option<MarkerSeen> {
+    match reply {
+        Reply::Nil => Some(MarkerSeen::Missing),
+        Reply::Bytes(said) => Some(exchange.marker(said)),
+        Reply::Error(error) => {
+            let right = "the rights +get, and ~<prefix>quorlock:* for its keys";
+            Some(MarkerSeen::Failed(with_help(rejected(error), right)))
+        }
+        _ => None,
+    }
+}
+
+/// What is missing, and what to do about it.
+fn with_help(failure: Failure, right: &str) -> Failure {
+    if failure.kind() != FailureKind::Forbidden {
+        return failure;
+    }
+    let said = failure.detail().unwrap_or_default();
+    let help = format!(
+        "{said}: the restart guard cannot tell whether its votes count; give this user {right}, or \
+         switch the guard off"
+    );
+    Failure::new(FailureKind::Forbidden).with_detail(help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_is_read_and_what_does_not_fit_is_not() {
+        let bytes = |text: &str| Some(Reply::Bytes(text.into()));
+        let text = |text: &str| MarkerSeen::Text(text.into());
+        let seen = |info: Option<&str>, marker| {
+            Some(Evidence::Seen {
+                epoch: 3,
+                flushes: 2,
+                info: info.map(|it| Ok(it.into())),
+                marker,
+            })
+        };
+        let read = |before, marker| super::read(before, marker, None, 3, (2, 2));
+        let info = bytes("txt:# Server\r\n");
+        assert_eq!(read(info, text("m")), seen(Some("# Server\r\n"), text("m")));
+        assert_eq!(read(None, MarkerSeen::NotAsked), seen(None, MarkerSeen::NotAsked));
+        assert_eq!(read(Some(Reply::Okay), MarkerSeen::NotAsked), None);
+        // It says what it was before its data were replaced.
+        let replaced = super::read(bytes("# Server\r\n"), text("m"), Some(Ok(())), 3, (1, 2));
+        assert_eq!(replaced, seen(None, text("m")));
+        let marker = |reply| marker_of(&reply, &Exchange::default());
+        assert_eq!(marker(Reply::Bytes(b"m".to_vec())), Some(text("m")));
+        assert_eq!(marker(Reply::Nil), Some(MarkerSeen::Missing));
+        assert_eq!(marker(Reply::Int(1)), None);
+    }
+
+    #[test]
+    fn who_lacks_a_right_is_told_which_and_what_to_do() {
+        let error = "NOPERM this user has no permissions to run the 'info' command";
+        let read =
+            read(Some(Reply::Error(error.to_owned())), MarkerSeen::NotAsked, None, 1, (0, 0));
+        let Some(Evidence::Seen { info: Some(Err(failure)), .. }) = read else {
+            panic!("an error")
+        };
+        assert_eq!(failure.kind(), FailureKind::Forbidden);
+        assert!(failure.detail().is_some_and(|detail| detail.contains("+info")), "{failure}");
+    }
+}

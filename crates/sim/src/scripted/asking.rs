@@ -1,0 +1,234 @@
+//! What tests ask for, and what they read out of a world's log.
+
+use std::time::Duration;
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{
+    Counter, Effect, Extended, LockId, LossCause, NodeId, Refusal, ReleaseReport, Request, Retry,
+    Timing, TimingOptions, Verb,
+};
+
+pub use super::ONE_WAY;
+use super::{COUNTERS, ScriptedWorld};
+use crate::count::Count;
+use crate::guard::{Guard, GuardId};
+
+/// The ttl of the locks in tests, in milliseconds; margin 10 ms, drift 1 % and 2 ms.
+pub const TTL: i64 = 1000;
+/// How long a vote counts: ttl less drift.
+pub const TERM: i64 = 988;
+/// How long before the end a lock is given up.
+pub const MARGIN: i64 = 10;
+/// How long a node is waited for.
+pub const NODE_TIMEOUT: i64 = 50;
+/// How long a connection may take.
+pub const CONNECT_TIMEOUT: i64 = 200;
+
+/// The times of the locks in here.
+pub fn timing_options() -> TimingOptions {
+    let ms = |ms: i64| Duration::from_millis(ms as u64);
+    TimingOptions {
+        ttl: ms(TTL),
+        margin: Some(ms(MARGIN)),
+        node_timeout: Some(ms(NODE_TIMEOUT)),
+        connect_timeout: ms(CONNECT_TIMEOUT),
+        ..TimingOptions::default()
+    }
+}
+
+/// Wants `key`, waits for ever, does not extend.
+pub fn request(key: &str) -> Request {
+    Request {
+        key: key.into(),
+        owner: "".into(),
+        timing: Timing::new(timing_options()).expect("the times go together"),
+        wait: Wait::Forever,
+        retry: Retry::default(),
+        automatic: false,
+        keeps_on_loss: false,
+        max_hold: Duration::from_secs(3600),
+        progress: true,
+        fenced: None,
+    }
+}
+
+/// The same lock with a fence.
+pub fn fenced(request: Request) -> Request {
+    let counter = Counter {
+        key: counter_of(&request.key).into(),
+        ttl_ms: 7 * 24 * 3_600_000,
+        marker: "node".into(),
+    };
+    Request { fenced: Some(counter), ..request }
+}
+
+/// Where a lock's fences are counted.
+pub fn counter_of(key: &str) -> String {
+    format!("{COUNTERS}{key}")
+}
+
+/// Wants `key`, tries once.
+pub fn once(key: &str) -> Request {
+    Request { wait: Wait::Once, ..request(key) }
+}
+
+/// Wants `key`, waits for so many milliseconds.
+pub fn waiting(key: &str, ms: u64) -> Request {
+    Request { wait: Wait::For(Duration::from_millis(ms)), ..request(key) }
+}
+
+/// Wants `key`, waits for ever, is extended.
+pub fn automatic(key: &str) -> Request {
+    Request { automatic: true, ..request(key) }
+}
+
+impl ScriptedWorld {
+    /// Whose lock it is.
+    pub fn owner(&self, lock: LockId) -> usize {
+        self.calls.owners[lock.0 as usize]
+    }
+
+    /// A lock's guard, if it was ever granted.
+    pub fn find(&self, lock: LockId) -> Option<&Guard> {
+        self.witness.watch.guards.of(GuardId { client: self.owner(lock), lock })
+    }
+
+    /// The same of one that was.
+    ///
+    /// # Panics
+    /// If it was not.
+    pub fn guard(&self, lock: LockId) -> &Guard {
+        self.find(lock).expect("it was granted")
+    }
+
+    /// All guards that there ever were.
+    pub fn all_guards(&self) -> impl Iterator<Item = (LockId, &Guard)> {
+        self.witness.watch.guards.iter().map(|(id, guard)| (id.lock, guard))
+    }
+
+    /// Whether two ever held one lock, where that may be.
+    pub fn overlaps(&self) -> usize {
+        self.witness.counts.of(Count::Overlaps) as usize
+    }
+
+    /// When the lock was granted, in milliseconds.
+    pub fn granted_at(&self, wanted: LockId) -> Option<i64> {
+        self.log.iter().find_map(|(at, _, effect)| match effect {
+            Effect::Acquired { lock, .. } if *lock == wanted => Some(*at),
+            _ => None,
+        })
+    }
+
+    /// When and why it was refused.
+    pub fn refused(&self, wanted: LockId) -> Option<(i64, &Refusal)> {
+        self.log.iter().find_map(|(at, _, effect)| match effect {
+            Effect::NotAcquired { lock, refusal } if *lock == wanted => Some((*at, refusal)),
+            _ => None,
+        })
+    }
+
+    /// When and why it was lost.
+    pub fn lost(&self, wanted: LockId) -> Option<(i64, LossCause)> {
+        self.log.iter().find_map(|(at, _, effect)| match effect {
+            Effect::Lost { lock, cause } if *lock == wanted => Some((*at, *cause)),
+            _ => None,
+        })
+    }
+
+    /// When extensions that a caller asked for were over, and how.
+    pub fn extended(&self, wanted: LockId) -> Vec<(i64, Extended)> {
+        let extended = self.log.iter().filter_map(|(at, _, effect)| match effect {
+            Effect::Extended { lock, outcome } if *lock == wanted => Some((*at, outcome.clone())),
+            _ => None,
+        });
+        extended.collect()
+    }
+
+    /// When it was told to be released, and how.
+    pub fn released(&self, wanted: LockId) -> Option<(i64, &ReleaseReport)> {
+        self.log.iter().find_map(|(at, _, effect)| match effect {
+            Effect::Released { lock, report } if *lock == wanted => Some((*at, report)),
+            _ => None,
+        })
+    }
+
+    /// By which larger fence the lock's was told to be superseded.
+    pub fn superseded(&self, wanted: LockId) -> Vec<(i64, u64)> {
+        let superseded = self.log.iter().filter_map(|(at, _, effect)| match effect {
+            Effect::Superseded { lock, fence } if *lock == wanted => Some((*at, *fence)),
+            _ => None,
+        });
+        superseded.collect()
+    }
+
+    /// When a command of this kind was given to this node for this lock.
+    pub fn sent(&self, lock: LockId, verb: Verb, to: usize) -> Vec<i64> {
+        let sent = self.log.iter().filter_map(|(at, _, effect)| match effect {
+            Effect::Send { nodes, ticket, .. }
+                if nodes.contains(NodeId::new(to))
+                    && ticket.lock == lock
+                    && ticket.verb == verb =>
+            {
+                Some(*at)
+            }
+            _ => None,
+        });
+        sent.collect()
+    }
+
+    /// When an attempt for this lock failed, to be followed by another.
+    pub fn retried(&self, wanted: LockId) -> Vec<i64> {
+        let retried = self.log.iter().filter_map(|(at, _, effect)| match effect {
+            Effect::Waiting { lock, .. } if *lock == wanted => Some(*at),
+            _ => None,
+        });
+        retried.collect()
+    }
+
+    /// In which of its attempts it was granted.
+    ///
+    /// # Panics
+    /// If it never was.
+    pub fn attempts(&self, wanted: LockId) -> u32 {
+        let attempts = self.log.iter().find_map(|(.., effect)| match effect {
+            Effect::Acquired { lock, attempts, .. } if *lock == wanted => Some(*attempts),
+            _ => None,
+        });
+        attempts.expect("it was granted")
+    }
+
+    /// Whether its guard says that it is held.
+    pub fn is_valid(&self, lock: LockId) -> bool {
+        self.find(lock).is_some_and(|guard| guard.is_valid(self.reading()))
+    }
+
+    /// Its fence.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn fence(&self, lock: LockId) -> u64 {
+        self.guard(lock).fence.expect("a fence was wanted")
+    }
+
+    /// What a node's counter stands at.
+    pub fn counter(&self, node: usize, key: &str) -> Option<u64> {
+        self.counter_at(node, &counter_of(key))
+    }
+
+    /// The nodes' counters stand there, each at its own.
+    pub fn set_counters(&mut self, key: &str, at: &[u64]) {
+        for (node, at) in at.iter().enumerate() {
+            self.set_counter(node, &counter_of(key), *at);
+        }
+    }
+
+    /// For how long the lock is valid, in milliseconds.
+    pub fn valid_for(&self, lock: LockId) -> i64 {
+        self.guard(lock).hold.validity().valid_for(self.reading()).as_millis() as i64
+    }
+
+    /// How many votes of it count.
+    pub fn votes(&self, lock: LockId) -> usize {
+        self.guard(lock).hold.validity().votes(self.reading())
+    }
+}

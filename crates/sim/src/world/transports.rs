@@ -1,0 +1,421 @@
+//! Lines: how commands get from a client to a node and their answers back.
+//!
+//! What waits and what is in flight is the production client's [`NodePipeline`]; when a connection is made,
+//! suspended, probed and replaced is decided by its [`Supervisor`].
+//!
+//! [`NodePipeline`]: quorlock_core::NodePipeline
+//! [`Supervisor`]: quorlock_core::Supervisor
+
+use quorlock_core::supervisor::Task;
+use quorlock_core::{
+    Answer, Arrivals, BatchId, Event, Evidence, Exchange, Failure, FailureKind, Form, Key,
+    MarkerSeen, NodeId, NodeState, RestartGuard, Session, Ticket,
+};
+
+use super::nodes::Script;
+use super::{AskedEvidence, Parcel, Process, Reply, SimEvent, World};
+use crate::client::{Batch, Client, Transport};
+use crate::count::Count;
+use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::mutants::{Mutant, is_active};
+use crate::network::{Direction, WireId};
+use crate::node::ConnectionId;
+use crate::plan::CONNECT_TIMEOUT;
+use crate::time::{Time, duration, time};
+
+impl World {
+    /// Sends what waits, as far as the link and the batches in flight allow.
+    pub(crate) fn send_waiting(&mut self, client: ClientId, node: NodeIndex) {
+        let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
+            &mut self.clients[client];
+        let (transport, now) = (&mut transports[node], machine.read(self.now));
+        if !transport.outbox.is_empty() {
+            transport.pipeline.push(
+                &mut transport.outbox,
+                transport.supervisor.state(),
+                now,
+                answered,
+            );
+        }
+        loop {
+            let Client { transports, arrivals: Arrivals { answered, .. }, .. } =
+                &mut self.clients[client];
+            let (transport, mut commands) = (&mut transports[node], Vec::new());
+            let state = transport.supervisor.state();
+            let next = transport.pipeline.next_batch(state, now, &mut commands, answered);
+            let Some(id) = next else { break };
+            transport
+                .unanswered
+                .insert(id, Batch { exchange: Exchange::new(commands), sent: None });
+            self.send_batch(client, node);
+        }
+        let Client { transports, arrivals: Arrivals { answered, .. }, .. } =
+            &mut self.clients[client];
+        transports[node].pipeline.announce(answered);
+        self.wake_if_told(client);
+    }
+
+    fn wake_if_told(&mut self, client: ClientId) {
+        if !self.clients[client].arrivals.answered.is_empty() {
+            self.wake(client);
+        }
+    }
+
+    /// Reads the clock, and sends the batch that has not been sent yet.
+    fn send_batch(&mut self, client: ClientId, node: NodeIndex) {
+        let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
+            &mut self.clients[client];
+        let (transport, reading) = (&mut transports[node], machine.read(self.now));
+        let Some(wire) = transport.wire else { return };
+        if !transport.awaits() {
+            transport.signs.heard_at = self.now;
+        }
+        let Some((id, batch)) = transport.unanswered.iter_mut().next_back() else { return };
+        if batch.sent.is_some() {
+            return;
+        }
+        let id = *id;
+        batch.sent = Some((wire, reading));
+        transport.pipeline.sent(id, reading, answered);
+        self.plan_look(client, node);
+        self.wake_if_told(client);
+        self.send_exchange(client, node, id);
+    }
+
+    /// Sends what of a batch is to be sent, for the first time or again.
+    fn send_exchange(&mut self, client: ClientId, node: NodeIndex, id: BatchId) {
+        let Transport { unanswered, pipeline, session, epoch, .. } =
+            &mut self.clients[client].transports[node];
+        let Some(Batch { exchange, sent: Some((wire, _)) }) = unanswered.get_mut(&id) else {
+            return;
+        };
+        session.send(exchange);
+        let tickets: Vec<Ticket> = pipeline.tickets(id).collect();
+        let places = match exchange.is_again() {
+            true => exchange.places().to_vec(),
+            false => (0..tickets.len()).collect(),
+        };
+        let tickets = places.into_iter().map(|place| tickets[place]);
+        let (orders, wire) = (tickets.zip(exchange.to_send().cloned()).collect(), *wire);
+        let (whole, asked) = (exchange.form() == Form::Text, exchange.evidence_request());
+        let asked_evidence =
+            AskedEvidence { epoch: *epoch, info: asked.info, marker: asked.marker };
+        let asked_evidence = (self.guard_of(client) != RestartGuard::Off).then_some(asked_evidence);
+        self.send(Parcel {
+            wire,
+            batch: Some(id),
+            orders,
+            whole,
+            asked_evidence,
+            duplicate: false,
+        });
+    }
+
+    fn send(&mut self, parcel: Parcel) {
+        let (client, node) =
+            (self.network.wires[parcel.wire].client, self.network.wires[parcel.wire].node);
+        for (ticket, command) in &parcel.orders {
+            self.note(&Fact::Sent { client, node, ticket: *ticket, command });
+        }
+        // The clock was read; until the first byte leaves, the process may stand still.
+        let arrival = self.network.arrival(parcel.wire, Direction::There, self.now);
+        self.plan_at(arrival, SimEvent::Request(Box::new(parcel)));
+    }
+
+    /// A batch, or part of it, has been answered. Returns its answers when there are no others to wait for.
+    fn conclude(&mut self, id: BatchId, reply: Reply) -> Option<(Vec<Answer>, Evidence)> {
+        let Reply { parcel, answers, mut evidence, unknown } = reply;
+        let (client, node) =
+            (self.network.wires[parcel.wire].client, self.network.wires[parcel.wire].node);
+        let transport = &mut self.clients[client].transports[node];
+        let Batch { exchange, .. } = transport.unanswered.get_mut(&id)?;
+        for (place, answer) in answers.into_iter().enumerate() {
+            exchange.hear(if unknown.contains(&place) { Err(Form::Text) } else { Ok(answer) });
+        }
+        let mut is_misread = false;
+        if let Evidence::Seen { marker, .. } = &mut evidence
+            && let MarkerSeen::Text(said) = marker
+        {
+            let read = exchange.marker(said.as_bytes());
+            is_misread = read != *marker;
+            *marker = read;
+        }
+        let again = transport.session.conclude(exchange, evidence);
+        let asked_again = if again { exchange.places().len() } else { 0 };
+        (0..asked_again).for_each(|_| self.record.counts.add(Count::AskedAgain));
+        (asked_again..unknown.len()).for_each(|_| self.record.counts.add(Count::AskedTooLate));
+        let answered = (!again).then(|| {
+            let (answers, evidence) = exchange.take();
+            (std::mem::take(answers), evidence)
+        });
+        if is_misread {
+            self.note(&Fact::Misread { client, node });
+        }
+        if answered.is_some() {
+            return answered;
+        }
+        for (place, (ticket, _)) in parcel.orders.iter().enumerate() {
+            if !unknown.contains(&place) {
+                self.note(&Fact::Arrived { client, node, ticket: *ticket });
+            }
+        }
+        self.send_exchange(client, node, id);
+        None
+    }
+
+    /// Answers have come.
+    pub(crate) fn reply(&mut self, wire: WireId, reply: Reply) {
+        let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
+        let transport = &mut self.clients[client].transports[node];
+        let late = reply.parcel.batch.and_then(|id| transport.given_up.remove(&id));
+        if late.is_none() && !self.network.wires[wire].open_here {
+            return;
+        }
+        transport.signs.heard_at = self.now;
+        let Some(id) = reply.parcel.batch else {
+            transport.signs.is_probed = false;
+            return;
+        };
+        if transport.wire == Some(wire) {
+            transport.supervisor.heard();
+        }
+        let (mut answers, evidence) = match &late {
+            Some(_) => (reply.answers, reply.evidence),
+            None => match self.conclude(id, reply) {
+                Some(answered) => answered,
+                None => return self.send_waiting(client, node),
+            },
+        };
+        let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
+            &mut self.clients[client];
+        let transport = &mut transports[node];
+        let mut arrived = Vec::new();
+        if let Some((sent, tickets)) = late {
+            arrived.clone_from(&tickets);
+            let answers = tickets.into_iter().zip(answers.drain(..)).collect();
+            answered.push(Event::Answered { node: NodeId::new(node), sent, evidence, answers });
+        } else if transport.unanswered.remove(&id).is_some() {
+            arrived.extend(transport.pipeline.tickets(id));
+            transport.pipeline.answered(
+                id,
+                &mut answers,
+                evidence,
+                machine.read(self.now),
+                answered,
+            );
+        }
+        for ticket in arrived {
+            self.note(&Fact::Arrived { client, node, ticket });
+        }
+        self.wake_if_told(client);
+        self.send_waiting(client, node);
+    }
+
+    /// News have come.
+    pub(crate) fn push(&mut self, wire: WireId, key: Option<Key>) {
+        let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
+        if self.network.wires[wire].open_here {
+            let keys = key.map(|key| vec![key]);
+            let event = Event::Pushed { node: NodeId::new(node), keys };
+            self.clients[client].arrivals.answered.push(event);
+            self.wake(client);
+        }
+    }
+
+    /// Everything that was sent on this connection, or if `None` waits for one, has failed.
+    fn fail_batches(
+        &mut self,
+        client: ClientId,
+        node: NodeIndex,
+        wire: Option<WireId>,
+        failure: &Failure,
+    ) {
+        let Client { transports, arrivals: Arrivals { answered, .. }, machine, .. } =
+            &mut self.clients[client];
+        let Transport { unanswered, session, given_up, pipeline, .. } = &mut transports[node];
+        // Of the connection that there is now nothing is at stake.
+        let (now, session) = (machine.read(self.now), &mut session.clone());
+        unanswered.retain(|id, Batch { exchange, sent }| {
+            if sent.map(|(wire, _)| wire) != wire {
+                return true;
+            }
+            if let Some((_, sent)) = sent.filter(|_| is_active(Mutant::VoteFromOldEpoch)) {
+                given_up.insert(*id, (sent, pipeline.tickets(*id).collect()));
+            }
+            if sent.is_none() {
+                pipeline.failed(*id, failure, now, answered);
+                return false;
+            }
+            // What was answered before some of it was asked again stays answered.
+            loop {
+                exchange.fail(failure);
+                if !session.conclude(exchange, Evidence::NotRequired) {
+                    break;
+                }
+            }
+            let (answers, evidence) = exchange.take();
+            pipeline.answered(*id, answers, evidence, now, answered);
+            false
+        });
+        self.wake_if_told(client);
+    }
+
+    /// The client does not listen to a connection any more. What was under way is lost, or arrives
+    /// all the same, or does so much later.
+    pub(crate) fn give_up_wire(&mut self, wire: WireId) {
+        let (now, zombie_for) = (self.now, self.plan.wiring.zombie_for);
+        let it = &mut self.network.wires[wire];
+        it.open_here = false;
+        match self.random.transports.below(3) {
+            0 => it.lost_after = now,
+            1 => {}
+            _ => it.held_until = now + self.random.transports.between(0, zombie_for),
+        }
+        let (client, node) = (it.client, it.node);
+        self.servers[node].node.disconnect(ConnectionId(wire as u64));
+        self.note(&Fact::GivenUp { client, node });
+    }
+
+    /// The client learns that a connection is gone.
+    pub(crate) fn broken(&mut self, wire: WireId) {
+        if !self.network.wires[wire].open_here {
+            return;
+        }
+        let (client, node) = (self.network.wires[wire].client, self.network.wires[wire].node);
+        self.record.counts.add(Count::ConnectionsBroken);
+        self.give_up_wire(wire);
+        let transport = &mut self.clients[client].transports[node];
+        let failure = Failure::unsent(FailureKind::Unreachable);
+        let is_present = transport.wire == Some(wire);
+        if is_present {
+            (transport.wire, transport.signs.is_probed) = (None, false);
+            transport.dials.present = None;
+            let entropy = self.random.transports.word();
+            transport.supervisor.broken(duration(self.now), failure.clone(), entropy);
+            self.note(&Fact::Disconnected { client, node, why: "the connection is broken" });
+        }
+        self.fail_batches(client, node, Some(wire), &failure);
+        self.send_waiting(client, node);
+        if is_present {
+            self.supervise(client, node);
+        }
+    }
+
+    /// Does what the supervisor says.
+    pub(crate) fn supervise(&mut self, client: ClientId, node: NodeIndex) {
+        let transport = &mut self.clients[client].transports[node];
+        let was_up = *transport.supervisor.state() == NodeState::Up;
+        let task = transport.supervisor.look(duration(self.now), transport.activity());
+        let is_suspended = matches!(transport.supervisor.state(), NodeState::Suspended(_));
+        if was_up && is_suspended {
+            self.record.counts.add(Count::Suspensions);
+            self.note(&Fact::Disconnected { client, node, why: "silent, and suspended" });
+            self.send_waiting(client, node);
+        }
+        match task {
+            Some(Task::Connect) => self.dial(client, node),
+            Some(Task::Probe) => self.probe(client, node),
+            None => {}
+        }
+        self.clients[client].transports[node].next_look.at = Time::MAX;
+        self.plan_look(client, node);
+    }
+
+    /// Sees to it that the supervisor looks in time.
+    fn plan_look(&mut self, client: ClientId, node: NodeIndex) {
+        let transport = &mut self.clients[client].transports[node];
+        let next = transport.supervisor.next_look(duration(self.now), transport.activity());
+        let Some(next) = next.map(time).filter(|next| *next < transport.next_look.at) else {
+            return;
+        };
+        transport.next_look.at = next;
+        transport.next_look.number += 1;
+        let number = transport.next_look.number;
+        self.plan_at(next, SimEvent::Look { client, node, number });
+    }
+
+    fn probe(&mut self, client: ClientId, node: NodeIndex) {
+        let transport = &mut self.clients[client].transports[node];
+        let Some(wire) = transport.wire else { return };
+        (transport.signs.is_probed, transport.signs.heard_at) = (true, self.now);
+        self.record.counts.add(Count::Probes);
+        let (orders, asked_evidence) = (Vec::new(), None);
+        let probe =
+            Parcel { wire, batch: None, orders, whole: false, asked_evidence, duplicate: false };
+        let arrival = self.network.arrival(wire, Direction::There, self.now);
+        self.plan_at(arrival, SimEvent::Request(Box::new(probe)));
+    }
+
+    fn dial(&mut self, client: ClientId, node: NodeIndex) {
+        let transport = &mut self.clients[client].transports[node];
+        transport.dials.count += 1;
+        let dial = transport.dials.count;
+        transport.dials.present = Some(dial);
+        let arrival = self.network.dial(client, node, self.now);
+        let latest = self.now + CONNECT_TIMEOUT;
+        let refused = self.servers[node].process == Process::Down && !self.servers[node].silent;
+        let hears = self.servers[node].process == Process::Runs || refused;
+        let in_time = arrival <= latest && hears;
+        let at = if in_time { arrival } else { latest };
+        self.plan_at(at, SimEvent::Dialled { client, node, dial, in_time });
+    }
+
+    /// An attempt to connect is over.
+    pub(crate) fn dialled(&mut self, client: ClientId, node: NodeIndex, dial: u64, in_time: bool) {
+        let transport = &mut self.clients[client].transports[node];
+        if transport.dials.present != Some(dial) {
+            return;
+        }
+        transport.dials.present = None;
+        if in_time && self.servers[node].process == Process::Runs {
+            return self.connected(client, node);
+        }
+        self.record.counts.add(Count::ConnectionsRefused);
+        let kind = if in_time { FailureKind::Unreachable } else { FailureKind::ConnectTimeout };
+        let (now, failure) = (duration(self.now), Failure::unsent(kind));
+        let transport = &mut self.clients[client].transports[node];
+        transport.supervisor.not_connected(now, failure.clone(), self.random.transports.word());
+        if matches!(transport.supervisor.state(), NodeState::Down(_)) {
+            self.note(&Fact::Disconnected { client, node, why: "no connection can be made" });
+            self.fail_batches(client, node, None, &failure);
+            self.send_waiting(client, node);
+        }
+        self.supervise(client, node);
+    }
+
+    fn connected(&mut self, client: ClientId, node: NodeIndex) {
+        let is_guarded = self.guard_of(client) != RestartGuard::Off;
+        let transport = &mut self.clients[client].transports[node];
+        if !transport.supervisor.connected(duration(self.now), transport.activity()) {
+            return self.supervise(client, node);
+        }
+        let old = transport.wire.take();
+        let wire = self.network.connect(client, node);
+        transport.wire = Some(wire);
+        transport.epoch += 1;
+        transport.session = Session::new(is_guarded);
+        self.servers[node].known_scripts = Script::ALL.into();
+        let transport = &mut self.clients[client].transports[node];
+        (transport.signs.heard_at, transport.signs.is_probed) = (self.now, false);
+        let again = transport.dials.count > 1;
+        match old {
+            Some(_) => self.record.counts.add(Count::Replacements),
+            None if again => self.record.counts.add(Count::Reconnections),
+            None => {}
+        }
+        self.note(&Fact::Connected { client, node, replaces: old.is_some() });
+        if let Some(old) = old {
+            self.give_up_wire(old);
+            let failure = Failure::unsent(FailureKind::Unreachable);
+            self.fail_batches(client, node, Some(old), &failure);
+        }
+        self.send_batch(client, node);
+        self.clients[client]
+            .arrivals
+            .answered
+            .push(Event::Pushed { node: NodeId::new(node), keys: None });
+        self.wake(client);
+        self.send_waiting(client, node);
+        self.supervise(client, node);
+    }
+}
