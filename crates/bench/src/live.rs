@@ -148,7 +148,7 @@ async fn measure(first: &Client, second: &Client, time: Duration) -> Result<Live
     let nodes = round_trips(first, &keys, time / 10).await?;
     let mut pairs = Vec::new();
     for lockers in LOCKERS {
-        pairs.push(crowd(first, &keys, lockers, time / 4).await?);
+        pairs.push(contended(first, &keys, lockers, time / 4).await?);
     }
     let handover = handover([first, second], &keys, time * 3 / 20).await?;
     Ok(LiveNodes { keys, nodes, pairs, handover })
@@ -184,7 +184,7 @@ async fn round_trips(
     Ok(nodes.into_iter().map(whole).collect())
 }
 
-async fn crowd(
+async fn contended(
     client: &Client,
     keys: &str,
     lockers: usize,

@@ -60,7 +60,7 @@ pub(crate) struct Args {
 
     /// Tell everything that happens, not just what is done and what comes of it
     #[arg(long)]
-    pub(crate) story: bool,
+    pub(crate) journal: bool,
 }
 
 /// A sort of rounds.

@@ -163,7 +163,7 @@ pub(crate) struct Account {
     pub(crate) violations: Vec<Violation>,
     /// The story around the first violation, and all of it.
     pub(crate) extract: Vec<String>,
-    pub(crate) story: Vec<String>,
+    pub(crate) journal: Vec<String>,
 }
 
 /// See above.
@@ -178,7 +178,7 @@ pub(crate) struct Ledger {
     pub(crate) clients: Clients,
     pub(crate) tally: Tally,
     violations: Vec<Violation>,
-    story: Vec<(Time, String)>,
+    journal: Vec<(Time, String)>,
 }
 
 impl Ledger {
@@ -192,13 +192,13 @@ impl Ledger {
             clients: Clients::default(),
             tally: Tally::default(),
             violations: Vec::new(),
-            story: Vec::new(),
+            journal: Vec::new(),
         }
     }
 
     /// A line of the story.
     pub(crate) fn note(&mut self, at: Time, what: impl Into<String>) {
-        self.story.push((at, what.into()));
+        self.journal.push((at, what.into()));
     }
 
     pub(crate) fn violated(&mut self, at: Time, what: String) {
@@ -376,8 +376,8 @@ impl Ledger {
         let mut violations = std::mem::take(&mut self.violations);
         violations.sort_by_key(|violation| violation.at);
         let first = violations.first().map_or(self.start, |violation| violation.at);
-        let extract = self.story(first - before, first + after);
-        Account { violations, extract, story: self.story(self.start, Time::MAX) }
+        let extract = self.journal(first - before, first + after);
+        Account { violations, extract, journal: self.journal(self.start, Time::MAX) }
     }
 
     /// A time, counted from the start.
@@ -386,9 +386,9 @@ impl Ledger {
     }
 
     /// What happened between those times, in order.
-    fn story(&self, from: Time, to: Time) -> Vec<String> {
+    fn journal(&self, from: Time, to: Time) -> Vec<String> {
         let mut lines: Vec<_> =
-            self.story.iter().filter(|(at, _)| (from..=to).contains(at)).collect();
+            self.journal.iter().filter(|(at, _)| (from..=to).contains(at)).collect();
         lines.sort_by_key(|(at, _)| *at);
         lines.iter().map(|(at, what)| format!("{:>10}  {what}", self.when(*at))).collect()
     }

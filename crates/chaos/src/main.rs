@@ -269,8 +269,8 @@ fn announce_commands(plan: &RoundPlan) {
 }
 
 fn tell_commands(args: &Args, plan: &RoundPlan, done: &Done) {
-    if args.story {
-        done.account.story.iter().for_each(|line| println!("{line}"));
+    if args.journal {
+        done.account.journal.iter().for_each(|line| println!("{line}"));
     }
     let healed = match done.healed {
         Some(after) => format!("healed within {}", seconds(after)),
@@ -289,8 +289,8 @@ fn tell_commands(args: &Args, plan: &RoundPlan, done: &Done) {
 
 /// What came of a round, and how it can be repeated if it should not have.
 fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
-    if args.story {
-        outcome.account.story.iter().for_each(|line| println!("{line}"));
+    if args.journal {
+        outcome.account.journal.iter().for_each(|line| println!("{line}"));
     }
     let healed = match outcome.healed {
         Some(after) if !outcome.interrupted => format!("healed within {}", seconds(after)),
@@ -316,11 +316,11 @@ fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
 }
 
 fn tell_violations(args: &Args, seed: u64, sort: Sort, account: &Account) {
-    let Account { violations, extract, story } = account;
+    let Account { violations, extract, journal } = account;
     let Some(first) = violations.first() else { return };
     // The extract may leave it out where much was said at that moment.
     println!("  VIOLATION: {}", first.what);
-    if !args.story {
+    if !args.journal {
         println!("  around the first violation (p1c: the third caller of process 1):");
         extract.iter().for_each(|line| println!("{line}"));
     }
@@ -332,17 +332,17 @@ fn tell_violations(args: &Args, seed: u64, sort: Sort, account: &Account) {
     println!(
         "  {count} violations; the same schedule again: cargo xtask chaos --seed {seed} {again}"
     );
-    match keep(seed, sort, story) {
+    match keep(seed, sort, journal) {
         Ok(path) => println!("  the whole story is in {}", path.display()),
         Err(error) => eprintln!("quorlock-chaos: the story could not be written: {error}"),
     }
 }
 
-fn keep(seed: u64, sort: Sort, story: &[String]) -> std::io::Result<PathBuf> {
+fn keep(seed: u64, sort: Sort, journal: &[String]) -> std::io::Result<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = manifest.ancestors().nth(2).unwrap_or(manifest).join("target/chaos");
     fs::create_dir_all(&folder)?;
     let file = folder.join(format!("seed-{seed}-{}.txt", sort.name()));
-    fs::write(&file, story.join("\n") + "\n")?;
+    fs::write(&file, journal.join("\n") + "\n")?;
     Ok(file)
 }

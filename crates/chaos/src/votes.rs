@@ -113,7 +113,7 @@ struct Replay<'a> {
     /// It repeats what its master does.
     is_replica: bool,
     /// It may have lost what was here, and has not said yet what it has.
-    in_doubt: bool,
+    is_ambiguous: bool,
     /// What the script that runs was given.
     given: Vec<String>,
 }
@@ -128,14 +128,14 @@ pub(crate) fn replay(log: &Log, reading: Reading<'_>) -> Record {
         run_id: String::new(),
         fitting: Vec::new(),
         is_replica: false,
-        in_doubt: false,
+        is_ambiguous: false,
         given: Vec::new(),
     };
     for seen in &log.seen {
         match seen {
             Seen::Broken(at) => {
                 replay.record.blind.push((at - UNSAID, at + SLACK));
-                replay.in_doubt = true;
+                replay.is_ambiguous = true;
             }
             Seen::Line(heard, line) => {
                 if let Some(command) = Command::parse(line) {
@@ -167,7 +167,7 @@ impl Replay<'_> {
             return self.is(dump, (*shown, at));
         }
         self.is_replica |= words[..] == ["ECHO", REPLICA];
-        self.in_doubt |= words[..] == ["ECHO", LOSES];
+        self.is_ambiguous |= words[..] == ["ECHO", LOSES];
         if self.is_replica {
             return;
         }
@@ -197,7 +197,7 @@ impl Replay<'_> {
                     let place = self.places.remove(&resource).unwrap_or_default();
                     // What was deleted may be what somebody has set after all was lost. The vote of who
                     // was there before excludes others none the less: the node is in quarantine.
-                    if is_found || !self.in_doubt {
+                    if is_found || !self.is_ambiguous {
                         place.keys.iter().for_each(|key| self.ends(key, at));
                     }
                 }
@@ -227,7 +227,7 @@ impl Replay<'_> {
     /// All that it has, from its own mouth.
     fn is(&mut self, dump: &Dump, (shown, at): (Time, Time)) {
         self.is_replica = false;
-        self.in_doubt = false;
+        self.is_ambiguous = false;
         if !self.is_what_it_was(dump, (shown, at)) {
             self.fitting.clear();
         }

@@ -165,10 +165,10 @@ fn one_server_under_two_names_and_a_dead_one() {
         return;
     };
     let url = testbed.nodes[0].url();
-    let twin = format!("twin={}", url.replace("127.0.0.1", "localhost"));
+    let duplicate = format!("twin={}", url.replace("127.0.0.1", "localhost"));
     let dead = format!("dead={}", testbed.nodes[1].url());
     testbed.nodes[1].kill().unwrap();
-    let nodes = ["-n", &format!("one={url}"), "-n", &twin, "-n", &dead];
+    let nodes = ["-n", &format!("one={url}"), "-n", &duplicate, "-n", &dead];
     let (examined, code) = examine(&testbed, &nodes);
     assert_eq!(found(&examined)[..2], [["error same_server"], ["error same_server"]]);
     assert!(what(&examined, 0, "same_server").contains("node twin (localhost:"));

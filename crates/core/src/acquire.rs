@@ -38,7 +38,7 @@ pub struct Attempt {
     started: Reading,
     slots: Slots,
     /// Of a lock that is to have a fence. Boxed, because most have none.
-    sought: Option<Box<FenceRequest>>,
+    fence_request: Option<Box<FenceRequest>>,
 }
 
 /// What follows from the answers so far.
@@ -90,24 +90,24 @@ impl Attempt {
             .map(|node| if connecting(node) { connection_due } else { answer_due })
             .map(|due| Slot::Outstanding { due })
             .collect();
-        Self { quorum, timing, node_timeout, key, value, started, slots, sought: None }
+        Self { quorum, timing, node_timeout, key, value, started, slots, fence_request: None }
     }
 
     /// The lock is to have a fence, which is counted there; no number above `seen` has been told to
     /// this call so far.
     pub fn seek_fence(&mut self, counter: Counter, seen: u64) {
-        self.sought = Some(Box::new(FenceRequest::new(counter, seen)));
+        self.fence_request = Some(Box::new(FenceRequest::new(counter, seen)));
     }
 
     /// Step 2: the same key and value for every node, all at the same time, each node with a
     /// timeout that is small against the ttl.
     pub fn command(&self) -> Command {
         let (key, value, ttl_ms) = (self.key.clone(), self.value.clone(), self.timing.ttl_ms());
-        match &self.sought {
+        match &self.fence_request {
             None => Command::Acquire { key, value, ttl_ms },
-            Some(sought) => {
-                let proposal = sought.proposal(self.started);
-                let counter = sought.counter.clone();
+            Some(fence_request) => {
+                let proposal = fence_request.proposal(self.started);
+                let counter = fence_request.counter.clone();
                 Command::AcquireFenced { key, value, ttl_ms, counter, proposal }
             }
         }
@@ -115,23 +115,23 @@ impl Attempt {
 
     /// What [`Decision::Raise`] asks for.
     pub fn raise_command(&self) -> Option<Command> {
-        let sought = self.sought.as_ref()?;
+        let fence_request = self.fence_request.as_ref()?;
         Some(Command::Raise {
             key: self.key.clone(),
             value: self.value.clone(),
-            counter: sought.counter.clone(),
-            to: sought.recording.number(),
+            counter: fence_request.counter.clone(),
+            to: fence_request.write_back.number(),
         })
     }
 
     /// The lock's fence, once it is held; until then, the number that is about to be it.
     pub fn fence(&self) -> Option<u64> {
-        self.sought.as_ref().map(|sought| sought.recording.number())
+        self.fence_request.as_ref().map(|fence_request| fence_request.write_back.number())
     }
 
     /// The largest number that the call has been told.
     pub(crate) fn seen(&self) -> u64 {
-        self.sought.as_ref().map_or(0, |sought| sought.seen)
+        self.fence_request.as_ref().map_or(0, |fence_request| fence_request.seen)
     }
 
     /// Counts a node's answer to a command that was sent at `sent`.
@@ -153,16 +153,18 @@ impl Attempt {
         };
         if awaited {
             let sent = if mutant!(ValidityFromReply) { now } else { sent };
-            *slot = match (answer, &mut self.sought) {
+            *slot = match (answer, &mut self.fence_request) {
                 (Answer::Granted, None) => Slot::Granted { sent, took },
                 (Answer::Refused, None) => Slot::Refused { took, holding: None },
-                (Answer::GrantedFenced { fence }, Some(sought)) if fence < Counter::LIMIT => {
-                    sought.note(fence);
-                    sought.recording.handle_vote(node, fence);
+                (Answer::GrantedFenced { fence }, Some(fence_request))
+                    if fence < Counter::LIMIT =>
+                {
+                    fence_request.note(fence);
+                    fence_request.write_back.handle_vote(node, fence);
                     Slot::Granted { sent, took }
                 }
-                (Answer::RefusedFenced { fence, holding }, Some(sought)) => {
-                    sought.note(fence);
+                (Answer::RefusedFenced { fence, holding }, Some(fence_request)) => {
+                    fence_request.note(fence);
                     Slot::Refused { took, holding: Some(holding) }
                 }
                 (Answer::Failed(failure), _) => Slot::Failed { failure, took },
@@ -177,21 +179,21 @@ impl Attempt {
     pub fn handle_raised(&mut self, node: NodeId, answer: Answer, now: Reading) -> Decision {
         let took = now.elapsed_since(self.started);
         let slot = &mut self.slots[node.index()];
-        let (Some(sought), Slot::Granted { .. }) = (&mut self.sought, &slot) else {
+        let (Some(fence_request), Slot::Granted { .. }) = (&mut self.fence_request, &slot) else {
             return Decision::Wait;
         };
         match answer {
             Answer::Raised { fence } => {
-                sought.note(fence);
-                sought.recording.handle_raised(node, fence);
+                fence_request.note(fence);
+                fence_request.write_back.handle_raised(node, fence);
             }
             Answer::Absent => *slot = Slot::Gone { took },
             Answer::Other => *slot = Slot::Refused { took, holding: None },
-            Answer::Failed(failure) => sought.recording.fail(node, failure),
-            _ => sought.recording.fail(node, Failure::new(FailureKind::Protocol)),
+            Answer::Failed(failure) => fence_request.write_back.fail(node, failure),
+            _ => fence_request.write_back.fail(node, Failure::new(FailureKind::Protocol)),
         }
         if !matches!(slot, Slot::Granted { .. }) {
-            sought.recording.drop_vote(node);
+            fence_request.write_back.drop_vote(node);
         }
         self.decide(now)
     }
@@ -207,8 +209,8 @@ impl Attempt {
                 timed_out(node);
             }
         }
-        if let Some(sought) = &mut self.sought {
-            sought.recording.handle_time(now, timed_out);
+        if let Some(fence_request) = &mut self.fence_request {
+            fence_request.write_back.handle_time(now, timed_out);
         }
         self.decide(now)
     }
@@ -238,7 +240,10 @@ impl Attempt {
             Slot::Outstanding { due } => Some(*due),
             _ => None,
         });
-        let raises = self.sought.as_ref().and_then(|sought| sought.recording.deadline());
+        let raises = self
+            .fence_request
+            .as_ref()
+            .and_then(|fence_request| fence_request.write_back.deadline());
         slots.chain(raises).min()
     }
 
@@ -261,7 +266,7 @@ impl Attempt {
             let valid_for = validity.valid_for(now);
             let enough = valid_for >= self.timing.min_validity();
             if enough && valid_for > self.timing.margin() || mutant!(NoClockCheck) {
-                return match self.sought {
+                return match self.fence_request {
                     None => Decision::Acquired(validity),
                     Some(_) => self.record(validity, outstanding, now),
                 };
@@ -288,7 +293,7 @@ impl Attempt {
     fn failure(&self, node: NodeId) -> Option<&Failure> {
         match &self.slots[node.index()] {
             Slot::Failed { failure, .. } => Some(failure),
-            Slot::Granted { .. } => self.sought.as_ref()?.recording.failure(node),
+            Slot::Granted { .. } => self.fence_request.as_ref()?.write_back.failure(node),
             Slot::Outstanding { .. } | Slot::Refused { .. } | Slot::Gone { .. } => None,
         }
     }
@@ -299,19 +304,19 @@ impl Attempt {
         let voters: NodeSet = self.granting().collect();
         let due = now.after(self.node_timeout);
         let quorum = self.quorum;
-        let Some(sought) = &mut self.sought else {
+        let Some(fence_request) = &mut self.fence_request else {
             return Decision::Acquired(validity);
         };
-        let (recorded, _) = sought.recording.counts();
+        let (recorded, _) = fence_request.write_back.counts();
         let more = usize::from(mutant!(QuorumLessOne) && quorum.needed() > 1);
         if quorum.is_reached(recorded + more) || mutant!(NoWriteBack) {
             return Decision::Acquired(validity);
         }
-        let below = sought.recording.ask(voters, due);
+        let below = fence_request.write_back.ask(voters, due);
         if !below.is_empty() {
             return Decision::Raise(below);
         }
-        let (recorded, awaited) = sought.recording.counts();
+        let (recorded, awaited) = fence_request.write_back.counts();
         // A vote that is still to come may come with the number, or with a larger one.
         let open = awaited + outstanding;
         if quorum.is_out_of_reach(recorded, open) {
@@ -429,7 +434,7 @@ impl Attempt {
 
     /// What of it lives on in the lease.
     pub(crate) fn into_parts(self) -> (Quorum, Key, Value, Option<Box<FenceRequest>>) {
-        (self.quorum, self.key, self.value, self.sought)
+        (self.quorum, self.key, self.value, self.fence_request)
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
@@ -445,8 +450,8 @@ impl Attempt {
                 }
             }
         }
-        if let Some(sought) = &mut self.sought {
-            sought.shift(base);
+        if let Some(fence_request) = &mut self.fence_request {
+            fence_request.shift(base);
         }
     }
 

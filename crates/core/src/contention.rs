@@ -380,20 +380,20 @@ mod tests {
 
     #[test]
     fn a_crowd_spreads_and_gathers_again() {
-        let mut crowd = ContentionWindow::default();
-        assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 0, "alone: at once");
-        crowd.widen();
-        assert_eq!((crowd.slot(SLOT, 0, 0), crowd.slot(SLOT, u64::MAX, 0)), (0, 7));
-        crowd.widen();
-        assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 11);
-        (0..9).for_each(|_| crowd.widen());
-        assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 127, "bounded");
+        let mut window = ContentionWindow::default();
+        assert_eq!(window.slot(SLOT, u64::MAX, 0), 0, "alone: at once");
+        window.widen();
+        assert_eq!((window.slot(SLOT, 0, 0), window.slot(SLOT, u64::MAX, 0)), (0, 7));
+        window.widen();
+        assert_eq!(window.slot(SLOT, u64::MAX, 0), 11);
+        (0..9).for_each(|_| window.widen());
+        assert_eq!(window.slot(SLOT, u64::MAX, 0), 127, "bounded");
         let steps = (0..200).take_while(|_| {
-            crowd.narrow();
-            crowd.is_there()
+            window.narrow();
+            window.is_there()
         });
         assert!((20..60).contains(&steps.count()), "the slower, the fewer there are");
-        assert_eq!(crowd.slot(SLOT, u64::MAX, 0), 0);
+        assert_eq!(window.slot(SLOT, u64::MAX, 0), 0);
     }
 
     /// Two of them that judge differently at first end up alike.
@@ -401,9 +401,9 @@ mod tests {
     fn all_come_to_the_same_number() {
         let (mut shy, mut bold) = (ContentionWindow(WINDOW_MAX), ContentionWindow(2 * WINDOW_MIN));
         for _ in 0..20 {
-            for crowd in [&mut shy, &mut bold] {
-                crowd.widen();
-                (0..3).for_each(|_| crowd.narrow());
+            for window in [&mut shy, &mut bold] {
+                window.widen();
+                (0..3).for_each(|_| window.narrow());
             }
         }
         assert!(shy.0 < 2 * bold.0, "{shy:?} {bold:?}");

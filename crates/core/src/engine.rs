@@ -64,7 +64,7 @@ pub struct Engine {
     deadlines: Deadlines,
     closing: Closing,
     /// Whether the nodes' votes count; `None` if nobody looks.
-    watch: Option<Box<NodeMonitor>>,
+    monitor: Option<Box<NodeMonitor>>,
 }
 
 /// The order among the callers of this process.
@@ -147,7 +147,7 @@ impl Engine {
             },
             deadlines: Deadlines::default(),
             closing: Closing::default(),
-            watch: None,
+            monitor: None,
         }
     }
 
@@ -336,7 +336,7 @@ impl Engine {
             Owner::Lease(lock) => self.leases.get(&lock)?.wake,
             Owner::Release(lock, round) => self.releases.get(&(lock, round))?.wake,
             Owner::Inspection(lock) => self.inspections.get(&lock)?.wake,
-            Owner::Trust(node) => self.watch.as_ref()?.node(node).review.wake,
+            Owner::Trust(node) => self.monitor.as_ref()?.node(node).review.wake,
             Owner::Node(node) => self.paths.links[node.index()].retry_at,
             Owner::Close => self.closing.drains_by,
         }
@@ -361,7 +361,7 @@ impl Engine {
             }
             Owner::Inspection(lock) => self.inspections.get_mut(&lock).map(|timed| &mut timed.wake),
             Owner::Trust(node) => {
-                self.watch.as_mut().map(|watch| &mut watch.node_mut(node).review.wake)
+                self.monitor.as_mut().map(|monitor| &mut monitor.node_mut(node).review.wake)
             }
             Owner::Node(_) | Owner::Close => None,
         };

@@ -154,12 +154,12 @@ pub(crate) struct FenceRequest {
     pub(crate) counter: Counter,
     /// The largest number that this call has been told of, by whomever.
     pub(crate) seen: u64,
-    pub(crate) recording: WriteBack,
+    pub(crate) write_back: WriteBack,
 }
 
 impl FenceRequest {
     pub(crate) fn new(counter: Counter, seen: u64) -> Self {
-        Self { counter, seen, recording: WriteBack::new(0) }
+        Self { counter, seen, write_back: WriteBack::new(0) }
     }
 
     /// The number that every node is asked for. If it is above all their counters, they all grant
@@ -175,7 +175,7 @@ impl FenceRequest {
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {
-        self.recording.shift(base);
+        self.write_back.shift(base);
     }
 }
 
@@ -201,13 +201,13 @@ pub(crate) struct PendingHandover {
     /// When it was given back, and whether the outcome is wanted.
     pub(crate) called: Reading,
     pub(crate) report: bool,
-    pub(crate) recording: WriteBack,
+    pub(crate) write_back: WriteBack,
 }
 
 impl Fenced {
-    pub(crate) fn new(sought: FenceRequest) -> Self {
-        let FenceRequest { counter, recording, .. } = sought;
-        let (fence, largest) = (recording.number(), recording.largest());
+    pub(crate) fn new(fence_request: FenceRequest) -> Self {
+        let FenceRequest { counter, write_back, .. } = fence_request;
+        let (fence, largest) = (write_back.number(), write_back.largest());
         Self { counter, fence, largest, superseded: false, handover: None }
     }
 
@@ -226,7 +226,7 @@ impl Fenced {
     pub(crate) fn shift(&mut self, base: Reading) {
         if let Some(handover) = &mut self.handover {
             handover.called = handover.called.shifted(base);
-            handover.recording.shift(base);
+            handover.write_back.shift(base);
         }
     }
 }

@@ -110,7 +110,7 @@ impl Lease {
         let timing = request.timing;
         let guard = GuardTerms::new(holder, request, now);
         let reached = attempt.reached();
-        let (quorum, key, value, sought) = attempt.into_parts();
+        let (quorum, key, value, fence_request) = attempt.into_parts();
         Self {
             entry: Entry { key, token, value },
             quorum,
@@ -128,7 +128,7 @@ impl Lease {
             extending: Extending::begin(guard.automatic.then(|| now.after(timing.extend_every()))),
             guard,
             lost: None,
-            fenced: sought.map(|sought| Box::new(Fenced::new(*sought))),
+            fenced: fence_request.map(|fence_request| Box::new(Fenced::new(*fence_request))),
         }
     }
 
@@ -259,7 +259,7 @@ impl Lease {
             return None;
         }
         let round = self.extension().map(Extension::deadline);
-        let handover = self.handover().and_then(|handover| handover.recording.deadline());
+        let handover = self.handover().and_then(|handover| handover.write_back.deadline());
         match [self.extending.at, round, handover].into_iter().flatten().min() {
             Some(at) if self.votes.validity.lasts(at.remaining(now), now) => Some(at),
             _ => Some(now.after(self.votes.validity.remaining(now))),

@@ -89,22 +89,22 @@ impl Waiting {
     /// The node says that the lock has changed there. Returns whether that is news.
     pub(crate) fn handle_push(&mut self, node: NodeId) -> bool {
         let slot = &mut self.slots[node.index()];
-        let news = matches!(slot, Slot::Asked | Slot::Held { .. } | Slot::Silent);
-        if news {
+        let is_new = matches!(slot, Slot::Asked | Slot::Held { .. } | Slot::Silent);
+        if is_new {
             *slot = Slot::Changed;
         }
-        news
+        is_new
     }
 
     /// The node has a new connection: what it was to tell on the old one, it will not; and it may
     /// not be the node any more that it was. Returns whether that is news.
     pub(crate) fn handle_new_epoch(&mut self, node: NodeId) -> bool {
         let slot = &mut self.slots[node.index()];
-        let news = !matches!(slot, Slot::Free | Slot::Changed);
-        if news {
+        let is_new = !matches!(slot, Slot::Free | Slot::Changed);
+        if is_new {
             *slot = Slot::Changed;
         }
-        news
+        is_new
     }
 
     /// As far as is known, a quorum of nodes may have the lock for us.
@@ -214,9 +214,9 @@ mod tests {
     #[test]
     fn a_new_connection_is_news_wherever_others_may_hold_the_lock() {
         let quorum = Quorum::majority(1).unwrap();
-        for (slot, news) in [(Slot::Unknown, true), (Slot::Asked, true), (Slot::Free, false)] {
+        for (slot, is_new) in [(Slot::Unknown, true), (Slot::Asked, true), (Slot::Free, false)] {
             let mut waiting = Waiting { quorum, slots: alloc::vec![slot] };
-            assert_eq!(waiting.handle_new_epoch(NodeId::new(0)), news, "{slot:?}");
+            assert_eq!(waiting.handle_new_epoch(NodeId::new(0)), is_new, "{slot:?}");
             assert!(slot == Slot::Free || waiting.is_open());
         }
     }

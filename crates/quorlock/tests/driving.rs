@@ -103,20 +103,20 @@ fn a_thread_that_ends_may_make_blocking_calls() {
 
 /// Sees whose children spans are, in the thread that it is set for.
 #[derive(Clone, Default)]
-struct Family(Arc<FamilyState>);
+struct SpanTree(Arc<SpanTreeState>);
 
 /// A span's name, its parent's, and that of the one that was entered.
 type Seen = (&'static str, Option<&'static str>, Option<&'static str>);
 
 #[derive(Default)]
-struct FamilyState {
+struct SpanTreeState {
     /// By their ids, which count from one.
     names: Mutex<Vec<&'static str>>,
     entered: Mutex<Vec<Id>>,
     seen: Mutex<Vec<Seen>>,
 }
 
-impl Subscriber for Family {
+impl Subscriber for SpanTree {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -152,15 +152,15 @@ impl Subscriber for Family {
 async fn a_hold_is_no_child_of_what_its_caller_does() {
     let client = memory();
     drop(client.acquire("before").await.unwrap().release().await);
-    let family = Family::default();
-    let set = tracing::subscriber::set_default(family.clone());
+    let span_tree = SpanTree::default();
+    let set = tracing::subscriber::set_default(span_tree.clone());
     let stranger = tracing::info_span!("stranger").entered();
     let Poll::Ready(guard) = poll_once(pin!(client.acquire("orders").into_future())) else {
         panic!("the caller has not let the driver work")
     };
     drop(stranger);
     drop(set);
-    let seen = family.0.seen.lock().unwrap().clone();
+    let seen = span_tree.0.seen.lock().unwrap().clone();
     let of_hold: Vec<_> = seen.iter().filter(|(name, ..)| *name == "hold").collect();
     assert_eq!(of_hold, [&("hold", None, Some("stranger"))], "{seen:?}");
     drop(guard);

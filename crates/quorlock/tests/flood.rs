@@ -49,7 +49,7 @@ impl Hostile {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);
-                all.lock().unwrap().push(tokio::spawn(talk(stream, flood, said.clone())));
+                all.lock().unwrap().push(tokio::spawn(exchange(stream, flood, said.clone())));
             }
         });
         Self { url, connections, bytes, talks }
@@ -57,10 +57,10 @@ impl Hostile {
 }
 
 /// Greets like a server, and then floods until the connection is closed.
-async fn talk(mut stream: TcpStream, flood: Flood, said: Arc<AtomicU64>) -> Option<()> {
+async fn exchange(mut stream: TcpStream, flood: Flood, said: Arc<AtomicU64>) -> Option<()> {
     let mut read = Vec::new();
-    let mut greeted = false;
-    while !(greeted && flood != Flood::Value) {
+    let mut said_hello = false;
+    while !(said_hello && flood != Flood::Value) {
         while let Some((command, _)) = take(&mut read).unwrap() {
             let answer = match &*command_name(&command) {
                 "HELLO" => "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
@@ -74,7 +74,7 @@ async fn talk(mut stream: TcpStream, flood: Flood, said: Arc<AtomicU64>) -> Opti
                 "PTTL" => ":-2\r\n",
                 "EVAL" | "EVALSHA" => ":1\r\n",
                 "SET" => {
-                    greeted = true;
+                    said_hello = true;
                     "+OK\r\n"
                 }
                 _ => "+OK\r\n",
@@ -167,8 +167,8 @@ async fn flooded(nodes: &[Server], flood: Flood) {
     client.shutdown(PATIENCE).await.unwrap();
     // Each ends with its connection, or panicked at what the client wrote.
     let talks = std::mem::take(&mut *hostile.talks.lock().unwrap());
-    for talk in talks {
-        let _: Option<()> = talk.await.unwrap();
+    for exchange in talks {
+        let _: Option<()> = exchange.await.unwrap();
     }
     println!("{flood:?}: {} kB more than before", resident().saturating_sub(before) / 1024);
 }

@@ -247,7 +247,7 @@ impl Setting {
         &self,
         mut acquiring: Acquiring,
         mut asleep: Sleep,
-        happening: impl Future<Output = ()>,
+        event: impl Future<Output = ()>,
         scenario: &str,
     ) -> Guard {
         let noting = async {
@@ -257,7 +257,7 @@ impl Setting {
         };
         let got = tokio::select! {
             got = &mut acquiring => got.unwrap(),
-            () = happening => unreachable!("it goes on for as long as it is polled"),
+            () = event => unreachable!("it goes on for as long as it is polled"),
             () = noting => unreachable!("it goes on for as long as it is polled"),
         };
         let story = || self.proxies.iter().map(|proxy| format!("\n{:?}", proxy.seen()));

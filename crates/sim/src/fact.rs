@@ -268,7 +268,7 @@ impl fmt::Display for Fact<'_> {
                 write!(f, "client {client}: node {node}: {why}")
             }
             Self::Started { client } => write!(f, "client {client}: starts"),
-            Self::FaultEvent(mishap) => write!(f, "*** {mishap}"),
+            Self::FaultEvent(fault) => write!(f, "*** {fault}"),
         }
     }
 }

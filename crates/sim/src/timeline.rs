@@ -211,14 +211,14 @@ impl Timeline {
                 Some(tick) if tick.from == now => drop(self.open.remove(&Id::Tick(*client))),
                 _ => self.end(&Id::Tick(*client), now),
             },
-            Fact::FaultEvent(mishap) => self.note_mishap(*mishap, now),
+            Fact::FaultEvent(fault) => self.note_fault(*fault, now),
             _ => {}
         }
     }
 
-    fn note_mishap(&mut self, mishap: FaultEvent, now: Time) {
-        let tip = mishap.to_string();
-        match mishap {
+    fn note_fault(&mut self, fault: FaultEvent, now: Time) {
+        let tip = fault.to_string();
+        match fault {
             FaultEvent::Paused { client, .. } | FaultEvent::Suspended { client, .. } => {
                 self.begin(Id::Still(client), whole(Lane::Client(client), Kind::Still, tip), now);
             }

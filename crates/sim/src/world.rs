@@ -457,8 +457,8 @@ impl World {
         }
     }
 
-    pub(crate) fn note_mishap(&mut self, mishap: FaultEvent) {
-        self.note(&Fact::FaultEvent(mishap));
+    pub(crate) fn note_fault(&mut self, fault: FaultEvent) {
+        self.note(&Fact::FaultEvent(fault));
     }
 
     /// A run that cannot go on as it must.

@@ -112,9 +112,9 @@ impl Keeper<'_> {
                     }
                 }
                 _ = ticks.tick() => {
-                    let story = waiting.borrow_and_update().clone();
-                    if let Some(story) = story {
-                        self.say_waiting(&story, time_since(since), !said);
+                    let waiting = waiting.borrow_and_update().clone();
+                    if let Some(waiting) = waiting {
+                        self.say_waiting(&waiting, time_since(since), !said);
                         said = true;
                     }
                 }
@@ -123,22 +123,22 @@ impl Keeper<'_> {
     }
 
     /// The story is of the last attempt; how long this has lasted is as of now.
-    fn say_waiting(&mut self, story: &Waiting, waited: Duration, first: bool) {
-        let nodes: Vec<_> = story.nodes.iter().map(node_json).collect();
+    fn say_waiting(&mut self, waiting: &Waiting, waited: Duration, first: bool) {
+        let nodes: Vec<_> = waiting.nodes.iter().map(node_json).collect();
         let event = json!({
             "event": "waiting",
             "key": self.args.key,
-            "attempts": story.attempts,
-            "contended": story.contended,
-            "untrusted": story.untrusted,
+            "attempts": waiting.attempts,
+            "contended": waiting.contended,
+            "untrusted": waiting.untrusted,
             "nodes": nodes,
         });
-        let why = match story.holder() {
-            Some(holder) if story.contended => format!("held by {holder}"),
-            _ if story.contended => "others want it too".to_owned(),
-            _ if story.untrusted => self.who_is_not_trusted(),
+        let why = match waiting.holder() {
+            Some(holder) if waiting.contended => format!("held by {holder}"),
+            _ if waiting.contended => "others want it too".to_owned(),
+            _ if waiting.untrusted => self.who_is_not_trusted(),
             _ => {
-                let failed = story.nodes.iter().filter(|node| node.failure().is_some());
+                let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
                 let failed: Vec<String> = failed.map(ToString::to_string).collect();
                 format!("no quorum: {}", failed.join(", "))
             }

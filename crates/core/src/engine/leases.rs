@@ -346,9 +346,9 @@ impl Engine {
         }
         let mut excluded = NodeSet::default();
         if lease.extension().is_some()
-            && let Some(watch) = &self.watch
+            && let Some(monitor) = &self.monitor
         {
-            let exclusion = |node: &NodeId| watch.exclusion(*node, now).is_some();
+            let exclusion = |node: &NodeId| monitor.exclusion(*node, now).is_some();
             excluded = self.quorum.node_ids().filter(exclusion).collect();
         }
         Self::review_extension(lock, lease, excluded, now, out);

@@ -59,8 +59,8 @@ impl Engine {
         }
         self.closing.drains_by = self.closing.drains_by.map(|at| at.shifted(base));
         self.backoff.shift(base);
-        if let Some(watch) = &mut self.watch {
-            watch.shift(base);
+        if let Some(monitor) = &mut self.monitor {
+            monitor.shift(base);
         }
     }
 

@@ -27,13 +27,13 @@ impl Engine {
     /// [`RestartGuard::Off`](crate::RestartGuard::Off) they are not.
     pub fn guarded(quorum: Quorum, rules: Rules) -> Self {
         let is_off = rules.guard == crate::trust::RestartGuard::Off;
-        let watch = (!is_off).then(|| alloc::boxed::Box::new(NodeMonitor::new(rules, quorum)));
-        Self { watch, ..Self::new(quorum) }
+        let monitor = (!is_off).then(|| alloc::boxed::Box::new(NodeMonitor::new(rules, quorum)));
+        Self { monitor, ..Self::new(quorum) }
     }
 
     /// Whether a node's votes count; `None` if nobody looks.
     pub fn trust_state(&self, node: NodeId) -> Option<&TrustState> {
-        Some(self.watch.as_ref()?.node(node).trust_state())
+        Some(self.monitor.as_ref()?.node(node).trust_state())
     }
 
     /// Looks at what goes with a batch of answers. `None`: what they say about votes counts.
@@ -46,19 +46,19 @@ impl Engine {
         out: &mut dyn Sink,
     ) -> Option<Failure> {
         let Evidence::Seen { epoch, flushes, info, marker } = evidence else { return None };
-        let (watch, epoch) = (self.watch.as_mut()?, (*epoch, *flushes));
+        let (monitor, epoch) = (self.monitor.as_mut()?, (*epoch, *flushes));
         if info.is_none()
-            && let Some(distrust_reason) = watch.confirm(node, epoch, marker, sent)
+            && let Some(distrust_reason) = monitor.confirm(node, epoch, marker, sent)
         {
             return distrust_reason;
         }
-        let was_trusted = watch.node(node).is_trusted();
+        let was_trusted = monitor.node(node).is_trusted();
         let mut todo = Todo::new();
         let info = info.as_ref();
         let distrust_reason =
-            watch.handle_evidence(node, epoch, (info, marker), sent, now, &mut todo);
+            monitor.handle_evidence(node, epoch, (info, marker), sent, now, &mut todo);
         // Most of the time there is nothing to it.
-        let is_trusted = watch.node(node).is_trusted();
+        let is_trusted = monitor.node(node).is_trusted();
         if !todo.is_empty() || !was_trusted || !is_trusted {
             self.follow_trust(todo, now, out);
         }
@@ -104,13 +104,13 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(watch) =
-            self.watch.as_mut().filter(|watch| watch.node(node).review.round == ticket.round)
+        let Some(monitor) =
+            self.monitor.as_mut().filter(|monitor| monitor.node(node).review.round == ticket.round)
         else {
             return;
         };
         let mut todo = Todo::new();
-        watch.handle_answer(node, answer, now, &mut todo);
+        monitor.handle_answer(node, answer, now, &mut todo);
         self.follow_trust(todo, now, out);
     }
 
@@ -122,20 +122,20 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(watch) = self.watch.as_mut() else { return };
+        let Some(monitor) = self.monitor.as_mut() else { return };
         use FailureKind::{Loading, MasterDown, ReadOnly};
         if matches!(failure, ReadOnly | Loading | MasterDown) {
             let mut todo = Todo::new();
-            watch.suspect(node, &mut todo);
+            monitor.suspect(node, &mut todo);
             self.follow_trust(todo, now, out);
         }
     }
 
     /// A node's data may be others by now: it is looked at again before it is asked for anything.
     pub(super) fn review_data(&mut self, node: NodeId, now: Reading, out: &mut dyn Sink) {
-        let Some(watch) = self.watch.as_mut() else { return };
+        let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
-        watch.look_again(node, &mut todo);
+        monitor.look_again(node, &mut todo);
         if !todo.is_empty() {
             self.follow_trust(todo, now, out);
         }
@@ -143,21 +143,21 @@ impl Engine {
 
     /// A node is due to be looked at again.
     pub(super) fn trust_is_due(&mut self, node: NodeId, now: Reading, out: &mut dyn Sink) {
-        let Some(watch) = self.watch.as_mut() else { return };
+        let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
-        watch.handle_due(node, now, &mut todo);
+        monitor.handle_due(node, now, &mut todo);
         self.follow_trust(todo, now, out);
     }
 
     /// Sends what is to be sent, tells what has changed, and lets calls go on, or end, for which that
     /// matters.
     fn follow_trust(&mut self, todo: Todo, now: Reading, out: &mut dyn Sink) {
-        let Some(watch) = self.watch.as_mut() else { return };
+        let Some(monitor) = self.monitor.as_mut() else { return };
         for (node, command) in todo {
             if !self.closing.has_begun || self.closing.drains_by.is_some() {
                 let ticket = Ticket {
                     lock: NOBODY,
-                    round: watch.node(node).review.round,
+                    round: monitor.node(node).review.round,
                     verb: Verb::Trust,
                 };
                 out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command });
@@ -165,7 +165,7 @@ impl Engine {
         }
         let mut has_changed = false;
         for node in self.quorum.node_ids() {
-            let trust = watch.node_mut(node);
+            let trust = monitor.node_mut(node);
             let due = trust.review.due.filter(|_| !self.closing.has_begun);
             self.deadlines.put(Owner::Trust(node), &mut trust.review.wake, due);
             if trust.told.as_ref() != Some(trust.trust_state()) {
@@ -179,7 +179,7 @@ impl Engine {
         }
         let hears = |node: NodeId| !self.paths.links[node.index()].away;
         let is_awaited = |timed: &Timed<Call>| timed.record.trust_wait.settles_by.is_some();
-        let has_settled = self.calls.values().any(is_awaited) && !watch.is_settling(hears);
+        let has_settled = self.calls.values().any(is_awaited) && !monitor.is_settling(hears);
         if has_changed || has_settled {
             self.trust_states_changed(now, out);
         }
@@ -191,7 +191,7 @@ impl Engine {
     /// A client that is shut down lets what is under way to take nodes into use finish, for a moment: or
     /// short-lived clients would begin that for ever.
     pub(super) fn settle_for_a_moment(&mut self, now: Reading) {
-        if self.watch.as_ref().is_some_and(|watch| watch.is_adopting()) {
+        if self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting()) {
             let by = now.after(CLOSE_WITHIN);
             self.closing.drains_by = Some(by);
             self.deadlines.extend([(by, Owner::Close)]);
@@ -203,7 +203,7 @@ impl Engine {
         if self.closing.drains_by.is_none() {
             return true;
         }
-        let is_adopting = self.watch.as_ref().is_some_and(|watch| watch.is_adopting());
+        let is_adopting = self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting());
         if !is_adopting {
             self.closing.drains_by = None;
         }
@@ -213,11 +213,11 @@ impl Engine {
     /// Until when a call lets what has been asked about trust be answered, however short its wait is; `None`:
     /// there is nothing to wait for, or it has waited for long enough.
     pub(super) fn settles_by(&mut self, lock: LockId, now: Reading) -> Option<BootTime> {
-        let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else {
+        let (Some(monitor), Some(timed)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return None;
         };
         let call = &mut timed.record;
-        if !watch.is_settling(|node| !self.paths.links[node.index()].away) {
+        if !monitor.is_settling(|node| !self.paths.links[node.index()].away) {
             return None;
         }
         let timeout = call.request.timing.node_timeout(call.pace.round_trip);
@@ -226,13 +226,13 @@ impl Engine {
             .trust_wait
             .settles_by
             .get_or_insert_with(|| [now.after(round_trips), now.after(round_trips + GATHER_FOR)]);
-        let by = if watch.is_gathering() { gathering } else { plain };
+        let by = if monitor.is_gathering() { gathering } else { plain };
         (!by.remaining(now).is_zero()).then_some(by)
     }
 
     fn trust_states_changed(&mut self, now: Reading, out: &mut dyn Sink) {
-        let Some(watch) = &self.watch else { return };
-        if watch.is_disagreed() {
+        let Some(monitor) = &self.monitor else { return };
+        if monitor.is_disagreed() {
             let excluded = self.excluded(now);
             let ended: Vec<LockId> = self
                 .calls
@@ -267,15 +267,15 @@ impl Engine {
 
     /// The nodes that are not asked for votes, and why: all of them if their clients do not agree.
     pub(super) fn excluded(&self, now: Reading) -> Vec<(NodeId, Failure)> {
-        let Some(watch) = self.watch.as_ref().filter(|watch| watch.excludes_any()) else {
+        let Some(monitor) = self.monitor.as_ref().filter(|monitor| monitor.excludes_any()) else {
             return Vec::new();
         };
-        let disagreed = watch.is_disagreed().then(|| {
+        let disagreed = monitor.is_disagreed().then(|| {
             Failure::unsent(FailureKind::Unverified)
                 .with_detail("not asked, for clients do not agree about the nodes")
         });
         let bar = |node| {
-            let failure = watch.exclusion(node, now).or_else(|| disagreed.clone())?;
+            let failure = monitor.exclusion(node, now).or_else(|| disagreed.clone())?;
             Some((node, failure))
         };
         self.quorum.node_ids().filter_map(bar).collect()
@@ -285,13 +285,15 @@ impl Engine {
     /// or is up to people.
     pub(super) fn await_trust(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let settles_by = self.settles_by(lock, now);
-        let (Some(watch), Some(timed)) = (&self.watch, self.calls.get_mut(&lock)) else { return };
+        let (Some(monitor), Some(timed)) = (&self.monitor, self.calls.get_mut(&lock)) else {
+            return;
+        };
         let call = &mut timed.record;
         // Where others are down as well, the time is reckoned when it is told.
-        call.free_in = watch.quorum_in(now).filter(|_| call.history.is_excluded());
+        call.free_in = monitor.quorum_in(now).filter(|_| call.history.is_excluded());
         let in_vain =
-            watch.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
-        let is_hopeless = watch.is_disagreed() || call.history.is_permission_denied(self.quorum);
+            monitor.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
+        let is_hopeless = monitor.is_disagreed() || call.history.is_permission_denied(self.quorum);
         let is_over = call.is_to_end(now) || in_vain;
         if is_hopeless || is_over && settles_by.is_none() {
             let why =
@@ -322,14 +324,14 @@ impl Engine {
         let is_down =
             |node: &NodeId| nodes.get(node.index()).is_some_and(|report| failed(&report.said));
         let down = self.quorum.node_ids().filter(is_down).collect();
-        self.watch.as_ref()?.quorum_without(down, now).filter(|time| !time.is_zero())
+        self.monitor.as_ref()?.quorum_without(down, now).filter(|time| !time.is_zero())
     }
 
     /// Nodes are not looked at again by themselves.
     pub(super) fn stop_looking(&mut self) {
-        let Some(watch) = &mut self.watch else { return };
+        let Some(monitor) = &mut self.monitor else { return };
         for node in self.quorum.node_ids() {
-            let wake = &mut watch.node_mut(node).review.wake;
+            let wake = &mut monitor.node_mut(node).review.wake;
             self.deadlines.put(Owner::Trust(node), wake, None);
         }
     }

@@ -133,7 +133,7 @@ impl Engine {
 
     /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
     /// or ends. If there is `news`, the caller is told.
-    pub(super) fn rest(&mut self, lock: LockId, news: bool, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn rest(&mut self, lock: LockId, is_new: bool, now: Reading, out: &mut dyn Sink) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -171,7 +171,7 @@ impl Engine {
         let lent = (!is_taken || usual < pause).then(|| now.after(usual));
         call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
         if call.request.progress
-            && news
+            && is_new
             && let Some(report) = call.report(now)
         {
             out.push(Effect::Waiting { lock, report });
@@ -205,11 +205,11 @@ impl Engine {
             let Some(waiting) = call.waiting.as_mut().filter(|_| waits && watches) else {
                 continue;
             };
-            let news = match keys {
+            let is_new = match keys {
                 Some(_) => waiting.handle_push(node),
                 None => waiting.handle_new_epoch(node),
             };
-            if news && !was_open {
+            if is_new && !was_open {
                 self.changed(lock, now, out);
             }
         }

@@ -49,8 +49,8 @@ impl Lease {
         if let Some(fenced) = &mut self.fenced
             && let Some(handover) = fenced.handover.take()
         {
-            fenced.fence = handover.recording.number();
-            fenced.note(handover.recording.largest());
+            fenced.fence = handover.write_back.number();
+            fenced.note(handover.write_back.largest());
             fenced.superseded = false;
         }
     }
@@ -72,11 +72,11 @@ impl Lease {
         let due = now.after(self.node_timeout());
         let fenced = self.fenced.as_mut()?;
         let to = fenced.next()?;
-        let mut recording = WriteBack::new(to);
-        let nodes = recording.ask(self.votes.validity.held(), due);
+        let mut write_back = WriteBack::new(to);
+        let nodes = write_back.ask(self.votes.validity.held(), due);
         self.round += 1;
         let (round, called) = (self.round, now);
-        fenced.handover = Some(Box::new(PendingHandover { round, called, report, recording }));
+        fenced.handover = Some(Box::new(PendingHandover { round, called, report, write_back }));
         let (key, value, counter) =
             (self.entry.key.clone(), self.entry.value.clone(), fenced.counter.clone());
         self.extending = Extending::default();
@@ -85,7 +85,7 @@ impl Lease {
 
     /// Whether enough nodes have recorded the next guard's fence: `None` as long as it may still be.
     pub(crate) fn is_passed(&self) -> Option<bool> {
-        let (recorded, awaited) = self.handover()?.recording.counts();
+        let (recorded, awaited) = self.handover()?.write_back.counts();
         if self.quorum.is_reached(recorded) {
             return Some(true);
         }
@@ -102,7 +102,7 @@ impl Lease {
         if let Some(fenced) = &mut self.fenced
             && let Some(handover) = &mut fenced.handover
         {
-            handover.recording.handle_time(now, timed_out);
+            handover.write_back.handle_time(now, timed_out);
         }
     }
 }

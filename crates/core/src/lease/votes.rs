@@ -128,16 +128,16 @@ impl Lease {
             return false;
         };
         let handover = fenced.handover.as_mut().filter(|handover| handover.round == round);
-        let recording = handover.map(|handover| &mut handover.recording);
-        match (answer, recording) {
-            (Answer::Raised { fence }, Some(recording)) => {
+        let write_back = handover.map(|handover| &mut handover.write_back);
+        match (answer, write_back) {
+            (Answer::Raised { fence }, Some(write_back)) => {
                 let above = mutant!(HandOverRecordedAbove);
-                let counted = if above { fence.min(recording.number()) } else { fence };
-                recording.handle_raised(node, counted);
+                let counted = if above { fence.min(write_back.number()) } else { fence };
+                write_back.handle_raised(node, counted);
             }
             (Answer::Raised { fence }, None) => fenced.note(fence),
-            (Answer::Failed(failure), Some(recording)) => recording.fail(node, failure),
-            (_, Some(recording)) => recording.fail(node, Failure::new(FailureKind::Protocol)),
+            (Answer::Failed(failure), Some(write_back)) => write_back.fail(node, failure),
+            (_, Some(write_back)) => write_back.fail(node, Failure::new(FailureKind::Protocol)),
             _ => {}
         }
         false
@@ -162,7 +162,7 @@ impl Lease {
         if let Some(fenced) = &mut self.fenced
             && let Some(handover) = &mut fenced.handover
         {
-            handover.recording.drop_vote(node);
+            handover.write_back.drop_vote(node);
         }
         self.votes.drop_vote(node, sent, answer)
     }

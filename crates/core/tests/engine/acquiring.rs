@@ -318,7 +318,7 @@ fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
     world.run_until(2);
     sleep(&mut world);
     let (_, refusal) = world.refused(lock).unwrap();
-    let named = |story: &NodeResult| matches!(story.said, NodeOutcome::Refused(Some(_)));
+    let named = |node: &NodeResult| matches!(node.said, NodeOutcome::Refused(Some(_)));
     assert!(refusal.nodes[..2].iter().all(named), "the two whose answers decided");
 
     let lock = world.hold(request("k"));
@@ -339,7 +339,7 @@ fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
         _ => None,
     });
     let seen = NodeOutcome::Seen(Holding::Free);
-    assert!(inspected.unwrap().iter().all(|story| story.said == seen));
+    assert!(inspected.unwrap().iter().all(|node| node.said == seen));
     world.finish();
 }
 
@@ -405,7 +405,7 @@ fn an_error_of_a_minority_never_fails_an_attempt_and_that_of_a_majority_is_no_co
         let (_, refusal) = world.refused(lock).unwrap();
         assert_eq!(refusal.kind, RefusalKind::NoQuorum);
         let failed = |said: &NodeOutcome| matches!(said, NodeOutcome::Failed(failure) if failure.kind() == kind);
-        assert!(refusal.nodes[..3].iter().all(|story| failed(&story.said)));
+        assert!(refusal.nodes[..3].iter().all(|node| failed(&node.said)));
         world.finish();
     }
 }
@@ -444,8 +444,8 @@ fn a_lock_held_on_the_nodes_that_are_left_is_contended_whatever_answers_first() 
         world.run_for(100);
         let (_, refusal) = world.refused(lock).unwrap();
         assert_eq!(refusal.kind, RefusalKind::Contended);
-        let named = refusal.nodes.iter().any(|story| {
-            matches!(&story.said, NodeOutcome::Refused(Some(Holding::Held { value, .. }))
+        let named = refusal.nodes.iter().any(|node| {
+            matches!(&node.said, NodeOutcome::Refused(Some(Holding::Held { value, .. }))
                 if value == b"holder")
         });
         assert!(named, "the holder is named: {refusal:?}");

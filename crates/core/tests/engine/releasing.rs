@@ -69,7 +69,7 @@ fn is_in(set: u32, node: NodeId) -> bool {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Said {
+enum Reply {
     Deleted,
     Absent,
     Other,
@@ -77,16 +77,16 @@ enum Said {
     Nothing,
 }
 
-const SAID: [Said; 5] = [Said::Deleted, Said::Absent, Said::Other, Said::Failed, Said::Nothing];
+const REPLIES: [Reply; 5] =
+    [Reply::Deleted, Reply::Absent, Reply::Other, Reply::Failed, Reply::Nothing];
 
 /// The outcome by the protocol's words, from the number of votes that there can have been.
-fn expected(quorum: Quorum, voted: u32, valid: bool, said: &[Said]) -> Outcome {
-    let deleted = said.iter().filter(|said| **said == Said::Deleted).count();
-    let unknown = quorum
-        .node_ids()
-        .zip(said)
-        .filter(|(node, said)| is_in(voted, *node) && matches!(said, Said::Failed | Said::Nothing));
-    let taken = said.contains(&Said::Other);
+fn expected(quorum: Quorum, voted: u32, valid: bool, said: &[Reply]) -> Outcome {
+    let deleted = said.iter().filter(|said| **said == Reply::Deleted).count();
+    let unknown = quorum.node_ids().zip(said).filter(|(node, said)| {
+        is_in(voted, *node) && matches!(said, Reply::Failed | Reply::Nothing)
+    });
+    let taken = said.contains(&Reply::Other);
     if valid && deleted >= quorum.needed() {
         Outcome::Released
     } else if valid && deleted + unknown.count() >= quorum.needed() {
@@ -98,14 +98,14 @@ fn expected(quorum: Quorum, voted: u32, valid: bool, said: &[Said]) -> Outcome {
     }
 }
 
-fn told(said: Said, voted: bool) -> NodeReleased {
+fn told(said: Reply, voted: bool) -> NodeReleased {
     match said {
-        Said::Deleted => NodeReleased::Deleted,
-        Said::Absent if voted => NodeReleased::LostEarly,
-        Said::Absent => NodeReleased::NeverGranted,
-        Said::Other => NodeReleased::Other,
-        Said::Failed => NodeReleased::Failed(Failure::new(FailureKind::Loading)),
-        Said::Nothing => NodeReleased::Unanswered,
+        Reply::Deleted => NodeReleased::Deleted,
+        Reply::Absent if voted => NodeReleased::LostEarly,
+        Reply::Absent => NodeReleased::NeverGranted,
+        Reply::Other => NodeReleased::Other,
+        Reply::Failed => NodeReleased::Failed(Failure::new(FailureKind::Loading)),
+        Reply::Nothing => NodeReleased::Unanswered,
     }
 }
 
@@ -118,9 +118,9 @@ fn the_outcome_of_a_release_follows_from_our_clock_and_the_nodes_answers() {
         // All sets of votes of the smaller ones; of five nodes just a quorum, and all.
         for voted in voting.filter(|set| nodes < 5 || [0b111, 0b11111].contains(set)) {
             let held = Held::with_votes_of(quorum, voted);
-            for answers in 0..SAID.len().pow(nodes as u32) {
-                let said: Vec<Said> = (0..nodes)
-                    .map(|node| SAID[answers / SAID.len().pow(node as u32) % SAID.len()])
+            for answers in 0..REPLIES.len().pow(nodes as u32) {
+                let said: Vec<Reply> = (0..nodes)
+                    .map(|node| REPLIES[answers / REPLIES.len().pow(node as u32) % REPLIES.len()])
                     .collect();
                 for valid in [true, false] {
                     let held = Held { engine: held.engine.clone(), out: Vec::new() };
@@ -131,19 +131,19 @@ fn the_outcome_of_a_release_follows_from_our_clock_and_the_nodes_answers() {
     }
 }
 
-fn release_and_check(mut held: Held, quorum: Quorum, voted: u32, valid: bool, said: &[Said]) {
+fn release_and_check(mut held: Held, quorum: Quorum, voted: u32, valid: bool, said: &[Reply]) {
     // Past its end the loss is latched first, with a release of its own.
     let (now, round) = if valid { (10, 2) } else { (TERM, 3) };
     held.tell(Event::Release { lock: LOCK, report: true }, now);
-    let mut heard = vec![Said::Nothing; said.len()];
+    let mut heard = vec![Reply::Nothing; said.len()];
     let mut reports = held.reports();
     for (node, said) in quorum.node_ids().zip(said) {
         let answer = match said {
-            Said::Deleted => Answer::Deleted,
-            Said::Absent => Answer::Absent,
-            Said::Other => Answer::Other,
-            Said::Failed => Answer::Failed(Failure::new(FailureKind::Loading)),
-            Said::Nothing => continue,
+            Reply::Deleted => Answer::Deleted,
+            Reply::Absent => Answer::Absent,
+            Reply::Other => Answer::Other,
+            Reply::Failed => Answer::Failed(Failure::new(FailureKind::Loading)),
+            Reply::Nothing => continue,
         };
         held.answer(node, Verb::Release, round, answer, now);
         if reports.is_empty() {

@@ -131,7 +131,7 @@ fn failure(world: &ScriptedWorld, lock: LockId, node: usize) -> &Failure {
 }
 
 fn failures(world: &ScriptedWorld, lock: LockId) -> Vec<FailureKind> {
-    let kind = |story: &quorlock_core::NodeResult| match &story.said {
+    let kind = |node: &quorlock_core::NodeResult| match &node.said {
         NodeOutcome::Failed(failure) => Some(failure.kind()),
         _ => None,
     };

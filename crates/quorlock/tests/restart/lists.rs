@@ -116,7 +116,7 @@ async fn one_server_under_two_names_is_refused() {
     let client = named(urls).build().unwrap();
     let error = client.acquire("orders").await.unwrap_err();
     assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{error}");
-    let twins = error.nodes().iter().filter_map(|node| node.failure());
-    assert_eq!(twins.filter(|failure| failure.kind() == FailureKind::SameServer).count(), 2);
+    let duplicates = error.nodes().iter().filter_map(|node| node.failure());
+    assert_eq!(duplicates.filter(|failure| failure.kind() == FailureKind::SameServer).count(), 2);
     assert!(error.to_string().contains("is the same server"), "{error}");
 }

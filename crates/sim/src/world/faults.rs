@@ -88,7 +88,7 @@ impl World {
             }
         }
         if let Some(wire) = self.clients[client].transports[node].wire {
-            self.note_mishap(FaultEvent::Reset { client, node });
+            self.note_fault(FaultEvent::Reset { client, node });
             self.reset_by(wire, here_first);
         }
     }
@@ -122,7 +122,7 @@ impl World {
             self.network.block(client, node, ways, self.now + span);
             let requests = ways.contains(&Direction::There);
             let replies = ways.contains(&Direction::Back);
-            self.note_mishap(FaultEvent::Blocked { client, node, requests, replies, span });
+            self.note_fault(FaultEvent::Blocked { client, node, requests, replies, span });
         }
     }
 
@@ -160,7 +160,7 @@ impl World {
         }
         self.record.counts.add(Count::NodeRefusals);
         self.servers[node].node.health = health;
-        self.note_mishap(FaultEvent::NodeHealth { node, health });
+        self.note_fault(FaultEvent::NodeHealth { node, health });
         self.plan_in(span, SimEvent::Mend(Mend::Cure(node)));
     }
 
@@ -169,7 +169,7 @@ impl World {
         if self.clients[client].life.still.is_none() && self.clients[client].life.alive {
             self.record.counts.add(Count::Pauses);
             self.clients[client].life.still = Some(Still { clocks_stop: false, catch_up: 0 });
-            self.note_mishap(FaultEvent::Paused { client, span });
+            self.note_fault(FaultEvent::Paused { client, span });
             self.plan_in(span, SimEvent::Mend(Mend::Resume(client)));
         }
     }
@@ -210,7 +210,7 @@ impl World {
         }
         self.clients[client].life.still = Some(Still { clocks_stop: true, catch_up });
         let boot_stops = stops;
-        self.note_mishap(FaultEvent::Suspended { client, span, boot_stops, wall_stops });
+        self.note_fault(FaultEvent::Suspended { client, span, boot_stops, wall_stops });
         self.plan_in(span, SimEvent::Mend(Mend::Resume(client)));
     }
 
@@ -233,14 +233,14 @@ impl World {
         if self.clients[client].ticks.stalled.is_none() {
             self.set_timer(client);
         }
-        self.note_mishap(FaultEvent::Resumed { client });
+        self.note_fault(FaultEvent::Resumed { client });
     }
 
     pub(crate) fn step_wall(&mut self, client: ClientId, by: Time) {
         if self.clients[client].life.alive {
             self.record.counts.add(Count::WallSteps);
             self.clients[client].machine.wall.step(by, self.now);
-            self.note_mishap(FaultEvent::WallStepped { client, by });
+            self.note_fault(FaultEvent::WallStepped { client, by });
         }
     }
 
@@ -249,7 +249,7 @@ impl World {
         if self.chance(Fault::ClientCrashes).percent(25)
             && self.clients[client].life.still.is_none()
         {
-            self.note_mishap(FaultEvent::ClientShutDown { client });
+            self.note_fault(FaultEvent::ClientShutDown { client });
             self.ask(client, Event::Close);
             return self.plan_in(span, SimEvent::Mend(Mend::EndClient(client)));
         }
@@ -269,7 +269,7 @@ impl World {
 
     pub(crate) fn end_client(&mut self, client: ClientId) {
         if self.clients[client].life.alive {
-            self.note_mishap(FaultEvent::ClientCrashed { client });
+            self.note_fault(FaultEvent::ClientCrashed { client });
             self.kill_client(client);
         }
     }
@@ -287,7 +287,7 @@ impl World {
         let ttl_ms = chance.coin().then_some(span / MS + 1);
         self.record.counts.add(Count::Occupied);
         self.servers[node].node.set(&key, value, ttl_ms, self.now);
-        self.note_mishap(FaultEvent::KeyOccupied { node });
+        self.note_fault(FaultEvent::KeyOccupied { node });
         self.deliver_pushes(node);
         self.plan_in(span, SimEvent::Mend(Mend::Vacate(node, key)));
     }
@@ -316,7 +316,7 @@ impl World {
                 let key = self.setting.keys[place].clone();
                 if self.servers[node].node.delete(&key, self.now) {
                     self.record.counts.add(Count::Deletions);
-                    self.note_mishap(FaultEvent::KeyDeleted { node });
+                    self.note_fault(FaultEvent::KeyDeleted { node });
                     self.deliver_pushes(node);
                 }
             }
@@ -368,7 +368,7 @@ impl World {
                 let server = &mut self.servers[node];
                 server.node.run.started_s -= 1_000;
                 server.node.run.promoted_at = Some(self.now / MS);
-                self.note_mishap(FaultEvent::NodePromoted { node });
+                self.note_fault(FaultEvent::NodePromoted { node });
             }
             _ => {
                 self.evict(node, true);
@@ -404,7 +404,7 @@ impl World {
         self.record.counts.add(count);
         self.kill_node(node, true, false);
         if self.servers[node].node.undo(writes_lost) {
-            self.note_mishap(FaultEvent::NodeOverwritten { node });
+            self.note_fault(FaultEvent::NodeOverwritten { node });
         }
         let down = self.chance(Fault::Distrust).between(0, 5 * MS);
         self.plan_in(down, SimEvent::Mend(Mend::StartNode(node)));
@@ -418,7 +418,7 @@ impl World {
         self.record.counts.add(Count::Replicas);
         let health = Health::ReadOnly(FailureKind::ReadOnly);
         self.servers[node].node.health = health;
-        self.note_mishap(FaultEvent::NodeHealth { node, health });
+        self.note_fault(FaultEvent::NodeHealth { node, health });
         let nodes = self.servers.len();
         let other = (node + 1 + self.chance(Fault::Distrust).index(nodes)) % nodes;
         let mut is_told = self.servers[node].node.pushes();
@@ -447,7 +447,7 @@ impl World {
         };
         if changes {
             self.servers[node].sound_since = self.now;
-            self.note_mishap(FaultEvent::NodeOverwritten { node });
+            self.note_fault(FaultEvent::NodeOverwritten { node });
             self.push_everything(node);
             // A node that does not tell that its data were replaced is noticed at the next look only
             // (GUARANTEES.md), so its connections end here. Waiting until it is a master again is too late:
@@ -464,7 +464,7 @@ impl World {
             if evicts {
                 self.record.counts.add(Count::Evicting);
             }
-            self.note_mishap(FaultEvent::NodeEvicts { node, evicts });
+            self.note_fault(FaultEvent::NodeEvicts { node, evicts });
         }
     }
 
@@ -495,6 +495,6 @@ impl World {
         server.ahead += by.max(0);
         server.node.clock.step(by, self.now);
         self.record.counts.add(Count::NodeSteps);
-        self.note_mishap(FaultEvent::NodeStepped { node, by });
+        self.note_fault(FaultEvent::NodeStepped { node, by });
     }
 }

@@ -19,7 +19,7 @@ impl World {
     /// then everybody who waits must have a lock in time, and a newcomer one on each resource.
     pub(crate) fn heal(&mut self) {
         self.progress.healing = true;
-        self.note_mishap(FaultEvent::Healing);
+        self.note_fault(FaultEvent::Healing);
         self.network.heal(self.now);
         self.hurry();
         self.mend_all();
@@ -72,7 +72,7 @@ impl World {
                         }
                         let health = Health::Refusing(FailureKind::Loading);
                         self.servers[node].node.health = health;
-                        self.note_mishap(FaultEvent::NodeHealth { node, health });
+                        self.note_fault(FaultEvent::NodeHealth { node, health });
                     }
                 }
                 continue;
@@ -101,7 +101,7 @@ impl World {
                 continue;
             }
             if self.random.healing.percent(30) {
-                self.note_mishap(FaultEvent::ClientCrashed { client });
+                self.note_fault(FaultEvent::ClientCrashed { client });
                 self.kill_client(client);
                 continue;
             }

@@ -212,7 +212,7 @@ impl World {
         self.record.counts.add(Count::Flushes);
         self.servers[node].node.flush();
         self.servers[node].sound_since = self.now;
-        self.note_mishap(FaultEvent::NodeFlushed { node });
+        self.note_fault(FaultEvent::NodeFlushed { node });
         self.push_everything(node);
     }
 
@@ -255,7 +255,7 @@ impl World {
         server.silent = silent;
         server.stuck.clear();
         server.node.crash(keeps_data);
-        self.note_mishap(FaultEvent::NodeCrashed { node, keeps_data, silent });
+        self.note_fault(FaultEvent::NodeCrashed { node, keeps_data, silent });
         for wire in 0..self.network.wires.len() {
             if self.network.wires[wire].node == node && self.network.wires[wire].open_there {
                 if silent {
@@ -289,7 +289,7 @@ impl World {
             } else {
                 server.sound_since = self.now;
             }
-            self.note_mishap(FaultEvent::NodeStarted { node });
+            self.note_fault(FaultEvent::NodeStarted { node });
         }
     }
 
@@ -309,14 +309,14 @@ impl World {
         (second.sound_since, second.ahead) = (first.sound_since, first.ahead);
         second.has_jumped = first.has_jumped;
         self.record.counts.add(Count::Merges);
-        self.note_mishap(FaultEvent::NodeOverwritten { node: 1 });
+        self.note_fault(FaultEvent::NodeOverwritten { node: 1 });
         self.reset_all(1);
     }
 
     pub(crate) fn freeze_node(&mut self, node: NodeIndex) {
         if self.servers[node].process == Process::Runs {
             self.servers[node].process = Process::Frozen;
-            self.note_mishap(FaultEvent::NodeFrozen { node });
+            self.note_fault(FaultEvent::NodeFrozen { node });
         }
     }
 
@@ -327,7 +327,7 @@ impl World {
             return;
         }
         self.servers[node].process = Process::Runs;
-        self.note_mishap(FaultEvent::NodeThawed { node });
+        self.note_fault(FaultEvent::NodeThawed { node });
         let mut stuck = std::mem::take(&mut self.servers[node].stuck);
         if self.random.transports.coin() {
             let turned = self.random.transports.coin();
@@ -349,7 +349,7 @@ impl World {
                 server.node.run.promoted_at = Some(offset);
             }
             server.node.health = Health::Good;
-            self.note_mishap(FaultEvent::NodeHealth { node, health: Health::Good });
+            self.note_fault(FaultEvent::NodeHealth { node, health: Health::Good });
         }
     }
 
@@ -360,7 +360,7 @@ impl World {
         if stored.is_some_and(|stored| !stored.value.as_ref().is_some_and(ours)) {
             self.servers[node].node.delete(key, self.now);
             self.deliver_pushes(node);
-            self.note_mishap(FaultEvent::KeyVacated { node });
+            self.note_fault(FaultEvent::KeyVacated { node });
         }
     }
 
@@ -406,7 +406,7 @@ impl World {
                 self.servers[node].ahead += by.max(0);
                 self.servers[node].node.clock.step(by, self.now);
                 self.record.counts.add(if by < 0 { Count::JumpsBack } else { Count::JumpsAhead });
-                self.note_mishap(FaultEvent::NodeStepped { node, by });
+                self.note_fault(FaultEvent::NodeStepped { node, by });
             }
             Mend::Pause(client, span) => self.pause(client, span),
             Mend::Leave => {

@@ -46,7 +46,7 @@ pub(super) struct DemoResult {
 
 impl Observed<'_> {
     /// Judges.
-    pub(super) fn judge(self) -> DemoResult {
+    pub(super) fn evaluate(self) -> DemoResult {
         let mut lines = vec![
             format!("  {:20}{:>27}{:>26}", "", "mean", "time to acquire"),
             format!(
@@ -206,7 +206,7 @@ mod tests {
     fn judged(held_from_ms: &[u64], counter: Option<u64>) -> DemoResult {
         let (tally, phases) = (tally(held_from_ms), phases());
         let places = "here".to_owned();
-        Observed { tally: &tally, phases: &phases, counter, places, faults: Vec::new() }.judge()
+        Observed { tally: &tally, phases: &phases, counter, places, faults: Vec::new() }.evaluate()
     }
 
     #[test]

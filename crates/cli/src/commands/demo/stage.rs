@@ -85,7 +85,7 @@ impl Record {
         }
     }
 
-    fn judge(&self, places: String) -> DemoResult {
+    fn evaluate(&self, places: String) -> DemoResult {
         let counter = std::fs::read_to_string(&self.counter).ok();
         let evidence = Observed {
             tally: &self.tally,
@@ -94,7 +94,7 @@ impl Record {
             places,
             faults: self.faults.clone(),
         };
-        evidence.judge()
+        evidence.evaluate()
     }
 }
 
@@ -182,22 +182,22 @@ impl Stage {
     }
 
     /// Tells what happened, in lines that stay, and shows what is going on from now on.
-    pub(super) fn say(&mut self, going_on: &str, story: &str) {
+    pub(super) fn say(&mut self, going_on: &str, text: &str) {
         self.picture.view.now = going_on.to_owned();
-        self.tell(story);
+        self.tell(text);
     }
 
     /// Tells what somebody said, in full.
-    pub(super) fn quote(&mut self, story: &str, said: &str) {
-        self.tell(story);
+    pub(super) fn quote(&mut self, text: &str, said: &str) {
+        self.tell(text);
         for line in wrapped(said, QUOTE_COLUMNS) {
             self.screen.line(style::BOLD, &format!("{INDENT}| {line}"));
         }
     }
 
-    fn tell(&mut self, story: &str) {
+    fn tell(&mut self, text: &str) {
         let mut before = stamp(now().saturating_sub(self.began));
-        for line in wrapped(story, STORY_COLUMNS) {
+        for line in wrapped(text, STORY_COLUMNS) {
             self.screen.line(style::PLAIN, &format!("{before}  {line}"));
             before = INDENT.to_owned();
         }
@@ -274,7 +274,7 @@ impl Stage {
         }
         self.record.end_phase(nanos(now()));
         self.screen.erase();
-        Ok(self.record.judge(self.workers.places()))
+        Ok(self.record.evaluate(self.workers.places()))
     }
 
     /// Takes away what is written over, and goes on with plain lines.

@@ -53,7 +53,7 @@ impl AdminConnection {
 
     /// The server's own command that compares and deletes, if it has one and says so.
     pub fn own_delete(&self) -> Option<&'static str> {
-        self.connection.skills.delete.map(|delete| match delete {
+        self.connection.capabilities.delete.map(|delete| match delete {
             Delete::IfEq => "DELIFEQ",
             Delete::Ex => "DELEX",
         })

@@ -50,7 +50,7 @@ impl Capabilities {
         }
     }
 
-    /// Reads the answer to [`ASK_SKILLS`].
+    /// Reads the answer to [`ASK_CAPABILITIES`].
     pub(super) fn delete(known: &Reply) -> Option<Delete> {
         let Reply::List(known) = known else { return None };
         let has = |place: usize| known.get(place).is_some_and(|info| *info != Reply::Nil);
@@ -63,7 +63,7 @@ impl Capabilities {
 }
 
 /// Which of the commands does the server have that compare and delete?
-pub(super) const ASK_SKILLS: [&str; 4] = ["COMMAND", "INFO", "DELIFEQ", "DELEX"];
+pub(super) const ASK_CAPABILITIES: [&str; 4] = ["COMMAND", "INFO", "DELIFEQ", "DELEX"];
 
 /// How many replies a command gets. `watches`: the server can push.
 pub(super) const fn replies_to(command: &Command, watches: bool) -> usize {
@@ -282,13 +282,13 @@ fn absent_or_other(reply: Reply, method: CompareMethod) -> Result<Answer, Form> 
 fn no_script(
     reply: Reply,
     method: CompareMethod,
-    judge: fn(&str) -> Failure,
+    failure: fn(&str) -> Failure,
 ) -> Result<Answer, Form> {
     match reply {
         Reply::Error(error) if code(&error) == "NOSCRIPT" && method != CompareMethod::Text => {
             Err(Form::Text)
         }
-        Reply::Error(error) => Ok(Answer::Failed(judge(&error))),
+        Reply::Error(error) => Ok(Answer::Failed(failure(&error))),
         _ => Ok(out_of_protocol()),
     }
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
 
-use super::codec::{ASK_SKILLS, Capabilities, code, explanation, kind_of};
+use super::codec::{ASK_CAPABILITIES, Capabilities, code, explanation, kind_of};
 use super::for_people;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
@@ -93,8 +93,8 @@ pub(super) async fn connect(
     push_sink: &PushSink,
 ) -> Result<(Wire, Capabilities), NotConnected> {
     let wire = Wire::new(dialer.dial().await?, push_sink.clone());
-    let skills = handshake(&wire, &dialer.target, scripts, resp2).await?;
-    Ok((wire, skills))
+    let capabilities = handshake(&wire, &dialer.target, scripts, resp2).await?;
+    Ok((wire, capabilities))
 }
 
 /// Says who we are, and asks what the server can do.
@@ -130,7 +130,7 @@ async fn handshake(
         // Tell us of keys that we ask you to watch, but not of what we do to them ourselves.
         handshake.say(Purpose::Watching, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
     }
-    handshake.say(Purpose::Capabilities, &ASK_SKILLS);
+    handshake.say(Purpose::Capabilities, &ASK_CAPABILITIES);
     for text in scripts.texts() {
         handshake.say(Purpose::Convenience, &["SCRIPT", "LOAD", text]);
     }
@@ -183,7 +183,7 @@ impl Handshake {
             said = said => said.map_err(|_| closed())?,
             () = wire.run() => return Err(closed()),
         };
-        let mut skills = Capabilities { watches: false, delete: None, sections: false };
+        let mut capabilities = Capabilities { watches: false, delete: None, sections: false };
         for (purpose, reply) in purposes.into_iter().zip(replies) {
             match (purpose, reply) {
                 (Purpose::Login, Reply::Error(error))
@@ -200,7 +200,7 @@ impl Handshake {
                 // In another database the locks would be others' than they say.
                 (Purpose::Database, Reply::Error(error)) => return Err(refused(&error)),
                 (Purpose::Login, Reply::List(about)) if !resp2 && speaks_resp3(&about) => {
-                    skills.sections = tells_sections(&about);
+                    capabilities.sections = tells_sections(&about);
                 }
                 (Purpose::LoggedIn, Reply::Error(_)) => {}
                 (Purpose::LoggedIn, Reply::Text(pong)) if pong == "PONG" => {}
@@ -209,12 +209,14 @@ impl Handshake {
                 (Purpose::Login | Purpose::LoggedIn | Purpose::Database, _) => {
                     return Err(NotConnected::Because(stranger()));
                 }
-                (Purpose::Watching, reply) => skills.watches = reply == Reply::Okay,
-                (Purpose::Capabilities, reply) => skills.delete = Capabilities::delete(&reply),
+                (Purpose::Watching, reply) => capabilities.watches = reply == Reply::Okay,
+                (Purpose::Capabilities, reply) => {
+                    capabilities.delete = Capabilities::delete(&reply)
+                }
                 (Purpose::Convenience, _) => {}
             }
         }
-        Ok(skills)
+        Ok(capabilities)
     }
 }
 
@@ -311,7 +313,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            skills = handshake.exchange(&wire, resp2, resp2) => skills,
+            capabilities = handshake.exchange(&wire, resp2, resp2) => capabilities,
             () = serve => unreachable!(),
         }
     }

@@ -17,7 +17,7 @@ use super::wire::Wire;
 pub(super) struct Connection {
     pub(super) epoch: u64,
     pub(super) wire: Wire,
-    pub(super) skills: Capabilities,
+    pub(super) capabilities: Capabilities,
     /// What is said to ask for its marker, if it has to prove itself.
     pub(super) marker: Option<Box<[u8]>>,
     /// Which database it is in, and whether that is to be written if nobody has.
@@ -46,8 +46,8 @@ impl Connection {
         };
         let (evidence_request, form) = (parcel.exchange.evidence_request(), parcel.exchange.form());
         let beside = Beside::new(evidence_request, self.is_durable, self.registration.is_some());
-        let Capabilities { watches, sections, .. } = self.skills;
-        parcel.prepare(self.skills.method(form), watches, beside);
+        let Capabilities { watches, sections, .. } = self.capabilities;
+        parcel.prepare(self.capabilities.method(form), watches, beside);
         parcel.is_first = is_first;
         if watches {
             let watched = count_watches(parcel.exchange.to_send());

@@ -260,14 +260,14 @@ impl Shared {
     async fn connect(&self, push_sink: &PushSink) -> Result<Arc<Connection>, Failure> {
         let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
         let made = timeout(self.connect_timeout, self.connect_somehow(push_sink)).await;
-        let (wire, skills) = made.unwrap_or_else(|_| {
+        let (wire, capabilities) = made.unwrap_or_else(|_| {
             let bound = format!("nothing within {:?}", self.connect_timeout);
             Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
         })?;
         Ok(Arc::new(Connection {
             epoch,
             wire,
-            skills,
+            capabilities,
             marker: push_sink.marker().map(evidence::ask_marker),
             registration: push_sink.marker().and_then(|marker| {
                 let registration = Registration::beside(marker, self.dialer.target.database)?;

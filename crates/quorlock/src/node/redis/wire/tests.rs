@@ -41,7 +41,7 @@ fn ping(out: &mut Vec<u8>) -> usize {
 #[tokio::test(start_paused = true)]
 async fn replies_come_in_order_in_whatever_pieces() {
     let (wire, mut server, inbox) = pair(7);
-    let talk = async {
+    let exchange = async {
         let twice = wire.send(|out| ping(out) + ping(out)).unwrap();
         let once = wire.send(ping).unwrap();
         assert_eq!(twice.await.unwrap(), [Reply::Okay, Reply::Int(2)]);
@@ -61,7 +61,7 @@ async fn replies_come_in_order_in_whatever_pieces() {
         }
     };
     tokio::select! {
-        ((), ()) = async { tokio::join!(talk, serve) } => {}
+        ((), ()) = async { tokio::join!(exchange, serve) } => {}
         () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
     }
     let keys = Some(vec![Key::from("k")]);
@@ -72,7 +72,7 @@ async fn replies_come_in_order_in_whatever_pieces() {
 #[tokio::test(start_paused = true)]
 async fn replies_tell_how_often_the_data_were_replaced_before_them() {
     let (wire, mut server, inbox) = pair(1024);
-    let talk = async {
+    let exchange = async {
         let send = |_| {
             let (done, back) = oneshot::channel();
             let ping = |out: &mut Vec<u8>, _: &mut Parcel| ping(out) + ping(out);
@@ -96,7 +96,7 @@ async fn replies_tell_how_often_the_data_were_replaced_before_them() {
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = talk => {}
+        () = exchange => {}
         () = serve => unreachable!(),
         () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
     }
@@ -138,7 +138,7 @@ async fn a_marker_is_read_wherever_it_is_split_and_flushes_about_it_are_counted(
             let (wire, mut server, inbox) = pair(1 << 16);
             let asked = [ask(&wire), ask(&wire)];
             let behind = wire.send(ping).unwrap();
-            let talk = async {
+            let exchange = async {
                 let mut told = Vec::new();
                 for back in asked {
                     let mut parcel = back.await.unwrap();
@@ -159,7 +159,7 @@ async fn a_marker_is_read_wherever_it_is_split_and_flushes_about_it_are_counted(
                 }
             };
             tokio::select! {
-                () = talk => {}
+                () = exchange => {}
                 () = serve => panic!("of {size}, split at {place}: not read"),
                 () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
             }
@@ -214,7 +214,7 @@ async fn what_a_server_says_before_it_closes_is_kept() {
 async fn a_strangers_value_of_any_length_takes_no_room() {
     let (wire, mut server, _events) = pair(1 << 16);
     let size = 40 * BYTES_KEPT;
-    let talk = async {
+    let exchange = async {
         let replies = wire.send(|out| ping(out) + ping(out)).unwrap().await.unwrap();
         assert_eq!(replies, [Reply::Bytes(vec![b'x'; BYTES_KEPT]), Reply::Int(7)]);
         assert!(wire.lock().incoming.bytes.capacity() < 2 * BYTES_KEPT);
@@ -225,7 +225,7 @@ async fn a_strangers_value_of_any_length_takes_no_room() {
         server.write_all(b"\r\n:7\r\n").await.unwrap();
     };
     tokio::select! {
-        ((), ()) = async { tokio::join!(talk, serve) } => {}
+        ((), ()) = async { tokio::join!(exchange, serve) } => {}
         () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
     }
 }
@@ -293,7 +293,7 @@ async fn long_answers_to_many_questions_are_cut() {
             server.write_all(&long).await.unwrap();
         }
     };
-    let talk = async {
+    let exchange = async {
         let replies = wire.send(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
         let replies = replies.await.unwrap();
         let length = |reply: &Reply| match reply {
@@ -304,7 +304,7 @@ async fn long_answers_to_many_questions_are_cut() {
         assert!(replies.iter().map(length).sum::<usize>() < REPLIES_KEPT + 512 * REPLY_KEPT);
     };
     tokio::select! {
-        ((), ()) = async { tokio::join!(talk, serve) } => {}
+        ((), ()) = async { tokio::join!(exchange, serve) } => {}
         () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
     }
     // What is no value is never so long.
