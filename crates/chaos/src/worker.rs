@@ -212,7 +212,7 @@ impl Caller {
         relied.look(&guard);
         let Relied { at, until } = relied;
         let token = guard.token().to_string();
-        let fence = is_fenced(resource).then(|| guard.fence()).filter(|fence| *fence > 0);
+        let fence = guard.fence();
         let grant = Grant { asked, at, until, token, fence };
         say(&WorkerMessage::Holds { caller, resource, grant });
         let number = self.ask(WorkerMessage::Reads { caller }).await;
@@ -240,7 +240,7 @@ impl Caller {
             self.ask(WorkerMessage::Writes { caller, read: number, until: relied.until }).await;
         }
         let until = relied.end(&guard);
-        let lost = guard.loss().map(|cause| format!("{cause:?}"));
+        let lost = guard.loss_reason().map(|cause| format!("{cause:?}"));
         say(&WorkerMessage::Held { caller, until, lost });
         match self.random.below(3) {
             0 => drop(guard),
@@ -306,7 +306,7 @@ impl Relied {
     /// When it ceased to hold the lock, right before giving it back.
     fn end(&self, guard: &Guard) -> Time {
         let before = now();
-        match guard.loss() {
+        match guard.loss_reason() {
             None => before,
             Some(LossCause::Expired | LossCause::HoldLimit) => self.until.min(before),
             // Taken from it before its time: nobody can say when.

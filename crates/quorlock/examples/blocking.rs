@@ -11,14 +11,14 @@ use quorlock::node::MemoryNode;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
-    let client = Client::build(Client::builder().custom_nodes(nodes))?;
+    let client = Client::builder().custom_nodes(nodes).build()?;
     let sum = AtomicU32::new(0);
 
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..100 {
-                    let work = client.hold("sum", |_guard| {
+                    let work = client.acquire("sum").hold(|_guard| {
                         // Two steps, not one: without the lock, updates would be lost.
                         let old = sum.load(Ordering::Relaxed);
                         std::thread::yield_now();

@@ -14,7 +14,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let ttl = Duration::from_millis(500);
     let client = Client::builder().custom_nodes(nodes.clone()).ttl(ttl).build()?;
 
-    let work = client.hold("migration", async |guard| {
+    let work = client.acquire("migration").hold(async |guard| {
         for step in 1.. {
             println!("step {step}, held for another {:?}", guard.remaining());
             tokio::time::sleep(Duration::from_millis(100)).await;

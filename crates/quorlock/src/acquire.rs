@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::builder::{MARKER, own_key};
 use crate::client::Shared;
 use crate::driver::{AcquireCall, DriverCommand};
-use crate::error::{AcquireError, InvalidRequest, NodeAnswer};
+use crate::error::{AcquireError, HoldError, InvalidRequest, NodeAnswer};
 use crate::guard::{Called, Claim, Guard};
 use crate::reply::Receiver;
 
@@ -155,6 +155,47 @@ impl Acquire {
     pub fn progress(mut self, progress: watch::Sender<Option<Waiting>>) -> Self {
         self.progress = Some(progress);
         self
+    }
+
+    /// Acquires the lock by the options of this call, does the work, gives the lock back. If the lock is lost, the work is
+    /// stopped: its future is dropped where it stands, at an await. Work that never awaits is not
+    /// stopped; it must ask [`Guard::is_valid`] itself.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let sum = client.acquire("orders").hold(async |guard| {
+    ///     assert!(guard.is_valid());
+    ///     1 + 1
+    /// });
+    /// assert_eq!(sum.await?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`HoldError::NotAcquired`] if the work was not begun, [`HoldError::Lost`] if it was stopped,
+    /// or was done when the lock had already been lost. In both cases the nodes keep nothing.
+    ///
+    /// # Cancel safety
+    /// Safe as far as the lock is concerned: it is given back. The work is dropped where it stands.
+    pub async fn hold<T>(self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, HoldError> {
+        let guard = self.await?;
+        let lost = |cause| HoldError::Lost { resource: guard.resource().into(), cause };
+        let result = tokio::select! {
+            biased;
+            cause = guard.lost() => return Err(lost(cause)),
+            result = work(&guard) => result,
+        };
+        if let Some(cause) = guard.loss_reason() {
+            return Err(lost(cause));
+        }
+        // How the release went is of no consequence to the work, which was done under the lock.
+        let _ = guard.release().await;
+        Ok(result)
     }
 
     /// The options, for one of them to be set that must fit the others.

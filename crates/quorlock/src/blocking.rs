@@ -10,8 +10,7 @@
 //! use std::time::Duration;
 //! use quorlock::{blocking::Client, node::MemoryNode};
 //!
-//! let builder = Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new));
-//! let client = Client::build(builder)?;
+//! let client = Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).build()?;
 //! let guard = client.acquire("orders").wait(Duration::from_secs(5)).call()?;
 //! assert!(guard.is_valid());
 //! guard.release();
@@ -24,13 +23,11 @@ use std::fmt;
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use quorlock_core::{LossCause, Retry};
+use quorlock_core::{BootTime, LossCause, Retry};
 
 use crate::builder::ClientBuilder;
 use crate::client::Stats;
-use crate::error::{
-    AcquireError, BuildError, ExtendError, HoldError, InvalidRequest, ShutdownError,
-};
+use crate::error::{AcquireError, ExtendError, HoldError, InvalidRequest, ShutdownError};
 use crate::guard::{GuardToken, Released};
 use crate::inspect::Inspection;
 
@@ -42,17 +39,13 @@ use crate::inspect::Inspection;
 pub struct Client(crate::Client);
 
 impl Client {
-    /// What a client is made from.
-    pub fn builder() -> ClientBuilder {
-        ClientBuilder::new()
+    pub(crate) fn new(client: crate::Client) -> Self {
+        Self(client)
     }
 
-    /// Checks everything and starts the client on a thread of its own; needs no runtime here.
-    ///
-    /// # Errors
-    /// As [`ClientBuilder::build`].
-    pub fn build(builder: ClientBuilder) -> Result<Self, BuildError> {
-        builder.own_thread().build().map(Self)
+    /// What a client is made from. Its `build` starts the client on a thread of its own.
+    pub fn builder() -> ClientBuilder<Self> {
+        crate::Client::builder().blocking()
     }
 
     /// A call for the lock on `resource`: set options, then [`Acquire::call`].
@@ -66,32 +59,6 @@ impl Client {
         Acquire(self.0.try_acquire(resource))
     }
 
-    /// Acquires the lock, does the work, gives the lock back.
-    ///
-    /// Nothing can stop a thread from outside: the work itself must ask the guard whether the lock
-    /// is still held before what matters.
-    ///
-    /// # Errors
-    /// [`HoldError::NotAcquired`] if the work was not begun, [`HoldError::Lost`] if the lock was
-    /// lost before the work was done.
-    ///
-    /// # Panics
-    /// Inside an async runtime.
-    pub fn hold<T>(
-        &self,
-        resource: impl AsRef<str>,
-        work: impl FnOnce(&Guard) -> T,
-    ) -> Result<T, HoldError> {
-        let guard = self.acquire(resource).call()?;
-        let result = work(&guard);
-        if let Some(cause) = guard.loss() {
-            return Err(HoldError::Lost { resource: guard.resource().into(), cause });
-        }
-        // How the release went is of no consequence to the work, which was done under the lock.
-        let _ = guard.release();
-        Ok(result)
-    }
-
     /// Asks every node who holds the lock on `resource`; see [`crate::Client::inspect`].
     ///
     /// # Errors
@@ -99,9 +66,9 @@ impl Client {
     ///
     /// # Panics
     /// Inside an async runtime.
-    pub fn inspect(&self, resource: &str) -> Result<Inspection, InvalidRequest> {
+    pub fn inspect(&self, resource: impl AsRef<str>) -> Result<Inspection, InvalidRequest> {
         let caller = self.0.driver().caller();
-        let nodes = caller.wait(self.0.ask_inspect(resource)?).unwrap_or_default();
+        let nodes = caller.wait(self.0.ask_inspect(resource.as_ref())?).unwrap_or_default();
         Ok(self.0.inspected(nodes))
     }
 
@@ -200,6 +167,28 @@ impl Acquire {
     pub fn call(self) -> Result<Guard, AcquireError> {
         self.0.into_future().wait().map(Guard)
     }
+
+    /// Acquires the lock, does the work, gives the lock back.
+    ///
+    /// Nothing can stop a thread from outside: the work itself must ask the guard whether the lock
+    /// is still held before what matters.
+    ///
+    /// # Errors
+    /// [`HoldError::NotAcquired`] if the work was not begun, [`HoldError::Lost`] if the lock was
+    /// lost before the work was done.
+    ///
+    /// # Panics
+    /// Inside an async runtime; the call is cancelled then.
+    pub fn hold<T>(self, work: impl FnOnce(&Guard) -> T) -> Result<T, HoldError> {
+        let guard = self.call()?;
+        let result = work(&guard);
+        if let Some(cause) = guard.loss_reason() {
+            return Err(HoldError::Lost { resource: guard.resource().into(), cause });
+        }
+        // How the release went is of no consequence to the work, which was done under the lock.
+        let _ = guard.release();
+        Ok(result)
+    }
 }
 
 /// A held lock; see [`crate::Guard`].
@@ -218,7 +207,7 @@ impl Guard {
     }
 
     /// See [`crate::Guard::fence`].
-    pub fn fence(&self) -> u64 {
+    pub fn fence(&self) -> Option<u64> {
         self.0.fence()
     }
 
@@ -232,6 +221,11 @@ impl Guard {
         self.0.is_valid()
     }
 
+    /// See [`crate::Guard::valid_until`].
+    pub fn valid_until(&self) -> Option<BootTime> {
+        self.0.valid_until()
+    }
+
     /// See [`crate::Guard::remaining`].
     pub fn remaining(&self) -> Duration {
         self.0.remaining()
@@ -243,8 +237,8 @@ impl Guard {
     }
 
     /// Why the lock is not held any more, once it is not.
-    pub fn loss(&self) -> Option<LossCause> {
-        self.0.loss()
+    pub fn loss_reason(&self) -> Option<LossCause> {
+        self.0.loss_reason()
     }
 
     /// Blocks until the lock is lost.

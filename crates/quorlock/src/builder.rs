@@ -1,24 +1,22 @@
 //! What a client is made from. Relations are checked once, here; refused, never clamped.
 
+mod settings;
 mod topology;
 
-use std::collections::BTreeSet;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::marker::Cluster;
-use quorlock_core::{
-    Delay, NodeSet, Quorum, RestartGuard, Retry, Rules, Timing, TimingError, TimingOptions, Words,
-};
+use quorlock_core::{Delay, RestartGuard, Retry, Timing, TimingError, TimingOptions};
 
+use self::settings::Settings;
 pub use self::topology::Topology;
-use crate::client::{Client, Common, Names, RESERVED, Shared};
+use crate::blocking;
+use crate::client::{Client, RESERVED};
 use crate::clock::Clock;
-use crate::driver::{Driver, DriverHandle, Metrics};
 use crate::error::{BuildError, InvalidRequest};
-use crate::node::{Key, Node, NodeConfig, NodeConfigError, RedisNode, Tls};
-use crate::own_thread::OwnThread;
+use crate::node::{Key, Node, NodeConfig, Tls};
 
 /// The options of a call, and the client's defaults for them.
 #[derive(Clone, Debug)]
@@ -75,236 +73,25 @@ impl CallDefaults {
 /// The longest key prefix, in bytes.
 pub const PREFIX_BYTES_MAX: usize = 1024;
 
-/// Builds a [`Client`](crate::Client). Every option's bounds are checked by
-/// [`ClientBuilder::build`], before anything is sent.
+/// Builds a [`Client`](crate::Client), or a [`blocking::Client`](crate::blocking::Client). Every option's bounds are
+/// checked by [`ClientBuilder::build`], before anything is sent.
+///
+/// A clone builds a client with the same settings. Custom nodes are shared by the clones.
 #[must_use = "a builder does nothing until build() is called"]
-pub struct ClientBuilder {
-    nodes: Vec<Result<NodeConfig, NodeConfigError>>,
-    custom: Vec<Arc<dyn Node>>,
-    quorum: Option<usize>,
-    prefix: String,
-    defaults: CallDefaults,
-    tls: Option<Tls>,
-    username: Option<String>,
-    password: Option<String>,
-    clock: Clock,
-    own_thread: bool,
-    trust: Trust,
-}
-
-/// What is made of what nodes may have forgotten.
-#[derive(Default)]
-struct Trust {
-    guard: RestartGuard,
-    /// The names of those that forget nothing.
-    durable: Vec<String>,
+pub struct ClientBuilder<C = Client> {
+    settings: Settings,
+    /// What it builds.
+    client: PhantomData<fn() -> C>,
 }
 
 impl ClientBuilder {
     pub(crate) fn new() -> Self {
-        Self {
-            nodes: Vec::new(),
-            custom: Vec::new(),
-            quorum: None,
-            prefix: String::new(),
-            defaults: CallDefaults::new(),
-            tls: None,
-            username: None,
-            password: None,
-            clock: Clock::System,
-            own_thread: false,
-            trust: Trust::default(),
-        }
+        Self::of(Settings::new())
     }
 
-    /// Adds nodes by URL, or `NAME=URL`: independent masters, no replicas of each other. Every
-    /// client of a lock must be given the same list. 1 to 31 nodes; three or five are usual.
-    pub fn nodes<S: AsRef<str>>(mut self, urls: impl IntoIterator<Item = S>) -> Self {
-        self.nodes.extend(urls.into_iter().map(|url| NodeConfig::parse(url.as_ref())));
-        self
-    }
-
-    /// Adds one node that was configured by itself; see [`ClientBuilder::nodes`].
-    pub fn node(mut self, node: NodeConfig) -> Self {
-        self.nodes.push(Ok(node));
-        self
-    }
-
-    /// Adds nodes of another kind: [`MemoryNode`](crate::node::MemoryNode)s, or one's own.
-    pub fn custom_nodes<N: Node>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
-        self.custom.extend(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn Node>));
-        self
-    }
-
-    /// How many nodes must grant: from the majority (the default) up to all of them. All clients of
-    /// a lock must agree. A higher quorum survives more votes that vanish early (2Q−N−1), and fewer
-    /// nodes that are down (N−Q).
-    pub fn quorum(mut self, needed: usize) -> Self {
-        self.quorum = Some(needed);
-        self
-    }
-
-    /// What stands before every resource to make its key. Default: nothing, so that other libraries
-    /// that lock the same name are excluded. At most 1024 bytes, without `quorlock:` in them.
-    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
-        self
-    }
-
-    fn check_prefix(&self) -> Result<(), BuildError> {
-        if self.prefix.len() > PREFIX_BYTES_MAX {
-            let bytes = self.prefix.len();
-            return Err(BuildError::PrefixTooLong { bytes, max: PREFIX_BYTES_MAX });
-        }
-        if self.prefix.contains(RESERVED) {
-            return Err(BuildError::PrefixReserved { prefix: self.prefix.clone() });
-        }
-        Ok(())
-    }
-
-    /// The ttl of locks, unless a call says otherwise; see [`Acquire::ttl`](crate::Acquire::ttl).
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.defaults.timing.ttl = ttl;
-        self
-    }
-
-    /// The longest ttl that any client of these nodes uses; at most 24 h. Default 30 s. A node that was restarted
-    /// without its data must stay down for this long.
-    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
-        self.defaults.timing.ttl_max = max_ttl;
-        self
-    }
-
-    /// How long calls try, unless they say otherwise; see [`Acquire::wait`](crate::Acquire::wait).
-    /// Default 10 s.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.defaults.wait = Some(wait);
-        self
-    }
-
-    /// How long to wait for a node's answer; above zero, at most a quarter of the ttl.
-    ///
-    /// Default: min(5 % of ttl, 50 ms), but at least four observed round trips. A node that is slow
-    /// to answer is not waited for; if it grants all the same, its vote is given back or counted.
-    pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
-        self.defaults.timing.node_timeout = Some(node_timeout);
-        self
-    }
-
-    /// How long a connection may take to be made, log-in included; above zero. Default 1 s. Counts
-    /// against a call's wait.
-    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
-        self.defaults.timing.connect_timeout = connect_timeout;
-        self
-    }
-
-    /// The clock rate error to allow for, in parts per million of the ttl, and the step and rounding
-    /// error; together less than the ttl. Default 10 000 (1 %) and 2 ms: the paper's
-    /// ttl × 0.01 + 2 ms.
-    pub fn drift(mut self, ppm: u32, constant: Duration) -> Self {
-        self.defaults.timing.drift_ppm = ppm;
-        self.defaults.timing.drift_constant = constant;
-        self
-    }
-
-    /// How long before the end of its validity a lock is given up as lost; less than the ttl by the
-    /// drift. Default max(2 % of ttl, 5 ms): time for whoever holds it to notice.
-    pub fn margin(mut self, margin: Duration) -> Self {
-        self.defaults.timing.margin = Some(margin);
-        self
-    }
-
-    /// As [`Acquire::min_validity`](crate::Acquire::min_validity), for all calls.
-    pub fn min_validity(mut self, min_validity: Duration) -> Self {
-        self.defaults.timing.min_validity = min_validity;
-        self
-    }
-
-    /// How attempts follow each other. Default: after one to three observed round trips, growing
-    /// up to 250 ms, or when the nodes say that the lock expires.
-    pub fn retry(mut self, retry: Retry) -> Self {
-        self.defaults.retry = retry;
-        self
-    }
-
-    /// As [`Acquire::auto_extend`](crate::Acquire::auto_extend), for all calls.
-    pub fn auto_extend(mut self, automatic: bool) -> Self {
-        self.defaults.automatic = automatic;
-        self
-    }
-
-    /// As [`Acquire::max_hold`](crate::Acquire::max_hold), for all calls.
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.defaults.max_hold = max_hold;
-        self
-    }
-
-    /// As [`Acquire::owner`](crate::Acquire::owner), for all calls. See
-    /// [`this_process`](crate::this_process).
-    pub fn owner(mut self, owner: impl Into<String>) -> Self {
-        self.defaults.owner = owner.into().into();
-        self
-    }
-
-    /// Certificates for all nodes that have none of their own.
-    pub fn tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
-    /// The ACL user for all nodes; replaces those in the URLs.
-    pub fn username(mut self, username: impl Into<String>) -> Self {
-        self.username = Some(username.into());
-        self
-    }
-
-    /// The password for all nodes whose URL has none.
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    /// What is made of nodes that may have forgotten their votes: restarted, flushed, promoted from a
-    /// replica, evicting keys, listed twice, or another's. Default, and for production:
-    /// [`RestartGuard::Strict`]: their votes do not count, and a node that was started, or is used for
-    /// the first time, votes after [`max_ttl`](ClientBuilder::max_ttl) × 1.01 + 2 s.
-    ///
-    /// Protects only if all clients of a lock are strict. [`MemoryNode`](crate::node::MemoryNode)s are
-    /// trusted in any case.
-    pub fn restart_guard(mut self, guard: RestartGuard) -> Self {
-        self.trust.guard = guard;
-        self
-    }
-
-    /// The operator's word that these nodes, by their names, forget nothing when they stop: they run with
-    /// `appendonly yes` and `appendfsync always`, and did so before they last stopped. Then they vote at
-    /// once when they have been restarted. All else is checked as of the others.
-    pub fn durable_nodes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
-        self.trust.durable.extend(names.into_iter().map(Into::into));
-        self
-    }
-
-    /// As [`Acquire::fenced`](crate::Acquire::fenced), for all calls.
-    pub fn fenced(mut self) -> Self {
-        self.defaults.fenced = true;
-        self
-    }
-
-    /// Which clock to read. Default, and for production: [`Clock::System`].
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// Gives the client a thread of its own, with a runtime of its own.
-    ///
-    /// Extension then does not depend on the caller's runtime, which may be blocked; each operation
-    /// of an async caller costs a hop between threads more. A blocking call costs none if another was made just
-    /// before and none waits for long: its thread does the client's work while it waits. Safety depends on
-    /// neither: validity is read from the clock.
-    pub fn own_thread(mut self) -> Self {
-        self.own_thread = true;
-        self
+    /// The same settings, for a client whose methods block.
+    pub fn blocking(self) -> ClientBuilder<blocking::Client> {
+        ClientBuilder::of(self.settings)
     }
 
     /// Checks everything and starts the client: as a task on the current tokio runtime, which must
@@ -330,118 +117,203 @@ impl ClientBuilder {
     /// );
     /// ```
     pub fn build(self) -> Result<Client, BuildError> {
-        let timing = self.defaults.check()?;
-        self.check_prefix()?;
-        let quorum_of = |count| match self.quorum {
-            Some(needed) => Quorum::new(count, needed),
-            None => Quorum::majority(count),
-        };
-        let nodes = self.make_nodes(&timing)?;
-        let quorum = quorum_of(nodes.len())?;
-        let names: Names = nodes.iter().map(|node| node.name().into()).collect();
-        let rules = self.rules(quorum, &names)?;
-        let metrics = Arc::new(Metrics::new(nodes.len(), self.trust.guard));
-        let thread = match self.own_thread {
-            true => Some(OwnThread::new().map_err(no_thread)?),
-            false => None,
-        };
-        let (handle, commands) =
-            DriverHandle::new(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
-        let (clock, ttl_max) = (self.clock, self.defaults.timing.ttl_max);
-        let common = Arc::new(Common { driver: handle, names, clock });
-        let driver = {
-            let nodes = nodes.clone();
-            let (common, metrics) = (Arc::downgrade(&common), metrics.clone());
-            move || {
-                let times = (clock, ttl_max);
-                Driver::start((quorum, rules), &nodes, metrics, (common, commands), times).run()
-            }
-        };
-        if let Some(thread) = thread {
-            thread.start(driver).map_err(no_thread)?;
-        } else {
-            let runtime =
-                tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-            runtime.spawn(async move { driver().await });
-        }
-        let settings = (self.prefix.into(), self.defaults, timing);
-        let nodes = (nodes, self.nodes.len());
-        Ok(Client::new(Shared::new(common, quorum, settings, nodes, metrics)))
-    }
-
-    /// What nodes are measured by.
-    fn rules(&self, quorum: Quorum, names: &Names) -> Result<Rules, BuildError> {
-        let find = |name: &String| {
-            let place = names.iter().position(|other| **other == **name);
-            let unknown =
-                || BuildError::UnknownNode { name: name.clone(), known: names.join(", ") };
-            place.and_then(|place| quorum.node_ids().nth(place)).ok_or_else(unknown)
-        };
-        let durable = self.trust.durable.iter().map(find).collect::<Result<NodeSet, _>>()?;
-        let max_ttl = self.defaults.timing.ttl_max.as_millis();
-        let max_ttl_ms = u64::try_from(max_ttl).unwrap_or(u64::MAX);
-        Ok(Rules {
-            guard: self.trust.guard,
-            cluster: Cluster::new(names.iter(), quorum.needed(), max_ttl_ms),
-            names: names.to_vec(),
-            marker: own_key(&self.prefix, MARKER),
-            adoption: own_key(&self.prefix, "adopt"),
-            durable,
-            words: Words(crate::fault::in_words),
-        })
-    }
-
-    fn make_nodes(&self, timing: &Timing) -> Result<Vec<Arc<dyn Node>>, BuildError> {
-        let servers = self.make_servers(timing)?.into_iter();
-        let mut nodes: Vec<Arc<dyn Node>> =
-            servers.map(|server| Arc::new(server) as Arc<dyn Node>).collect();
-        nodes.extend(self.custom.iter().cloned());
-        check_names(nodes.iter().map(|node| node.name()))?;
-        Ok(nodes)
-    }
-
-    fn make_servers(&self, timing: &Timing) -> Result<Vec<RedisNode>, BuildError> {
-        let mut addresses = BTreeSet::new();
-        let mut servers = Vec::new();
-        for config in &self.nodes {
-            let config = self.complete(config.clone()?);
-            if !addresses.insert(config.address()) {
-                let hint = "every node must be a server of its own, with a vote of its own";
-                return Err(BuildError::Duplicate { name: config.address(), hint });
-            }
-            let connect = self.defaults.timing.connect_timeout;
-            let silence = 3 * timing.node_timeout(Duration::ZERO);
-            servers.push(RedisNode::new(config, connect, silence)?);
-        }
-        Ok(servers)
-    }
-
-    /// Fills in what is set for all nodes.
-    fn complete(&self, config: NodeConfig) -> NodeConfig {
-        let config = match &self.tls {
-            Some(tls) => config.tls_unless_set(tls),
-            None => config,
-        };
-        let config = match &self.username {
-            Some(username) => config.username(username),
-            None => config,
-        };
-        match &self.password {
-            Some(password) if !config.has_password() => config.password(password),
-            _ => config,
-        }
+        self.settings.build()
     }
 }
 
-fn check_names<'a>(nodes: impl Iterator<Item = &'a str>) -> Result<(), BuildError> {
-    let mut names = BTreeSet::new();
-    for name in nodes {
-        if !names.insert(name) {
-            let hint = "every node needs a name of its own";
-            return Err(BuildError::Duplicate { name: name.to_owned(), hint });
-        }
+impl ClientBuilder<blocking::Client> {
+    /// Checks everything and starts the client on a thread of its own; needs no runtime here.
+    ///
+    /// # Errors
+    /// As the async client's [`build`](ClientBuilder::build).
+    pub fn build(self) -> Result<blocking::Client, BuildError> {
+        self.own_thread().settings.build().map(blocking::Client::new)
     }
-    Ok(())
+}
+
+impl<C> ClientBuilder<C> {
+    pub(crate) fn of(settings: Settings) -> Self {
+        Self { settings, client: PhantomData }
+    }
+
+    /// Adds nodes by URL, or `NAME=URL`: independent masters, no replicas of each other. Every
+    /// client of a lock must be given the same list. 1 to 31 nodes; three or five are usual.
+    pub fn nodes<S: AsRef<str>>(mut self, urls: impl IntoIterator<Item = S>) -> Self {
+        self.settings.nodes.extend(urls.into_iter().map(|url| NodeConfig::parse(url.as_ref())));
+        self
+    }
+
+    /// Adds one node that was configured by itself; see [`ClientBuilder::nodes`].
+    pub fn node(mut self, node: NodeConfig) -> Self {
+        self.settings.nodes.push(Ok(node));
+        self
+    }
+
+    /// Adds nodes of another kind: [`MemoryNode`](crate::node::MemoryNode)s, or one's own.
+    pub fn custom_nodes<N: Node>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
+        self.settings.custom.extend(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn Node>));
+        self
+    }
+
+    /// How many nodes must grant: from the majority (the default) up to all of them. All clients of
+    /// a lock must agree. A higher quorum survives more votes that vanish early (2Q−N−1), and fewer
+    /// nodes that are down (N−Q).
+    pub fn quorum(mut self, needed: usize) -> Self {
+        self.settings.quorum = Some(needed);
+        self
+    }
+
+    /// What stands before every resource to make its key. Default: nothing, so that other libraries
+    /// that lock the same name are excluded. At most 1024 bytes, without `quorlock:` in them.
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.prefix = prefix.into();
+        self
+    }
+
+    /// The ttl of locks, unless a call says otherwise; see [`Acquire::ttl`](crate::Acquire::ttl).
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.settings.defaults.timing.ttl = ttl;
+        self
+    }
+
+    /// The longest ttl that any client of these nodes uses; at most 24 h. Default 30 s. A node that was restarted
+    /// without its data must stay down for this long.
+    pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
+        self.settings.defaults.timing.ttl_max = max_ttl;
+        self
+    }
+
+    /// How long calls try, unless they say otherwise; see [`Acquire::wait`](crate::Acquire::wait).
+    /// Default 10 s.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.settings.defaults.wait = Some(wait);
+        self
+    }
+
+    /// How long to wait for a node's answer; above zero, at most a quarter of the ttl.
+    ///
+    /// Default: min(5 % of ttl, 50 ms), but at least four observed round trips. A node that is slow
+    /// to answer is not waited for; if it grants all the same, its vote is given back or counted.
+    pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
+        self.settings.defaults.timing.node_timeout = Some(node_timeout);
+        self
+    }
+
+    /// How long a connection may take to be made, log-in included; above zero. Default 1 s. Counts
+    /// against a call's wait.
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.settings.defaults.timing.connect_timeout = connect_timeout;
+        self
+    }
+
+    /// The clock rate error to allow for, in parts per million of the ttl, and the step and rounding
+    /// error; together less than the ttl. Default 10 000 (1 %) and 2 ms: the paper's
+    /// ttl × 0.01 + 2 ms.
+    pub fn drift(mut self, ppm: u32, constant: Duration) -> Self {
+        self.settings.defaults.timing.drift_ppm = ppm;
+        self.settings.defaults.timing.drift_constant = constant;
+        self
+    }
+
+    /// How long before the end of its validity a lock is given up as lost; less than the ttl by the
+    /// drift. Default max(2 % of ttl, 5 ms): time for whoever holds it to notice.
+    pub fn margin(mut self, margin: Duration) -> Self {
+        self.settings.defaults.timing.margin = Some(margin);
+        self
+    }
+
+    /// As [`Acquire::min_validity`](crate::Acquire::min_validity), for all calls.
+    pub fn min_validity(mut self, min_validity: Duration) -> Self {
+        self.settings.defaults.timing.min_validity = min_validity;
+        self
+    }
+
+    /// How attempts follow each other. Default: after one to three observed round trips, growing
+    /// up to 250 ms, or when the nodes say that the lock expires.
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.settings.defaults.retry = retry;
+        self
+    }
+
+    /// As [`Acquire::auto_extend`](crate::Acquire::auto_extend), for all calls.
+    pub fn auto_extend(mut self, automatic: bool) -> Self {
+        self.settings.defaults.automatic = automatic;
+        self
+    }
+
+    /// As [`Acquire::max_hold`](crate::Acquire::max_hold), for all calls.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.settings.defaults.max_hold = max_hold;
+        self
+    }
+
+    /// As [`Acquire::owner`](crate::Acquire::owner), for all calls. See
+    /// [`this_process`](crate::this_process).
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.settings.defaults.owner = owner.into().into();
+        self
+    }
+
+    /// Certificates for all nodes that have none of their own.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.settings.tls = Some(tls);
+        self
+    }
+
+    /// The ACL user for all nodes; replaces those in the URLs.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.settings.username = Some(username.into());
+        self
+    }
+
+    /// The password for all nodes whose URL has none.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.settings.password = Some(password.into());
+        self
+    }
+
+    /// What is made of nodes that may have forgotten their votes: restarted, flushed, promoted from a
+    /// replica, evicting keys, listed twice, or another's. Default, and for production:
+    /// [`RestartGuard::Strict`]: their votes do not count, and a node that was started, or is used for
+    /// the first time, votes after [`max_ttl`](ClientBuilder::max_ttl) × 1.01 + 2 s.
+    ///
+    /// Protects only if all clients of a lock are strict. [`MemoryNode`](crate::node::MemoryNode)s are
+    /// trusted in any case.
+    pub fn restart_guard(mut self, guard: RestartGuard) -> Self {
+        self.settings.trust.guard = guard;
+        self
+    }
+
+    /// The operator's word that these nodes, by their names, forget nothing when they stop: they run with
+    /// `appendonly yes` and `appendfsync always`, and did so before they last stopped. Then they vote at
+    /// once when they have been restarted. All else is checked as of the others.
+    pub fn durable_nodes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.settings.trust.durable.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// As [`Acquire::fenced`](crate::Acquire::fenced), for all calls.
+    pub fn fenced(mut self) -> Self {
+        self.settings.defaults.fenced = true;
+        self
+    }
+
+    /// Which clock to read. Default, and for production: [`Clock::System`].
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.settings.clock = clock;
+        self
+    }
+
+    /// Gives the client a thread of its own, with a runtime of its own.
+    ///
+    /// Extension then does not depend on the caller's runtime, which may be blocked; each operation
+    /// of an async caller costs a hop between threads more. A blocking call costs none if another was made just
+    /// before and none waits for long: its thread does the client's work while it waits. Safety depends on
+    /// neither: validity is read from the clock.
+    pub fn own_thread(mut self) -> Self {
+        self.settings.own_thread = true;
+        self
+    }
 }
 
 /// The name of the marker among the library's own keys.
@@ -452,15 +324,17 @@ pub(crate) fn own_key(prefix: &str, name: &str) -> Key {
     format!("{prefix}{RESERVED}{name}").into()
 }
 
-fn no_thread(error: std::io::Error) -> BuildError {
-    BuildError::Thread { reason: error.to_string() }
+impl<C> Clone for ClientBuilder<C> {
+    fn clone(&self) -> Self {
+        Self::of(self.settings.clone())
+    }
 }
 
-impl fmt::Debug for ClientBuilder {
+impl<C> fmt::Debug for ClientBuilder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientBuilder")
-            .field("nodes", &self.nodes)
-            .field("defaults", &self.defaults)
+            .field("nodes", &self.settings.nodes)
+            .field("defaults", &self.settings.defaults)
             .finish_non_exhaustive()
     }
 }

@@ -14,8 +14,7 @@ use crate::acquire::Acquire;
 use crate::builder::{CallDefaults, ClientBuilder};
 use crate::clock::Clock;
 use crate::driver::{DriverCommand, DriverHandle, Metrics, NodeMetrics};
-use crate::error::{HoldError, Impatient, InvalidRequest, NodeAnswer, ShutdownError};
-use crate::guard::Guard;
+use crate::error::{Impatient, InvalidRequest, NodeAnswer, ShutdownError};
 use crate::inspect::Inspection;
 use crate::node::{Node, NodeState};
 
@@ -202,51 +201,6 @@ impl Client {
         self.acquire(resource).once()
     }
 
-    /// Acquires the lock, does the work, gives the lock back. If the lock is lost, the work is
-    /// stopped: its future is dropped where it stands, at an await. Work that never awaits is not
-    /// stopped; it must ask [`Guard::is_valid`] itself.
-    ///
-    /// # Examples
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use quorlock::{Client, node::MemoryNode};
-    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
-    /// let sum = client.hold("orders", async |guard| {
-    ///     assert!(guard.is_valid());
-    ///     1 + 1
-    /// });
-    /// assert_eq!(sum.await?, 2);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`HoldError::NotAcquired`] if the work was not begun, [`HoldError::Lost`] if it was stopped,
-    /// or was done when the lock had already been lost. In both cases the nodes keep nothing.
-    ///
-    /// # Cancel safety
-    /// Safe as far as the lock is concerned: it is given back. The work is dropped where it stands.
-    pub async fn hold<T>(
-        &self,
-        resource: impl AsRef<str>,
-        work: impl AsyncFnOnce(&Guard) -> T,
-    ) -> Result<T, HoldError> {
-        let guard = self.acquire(resource).await?;
-        let lost = |cause| HoldError::Lost { resource: guard.resource().into(), cause };
-        let result = tokio::select! {
-            biased;
-            cause = guard.lost() => return Err(lost(cause)),
-            result = work(&guard) => result,
-        };
-        if let Some(cause) = guard.loss() {
-            return Err(lost(cause));
-        }
-        // How the release went is of no consequence to the work, which was done under the lock.
-        let _ = guard.release().await;
-        Ok(result)
-    }
-
     /// Asks every node who holds the lock on `resource`, without wanting it.
     ///
     /// Takes one round trip; one second at most if nodes do not answer.
@@ -272,8 +226,8 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn inspect(&self, resource: &str) -> Result<Inspection, InvalidRequest> {
-        let nodes = self.ask_inspect(resource)?.await.unwrap_or_default();
+    pub async fn inspect(&self, resource: impl AsRef<str>) -> Result<Inspection, InvalidRequest> {
+        let nodes = self.ask_inspect(resource.as_ref())?.await.unwrap_or_default();
         Ok(self.inspected(nodes))
     }
 

@@ -1,10 +1,11 @@
 //! The guard: what a caller holds while it holds a lock.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use quorlock_core::{Extended, LossCause, NodeReleased, Outcome, ReleaseReport, Token};
+use quorlock_core::{BootTime, Extended, LossCause, NodeReleased, Outcome, ReleaseReport, Token};
 use tokio::sync::oneshot;
 
 pub(crate) use self::claim::{CallReply, Called, Claim, Granted};
@@ -93,16 +94,16 @@ impl Guard {
         self.held.token
     }
 
-    /// The fence: larger than that of every earlier holder of this lock, and smaller than that of every
-    /// later one. Zero if none was asked for ([`Acquire::fenced`](crate::Acquire::fenced)); no fence is.
+    /// The fencing token: larger than that of every earlier holder of this lock, and smaller than that of every
+    /// later one, and above zero. `None` if none was asked for ([`Acquire::fenced`](crate::Acquire::fenced)).
     ///
     /// Send it with every write to what the lock protects, and let that refuse, in the same atomic step,
     /// any number below the largest that it has seen: so a holder that was paused and does not know that
     /// it has lost the lock can do no harm. A new holder must make its number known there before it
     /// reads. What [`guarantees`](crate::guarantees) says of fences is true without any assumption
     /// about time while a majority of the nodes keeps its data.
-    pub fn fence(&self) -> u64 {
-        self.held.fence
+    pub fn fence(&self) -> Option<u64> {
+        self.held.fence.map(NonZeroU64::get)
     }
 
     /// A node that had lost this lock's vote has given a larger fence out since: somebody may have had
@@ -127,6 +128,15 @@ impl Guard {
         self.held.remaining().unwrap_or_default()
     }
 
+    /// When [`Guard::is_valid`] turns, if the lock is not extended any more: a point on the boot clock, which counts
+    /// while the machine sleeps (Linux: `CLOCK_BOOTTIME`). `None` once the lock is lost.
+    ///
+    /// For a deadline that is handed on, to another process for example. It is no [`std::time::Instant`], because that
+    /// stops while the machine sleeps. A wall clock that is set ahead ends the lock before this point.
+    pub fn valid_until(&self) -> Option<BootTime> {
+        self.held.valid_until()
+    }
+
     /// How many nodes' votes are held; zero once the lock is lost. A holder of all N votes survives
     /// the early loss of Q−1 of them; one of exactly Q survives 2Q−N−1.
     pub fn votes(&self) -> usize {
@@ -137,8 +147,8 @@ impl Guard {
     }
 
     /// Why the lock is not held any more, once it is not; `None` while it is held.
-    pub fn loss(&self) -> Option<LossCause> {
-        self.held.loss()
+    pub fn loss_reason(&self) -> Option<LossCause> {
+        self.held.loss_reason()
     }
 
     /// Completes when the lock is lost, with the reason; at once if it has been lost.
@@ -171,7 +181,7 @@ impl Guard {
     pub async fn lost(&self) -> LossCause {
         loop {
             let changed = self.held.changed.notified();
-            if let Some(cause) = self.held.loss() {
+            if let Some(cause) = self.held.loss_reason() {
                 return cause;
             }
             let remaining = self.held.remaining().unwrap_or_default();
@@ -229,7 +239,7 @@ impl Guard {
                 .driver
                 .send_and_drive(DriverCommand::Extend { lock: self.held.lock, reply });
         } else {
-            let cause = self.held.loss().unwrap_or(LossCause::Expired);
+            let cause = self.held.loss_reason().unwrap_or(LossCause::Expired);
             // The receiver is right here.
             let _ = reply.send(Extended::Lost(cause));
         }
@@ -263,7 +273,7 @@ impl Guard {
     /// own, may be just about to say it here.
     fn lost_as(&self, cause: LossCause) -> ExtendError {
         self.held.lose(cause);
-        let cause = self.held.loss().unwrap_or(cause);
+        let cause = self.held.loss_reason().unwrap_or(cause);
         ExtendError::Lost { resource: self.held.resource.clone(), cause }
     }
 
@@ -301,7 +311,7 @@ impl Guard {
     /// Blocks until the lock is lost.
     pub(crate) fn wait_lost(&self) -> LossCause {
         loop {
-            if let Some(cause) = self.held.loss() {
+            if let Some(cause) = self.held.loss_reason() {
                 return cause;
             }
             let mut state = self.held.state();

@@ -4,7 +4,7 @@
 //! [`AcquireError::nodes`]: AcquireError::nodes
 //! [`BuildError`]: BuildError
 //! [`Client::acquire`]: Client::acquire
-//! [`Client::hold`]: Client::hold
+//! [`Acquire::hold`]: Acquire::hold
 //! [`Client::inspect`]: Client::inspect
 //! [`Client::shutdown`]: Client::shutdown
 //! [`Client::try_acquire`]: Client::try_acquire
@@ -85,8 +85,8 @@ pub use crate::error::{
 pub use crate::guard::{Guard, GuardToken, Released};
 pub use crate::inspect::{Inspection, Verdict};
 pub use quorlock_core::{
-    Delay, LossCause, NodeOutcome, NodeReleased, Outcome, QuorumError, RestartGuard, Retry,
-    TimingError, Token,
+    BootTime, Delay, LossCause, NodeOutcome, NodeReleased, Outcome, QuorumError, RestartGuard,
+    Retry, TimingError, Token,
 };
 
 /// Describes this process as an owner: `host:pid`, and a label if there is one.

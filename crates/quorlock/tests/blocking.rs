@@ -15,13 +15,13 @@ use quorlock::{AcquireError, ExtendError, HoldError, LossCause, Outcome, Verdict
 use quorlock_servers::Nodes;
 
 fn client(nodes: &Nodes) -> Client {
-    Client::build(common::builder(nodes)).unwrap()
+    common::builder(nodes).blocking().build().unwrap()
 }
 
 fn memory() -> ([MemoryNode; 3], Client) {
     let nodes = ["a", "b", "c"].map(MemoryNode::new);
     let builder = Client::builder().custom_nodes(nodes.clone());
-    (nodes, Client::build(builder).unwrap())
+    (nodes, builder.build().unwrap())
 }
 
 /// What `common` offers to async tests.
@@ -48,7 +48,7 @@ fn the_same_verbs_do_the_same() {
         .auto_extend(true)
         .call()
         .unwrap();
-    assert!(guard.is_valid() && guard.votes() >= 3 && guard.loss().is_none());
+    assert!(guard.is_valid() && guard.votes() >= 3 && guard.loss_reason().is_none());
     assert!(guard.remaining() > Duration::from_secs(10));
     assert_eq!(guard.resource(), "orders");
     spin_until("all have voted", || guard.votes() == 5);
@@ -65,7 +65,7 @@ fn the_same_verbs_do_the_same() {
     assert_eq!(guard.release().outcome, Outcome::Released);
     no_key_is_left(&nodes);
 
-    assert!(client.hold("orders", Guard::is_valid).unwrap());
+    assert!(client.acquire("orders").hold(Guard::is_valid).unwrap());
     drop(client.acquire("orders").call().unwrap());
     client.shutdown(PATIENCE).unwrap();
     assert!(nodes.iter().all(|node| key_count(node) == 0), "drained is drained");
@@ -106,7 +106,8 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
         return;
     };
     let ttl = Duration::from_secs(1);
-    let client = || Client::build(common::builder(&nodes).ttl(ttl).node_timeout(ttl / 4)).unwrap();
+    let client =
+        || common::builder(&nodes).ttl(ttl).node_timeout(ttl / 4).blocking().build().unwrap();
     let (busy, waiting) = (client(), client());
     let held = busy.acquire("orders").call().unwrap();
     let beside = waiting.acquire("beside").call().unwrap();
@@ -120,8 +121,8 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
         });
         for _ in 0..5 * 100 {
             std::thread::sleep(Duration::from_millis(10));
-            assert!(held.is_valid(), "{:?}", held.loss());
-            assert!(beside.is_valid(), "{:?}", beside.loss());
+            assert!(held.is_valid(), "{:?}", held.loss_reason());
+            assert!(beside.is_valid(), "{:?}", beside.loss_reason());
         }
         assert!(!waits.is_finished());
         held_for_others.store(false, Ordering::Relaxed);
@@ -143,7 +144,7 @@ fn nothing_stands_still_while_nobody_calls_or_one_call_waits() {
 fn calls_that_need_nobody_keep_nobody_from_driving() {
     let Some(nodes) = five("calls_that_need_nobody_keep_nobody_from_driving") else { return };
     let ttl = Duration::from_secs(1);
-    let client = Client::build(common::builder(&nodes).ttl(ttl).node_timeout(ttl / 4)).unwrap();
+    let client = common::builder(&nodes).ttl(ttl).node_timeout(ttl / 4).blocking().build().unwrap();
     let lost = client.acquire("lost").auto_extend(false).call().unwrap();
     assert_eq!(lost.lost(), LossCause::Expired);
     let held = client.acquire("held").call().unwrap();
@@ -160,7 +161,7 @@ fn calls_that_need_nobody_keep_nobody_from_driving() {
             held.is_valid()
         });
         has_ended.store(true, Ordering::Relaxed);
-        assert!(is_kept, "{:?}", held.loss());
+        assert!(is_kept, "{:?}", held.loss_reason());
     });
     drop((held, lost));
     no_key_is_left(&nodes);
@@ -185,7 +186,7 @@ fn a_loss_wakes_the_thread_that_waits_for_it() {
         assert_eq!(waiting.join().unwrap(), LossCause::KeyGone);
     });
 
-    let error = client.hold("orders", |guard| {
+    let error = client.acquire("orders").hold(|guard| {
         nodes.iter().for_each(|node| assert!(node.remove("orders")));
         let _ = guard.extend();
     });
@@ -237,4 +238,27 @@ fn a_shutdown_that_runs_out_of_time_tells_what_is_owed() {
     assert_eq!(error.owed, 1);
     nodes[0].thaw();
     client.shutdown(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_clone_of_a_builder_builds_a_client_with_the_same_settings() {
+    let nodes = ["a", "b", "c"].map(MemoryNode::new);
+    let builder = Client::builder().custom_nodes(nodes.clone()).key_prefix("app:").fenced();
+    let (one, other) = (builder.clone().build().unwrap(), builder.build().unwrap());
+    let guard = one.acquire("orders").call().unwrap();
+    assert!(guard.fence().is_some() && nodes[0].ttl_of("app:orders").is_some());
+    let error = other.acquire("orders").wait(Duration::ZERO).hold(|_| unreachable!()).unwrap_err();
+    assert!(matches!(error, HoldError::NotAcquired(AcquireError::Contended(_))), "{error}");
+    drop(guard);
+}
+
+#[test]
+fn a_held_piece_of_work_has_the_options_of_its_call() {
+    let (nodes, client) = memory();
+    let ttl = Duration::from_millis(500);
+    let work = |guard: &Guard| (guard.fence(), guard.remaining() < ttl);
+    let (fence, is_short) = client.acquire("orders").ttl(ttl).fenced().hold(work).unwrap();
+    assert!(fence.is_some() && is_short);
+    assert_eq!(client.acquire("orders").hold(|guard| guard.fence()).unwrap(), None);
+    assert_eq!(nodes[0].ttl_of("orders"), None);
 }

@@ -37,7 +37,7 @@ async fn a_call_that_is_never_polled_sends_nothing() {
     drop(client.acquire("orders"));
     drop(client.acquire("orders").into_future());
     drop(client.try_acquire("orders").ttl(Duration::from_secs(1)).into_future());
-    drop(client.hold("orders", async |_| ()));
+    drop(client.acquire("orders").hold(async |_| ()));
     drop(client.shutdown(Duration::ZERO));
     // Something is sent after all, and nothing before it.
     let _ = client.inspect("orders").await;
@@ -225,7 +225,9 @@ async fn a_guard_may_be_dropped_anywhere() {
 
     let aborted = client.clone();
     let aborted =
-        tokio::spawn(async move { aborted.hold("hold", async |_| sleep(PATIENCE).await).await });
+        tokio::spawn(
+            async move { aborted.acquire("hold").hold(async |_| sleep(PATIENCE).await).await },
+        );
     eventually("the work goes on", || get(&nodes[0], "hold").is_some()).await;
     aborted.abort();
     let _ = aborted.await;
@@ -300,7 +302,7 @@ fn after_its_runtime_has_ended_a_guard_is_lost_and_harmless() {
     let [dropped, asked, released, awaited] = <[Guard; 4]>::try_from(guards).unwrap();
     drop(dropped);
     assert!(!asked.is_valid(), "nobody extends it any more");
-    assert_eq!(asked.loss(), Some(LossCause::Shutdown));
+    assert_eq!(asked.loss_reason(), Some(LossCause::Shutdown));
     runtime().block_on(async {
         let started = Instant::now();
         assert_eq!(awaited.lost().await, LossCause::Shutdown);
@@ -427,10 +429,10 @@ async fn a_blocked_runtime_loses_the_lock_unless_the_driver_has_a_thread_of_its_
     let started = std::time::Instant::now();
     while started.elapsed() < 3 * ttl {
         std::thread::sleep(Duration::from_millis(10));
-        assert!(kept.is_valid(), "lost after {:?}: {:?}", started.elapsed(), kept.loss());
+        assert!(kept.is_valid(), "lost after {:?}: {:?}", started.elapsed(), kept.loss_reason());
     }
     assert!(!lost.is_valid(), "it is known before anything else has run");
-    assert_eq!((lost.remaining(), lost.loss()), (Duration::ZERO, Some(LossCause::Expired)));
+    assert_eq!((lost.remaining(), lost.loss_reason()), (Duration::ZERO, Some(LossCause::Expired)));
     assert!(kept.is_valid());
     assert_eq!(lost.lost().await, LossCause::Expired);
     assert_eq!(lost.release().await.outcome, Outcome::Expired);

@@ -80,7 +80,7 @@ async fn a_thread_that_ends_may_give_back_extend_and_call() {
 #[test]
 fn a_thread_that_ends_may_make_blocking_calls() {
     let Some(nodes) = five("a_thread_that_ends_may_make_blocking_calls") else { return };
-    let client = blocking::Client::build(common::builder(&nodes)).unwrap();
+    let client = common::builder(&nodes).blocking().build().unwrap();
     let guard = client.acquire("held").call().unwrap();
     let (calls, answers) = (client.clone(), Arc::new(OnceLock::new()));
     let seen = answers.clone();
@@ -191,7 +191,7 @@ async fn if_a_callers_waker_panics_all_are_told_that_the_client_has_ended() {
         let extended = timeout(PATIENCE, guard.extend()).await.expect("somebody waits for ever");
         assert!(matches!(extended, Err(ExtendError::Lost { cause: LossCause::Shutdown, .. })));
     }
-    assert_eq!(guard.loss(), Some(LossCause::Shutdown));
+    assert_eq!(guard.loss_reason(), Some(LossCause::Shutdown));
     assert_eq!(timeout(PATIENCE, waits).await.unwrap().unwrap(), LossCause::Shutdown);
     let called = timeout(PATIENCE, client.acquire("more").into_future()).await.unwrap();
     assert!(matches!(called, Err(AcquireError::Closed { .. })));
@@ -239,11 +239,11 @@ async fn a_caller_that_panics_gives_its_locks_back() {
 #[test]
 fn a_thread_that_panics_gives_its_locks_back() {
     let Some(nodes) = five("a_thread_that_panics_gives_its_locks_back") else { return };
-    let client = blocking::Client::build(common::builder(&nodes)).unwrap();
+    let client = common::builder(&nodes).blocking().build().unwrap();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _dropped = client.acquire("dropped").call().unwrap();
         let _given_back = GivesBackAndWaits(Some(client.acquire("given back").call().unwrap()));
-        client.hold("held", |_| panic!("under three locks")).unwrap()
+        client.acquire("held").hold(|_| panic!("under three locks")).unwrap()
     }));
     assert!(panicked.is_err());
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -311,7 +311,7 @@ fn threads_that_ask_without_a_pause_keep_nobody_from_connecting() {
     const TEST: &str = "threads_that_ask_without_a_pause_keep_nobody_from_connecting";
     for callers in [1, 3] {
         let Some(asking) = Asking::new(TEST) else { return };
-        let client = blocking::Client::build(common::builder(&asking.nodes)).unwrap();
+        let client = common::builder(&asking.nodes).blocking().build().unwrap();
         thread::scope(|scope| {
             for caller in 0..callers {
                 let (asking, client) = (&asking, &client);

@@ -124,7 +124,7 @@ async fn calls_that_make_no_sense_are_refused_and_send_nothing() {
         assert!(!error.is_contended() && !error.is_permission_denied());
         assert_eq!((error.retry_after(), error.holder(), error.nodes()), (None, None, &[][..]));
     }
-    let error = client.hold("", async |_| ()).await.unwrap_err();
+    let error = client.acquire("").hold(async |_| ()).await.unwrap_err();
     assert!(matches!(error, HoldError::NotAcquired(AcquireError::Invalid(_))), "{error:?}");
     assert_eq!(client.inspect("").await.unwrap_err(), InvalidRequest::ResourceEmpty);
     assert!(client.inspect("quorlock:x").await.is_err());

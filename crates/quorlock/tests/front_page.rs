@@ -33,7 +33,7 @@ fn the_front_page_says_which_lock_to_use() {
     let page = read("README.md");
     let table = section(&page, "Which lock do I need?");
     assert!(rows(table) >= 5, "{table}");
-    for name in ["Client::acquire", "Client::try_acquire", "Client::hold", "fenced", "blocking"] {
+    for name in ["Client::acquire", "Client::try_acquire", "Acquire::hold", "fenced", "blocking"] {
         assert!(table.contains(name), "{name} is not in the table");
     }
 }

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{PATIENCE, all_up, eventually, run};
+use quorlock::LossCause;
 use quorlock::node::{NodeConfig, Tls};
-use quorlock::{LossCause, blocking};
 use quorlock_servers::{Nodes, Server, ServerOptions, find_or_skip};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -116,7 +116,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
         run(node, &["SCRIPT", "FLUSH"]);
     }
     write!(printed, "{:?}", guard.extend().await).unwrap();
-    assert_eq!(guard.loss(), Some(LossCause::KeyGone));
+    assert_eq!(guard.loss_reason(), Some(LossCause::KeyGone));
     write!(printed, "{:?}", guard.release().await).unwrap();
     for _ in 0..3 {
         let guard = client.acquire("dropped").await.unwrap();
@@ -153,7 +153,7 @@ async fn neither_logs_nor_debug_output_tell_a_secret() {
         let urls: Vec<String> = nodes.iter().map(Server::url).collect();
         move || {
             let builder = common::unguarded().nodes(urls).wait(PATIENCE);
-            let client = blocking::Client::build(builder).unwrap();
+            let client = builder.blocking().build().unwrap();
             let call = client.acquire("threads");
             let mut printed = format!("{client:?} {call:?}");
             let guard = call.call().unwrap();

@@ -63,10 +63,10 @@ fn futures_cross_threads(client: &Client, guard: &Guard, owned: Guard) {
     is_spawned(guard.lost());
     is_spawned(guard.changed());
     is_spawned(guard.extend());
-    is_spawned(client.hold("a", async |guard: &Guard| guard.is_valid()));
+    is_spawned(client.acquire("a").hold(async |guard: &Guard| guard.is_valid()));
     let client = client.clone();
     is_spawned_and_static(async move {
-        let held = client.hold("a", async |guard| {
+        let held = client.acquire("a").hold(async |guard| {
             guard.extend().await.is_ok() && guard.lost().await == quorlock::LossCause::Shutdown
         });
         (held.await, client.inspect("a").await, client.shutdown(Duration::ZERO).await)
@@ -80,7 +80,8 @@ async fn hold_runs_in_a_task_of_its_own_with_what_it_borrows_and_owns() {
     let task = tokio::spawn(async move {
         let mut lengths = Vec::new();
         client
-            .hold("orders", async |guard| {
+            .acquire("orders")
+            .hold(async |guard| {
                 tokio::task::yield_now().await;
                 lengths.push(text.len());
                 guard.extend().await.unwrap();

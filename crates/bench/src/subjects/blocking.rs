@@ -24,7 +24,7 @@ impl Blocking {
     /// # Errors
     /// If it cannot be built.
     pub(crate) fn new(servers: &[Server]) -> Result<Self, String> {
-        let client = Client::build(builder(testbed::urls(servers)));
+        let client = builder(testbed::urls(servers)).blocking().build();
         let client = client.map_err(|error| error.to_string())?;
         Ok(Self { client })
     }

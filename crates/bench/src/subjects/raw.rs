@@ -9,7 +9,6 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use ::quorlock::blocking::Client;
 use quorlock_servers::Server;
 
 use super::closed_loop::keep_time;
@@ -46,7 +45,8 @@ impl Release {
     /// # Errors
     /// If quorlock cannot, or does something else.
     pub(crate) fn observed(server: &Server) -> Result<Self, String> {
-        let client = Client::build(builder([server.url()])).map_err(|error| error.to_string())?;
+        let client =
+            builder([server.url()]).blocking().build().map_err(|error| error.to_string())?;
         let before = Commands::read(std::slice::from_ref(server))?;
         let guard = client.acquire("bench:observed").call().map_err(|error| error.to_string())?;
         let _ = guard.release();

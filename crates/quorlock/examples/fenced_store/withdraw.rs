@@ -35,7 +35,7 @@ pub(crate) async fn run() -> Result<ExitCode, Box<dyn Error>> {
         .ttl(TTL)
         .build()?;
     let guard = client.acquire("account").fenced().await?;
-    let fence = guard.fence();
+    let fence = guard.fence().ok_or("no fencing token was asked for")?;
 
     let mut store = Store::open(database.as_ref())?;
     let balance = match store.read(fence)? {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use quorlock_core::{Key, Quorum, Rules, Timing};
 
-use super::{ClientBuilder, check_names, own_key};
+use super::settings::{Settings, check_names};
+use super::{ClientBuilder, own_key};
 use crate::client::Names;
 use crate::error::BuildError;
 use crate::node::{Node as _, NodeConfig, RedisNode};
@@ -27,7 +28,8 @@ impl Topology {
     ///
     /// # Errors
     /// As [`ClientBuilder::build`].
-    pub fn of(settings: &ClientBuilder) -> Result<Self, BuildError> {
+    pub fn of(builder: &ClientBuilder) -> Result<Self, BuildError> {
+        let settings = &builder.settings;
         settings.check_prefix()?;
         let timing = timing(settings)?;
         let servers = settings.make_servers(&timing)?;
@@ -46,16 +48,17 @@ impl Topology {
     /// # Errors
     /// As [`ClientBuilder::build`].
     pub fn others(
-        settings: &ClientBuilder,
+        builder: &ClientBuilder,
         nodes: &[NodeConfig],
     ) -> Result<Vec<RedisNode>, BuildError> {
-        let others = ClientBuilder {
+        let settings = &builder.settings;
+        let others = Settings {
             nodes: nodes.iter().cloned().map(Ok).collect(),
             tls: settings.tls.clone(),
             username: settings.username.clone(),
             password: settings.password.clone(),
             defaults: settings.defaults.clone(),
-            ..ClientBuilder::new()
+            ..Settings::new()
         };
         others.make_servers(&timing(settings)?)
     }
@@ -67,7 +70,7 @@ impl Topology {
 }
 
 /// No lock is taken, so a longest ttl that is shorter than the usual one is none of its faults.
-fn timing(settings: &ClientBuilder) -> Result<Timing, BuildError> {
+fn timing(settings: &Settings) -> Result<Timing, BuildError> {
     let mut defaults = settings.defaults.clone();
     let times = &mut defaults.timing;
     times.ttl = times.ttl.min(times.ttl_max);

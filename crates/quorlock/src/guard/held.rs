@@ -1,9 +1,10 @@
 //! What a guard and the driver share: whether the lock is held, until when, and why not any more.
 
+use std::num::NonZeroU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use quorlock_core::{Ended, Hold, LockId, LossCause, Validity};
+use quorlock_core::{BootTime, Ended, Hold, LockId, LossCause, Reading, Validity};
 use tokio::sync::Notify;
 
 use super::GuardToken;
@@ -17,8 +18,8 @@ pub(crate) struct Held {
     pub(super) lock: LockId,
     pub(super) resource: Arc<str>,
     pub(super) token: GuardToken,
-    /// Zero if none was asked for.
-    pub(super) fence: u64,
+    /// `None` if none was asked for.
+    pub(super) fence: Option<NonZeroU64>,
     clock: Clock,
     /// The process that the lock is held by.
     process: u32,
@@ -52,7 +53,7 @@ impl Held {
             lock,
             resource,
             token,
-            fence: fence.unwrap_or(0),
+            fence: fence.and_then(NonZeroU64::new),
             clock: common.clock,
             process: common.driver.process(),
             common: Arc::downgrade(common),
@@ -133,7 +134,7 @@ impl Held {
         }
     }
 
-    pub(super) fn loss(&self) -> Option<LossCause> {
+    pub(super) fn loss_reason(&self) -> Option<LossCause> {
         if !self.is_own_process() {
             return Some(LossCause::Shutdown);
         }
@@ -147,10 +148,19 @@ impl Held {
 
     /// For how long the lock is held; `None` once it is not. Seeing the end latches it.
     pub(super) fn remaining(&self) -> Option<Duration> {
+        self.remaining_at(self.clock.now())
+    }
+
+    /// When that is over, by the boot clock.
+    pub(super) fn valid_until(&self) -> Option<BootTime> {
+        let now = self.clock.now();
+        Some(now.after(self.remaining_at(now)?))
+    }
+
+    fn remaining_at(&self, now: Reading) -> Option<Duration> {
         if !self.is_own_process() {
             return None;
         }
-        let now = self.clock.now();
         let mut state = self.state();
         let remaining = state.hold.remaining(now);
         if remaining.is_none()

@@ -75,13 +75,13 @@ pub(crate) const ALL: &[Case] = &[
         call: |scene| keep(scene.clone(), scene.acquire().into_future()),
     },
     Case {
-        function: "Client::hold",
+        function: "Acquire::hold",
         situation: "of a free lock",
         prepare: nothing,
         call: |scene| {
             Box::pin(async move {
                 // Whatever came of it, be it a loss.
-                let _ = scene.client().hold(RESOURCE, work).await;
+                let _ = scene.client().acquire(RESOURCE).hold(work).await;
             })
         },
     },
@@ -161,7 +161,7 @@ pub(crate) const ALL: &[Case] = &[
         call: |scene| {
             Box::pin(async move {
                 let guard = scene.guard();
-                assert_eq!(Some(guard.lost().await), guard.loss());
+                assert_eq!(Some(guard.lost().await), guard.loss_reason());
             })
         },
     },

@@ -144,7 +144,7 @@ async fn automatic_extension_survives_a_frozen_minority() {
     freeze(&nodes, 2);
     let until = Instant::now() + 3 * ttl;
     while Instant::now() < until {
-        assert_eq!(guard.loss(), None);
+        assert_eq!(guard.loss_reason(), None);
         assert!(guard.is_valid());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -179,7 +179,7 @@ async fn hold_does_its_work_under_the_lock_and_stops_it_when_the_lock_is_lost() 
         return;
     };
     let client = client(&nodes);
-    let sum = client.hold("orders", async |guard| {
+    let sum = client.acquire("orders").hold(async |guard| {
         assert!(guard.is_valid());
         eventually("all nodes have given their votes", || guard.votes() == 5).await;
         assert_eq!(get(&nodes[0], "orders"), Some(guard.token().to_string()));
@@ -189,7 +189,7 @@ async fn hold_does_its_work_under_the_lock_and_stops_it_when_the_lock_is_lost() 
     no_key_is_left(&nodes).await;
 
     let mut stopped_at = 0;
-    let result = client.hold("orders", async |guard| {
+    let result = client.acquire("orders").hold(async |guard| {
         eventually("all nodes have given their votes", || guard.votes() == 5).await;
         for node in &nodes[..3] {
             run(node, &["DEL", "orders"]);

@@ -150,6 +150,6 @@ async fn a_reload_of_its_own_data_costs_no_vote() {
     let rival = strict(&nodes).build().unwrap();
     let error = rival.try_acquire("orders").await.unwrap_err();
     assert!(error.is_contended(), "{error}");
-    assert_eq!(holder.loss(), None);
+    assert_eq!(holder.loss_reason(), None);
     all_trusted(&rival).await;
 }

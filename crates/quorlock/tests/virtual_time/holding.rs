@@ -15,11 +15,13 @@ async fn without_extension_a_lock_is_held_for_its_ttl_less_drift_and_margin() {
     let guard = client.acquire("orders").auto_extend(false).await.unwrap();
     let started = Instant::now();
     assert_eq!(guard.remaining(), HELD_FOR);
+    let until = guard.valid_until();
+    assert!(until.is_some());
     sleep(HELD_FOR - MS).await;
-    assert_eq!((guard.is_valid(), guard.remaining()), (true, MS));
+    assert_eq!((guard.is_valid(), guard.remaining(), guard.valid_until()), (true, MS, until));
     assert_eq!(guard.lost().await, LossCause::Expired);
     assert_took(started.elapsed(), HELD_FOR);
-    assert!(!guard.is_valid());
+    assert_eq!((guard.is_valid(), guard.valid_until()), (false, None));
     sleep(MS).await;
     assert_eq!(total_keys(&nodes), 0, "what is lost is given back at once");
     assert_eq!(guard.release().await.outcome, Outcome::Expired);
@@ -34,8 +36,10 @@ async fn a_lock_is_extended_every_third_of_its_ttl_for_as_long_as_max_hold_allow
     let guard = client.acquire("orders").await.unwrap();
     sleep(TTL / 3 - TICK).await;
     assert!(guard.remaining() < HELD_FOR - TTL / 3 + 2 * TICK, "not yet extended");
+    let until = guard.valid_until();
     sleep(3 * TICK).await;
     assert!(guard.remaining() > HELD_FOR - 3 * TICK, "extended");
+    assert!(guard.valid_until() > until, "later than before");
     assert!(nodes.iter().all(|node| node.ttl_of("orders").unwrap() > TTL - 3 * TICK));
     sleep(day - 20 * SECOND - started.elapsed()).await;
     assert!(guard.is_valid());
@@ -150,7 +154,7 @@ async fn hold_stops_the_work_when_the_lock_is_lost() {
     let client = client(&nodes);
     nodes[0].stop();
     let started = Instant::now();
-    let result = client.hold("orders", async |guard| {
+    let result = client.acquire("orders").hold(async |guard| {
         nodes[1].freeze();
         sleep(3600 * SECOND).await;
         guard.is_valid()
@@ -166,9 +170,10 @@ async fn hold_stops_the_work_when_the_lock_is_lost() {
     sleep(MS).await;
     assert_eq!(total_keys(&nodes), 0);
 
-    let refused = client.hold("orders", async |_| ()).await;
+    let refused = client.acquire("orders").hold(async |_| ()).await;
     assert!(refused.is_ok());
     nodes[1].stop();
-    let error = client.hold("orders", async |_| unreachable!("the work is not begun")).await;
+    let error =
+        client.acquire("orders").hold(async |_| unreachable!("the work is not begun")).await;
     assert!(matches!(error, Err(quorlock::HoldError::NotAcquired(AcquireError::NoQuorum(_)))));
 }

@@ -73,7 +73,7 @@ impl FiveNodes {
             }
         };
         let clients: Result<Vec<Client>, _> =
-            builders.into_iter().map(ClientBuilder::build).collect();
+            builders.into_iter().map(ClientBuilder::<Client>::build).collect();
         let clients = clients.map_err(|error| error.to_string())?;
         clients.try_into().map_err(|_| "five nodes have five clients".to_owned())
     }

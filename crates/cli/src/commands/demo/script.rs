@@ -4,8 +4,6 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-use quorlock::blocking::Client;
-
 use super::nodes::FiveNodes;
 use super::stage::{Ended, Stage};
 use super::view::Fate;
@@ -112,7 +110,7 @@ const FREE_KEY: &str = "another";
 /// The demo's own call for a lock, on a thread of its own: it takes its time.
 fn call(stage: &Stage, events: Sender<Event>) -> Result<(), Ended> {
     let builder = stage.nodes.client().owner("the demo itself");
-    let client = Client::build(builder).map_err(Ended::failed)?;
+    let client = builder.blocking().build().map_err(Ended::failed)?;
     let call = move || {
         let answer = client.acquire(FREE_KEY).wait(OWN_WAIT).call();
         let answer = answer.map(drop).map_err(|error| error.to_string());

@@ -82,7 +82,7 @@ impl Worker {
         counter: PathBuf,
         nodes: ClientBuilder,
     ) -> Result<Self, String> {
-        let client = Client::build(nodes).map_err(|error| error.to_string())?;
+        let client = nodes.blocking().build().map_err(|error| error.to_string())?;
         let owner = format!("w{number:02}, pid {}", process::id());
         Ok(Self { number, owner, counter, client })
     }

@@ -56,7 +56,7 @@ impl Keeper<'_> {
             _ => None,
         };
         // The guardian acts before the end, so the lock may not be lost yet, and may live on.
-        let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss());
+        let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_reason());
         let Watched::Over { how, gone } = watched else {
             self.leave();
             if let Some(cause) = lost {
@@ -76,7 +76,7 @@ impl Keeper<'_> {
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
                 let by = killed.map(|killed| killed.by).or(by);
                 lost.into_iter().for_each(|cause| self.say_lost(cause, by));
-                if lease.loss().is_none()
+                if lease.loss_reason().is_none()
                     && let Some(rest) = self.rest_of_min_hold(since)
                 {
                     self.hold_on(lease, rest).await;
@@ -205,8 +205,8 @@ impl Keeper<'_> {
             ("QUORLOCK_TOKEN".into(), lease.token().to_string().into()),
             ("QUORLOCK_VALID_UNTIL_MS".into(), until.to_string().into()),
         ];
-        if self.args.fenced {
-            environment.push(("QUORLOCK_FENCE".into(), lease.fence().to_string().into()));
+        if let Some(fence) = lease.fence() {
+            environment.push(("QUORLOCK_FENCE".into(), fence.to_string().into()));
         }
         environment
     }
@@ -330,7 +330,7 @@ impl Keeper<'_> {
             "event": name,
             "key": self.args.key,
             "votes": lease.votes(),
-            "fence": self.args.fenced.then(|| lease.fence()),
+            "fence": lease.fence(),
             "valid_for_ms": millis(remaining),
             "valid_until_unix_ms": unix_ms().saturating_add(millis(remaining)),
         })

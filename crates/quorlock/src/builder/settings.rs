@@ -1,0 +1,186 @@
+//! The settings of a client: how they are checked, and how nodes and driver are made from them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock_core::marker::Cluster;
+use quorlock_core::{NodeSet, Quorum, RestartGuard, Rules, Timing, Words};
+
+use super::{CallDefaults, MARKER, PREFIX_BYTES_MAX, own_key};
+use crate::client::{Client, Common, Names, RESERVED, Shared};
+use crate::clock::Clock;
+use crate::driver::{Driver, DriverHandle, Metrics};
+use crate::error::BuildError;
+use crate::node::{Node, NodeConfig, NodeConfigError, RedisNode, Tls};
+use crate::own_thread::OwnThread;
+
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(super) nodes: Vec<Result<NodeConfig, NodeConfigError>>,
+    pub(super) custom: Vec<Arc<dyn Node>>,
+    pub(super) quorum: Option<usize>,
+    pub(super) prefix: String,
+    pub(super) defaults: CallDefaults,
+    pub(super) tls: Option<Tls>,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) clock: Clock,
+    pub(super) own_thread: bool,
+    pub(super) trust: Trust,
+}
+
+/// What is made of what nodes may have forgotten.
+#[derive(Clone, Default)]
+pub(super) struct Trust {
+    pub(super) guard: RestartGuard,
+    /// The names of those that forget nothing.
+    pub(super) durable: Vec<String>,
+}
+
+impl Settings {
+    pub(super) fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            custom: Vec::new(),
+            quorum: None,
+            prefix: String::new(),
+            defaults: CallDefaults::new(),
+            tls: None,
+            username: None,
+            password: None,
+            clock: Clock::System,
+            own_thread: false,
+            trust: Trust::default(),
+        }
+    }
+
+    pub(super) fn build(self) -> Result<Client, BuildError> {
+        let timing = self.defaults.check()?;
+        self.check_prefix()?;
+        let quorum_of = |count| match self.quorum {
+            Some(needed) => Quorum::new(count, needed),
+            None => Quorum::majority(count),
+        };
+        let nodes = self.make_nodes(&timing)?;
+        let quorum = quorum_of(nodes.len())?;
+        let names: Names = nodes.iter().map(|node| node.name().into()).collect();
+        let rules = self.rules(quorum, &names)?;
+        let metrics = Arc::new(Metrics::new(nodes.len(), self.trust.guard));
+        let thread = match self.own_thread {
+            true => Some(OwnThread::new().map_err(no_thread)?),
+            false => None,
+        };
+        let (handle, commands) =
+            DriverHandle::new(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
+        let (clock, ttl_max) = (self.clock, self.defaults.timing.ttl_max);
+        let common = Arc::new(Common { driver: handle, names, clock });
+        let driver = {
+            let nodes = nodes.clone();
+            let (common, metrics) = (Arc::downgrade(&common), metrics.clone());
+            move || {
+                let times = (clock, ttl_max);
+                Driver::start((quorum, rules), &nodes, metrics, (common, commands), times).run()
+            }
+        };
+        if let Some(thread) = thread {
+            thread.start(driver).map_err(no_thread)?;
+        } else {
+            let runtime =
+                tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
+            runtime.spawn(async move { driver().await });
+        }
+        let settings = (self.prefix.into(), self.defaults, timing);
+        let nodes = (nodes, self.nodes.len());
+        Ok(Client::new(Shared::new(common, quorum, settings, nodes, metrics)))
+    }
+
+    pub(super) fn check_prefix(&self) -> Result<(), BuildError> {
+        if self.prefix.len() > PREFIX_BYTES_MAX {
+            let bytes = self.prefix.len();
+            return Err(BuildError::PrefixTooLong { bytes, max: PREFIX_BYTES_MAX });
+        }
+        if self.prefix.contains(RESERVED) {
+            return Err(BuildError::PrefixReserved { prefix: self.prefix.clone() });
+        }
+        Ok(())
+    }
+
+    /// What nodes are measured by.
+    pub(super) fn rules(&self, quorum: Quorum, names: &Names) -> Result<Rules, BuildError> {
+        let find = |name: &String| {
+            let place = names.iter().position(|other| **other == **name);
+            let unknown =
+                || BuildError::UnknownNode { name: name.clone(), known: names.join(", ") };
+            place.and_then(|place| quorum.node_ids().nth(place)).ok_or_else(unknown)
+        };
+        let durable = self.trust.durable.iter().map(find).collect::<Result<NodeSet, _>>()?;
+        let max_ttl = self.defaults.timing.ttl_max.as_millis();
+        let max_ttl_ms = u64::try_from(max_ttl).unwrap_or(u64::MAX);
+        Ok(Rules {
+            guard: self.trust.guard,
+            cluster: Cluster::new(names.iter(), quorum.needed(), max_ttl_ms),
+            names: names.to_vec(),
+            marker: own_key(&self.prefix, MARKER),
+            adoption: own_key(&self.prefix, "adopt"),
+            durable,
+            words: Words(crate::fault::in_words),
+        })
+    }
+
+    fn make_nodes(&self, timing: &Timing) -> Result<Vec<Arc<dyn Node>>, BuildError> {
+        let servers = self.make_servers(timing)?.into_iter();
+        let mut nodes: Vec<Arc<dyn Node>> =
+            servers.map(|server| Arc::new(server) as Arc<dyn Node>).collect();
+        nodes.extend(self.custom.iter().cloned());
+        check_names(nodes.iter().map(|node| node.name()))?;
+        Ok(nodes)
+    }
+
+    pub(super) fn make_servers(&self, timing: &Timing) -> Result<Vec<RedisNode>, BuildError> {
+        let mut addresses = BTreeSet::new();
+        let mut servers = Vec::new();
+        for config in &self.nodes {
+            let config = self.complete(config.clone()?);
+            if !addresses.insert(config.address()) {
+                let hint = "every node must be a server of its own, with a vote of its own";
+                return Err(BuildError::Duplicate { name: config.address(), hint });
+            }
+            let connect = self.defaults.timing.connect_timeout;
+            let silence = 3 * timing.node_timeout(Duration::ZERO);
+            servers.push(RedisNode::new(config, connect, silence)?);
+        }
+        Ok(servers)
+    }
+
+    /// Fills in what is set for all nodes.
+    fn complete(&self, config: NodeConfig) -> NodeConfig {
+        let config = match &self.tls {
+            Some(tls) => config.tls_unless_set(tls),
+            None => config,
+        };
+        let config = match &self.username {
+            Some(username) => config.username(username),
+            None => config,
+        };
+        match &self.password {
+            Some(password) if !config.has_password() => config.password(password),
+            _ => config,
+        }
+    }
+}
+
+pub(super) fn check_names<'a>(nodes: impl Iterator<Item = &'a str>) -> Result<(), BuildError> {
+    let mut names = BTreeSet::new();
+    for name in nodes {
+        if !names.insert(name) {
+            let hint = "every node needs a name of its own";
+            return Err(BuildError::Duplicate { name: name.to_owned(), hint });
+        }
+    }
+    Ok(())
+}
+
+fn no_thread(error: std::io::Error) -> BuildError {
+    BuildError::Thread { reason: error.to_string() }
+}
