@@ -5,11 +5,13 @@ mod beside;
 mod chaos;
 mod debian;
 mod demo;
+mod dependencies;
 mod install;
 mod instructions;
 mod matrix;
 mod mixed;
 mod mutants;
+mod package;
 mod redis_py;
 mod soak;
 mod special;
@@ -45,6 +47,8 @@ cargo xtask COMMAND
                 see that each negative model finds two that hold one lock; --engine or --sweep: a part;
                 --all: what takes longer, too
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
+  dependencies  check where every dependency comes from, its licence, and the Rust that it needs
+  package       pack the crates that people use, build each from its package, and check what is in it
   soak --hours H
                 simulator and chaos in turns from seeds that nobody has run, on each server at hand;
                 stops at the first failure, and adds a line to docs/soak.md
@@ -80,6 +84,8 @@ fn main() -> ExitCode {
             Ok(server) => stepped::run(workspace, &server),
             Err(code) => code,
         },
+        Some("dependencies") => dependencies::run(workspace),
+        Some("package") => package::run(workspace),
         Some("soak") => soak::run(workspace, args),
         Some("servers") => wheels::run(workspace),
         Some("help" | "--help" | "-h") => {

@@ -30,11 +30,6 @@ mod worker;
 mod workers;
 mod workloads;
 
-/// The README's examples are compiled with this crate, whose program writes the figures there.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-mod readme {}
-
 pub use crate::args::main;
 pub use crate::machine::COMMAND_VARIABLE;
 pub use crate::table::columns;

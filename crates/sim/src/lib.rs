@@ -52,3 +52,8 @@ pub use world::Outcome;
 pub fn run(plan: &Plan, traced: bool) -> Outcome {
     world::World::run(plan, traced)
 }
+
+/// The examples of the README are compiled with this crate, which is not published.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}

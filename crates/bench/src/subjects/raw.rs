@@ -23,7 +23,8 @@ const NAME: &str = "raw";
 /// What quorlock stores is a token of 20 bytes in hex.
 const TOKEN: &str = "53cf4a701e433f4bc54ca620611a9b92f2809553";
 
-const RELEASE: &str = include_str!("../../../quorlock/src/node/scripts/release.lua");
+/// That of quorlock; a test compares them.
+const RELEASE: &str = include_str!("release.lua");
 
 /// The most pairs of one round in an open loop.
 const ROUND: usize = 512;
@@ -339,5 +340,12 @@ mod tests {
         assert_eq!(by_raw.calls("set"), 100, "{by_raw:?}");
         assert_eq!(by_raw.sent(), 200, "{by_raw:?}");
         assert_eq!(by_raw, by_quorlock);
+    }
+
+    #[test]
+    fn the_script_is_that_of_quorlock() {
+        let script =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../quorlock/src/node/scripts/release.lua");
+        assert_eq!(std::fs::read_to_string(script).unwrap(), RELEASE);
     }
 }
