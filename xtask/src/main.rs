@@ -10,6 +10,7 @@ mod instructions;
 mod matrix;
 mod mixed;
 mod mutants;
+mod prose;
 mod redis_py;
 mod soak;
 mod special;
@@ -45,6 +46,8 @@ cargo xtask COMMAND
                 see that each negative model finds two that hold one lock; --engine or --sweep: a part;
                 --all: what takes longer, too
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
+  prose         say which sentences of the documents, of public items and of help texts are not plain
+                English; --check: fail if there are any
   soak --hours H
                 simulator and chaos in turns from seeds that nobody has run, on each server at hand;
                 stops at the first failure, and adds a line to docs/soak.md
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
             Ok(server) => stepped::run(workspace, &server),
             Err(code) => code,
         },
+        Some("prose") => prose::run(workspace, args),
         Some("soak") => soak::run(workspace, args),
         Some("servers") => wheels::run(workspace),
         Some("help" | "--help" | "-h") => {
