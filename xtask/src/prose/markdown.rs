@@ -48,7 +48,7 @@ impl Sentence {
 }
 
 fn push_word(tokens: &mut String, word: &str) {
-    let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '\'';
+    let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_' || c == '\'';
     let mut inside = false;
     for c in word.chars() {
         if inside && !is_part(c) {
