@@ -18,6 +18,7 @@ mod stepped;
 mod suite;
 mod summary;
 mod test;
+mod typos;
 mod wheels;
 
 use std::env;
@@ -47,7 +48,8 @@ cargo xtask COMMAND
                 --all: what takes longer, too
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   prose         say which sentences of the documents, of public items and of help texts are not plain
-                English; --check: fail if there are any
+                English, and which words are misspelled; --check: fail if there are any. The spelling
+                checker typos is fetched with pip into target
   soak --hours H
                 simulator and chaos in turns from seeds that nobody has run, on each server at hand;
                 stops at the first failure, and adds a line to docs/soak.md

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use crate::typos;
 use rules::{Finding, check};
 use rustdoc::Scope;
 
@@ -41,7 +42,12 @@ pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> Exi
         println!("{file}:{}: {rule}: {advice}\n    {sentence}", line + 1);
     }
     println!("{} sentences to change", found.len());
-    if is_check && !found.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let spelling = typos::check(workspace);
+    if let Err(why) = &spelling {
+        eprintln!("xtask: {why}");
+    }
+    let is_well = found.is_empty() && spelling.is_ok();
+    if is_check && !is_well { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// What is found in all files, with the file.
