@@ -12,6 +12,7 @@ mod matrix;
 mod mixed;
 mod mutants;
 mod package;
+mod prose;
 mod redis_py;
 mod soak;
 mod special;
@@ -19,6 +20,7 @@ mod stepped;
 mod suite;
 mod summary;
 mod test;
+mod typos;
 mod wheels;
 
 use std::env;
@@ -49,6 +51,9 @@ cargo xtask COMMAND
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   dependencies  check where every dependency comes from, its licence, and the Rust that it needs
   package       pack the crates that people use, build each from its package, and check what is in it
+  prose         say which sentences of the documents, of public items and of help texts are not plain
+                English, and which words are misspelled; --check: fail if there are any. The spelling
+                checker typos is fetched with pip into target
   soak --hours H
                 simulator and chaos in turns from seeds that nobody has run, on each server at hand;
                 stops at the first failure, and adds a line to docs/soak.md
@@ -86,6 +91,7 @@ fn main() -> ExitCode {
         },
         Some("dependencies") => dependencies::run(workspace),
         Some("package") => package::run(workspace),
+        Some("prose") => prose::run(workspace, args),
         Some("soak") => soak::run(workspace, args),
         Some("servers") => wheels::run(workspace),
         Some("help" | "--help" | "-h") => {

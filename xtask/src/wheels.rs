@@ -158,7 +158,11 @@ impl Wheel {
     }
 }
 
-fn python(module: &str, args: impl FnOnce(&mut Command) -> &mut Command) -> Result<(), String> {
+/// Runs a module of Python; the error has what it said.
+pub(crate) fn python(
+    module: &str,
+    args: impl FnOnce(&mut Command) -> &mut Command,
+) -> Result<(), String> {
     let mut command = Command::new("python3");
     command.arg("-m").arg(module).stdin(Stdio::null());
     let output = args(&mut command).output().map_err(|error| format!("python3: {error}"))?;
@@ -170,7 +174,8 @@ fn python(module: &str, args: impl FnOnce(&mut Command) -> &mut Command) -> Resu
     Err(format!("python3 -m {module} failed: {}", line.unwrap_or("it said nothing")))
 }
 
-fn file_named(name: &str, below: &Path) -> Option<PathBuf> {
+/// The file of this name in a folder, at any depth.
+pub(crate) fn file_named(name: &str, below: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(below).ok()?.flatten().map(|entry| entry.path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
     let here = files.into_iter().find(|path| path.file_name().is_some_and(|file| file == name));

@@ -1,5 +1,5 @@
-//! Are these nodes fit to hold locks? Looks at each as a client would, and at what a client does not
-//! look at, and says what is found, why it matters for locks, and what mends it.
+//! Are these nodes fit to hold locks? Looks at each as a client would, and at what a client does
+//! not look at. Says what is found, why it matters for locks, and what fixes it.
 //!
 //! Nothing is changed. To find out which rights a user has, they are used, on one key of the
 //! library's own that is gone afterwards.
@@ -51,7 +51,7 @@ pub struct Finding {
     pub what: String,
     /// Why that matters for locks.
     pub why: &'static str,
-    /// What mends it: mostly a command. Of what nothing but time mends it says so.
+    /// What fixes it: mostly a command. If only time fixes it, this says so.
     pub fix: String,
 }
 
@@ -59,9 +59,9 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClockOffset {
-    /// So many microseconds it is ahead; behind, if negative.
+    /// Microseconds by which it is ahead; behind, if negative.
     pub ahead_us: i64,
-    /// It may be so much more or less: half the round trip.
+    /// The offset may be wrong by this: half the round trip.
     pub error: Duration,
 }
 
@@ -69,11 +69,11 @@ pub struct ClockOffset {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Votes {
-    /// They do.
+    /// The votes count.
     Count,
-    /// They will in so much time, at the next use.
+    /// They will after this time, at the next use.
     CountIn(Duration),
-    /// They will so long after the next use, which begins the wait.
+    /// They will this time after the next use, which begins the wait.
     CountAfterUse(Duration),
     /// They do not.
     DoNotCount,

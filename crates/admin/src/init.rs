@@ -84,11 +84,11 @@ pub enum InitError {
         list(nodes)
     )]
     TooFew {
-        /// So many answered.
+        /// How many answered.
         reached: usize,
-        /// Of so many.
+        /// How many there are.
         all: usize,
-        /// So many must.
+        /// How many must answer.
         needed: usize,
         /// Those that did not, and why.
         nodes: Vec<(Arc<str>, String)>,
@@ -103,9 +103,9 @@ pub enum InitError {
     OldNodes {
         /// The old settings.
         old: String,
-        /// So many of their nodes answered.
+        /// How many of their nodes answered.
         reached: usize,
-        /// So many must.
+        /// How many must answer.
         needed: usize,
         /// Those that were not reached.
         missing: Vec<String>,

@@ -49,7 +49,7 @@ pub struct LiveNodes {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct RoundTrip {
-    /// Its name.
+    /// The node's name.
     pub node: String,
     /// The median, in microseconds; none if it never answered.
     pub p50_us: Option<f64>,

@@ -13,8 +13,8 @@
 //!   warm-up. It prints one line,
 //!   `{"pairs":…,"seconds":…,"cpu_seconds":…,"p50_us":…,"p99_us":…,"p999_us":…}`, where
 //!   `cpu_seconds` is the program's own.
-//! - `handover`: a worker process as in `worker.rs`. It says `ready`, waits for `go END`, takes the
-//!   lock on K, holds it and gives it back until then, and prints each turn as
+//! - `handover`: a worker process as in `worker.rs`. It says `ready` and waits for `go END`. Until
+//!   then it takes the lock on K, holds it and gives it back. It prints each turn as
 //!   `[asked,acquired,released]`, in nanoseconds of `CLOCK_MONOTONIC`, which is one clock for all
 //!   processes of a machine.
 //!

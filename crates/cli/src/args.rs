@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use crate::exit_code;
 
-/// A lock over several independent Redis or Valkey masters: held by whoever has a majority.
+/// A lock over several independent Redis or Valkey servers. A client holds it while a majority has
+/// granted it.
 #[derive(Debug, Parser)]
 #[command(name = "quorlock", version, max_term_width = 100, after_help = exit_code::HELP)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -32,18 +33,19 @@ pub(crate) enum Command {
 
 /// Run a command while holding the lock KEY
 ///
-/// Takes the lock, runs CMD, extends the lock while it runs, gives it back. If the lock is lost, CMD
-/// and all its descendants in this session are ended before anybody else can have the lock, also if
-/// quorlock itself is stopped or killed. A descendant that starts a session of its own (setsid)
-/// escapes.
+/// Takes the lock, runs CMD, extends the lock while CMD runs, and gives the lock back. If the lock
+/// is lost, CMD and all its descendants in this session are ended before another client can have
+/// the lock. This works even if quorlock itself is stopped or killed. A descendant that starts a
+/// session of its own (setsid) escapes.
 ///
-/// CMD finds in its environment: QUORLOCK_KEY, QUORLOCK_TOKEN, with --fenced QUORLOCK_FENCE, and
-/// QUORLOCK_VALID_UNTIL_MS, the Unix time in milliseconds until which the lock is held if it is never
-/// extended. QUORLOCK_NODES and QUORLOCK_PASSWORD are taken out of it, unless --pass-nodes.
+/// The environment of CMD has QUORLOCK_KEY, QUORLOCK_TOKEN, with --fenced QUORLOCK_FENCE, and
+/// QUORLOCK_VALID_UNTIL_MS. The last one is the Unix time in milliseconds until which the lock is
+/// held if it is never extended. QUORLOCK_NODES and QUORLOCK_PASSWORD are removed unless
+/// --pass-nodes is given.
 #[derive(Debug, Args)]
 #[command(after_help = exit_code::HELP)]
 pub(crate) struct Run {
-    /// What to lock: any name; all who use it exclude each other
+    /// The lock's name; any text. All users of the same name exclude each other
     pub(crate) key: String,
 
     /// The command and its arguments
@@ -61,13 +63,13 @@ pub(crate) struct Run {
     #[arg(long, short = 'E', env = "QUORLOCK_HELD_EXIT_CODE", value_name = "N")]
     pub(crate) held_exit_code: Option<u8>,
 
-    /// Ask for a fence: a number that is larger than that of every earlier holder, for what CMD writes
-    /// to, to refuse those that have lost the lock. CMD finds it in QUORLOCK_FENCE. All who use KEY must
-    /// ask for one, or none
+    /// Ask for a fencing token: a number that is larger than that of every earlier holder. The
+    /// resource that CMD writes to can then refuse holders that have lost the lock. CMD finds it in
+    /// QUORLOCK_FENCE. Either all users of KEY ask for one, or none
     #[arg(long, env = "QUORLOCK_FENCED", value_parser = FalseyValueParser::new())]
     pub(crate) fenced: bool,
 
-    /// Describe this holder to whoever asks [default: the command's name]
+    /// Describe this holder to those who ask who holds the lock [default: the command's name]
     #[arg(long, env = "QUORLOCK_LABEL", value_name = "TEXT")]
     pub(crate) label: Option<String>,
 
@@ -91,7 +93,7 @@ pub(crate) struct Run {
 #[derive(Debug, Args)]
 pub(crate) struct Times {
     /// How long the nodes keep the lock without an extension, at least 500ms; a crashed holder
-    /// blocks others for so long [default: 10s, or --max-ttl if that is shorter]
+    /// blocks others for this time [default: 10s, or --max-ttl if that is shorter]
     #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) ttl: Option<Duration>,
 
@@ -99,19 +101,18 @@ pub(crate) struct Times {
     #[arg(long, short = 'w', env = "QUORLOCK_WAIT", value_name = "TIME")]
     pub(crate) wait: Option<WaitArg>,
 
-    /// The lock is never held for longer: it is not extended past so much time, ends at most one TTL
+    /// The longest time to hold the lock. It is not extended beyond this, ends at most one TTL
     /// before it, and then counts as lost [default: 24h]
     #[arg(long, env = "QUORLOCK_MAX_HOLD", value_parser = duration, value_name = "TIME")]
     pub(crate) max_hold: Option<Duration>,
 
-    /// Hold the lock for at least so long, also if CMD ends sooner: for jobs that several machines
-    /// start "at the same time". The key is then left to expire, up to one TTL later
+    /// Hold the lock for at least this time, even if CMD ends sooner: for jobs that several
+    /// machines start "at the same time". The key is then left to expire, up to one TTL later
     #[arg(long, env = "QUORLOCK_MIN_HOLD", value_parser = duration, value_name = "TIME")]
     pub(crate) min_hold: Option<Duration>,
 
-    /// Send SIGTERM so long before the lock ends: at least as early as SIGKILL, and less than a
-    /// third of the TTL [default: TTL/5].
-    /// SIGKILL follows max(5% of TTL, 50ms) before the lock ends
+    /// Send SIGTERM this time before the lock ends: at least as early as SIGKILL, and less than a
+    /// third of the TTL [default: TTL/5]. SIGKILL follows max(5% of TTL, 50ms) before the lock ends
     #[arg(long, env = "QUORLOCK_KILL_AFTER", value_parser = duration, value_name = "TIME")]
     pub(crate) kill_after: Option<Duration>,
 }
@@ -119,11 +120,11 @@ pub(crate) struct Times {
 /// Show who holds the lock KEY, node by node
 ///
 /// The verdict is HELD (one holder has a quorum), FREE (a quorum of nodes is free), SPLIT (neither)
-/// or UNKNOWN (too few nodes answered, or too many of those that say it is free may have forgotten it;
-/// exit code 69, or 77 if rights are missing).
+/// or UNKNOWN. It is UNKNOWN if too few nodes answered, or if too many of those that say it is free
+/// may have forgotten it. The exit code is then 69, or 77 if rights are missing.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// The lock
+    /// The lock's name
     pub(crate) key: String,
 
     /// Look again every second, until interrupted
@@ -137,34 +138,34 @@ pub(crate) struct Status {
     pub(crate) output: OutputArgs,
 }
 
-/// Say what only an operator can know: that no lock is in use, or that settings change
+/// Take new nodes into use at once, or change nodes, quorum or --max-ttl
 ///
-/// A server that was never used, or has lost its data, cannot be told from one that has forgotten its
-/// locks: its votes count after a wait of a bit more than the longest TTL. Nothing need be done for
-/// that. With --fresh they count at once. With --reconfigure the nodes of --node take the place of the
-/// old ones, or change their quorum or longest TTL, without two holders in between: locks are not
-/// granted for a bit more than the longest TTL, old or new.
+/// A server that was never used, or has lost its data, cannot be told from one that has forgotten
+/// its locks. Its votes count after a wait of a bit more than the longest TTL. Nothing need be done
+/// for that. With --fresh its votes count at once. With --reconfigure the nodes of --node replace
+/// the old ones, or change their quorum or longest TTL, without two holders in between. No locks
+/// are granted meanwhile, for a bit more than the longest TTL, old or new.
 ///
 /// Exit code 0 if a quorum of nodes votes now, 69 if not.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub(crate) struct Init {
-    /// No lock is in use, and none has been for a while: all nodes may vote at once. If that is not
-    /// so, two may hold one lock
+    /// You know that no lock is in use, and that none has been for a while: all nodes vote at once.
+    /// If this is wrong, two clients may hold one lock
     #[arg(long, group = "what")]
     pub(crate) fresh: bool,
 
-    /// The list of nodes, the quorum or --max-ttl changes to what is given here. What it was is known
-    /// from the nodes. If it is interrupted, run it again
+    /// Change the list of nodes, the quorum or --max-ttl to what is given here. The old settings
+    /// are read from the nodes. If the command is interrupted, run it again
     #[arg(long, group = "what")]
     pub(crate) reconfigure: bool,
 
-    /// A node of the old list that is not in the new one, repeatable: needed if fewer than N - Q + 1
-    /// of the old ones are. With the name that it had
+    /// A node of the old list that is not in the new one, with its old name. Repeatable. Needed if
+    /// fewer than N - Q + 1 of the old nodes are in the new list
     #[arg(long, value_name = "[NAME=]URL", requires = "reconfigure", conflicts_with = "fresh")]
     pub(crate) old_node: Vec<String>,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     pub(crate) yes: bool,
 
@@ -177,22 +178,24 @@ pub(crate) struct Init {
 
 /// Find out whether the nodes are fit to hold locks
 ///
-/// Asks each node what it is, and tries what the user may do there, on a key of its own that is gone
-/// afterwards. Says what is found, why it matters for locks, and what mends it. Changes nothing.
+/// Asks each node what it is, and tries what the user may do there, on a key of its own that is
+/// gone afterwards. Says what is found, why it matters for locks, and what fixes it. Changes
+/// nothing.
 ///
 /// Exit code 0 if all is well, 1 if there are warnings, 2 if there are errors.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Show also what is only good to know
+    /// Also show findings that are only for information
     #[arg(long)]
     pub(crate) notes: bool,
 
-    /// Print only the command that makes USER one who may lock on these nodes, and nothing else
+    /// Print only the command that gives USER the rights that locks need on these nodes, and no
+    /// others
     #[arg(long, value_name = "USER", value_parser = acl_user, conflicts_with_all = ["systemd", "json"])]
     pub(crate) acl: Option<String>,
 
-    /// Print only a drop-in for the servers' systemd unit that delays a restart until no lock from
-    /// before it can be held: protects those too who lock by other libraries
+    /// Print only a drop-in for the servers' systemd unit. It delays a restart until no earlier
+    /// lock can still be held, and so also protects users of other libraries
     #[arg(long, conflicts_with = "json")]
     pub(crate) systemd: bool,
 
@@ -205,9 +208,9 @@ pub(crate) struct Doctor {
 
 /// Measure your own nodes. This loads them: with up to 64 locks at a time, as fast as they go
 ///
-/// Says how long it will load them, waits for nothing, and begins. Measures each node's round trip,
-/// acquire and release by 1, 8 and 64 lockers on keys of their own, and how long a lock takes from
-/// one client to another that waits for it. Every key begins with "quorlock-bench:", behind
+/// Says how long it will load them, and begins at once. Measures each node's round trip, acquire
+/// and release by 1, 8 and 64 lockers on keys of their own, and how long a lock takes from one
+/// client to another that waits for it. Every key begins with "quorlock-bench:", behind
 /// --key-prefix, and is given back; if interrupted, the last ones expire with their TTL of 10s.
 /// Nothing else on the nodes is read or changed.
 ///
@@ -227,9 +230,9 @@ pub(crate) struct Bench {
 
 /// See it work: five real servers, a dozen workers, one fault after the other
 ///
-/// Starts five Redis or Valkey servers of its own in a temporary folder, lets workers in several
-/// processes contend for one lock, stops and kills servers meanwhile, shows what each of them says,
-/// and ends with a verdict after about 20 seconds. Needs a redis-server or valkey-server
+/// Starts five Redis or Valkey servers of its own in a temporary folder, and lets workers in
+/// several processes contend for one lock. Stops and kills servers meanwhile, and shows what each
+/// of them says. Ends with a verdict after about 20 seconds. Needs a redis-server or valkey-server
 /// (QUORLOCK_SERVER names one that is not on the PATH); without one it runs on nodes in memory.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
@@ -249,9 +252,9 @@ pub(crate) struct Demo {
 #[command(next_help_heading = "Nodes")]
 pub(crate) struct NodeArgs {
     /// A node, repeatable: redis://, rediss://, valkey://, valkeys:// or redis+unix://, with
-    /// `[user][:password@]host[:port][/db]`; NAME= before it names it. Visible in ps: passwords
-    /// belong into QUORLOCK_NODES (comma separated), QUORLOCK_PASSWORD or --password-file. Without
-    /// --node, QUORLOCK_NODES counts, then the file's nodes
+    /// `[user][:password@]host[:port][/db]`; NAME= before it names it. Other users can see it with
+    /// ps, so put passwords into QUORLOCK_NODES (comma separated), QUORLOCK_PASSWORD or
+    /// --password-file. Without --node, QUORLOCK_NODES is used, then the file's nodes
     #[arg(long = "node", short = 'n', value_name = "[NAME=]URL")]
     pub(crate) node: Vec<String>,
 
@@ -264,7 +267,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, env = "QUORLOCK_QUORUM", value_name = "N")]
     pub(crate) quorum: Option<usize>,
 
-    /// What stands before every KEY on the nodes
+    /// A prefix of every KEY on the nodes
     #[arg(long, env = "QUORLOCK_KEY_PREFIX", value_name = "TEXT")]
     pub(crate) key_prefix: Option<String>,
 
@@ -272,15 +275,14 @@ pub(crate) struct NodeArgs {
     #[arg(long, env = "QUORLOCK_MAX_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) max_ttl: Option<Duration>,
 
-    /// Whether votes of nodes count that were restarted, lost data, or are no independent masters:
-    /// "strict": they do not; "observe": they do, and are told of; "off": nobody looks. Protects a
-    /// lock only if all its clients are strict [default: strict]
+    /// What to do about nodes that were restarted, lost data, or are no independent masters. It
+    /// protects a lock only if all its clients are strict [default: strict]
     #[arg(long, env = "QUORLOCK_RESTART_GUARD", value_name = "MODE")]
     pub(crate) restart_guard: Option<GuardMode>,
 
-    /// The nodes of these names lose nothing when they stop, and need not wait when they are
-    /// restarted: they run with appendonly yes and appendfsync always, and did so before they last
-    /// stopped. Repeatable, or comma separated
+    /// Names of nodes that lose nothing when they stop, and so need not wait after a restart. They
+    /// run with appendonly yes and appendfsync always, and did so before they last stopped.
+    /// Repeatable, or comma separated
     #[arg(long, env = "QUORLOCK_DURABLE", value_delimiter = ',', value_name = "NAME")]
     pub(crate) durable: Vec<String>,
 
@@ -314,28 +316,28 @@ pub(crate) struct NodeArgs {
     pub(crate) tls_key: Option<PathBuf>,
 }
 
-/// What quorlock itself says
+/// What quorlock itself prints
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(long, short, env = "QUORLOCK_QUIET", value_parser = FalseyValueParser::new())]
     pub(crate) quiet: bool,
 
-    /// Speak JSON
+    /// Print JSON instead of text
     #[arg(long, env = "QUORLOCK_JSON", value_parser = FalseyValueParser::new())]
     pub(crate) json: bool,
 }
 
-/// How much is made of what nodes say of themselves.
+/// What to do about nodes that may have forgotten locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum GuardMode {
-    /// Votes of nodes that are not to be trusted do not count.
+    /// Votes of nodes that are not trusted do not count.
     Strict,
-    /// They count, and are told of.
+    /// Votes of nodes that are not trusted count; the nodes are reported.
     Observe,
-    /// Nobody looks.
+    /// Nodes are not checked.
     Off,
 }
 
@@ -352,9 +354,9 @@ impl From<GuardMode> for RestartGuard {
 /// What to do if others hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IfHeld {
-    /// Fail.
+    /// Fail with exit code 75, or that of -E.
     Fail,
-    /// Leave the command out.
+    /// Skip the command.
     Skip,
 }
 

@@ -3,9 +3,8 @@
 //! An [`Attempt`] is one round with one fresh token (S6); a retry is a new attempt. That is what
 //! makes a late release of an older attempt harmless: it compares a value nobody else ever used.
 //!
-//! The attempt decides nothing twice. Answers that come after the decision go to the lease (if it
-//! was a yes) or nowhere (if it was a no: a release is queued behind every command, so whatever
-//! the node granted is void, S1).
+//! The attempt decides nothing twice. After a yes, later answers go to the lease. After a no, they
+//! go nowhere: a release is queued behind every command, so whatever the node granted is void (S1).
 
 mod report;
 mod slots;
@@ -62,12 +61,11 @@ pub enum FailureReason {
     /// Nodes refused, and without these refusals a quorum would have been possible: somebody else
     /// holds the lock, or wants it too.
     Contended,
-    /// So many nodes failed that there was no quorum to be had, whatever the others say.
+    /// Too many nodes failed: no quorum was possible, whatever the others say.
     NoQuorum,
     /// A quorum granted, but too late: too little validity was left.
     TooSlow,
-    /// So many nodes are not to be trusted, or not yet, that there is no quorum, whatever the others
-    /// say.
+    /// Too many nodes are not trusted, or not yet: no quorum is possible, whatever the others say.
     NodesUntrusted,
 }
 
@@ -124,7 +122,7 @@ impl Attempt {
         })
     }
 
-    /// The lock's fence, once it is held; until then, the number that is about to be it.
+    /// The lock's fence, once it is held. Until then: the number that is about to become the fence.
     pub fn fence(&self) -> Option<u64> {
         self.fence_request.as_ref().map(|fence_request| fence_request.write_back.number())
     }

@@ -20,7 +20,7 @@ pub enum Command {
     /// Set the key if it is absent, to expire after the ttl: `SET key value NX PX ttl_ms`.
     /// Answered by [`Answer::Granted`] or [`Answer::Refused`].
     Acquire {
-        /// Where.
+        /// The key on the node.
         key: Key,
         /// The whole value.
         value: Value,
@@ -30,7 +30,7 @@ pub enum Command {
     /// If the key holds this value, make it live for the ttl from now, never shorter than it
     /// would. Answered by [`Answer::Extended`], [`Answer::Absent`] or [`Answer::Other`].
     Extend {
-        /// Where.
+        /// The key on the node.
         key: Key,
         /// The whole value.
         value: Value,
@@ -41,7 +41,7 @@ pub enum Command {
     /// Answered by [`Answer::Deleted`], [`Answer::Absent`] or [`Answer::Other`]; or, unless `tell`,
     /// by [`Answer::NotOurs`] for both of the latter.
     Release {
-        /// Where.
+        /// The key on the node.
         key: Key,
         /// The whole value.
         value: Value,
@@ -52,13 +52,13 @@ pub enum Command {
     },
     /// Look at the key without changing it. Answered by [`Answer::Seen`].
     Inspect {
-        /// Where.
+        /// The key on the node.
         key: Key,
     },
     /// Look at the key, and ask to be told, once, when it changes. Answered by
     /// [`Answer::Watched`], or by [`Answer::Seen`] if the node cannot tell.
     Watch {
-        /// Where.
+        /// The key on the node.
         key: Key,
     },
     /// As [`Command::Acquire`], and if it is granted, the counter moves on:
@@ -66,7 +66,7 @@ pub enum Command {
     /// that of the node's marker. Answered by [`Answer::GrantedFenced`] with c, or by
     /// [`Answer::RefusedFenced`]; then nothing is written.
     AcquireFenced {
-        /// Where.
+        /// The key on the node.
         key: Key,
         /// The whole value.
         value: Value,
@@ -80,7 +80,7 @@ pub enum Command {
     /// If the key holds this value and the counter is below `to`, set the counter to it, in one atomic
     /// step (S19). Answered by [`Answer::Raised`], [`Answer::Absent`] or [`Answer::Other`].
     Raise {
-        /// Where.
+        /// The key on the node.
         key: Key,
         /// The whole value.
         value: Value,
@@ -94,7 +94,7 @@ pub enum Command {
     /// with `to`, by [`Answer::Refused`] if the key exists, or, with nothing written, by
     /// [`Answer::Superseded`].
     HealFenced {
-        /// Where.
+        /// The key on the node.
         key: Key,
         /// The whole value.
         value: Value,
@@ -107,7 +107,7 @@ pub enum Command {
     },
     /// As [`Command::Extend`]; the counter lives on as well.
     ExtendFenced {
-        /// Where.
+        /// The key on the node.
         key: Key,
         /// The whole value.
         value: Value,
@@ -125,7 +125,7 @@ pub enum Command {
     /// by [`Answer::Adopting`]; or by [`Answer::NotMarked`] if the marker is another than was seen, and
     /// then nothing is written.
     Adopt {
-        /// Where.
+        /// The key on the node.
         key: Key,
         /// What to write.
         text: Arc<str>,
@@ -139,7 +139,7 @@ pub enum Command {
     /// Write the marker, in one atomic step with looking at what is there instead. Answered by
     /// [`Answer::Marked`] or [`Answer::NotMarked`].
     Mark {
-        /// Where.
+        /// The key on the node.
         key: Key,
         /// What to write.
         text: Arc<str>,
@@ -169,7 +169,7 @@ impl Counter {
 /// An adoption that must be there, unchanged, and so old.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Adopted {
-    /// Where.
+    /// The key on the node.
     pub key: Key,
     /// What must be there.
     pub text: Arc<str>,
@@ -237,25 +237,25 @@ pub enum Answer {
     Watched(Holding),
     /// As [`Answer::Granted`]; the counter is now this.
     GrantedFenced {
-        /// The counter.
+        /// The counter's value.
         fence: u64,
     },
     /// As [`Answer::Refused`]; the counter, and who holds the lock.
     RefusedFenced {
-        /// The counter.
+        /// The counter's value.
         fence: u64,
         /// What the key holds.
         holding: Box<Holding>,
     },
     /// The key holds our value, and the counter is now this: what it was to be, unless it was above.
     Raised {
-        /// The counter.
+        /// The counter's value.
         fence: u64,
     },
     /// The key is free, but the counter is above our fence: somebody with a larger one has had this
     /// node's vote since.
     Superseded {
-        /// The counter.
+        /// The counter's value.
         fence: u64,
     },
     /// What the node is has been said beside the answers.

@@ -1,15 +1,15 @@
 //! Back-off between processes: a process that has just had a lock lets others have it.
 //!
-//! Redlock has no queue across processes. Whoever gives a lock back and wants it again is nearer to
-//! it than everybody else: the next `SET` can stand right behind the `DEL`, while others hear of the
-//! release half a round trip later. Left alone, one process takes the lock a hundred times in a row.
-//! So a process that knows of rivals stays away for a few round trips after each release, and one
-//! that knows of none does so every now and then, for it cannot see who is waiting. Where there is a
-//! crowd, it then looks before it tries, as the others do.
+//! Redlock has no queue across processes. A process that gives a lock back and wants it again is
+//! nearer to it than all others. Its next `SET` can stand right behind the `DEL`, while others hear
+//! of the release half a round trip later. Left alone, one process takes the lock a hundred times
+//! in a row. So a process that knows of rivals stays away for a few round trips after each release.
+//! One that knows of none does so every now and then, because it cannot see who is waiting. Where
+//! there is a crowd, it then looks before it tries, as the others do.
 //!
 //! And when a lock that many wait for comes free, they must not all rush for it. Each draws a slot;
-//! those in the first one try at once, the others look a little later whether it is still there. Who
-//! has missed it often draws among fewer slots, so that nobody waits for ever.
+//! those in the first one try at once, the others look a little later whether it is still there. A
+//! caller that has missed it often draws among fewer slots, so that nobody waits for ever.
 //!
 //! Back-off is about fairness, not safety: without it another process may be next, but never do two hold the lock.
 

@@ -153,16 +153,17 @@ impl Engine {
 
     /// Handles one event; `now` was read after it came in. Effects go to `out`, in order.
     ///
-    /// What is due by `now` happens first, but for answers. An answer that has come counts before
-    /// a time-out that has: a client that was busy, or slept, must not take its own delay for the
-    /// nodes' silence. A driver with several events at hand therefore gives the answers first.
-    /// This cannot bring back a lost lock: a loss whose time has come is latched before the answer
-    /// is looked at (S13), and an attempt is judged by `now` (S5).
+    /// What is due by `now` happens first, except answers. An answer that has come counts before a
+    /// time-out that has: a client that was busy, or slept, must not take its own delay for the
+    /// nodes' silence. A driver with several events at hand therefore gives the answers first. This
+    /// cannot bring back a lost lock: a loss whose time has come is latched before the answer is
+    /// looked at (S13), and an attempt is judged by `now` (S5).
     ///
-    /// An attempt that an event brings begins last of all, and if that is an answer, with the next event that
-    /// is none: its commands must not come before a release of the same key that is due, or that key would
-    /// refuse it; and what the other answers at hand tell of the nodes counts first. So a driver that has
-    /// given answers ends with [`Event::Wake`].
+    /// An attempt that an event brings begins last of all. If that event is an answer, the attempt
+    /// begins with the next event that is not an answer. Its commands must not come before a
+    /// release of the same key that is due, or that key would refuse it. And what the other waiting
+    /// answers say about the nodes counts first. So a driver that has given answers ends with
+    /// [`Event::Wake`].
     ///
     /// Returns what is left of an event that brought answers: an empty vector, for its memory.
     pub fn handle(

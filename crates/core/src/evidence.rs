@@ -64,7 +64,7 @@ pub enum MarkerSeen {
     Missing,
     /// This is what it says. Looks at one connection that see the same share it.
     Text(Arc<str>),
-    /// No answer.
+    /// There was no answer.
     Failed(Failure),
 }
 

@@ -6,7 +6,7 @@
 //! it lets only the holder of its vote do (S19). One that stands above it has been there before, for
 //! all we know, with a number that another has shown; so it does not count.
 //!
-//! Whoever holds a later quorum of votes shares a node with this one, was given a larger number
+//! A holder of a later quorum of votes shares a node with this one, was given a larger number
 //! there, and shows no smaller one: fences are unique, and grow, whatever the clocks do.
 
 use alloc::boxed::Box;

@@ -1,7 +1,7 @@
 //! What a guard knows of its lock: until when it is valid, and how it has ended.
 //!
 //! The guard asks it at every question, with a reading made for that question. So nobody has to announce the end
-//! of the validity; whoever sees it tells the engine.
+//! of the validity; the side that sees it tells the engine.
 
 use core::time::Duration;
 

@@ -82,8 +82,8 @@ struct Tenure {
 pub enum LossCause {
     /// Its validity ran out: too few nodes confirmed an extension in time, or none was asked for.
     Expired,
-    /// So many nodes answered that our key is gone that no quorum is left: it was deleted, or the
-    /// nodes' clocks ran ahead.
+    /// Our key is gone on so many nodes, by their answers, that no quorum is left: it was deleted,
+    /// or the nodes' clocks ran ahead.
     KeyGone,
     /// As `KeyGone`, and at least one node holds another value under the key: another has the
     /// lock, or is about to.
@@ -132,7 +132,7 @@ impl Lease {
         }
     }
 
-    /// The key.
+    /// The lock's key.
     pub fn key(&self) -> &Key {
         &self.entry.key
     }

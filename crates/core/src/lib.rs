@@ -25,10 +25,13 @@
 //!
 //! # Words
 //!
-//! A **node** is one independent master; a **resource** is stored under a **key**; a **token** is
-//! what makes a lock one's own; a **vote** is one node's grant, good for a **ttl** less **drift**;
-//! a **quorum** of votes makes a lock; its **validity** is how long they do; an **attempt** is one
-//! round of asking; a **lease** is the record of a held lock.
+//! - A **node** is one independent master.
+//! - A **resource** is stored under a **key**.
+//! - A **token** shows whose lock it is.
+//! - A **vote** is one node's grant, good for a **ttl** less **drift**.
+//! - A **quorum** of votes makes a lock. Its **validity** is how long they do.
+//! - An **attempt** is one round of asking.
+//! - A **lease** is the record of a held lock.
 
 #![no_std]
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It has no time to live. It is read behind every command that may be given a vote, on the same
-//! connection: if it is what it was, nothing has been deleted since it was written, hence no earlier
+//! connection. If it is what it was, nothing has been deleted since it was written, so no earlier
 //! vote was lost. Texts are compared whole; they are taken apart only when they differ.
 
 use alloc::borrow::ToOwned;

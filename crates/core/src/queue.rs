@@ -1,8 +1,9 @@
 //! The local queue: one contender per process and key, first come, first served.
 //!
-//! What a mutex can do, the nodes are not burdened with: of all callers in this process that want
-//! the same key, one talks to the nodes, or holds the lock; the others wait here, in order. Who
-//! pauses for reasons of its own, and not because the lock is taken, steps aside while others wait.
+//! The nodes are not burdened with what a mutex can do. Of all callers in this process that want
+//! the same key, one talks to the nodes, or holds the lock. The others wait here, in order. A
+//! caller that pauses for reasons of its own, and not because the lock is taken, steps aside while
+//! others wait.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -127,7 +127,7 @@ impl Quorum {
         self.needed as usize
     }
 
-    /// Every node.
+    /// The set of every node.
     pub const fn all(self) -> NodeSet {
         NodeSet((1 << self.nodes) - 1)
     }

@@ -205,8 +205,9 @@ impl Release {
         Some(self.command())
     }
 
-    /// Lets go of what has become pointless: releases of keys that have expired. Whoever waits for
-    /// the outcome is told what is known by its time, with the answers that have come till then.
+    /// Lets go of what has become pointless: releases of keys that have expired. A caller that
+    /// waits for the outcome is told what is known by its time, with the answers that have come
+    /// until then.
     pub fn handle_time(&mut self, now: Reading) {
         if let Some(report) = &mut self.report {
             report.time_is_up |= report.due.remaining(now).is_zero();
@@ -323,7 +324,7 @@ impl Release {
 /// How a release went, by our clock and the nodes' answers.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReleaseReport {
-    /// The outcome.
+    /// How the release went.
     pub outcome: Outcome,
     /// The lock was passed on to the next caller of this process: no node was asked to delete it.
     pub handed_over: bool,

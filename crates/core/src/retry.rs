@@ -30,7 +30,7 @@ impl Default for Retry {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Delay {
     /// As the nodes say. While others hold the lock: until its keys expire, or a node pushes that
-    /// they have changed; where nodes cannot push, and while too few nodes answer, one to three
+    /// they have changed. Where nodes cannot push, and while too few nodes answer: one to three
     /// observed round trips, doubled each time, up to the ceiling. When votes are split: one to
     /// three round trips, doubled each time.
     Adaptive {

@@ -6,13 +6,14 @@
 
 use alloc::string::String;
 
-/// So many characters of a line that others wrote are shown, such as an error.
+/// The most characters that are shown of a line that others wrote, such as an error.
 pub const LINE_MAX: usize = 160;
 
-/// So many of one word, such as a name or a version.
+/// The most that are shown of one word, such as a name or a version.
 pub const WORD_MAX: usize = 64;
 
-/// So many of the settings of other clients, which have the names of all their nodes.
+/// The most that are shown of the settings of other clients, which have the names of all their
+/// nodes.
 pub const SETTINGS_MAX: usize = 1000;
 
 /// So many of a token are shown, at its beginning.

@@ -80,8 +80,9 @@ impl<A> Tick<A> {
         self.asked.len()
     }
 
-    /// Gives everything away, in the order in which the engine is to be told: answers first, for what is asked may
-    /// depend on them; the time last, so that nothing times out whose answer is here.
+    /// Gives everything away, in the order in which the engine is to be told. Answers come first,
+    /// because what is asked may depend on them. The time comes last, so that nothing times out
+    /// whose answer is here.
     pub fn steps(&mut self) -> impl Iterator<Item = Step<A>> {
         let answered = self.answered.drain(..).map(Step::Event);
         let asked = self.asked.drain(..).map(Step::Asked);

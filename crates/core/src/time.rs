@@ -3,8 +3,8 @@
 //! A [`Reading`] is a *pair*: the boot clock, which counts while the machine sleeps, and the wall
 //! clock. Neither is enough alone. The boot clock misses a virtual machine that was paused by its
 //! host; the wall clock can be set back. Validity therefore uses the larger of the two elapsed
-//! times (protocol, section 9): a wall clock that jumps forward reads as a pause and ends a lock
-//! early, which is the safe side; one that jumps back is ignored.
+//! times (protocol, section 9). A wall clock that jumps forward reads as a pause and ends a lock
+//! early, which is the safe side. One that jumps back is ignored.
 //!
 //! Timers are points on the boot clock alone ([`BootTime`]). They may fire late; nothing that
 //! matters is decided by a timer, always by the reading that came with the event.

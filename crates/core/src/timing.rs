@@ -120,7 +120,7 @@ impl Timing {
         self.ttl_ms
     }
 
-    /// The ttl.
+    /// The ttl as a duration.
     pub const fn ttl(&self) -> Duration {
         Duration::from_millis(self.ttl_ms)
     }
@@ -207,20 +207,20 @@ pub enum TimingError {
     ConnectTimeoutZero,
     /// Drift, margin and smallest validity leave nothing of the ttl.
     NothingLeft {
-        /// ε·T + δ.
+        /// The drift: ε·T + δ.
         drift: Duration,
         /// The margin before the end.
         margin: Duration,
         /// The smallest validity to hand out.
         min_validity: Duration,
-        /// The ttl.
+        /// The ttl of the lock.
         ttl: Duration,
     },
     /// The longest hold is shorter than one ttl.
     HoldTooShort {
         /// The longest hold asked for.
         max_hold: Duration,
-        /// The ttl.
+        /// The ttl of the lock.
         ttl: Duration,
     },
 }

@@ -1,4 +1,4 @@
-//! The token that makes a lock one's own, and the value stored with it.
+//! The token that shows whose lock it is, and the value stored with it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

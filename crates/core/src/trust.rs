@@ -2,9 +2,9 @@
 //!
 //! A node that comes back without its data has forgotten its votes; if it voted again while a lock
 //! that it had voted for is still held, two could have a majority. The paper's answer is to keep a
-//! restarted node out for as long as the longest ttl. Here every client sees to that by itself: from
-//! what a node says of itself on each new connection (a connection never outlives the server), and
-//! from the [marker](crate::marker), which vanishes with whatever else was deleted.
+//! restarted node out for as long as the longest ttl. Here every client checks that by itself. It
+//! uses what a node says of itself on each new connection (a connection never outlives the server).
+//! It also uses the [marker](crate::marker), which vanishes with whatever else was deleted.
 //!
 //! ```text
 //!                 sound, and marked for this run
@@ -16,11 +16,11 @@
 //!     └──► Refused: a replica, one that evicts keys, another's, listed twice
 //! ```
 //!
-//! A marker that names the run of the server that answers was written after that run had been waited
-//! for (or on the operator's word), and it is in the same data as the votes: so it alone makes a node
-//! trusted. Without it two waits apply, each by what can be known: the server's own uptime, bounded by
-//! what this client saw of an earlier run; and the age of the adoption, which any number of clients,
-//! however short-lived, can wait for together.
+//! If a marker names the run of the server that answers, it was written after that run had been
+//! waited for (or on the operator's word). It is in the same data as the votes, so it alone makes a
+//! node trusted. Without it two waits apply, each by what can be known. One is for the server's own
+//! uptime, bounded by what this client saw of an earlier run. The other is for the age of the
+//! adoption; any number of clients, however short-lived, can wait for it together.
 
 mod adopting;
 mod earlier;
@@ -85,13 +85,13 @@ pub enum TrustState {
     /// It has not been looked at on this connection yet: it may be asked, and what it answers counts
     /// once it has been.
     Unverified,
-    /// They do.
+    /// Its votes count.
     Trusted,
     /// They do not yet.
     Quarantined {
         /// When it is looked at again; its votes count from then on if nothing comes between.
         until: BootTime,
-        /// Why.
+        /// Why they do not.
         why: Arc<str>,
     },
     /// They do not.

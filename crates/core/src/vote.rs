@@ -101,8 +101,8 @@ impl Validity {
         self.quorum.is_reached(votes + more)
     }
 
-    /// Whether a quorum of votes would still count if the boot clock alone were asked, by more than
-    /// clocks that are as good as is assumed can differ: then it was the wall clock that ended them.
+    /// Whether a quorum of votes would still count by the boot clock alone, with more time left
+    /// than clocks within the assumptions can differ. If so, the wall clock ended them.
     pub fn lasts_by_boot_clock(&self, now: Reading) -> bool {
         let left = self.term_ns - self.term_ns / 100;
         let reserved = self.margin_ns.saturating_add(CLOCKS_DIFFER_NS);

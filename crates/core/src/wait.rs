@@ -3,8 +3,8 @@
 //! A node that is asked who holds the lock is asked to tell, once, when that changes. From the
 //! moment of asking a push counts, also if it overtakes the answer: pushes and answers come by
 //! different ways, and a release between the two must not be missed. What is pushed is never taken
-//! for more than a hint. The next attempt asks the nodes anew, and the keys' times to live bound the
-//! wait whether or not anything is pushed.
+//! for more than a hint. The next attempt asks the nodes again, and the keys' times to live bound
+//! the wait whether or not anything is pushed.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -112,18 +112,19 @@ impl Waiting {
         self.quorum.is_reached(self.count(|slot| matches!(slot, Slot::Free | Slot::Changed)))
     }
 
-    /// So many nodes have answered, or told of a change, that a quorum may be had among them.
+    /// Enough nodes have answered, or reported a change, for a quorum to be possible among them.
     pub fn may_open(&self) -> bool {
         self.quorum.is_reached(self.count(|slot| !matches!(slot, Slot::Unknown | Slot::Silent)))
     }
 
-    /// So many nodes hold the lock for others, or may do so for all they say, that a quorum is out of reach.
+    /// A quorum is out of reach: too many nodes hold the lock for others, or may do so for all they
+    /// say.
     pub fn is_closed(&self) -> bool {
         let held = self.count(|slot| matches!(slot, Slot::Held { .. } | Slot::Silent));
         self.quorum.is_out_of_reach(self.quorum.nodes() - held, 0)
     }
 
-    /// So many nodes will tell of a change that a release cannot go unnoticed while fewer than a
+    /// Enough nodes will report a change: a release cannot go unnoticed while fewer than a
     /// quorum of nodes stand still.
     pub fn is_watched(&self) -> bool {
         let watched = self.count(|slot| matches!(slot, Slot::Held { watched: true, .. }));

@@ -73,7 +73,7 @@ impl Acquire {
 
     /// How long to try, connecting and queueing included; at the end of it the call ends, whatever
     /// is under way. Default 10 s. Zero: a single attempt without queueing, as
-    /// [`Client::try_acquire`](crate::Client::try_acquire), of which this has no effect.
+    /// [`Client::try_acquire`](crate::Client::try_acquire), which ignores this option.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = Some(wait);
         self
@@ -86,8 +86,8 @@ impl Acquire {
         self
     }
 
-    /// A lock with less validity left than this is not handed out; it is given back, and tried for
-    /// anew. Default zero (there is always more than the margin); less than the ttl by the drift.
+    /// A lock with less validity left than this is not handed out. It is given back and tried for
+    /// again. Default zero (there is always more than the margin); less than the ttl by the drift.
     pub fn min_validity(mut self, min_validity: Duration) -> Self {
         self.options_to_check().timing.min_validity = min_validity;
         self
@@ -131,8 +131,8 @@ impl Acquire {
         self
     }
 
-    /// Describes the owner to whoever asks who holds the lock: stored behind the token, at most
-    /// 256 bytes without control characters. Default: the client's; none, unless set.
+    /// Describes the owner to clients that ask who holds the lock. It is stored behind the token,
+    /// at most 256 bytes without control characters. Default: the client's; none, unless set.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.options_to_check().owner = owner.into().into();
         self
@@ -432,8 +432,8 @@ pub struct Waiting {
     pub elapsed: Duration,
     /// Enough nodes answered, and refused; else too few answered, or too late.
     pub contended: bool,
-    /// So many nodes are not to be trusted, or not yet, that there is no quorum; `nodes` tells why, and
-    /// when they are.
+    /// Too many nodes are not trusted, or not yet, for a quorum. `nodes` says why, and when they
+    /// are.
     pub untrusted: bool,
     /// What each node said in the last attempt.
     pub nodes: Vec<NodeAnswer>,

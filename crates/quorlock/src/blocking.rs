@@ -107,52 +107,52 @@ impl Client {
 pub struct Acquire(crate::Acquire);
 
 impl Acquire {
-    /// See [`crate::Acquire::ttl`].
+    /// Sets the ttl; see [`crate::Acquire::ttl`].
     pub fn ttl(self, ttl: Duration) -> Self {
         Self(self.0.ttl(ttl))
     }
 
-    /// See [`crate::Acquire::wait`].
+    /// Sets how long to try; see [`crate::Acquire::wait`].
     pub fn wait(self, wait: Duration) -> Self {
         Self(self.0.wait(wait))
     }
 
-    /// See [`crate::Acquire::wait_forever`].
+    /// Tries without a bound; see [`crate::Acquire::wait_forever`].
     pub fn wait_forever(self) -> Self {
         Self(self.0.wait_forever())
     }
 
-    /// See [`crate::Acquire::min_validity`].
+    /// Sets the smallest validity; see [`crate::Acquire::min_validity`].
     pub fn min_validity(self, min_validity: Duration) -> Self {
         Self(self.0.min_validity(min_validity))
     }
 
-    /// See [`crate::Acquire::retry`].
+    /// Sets the delays between attempts; see [`crate::Acquire::retry`].
     pub fn retry(self, retry: Retry) -> Self {
         Self(self.0.retry(retry))
     }
 
-    /// See [`crate::Acquire::auto_extend`].
+    /// Switches automatic extension on or off; see [`crate::Acquire::auto_extend`].
     pub fn auto_extend(self, automatic: bool) -> Self {
         Self(self.0.auto_extend(automatic))
     }
 
-    /// See [`crate::Acquire::keep_on_loss`].
+    /// Keeps the keys after a loss; see [`crate::Acquire::keep_on_loss`].
     pub fn keep_on_loss(self) -> Self {
         Self(self.0.keep_on_loss())
     }
 
-    /// See [`crate::Acquire::max_hold`].
+    /// Bounds how long the lock is held; see [`crate::Acquire::max_hold`].
     pub fn max_hold(self, max_hold: Duration) -> Self {
         Self(self.0.max_hold(max_hold))
     }
 
-    /// See [`crate::Acquire::owner`].
+    /// Describes the owner; see [`crate::Acquire::owner`].
     pub fn owner(self, owner: impl Into<String>) -> Self {
         Self(self.0.owner(owner))
     }
 
-    /// See [`crate::Acquire::fenced`].
+    /// Asks for a fencing token; see [`crate::Acquire::fenced`].
     pub fn fenced(self) -> Self {
         Self(self.0.fenced())
     }
@@ -201,37 +201,37 @@ impl Guard {
         self.0.resource()
     }
 
-    /// See [`crate::Guard::token`].
+    /// The lock's token; see [`crate::Guard::token`].
     pub fn token(&self) -> GuardToken {
         self.0.token()
     }
 
-    /// See [`crate::Guard::fence`].
+    /// The fencing token; see [`crate::Guard::fence`].
     pub fn fence(&self) -> Option<u64> {
         self.0.fence()
     }
 
-    /// See [`crate::Guard::is_superseded`].
+    /// Whether a later holder may exist; see [`crate::Guard::is_superseded`].
     pub fn is_superseded(&self) -> bool {
         self.0.is_superseded()
     }
 
-    /// See [`crate::Guard::is_valid`].
+    /// Whether the lock is held now; see [`crate::Guard::is_valid`].
     pub fn is_valid(&self) -> bool {
         self.0.is_valid()
     }
 
-    /// See [`crate::Guard::valid_until`].
+    /// When the validity ends; see [`crate::Guard::valid_until`].
     pub fn valid_until(&self) -> Option<BootTime> {
         self.0.valid_until()
     }
 
-    /// See [`crate::Guard::remaining`].
+    /// How long the lock is held from now; see [`crate::Guard::remaining`].
     pub fn remaining(&self) -> Duration {
         self.0.remaining()
     }
 
-    /// See [`crate::Guard::votes`].
+    /// The number of votes that count; see [`crate::Guard::votes`].
     pub fn votes(&self) -> usize {
         self.0.votes()
     }
@@ -246,7 +246,7 @@ impl Guard {
         self.0.wait_lost()
     }
 
-    /// See [`crate::Guard::extend`].
+    /// Extends the lock now; see [`crate::Guard::extend`].
     ///
     /// # Errors
     /// [`ExtendError`]; none of them deletes anything.
@@ -262,7 +262,7 @@ impl Guard {
     /// Gives the lock back on every node, and tells how that went; see [`crate::Guard::release`].
     ///
     /// # Panics
-    /// Inside an async runtime. The release is queued all the same.
+    /// Inside an async runtime. The release is queued even then.
     pub fn release(self) -> Released {
         let caller = self.0.driver().caller();
         let (report, releasing) = self.0.ask_release();

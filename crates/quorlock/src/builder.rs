@@ -98,8 +98,8 @@ impl ClientBuilder {
     /// have I/O and time enabled, or on its own thread. Connections are made in the background; no
     /// node need be up.
     ///
-    /// As a task it lives as long as that runtime runs: whoever calls from another runtime while this
-    /// one stands still waits for it, longer than `wait` says if need be.
+    /// As a task it lives as long as that runtime runs. A call from another runtime waits while
+    /// this one stands still, even longer than `wait` says.
     ///
     /// # Errors
     /// [`BuildError`]: what does not fit, with the values. Nothing was sent.
@@ -149,7 +149,7 @@ impl<C> ClientBuilder<C> {
         self
     }
 
-    /// Adds nodes of another kind: [`MemoryNode`](crate::node::MemoryNode)s, or one's own.
+    /// Adds nodes of another kind: [`MemoryNode`](crate::node::MemoryNode)s, or your own.
     pub fn custom_nodes<N: Node>(mut self, nodes: impl IntoIterator<Item = N>) -> Self {
         self.settings.custom.extend(nodes.into_iter().map(|node| Arc::new(node) as Arc<dyn Node>));
         self
@@ -193,7 +193,7 @@ impl<C> ClientBuilder<C> {
     /// How long to wait for a node's answer; above zero, at most a quarter of the ttl.
     ///
     /// Default: min(5 % of ttl, 50 ms), but at least four observed round trips. A node that is slow
-    /// to answer is not waited for; if it grants all the same, its vote is given back or counted.
+    /// to answer is not waited for; if it grants later, its vote is given back or counted.
     pub fn node_timeout(mut self, node_timeout: Duration) -> Self {
         self.settings.defaults.timing.node_timeout = Some(node_timeout);
         self
@@ -216,7 +216,7 @@ impl<C> ClientBuilder<C> {
     }
 
     /// How long before the end of its validity a lock is given up as lost; less than the ttl by the
-    /// drift. Default max(2 % of ttl, 5 ms): time for whoever holds it to notice.
+    /// drift. Default max(2 % of ttl, 5 ms): time for the holder to notice.
     pub fn margin(mut self, margin: Duration) -> Self {
         self.settings.defaults.timing.margin = Some(margin);
         self

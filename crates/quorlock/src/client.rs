@@ -118,8 +118,9 @@ impl Shared {
 }
 
 /// Whether this can be the name of a resource: what [`Client::acquire`] checks first. It has 1 to
-/// [`RESOURCE_BYTES_MAX`] bytes, any of them, and does not contain `quorlock:`, nor may it with the key prefix
-/// before it: all keys of the library's own do, whatever their clients' prefixes, so none of them is a lock's.
+/// [`RESOURCE_BYTES_MAX`] bytes, any of them. It does not contain `quorlock:`, also not together
+/// with the key prefix before it. All keys of the library's own contain that, whatever their
+/// clients' prefixes, so none of them is a lock's.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -284,10 +285,10 @@ impl Client {
         }
     }
 
-    /// Shuts the client down, for all its clones: calls that wait, and all later ones, end with
-    /// [`AcquireError::Closed`](crate::AcquireError::Closed), locks still held are lost
-    /// ([`LossCause::Shutdown`](crate::LossCause::Shutdown)) and given back, and releases that are
-    /// owed are waited for, for `timeout` at most.
+    /// Shuts the client down, for all its clones. Calls that wait, and all later ones, end with
+    /// [`AcquireError::Closed`](crate::AcquireError::Closed). Locks still held are lost
+    /// ([`LossCause::Shutdown`](crate::LossCause::Shutdown)) and given back. Releases that are owed
+    /// are waited for, for `timeout` at most.
     ///
     /// To shut down again is no error: it waits for what is still owed.
     ///
@@ -336,7 +337,7 @@ pub struct Stats {
     pub nodes: Vec<NodeStats>,
     /// Guards alive, those whose lock was lost included; none once the client's task has ended.
     pub locks_held: usize,
-    /// Calls waiting for a lock, be it for their turn, for answers or for the next attempt.
+    /// Calls waiting for a lock: for their turn, for answers or for the next attempt.
     pub calls_waiting: usize,
     /// Tokens being released right now, or owed to a node that cannot be reached: those for the
     /// ttl at most, for then the key has expired.
@@ -374,16 +375,16 @@ pub enum NodeTrustState {
     /// It has not been looked at on this connection yet, or need not be, as a
     /// [`MemoryNode`](crate::node::MemoryNode).
     Unverified,
-    /// They do.
+    /// Its votes count.
     Trusted,
     /// They do not yet.
     Quarantined {
         /// In what time they do, if nothing comes between.
         remaining: Duration,
-        /// Why.
+        /// Why they do not.
         why: Arc<str>,
     },
-    /// They do not, until a person has mended this.
+    /// They do not, until a person has corrected this.
     Refused(Failure),
 }
 

@@ -1,8 +1,9 @@
 //! The driver: carries out what the engine says, and decides nothing.
 //!
-//! One task (or thread) per client. Callers push [`DriverCommand`]s, nodes push events, the clock moves; each
-//! time round, all that has come in goes through the engine under one reading of the clock taken
-//! after it came in, and the commands that come out go to the nodes' lines, which send them.
+//! One task (or thread) per client. Callers push [`DriverCommand`]s, nodes push events, the clock
+//! moves. Each time round, all that has come in goes through the engine under one reading of the
+//! clock taken after it came in. The commands that come out go to the nodes' lines, which send
+//! them.
 
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;

@@ -6,7 +6,8 @@
 //!
 //! Both run on the monotonic clock, which stands still while the machine sleeps and knows nothing of
 //! the wall clock. So a third one tells when the clocks have made a step: the kernel cancels it when
-//! the wall clock is set, and when the machine wakes up. A task that waits for a time then looks anew.
+//! the wall clock is set, and when the machine wakes up. A task that waits for a time then looks
+//! again.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -108,13 +108,13 @@ pub enum BuildError {
         "the key prefix {} must not contain \"quorlock:\", which the library keeps for itself", quoted(.prefix)
     )]
     PrefixReserved {
-        /// The prefix.
+        /// The prefix that was given.
         prefix: String,
     },
     /// A node that is spoken of is not in the list.
     #[error("there is no node {} in the list; there are {known}", quoted(.name))]
     UnknownNode {
-        /// Its name.
+        /// The name that was given.
         name: String,
         /// The nodes' names.
         known: String,
@@ -145,7 +145,7 @@ pub enum ExtendError {
     /// The lock is lost, for ever. Its keys are being released everywhere.
     #[error("lock {} is lost: {}", quoted(.resource), describe(.cause))]
     Lost {
-        /// The resource.
+        /// The resource's name.
         resource: Arc<str>,
         /// Why it was lost.
         cause: LossCause,
@@ -156,7 +156,7 @@ pub enum ExtendError {
         "lock {} not extended: that would reach past max_hold", quoted(.resource)
     )]
     HoldLimit {
-        /// The resource.
+        /// The resource's name.
         resource: Arc<str>,
     },
     /// Too few nodes confirmed in time. Nothing was deleted: the lock is held as long as before,
@@ -165,7 +165,7 @@ pub enum ExtendError {
         "lock {} not extended, still held: {}", quoted(.resource), list(.nodes)
     )]
     Unconfirmed {
-        /// The resource.
+        /// The resource's name.
         resource: Arc<str>,
         /// What each node said.
         nodes: Vec<NodeAnswer>,
@@ -203,7 +203,7 @@ pub enum HoldError {
         "lock {} was lost during the work: {}", quoted(.resource), describe(.cause)
     )]
     Lost {
-        /// The resource.
+        /// The resource's name.
         resource: Arc<str>,
         /// Why it was lost.
         cause: LossCause,

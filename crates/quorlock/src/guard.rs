@@ -97,11 +97,11 @@ impl Guard {
     /// The fencing token: larger than that of every earlier holder of this lock, and smaller than that of every
     /// later one, and above zero. `None` if none was asked for ([`Acquire::fenced`](crate::Acquire::fenced)).
     ///
-    /// Send it with every write to what the lock protects, and let that refuse, in the same atomic step,
-    /// any number below the largest that it has seen: so a holder that was paused and does not know that
-    /// it has lost the lock can do no harm. A new holder must make its number known there before it
-    /// reads. What [`guarantees`](crate::guarantees) says of fences is true without any assumption
-    /// about time while a majority of the nodes keeps its data.
+    /// Send it with every write to what the lock protects. Let that refuse, in the same atomic
+    /// step, any number below the largest that it has seen. A holder that was paused, and does not
+    /// know that it has lost the lock, can then do no harm. A new holder must make its number known
+    /// there before it reads. What [`guarantees`](crate::guarantees) says of fences is true without
+    /// any assumption about time while a majority of the nodes keeps its data.
     pub fn fence(&self) -> Option<u64> {
         self.held.fence.map(NonZeroU64::get)
     }

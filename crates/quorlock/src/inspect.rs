@@ -53,8 +53,9 @@ impl Inspection {
         self.quorum.needed()
     }
 
-    /// What follows from the nodes' answers. That somebody has the key is believed of all of them; that
-    /// nobody has it, only of those whose votes count, for others may have forgotten it.
+    /// What follows from the nodes' answers. Every node is believed that somebody has the key. Only
+    /// nodes whose votes count are believed that nobody has it, because others may have forgotten
+    /// it.
     pub fn verdict(&self) -> Verdict {
         let untrusted = self.untrusted();
         let free = self.seen().filter(|holding| **holding == Holding::Free).count() - untrusted;

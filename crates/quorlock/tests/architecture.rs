@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md shows the way of a lock through the code: what it names is there.
+//! What documents link to and name exists: ARCHITECTURE.md shows the way of a lock through the code.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
@@ -36,26 +36,64 @@ fn each_step_of_a_lock_is_one_line_of_the_code() {
     }
 }
 
+/// All pages of the project: `target` and hidden folders have those of others.
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && name != "target" && name != "node_modules" && !name.starts_with('.') {
+            pages(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
+
+/// A page without its blocks of code.
+fn prose(page: &Path) -> String {
+    let text = fs::read_to_string(page).unwrap();
+    text.split("\n```").step_by(2).collect::<Vec<_>>().join("\n")
+}
+
+/// What a page links to within the project; what rustdoc links to has colons.
+fn links(prose: &str) -> Vec<&str> {
+    let inline = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    let references = prose.lines().filter(|line| line.starts_with('['));
+    let references = references.filter_map(|line| line.split_once("]: "));
+    let targets = inline.map(|(target, _)| target).chain(references.map(|(_, target)| target));
+    targets.filter(|target| !target.contains("::") && !target.contains("://")).collect()
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(prose: &str) -> Vec<String> {
+    let headings = prose.lines().filter(|line| line.starts_with('#'));
+    let titles = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    titles.map(|title| title.chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
+}
+
 #[test]
-fn every_file_that_documents_link_to_exists() {
-    let mut folders = vec![root(), root().join("docs")];
-    folders.extend(fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path()));
-    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
-    let files = files.map(|entry| entry.unwrap().path());
-    let (mut pages, mut links) = (0, 0);
-    for page in files.filter(|file| file.extension().is_some_and(|it| it == "md")) {
-        pages += 1;
-        let text = fs::read_to_string(&page).unwrap();
-        let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-        for (target, _) in targets.filter(|(target, _)| !target.contains("://")) {
-            // Without a file it is a place on the same page; what rustdoc links to has colons.
-            let file = target.split('#').next().unwrap();
-            if !file.is_empty() && !file.contains("::") {
-                let exists = page.parent().unwrap().join(file).exists();
-                assert!(exists, "{target} in {}", page.display());
-                links += 1;
+fn every_place_that_documents_link_to_exists() {
+    let mut found = Vec::new();
+    pages(&root(), &mut found);
+    let (mut files, mut places) = (0, 0);
+    for page in &found {
+        let text = prose(page);
+        for link in links(&text) {
+            let (file, place) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => page.clone(),
+                _ => page.parent().unwrap().join(file),
+            };
+            assert!(target.exists(), "{link} in {}", page.display());
+            files += 1;
+            if !place.is_empty() {
+                let is_there = anchors(&prose(&target)).iter().any(|anchor| anchor == place);
+                assert!(is_there, "no place {link} in {}", page.display());
+                places += 1;
             }
         }
     }
-    assert!(pages > 10 && links > 100, "{pages} pages with {links} links");
+    let pages = found.len();
+    assert!(pages >= 16 && files > 150 && places > 10, "{pages} pages, {files}, {places}");
 }

@@ -29,14 +29,14 @@ pub struct ServerBinary {
     pub path: PathBuf,
     /// Redis or Valkey.
     pub flavor: Flavor,
-    /// Its version.
+    /// The server's version.
     pub version: Version,
 }
 
 /// Whose server it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flavor {
-    /// redis-server.
+    /// Redis, as `redis-server`.
     Redis,
     /// valkey-server, the fork of Redis 7.2.
     Valkey,
@@ -85,9 +85,8 @@ pub fn find() -> Result<ServerBinary, NotFound> {
 /// Finds the server to use, looking into `target/servers` of this `workspace` last.
 ///
 /// Without a workspace, those of the folders above `CARGO_MANIFEST_DIR` and above the current
-/// folder are searched. Of the latter only folders owned by the caller count: whoever runs a
-/// command in a folder that others may write to does not want to run their binaries.
-/// Among several fetched servers the newest wins.
+/// folder are searched. Of the latter only folders owned by the caller count: a folder that others
+/// may write to may hold their binaries. Among several fetched servers the newest wins.
 ///
 /// # Errors
 /// [`NotFound`], whose text is meant for people.

@@ -31,7 +31,7 @@ pub enum Direction {
 /// What becomes of all that passes, on the connections that exist and on new ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Traffic {
-    /// It passes.
+    /// Everything passes through.
     #[default]
     Open,
     /// It comes this much later.

@@ -13,11 +13,11 @@ pub enum Reply {
     Simple(String),
     /// An error, with its code: `NOAUTH Authentication required.`
     Error(String),
-    /// A number.
+    /// An integer number.
     Int(i64),
     /// A string, or nothing, however that is spelled.
     Bulk(Option<Vec<u8>>),
-    /// Several answers. A map is its keys and values in turn.
+    /// Several answers in one. A map is its keys and values in turn.
     Array(Vec<Reply>),
     /// What nobody has asked for.
     Push(Vec<Reply>),
@@ -111,7 +111,7 @@ impl RespConnection {
     /// How long to wait for something to come.
     ///
     /// # Errors
-    /// If that is not to be had, such as for no time at all.
+    /// If that is not possible, such as for a time of zero.
     pub fn wait(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(patience))
     }

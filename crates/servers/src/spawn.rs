@@ -2,8 +2,8 @@
 //!
 //! Linux can send a process a signal when its parent dies; `setpriv --pdeathsig` asks for that
 //! and then becomes the program, so no unsafe code runs between fork and exec. The kernel takes
-//! the *thread* that forked for the parent, and a test's thread ends with the test. Hence all
-//! children are started by one thread that ends with the process only.
+//! the *thread* that forked for the parent, and a test's thread ends with the test. So all children
+//! are started by one thread that ends with the process only.
 
 use std::io;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Which rights a client needs on a server, and which of them it has.
 //!
-//! Each is tried on a key that nobody else uses: what is answered to the real thing says more than
-//! what is answered to a question about it, and the user who may lock may seldom ask.
+//! Each is tried on a key that nobody else uses. The answer to the command itself says more than
+//! the answer to a question about it. And a user who may lock is seldom allowed to ask.
 
 use quorlock::admin::{AdminConnection, Reply, Topology};
 use quorlock_core::shown::{LINE_MAX, shown};

@@ -4,10 +4,11 @@
 //! one, and locks that were granted before must have ended. So, in this order:
 //!
 //! 1. Of every old list so many nodes must answer that the others are no quorum: `N − Q + 1`.
-//! 2. The markers of all that answer are replaced by one that fits nobody, old or new, and says which
-//!    becomes which; also on the new nodes, which clients of the new settings may have taken into use
-//!    by themselves while the old ones were voting. Only when that has been done on as many does anything else happen: whoever is
-//!    killed before leaves nodes that vote for nobody, and that say so.
+//! 2. The markers of all that answer are replaced by one that fits no client, old or new, and says
+//!    which settings become which. This is done on the new nodes too: clients of the new settings
+//!    may have taken them into use by themselves while the old ones were voting. Nothing else
+//!    happens before this is done on as many. If the process is killed before, it leaves nodes that
+//!    vote for nobody, and that say so.
 //! 3. On the new nodes it is replaced by an adoption, and they wait for longer than any lock may
 //!    still be held. From here on any client of the new settings can finish it.
 //! 4. The new markers are written.

@@ -1,7 +1,7 @@
-//! What a restarted node costs. The paper leaves two ways, to write every command to the disk before
-//! it is answered, or to keep a node that was restarted out for as long as the longest ttl; and a
-//! third is none, which is unsafe. Measured are the price of each while all is well, and how long
-//! there is no lock to be had after nodes were killed.
+//! What a restarted node costs. The paper leaves two ways. Every command is written to the disk
+//! before it is answered, or a node that was restarted is kept out for as long as the longest ttl.
+//! The third way is neither, which is unsafe. Measured are the price of each while all is well, and
+//! how long no lock is granted after nodes were killed.
 
 mod fsync;
 pub(crate) mod guard;

@@ -64,6 +64,6 @@ pub enum NodeOutcome {
     Refused(Option<Holding>),
     /// What an inspection saw.
     Seen(Holding),
-    /// It failed.
+    /// The command failed.
     Failed(Failure),
 }

@@ -145,7 +145,7 @@ impl FailureKind {
         matches!(self, Self::Unreachable | Self::ConnectTimeout | Self::Suspended)
     }
 
-    /// Only a person can mend this; to try again at once is useless.
+    /// Only a person can fix this; to try again at once is useless.
     pub const fn is_about_rights(self) -> bool {
         matches!(self, Self::Unauthenticated | Self::Forbidden)
     }
@@ -162,13 +162,13 @@ impl FailureKind {
         )
     }
 
-    /// The node's votes do not count, and time does not mend that.
+    /// The node's votes do not count, and waiting does not change that.
     pub const fn is_for_good(self) -> bool {
         matches!(self, Self::UnsafeNode | Self::OtherConfiguration | Self::SameServer)
     }
 
-    /// The clients of a lock do not agree about its nodes: no vote of any node is worth anything until
-    /// a person has mended that.
+    /// The clients of a lock do not agree about its nodes: no vote of any node is worth anything
+    /// until a person has corrected that.
     pub const fn is_disagreement(self) -> bool {
         matches!(self, Self::OtherConfiguration | Self::SameServer)
     }

@@ -82,7 +82,7 @@ pub struct Request {
 /// How long to try.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wait {
-    /// One attempt. Never queues behind another caller of this process.
+    /// A single attempt. Never queues behind another caller of this process.
     Once,
     /// For as long as this, everything included.
     For(Duration),
@@ -102,12 +102,12 @@ pub enum Event {
     },
     /// The caller has lost interest before the lock was granted.
     Cancel {
-        /// Whose call.
+        /// The call that ends.
         lock: LockId,
     },
     /// A node has answered; `sent` was read before the first byte could leave (S4).
     Answered {
-        /// Which node.
+        /// The node that this is about.
         node: NodeId,
         /// When the commands were sent.
         sent: Reading,
@@ -118,18 +118,18 @@ pub enum Event {
     },
     /// Commands for this node wait for a connection, which has a bound of its own.
     Connecting {
-        /// Which node.
+        /// The node that this is about.
         node: NodeId,
     },
     /// The commands that waited for a connection are being sent.
     Connected {
-        /// Which node.
+        /// The node that this is about.
         node: NodeId,
     },
     /// A node says, unasked, that keys have changed which were looked at with [`Command::Watch`].
     /// Needs no order with respect to answers, and may tell too much.
     Pushed {
-        /// Which node.
+        /// The node that this is about.
         node: NodeId,
         /// The keys; `None`: all of them, or the node has a new connection, on which it has been
         /// asked to watch nothing yet.
@@ -137,17 +137,17 @@ pub enum Event {
     },
     /// The holder wants the lock extended now.
     Extend {
-        /// Which lock.
+        /// The lock that this is about.
         lock: LockId,
     },
     /// The holder has seen the lock run out (and has latched that): it is lost.
     RunOut {
-        /// Which lock.
+        /// The lock that this is about.
         lock: LockId,
     },
     /// The holder gives the lock back. The guard is invalid already (S14).
     Release {
-        /// Which lock.
+        /// The lock that this is about.
         lock: LockId,
         /// Whether [`Effect::Released`] is wanted.
         report: bool,
@@ -156,7 +156,7 @@ pub enum Event {
     Inspect {
         /// A new id.
         lock: LockId,
-        /// The key.
+        /// The key to look at.
         key: Key,
         /// How long to wait for the nodes.
         timeout: Duration,
@@ -185,7 +185,7 @@ impl<F: FnMut(LockId) -> (Token, u64)> Entropy for F {
 pub enum Effect {
     /// Give this command to each of these nodes, behind all earlier ones. Never twice (S8).
     Send {
-        /// Which nodes.
+        /// The nodes to send it to.
         nodes: NodeSet,
         /// To come back with each answer.
         ticket: Ticket,
@@ -194,7 +194,7 @@ pub enum Effect {
     },
     /// The lock is held.
     Acquired {
-        /// Which lock.
+        /// The lock that this is about.
         lock: LockId,
         /// The token of the successful attempt.
         token: Token,
@@ -210,28 +210,28 @@ pub enum Effect {
     },
     /// The lock is not held, and will not be.
     NotAcquired {
-        /// Which call.
+        /// The call that this is about.
         lock: LockId,
-        /// Why.
+        /// Why it was refused.
         refusal: Refusal,
     },
     /// An attempt failed, or others were seen to hold the lock before the first; there will be another.
     Waiting {
-        /// Which call.
+        /// The call that this is about.
         lock: LockId,
         /// What happened so far.
         report: AttemptReport,
     },
     /// The votes of a held lock have changed.
     Changed {
-        /// Which lock.
+        /// The lock that this is about.
         lock: LockId,
         /// The votes as they are now.
         validity: Validity,
     },
     /// The answer to [`Event::Extend`].
     Extended {
-        /// Which lock.
+        /// The lock that this is about.
         lock: LockId,
         /// How it went.
         outcome: Extended,
@@ -239,56 +239,56 @@ pub enum Effect {
     /// A node that had lost the lock's vote has given a larger fence since: another may have come
     /// after us, and resources may refuse ours. The lock is held as before, by the votes of others.
     Superseded {
-        /// Which lock.
+        /// The lock that this is about.
         lock: LockId,
         /// The larger number.
         fence: u64,
     },
     /// Whether a node's votes count has changed, or from when on they do. For people.
     TrustState {
-        /// Which node.
+        /// The node that this is about.
         node: NodeId,
         /// As it is now.
         trust_state: TrustState,
     },
-    /// A node that had lost its fences' counters is given a floor that rests on the clocks of fewer
-    /// other nodes than a quorum, for no more could be reached: should all of these be behind, its
+    /// A node that had lost its fences' counters is given a floor. It rests on the clocks of fewer
+    /// other nodes than a quorum, because no more could be reached. If all of these are behind, its
     /// fences may be too. For people.
     FloorOfFew {
-        /// Which node.
+        /// The node that this is about.
         node: NodeId,
         /// The clocks of how many others it rests on, beside the node's own.
         clocks: usize,
     },
     /// The lock is lost; terminal.
     Lost {
-        /// Which lock.
+        /// The lock that this is about.
         lock: LockId,
-        /// Why.
+        /// Why it was lost.
         cause: LossCause,
     },
     /// The answer to [`Event::Release`], if it was wanted.
     Released {
-        /// Which lock.
+        /// The lock that this is about.
         lock: LockId,
         /// How it went.
         report: ReleaseReport,
     },
     /// The answer to [`Event::Inspect`].
     Inspected {
-        /// Which inspection.
+        /// The inspection that this answers.
         lock: LockId,
         /// What each node said.
         nodes: Vec<NodeResult>,
     },
     /// A node did not answer in time. For statistics.
     TimedOut {
-        /// Which node.
+        /// The node that this is about.
         node: NodeId,
     },
     /// A waiting call goes on because nodes pushed that the lock has changed. For statistics.
     Woken {
-        /// Which call.
+        /// The call that this is about.
         lock: LockId,
     },
     /// After [`Event::Close`]: nothing is owed any more.
@@ -350,7 +350,7 @@ pub enum RefusalKind {
     NoQuorum,
     /// A quorum granted, but too late.
     TooSlow,
-    /// So many nodes are not to be trusted, or not yet, that there is no quorum.
+    /// Too many nodes are not trusted, or not yet, for a quorum.
     NodesUntrusted,
     /// The client was shut down.
     Closed,

@@ -14,10 +14,10 @@ impl Engine {
     /// This state with `now` as the origin of time and its locks renumbered from `first` on, in
     /// the order of their ids; with the map from the old numbers to the new ones.
     ///
-    /// Two states that behave alike from now on, but for when and under which numbers, are equal
-    /// after this, unless a deadline was put off in one of them (Lamport: real-time model checking is
-    /// really simple). How long a call and its nodes have taken is only told to people, and is
-    /// forgotten. No command about trust may be under way: they are numbered anew.
+    /// Take two states that behave alike from now on, except for the time and the numbers. They are
+    /// equal after this, unless a deadline was put off in one of them (Lamport: real-time model
+    /// checking is really simple). How long a call and its nodes have taken is only told to people,
+    /// and is forgotten. No command about trust may be under way: they are numbered again.
     #[must_use]
     pub fn rebased(&self, now: Reading, first: u64) -> (Self, BTreeMap<LockId, LockId>) {
         let ids: BTreeSet<LockId> = self

@@ -1,11 +1,12 @@
 //! Whose turn it is among the callers of this process that want one key.
 //!
 //! One has the turn: it talks to the nodes, or holds the lock; the others are queued. While the lock is
-//! taken, the one whose turn it is waits for it, and they behind it. But who pauses for reasons of its own
-//! (a delay of its own choice, too little validity for its wishes, too few nodes for its times) steps aside
-//! as soon as another may try, and comes back to its place in the order of arrival when its pause is over.
-//! So there is never more than one attempt of this process for one key at a time, and all attempts together
-//! follow each other no faster than those of one caller would.
+//! taken, the one whose turn it is waits for it, and they behind it. A caller may also pause for
+//! reasons of its own: a delay of its own choice, too little validity for its wishes, too few nodes
+//! for its times. It then steps aside as soon as another may try. It comes back to its place in the
+//! order of arrival when its pause is over. So there is never more than one attempt of this process
+//! for one key at a time, and all attempts together follow each other no faster than those of one
+//! caller would.
 
 use alloc::collections::VecDeque;
 use alloc::collections::btree_map::Entry;

@@ -10,7 +10,7 @@ use crate::info::Incomplete;
 use crate::marker::Cluster;
 use crate::token::Key;
 
-/// What is wrong with a node, such that its votes do not count until a person mends it.
+/// What is wrong with a node, such that its votes do not count until a person fixes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault<'a> {
     /// Its `INFO` lacks something.
@@ -29,14 +29,14 @@ pub enum Fault<'a> {
     OtherSettings {
         /// It is marked for them; if not, it is being taken into use.
         is_marked: bool,
-        /// The others'.
+        /// Settings of the others.
         theirs: &'a Cluster,
-        /// This client's.
+        /// Settings of this client.
         ours: &'a Cluster,
     },
     /// One of the library's own keys holds what this version does not write.
     ForeignKey {
-        /// The key.
+        /// The key's name.
         key: &'a Key,
         /// What is there.
         text: &'a str,

@@ -11,8 +11,9 @@ use super::{InvalidRequest, quoted};
 
 /// Why a lock was not acquired.
 ///
-/// In every case the nodes keep nothing of the call: where a vote was, or may have been, given, a
-/// release is queued behind it; on a node that cannot be reached the key is gone after its ttl.
+/// In every case the nodes keep nothing of the call. Where a vote was given, or may have been
+/// given, a release is queued behind it. On a node that cannot be reached the key is gone after its
+/// ttl.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
@@ -26,15 +27,15 @@ pub enum AcquireError {
     /// A quorum granted the lock, but so late that too little validity was left.
     #[error("{0}")]
     TooSlow(Box<AcquireFailure>),
-    /// So many nodes are not to be trusted, or not yet, that there is no quorum: they were started a
-    /// moment ago, or are no independent masters of these clients. Says nothing about whether the lock is
-    /// held. If that is only a matter of time, [`AcquireError::retry_after`] tells how long.
+    /// Too many nodes are not trusted, or not yet, for a quorum: they were started a moment ago, or
+    /// are no independent masters of these clients. Says nothing about whether the lock is held. If
+    /// that is only a matter of time, [`AcquireError::retry_after`] tells how long.
     #[error("{0}")]
     NodesUntrusted(Box<AcquireFailure>),
     /// The client has been shut down, or the runtime it was built on has.
     #[error("lock {} not acquired: the client is shut down", quoted(.resource))]
     Closed {
-        /// The resource.
+        /// The resource's name.
         resource: Arc<str>,
     },
     /// The call was wrong; nothing was sent.
@@ -97,7 +98,7 @@ impl AcquireError {
         most_frequent(attempts.nodes.iter().filter_map(NodeAnswer::holder))
     }
 
-    /// Wrong passwords or missing rights alone prevent the lock: only a person can mend that.
+    /// Wrong passwords or missing rights alone prevent the lock: only a person can fix that.
     pub fn is_permission_denied(&self) -> bool {
         let (Self::NoQuorum(attempts) | Self::NodesUntrusted(attempts)) = self else {
             return false;
@@ -124,7 +125,7 @@ impl AcquireError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AcquireFailure {
-    /// The resource.
+    /// The resource's name.
     pub resource: Arc<str>,
     /// How many attempts there were. None, if this process had just had the lock and others wanted it
     /// too: then it looks first, and one of them held it, or had its turn, until the wait was over.

@@ -19,8 +19,8 @@ use super::{Answers, Batch, BoxFuture, Node, NodeState, PushSink};
 /// Clones are the same node: keep one to make it misbehave while a client uses it.
 ///
 /// Its time of day, by which it bounds the fences that clients propose, is tokio's clock too, counted
-/// from a day before it was first looked at. It forgets what [`MemoryNode::stop`] deletes and is trusted
-/// all the same, whatever the client's [`RestartGuard`](crate::RestartGuard).
+/// from a day before it was first looked at. It forgets what [`MemoryNode::stop`] deletes and is
+/// still trusted, whatever the client's [`RestartGuard`](crate::RestartGuard).
 ///
 /// It stands for a server in *your* tests. What quorlock promises is shown on real servers.
 ///
@@ -89,8 +89,8 @@ impl MemoryNode {
     }
 
     /// Stops the node as `kill -9` does, frozen or not: its data is gone, connections break,
-    /// commands fail at once. What a frozen node was sent has not been executed, but whoever sent
-    /// it cannot know that.
+    /// commands fail at once. What a frozen node was sent has not been executed, but the sender
+    /// cannot know that.
     pub fn stop(&self) {
         let mut inner = self.inner();
         inner.mode = Mode::Stopped;
@@ -110,9 +110,9 @@ impl MemoryNode {
         }
     }
 
-    /// Freezes the node as SIGSTOP does: it takes commands and answers none; its keys expire all
-    /// the same. After 150 ms of silence it is suspended, as a server is: until it goes on it is sent
-    /// nothing but releases, and all else fails at once. One that is stopped stays as it is.
+    /// Freezes the node as SIGSTOP does: it takes commands and answers none; its keys still expire.
+    /// After 150 ms of silence it is suspended, as a server is: until it goes on it is sent nothing
+    /// but releases, and all else fails at once. One that is stopped stays as it is.
     pub fn freeze(&self) {
         let mut inner = self.inner();
         inner.frozen = !matches!(inner.mode, Mode::Stopped);
@@ -191,7 +191,7 @@ impl MemoryNode {
         inner.keys.get(key).and_then(Entry::ttl)
     }
 
-    /// Whether there is such a key, be it a string or not.
+    /// Whether there is such a key, of any type.
     pub fn contains(&self, key: &str) -> bool {
         let mut inner = self.inner();
         inner.expire();

@@ -82,8 +82,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// - After a reply that does not fit, the connection is closed: the next replies would be taken for
 ///   answers to the wrong commands.
 /// - Futures of batches do not depend on each other's being polled, only on that of
-///   [`Node::background`]; whoever wraps a node hands that on. They do not panic: a node that does is not
-///   used any more, and its votes are gone.
+///   [`Node::background`]; a node that wraps another one must pass that on. They do not panic: a
+///   node that does is not used any more, and its votes are gone.
 /// - They may be polled within a caller's call, on its thread and within the client's runtime: what a caller keeps
 ///   locked while it calls must not be locked here.
 pub trait Node: fmt::Debug + Send + Sync + 'static {

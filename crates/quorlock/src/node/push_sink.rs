@@ -56,9 +56,10 @@ impl PushSink {
 
     /// Under which key the node's marker is, if the client looks whether its nodes are to be trusted.
     /// A node that can be restarted, or lose its data, then has to prove itself with every batch
-    /// ([`Evidence::Seen`](super::Evidence::Seen)): with what it says of itself, if the connection is new or there is a
-    /// [`Command::Identify`](super::Command::Identify) in the batch, before all else; and with its marker behind all else, if there is
-    /// a command about votes or it has said what it is.
+    /// ([`Evidence::Seen`](super::Evidence::Seen)). If the connection is new, or the batch has a
+    /// [`Command::Identify`](super::Command::Identify), what the node says of itself comes before
+    /// all else. If there is a command about votes, or the node has said what it is, its marker
+    /// comes behind all else.
     pub fn marker(&self) -> Option<&Key> {
         self.marker.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Commands that mend what is found.
+//! Commands that fix what is found.
 
 /// How a person talks to that server.
 pub(super) fn redis_cli(address: &str, command: &str) -> String {

@@ -1,6 +1,6 @@
-//! What the restart guard costs while nothing happens: the same pairs on the same servers, by a
-//! client without it, by another one without it, which shows how far two that are alike differ,
-//! and by one with it.
+//! What the restart guard costs while nothing happens. The same pairs run on the same servers, by
+//! two clients without it and by one with it. The two without it show how far two that are alike
+//! differ.
 
 use ::quorlock::RestartGuard;
 

@@ -156,7 +156,8 @@ pub async fn keys_and_values_may_be_odd(subject: &Subject) {
 }
 
 /// `Watch` tells what the key holds, as `Inspect` does. A node that answers with
-/// [`Answer::Watched`] says once when the key changes, whoever changes it and in whatever way.
+/// [`Answer::Watched`] says once when the key changes, whichever client changes it and in whatever
+/// way.
 pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
     let outside = &subject.outside;
     let watch = async |key: &Key| match subject.ask(Command::Watch { key: key.clone() }).await {

@@ -112,7 +112,7 @@ pub fn marker(data: &[u8]) {
     is_fit_to_be_shown(&text);
 }
 
-/// Adoptions likewise.
+/// Adoptions, in the same way.
 pub fn adoption(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Some(adoption) = Adoption::parse(&text) {
@@ -124,8 +124,8 @@ pub fn adoption(data: &[u8]) {
     assert_eq!(Adoption::parse(&adoption.to_string()), Some(adoption));
 }
 
-/// Registrations: the one number that is ours is welcome, whatever else is there is refused and told of
-/// so that it can be shown.
+/// Registrations: the one number that is ours is accepted. Anything else is refused, and reported
+/// in a form that can be shown.
 pub fn registration(data: &[u8]) {
     const OURS: u32 = 3;
     let registration = Registration::beside(&"quorlock:node".into(), OURS).expect("its key");

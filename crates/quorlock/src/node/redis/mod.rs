@@ -9,10 +9,12 @@
 //! command on a broken connection is unknown, and the answer says so (S8). No time-out here gives up
 //! a command: deadlines are the engine's.
 //!
-//! From below: [`resp`] reads and writes the language, [`wire`] is a socket with those who wait for its replies,
-//! [`speech`] says our commands in that language, with [`scripts`], and [`proof`] asks for what makes the answers count. A
-//! [`parcel`] is a batch on its way there and back, a [`connection`] sends and judges it, and [`direct`] is the line from
-//! the client. [`connect`] makes a wire of an address ([`target`], [`tls`]), and [`supervise`] sees to it that there is one.
+//! From below: [`resp`] reads and writes the language. [`wire`] is a socket with those who wait for
+//! its replies. [`speech`] says our commands in that language, with [`scripts`]. [`proof`] asks for
+//! what makes the answers count. A [`parcel`] is a batch on its way there and back, a
+//! [`connection`] sends and judges it, and [`direct`] is the line from the client. [`connect`]
+//! makes a wire of an address ([`target`], [`tls`]), and [`supervise`] sees to it that there is
+//! one.
 
 mod admin;
 mod codec;
@@ -62,12 +64,12 @@ use super::{Answers, Batch, BoxFuture, Node, NodeConfig, NodeConfigError, NodeSt
 
 /// A node that is a real server: Redis from 6.2 on, or Valkey.
 ///
-/// It has one connection, made when a client begins to use the node and made again for as long as
-/// the client lives, whatever the reason for the break, each time resolving the name anew. Commands
-/// wait for the first attempt to make it, for a bounded time; once that has failed, they fail at
-/// once until there is a connection. A server that is silent for too long is suspended:
-/// nothing but releases is sent until it answers again, and after two more seconds a new
-/// connection takes the old one's place.
+/// It has one connection. It is made when a client begins to use the node, and again after every
+/// break for as long as the client lives. The name is resolved again each time. Commands wait for
+/// the first attempt to make it, for a bounded time; once that has failed, they fail at once until
+/// there is a connection. A server that is silent for too long is suspended: nothing but releases
+/// is sent until it answers again, and after two more seconds a new connection takes the old one's
+/// place.
 ///
 /// For one client at a time, until its shutdown has ended. Clients make it themselves from [`ClientBuilder::nodes`](crate::ClientBuilder::nodes); it is
 /// public for programs that wrap it in a node of their own.

@@ -3,7 +3,7 @@
 /// What a server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// `OK`.
+    /// The status `OK`.
     Okay,
     /// Any other line of text.
     Text(String),
@@ -11,7 +11,7 @@ pub enum Reply {
     Error(String),
     /// A number; of truth values, 1 and 0.
     Int(i64),
-    /// Nothing.
+    /// The null value.
     Nil,
     /// Any bytes; of a reply that is nothing else, the first 64 KiB.
     Bytes(Vec<u8>),

@@ -1,9 +1,10 @@
 //! The wire to a server: a socket, what is to be written to it, and who waits for what it says.
 //!
-//! Commands are written where they come up, in the task that has made them, and their replies are
-//! read in the same task: so a command changes no task and no thread on its way to the socket and back. Replies belong to the commands in the order of sending. A reply
-//! that nobody waits for, or that is none, means that the stream is out of step, and so would be all
-//! that follows (S22): the wire is closed, and what waited for a reply is told that it got none.
+//! Commands are written in the task that has made them, and their replies are read in the same
+//! task. So a command changes no task and no thread on its way to the socket and back. Replies
+//! belong to the commands in the order of sending. If nobody waits for a reply, or it is not a
+//! reply, the stream is out of step, and so would be all that follows (S22). The wire is then
+//! closed, and what waited for a reply is told that it got none.
 //!
 //! A server is not trusted to be modest: what is kept of what it says is bounded, whatever it says, and one
 //! that [floods](Allowance) us with pushes is hung up on.
