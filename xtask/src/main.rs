@@ -1,5 +1,6 @@
 //! `cargo xtask`: what a fresh clone needs beyond cargo, which is a real server.
 
+mod api;
 mod bench;
 mod beside;
 mod chaos;
@@ -30,6 +31,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask COMMAND
 
+  api           write the public API of the libraries down, in docs/api; --check: fail if it has changed
   bench [ARGS]  build and run the benchmark: prints the targets, exits 1 if one is missed
   chaos [ARGS]  break real servers, connections, clients, and what `quorlock run` consists of, for a
                 minute (--minutes M, --seed S), and see that no two hold one lock; --negative: see
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
     let mut args = env::args_os().skip(1);
     let command = args.next().unwrap_or_else(|| "help".into());
     match command.to_str() {
+        Some("api") => api::run(workspace, args),
         Some("bench") => bench::run(workspace, args),
         Some("chaos") => chaos::run(workspace, args),
         Some("demo") => demo::run(workspace, args),
