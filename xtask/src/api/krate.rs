@@ -14,7 +14,8 @@ type Read<'a> = &'a dyn Fn(&Path) -> Result<String, String>;
 #[derive(Default)]
 pub(super) struct Krate {
     modules: BTreeMap<Vec<String>, Vec<Item>>,
-    impls: Vec<ItemImpl>,
+    /// With the modules that they are in.
+    impls: Vec<(Vec<String>, ItemImpl)>,
 }
 
 impl Krate {
@@ -48,7 +49,7 @@ impl Krate {
         let mut kept = Vec::new();
         for item in items.into_iter().filter(|item| is_shipped(shown::attributes(item))) {
             match item {
-                Item::Impl(it) => self.impls.push(it),
+                Item::Impl(it) => self.impls.push((path.clone(), it)),
                 Item::Mod(mut it) => {
                     let inner = folder.join(it.ident.to_string());
                     let path = [&path[..], &[it.ident.to_string()]].concat();
@@ -76,8 +77,14 @@ impl Krate {
     pub(super) fn api(&self) -> String {
         let mut found = Found::default();
         self.visit(&[], &mut Vec::new(), &mut found);
-        let impls = self.impls.iter().filter(|it| found.has_type(it)).filter_map(|it| {
-            shown::implementation(it, |name| found.names.contains(name) || !self.defines(name))
+        let known = |name: &str| found.names.contains_key(name) || !self.defines(name);
+        let impls = self.impls.iter().filter_map(|(module, it)| {
+            // Two types of one name are told apart by their modules.
+            let at = match found.of(it)? {
+                1 => String::new(),
+                _ => format!("// in {}\n", module.join("::")),
+            };
+            Some(at + &shown::implementation(it, known)?)
         });
         let mut sections: Vec<String> = Vec::new();
         for (path, items) in &found.items {
@@ -228,14 +235,14 @@ fn is_shipped(attributes: &[Attribute]) -> bool {
 struct Found {
     /// By their paths; a name and how it is shown.
     items: BTreeMap<Vec<String>, BTreeSet<(String, String)>>,
-    /// The names of public types and traits.
-    names: BTreeSet<String>,
+    /// The names of public types and traits, and how many have each.
+    names: BTreeMap<String, usize>,
 }
 
 impl Found {
     fn add(&mut self, under: &[String], item: &Item, renamed: Option<&Ident>) {
         let name = shown::name(item).map(ToString::to_string);
-        self.names.extend(name.clone());
+        *self.names.entry(name.clone().unwrap_or_default()).or_default() += 1;
         if let Some(text) = shown::item(item, renamed) {
             let name = name.unwrap_or_default();
             self.items.entry(under.to_vec()).or_default().insert((name, text));
@@ -247,14 +254,14 @@ impl Found {
         self.items.entry(under.to_vec()).or_default().insert((String::new(), text));
     }
 
-    /// Whether an implementation is for a public type.
-    fn has_type(&self, it: &ItemImpl) -> bool {
+    /// How many public types have the name of the one that this is for; `None` if it is for another.
+    fn of(&self, it: &ItemImpl) -> Option<usize> {
         let mut of = &*it.self_ty;
         while let Type::Reference(reference) = of {
             of = &reference.elem;
         }
-        matches!(of, Type::Path(path)
-            if path.path.segments.last().is_some_and(|last| self.names.contains(&last.ident.to_string())))
+        let Type::Path(path) = of else { return None };
+        self.names.get(&path.path.segments.last()?.ident.to_string()).copied()
     }
 }
 
