@@ -56,7 +56,7 @@ pub(crate) fn main(command: Vec<OsString>) -> ExitCode {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(NAME);
     let Ok((keeper, Message::Start { keeper_group, deadlines })) = Channel::from_stdin() else {
-        eprintln!("quorlock: this is an inner part of `quorlock run`; use that");
+        eprintln!("quorlock: only `quorlock run` starts this program; use that");
         return ExitCode::FAILURE;
     };
     let kill_policy = KillPolicy::new(deadlines);

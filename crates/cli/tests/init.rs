@@ -294,7 +294,11 @@ fn so_many_old_nodes_must_answer_that_the_others_are_no_quorum() {
     let old = format!("c={}", urls[2]);
     let done = run(&["--old-node", &old]);
     code(&done, 0);
-    assert!(stderr(&done).contains("node c: it votes for nobody any more"), "{}", stderr(&done));
+    assert!(
+        stderr(&done).contains("node c: it is taken out of use and votes for no client"),
+        "{}",
+        stderr(&done)
+    );
     let after = markers(&testbed);
     for place in [0, 3, 4] {
         assert!(after[place].contains("nodes=a,d,e quorum=2 max_ttl_ms=900 run_id="), "{after:?}");

@@ -112,7 +112,7 @@ pub enum BuildError {
         prefix: String,
     },
     /// A node that is spoken of is not in the list.
-    #[error("there is no node {} in the list; there are {known}", quoted(.name))]
+    #[error("there is no node {} in the list; the nodes are {known}", quoted(.name))]
     UnknownNode {
         /// The name that was given.
         name: String,

@@ -91,7 +91,7 @@ impl Case<'_> {
             Err(why) => findings.push(Finding {
                 severity: Error,
                 check: "info",
-                what: format!("INFO says nothing of use: {why}"),
+                what: format!("INFO cannot be used: {why}"),
                 why: "without it nobody knows whether the server was restarted and has forgotten its locks",
                 fix: "connect to the server itself, not to a proxy, and give the user the right +info"
                     .to_owned(),
@@ -139,7 +139,7 @@ impl Case<'_> {
                     .to_owned()
             } else {
                 format!(
-                    "start the server, or mend the way to it (its address, a firewall, TLS), until this answers: {}",
+                    "start the server, or fix the way to it (its address, a firewall, TLS), until this answers: {}",
                     self.cli("PING")
                 )
             },
@@ -208,7 +208,7 @@ impl Case<'_> {
             ),
             "NOREPLICAS" => self.set(&["min-replicas-to-write 0"]),
             _ => format!(
-                "mend what else is found here, or what the server says ({} tells more); then look again: quorlock doctor",
+                "fix what else is found here, or what the server says ({} tells more); then look again: quorlock doctor",
                 self.cli("INFO")
             ),
         }
@@ -244,9 +244,9 @@ impl Case<'_> {
             error(
                 "loading",
                 "it is loading its data".to_owned(),
-                "until then it answers nobody",
+                "until then it refuses all commands",
                 format!(
-                    "time mends it: {} tells how far it is; then look again: quorlock doctor",
+                    "wait: {} shows how far it is; then look again: quorlock doctor",
                     self.cli("INFO persistence")
                 ),
             );
@@ -302,10 +302,12 @@ impl Case<'_> {
         (evicted > 0 && info.evicts_by.is_none()).then(|| Finding {
             severity: Warning,
             check: "evicted",
-            what: format!("it has deleted {evicted} keys for want of memory since it was started"),
+            what: format!(
+                "it has deleted {evicted} keys because its memory was full since it was started"
+            ),
             why: "locks may have been among them; it does not do so now",
             fix: format!(
-                "nothing is left to mend; to have that forgotten: {}",
+                "nothing is left to fix; to reset this count: {}",
                 self.cli("CONFIG RESETSTAT")
             ),
         })
@@ -406,7 +408,7 @@ impl Case<'_> {
             what,
             why: "after a restart it does not vote for as long as any lock may be held, so that does no harm",
             fix: format!(
-                "nothing need be mended; for it to vote at once after a restart, {}; then --durable {}",
+                "nothing needs to be fixed; for it to vote at once after a restart, {}; then --durable {}",
                 self.set(&self.to_last(facts, info)),
                 self.node.name
             ),

@@ -31,7 +31,7 @@ pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
         Some(&format!(
             "loads the nodes for {for_so_long}, with up to {most} lockers; all keys begin with \
              \"quorlock-bench:\" and are given back{}",
-            if guarded { "" } else { "; restart guard off, for nobody relies on these locks" }
+            if guarded { "" } else { "; restart guard off, because nobody relies on these locks" }
         )),
     );
     match live::live_nodes(build, args.time) {

@@ -79,7 +79,7 @@ fn can_answer(args: &Init) -> Result<(), Refused> {
     if io::stdin().is_terminal() && io::stderr().is_terminal() {
         return Ok(());
     }
-    Err(Refused::usage(format!("{} Say so with --yes", question(args))))
+    Err(Refused::usage(format!("{} To confirm, give --yes", question(args))))
 }
 
 fn confirm(args: &Init, before: &Before) -> Result<(), Refused> {
@@ -90,7 +90,7 @@ fn confirm(args: &Init, before: &Before) -> Result<(), Refused> {
         .and_then(|()| io::stdin().lock().read_line(&mut answer));
     match asked {
         Ok(_) if answer.trim() == "yes" => Ok(()),
-        _ => Err(Refused::usage("nothing was changed: it takes a yes")),
+        _ => Err(Refused::usage("nothing was changed: the answer was not yes")),
     }
 }
 
@@ -174,7 +174,7 @@ fn in_words(node: &ChangedNode) -> String {
         Ok(NodeChange::Marked) => "its votes count".to_owned(),
         Ok(NodeChange::WasMarked) => "its votes counted before".to_owned(),
         Ok(NodeChange::Waits) => "its votes count after the wait".to_owned(),
-        Ok(NodeChange::Retired) => "it votes for nobody any more".to_owned(),
+        Ok(NodeChange::Retired) => "it is taken out of use and votes for no client".to_owned(),
         Ok(_) => "done".to_owned(),
         Err(why) => format!("nothing was done: {why}"),
     }

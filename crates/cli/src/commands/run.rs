@@ -208,7 +208,7 @@ impl Keeper<'_> {
         }
         let hint = match error {
             AcquireError::NodesUntrusted(_) if error.retry_after().is_some() => {
-                "; give it a longer --wait; or, if no lock is in use: quorlock init --fresh"
+                "; use a longer --wait; or, if no lock is in use: quorlock init --fresh"
             }
             AcquireError::NodesUntrusted(_) => "; quorlock doctor says more",
             _ => "",

@@ -34,7 +34,7 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
             format!("until a client has waited {longest} s once"),
             "if no lock is in use, quorlock init --fresh spares that",
         ),
-        None => ("until errors are mended".to_owned(), "then look again: quorlock doctor"),
+        None => ("until the errors are fixed".to_owned(), "then look again: quorlock doctor"),
     };
     // Who does not look at nodes is granted locks all the same, which may be another's.
     let to_whom = match topology.rules.guard {
@@ -93,7 +93,7 @@ mod tests {
         );
         assert_eq!(
             said([yes, soon(30), no, no, no]),
-            "1 of 5 nodes votes, 3 must: no lock can be granted until errors are mended"
+            "1 of 5 nodes votes, 3 must: no lock can be granted until the errors are fixed"
         );
     }
 }

@@ -18,7 +18,7 @@ const FORGOTTEN: &str = "a server without its marker may have forgotten locks th
 
 /// What mends a wait that runs.
 const TIME_MENDS: &str =
-    "time mends it, quorlock doctor looks again; or, if no lock is in use: quorlock init --fresh";
+    "wait, then look again: quorlock doctor; or, if no lock is in use: quorlock init --fresh";
 
 /// What mends a wait that has not begun.
 const USE_MENDS: &str =
@@ -220,7 +220,7 @@ impl Case<'_> {
             fix: if lacks_right {
                 LACKS_RIGHTS.to_owned()
             } else {
-                "leave the key as it is; mend what else is found here, and look again: quorlock doctor"
+                "leave the key as it is; fix what else is found here, and look again: quorlock doctor"
                     .to_owned()
             },
         }
@@ -244,9 +244,9 @@ fn floor(facts: &Facts, marker: &Marker) -> Vec<Finding> {
             "that is so for two hours after a node was taken into use; fences grow all the same"
         },
         fix: if is_far {
-            "see that clocks are right, here and there: chronyc tracking; the fences need not be mended"
+            "see that clocks are right, here and there: chronyc tracking; the fencing counters need no change"
         } else {
-            "time mends it"
+            "wait; nothing needs to be fixed"
         }
         .to_owned(),
     }]

@@ -54,7 +54,7 @@ impl Target {
                     "certificates are always checked; #insecure is not supported".to_owned()
                 );
             }
-            Some(_) => return Err("malformed: there is nothing to be said behind a #".to_owned()),
+            Some(_) => return Err("URL fragments (#…) are not supported".to_owned()),
         }
         if scheme.ends_with("unix") { Self::of_socket(&url) } else { Self::of_port(&url) }
     }
