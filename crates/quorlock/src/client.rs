@@ -90,9 +90,9 @@ impl Shared {
     pub(crate) fn impatient(
         &self,
         node_timeout: Duration,
-        progress_feed: &[NodeResult],
+        results: &[NodeResult],
     ) -> Option<Impatient> {
-        let nodes = self.common.names.iter().zip(&self.metrics.nodes).zip(progress_feed);
+        let nodes = self.common.names.iter().zip(&self.metrics.nodes).zip(results);
         nodes.into_iter().find_map(|((node, metrics), report)| {
             let round_trip = Duration::from_nanos(metrics.round_trip_ns.load(Ordering::Relaxed));
             let silent = matches!(&report.said, NodeOutcome::Failed(failure) if failure.kind() == FailureKind::Silent);
@@ -248,7 +248,7 @@ impl Client {
         Ok(nodes)
     }
 
-    pub(crate) fn inspected(&self, progress_feed: Vec<quorlock_core::NodeResult>) -> Inspection {
+    pub(crate) fn inspected(&self, results: Vec<quorlock_core::NodeResult>) -> Inspection {
         let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
             NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => true,
             // What a server is, it says with its first answer. Nodes of others' making need not say it.
@@ -256,7 +256,7 @@ impl Client {
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };
         let untrusted = self.stats().nodes.iter().enumerate().map(is_untrusted).collect();
-        let nodes = NodeAnswer::all(&self.shared.common.names, progress_feed);
+        let nodes = NodeAnswer::all(&self.shared.common.names, results);
         Inspection::new(nodes, untrusted, self.shared.quorum)
     }
 

@@ -262,8 +262,8 @@ impl Guard {
             },
             Extended::Lost(cause) => Err(self.lost_as(cause)),
             Extended::HoldLimit => Err(ExtendError::HoldLimit { resource }),
-            Extended::Unconfirmed(progress_feed) => {
-                let nodes = NodeAnswer::all(&self.common.names, progress_feed);
+            Extended::Unconfirmed(results) => {
+                let nodes = NodeAnswer::all(&self.common.names, results);
                 Err(ExtendError::Unconfirmed { resource, nodes })
             }
         }

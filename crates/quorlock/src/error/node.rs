@@ -22,13 +22,13 @@ pub struct NodeAnswer {
 }
 
 impl NodeAnswer {
-    pub(crate) fn all(names: &[Arc<str>], progress_feed: Vec<NodeResult>) -> Vec<Self> {
+    pub(crate) fn all(names: &[Arc<str>], results: Vec<NodeResult>) -> Vec<Self> {
         let tell = |(node, story): (&Arc<str>, NodeResult)| Self {
             node: node.clone(),
             said: story.said,
             took: story.took,
         };
-        names.iter().zip(progress_feed).map(tell).collect()
+        names.iter().zip(results).map(tell).collect()
     }
 
     /// Who holds the lock on this node, if it was seen.
