@@ -381,3 +381,27 @@ fn events_tell_things_apart() {
     assert_eq!(events.last().unwrap()["outcome"], "released");
     assert!(events[0]["valid_for_ms"].as_u64().unwrap() <= 3000);
 }
+
+/// The line comes with the first attempt that failed, so that it is there however short the wait is; and who has the
+/// keys of fewer nodes than a quorum is not called the holder.
+#[test]
+fn a_wait_is_told_at_once_and_names_a_holder_only_with_a_quorum() {
+    let name = "a_wait_is_told_at_once_and_names_a_holder_only_with_a_quorum";
+    let Some(testbed) = Testbed::new(name) else { return };
+    let waiting_with = |values: [&str; 5]| {
+        for (node, value) in testbed.nodes.iter().zip(values) {
+            node.command(&["SET", "k", value]).unwrap();
+        }
+        // An attempt is over after a node timeout, far below half of the wait.
+        let args = ["run", "k", "--wait", "400ms", "--ttl", "2s", "--", "true"];
+        let output = testbed.quorlock(&args).output().unwrap();
+        assert_eq!(output.status.code(), Some(75));
+        let lines = stderr(&output);
+        let line = lines.lines().find(|line| line.contains("waiting for"));
+        line.unwrap_or_else(|| panic!("no line tells of the wait: {lines}")).to_owned()
+    };
+    let split = waiting_with(["x", "x", "y", "y", "z"]);
+    assert!(split.ends_with("others hold it or want it"), "{split}");
+    let held = waiting_with(["x"; 5]);
+    assert!(held.contains("held by the foreign value \"x\""), "{held}");
+}

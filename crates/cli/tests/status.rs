@@ -46,6 +46,33 @@ fn a_split_lock_is_called_so() {
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("SPLIT\n", Some(0)));
 }
 
+#[test]
+fn the_headline_counts_the_votes_of_one_holder() {
+    let Some(testbed) = Testbed::new("the_headline_counts_the_votes_of_one_holder") else { return };
+    let set = |places: std::ops::Range<usize>, args: &[&str]| {
+        testbed.nodes[places].iter().for_each(|node| drop(node.command(args).unwrap()));
+    };
+    let headline = |args: &[&str]| {
+        let output = testbed.quorlock(&[&["status", "k"], args].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        stdout(&output).lines().next().unwrap().to_owned()
+    };
+    // Two holders that describe themselves alike are two: these have 2 and 3 nodes.
+    let value = |token: &str| format!("{} api", token.repeat(40));
+    set(0..2, &["SET", "k", &value("a"), "PX", "60000"]);
+    set(2..5, &["SET", "k", &value("b"), "PX", "60000"]);
+    let held = headline(&[]);
+    assert!(held.starts_with("k: HELD by api") && held.ends_with("(on 3 of 5 nodes)"), "{held}");
+    let json: serde_json::Value = serde_json::from_str(&headline(&["--json"])).unwrap();
+    assert_eq!((&json["verdict"], &json["holder_nodes"]), (&"held".into(), &3.into()));
+    // A quorum of keys of another type holds the name, and no lock does.
+    set(0..5, &["DEL", "k"]);
+    set(1..5, &["ZADD", "k", "1", "member"]);
+    let foreign = headline(&[]);
+    assert!(foreign.starts_with("k: HELD by a key that is no lock"), "{foreign}");
+    assert!(foreign.ends_with("(on 4 of 5 nodes)"), "{foreign}");
+}
+
 /// Nodes that were restarted empty say that the lock is free; they have forgotten it.
 #[test]
 fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {

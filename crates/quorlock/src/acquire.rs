@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quorlock_core::engine::{Request, Wait};
-use quorlock_core::{AttemptReport, Counter, LockId, Retry, Timing};
+use quorlock_core::{AttemptReport, Counter, LockId, Quorum, Retry, Timing};
 use tokio::sync::watch;
 
 use crate::builder::{MARKER, own_key};
@@ -322,7 +322,11 @@ impl Acquiring {
         let progress_feed = self.progress.take().map(|progress| {
             let (told, seen) = watch::channel(None);
             call.progress = Some(told);
-            ProgressFeed::new(seen, progress, self.shared.common.names.clone())
+            ProgressFeed::new(
+                seen,
+                progress,
+                (self.shared.common.names.clone(), self.shared.quorum),
+            )
         });
         self.shared.common.driver.send_and_drive(DriverCommand::Acquire { lock, call });
         self.state = State::Asked(Asked { lock, reply, progress_feed });
@@ -411,12 +415,12 @@ impl ProgressFeed {
     fn new(
         mut seen: watch::Receiver<Option<AttemptReport>>,
         progress: watch::Sender<Option<Waiting>>,
-        names: crate::client::Names,
+        (names, quorum): (crate::client::Names, Quorum),
     ) -> Self {
         Self(Box::pin(async move {
             while seen.changed().await.is_ok() {
                 let report = seen.borrow_and_update().clone();
-                progress.send_replace(report.map(|report| Waiting::new(&names, report)));
+                progress.send_replace(report.map(|report| Waiting::new(&names, quorum, report)));
             }
         }))
     }
@@ -437,11 +441,13 @@ pub struct Waiting {
     pub untrusted: bool,
     /// What each node said in the last attempt.
     pub nodes: Vec<NodeAnswer>,
+    quorum: Quorum,
 }
 
 impl Waiting {
-    fn new(names: &crate::client::Names, report: AttemptReport) -> Self {
+    fn new(names: &crate::client::Names, quorum: Quorum, report: AttemptReport) -> Self {
         Self {
+            quorum,
             attempts: report.attempts,
             elapsed: report.elapsed,
             contended: report.why == quorlock_core::FailureReason::Contended,
@@ -450,8 +456,10 @@ impl Waiting {
         }
     }
 
-    /// Who holds the lock: on the most nodes, if they differ.
+    /// Who holds the lock: on a quorum of the nodes. `None` if nobody was seen to: then the nodes are shared by several, or
+    /// too few of them told who it is.
     pub fn holder(&self) -> Option<crate::Holder> {
-        crate::error::most_frequent(self.nodes.iter().filter_map(NodeAnswer::holder))
+        let (holder, nodes) = crate::error::most_frequent(&self.nodes)?;
+        self.quorum.is_reached(nodes).then_some(holder)
     }
 }

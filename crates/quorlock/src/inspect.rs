@@ -21,7 +21,7 @@ pub struct Inspection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// One holder has a quorum.
+    /// One holder has a quorum: one stored value, or keys of another type, which are no lock and are never deleted.
     Held,
     /// A quorum of nodes is free, and their votes count.
     Free,
@@ -59,7 +59,7 @@ impl Inspection {
     pub fn verdict(&self) -> Verdict {
         let untrusted = self.untrusted();
         let free = self.seen().filter(|holding| **holding == Holding::Free).count() - untrusted;
-        let largest = self.seen().map(|holding| self.count_same(holding)).max().unwrap_or(0);
+        let largest = self.holder_nodes();
         let silent = self.quorum.nodes() - self.seen().count() + untrusted;
         if self.quorum.is_reached(largest) {
             Verdict::Held
@@ -82,9 +82,15 @@ impl Inspection {
         nodes.filter(|(node, is_untrusted)| **is_untrusted && says_free(node)).count()
     }
 
-    /// Who holds the lock: on the most nodes, if they differ.
+    /// The holder on the most nodes: one stored value, or keys that are no lock. It has a quorum if the verdict is
+    /// [`Verdict::Held`].
     pub fn holder(&self) -> Option<Holder> {
-        most_frequent(self.nodes.iter().filter_map(NodeAnswer::holder))
+        most_frequent(&self.nodes).map(|(holder, _)| holder)
+    }
+
+    /// On how many nodes this holder has the key.
+    pub fn holder_nodes(&self) -> usize {
+        most_frequent(&self.nodes).map_or(0, |(_, nodes)| nodes)
     }
 
     fn seen(&self) -> impl Iterator<Item = &Holding> {
@@ -92,12 +98,5 @@ impl Inspection {
             NodeOutcome::Seen(holding) => Some(holding),
             _ => None,
         })
-    }
-
-    /// On how many nodes the same value is held; a key that is no string counts for itself.
-    fn count_same(&self, holding: &Holding) -> usize {
-        let Holding::Held { value, .. } = holding else { return 0 };
-        let same = |other: &&Holding| matches!(other, Holding::Held { value: v, .. } if v == value);
-        self.seen().filter(same).count()
     }
 }

@@ -28,6 +28,7 @@ pub(super) const PHRASES: &[(&str, &str)] = &[
     ("hence", "say \"so\""),
     ("is to be had", "say \"is available\", \"is possible\""),
     ("lest", "say \"so that … not\""),
+    ("mended", "say \"fixed\" or \"corrected\""),
     ("likewise", "say \"in the same way\", or say it"),
     ("mend", "say \"fix\" or \"correct\""),
     ("mends", "say \"fixes\" or \"corrects\""),

@@ -97,6 +97,7 @@ impl Keeper<'_> {
         };
         let mut call = std::pin::pin!(call.into_future());
         let (mut said, since) = (false, boot_ns());
+        // The first line comes with the first attempt that failed; then it counts down.
         let mut ticks = interval(Duration::from_millis(500));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
@@ -111,19 +112,25 @@ impl Keeper<'_> {
                         return Waited::Interrupted(signal);
                     }
                 }
-                _ = ticks.tick() => {
-                    let waiting = waiting.borrow_and_update().clone();
-                    if let Some(waiting) = waiting {
-                        self.say_waiting(&waiting, time_since(since), !said);
-                        said = true;
-                    }
+                Ok(()) = waiting.changed(), if !said => {
+                    self.say_waiting(&waiting, time_since(since), true);
+                    (said, _) = (true, ticks.reset());
+                }
+                _ = ticks.tick(), if said => {
+                    self.say_waiting(&waiting, time_since(since), false);
                 }
             }
         }
     }
 
     /// The story is of the last attempt; how long this has lasted is as of now.
-    fn say_waiting(&mut self, waiting: &Waiting, waited: Duration, first: bool) {
+    fn say_waiting(
+        &mut self,
+        told: &watch::Receiver<Option<Waiting>>,
+        waited: Duration,
+        first: bool,
+    ) {
+        let Some(waiting) = told.borrow().clone() else { return };
         let nodes: Vec<_> = waiting.nodes.iter().map(node_json).collect();
         let event = json!({
             "event": "waiting",
@@ -135,7 +142,7 @@ impl Keeper<'_> {
         });
         let why = match waiting.holder() {
             Some(holder) if waiting.contended => format!("held by {holder}"),
-            _ if waiting.contended => "others want it too".to_owned(),
+            _ if waiting.contended => "others hold it or want it".to_owned(),
             _ if waiting.untrusted => self.who_is_not_trusted(),
             _ => {
                 let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());

@@ -100,7 +100,7 @@ fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
 
 fn headline(inspection: &Inspection) -> String {
     let verdict = inspection.verdict();
-    let held = inspection.nodes.iter().filter(|node| node.holder().is_some()).count();
+    let held = inspection.holder_nodes();
     let nodes = inspection.nodes.len();
     match (verdict, inspection.holder()) {
         (Verdict::Held, Some(holder)) => {
@@ -172,6 +172,7 @@ fn as_json(key: &str, inspection: &Inspection, stats: &[NodeStats]) -> Value {
         "verdict": inspection.verdict().to_string().to_lowercase(),
         "quorum": inspection.quorum(),
         "holder": inspection.holder().as_ref().map(who),
+        "holder_nodes": inspection.holder_nodes(),
         "nodes": nodes,
     })
 }

@@ -33,8 +33,15 @@ impl NodeAnswer {
 
     /// Who holds the lock on this node, if it was seen.
     pub fn holder(&self) -> Option<Holder> {
+        self.holding().and_then(Holder::of)
+    }
+
+    /// What holds the key on this node, if it was seen.
+    fn holding(&self) -> Option<&Holding> {
         match &self.said {
-            NodeOutcome::Refused(Some(holding)) | NodeOutcome::Seen(holding) => Holder::of(holding),
+            NodeOutcome::Refused(Some(holding)) | NodeOutcome::Seen(holding) => {
+                (*holding != Holding::Free).then_some(holding)
+            }
             _ => None,
         }
     }
@@ -65,7 +72,7 @@ impl fmt::Display for NodeAnswer {
         let Self { node, said, took } = self;
         match said {
             NodeOutcome::NotAsked => write!(f, "{node} was not asked"),
-            NodeOutcome::Nothing => write!(f, "{node} was not waited for beyond {took:.1?}"),
+            NodeOutcome::Nothing => write!(f, "{node} had not answered after {took:.1?}"),
             NodeOutcome::Granted => write!(f, "{node} granted"),
             NodeOutcome::Refused(None) => write!(f, "{node} refused"),
             NodeOutcome::Refused(Some(holding)) => match Holder::of(holding) {
@@ -149,16 +156,24 @@ impl fmt::Display for Holder {
     }
 }
 
-pub(crate) fn most_frequent(holders: impl Iterator<Item = Holder>) -> Option<Holder> {
-    let mut seen: Vec<(Holder, usize)> = Vec::new();
-    for holder in holders {
-        match seen.iter_mut().find(|(other, _)| other.kind == holder.kind) {
-            Some((_, count)) => *count += 1,
-            None => seen.push((holder, 1)),
-        }
+/// The holder of the most nodes, and of how many: who has the same value on them, or keys that are no lock. The first one
+/// wins a tie.
+pub(crate) fn most_frequent(nodes: &[NodeAnswer]) -> Option<(Holder, usize)> {
+    let seen = || nodes.iter().filter_map(NodeAnswer::holding);
+    let count = |holding: &Holding| seen().filter(|other| is_same(holding, other)).count();
+    let counted = seen().map(|holding| (holding, count(holding)));
+    // Of several largest ones the last is taken, so they are looked at from behind.
+    let most = counted.collect::<Vec<_>>().into_iter().rev().max_by_key(|(_, count)| *count);
+    most.and_then(|(holding, count)| Some((Holder::of(holding)?, count)))
+}
+
+/// Whether two nodes are held by the same: two clients may describe themselves alike, but no two have one value.
+fn is_same(one: &Holding, other: &Holding) -> bool {
+    match (one, other) {
+        (Holding::Held { value: one, .. }, Holding::Held { value: other, .. }) => one == other,
+        (Holding::OtherType { .. }, Holding::OtherType { .. }) => true,
+        _ => false,
     }
-    // The first one wins a tie.
-    seen.into_iter().rev().max_by_key(|(_, count)| *count).map(|(holder, _)| holder)
 }
 
 pub(super) fn write_nodes(f: &mut fmt::Formatter<'_>, nodes: &[NodeAnswer]) -> fmt::Result {
