@@ -68,7 +68,10 @@ fn the_core_is_no_std_and_depends_on_nothing() -> io::Result<()> {
     assert!(lib.lines().any(|line| line == "#![no_std]"));
     let manifest = fs::read_to_string(Path::new(CRATE).join("Cargo.toml"))?;
     let tables: Vec<&str> = manifest.lines().filter(|line| line.starts_with('[')).collect();
-    assert_eq!(tables, ["[package]", "[lints]", "[dev-dependencies]"]);
+    assert_eq!(
+        tables,
+        ["[package]", "[package.metadata.docs.rs]", "[lints]", "[dev-dependencies]"]
+    );
     Ok(())
 }
 
