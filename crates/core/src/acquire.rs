@@ -15,25 +15,24 @@ use core::time::Duration;
 
 use crate::command::{Answer, Command, Counter, Failure, FailureKind, Holding};
 use crate::fence::FenceRequest;
+use crate::keys::{Entry, Mode, intents};
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
-use crate::token::{Key, Value};
 use crate::vote::Validity;
 
 pub(crate) use self::report::why_not;
 pub use self::report::{NodeOutcome, NodeResult};
 use self::slots::{Slot, Slots};
 
-/// One attempt: the same key and value asked of every node.
+/// One attempt: the same keys and value asked of every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attempt {
     quorum: Quorum,
     timing: Timing,
     node_timeout: Duration,
-    key: Key,
-    value: Value,
+    entry: Entry,
     started: Reading,
     slots: Slots,
     /// Of a lock that is to have a fence. Boxed, because most have none.
@@ -72,7 +71,7 @@ pub enum FailureReason {
 impl Attempt {
     /// Starts an attempt. `connecting` tells which nodes are still being connected to.
     pub fn start(
-        (key, value): (Key, Value),
+        entry: Entry,
         quorum: Quorum,
         timing: Timing,
         node_timeout: Duration,
@@ -88,7 +87,7 @@ impl Attempt {
             .map(|node| if connecting(node) { connection_due } else { answer_due })
             .map(|due| Slot::Outstanding { due })
             .collect();
-        Self { quorum, timing, node_timeout, key, value, started, slots, fence_request: None }
+        Self { quorum, timing, node_timeout, entry, started, slots, fence_request: None }
     }
 
     /// The lock is to have a fence, which is counted there; no number above `seen` has been told to
@@ -97,16 +96,21 @@ impl Attempt {
         self.fence_request = Some(Box::new(FenceRequest::new(counter, seen)));
     }
 
-    /// Step 2: the same key and value for every node, all at the same time, each node with a
-    /// timeout that is small against the ttl.
-    pub fn command(&self) -> Command {
-        let (key, value, ttl_ms) = (self.key.clone(), self.value.clone(), self.timing.ttl_ms());
-        match &self.fence_request {
-            None => Command::Acquire { key, value, ttl_ms },
-            Some(fence_request) => {
+    /// Step 2: the same keys and value for every node, all at the same time, each node with a
+    /// timeout that is small against the ttl. The first `prefix_bytes` of each key are the client's prefix.
+    pub fn command(&self, prefix_bytes: usize) -> Command {
+        let Entry { keys, mode, value } = self.entry.clone();
+        let ttl_ms = self.timing.ttl_ms();
+        match (mode, &self.fence_request) {
+            (Mode::Exclusive, None) => Command::Acquire { keys, value, ttl_ms },
+            (Mode::Exclusive, Some(fence_request)) => {
                 let proposal = fence_request.proposal(self.started);
                 let counter = fence_request.counter.clone();
-                Command::AcquireFenced { key, value, ttl_ms, counter, proposal }
+                Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
+            }
+            (Mode::Shared, _) => {
+                let intents = intents(&keys, prefix_bytes);
+                Command::AcquireShared { keys, intents, value, ttl_ms }
             }
         }
     }
@@ -115,8 +119,8 @@ impl Attempt {
     pub fn raise_command(&self) -> Option<Command> {
         let fence_request = self.fence_request.as_ref()?;
         Some(Command::Raise {
-            key: self.key.clone(),
-            value: self.value.clone(),
+            keys: self.entry.keys.clone(),
+            value: self.entry.value.clone(),
             counter: fence_request.counter.clone(),
             to: fence_request.write_back.number(),
         })
@@ -337,8 +341,8 @@ impl Attempt {
     /// release goes behind the acquire on the same connection.
     #[must_use]
     pub fn give_up(&self, now: Reading) -> Release {
-        let (key, value) = (self.key.clone(), self.value.clone());
-        Release::after_attempt(key, value, self.quorum, &self.timing, self.reached(), now)
+        let entry = self.entry.clone();
+        Release::after_attempt(entry, self.quorum, &self.timing, self.reached(), now)
     }
 
     /// Which nodes a command of this attempt may have reached.
@@ -431,8 +435,8 @@ impl Attempt {
     }
 
     /// What of it lives on in the lease.
-    pub(crate) fn into_parts(self) -> (Quorum, Key, Value, Option<Box<FenceRequest>>) {
-        (self.quorum, self.key, self.value, self.fence_request)
+    pub(crate) fn into_parts(self) -> (Quorum, Entry, Option<Box<FenceRequest>>) {
+        (self.quorum, self.entry, self.fence_request)
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {

@@ -8,41 +8,57 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use crate::keys::{Keys, Mode};
 use crate::shown::shown_value;
 use crate::token::{Key, Value};
 
 pub use self::failure::{Failure, FailureKind};
 
-/// One command for one node.
+/// One command for one node. Each is carried out in one atomic step.
+///
+/// A command about a lock names all keys of the lock. Where it says that a key holds something, that is meant of each
+/// of them, unless it says otherwise.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Command {
-    /// Set the key if it is absent, to expire after the ttl: `SET key value NX PX ttl_ms`.
+    /// Set the keys if all of them are absent, to expire after the ttl: `SET key value NX PX ttl_ms` for one key.
     /// Answered by [`Answer::Granted`] or [`Answer::Refused`].
     Acquire {
-        /// The key on the node.
-        key: Key,
+        /// The keys on the node.
+        keys: Keys,
         /// The whole value.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// If the key holds this value, make it live for the ttl from now, never shorter than it
-    /// would. Answered by [`Answer::Extended`], [`Answer::Absent`] or [`Answer::Other`].
+    /// Give a lost vote again: if each of the keys is absent or holds this value, make all of them hold it for the
+    /// ttl, never shorter than they would. A single key must be absent. Answered by [`Answer::Granted`] or
+    /// [`Answer::Refused`]; then nothing is written.
+    Heal {
+        /// The keys on the node.
+        keys: Keys,
+        /// The whole value.
+        value: Value,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+    },
+    /// If the keys hold this value, make them live for the ttl from now, never shorter than they would. Answered by
+    /// [`Answer::Extended`]; if not, by [`Answer::Other`] if any key holds something else, or by [`Answer::Absent`],
+    /// and nothing is changed.
     Extend {
-        /// The key on the node.
-        key: Key,
+        /// The keys on the node.
+        keys: Keys,
         /// The whole value.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
     },
-    /// If the key holds this value, delete it, in one atomic step.
-    /// Answered by [`Answer::Deleted`], [`Answer::Absent`] or [`Answer::Other`]; or, unless `tell`,
-    /// by [`Answer::NotOurs`] for both of the latter.
+    /// Delete those of the keys that hold this value. Answered by [`Answer::Deleted`] if all did; else by
+    /// [`Answer::Other`] if any holds something else, or [`Answer::Absent`]; or, unless `tell`, by
+    /// [`Answer::NotOurs`] for both of the latter.
     Release {
-        /// The key on the node.
-        key: Key,
+        /// The keys on the node.
+        keys: Keys,
         /// The whole value.
         value: Value,
         /// It matters whether the key is absent or another's. Servers that compare and delete with
@@ -50,71 +66,145 @@ pub enum Command {
         /// there a moment later.
         tell: bool,
     },
-    /// Look at the key without changing it. Answered by [`Answer::Seen`].
+    /// Look at the keys without changing them. Answered by [`Answer::Seen`].
     Inspect {
-        /// The key on the node.
-        key: Key,
+        /// The keys on the node.
+        keys: Keys,
+        /// Where writers that wait leave word, if that matters: it does to readers.
+        intents: Option<Keys>,
     },
-    /// Look at the key, and ask to be told, once, when it changes. Answered by
+    /// Look at the keys, and ask to be told, once, when one of them changes. Answered by
     /// [`Answer::Watched`], or by [`Answer::Seen`] if the node cannot tell.
     Watch {
-        /// The key on the node.
-        key: Key,
+        /// The keys on the node.
+        keys: Keys,
+        /// Where writers that wait leave word, if that matters: it does to readers.
+        intents: Option<Keys>,
     },
-    /// As [`Command::Acquire`], and if it is granted, the counter moves on:
-    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`, in one atomic step. The floor is
+    /// As [`Command::Acquire`], and if it is granted, the counters move on:
+    /// `c := max(F + 1, floor, min(proposal, TIME + 1 h))`, `F := c`, in one atomic step; F is the largest of the
+    /// counters of the keys. The floor is
     /// that of the node's marker. Answered by [`Answer::GrantedFenced`] with c, or by
     /// [`Answer::RefusedFenced`]; then nothing is written.
     AcquireFenced {
-        /// The key on the node.
-        key: Key,
+        /// The keys on the node.
+        keys: Keys,
         /// The whole value.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// The lock's counter.
+        /// The lock's counters.
         counter: Counter,
         /// The number that the client would like to have.
         proposal: u64,
     },
-    /// If the key holds this value and the counter is below `to`, set the counter to it, in one atomic
-    /// step (S19). Answered by [`Answer::Raised`], [`Answer::Absent`] or [`Answer::Other`].
+    /// If the keys hold this value and no counter is above `to`, set the counters to it, in one atomic
+    /// step (S19). Answered by [`Answer::Raised`] with the largest counter, [`Answer::Absent`] or [`Answer::Other`].
     Raise {
-        /// The key on the node.
-        key: Key,
+        /// The keys on the node.
+        keys: Keys,
         /// The whole value.
         value: Value,
-        /// The lock's counter.
+        /// The lock's counters.
         counter: Counter,
-        /// The number that it is to have.
+        /// The number that they are to have.
         to: u64,
     },
-    /// If the key is absent and the counter is not above `to`, set both: the vote of a node that has
-    /// lost it, for a lock that has its fence already (S23). Answered by [`Answer::GrantedFenced`]
-    /// with `to`, by [`Answer::Refused`] if the key exists, or, with nothing written, by
-    /// [`Answer::Superseded`].
+    /// As [`Command::Heal`], for a lock that has its fence already: only if no counter is above `to`, and the counters
+    /// are set to it (S23). Answered by [`Answer::GrantedFenced`]
+    /// with `to`, by [`Answer::Refused`], or by [`Answer::Superseded`]; then nothing is written.
     HealFenced {
-        /// The key on the node.
-        key: Key,
+        /// The keys on the node.
+        keys: Keys,
         /// The whole value.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// The lock's counter.
+        /// The lock's counters.
         counter: Counter,
         /// The lock's fence.
         to: u64,
     },
-    /// As [`Command::Extend`]; the counter lives on as well.
+    /// As [`Command::Extend`]; the counters live on as well.
     ExtendFenced {
-        /// The key on the node.
-        key: Key,
+        /// The keys on the node.
+        keys: Keys,
         /// The whole value.
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
-        /// The lock's counter.
+        /// The lock's counters.
         counter: Counter,
+    },
+    /// Add a reader to the keys: if each of them is absent or held by readers alone, none is announced to a writer, and
+    /// this value is not among the readers. It counts for the ttl from now. Answered by [`Answer::Granted`] or
+    /// [`Answer::Refused`]; or by a failure, [`FailureKind::SameServer`], if the value is there already: each attempt
+    /// has its own, so this server has been asked twice. Unless it is granted, nothing is written.
+    AcquireShared {
+        /// The keys on the node.
+        keys: Keys,
+        /// Where writers that wait leave word.
+        intents: Keys,
+        /// The whole value.
+        value: Value,
+        /// For how long it counts, in milliseconds.
+        ttl_ms: u64,
+    },
+    /// As [`Command::AcquireShared`], whatever is announced; a value that is there already counts for the ttl from now,
+    /// never shorter than it would. A key that holds this value as a writer's becomes a reader's. Answered by
+    /// [`Answer::Granted`] or [`Answer::Refused`]; then nothing is written.
+    HealShared {
+        /// The keys on the node.
+        keys: Keys,
+        /// The whole value.
+        value: Value,
+        /// For how long it counts, in milliseconds.
+        ttl_ms: u64,
+    },
+    /// If this value is among the readers of the keys, it counts for the ttl from now, never shorter than it would. A
+    /// key that holds it as a writer's becomes a reader's. Answered as [`Command::Extend`].
+    ExtendShared {
+        /// The keys on the node.
+        keys: Keys,
+        /// The whole value.
+        value: Value,
+        /// For how long it counts, in milliseconds.
+        ttl_ms: u64,
+    },
+    /// Take this value from the readers of the keys, and delete those of the keys that hold it as a writer's. Answered
+    /// by [`Answer::Deleted`] if it was there under all; else by [`Answer::Other`] if any is held by something else, or
+    /// [`Answer::Absent`].
+    ReleaseShared {
+        /// The keys on the node.
+        keys: Keys,
+        /// The whole value.
+        value: Value,
+    },
+    /// If the keys hold this value as a writer's, make it a reader's that counts no longer than the key would live.
+    /// Creates nothing from nothing. Answered by [`Answer::Downgraded`], also if it is a reader's already;
+    /// [`Answer::Absent`] or [`Answer::Other`], and then nothing is written.
+    Downgrade {
+        /// The keys on the node.
+        keys: Keys,
+        /// The whole value.
+        value: Value,
+    },
+    /// Say that a writer waits: set those of these keys that are absent, or hold this value, to expire after the ttl.
+    /// No vote. Answered by [`Answer::Announced`].
+    Announce {
+        /// The keys for that, of the keys of the lock.
+        intents: Keys,
+        /// The whole value.
+        value: Value,
+        /// Time to live in milliseconds.
+        ttl_ms: u64,
+    },
+    /// Take that back: delete those of these keys that hold this value. Answered by [`Answer::Announced`].
+    Withdraw {
+        /// The keys for that, of the keys of the lock.
+        intents: Keys,
+        /// The whole value.
+        value: Value,
     },
     /// Say what you are: the [`Evidence`](crate::Evidence) that goes with the answers has the node's `INFO`
     /// and its marker. Answered by [`Answer::Identified`].
@@ -153,8 +243,8 @@ pub enum Command {
 /// Where a lock's fences are counted, per node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Counter {
-    /// Under which key.
-    pub key: Key,
+    /// Under which keys: one for each of the lock's, in the same order.
+    pub keys: Keys,
     /// For how long it is kept after its last use, in milliseconds.
     pub ttl_ms: u64,
     /// Under which key the node's marker is, whose floor counts.
@@ -181,13 +271,19 @@ impl Command {
     /// A release changes nothing but our own key, so it may be sent where nothing else may: to a
     /// suspended node, and again after a failure.
     pub const fn is_release(&self) -> bool {
-        matches!(self, Self::Release { .. })
+        matches!(self, Self::Release { .. } | Self::ReleaseShared { .. } | Self::Withdraw { .. })
     }
 
     /// The value of the lock that it is about, if it names one.
     pub const fn value(&self) -> Option<&Value> {
         match self {
             Self::Acquire { value, .. }
+            | Self::Heal { value, .. }
+            | Self::AcquireShared { value, .. }
+            | Self::HealShared { value, .. }
+            | Self::ExtendShared { value, .. }
+            | Self::ReleaseShared { value, .. }
+            | Self::Downgrade { value, .. }
             | Self::AcquireFenced { value, .. }
             | Self::Raise { value, .. }
             | Self::HealFenced { value, .. }
@@ -209,6 +305,23 @@ impl Command {
                 | Self::HealFenced { .. }
                 | Self::Extend { .. }
                 | Self::ExtendFenced { .. }
+                | Self::Heal { .. }
+                | Self::AcquireShared { .. }
+                | Self::HealShared { .. }
+                | Self::ExtendShared { .. }
+        )
+    }
+
+    /// It sets a lock, so it must not come behind the lock's release: nobody would take back what it sets.
+    pub const fn sets_a_lock(&self) -> bool {
+        matches!(
+            self,
+            Self::Acquire { .. }
+                | Self::Heal { .. }
+                | Self::AcquireFenced { .. }
+                | Self::HealFenced { .. }
+                | Self::AcquireShared { .. }
+                | Self::HealShared { .. }
         )
     }
 }
@@ -223,6 +336,10 @@ pub enum Answer {
     Refused,
     /// The key holds our value and lives for the ttl from now.
     Extended,
+    /// The key holds our value as a reader's, for as long as it would have lived.
+    Downgraded,
+    /// What a writer that waits has said, or has taken back, is done.
+    Announced,
     /// The key held our value and is gone.
     Deleted,
     /// There is no such key.
@@ -275,7 +392,7 @@ pub enum Answer {
     Failed(Failure),
 }
 
-/// What a key looks like from outside.
+/// What a lock's keys look like from outside.
 ///
 /// `Debug` shows the beginning of a value: it may be a holder's token.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -290,11 +407,46 @@ pub enum Holding {
         /// Time until it expires; `None`: never, so it is no lock of this family.
         ttl: Option<Duration>,
     },
-    /// The key is not a string. Something foreign holds the name; it is never deleted.
+    /// Readers hold the key: shared locks of this family.
+    Shared {
+        /// The readers, as far as they were told; at most [`Holding::READERS_MAX`].
+        readers: Vec<Reader>,
+        /// How many readers there are.
+        count: usize,
+        /// Time until the last of them has ended.
+        ttl: Duration,
+    },
+    /// A writer that waits has announced itself: no reader is let in any more. Told only to who asks as a reader, and
+    /// only where readers hold the key or nobody does.
+    Announced {
+        /// The writer's value for this, as [`Holding::Held`] has it.
+        value: Vec<u8>,
+        /// Time until that expires.
+        ttl: Option<Duration>,
+    },
+    /// The key is of another type. Something foreign holds the name; it is never deleted.
     OtherType {
         /// Time until it expires; `None`: never.
         ttl: Option<Duration>,
     },
+    /// Of a lock with several keys, what each of them holds, in the order of the keys; not all are free.
+    Several(Vec<Holding>),
+}
+
+/// One reader of a key.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reader {
+    /// Its value.
+    pub value: Vec<u8>,
+    /// Time until it ends.
+    pub ttl: Duration,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = shown_value(&self.value);
+        f.debug_struct("Reader").field("value", &value).field("ttl", &self.ttl).finish()
+    }
 }
 
 impl fmt::Debug for Holding {
@@ -305,7 +457,18 @@ impl fmt::Debug for Holding {
                 let value = shown_value(value);
                 f.debug_struct("Held").field("value", &value).field("ttl", ttl).finish()
             }
+            Self::Shared { readers, count, ttl } => f
+                .debug_struct("Shared")
+                .field("readers", readers)
+                .field("count", count)
+                .field("ttl", ttl)
+                .finish(),
+            Self::Announced { value, ttl } => {
+                let value = shown_value(value);
+                f.debug_struct("Announced").field("value", &value).field("ttl", ttl).finish()
+            }
             Self::OtherType { ttl } => f.debug_struct("OtherType").field("ttl", ttl).finish(),
+            Self::Several(holdings) => f.debug_tuple("Several").field(holdings).finish(),
         }
     }
 }
@@ -314,11 +477,49 @@ impl Holding {
     /// More of a foreign value than this is not kept.
     pub const VALUE_BYTES_MAX: usize = 512;
 
-    /// Time until the key is gone by itself: zero if it is free, `None` if never.
-    pub const fn free_in(&self) -> Option<Duration> {
+    /// No more readers than this are told of a key.
+    pub const READERS_MAX: usize = 64;
+
+    /// What the keys of one lock hold together, of what each of them holds.
+    pub fn of_all(mut holdings: Vec<Self>) -> Self {
+        match holdings.pop() {
+            Some(only) if holdings.is_empty() => only,
+            Some(last) if last != Self::Free || holdings.iter().any(|it| *it != Self::Free) => {
+                holdings.push(last);
+                Self::Several(holdings)
+            }
+            _ => Self::Free,
+        }
+    }
+
+    /// Of each key of the lock, what it holds.
+    pub fn each(&self) -> &[Self] {
+        match self {
+            Self::Several(holdings) => holdings,
+            one => core::slice::from_ref(one),
+        }
+    }
+
+    /// Time until the keys have no holder any more that excludes this mode, if nobody does anything: zero if there is
+    /// none, `None` if that is never.
+    pub fn free_in(&self, mode: Mode) -> Option<Duration> {
         match self {
             Self::Free => Some(Duration::ZERO),
+            Self::Shared { .. } if mode == Mode::Shared => Some(Duration::ZERO),
+            Self::Shared { ttl, .. } => Some(*ttl),
             Self::Held { ttl, .. } | Self::OtherType { ttl } => *ttl,
+            Self::Announced { ttl, .. } => *ttl,
+            Self::Several(holdings) => {
+                holdings.iter().try_fold(Duration::ZERO, |longest, holding| {
+                    holding.free_in(mode).map(|it| it.max(longest))
+                })
+            }
         }
+    }
+
+    /// Whoever holds any of the keys is a reader, and somebody does.
+    pub fn is_shared_alone(&self) -> bool {
+        let mut held = self.each().iter().filter(|holding| **holding != Self::Free).peekable();
+        held.peek().is_some() && held.all(|holding| matches!(holding, Self::Shared { .. }))
     }
 }

@@ -230,9 +230,10 @@ impl Engine {
                 self.handle_push(node, keys.as_deref(), now, out);
             }
             Event::Extend { lock } => self.extend(lock, now, out),
+            Event::Downgrade { lock } => self.downgrade(lock, now, out),
             Event::RunOut { lock } => self.run_out(lock, now, out),
             Event::Release { lock, report } => self.release(lock, report, now, out),
-            Event::Inspect { lock, key, timeout } => self.inspect(lock, key, timeout, now, out),
+            Event::Inspect { lock, keys, timeout } => self.inspect(lock, keys, timeout, now, out),
             Event::Close => self.close(now, out),
             Event::Wake => {}
         }
@@ -394,6 +395,8 @@ impl Engine {
             Verb::Raise => self.handle_raised(node, sent, ticket, answer, now, out),
             Verb::Trust => self.handle_trust(node, ticket, answer, now, out),
             Verb::Inspect => self.handle_seen(node, ticket, answer, now, out),
+            // Whether readers have heard of it shows in who gets the lock.
+            Verb::Announce => {}
         }
     }
 

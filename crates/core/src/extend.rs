@@ -109,7 +109,7 @@ impl Extension {
         }
         slot.took = now.elapsed_since(self.started);
         slot.state = match answer {
-            Answer::Extended => SlotState::Extended,
+            Answer::Extended | Answer::Downgraded => SlotState::Extended,
             Answer::Absent => SlotState::Absent,
             Answer::Other => SlotState::Other,
             Answer::Failed(failure) => SlotState::Failed(failure),

@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 
+use crate::keys::Mode;
 use crate::lease::LossCause;
 use crate::time::{BootTime, Reading};
 use crate::vote::Validity;
@@ -14,6 +15,7 @@ use crate::vote::Validity;
 pub struct Hold {
     validity: Validity,
     limit: Option<HoldLimit>,
+    mode: Mode,
     ended: Option<Ended>,
     superseded: bool,
 }
@@ -38,8 +40,23 @@ pub enum Ended {
 
 impl Hold {
     /// A hold that was just granted. `limit`: of the automatic extension, if there is any.
-    pub const fn new(validity: Validity, limit: Option<HoldLimit>) -> Self {
-        Self { validity, limit, ended: None, superseded: false }
+    pub const fn new(validity: Validity, limit: Option<HoldLimit>, mode: Mode) -> Self {
+        Self { validity, limit, mode, ended: None, superseded: false }
+    }
+
+    /// Whom the lock excludes.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// A writer becomes a reader: call this before the engine is told, so that nobody takes the lock for a writer's
+    /// when the first byte leaves. Returns whether the engine is to be told; it is once, while the lock is held.
+    pub fn downgrade(&mut self) -> bool {
+        let is_first = self.ended.is_none() && self.mode == Mode::Exclusive;
+        if !mutant!(DowngradeBeforeMode) || !is_first {
+            self.mode = Mode::Shared;
+        }
+        is_first
     }
 
     /// For how long the lock is held from now; `None`: it has ended, or is over now.
@@ -153,7 +170,7 @@ mod tests {
     }
 
     fn hold() -> Hold {
-        Hold::new(validity(at(0)), None)
+        Hold::new(validity(at(0)), None, Mode::Exclusive)
     }
 
     #[test]
@@ -192,7 +209,7 @@ mod tests {
     #[test]
     fn the_cause_is_told_apart() {
         let limit = HoldLimit { ttl: SECOND, until: at(1900).boot() };
-        let over = |limit, now| Hold::new(validity(at(0)), limit).look(now);
+        let over = |limit, now| Hold::new(validity(at(0)), limit, Mode::Exclusive).look(now);
         assert_eq!(over(Some(limit), at(1000)), Some(LossCause::HoldLimit));
         let later = HoldLimit { until: at(2000).boot(), ..limit };
         assert_eq!(over(Some(later), at(1000)), Some(LossCause::Expired), "it could be extended");
@@ -209,9 +226,9 @@ mod tests {
     #[test]
     fn with_another_origin_of_time_it_is_the_same() {
         let limit = HoldLimit { ttl: SECOND, until: at(1900).boot() };
-        let mut hold = Hold::new(validity(at(300)), Some(limit));
+        let mut hold = Hold::new(validity(at(300)), Some(limit), Mode::Exclusive);
         hold.rebase(at(300));
         let limit = HoldLimit { ttl: SECOND, until: at(1600).boot() };
-        assert_eq!(hold, Hold::new(validity(at(0)), Some(limit)));
+        assert_eq!(hold, Hold::new(validity(at(0)), Some(limit), Mode::Exclusive));
     }
 }

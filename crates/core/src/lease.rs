@@ -19,17 +19,19 @@ use crate::engine::{LockId, Request};
 use crate::extend::Extension;
 use crate::fence::Fenced;
 use crate::hold::{Hold, HoldLimit};
+use crate::keys::{Entry, Keys, Mode};
 use crate::quorum::{NodeSet, Quorum};
 use crate::release::Release;
 use crate::time::{BootTime, Reading, nanos};
 use crate::timing::Timing;
-use crate::token::{Key, Token, Value};
+use crate::token::Token;
 use crate::vote::Validity;
 
 /// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lease {
     entry: Entry,
+    token: Token,
     quorum: Quorum,
     timing: Timing,
     votes: HeldVotes,
@@ -38,17 +40,11 @@ pub struct Lease {
     acquire_round: u32,
     round: u32,
     extending: Extending,
+    /// From this round on it is a reader's, if it was a writer's before.
+    downgraded_in: Option<u32>,
     lost: Option<LossCause>,
     /// Boxed, because most locks have no fence.
     fenced: Option<Box<Fenced>>,
-}
-
-/// What the nodes keep of a lock.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Entry {
-    key: Key,
-    token: Token,
-    value: Value,
 }
 
 /// What the guard that has the lock now may do with it; another's after a hand-over.
@@ -110,9 +106,10 @@ impl Lease {
         let timing = request.timing;
         let guard = GuardTerms::new(holder, request, now);
         let reached = attempt.reached();
-        let (quorum, key, value, fence_request) = attempt.into_parts();
+        let (quorum, entry, fence_request) = attempt.into_parts();
         Self {
-            entry: Entry { key, token, value },
+            entry,
+            token,
             quorum,
             timing,
             votes: HeldVotes::new(validity, reached),
@@ -127,14 +124,20 @@ impl Lease {
             },
             extending: Extending::begin(guard.automatic.then(|| now.after(timing.extend_every()))),
             guard,
+            downgraded_in: None,
             lost: None,
             fenced: fence_request.map(|fence_request| Box::new(Fenced::new(*fence_request))),
         }
     }
 
-    /// The lock's key.
-    pub fn key(&self) -> &Key {
-        &self.entry.key
+    /// The lock's keys.
+    pub const fn keys(&self) -> &Keys {
+        &self.entry.keys
+    }
+
+    /// Whom it excludes.
+    pub const fn mode(&self) -> Mode {
+        self.entry.mode
     }
 
     /// Whose guard holds it.
@@ -144,7 +147,7 @@ impl Lease {
 
     /// The token under which the nodes keep it, and how often it was handed over.
     pub(crate) const fn token_and_handovers(&self) -> (Token, u32) {
-        (self.entry.token, self.tenure.handover_count)
+        (self.token, self.tenure.handover_count)
     }
 
     /// When this process got it.
@@ -164,7 +167,7 @@ impl Lease {
     /// What the guard that has it knows of it.
     pub(crate) fn hold(&self) -> Hold {
         let limit = HoldLimit { ttl: self.timing.ttl(), until: self.guard.hold_until };
-        Hold::new(self.votes.validity.clone(), self.guard.automatic.then_some(limit))
+        Hold::new(self.votes.validity.clone(), self.guard.automatic.then_some(limit), self.mode())
     }
 
     /// The lock's fence, if it has one.
@@ -228,7 +231,7 @@ impl Lease {
     pub(crate) fn end(&self, report: bool, now: Reading) -> Release {
         let called = self.handover().map_or(now, |handover| handover.called);
         let mut release = Release::of_lease(
-            (self.entry.key.clone(), self.entry.value.clone()),
+            self.entry.clone(),
             &self.timing,
             self.votes.reached,
             (&self.votes.validity, called),

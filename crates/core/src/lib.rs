@@ -72,6 +72,7 @@ mod fence;
 pub mod hold;
 pub mod info;
 pub mod inspect;
+pub mod keys;
 pub mod lease;
 pub mod marker;
 #[cfg(quorlock_mutants)]
@@ -95,13 +96,16 @@ pub mod vote;
 pub mod wait;
 
 pub use crate::acquire::{FailureReason, NodeOutcome, NodeResult};
-pub use crate::command::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding};
+pub use crate::command::{
+    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Reader,
+};
 pub use crate::engine::{
     AttemptReport, Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request,
     Sink, Ticket, Verb,
 };
 pub use crate::evidence::{Evidence, MarkerSeen};
 pub use crate::hold::{Ended, Hold, HoldLimit};
+pub use crate::keys::{Keys, Mode};
 pub use crate::lease::LossCause;
 pub use crate::pipeline::{BatchId, NodePipeline, NodeState, TicketedCommand};
 pub use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};

@@ -1,69 +1,270 @@
-//! The local queue: one contender per process and key, first come, first served.
+//! The local queue of one key: who of this process contends for it or holds it, and who waits, first come, first
+//! served.
 //!
-//! The nodes are not burdened with what a mutex can do. Of all callers in this process that want
-//! the same key, one talks to the nodes, or holds the lock. The others wait here, in order. A
+//! The nodes are not burdened with what a mutex can do. Of all callers in this process that exclude each other, one
+//! talks to the nodes, or holds the lock. The others wait here, in order. A
 //! caller that pauses for reasons of its own, and not because the lock is taken, steps aside while
 //! others wait.
+//!
+//! Readers do not exclude each other, so several of them may be active. A writer waits for all before it, and holds back
+//! those behind it. A lock with several keys waits in the queue of each of them, and becomes active in all at one moment.
+//! Where only its other keys keep it waiting, it holds nobody back: otherwise a lock of `a` and `b` could wait for a
+//! holder of `a` that waits for `b` behind it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use crate::engine::LockId;
+use crate::keys::Mode;
 
 /// The callers of this process that want one key.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct LocalQueue {
-    active: LockId,
-    /// There only while somebody waits.
+    active: Active,
+    /// In the order of their coming. There only while somebody waits.
     #[expect(
         clippy::box_collection,
         reason = "most locks that are held are wanted by nobody else"
     )]
-    waiting: Option<Box<VecDeque<LockId>>>,
+    waiting: Option<Box<VecDeque<Place>>>,
+}
+
+/// Those that contend for the key or hold it. Nearly always it is one.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+enum Active {
+    #[default]
+    None,
+    One(Place),
+    Several(Vec<Place>),
+}
+
+/// One caller's place in the queue of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Place {
+    /// Whose it is.
+    pub lock: LockId,
+    /// Whom it excludes.
+    pub mode: Mode,
+}
+
+/// Who is in the way of those that come later.
+#[derive(Clone, Copy, Default)]
+struct InTheWay {
+    writer: bool,
+    reader: bool,
+}
+
+impl InTheWay {
+    fn of(places: impl Iterator<Item = Place>) -> Self {
+        let mut it = Self::default();
+        places.for_each(|place| it.add(place.mode));
+        it
+    }
+
+    const fn add(&mut self, mode: Mode) {
+        match mode {
+            Mode::Exclusive => self.writer = true,
+            Mode::Shared => self.reader = true,
+        }
+    }
+
+    const fn blocks(self, mode: Mode) -> bool {
+        self.writer || self.reader && matches!(mode, Mode::Exclusive)
+    }
 }
 
 impl LocalQueue {
     /// The queue of a key that `first` is the first to want: it may go ahead.
-    pub const fn new(first: LockId) -> Self {
-        Self { active: first, waiting: None }
+    pub const fn new(first: Place) -> Self {
+        Self { active: Active::One(first), waiting: None }
     }
 
-    /// The one that contends for the key or holds it.
-    pub const fn active(&self) -> LockId {
-        self.active
+    /// Those that contend for the key or hold it.
+    pub fn active(&self) -> &[Place] {
+        match &self.active {
+            Active::None => &[],
+            Active::One(place) => core::slice::from_ref(place),
+            Active::Several(places) => places,
+        }
     }
 
-    /// Whose turn is next.
-    pub fn next(&self) -> Option<LockId> {
-        self.waiting.as_ref()?.front().copied()
+    /// Whether this one contends for the key or holds it.
+    pub fn is_active(&self, lock: LockId) -> bool {
+        self.active().iter().any(|place| place.lock == lock)
+    }
+
+    /// Who has waited the longest.
+    pub fn first_waiting(&self) -> Option<LockId> {
+        self.waiting.as_ref()?.front().map(|place| place.lock)
+    }
+
+    /// Nobody wants the key.
+    pub fn is_empty(&self) -> bool {
+        self.active().is_empty() && self.waiting.is_none()
     }
 
     /// Joins the queue: at its end, or, after it has stepped aside, before the calls that came later.
-    pub fn join(&mut self, lock: LockId) {
+    pub fn join(&mut self, place: Place) {
         let waiting = self.waiting.get_or_insert_default();
-        let place = waiting.partition_point(|other| *other < lock);
-        waiting.insert(place, lock);
+        let at = waiting.partition_point(|other| other.lock < place.lock);
+        waiting.insert(at, place);
     }
 
-    /// Leaves the queue before one's turn has come.
+    /// Leaves the queue: it waits no more, and neither contends for the key nor holds it.
     pub fn leave(&mut self, lock: LockId) {
+        match &mut self.active {
+            Active::One(place) if place.lock == lock => return self.active = Active::None,
+            Active::Several(places) if places.iter().any(|place| place.lock == lock) => {
+                places.retain(|place| place.lock != lock);
+                if let [last] = places[..] {
+                    self.active = Active::One(last);
+                }
+                return;
+            }
+            _ => {}
+        }
         if let Some(waiting) = &mut self.waiting {
-            waiting.retain(|waiting| *waiting != lock);
+            match waiting.front() {
+                Some(first) if first.lock == lock => drop(waiting.pop_front()),
+                _ => waiting.retain(|place| place.lock != lock),
+            }
         }
         self.waiting.take_if(|waiting| waiting.is_empty());
     }
 
-    /// The active one is done: the next one's turn has come. `None`: nobody wants the key.
-    pub fn advance(&mut self) -> Option<LockId> {
-        self.active = self.waiting.as_mut()?.pop_front()?;
-        self.waiting.take_if(|waiting| waiting.is_empty());
-        Some(self.active)
+    /// This one contends for the key from now on, and waits no more.
+    pub fn activate(&mut self, place: Place) {
+        self.leave(place.lock);
+        match &mut self.active {
+            Active::None => self.active = Active::One(place),
+            Active::One(other) => {
+                debug_assert!(!other.mode.excludes(place.mode), "one at a time, or readers");
+                self.active = Active::Several(Vec::from([*other, place]));
+            }
+            Active::Several(places) => places.push(place),
+        }
+    }
+
+    /// `next` takes the place of `old`, which holds the lock.
+    pub fn hand_over(&mut self, old: LockId, next: LockId) {
+        self.leave(next);
+        self.with_active(old, |place| place.lock = next);
+    }
+
+    /// A writer that holds the lock is a reader from now on.
+    pub fn downgrade(&mut self, lock: LockId) {
+        self.with_active(lock, |place| place.mode = Mode::Shared);
+    }
+
+    fn with_active(&mut self, lock: LockId, change: impl Fn(&mut Place)) {
+        let places = match &mut self.active {
+            Active::None => &mut [],
+            Active::One(place) => core::slice::from_mut(place),
+            Active::Several(places) => &mut places[..],
+        };
+        places.iter_mut().filter(|place| place.lock == lock).for_each(change);
+    }
+
+    /// Those that wait and are not kept waiting by anybody here, in order. Only the first of them may go ahead: it may
+    /// be in the way of the next.
+    pub fn ready(&self) -> impl Iterator<Item = LockId> {
+        let mut in_the_way = InTheWay::of(self.active().iter().copied());
+        let waiting = self.waiting.iter().flat_map(|waiting| waiting.iter());
+        waiting
+            .map_while(move |place| {
+                if in_the_way.writer {
+                    return None;
+                }
+                let is_ready = !in_the_way.blocks(place.mode);
+                if !is_ready {
+                    in_the_way.add(place.mode);
+                }
+                Some(is_ready.then_some(place.lock))
+            })
+            .flatten()
+    }
+
+    /// Whether one that came now would be kept waiting, but for those that make room.
+    pub fn would_wait(&self, mode: Mode, makes_room: impl Fn(LockId) -> bool) -> bool {
+        let active = self.active().iter().copied().filter(|place| !makes_room(place.lock));
+        let mut in_the_way = InTheWay::of(active);
+        for place in self.waiting.iter().flat_map(|waiting| waiting.iter()) {
+            if in_the_way.blocks(place.mode) {
+                in_the_way.add(place.mode);
+            }
+        }
+        in_the_way.blocks(mode)
     }
 
     pub(crate) fn renumber(&mut self, to: impl Fn(LockId) -> LockId) {
-        self.active = to(self.active);
-        for lock in self.waiting.iter_mut().flat_map(|waiting| waiting.iter_mut()) {
-            *lock = to(*lock);
-        }
+        let active = match &mut self.active {
+            Active::None => &mut [],
+            Active::One(place) => core::slice::from_mut(place),
+            Active::Several(places) => &mut places[..],
+        };
+        let waiting = self.waiting.iter_mut().flat_map(|waiting| waiting.iter_mut());
+        active.iter_mut().chain(waiting).for_each(|place| place.lock = to(place.lock));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writer(lock: u64) -> Place {
+        Place { lock: LockId(lock), mode: Mode::Exclusive }
+    }
+
+    fn reader(lock: u64) -> Place {
+        Place { lock: LockId(lock), mode: Mode::Shared }
+    }
+
+    /// Who is active, who could go ahead, and whether nobody is there.
+    fn state(queue: &LocalQueue) -> (Vec<u64>, Vec<u64>) {
+        let active = queue.active().iter().map(|place| place.lock.0).collect();
+        (active, queue.ready().map(|lock| lock.0).collect())
+    }
+
+    #[test]
+    fn readers_go_together_and_a_writer_holds_back_those_behind_it() {
+        let mut queue = LocalQueue::new(reader(1));
+        [reader(2), writer(3), reader(4), writer(5)].map(|place| queue.join(place));
+        assert_eq!(state(&queue), ([1].into(), [2].into()));
+        queue.activate(reader(2));
+        assert_eq!(state(&queue), ([1, 2].into(), [].into()));
+        queue.leave(LockId(1));
+        assert_eq!(state(&queue), ([2].into(), [].into()), "a writer waits for all before it");
+        queue.leave(LockId(2));
+        assert_eq!(state(&queue), ([].into(), [3, 4, 5].into()), "only the first may go ahead");
+        queue.activate(writer(3));
+        assert_eq!(state(&queue), ([3].into(), [].into()));
+        queue.downgrade(LockId(3));
+        assert_eq!(state(&queue), ([3].into(), [4].into()));
+    }
+
+    #[test]
+    fn a_writer_that_gives_up_makes_room_for_the_readers_behind_it() {
+        let mut queue = LocalQueue::new(reader(1));
+        [writer(2), reader(3)].map(|place| queue.join(place));
+        assert!(queue.would_wait(Mode::Shared, |_| false));
+        queue.leave(LockId(2));
+        assert_eq!(state(&queue), ([1].into(), [3].into()));
+        queue.leave(LockId(3));
+        assert!(!queue.would_wait(Mode::Shared, |_| false));
+        assert!(queue.would_wait(Mode::Exclusive, |_| false));
+        assert!(!queue.would_wait(Mode::Exclusive, |lock| lock == LockId(1)));
+        queue.leave(LockId(1));
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn who_stepped_aside_comes_back_to_its_place() {
+        let mut queue = LocalQueue::new(writer(1));
+        [writer(3), writer(2)].map(|place| queue.join(place));
+        assert_eq!(queue.first_waiting(), Some(LockId(2)));
+        queue.hand_over(LockId(1), LockId(2));
+        assert_eq!(state(&queue), ([2].into(), [].into()));
+        assert!(queue.is_active(LockId(2)) && queue.first_waiting() == Some(LockId(3)));
     }
 }

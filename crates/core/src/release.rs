@@ -11,10 +11,10 @@ use core::time::Duration;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
 use crate::engine::LockId;
+use crate::keys::Entry;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
-use crate::token::{Key, Value};
 use crate::vote::Validity;
 
 /// How long after the ttl a release is kept in mind that has neither been answered nor failed.
@@ -23,8 +23,7 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// One token being released on every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release {
-    key: Key,
-    value: Value,
+    entry: Entry,
     quorum: Quorum,
     ttl: Duration,
     /// The round of the attempt whose token this is.
@@ -82,8 +81,7 @@ struct Report {
 impl Release {
     /// Step 5 of a failed attempt. Nobody waits for it.
     pub(crate) fn after_attempt(
-        key: Key,
-        value: Value,
+        entry: Entry,
         quorum: Quorum,
         timing: &Timing,
         reached: NodeSet,
@@ -91,8 +89,7 @@ impl Release {
     ) -> Self {
         let until = now.after(timing.ttl().saturating_add(GIVE_UP_AFTER));
         Self {
-            key,
-            value,
+            entry,
             quorum,
             ttl: timing.ttl(),
             attempt: 0,
@@ -113,14 +110,14 @@ impl Release {
     /// The end of a lease that was given back at `called`. With `report`, its holder is told the
     /// outcome once it is clear, or after the time given.
     pub(crate) fn of_lease(
-        (key, value): (Key, Value),
+        entry: Entry,
         timing: &Timing,
         reached: NodeSet,
         (validity, called): (&Validity, Reading),
         report: Option<(LockId, Duration)>,
         (quorum, now): (Quorum, Reading),
     ) -> Self {
-        let mut release = Self::after_attempt(key, value, quorum, timing, reached, now);
+        let mut release = Self::after_attempt(entry, quorum, timing, reached, now);
         release.held = validity.held();
         release.report = report.map(|(holder, timeout)| Report {
             holder,
@@ -147,8 +144,7 @@ impl Release {
 
     /// The command for every node.
     pub fn command(&self) -> Command {
-        let tell = self.report.is_some();
-        Command::Release { key: self.key.clone(), value: self.value.clone(), tell }
+        self.entry.release(self.report.is_some())
     }
 
     /// The nodes that a command with this token may have reached.

@@ -205,9 +205,8 @@ impl Exchange {
     /// any other command about the same lock, whose answer is told after its own. So it is asked again only if none
     /// of those can have been sent since.
     fn may_ask_again(&self, place: usize, has_moved_on: bool) -> bool {
-        let (Command::AcquireFenced { value, .. } | Command::HealFenced { value, .. }) =
-            &self.commands[place]
-        else {
+        let command = &self.commands[place];
+        let Some(value) = command.value().filter(|_| command.sets_a_lock()) else {
             return true;
         };
         let mut later = self.commands[place + 1..].iter().filter_map(Command::value);
@@ -304,34 +303,38 @@ fn is_very_same(one: Option<&Arc<str>>, other: Option<&Arc<str>>) -> bool {
 }
 
 /// The scripts that a node has forgotten and that it was too late to tell: the next commands of their kind bring
-/// them along.
+/// them along. A bit for each kind of command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Untold {
-    acquire: bool,
-    heal: bool,
-}
+struct Untold(u8);
 
 impl Untold {
-    /// It was too late to ask this command again.
-    const fn note(&mut self, command: &Command) {
+    /// The bit of a command that must not be asked again late.
+    fn of(command: &Command) -> u8 {
         match command {
-            Command::AcquireFenced { .. } => self.acquire = true,
-            Command::HealFenced { .. } => self.heal = true,
-            _ => {}
+            // With a single key they need no script.
+            Command::Acquire { keys, .. } => u8::from(keys.single().is_none()),
+            Command::Heal { keys, .. } => 2 * u8::from(keys.single().is_none()),
+            Command::AcquireFenced { .. } => 4,
+            Command::HealFenced { .. } => 8,
+            Command::AcquireShared { .. } => 16,
+            Command::HealShared { .. } => 32,
+            _ => 0,
         }
+    }
+
+    /// It was too late to ask this command again.
+    fn note(&mut self, command: &Command) {
+        self.0 |= Self::of(command);
     }
 
     /// Whether these commands are to be sent with the text of their scripts. Then the node knows those of them.
     fn is_told_with(&mut self, commands: &[Command]) -> bool {
-        if *self == Self::default() {
+        if self.0 == 0 {
             return false;
         }
-        let has = |is_kind: fn(&Command) -> bool| commands.iter().any(is_kind);
-        let acquire = self.acquire && has(|it| matches!(it, Command::AcquireFenced { .. }));
-        let heal = self.heal && has(|it| matches!(it, Command::HealFenced { .. }));
-        self.acquire &= !acquire;
-        self.heal &= !heal;
-        acquire || heal
+        let told = self.0 & commands.iter().fold(0, |bits, command| bits | Self::of(command));
+        self.0 &= !told;
+        told != 0
     }
 }
 
@@ -348,13 +351,13 @@ mod tests {
     }
 
     fn acquire(token: u8) -> Command {
-        let counter = Counter { key: "c".into(), ttl_ms: 1000, marker: "m".into() };
-        let (key, value) = ("k".into(), value(token));
-        Command::AcquireFenced { key, value, ttl_ms: 1000, counter, proposal: 0 }
+        let counter = Counter { keys: "c".into(), ttl_ms: 1000, marker: "m".into() };
+        let (keys, value) = ("k".into(), value(token));
+        Command::AcquireFenced { keys, value, ttl_ms: 1000, counter, proposal: 0 }
     }
 
     fn release(token: u8) -> Command {
-        Command::Release { key: "k".into(), value: value(token), tell: true }
+        Command::Release { keys: "k".into(), value: value(token), tell: true }
     }
 
     /// Sends an exchange of these commands, whose answers are these.
@@ -386,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_sets_a_lock_is_not_asked_again_behind_its_release() {
-        let extend = Command::Extend { key: "k".into(), value: value(1), ttl_ms: 1000 };
+        let extend = Command::Extend { keys: "k".into(), value: value(1), ttl_ms: 1000 };
         assert!(is_asked_again(&[acquire(1), release(2)], false));
         assert!(!is_asked_again(&[acquire(1), release(2)], true), "who knows what was sent");
         assert!(!is_asked_again(&[acquire(1), release(1)], false));

@@ -10,7 +10,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::acquire::Attempt;
-use crate::command::Answer;
+use crate::command::{Answer, Holding};
+use crate::keys::Mode;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
@@ -18,6 +19,8 @@ use crate::time::{BootTime, Reading};
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Waiting {
     quorum: Quorum,
+    /// As what it waits: whoever does not exclude that does not hold the lock, for it.
+    mode: Mode,
     slots: Vec<Slot>,
 }
 
@@ -29,8 +32,11 @@ enum Slot {
     Free,
     /// The question is on its way, and with it the wish to be told of a change.
     Asked,
-    /// Somebody holds it, until then at the latest (`None`: for ever).
-    Held { until: Option<BootTime>, watched: bool },
+    /// Somebody holds it, until then at the latest (`None`: for ever). If those are readers, or a writer that waits has
+    /// announced itself, a push says only that something has changed.
+    Held { until: Option<BootTime>, watched: bool, by_several: bool },
+    /// Something has changed there, and the lock may be held as before: it is worth a look, but no attempt.
+    Stale,
     /// It has been asked, and has not answered in time.
     Silent,
     /// It has changed since we asked.
@@ -39,13 +45,13 @@ enum Slot {
 
 impl Waiting {
     /// Before anything has been asked.
-    pub(crate) fn new(quorum: Quorum) -> Self {
-        Self { quorum, slots: alloc::vec![Slot::Unknown; quorum.nodes()] }
+    pub(crate) fn new(quorum: Quorum, mode: Mode) -> Self {
+        Self { quorum, mode, slots: alloc::vec![Slot::Unknown; quorum.nodes()] }
     }
 
     /// After an attempt that failed: where it was granted to us, nobody else holds it.
-    pub(crate) fn after(attempt: &Attempt, quorum: Quorum) -> Self {
-        let mut waiting = Self::new(quorum);
+    pub(crate) fn after(attempt: &Attempt, quorum: Quorum, mode: Mode) -> Self {
+        let mut waiting = Self::new(quorum, mode);
         attempt.granting().for_each(|node| waiting.slots[node.index()] = Slot::Free);
         waiting
     }
@@ -74,9 +80,15 @@ impl Waiting {
                 return;
             }
         };
-        *slot = match holding.free_in() {
+        *slot = match holding.free_in(self.mode) {
             Some(Duration::ZERO) => Slot::Free,
-            in_time => Slot::Held { until: in_time.map(|time| now.after(time)), watched },
+            in_time => {
+                let is_several = |holding: &Holding| {
+                    matches!(holding, Holding::Shared { .. } | Holding::Announced { .. })
+                };
+                let by_several = holding.each().iter().any(is_several);
+                Slot::Held { until: in_time.map(|time| now.after(time)), watched, by_several }
+            }
         };
     }
 
@@ -89,11 +101,17 @@ impl Waiting {
     /// The node says that the lock has changed there. Returns whether that is news.
     pub(crate) fn handle_push(&mut self, node: NodeId) -> bool {
         let slot = &mut self.slots[node.index()];
-        let is_new = matches!(slot, Slot::Asked | Slot::Held { .. } | Slot::Silent);
-        if is_new {
-            *slot = Slot::Changed;
-        }
-        is_new
+        *slot = match slot {
+            Slot::Held { by_several: true, .. } => Slot::Stale,
+            Slot::Asked | Slot::Held { .. } | Slot::Silent => Slot::Changed,
+            Slot::Unknown | Slot::Free | Slot::Stale | Slot::Changed => return false,
+        };
+        true
+    }
+
+    /// Some node is worth a look before an attempt.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.slots.contains(&Slot::Stale)
     }
 
     /// The node has a new connection: what it was to tell on the old one, it will not; and it may
@@ -120,7 +138,8 @@ impl Waiting {
     /// A quorum is out of reach: too many nodes hold the lock for others, or may do so for all they
     /// say.
     pub fn is_closed(&self) -> bool {
-        let held = self.count(|slot| matches!(slot, Slot::Held { .. } | Slot::Silent));
+        let held =
+            self.count(|slot| matches!(slot, Slot::Held { .. } | Slot::Silent | Slot::Stale));
         self.quorum.is_out_of_reach(self.quorum.nodes() - held, 0)
     }
 
@@ -163,7 +182,7 @@ impl Slot {
         match self {
             Self::Free | Self::Changed => Some(Duration::ZERO),
             Self::Held { until, .. } => until.map(|until| until.remaining(now)),
-            Self::Unknown | Self::Asked | Self::Silent => None,
+            Self::Unknown | Self::Asked | Self::Silent | Self::Stale => None,
         }
     }
 }
@@ -171,7 +190,7 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Failure, FailureKind, Holding};
+    use crate::command::{Failure, FailureKind};
 
     const MS: i64 = 1_000_000;
 
@@ -187,7 +206,8 @@ mod tests {
     /// A wait in which all of these nodes have been asked.
     fn asked(nodes: usize) -> Waiting {
         let quorum = Quorum::majority(nodes).unwrap();
-        let mut waiting = Waiting { quorum, slots: alloc::vec![Slot::Unknown; nodes] };
+        let mut waiting =
+            Waiting { quorum, mode: Mode::Exclusive, slots: alloc::vec![Slot::Unknown; nodes] };
         quorum.node_ids().for_each(|node| waiting.ask(node));
         waiting
     }
@@ -207,7 +227,7 @@ mod tests {
     fn a_push_about_what_was_not_asked_is_no_news() {
         let quorum = Quorum::majority(1).unwrap();
         for slot in [Slot::Unknown, Slot::Free, Slot::Changed] {
-            let mut waiting = Waiting { quorum, slots: alloc::vec![slot] };
+            let mut waiting = Waiting { quorum, mode: Mode::Exclusive, slots: alloc::vec![slot] };
             assert!(!waiting.handle_push(NodeId::new(0)), "{slot:?}");
         }
     }
@@ -216,7 +236,7 @@ mod tests {
     fn a_new_connection_is_news_wherever_others_may_hold_the_lock() {
         let quorum = Quorum::majority(1).unwrap();
         for (slot, is_new) in [(Slot::Unknown, true), (Slot::Asked, true), (Slot::Free, false)] {
-            let mut waiting = Waiting { quorum, slots: alloc::vec![slot] };
+            let mut waiting = Waiting { quorum, mode: Mode::Exclusive, slots: alloc::vec![slot] };
             assert_eq!(waiting.handle_new_epoch(NodeId::new(0)), is_new, "{slot:?}");
             assert!(slot == Slot::Free || waiting.is_open());
         }

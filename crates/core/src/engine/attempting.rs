@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use super::{Call, Effect, Engine, Entropy, LockId, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
 use crate::acquire::{Attempt, Decision, FailureReason};
 use crate::command::Answer;
+use crate::keys::Entry;
 use crate::lease::Lease;
 use crate::quorum::{NodeId, NodeSet};
 use crate::time::Reading;
@@ -40,7 +41,7 @@ impl Engine {
             return self.await_trust(lock, now, out);
         }
         if call.contention.polite && call.waiting.is_none() && call.has_time_to_look(now) {
-            call.waiting = Some(Waiting::new(self.quorum));
+            call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
             return self.look(lock, self.quorum.all(), true, now, out);
         }
         call.history.began = now;
@@ -49,21 +50,26 @@ impl Engine {
         let token = call.history.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
         call.history.token = Some(token);
         let timing = call.request.timing;
-        let name = (call.request.key.clone(), Value::new(&token, &call.request.owner));
+        let entry = Entry {
+            keys: call.request.keys.clone(),
+            mode: call.request.mode,
+            value: Value::new(&token, &call.request.owner),
+        };
         let nodes = &self.paths.links;
         let connecting = |node: NodeId| nodes[node.index()].connecting;
         let timeout = timing.node_timeout(round_trip);
-        let mut attempt = Attempt::start(name, self.quorum, timing, timeout, connecting, now);
+        let mut attempt = Attempt::start(entry, self.quorum, timing, timeout, connecting, now);
         if let Some(counter) = &call.request.fenced {
             attempt.seek_fence(counter.clone(), call.history.number_seen);
         }
+        let command = attempt.command(call.request.prefix_bytes);
         let ticket = Ticket { lock, round: call.round, verb: Verb::Acquire };
         let mut nodes = self.quorum.all();
         for (node, failure) in excluded {
             attempt.bar(node, failure);
             nodes.remove(node);
         }
-        out.push(Effect::Send { nodes, ticket, command: attempt.command() });
+        out.push(Effect::Send { nodes, ticket, command });
         call.phase = Phase::Attempting(attempt);
         Self::index_call(&mut self.deadlines, lock, timed);
     }
@@ -172,7 +178,7 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(call) = self.take_call(lock) else {
+        let Some(call) = self.take_call(lock, out) else {
             return;
         };
         let Call { request, phase, round, history, pace, .. } = call;
@@ -212,16 +218,18 @@ impl Engine {
         let round = call.round;
         call.history.number_seen = call.history.number_seen.max(attempt.seen());
         call.history.last = Some((why, attempt.report(now)));
-        call.waiting = Some(Waiting::after(&attempt, self.quorum));
+        call.waiting = Some(Waiting::after(&attempt, self.quorum, call.request.mode));
         call.contention.split =
             why == FailureReason::Contended && attempt.granting().next().is_some();
         let outrun = core::mem::take(&mut call.contention.woken) || call.contention.split;
         call.contention.missed += u32::from(outrun);
         if why == FailureReason::Contended {
-            let backoff = self.backoff.of(&call.request.key, now);
-            backoff.see_rivals(call.pace.round_trip, now);
-            if outrun {
-                backoff.see_contention(now);
+            for key in &*call.request.keys {
+                let backoff = self.backoff.of(key, now);
+                backoff.see_rivals(call.pace.round_trip, now);
+                if outrun {
+                    backoff.see_contention(now);
+                }
             }
         }
         let refused: NodeSet = attempt.refusing().collect();

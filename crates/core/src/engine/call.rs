@@ -1,16 +1,20 @@
 //! What is known of one call, and what follows from it.
 
 mod history;
+mod intent;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 pub(super) use self::history::AttemptHistory;
+use self::intent::Intent;
 use super::{AttemptReport, Refusal, RefusalKind, Request, Wait};
 use crate::acquire::{Attempt, FailureReason, NodeOutcome, NodeResult};
-use crate::command::Holding;
+use crate::command::{Command, Holding};
 use crate::contention::{believed, mix};
 use crate::inspect::Inspection;
+use crate::keys::{Mode, intents};
 use crate::quorum::Quorum;
 use crate::retry::{Delay, Retry, after_expiry};
 use crate::time::{BootTime, Reading};
@@ -31,6 +35,8 @@ pub(super) struct Call {
     pub(super) free_in: Option<Duration>,
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
+    /// Boxed, because most of the time there is none.
+    intent: Option<Box<Intent>>,
 }
 
 /// As of the last attempt.
@@ -57,6 +63,8 @@ pub(super) struct Contention {
     pub(super) missed: u32,
     /// This process has just had the lock, others want it too: it looks before it tries.
     pub(super) polite: bool,
+    /// When the last look ended.
+    pub(super) looked_at: Option<BootTime>,
 }
 
 /// What the call knows of its wait for nodes to be trusted.
@@ -108,6 +116,7 @@ impl Call {
             free_in: None,
             contention: Contention::default(),
             trust_wait: TrustWait::default(),
+            intent: None,
         }
     }
 
@@ -119,7 +128,19 @@ impl Call {
             Phase::Looking { inspection, .. } => Some(inspection.deadline()),
             Phase::Pausing { until, .. } | Phase::Aside { until } => Some(*until),
         };
-        [phase, self.deadline].into_iter().flatten().min()
+        let renewal = self.intent.as_ref().map(|intent| intent.renew_at);
+        [phase, self.deadline, renewal].into_iter().flatten().min()
+    }
+
+    /// The command to look at the lock, and, if the call is going to wait, to be told of changes.
+    pub(super) fn look(&self) -> Command {
+        let Request { keys, mode, prefix_bytes, .. } = &self.request;
+        let keys = keys.clone();
+        let intents = (*mode == Mode::Shared).then(|| intents(&keys, *prefix_bytes));
+        match self.is_to_watch() {
+            true => Command::Watch { keys, intents },
+            false => Command::Inspect { keys, intents },
+        }
     }
 
     /// There is to be no further attempt.

@@ -21,7 +21,10 @@
 
 use alloc::collections::VecDeque;
 
-use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Request, Sink, Timed, Wait};
+use super::{
+    Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Request, Sink, Ticket, Timed, Verb,
+    Wait,
+};
 use crate::acquire::Decision;
 use crate::deadlines::Deadlines;
 use crate::time::Reading;
@@ -35,11 +38,12 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let (key, once) = (request.key.clone(), request.wait == Wait::Once);
+        let once = request.wait == Wait::Once;
+        let is_busy = once && !self.may_try(&request, now);
         let call = Call::new(request, now);
         let refused = if self.closing.has_begun {
             Some(RefusalKind::Closed)
-        } else if once && !self.may_try(&key, now) {
+        } else if is_busy {
             Some(RefusalKind::BusyHere)
         } else {
             None
@@ -50,6 +54,10 @@ impl Engine {
         let known = self.calls.insert(lock, Timed::new(call));
         assert!(known.is_none(), "a lock id is used once");
         self.enter(lock, now);
+        let phase = self.calls.get(&lock).map(|timed| &timed.record.phase);
+        if once && phase == Some(&Phase::Queued) {
+            self.refuse(lock, RefusalKind::BusyHere, now, out);
+        }
     }
 
     /// Time has passed for a call.
@@ -60,6 +68,10 @@ impl Engine {
         let call = &mut timed.record;
         if call.is_out_of_time(now) {
             return self.wait_is_over(lock, now, out);
+        }
+        if let Some(command) = call.renew_intent(now) {
+            let ticket = Ticket { lock, round: 0, verb: Verb::Announce };
+            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
         }
         match &mut call.phase {
             Phase::Attempting(attempt) => {
@@ -112,12 +124,16 @@ impl Engine {
             _ => {}
         }
         call.history.settle(self.quorum);
-        let (key, is_queued) = (call.request.key.clone(), call.phase == Phase::Queued);
+        let is_queued = call.phase == Phase::Queued;
         let kind = call.history.last.as_ref().map(|(why, _)| RefusalKind::from(*why));
         // Of who has had its turn already, and waits for the next one, more is known than that; unless
         // another of this process has got the lock meanwhile.
+        let is_held_here = || {
+            let call = self.calls.get(&lock);
+            call.is_some_and(|timed| self.is_held_here(&timed.record.request))
+        };
         let kind = match kind {
-            Some(kind) if !is_queued || !self.is_held_here(&key) => kind,
+            Some(kind) if !is_queued || !is_held_here() => kind,
             None if !is_queued => RefusalKind::NoQuorum,
             _ => RefusalKind::BusyHere,
         };
@@ -128,8 +144,8 @@ impl Engine {
     pub(super) fn cancel(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         self.inspections.remove(&lock);
         self.release_attempt(lock, now, out);
-        if let Some(call) = self.take_call(lock) {
-            self.leave_queue(call.request.key, lock, now);
+        if let Some(call) = self.take_call(lock, out) {
+            self.leave_queue(&call.request.keys, lock, now);
         }
     }
 
@@ -152,17 +168,19 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(mut call) = self.take_call(lock) else {
+        let Some(mut call) = self.take_call(lock, out) else {
             return;
         };
         if kind == RefusalKind::NoQuorum {
             call.free_in = call.free_in.or_else(|| self.quorum_in(&call, now));
         }
         out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
-        self.leave_queue(call.request.key, lock, now);
+        self.leave_queue(&call.request.keys, lock, now);
     }
 
-    pub(super) fn take_call(&mut self, lock: LockId) -> Option<Call> {
+    /// The call is over. If readers were told that it waits, they are told that it does not any more.
+    pub(super) fn take_call(&mut self, lock: LockId, out: &mut dyn Sink) -> Option<Call> {
+        self.withdraw(lock, out);
         self.calls.remove(&lock).map(|timed| timed.record)
     }
 

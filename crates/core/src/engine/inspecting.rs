@@ -5,15 +5,15 @@ use core::time::Duration;
 use super::{Effect, Engine, LockId, Owner, Sink, Ticket, Timed, Verb};
 use crate::command::Command;
 use crate::inspect::Inspection;
+use crate::keys::Keys;
 use crate::time::Reading;
-use crate::token::Key;
 
 impl Engine {
     /// Starts an inspection that stands for itself.
     pub(super) fn inspect(
         &mut self,
         lock: LockId,
-        key: Key,
+        keys: Keys,
         timeout: Duration,
         now: Reading,
         out: &mut dyn Sink,
@@ -21,7 +21,7 @@ impl Engine {
         let nodes = self.quorum.all();
         let inspection = Inspection::start(self.quorum, nodes, now.after(timeout), now);
         let ticket = Ticket { lock, round: 0, verb: Verb::Inspect };
-        out.push(Effect::Send { nodes, ticket, command: Command::Inspect { key } });
+        out.push(Effect::Send { nodes, ticket, command: Command::Inspect { keys, intents: None } });
         self.inspections.insert(lock, Timed::new(inspection));
         self.review_inspection(lock, now, out);
     }

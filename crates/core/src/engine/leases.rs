@@ -4,6 +4,7 @@ use super::{Effect, Engine, Extended, LockId, Owner, Sink, Ticket, Timed, Verb};
 use crate::command::Answer;
 use crate::deadlines::Deadlines;
 use crate::extend::Progress;
+use crate::keys::Mode;
 use crate::lease::{Lease, LossCause};
 use crate::quorum::{NodeId, NodeSet};
 use crate::release::{NodeReleased, Outcome, ReleaseReport};
@@ -83,7 +84,7 @@ impl Engine {
         {
             return self.lose(ticket.lock, cause, now, out);
         }
-        let changed = lease.handle_extended(node, sent, &answer, now);
+        let changed = lease.handle_extended(node, (sent, ticket.round), &answer, now);
         if let Some(extension) = lease.extension_mut()
             && extension.round() == ticket.round
         {
@@ -130,6 +131,35 @@ impl Engine {
             extension.want();
         }
         self.review_lease(lock, false, now, out);
+    }
+
+    /// The holder wants to be a reader from now on, and has latched that. What the nodes answer is told as the outcome of
+    /// an extension is; the lock is a reader's in any case.
+    pub(super) fn downgrade(&mut self, holder: LockId, now: Reading, out: &mut dyn Sink) {
+        let lock = self.held_by(holder);
+        if let Some(lock) = lock {
+            self.latch_loss(lock, now, out);
+        }
+        let lease = lock.and_then(|lock| self.leases.get_mut(&lock));
+        let Some((lock, Timed { record: lease, .. })) = lock.zip(lease) else {
+            let outcome = Extended::Lost(LossCause::Expired);
+            return out.push(Effect::Extended { lock: holder, outcome });
+        };
+        if let Some(cause) = lease.lost() {
+            return out.push(Effect::Extended { lock: holder, outcome: Extended::Lost(cause) });
+        }
+        if lease.mode() == Mode::Exclusive {
+            let is_awaited = lease.extension().is_some_and(|it| it.is_wanted() && !it.is_told());
+            let (round, command) = lease.downgrade(now);
+            let ticket = Ticket { lock, round, verb: Verb::Extend };
+            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+            if is_awaited && let Some(extension) = lease.extension_mut() {
+                extension.want();
+            }
+            let keys = lease.keys().clone();
+            self.downgrade_place(&keys, holder, now);
+        }
+        self.extend(holder, now, out);
     }
 
     /// The guard has seen the end of its validity and latched it.
@@ -180,10 +210,12 @@ impl Engine {
         }
         if lease.lost().is_none() {
             let had = (lease.began().boot(), lease.is_exhausted(now));
-            self.backoff.of(lease.key(), now).give_back(had, lease.pace(), now);
+            for key in &**lease.keys() {
+                self.backoff.of(key, now).give_back(had, lease.pace(), now);
+            }
         }
         if lease.lost().is_none() || kept {
-            self.leave_queue(lease.key().clone(), holder, now);
+            self.leave_queue(lease.keys(), holder, now);
         }
     }
 
@@ -197,10 +229,9 @@ impl Engine {
             return false;
         };
         let lease = &mut timed.record;
-        let Some(queue) = self.local.queues.get_mut(lease.key()) else {
-            return false;
-        };
-        let next = queue.next();
+        let queues = || lease.keys().iter().map(|key| self.local.queues.get(key)?.first_waiting());
+        // Of several keys, the same one must be the next in all of them.
+        let next = queues().next().flatten().filter(|next| queues().all(|it| it == Some(*next)));
         let call = next.and_then(|next| Some((next, &self.calls.get(&next)?.record)));
         let Some((next, call)) =
             call.filter(|(_, call)| lease.may_be_handed_to(&call.request, now))
@@ -217,7 +248,6 @@ impl Engine {
             Self::index_lease(&mut self.deadlines, lock, timed, now);
             return true;
         }
-        queue.advance();
         let old = lease.holder();
         lease.hand_over(next, &call.request, now);
         let (attempts, hold) = (call.history.count, lease.hold());
@@ -233,8 +263,10 @@ impl Engine {
         }
         self.local.handed.remove(&old);
         self.local.handed.insert(next, lock);
+        let keys = lease.keys().clone();
         Self::index_lease(&mut self.deadlines, lock, timed, now);
-        self.take_call(next);
+        self.with_queues(&keys, |queue| queue.hand_over(old, next));
+        self.take_call(next, out);
         out.push(Effect::Acquired { lock: next, token, hold, attempts, handover_count, fence });
         true
     }
@@ -294,11 +326,11 @@ impl Engine {
             // process may have the lock.
             return Self::index_lease(&mut self.deadlines, lock, timed, now);
         }
-        let (round, key) = (lease.next_round(), lease.key().clone());
+        let (round, keys) = (lease.next_round(), lease.keys().clone());
         let release = lease.end(false, now);
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.start_release((lock, round), release, out);
-        self.leave_queue(key, holder, now);
+        self.leave_queue(&keys, holder, now);
     }
 
     /// Latches the loss if its time has come, before anything may raise the validity (S13). The

@@ -8,6 +8,7 @@ use crate::acquire::{FailureReason, NodeResult};
 use crate::command::{Answer, Command, Counter};
 use crate::evidence::Evidence;
 use crate::hold::Hold;
+use crate::keys::{Keys, Mode};
 use crate::lease::LossCause;
 use crate::quorum::{NodeId, NodeSet};
 use crate::release::ReleaseReport;
@@ -51,13 +52,19 @@ pub enum Verb {
     Release,
     /// Whether a node's votes count.
     Trust,
+    /// Word for readers that a writer waits.
+    Announce,
 }
 
 /// What a caller asks for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
-    /// The key to lock.
-    pub key: Key,
+    /// The keys to lock.
+    pub keys: Keys,
+    /// Whom it is to exclude.
+    pub mode: Mode,
+    /// So many bytes at the beginning of each key are the client's prefix.
+    pub prefix_bytes: usize,
     /// The owner's description, stored behind the token; may be empty.
     pub owner: Arc<str>,
     /// The times of this lock.
@@ -75,7 +82,7 @@ pub struct Request {
     pub max_hold: Duration,
     /// Send [`Effect::Waiting`] after each failed attempt, and if there is to be none for now.
     pub progress: bool,
-    /// Where the lock's fences are counted, if it is to have one.
+    /// Where the lock's fences are counted, if it is to have one. A reader has none.
     pub fenced: Option<Counter>,
 }
 
@@ -140,6 +147,11 @@ pub enum Event {
         /// The lock that this is about.
         lock: LockId,
     },
+    /// The holder, a writer, is a reader from now on (and has latched that). Answered by [`Effect::Extended`].
+    Downgrade {
+        /// The lock that this is about.
+        lock: LockId,
+    },
     /// The holder has seen the lock run out (and has latched that): it is lost.
     RunOut {
         /// The lock that this is about.
@@ -152,12 +164,12 @@ pub enum Event {
         /// Whether [`Effect::Released`] is wanted.
         report: bool,
     },
-    /// Somebody asks who holds a key.
+    /// Somebody asks who holds a lock.
     Inspect {
         /// A new id.
         lock: LockId,
-        /// The key to look at.
-        key: Key,
+        /// The keys to look at.
+        keys: Keys,
         /// How long to wait for the nodes.
         timeout: Duration,
     },
@@ -229,7 +241,7 @@ pub enum Effect {
         /// The votes as they are now.
         validity: Validity,
     },
-    /// The answer to [`Event::Extend`].
+    /// The answer to [`Event::Extend`], and to [`Event::Downgrade`].
     Extended {
         /// The lock that this is about.
         lock: LockId,

@@ -133,5 +133,7 @@ impl Call {
         if let Some(waiting) = &mut self.waiting {
             waiting.shift(base);
         }
+        self.contention.looked_at = self.contention.looked_at.map(|at| at.shifted(base));
+        self.shift_intent(base);
     }
 }

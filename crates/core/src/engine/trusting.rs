@@ -73,7 +73,7 @@ impl Engine {
         let about_votes = match ticket.verb {
             Verb::Acquire | Verb::Extend | Verb::Raise => true,
             Verb::Heal => !mutant!(HealCountsInQuarantine),
-            Verb::Inspect | Verb::Release | Verb::Trust => false,
+            Verb::Inspect | Verb::Release | Verb::Trust | Verb::Announce => false,
         };
         // That our key is gone is the truth, whatever is wrong with the node; but of one that is in
         // quarantine nobody else can have the vote, and of one that was not looked at it is not known.

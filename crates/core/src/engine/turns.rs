@@ -1,21 +1,29 @@
-//! Whose turn it is among the callers of this process that want one key.
+//! Whose turn it is among the callers of this process that want the same keys.
 //!
-//! One has the turn: it talks to the nodes, or holds the lock; the others are queued. While the lock is
-//! taken, the one whose turn it is waits for it, and they behind it. A caller may also pause for
+//! One has the turn, or several readers: it talks to the nodes, or holds the lock; the others are queued. While the
+//! lock is taken, the one whose turn it is waits for it, and they behind it. A caller may also pause for
 //! reasons of its own: a delay of its own choice, too little validity for its wishes, too few nodes
 //! for its times. It then steps aside as soon as another may try. It comes back to its place in the
 //! order of arrival when its pause is over. So there is never more than one attempt of this process
-//! for one key at a time, and all attempts together follow each other no faster than those of one
+//! for one key at a time, but for readers, and all attempts together follow each other no faster than those of one
 //! caller would.
+//!
+//! A lock with several keys has its turn for all of them at one moment. It steps aside whenever it pauses: of which of
+//! its keys another is in the way is not known, and whoever wants only the rest need not wait.
 
-use alloc::collections::VecDeque;
 use alloc::collections::btree_map::Entry;
 
-use super::{Call, Engine, LockId, Phase, Wait};
-use crate::contention::BackoffTable;
-use crate::queue::LocalQueue;
+use super::{Call, Engine, LockId, Phase, Request, Wait};
+use crate::keys::Keys;
+use crate::queue::{LocalQueue, Place};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
+
+impl Request {
+    pub(super) const fn place(&self, lock: LockId) -> Place {
+        Place { lock, mode: self.mode }
+    }
+}
 
 impl Engine {
     /// A call wants its turn, for the first time or after it stepped aside.
@@ -25,112 +33,168 @@ impl Engine {
         };
         let call = &mut timed.record;
         call.phase = Phase::Queued;
-        let active = match self.local.queues.entry(call.request.key.clone()) {
-            Entry::Occupied(mut queue) => {
-                queue.get_mut().join(lock);
-                Some(queue.get().active())
-            }
-            Entry::Vacant(place) => {
-                place.insert(LocalQueue::new(lock));
-                Self::turn_comes((&self.backoff, &mut self.local.begins), lock, call, None, now);
-                None
-            }
-        };
+        let place = call.request.place(lock);
+        let keys = call.request.keys.clone();
+        if let Some(key) = keys.single()
+            && let Entry::Vacant(queue) = self.local.queues.entry(key.clone())
+        {
+            queue.insert(LocalQueue::new(place));
+            return self.turn_comes(lock, None, now);
+        }
         Self::index_call(&mut self.deadlines, lock, timed);
-        if let Some(active) = active {
-            self.pass_on(active, now);
+        for key in &*keys {
+            self.local.queues.entry(key.clone()).or_default().join(place);
+        }
+        self.advance(&keys, None, now);
+        let is_in_the_way = |key: &Key| self.local.queues.get(key).into_iter();
+        let active: alloc::vec::Vec<LockId> = keys
+            .iter()
+            .flat_map(is_in_the_way)
+            .flat_map(|queue| queue.active().iter().map(|place| place.lock))
+            .filter(|other| *other != lock)
+            .collect();
+        for other in active {
+            self.pass_on(other, now);
         }
     }
 
     /// Whether a call that does not queue would have its turn now.
-    pub(super) fn may_try(&self, key: &Key, now: Reading) -> bool {
-        let Some(queue) = self.local.queues.get(key) else { return true };
-        let active = self.calls.get(&queue.active()).map(|timed| &timed.record.phase);
-        matches!(active, Some(Phase::Pausing { lent: Some(from), .. }) if from.remaining(now).is_zero())
+    pub(super) fn may_try(&self, request: &Request, now: Reading) -> bool {
+        let makes_room = |other: LockId| {
+            let phase = self.calls.get(&other).map(|timed| &timed.record.phase);
+            matches!(phase, Some(Phase::Pausing { lent: Some(from), .. }) if from.remaining(now).is_zero())
+        };
+        let queues = request.keys.iter().filter_map(|key| self.local.queues.get(key));
+        queues.into_iter().all(|queue| !queue.would_wait(request.mode, makes_room))
     }
 
-    /// The lock is held by a caller of this process.
-    pub(super) fn is_held_here(&self, key: &Key) -> bool {
-        self.local.queues.get(key).is_some_and(|queue| !self.calls.contains_key(&queue.active()))
+    /// A caller of this process holds a lock that excludes this one.
+    pub(super) fn is_held_here(&self, request: &Request) -> bool {
+        let queues = request.keys.iter().filter_map(|key| self.local.queues.get(key));
+        queues
+            .flat_map(LocalQueue::active)
+            .any(|place| place.mode.excludes(request.mode) && !self.calls.contains_key(&place.lock))
     }
 
     /// If this call pauses for reasons of its own and another waits, it steps aside, and the other's turn
     /// comes. What the process has learnt of how long to wait between two attempts goes with the turn.
     pub(super) fn pass_on(&mut self, lock: LockId, now: Reading) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
-            return;
-        };
-        let call = &mut timed.record;
-        let Phase::Pausing { until, lent: Some(lent), .. } = call.phase else {
-            return;
-        };
-        let queue =
-            self.local.queues.get_mut(&call.request.key).filter(|queue| queue.active() == lock);
-        let Some((queue, next)) = queue.and_then(|queue| queue.next().map(|next| (queue, next)))
+        let Some(Call {
+            phase: Phase::Pausing { until, lent: Some(lent), .. },
+            request,
+            contention,
+            ..
+        }) = self.calls.get(&lock).map(|timed| &timed.record)
         else {
             return;
         };
-        call.phase = Phase::Aside { until };
-        let (polls, opens) = (call.contention.polls, call.contention.opens);
-        queue.advance();
-        if let Some(timed) = self.calls.get_mut(&next) {
-            let call = &mut timed.record;
-            (call.contention.polls, call.contention.opens) =
-                (call.contention.polls.max(polls), call.contention.opens.max(opens));
-            Self::turn_comes((&self.backoff, &mut self.local.begins), next, call, Some(lent), now);
-            Self::index_call(&mut self.deadlines, next, timed);
+        let (until, lent, place) = (*until, *lent, request.place(lock));
+        let (polls, opens, keys) = (contention.polls, contention.opens, request.keys.clone());
+        let has_waiting = |key: &Key| {
+            self.local.queues.get(key).is_some_and(|queue| queue.first_waiting().is_some())
+        };
+        if !keys.iter().any(has_waiting) {
+            return;
         }
+        self.with_queues(&keys, |queue| queue.leave(lock));
+        let Some(next) = self.first_ready(&keys) else {
+            return self.with_queues(&keys, |queue| queue.activate(place));
+        };
+        if let Some(timed) = self.calls.get_mut(&lock) {
+            timed.record.phase = Phase::Aside { until };
+        }
+        if let Some(timed) = self.calls.get_mut(&next) {
+            let contention = &mut timed.record.contention;
+            (contention.polls, contention.opens) =
+                (contention.polls.max(polls), contention.opens.max(opens));
+        }
+        self.advance(&keys, Some(lent), now);
+    }
+
+    /// Leaves the local queues; if it was this one's turn, the next one's has come.
+    pub(super) fn leave_queue(&mut self, keys: &Keys, lock: LockId, now: Reading) {
+        self.with_queues(keys, |queue| queue.leave(lock));
+        self.advance(keys, None, now);
+    }
+
+    /// The holder of a lock is a reader from now on.
+    pub(super) fn downgrade_place(&mut self, keys: &Keys, holder: LockId, now: Reading) {
+        self.with_queues(keys, |queue| queue.downgrade(holder));
+        self.advance(keys, None, now);
+    }
+
+    pub(super) fn with_queues(&mut self, keys: &Keys, act: impl Fn(&mut LocalQueue)) {
+        for key in &**keys {
+            if let Some(queue) = self.local.queues.get_mut(key) {
+                act(queue);
+            }
+        }
+    }
+
+    /// Those that wait for these keys have their turn, as far as nobody is in their way any more. `lent`: until then it
+    /// is another's.
+    fn advance(&mut self, keys: &Keys, lent: Option<BootTime>, now: Reading) {
+        while let Some(next) = self.first_ready(keys) {
+            let Some(request) = self.calls.get(&next).map(|timed| &timed.record.request) else {
+                debug_assert!(false, "only calls wait");
+                break;
+            };
+            let (its, place) = (request.keys.clone(), request.place(next));
+            self.with_queues(&its, |queue| queue.activate(place));
+            self.turn_comes(next, lent, now);
+        }
+        for key in &**keys {
+            if self.local.queues.get(key).is_some_and(LocalQueue::is_empty) {
+                self.local.queues.remove(key);
+            }
+        }
+    }
+
+    /// Of those that wait for any of these keys, the first one that nobody keeps waiting at any of its own.
+    fn first_ready(&self, keys: &Keys) -> Option<LockId> {
+        let is_ready = |lock: &LockId| {
+            let Some(timed) = self.calls.get(lock) else { return false };
+            let its = &timed.record.request.keys;
+            its.single().is_some()
+                || its.iter().all(|key| {
+                    let queue = self.local.queues.get(key);
+                    queue.is_some_and(|queue| queue.ready().any(|ready| ready == *lock))
+                })
+        };
+        let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
+        queues.filter_map(|queue| queue.ready().find(is_ready)).min()
     }
 
     /// A call's turn in this process has come. If this process has just had the lock, others have
     /// theirs first: it waits, though not for more than half of its patience; and if there was a
     /// crowd, it looks before it tries, as those do who waited all the while. But who only tries does
     /// not wait. And if the turn was `lent` by another, not before that time.
-    fn turn_comes(
-        (backoff, begins): (&BackoffTable, &mut VecDeque<LockId>),
-        lock: LockId,
-        call: &mut Call,
-        lent: Option<BootTime>,
-        now: Reading,
-    ) {
+    fn turn_comes(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let call = &mut timed.record;
         let is_in_future = |at: &BootTime| !at.remaining(now).is_zero();
         let once = call.request.wait == Wait::Once;
-        let resume = backoff.resume_at(&call.request.key, now).filter(|_| !once);
+        let keys = &call.request.keys;
+        let resume = keys.iter().filter_map(|key| self.backoff.resume_at(key, now)).max();
+        let resume = resume.filter(|_| !once);
         if resume.is_some() {
             call.contention.polite =
-                call.may_look_first() && backoff.is_contended(&call.request.key, now);
+                call.may_look_first() && keys.iter().any(|key| self.backoff.is_contended(key, now));
         }
         call.phase = match resume.max(lent).filter(is_in_future) {
             Some(until) => {
                 let until = until.min(now.after(call.patience(now)));
-                Phase::Pausing { until, again: false, lent: None }
+                // Whoever wants one of several keys alone need not wait as well.
+                let lent = call.request.keys.single().is_none().then(|| now.boot());
+                Phase::Pausing { until, again: false, lent }
             }
             None => {
-                begins.push_back(lock);
+                self.local.begins.push_back(lock);
                 Phase::Starting
             }
         };
-    }
-
-    /// Leaves the local queue; if it was this one's turn, the next one's has come.
-    pub(super) fn leave_queue(&mut self, key: Key, lock: LockId, now: Reading) {
-        let Entry::Occupied(mut queue) = self.local.queues.entry(key) else {
-            return;
-        };
-        if queue.get().active() != lock {
-            return queue.get_mut().leave(lock);
-        }
-        match queue.get_mut().advance() {
-            Some(next) => {
-                if let Some(timed) = self.calls.get_mut(&next) {
-                    let own = (&self.backoff, &mut self.local.begins);
-                    Self::turn_comes(own, next, &mut timed.record, None, now);
-                    Self::index_call(&mut self.deadlines, next, timed);
-                }
-            }
-            None => {
-                queue.remove();
-            }
-        }
+        Self::index_call(&mut self.deadlines, lock, timed);
     }
 }

@@ -3,17 +3,21 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
+use super::{Call, Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
 use crate::acquire::FailureReason;
-use crate::command::{Answer, Command};
+use crate::command::Answer;
 use crate::contention::believed;
 use crate::inspect::Inspection;
+use crate::keys::of_intent;
 use crate::queue::LocalQueue;
 use crate::quorum::{NodeId, NodeSet};
 use crate::retry::Retry;
 use crate::time::Reading;
 use crate::token::Key;
 use crate::wait::Waiting;
+
+/// A lock that readers hold is looked at no more often than this because of a push.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 impl Engine {
     /// Asks nodes who holds the lock, and for how long; and, if the call is going to wait, to tell
@@ -39,9 +43,7 @@ impl Engine {
             nodes.iter().for_each(|node| waiting.ask(node));
         }
         let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
-        let key = call.request.key.clone();
-        let command =
-            if call.is_to_watch() { Command::Watch { key } } else { Command::Inspect { key } };
+        let command = call.look();
         out.push(Effect::Send { nodes, ticket, command });
         call.phase = Phase::Looking { inspection, again };
         Self::index_call(&mut self.deadlines, lock, timed);
@@ -89,6 +91,11 @@ impl Engine {
         };
         let first = call.history.last.is_none();
         call.note_holders(now);
+        call.contention.looked_at = Some(now.boot());
+        self.review_intent(lock, now, out);
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
             call.contention.missed += u32::from(again && !first);
@@ -99,9 +106,31 @@ impl Engine {
                 // It has been free for a while, perhaps, and others are about to look again.
                 return self.draw_slot(lock, now);
             }
-            self.backoff.of(&call.request.key, now).see_room();
+            for key in &*call.request.keys {
+                self.backoff.of(key, now).see_room();
+            }
         }
         self.try_now(lock);
+    }
+
+    /// After a look: word for readers that this one waits, or its end.
+    fn review_intent(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        for command in call.review_intent(now).into_iter().flatten() {
+            let ticket = Ticket { lock, round: 0, verb: Verb::Announce };
+            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+        }
+    }
+
+    /// The call is over, and with it what readers were told.
+    pub(super) fn withdraw(&mut self, lock: LockId, out: &mut dyn Sink) {
+        let call = self.calls.get_mut(&lock).map(|timed| &mut timed.record);
+        if let Some(command) = call.and_then(Call::withdraw) {
+            let ticket = Ticket { lock, round: 0, verb: Verb::Announce };
+            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+        }
     }
 
     /// The lock has come free: whose slot is the first one tries at once, the others look later
@@ -112,7 +141,9 @@ impl Engine {
         };
         let call = &mut timed.record;
         let word = call.pace.draw();
-        let slot = self.backoff.slot(&call.request.key, word, call.contention.missed, now);
+        let missed = call.contention.missed;
+        let slots = call.request.keys.iter().map(|key| self.backoff.slot(key, word, missed, now));
+        let slot = slots.max().unwrap_or_default();
         if slot.is_zero() {
             return self.try_now(lock);
         }
@@ -161,14 +192,18 @@ impl Engine {
             let why = call.history.last.as_ref().map_or(FailureReason::NoQuorum, |(why, _)| *why);
             return self.refuse(lock, why.into(), now, out);
         }
-        let step = self.backoff.step(&call.request.key, now).unwrap_or(call.pace.round_trip);
+        let steps = call.request.keys.iter().filter_map(|key| self.backoff.step(key, now));
+        let step = steps.max().unwrap_or(call.pace.round_trip);
         call.count_pause();
         let pause = call.pause(call.request.retry, step);
         // What is longer than usual is the caller's own wish, and what is not for the lock's being taken
         // may be its own trouble: neither holds the others of this process back.
         let usual = call.pause(Retry::default(), step);
         let is_taken = matches!(call.history.last, Some((FailureReason::Contended, _)));
-        let lent = (!is_taken || usual < pause).then(|| now.after(usual));
+        let lent = match call.request.keys.single() {
+            Some(_) => (!is_taken || usual < pause).then(|| now.after(usual)),
+            None => Some(now.boot()),
+        };
         call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
         if call.request.progress
             && is_new
@@ -188,13 +223,15 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let contenders: Vec<LockId> = match keys {
-            Some(keys) => keys.iter().filter_map(|key| self.local.queues.get(key)).collect(),
-            None => self.local.queues.values().collect::<Vec<_>>(),
-        }
-        .into_iter()
-        .map(LocalQueue::active)
-        .collect();
+        let queue_of = |key: &Key| {
+            self.local.queues.get(key).or_else(|| self.local.queues.get(&of_intent(key)?))
+        };
+        let queues: Vec<&LocalQueue> = match keys {
+            Some(keys) => keys.iter().filter_map(queue_of).collect(),
+            None => self.local.queues.values().collect(),
+        };
+        let active = queues.into_iter().flat_map(LocalQueue::active);
+        let contenders: Vec<LockId> = active.map(|place| place.lock).collect();
         for lock in contenders {
             let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
                 continue;
@@ -224,6 +261,8 @@ impl Engine {
         let open = call.is_open();
         let step = believed(call.pace.round_trip);
         let may_open = call.waiting.as_ref().is_some_and(Waiting::may_open);
+        let is_stale = call.waiting.as_ref().is_some_and(Waiting::is_stale);
+        let looked_at = call.contention.looked_at;
         match &mut call.phase {
             Phase::Looking { .. } if open => {
                 out.push(Effect::Woken { lock });
@@ -232,6 +271,12 @@ impl Engine {
             Phase::Pausing { again: false, .. } if open => {
                 out.push(Effect::Woken { lock });
                 self.draw_slot(lock, now);
+            }
+            // A reader has come or gone. If it was the last one, a look shows it.
+            Phase::Pausing { until, again, .. } if is_stale => {
+                let next = looked_at.map_or(now.boot(), |at| at.after(LOOK_EVERY));
+                (*until, *again) = ((*until).min(next.max(now.boot())), true);
+                Self::index_call(&mut self.deadlines, lock, timed);
             }
             // The others may not have seen the release yet; but they need not ever tell of it. If too few
             // answer at all, it is some other waiter's short vote, and an attempt would wake that one.

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use super::Lease;
 use crate::command::Command;
 use crate::extend::Extension;
+use crate::keys::{Entry, Mode};
 use crate::quorum::NodeSet;
 use crate::time::{BootTime, Reading};
 
@@ -48,19 +49,37 @@ impl Lease {
     /// Begins a round of extending. The command goes to every node, also to those without a vote:
     /// their answer tells whether they can be healed.
     pub fn start_extension(&mut self, now: Reading) -> (u32, Command) {
+        self.start_round(now);
+        (self.round, self.extend_command())
+    }
+
+    fn start_round(&mut self, now: Reading) {
         self.round += 1;
         let extension = Extension::start(self.round, self.quorum, self.node_timeout(), now);
         self.extending = Extending { at: None, under_way: Some(Box::new(extension)) };
-        (self.round, self.extend_command())
+    }
+
+    /// A writer becomes a reader, without a moment in which it is neither. From now on nothing is asked as a writer,
+    /// whatever the nodes answer, and it has no fence any more. No vote counts for longer by it. The round of this is
+    /// one of extending: nodes that have lost their vote are healed in it.
+    pub fn downgrade(&mut self, now: Reading) -> (u32, Command) {
+        debug_assert!(self.mode() == Mode::Exclusive, "a reader stays one");
+        self.entry.mode = Mode::Shared;
+        self.fenced = None;
+        self.start_round(now);
+        self.downgraded_in = Some(self.round);
+        let (keys, value) = (self.entry.keys.clone(), self.entry.value.clone());
+        (self.round, Command::Downgrade { keys, value })
     }
 
     /// The round of extending is over: when is the next one?
     pub fn schedule_extension(&mut self, confirmed: bool, started: Reading, now: Reading) {
         if self.guard.automatic {
-            let next = if confirmed {
-                started.after(self.timing.extend_every())
-            } else {
-                now.after(self.timing.extend_retry())
+            let next = match confirmed {
+                // It has prolonged nothing.
+                _ if self.downgraded_in == Some(self.round) => now.boot(),
+                true => started.after(self.timing.extend_every()),
+                false => now.after(self.timing.extend_retry()),
             };
             self.extending.at = Some(next);
         }
@@ -81,14 +100,15 @@ impl Lease {
         if !mutant!(HealNotReached) {
             nodes.iter().for_each(|node| self.votes.reached.insert(node));
         }
-        let (key, value, ttl_ms) =
-            (self.entry.key.clone(), self.entry.value.clone(), self.timing.ttl_ms());
-        match &self.fenced {
-            None => Command::Acquire { key, value, ttl_ms },
-            Some(fenced) => {
+        let Entry { keys, mode, value } = self.entry.clone();
+        let ttl_ms = self.timing.ttl_ms();
+        match (mode, &self.fenced) {
+            (Mode::Exclusive, None) => Command::Heal { keys, value, ttl_ms },
+            (Mode::Exclusive, Some(fenced)) => {
                 let (counter, to) = (fenced.counter.clone(), fenced.fence);
-                Command::HealFenced { key, value, ttl_ms, counter, to }
+                Command::HealFenced { keys, value, ttl_ms, counter, to }
             }
+            (Mode::Shared, _) => Command::HealShared { keys, value, ttl_ms },
         }
     }
 
@@ -97,13 +117,14 @@ impl Lease {
     }
 
     fn extend_command(&self) -> Command {
-        let (key, value) = (self.entry.key.clone(), self.entry.value.clone());
+        let Entry { keys, mode, value } = self.entry.clone();
         let ttl_ms = self.timing.ttl_ms() >> usize::from(mutant!(ExtensionShortens));
-        match &self.fenced {
-            None => Command::Extend { key, value, ttl_ms },
-            Some(fenced) => {
-                Command::ExtendFenced { key, value, ttl_ms, counter: fenced.counter.clone() }
+        match (mode, &self.fenced) {
+            (Mode::Exclusive, None) => Command::Extend { keys, value, ttl_ms },
+            (Mode::Exclusive, Some(fenced)) => {
+                Command::ExtendFenced { keys, value, ttl_ms, counter: fenced.counter.clone() }
             }
+            (Mode::Shared, _) => Command::ExtendShared { keys, value, ttl_ms },
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::command::Command;
 use crate::contention::HANDOVERS_MAX;
 use crate::engine::{LockId, Request};
 use crate::fence::{PendingHandover, WriteBack};
+use crate::keys::{Entry, Mode};
 use crate::quorum::{NodeId, NodeSet};
 use crate::time::Reading;
 use crate::token::Value;
@@ -25,6 +26,9 @@ impl Lease {
     /// lock, what is left is enough for it (S5), and this process has not had it for too long.
     pub(crate) fn may_be_handed_to(&self, next: &Request, now: Reading) -> bool {
         self.lost.is_none()
+            && self.mode() == Mode::Exclusive
+            && next.mode == Mode::Exclusive
+            && next.keys == self.entry.keys
             && next.timing == self.timing
             && next.fenced.as_ref() == self.fenced.as_ref().map(|fenced| &fenced.counter)
             && Value::owner_of(self.entry.value.as_bytes()) == Some(&next.owner)
@@ -77,10 +81,10 @@ impl Lease {
         self.round += 1;
         let (round, called) = (self.round, now);
         fenced.handover = Some(Box::new(PendingHandover { round, called, report, write_back }));
-        let (key, value, counter) =
-            (self.entry.key.clone(), self.entry.value.clone(), fenced.counter.clone());
+        let Entry { keys, value, .. } = self.entry.clone();
+        let counter = fenced.counter.clone();
         self.extending = Extending::default();
-        Some((nodes, round, Command::Raise { key, value, counter, to }))
+        Some((nodes, round, Command::Raise { keys, value, counter, to }))
     }
 
     /// Whether enough nodes have recorded the next guard's fence: `None` as long as it may still be.

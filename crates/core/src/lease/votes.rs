@@ -67,6 +67,8 @@ impl Lease {
         let number = match (answer, &self.fenced) {
             (Answer::Granted, None) => None,
             (Answer::GrantedFenced { fence }, Some(_)) => Some(*fence),
+            // It had a fence when that was asked.
+            (Answer::GrantedFenced { .. }, None) if self.downgraded_in.is_some() => None,
             _ => return false,
         };
         if self.lost.is_some() || self.votes.is_outdated(node, sent) {
@@ -89,7 +91,7 @@ impl Lease {
     pub fn handle_extended(
         &mut self,
         node: NodeId,
-        sent: Reading,
+        (sent, round): (Reading, u32),
         answer: &Answer,
         now: Reading,
     ) -> bool {
@@ -103,9 +105,16 @@ impl Lease {
                 self.votes.raise(node, sent, now);
                 true
             }
+            Answer::Absent | Answer::Other if self.is_before_downgrade(round) => false,
             Answer::Absent | Answer::Other => self.drop_vote(node, sent, answer),
             _ => false,
         }
+    }
+
+    /// What was asked as a writer may have been executed when our value was a reader's already: that it was not found
+    /// says nothing. If it is gone, what is asked as a reader says so.
+    fn is_before_downgrade(&self, round: u32) -> bool {
+        self.downgraded_in.is_some_and(|downgraded_in| round < downgraded_in)
     }
 
     /// Takes an answer to a raise, of the attempt or of a hand-over. A definite "gone" is one here too.
@@ -120,7 +129,7 @@ impl Lease {
         if self.lost.is_some() {
             return false;
         }
-        if matches!(answer, Answer::Absent | Answer::Other) {
+        if matches!(answer, Answer::Absent | Answer::Other) && !self.is_before_downgrade(round) {
             return self.drop_vote(node, sent, &answer);
         }
         let Some(fenced) = self.fenced.as_mut().filter(|_| self.votes.validity.has_vote_of(node))

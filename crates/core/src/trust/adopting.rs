@@ -49,7 +49,7 @@ impl NodeMonitor {
         trust.review.due = None;
         let command = match writes {
             true => Command::Adopt { key, text, replaces, marker, seen },
-            false => Command::Inspect { key },
+            false => Command::Inspect { keys: key.into(), intents: None },
         };
         trust.send(node, command, todo);
     }

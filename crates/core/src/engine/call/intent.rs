@@ -1,0 +1,93 @@
+//! Word for readers that a writer waits, so that no others come before it.
+//!
+//! Readers that come and go can keep a lock held for ever. So a writer that finds readers alone in its way leaves an
+//! *intent* on the nodes, under a key of its own for each key of the lock, and says it again from time to time. A node that
+//! knows of one lets no new readers in. That is about the order, not about safety: whoever does not heed it, or leaves
+//! none, excludes and is excluded as before.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use super::{Call, Phase};
+use crate::command::{Command, Holding};
+use crate::keys::{Keys, Mode, intents};
+use crate::time::{BootTime, Reading};
+use crate::token::Value;
+
+/// Nodes forget an intent after so long, or after the ttl of the lock, if that is shorter, unless it is said again.
+const INTENT_TTL: Duration = Duration::from_secs(1);
+
+/// What a call has said.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Intent {
+    keys: Keys,
+    value: Value,
+    pub(super) renew_at: BootTime,
+}
+
+impl Call {
+    /// After a look: the commands that follow from it. An intent is left if readers alone hold the keys, and taken back if
+    /// anybody else does.
+    pub(in crate::engine) fn review_intent(&mut self, now: Reading) -> [Option<Command>; 2] {
+        let Some(wanted) = self.wanted_intent(now) else {
+            return [None, None];
+        };
+        if wanted.as_ref() == self.intent.as_ref().map(|intent| &intent.keys) {
+            return [None, None];
+        }
+        let withdrawn = self.withdraw();
+        // The token of an attempt that has failed: nobody else has it.
+        let Some((keys, token)) = wanted.zip(self.history.token) else {
+            return [withdrawn, None];
+        };
+        let value = Value::new(&token, &self.request.owner);
+        self.intent = Some(Box::new(Intent { keys, value, renew_at: now.boot() }));
+        [withdrawn, self.renew_intent(now)]
+    }
+
+    /// For which keys an intent should be there, by what was just seen. `None`: what is there may stay.
+    fn wanted_intent(&self, now: Reading) -> Option<Option<Keys>> {
+        let Phase::Looking { inspection, .. } = &self.phase else {
+            return None;
+        };
+        if self.request.mode == Mode::Shared || self.is_to_end(now) {
+            return None;
+        }
+        let seen = || inspection.asked().filter_map(|node| inspection.seen(node));
+        let mut held = seen().filter(|holding| **holding != Holding::Free).peekable();
+        held.peek()?;
+        if !held.all(Holding::is_shared_alone) {
+            return Some(None);
+        }
+        let is_shared = |place: &usize| {
+            let mut holdings = seen().filter_map(|holding| holding.each().get(*place));
+            holdings.any(|holding| matches!(holding, Holding::Shared { .. }))
+        };
+        let all = &self.request.keys;
+        let shared = (0..all.len()).filter(is_shared);
+        Some(Keys::new(shared.map(|place| all[place].clone())))
+    }
+
+    /// The command to say it again, if it is time.
+    pub(in crate::engine) fn renew_intent(&mut self, now: Reading) -> Option<Command> {
+        let ttl = self.request.timing.ttl().min(INTENT_TTL);
+        let prefix_bytes = self.request.prefix_bytes;
+        let intent = self.intent.as_mut().filter(|it| it.renew_at.remaining(now).is_zero())?;
+        intent.renew_at = now.after(ttl / 3);
+        let (intents, value) = (intents(&intent.keys, prefix_bytes), intent.value.clone());
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        Some(Command::Announce { intents, value, ttl_ms })
+    }
+
+    pub(in crate::engine) fn shift_intent(&mut self, base: Reading) {
+        if let Some(intent) = &mut self.intent {
+            intent.renew_at = intent.renew_at.shifted(base);
+        }
+    }
+
+    /// The command to take it back, if there is one.
+    pub(in crate::engine) fn withdraw(&mut self) -> Option<Command> {
+        let Intent { keys, value, .. } = *self.intent.take()?;
+        Some(Command::Withdraw { intents: intents(&keys, self.request.prefix_bytes), value })
+    }
+}
