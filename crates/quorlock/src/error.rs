@@ -40,6 +40,28 @@ pub enum InvalidRequest {
     /// The resource has no name.
     #[error("the resource must have a name; an empty one cannot be locked")]
     ResourceEmpty,
+    /// One resource is named twice.
+    #[error("the resource {} is named twice", quoted(.resource))]
+    ResourceTwice {
+        /// Its name.
+        resource: String,
+    },
+    /// There are no resources, or too many for one lock.
+    #[error("one lock is about 1 to {max} resources, not {count}")]
+    ResourceCount {
+        /// How many were named.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// Two options do not go together.
+    #[error("{one} and {other} do not go together: a reader has no fencing token")]
+    Combination {
+        /// The one option.
+        one: &'static str,
+        /// The other.
+        other: &'static str,
+    },
     /// The resource's name is too long.
     #[error("the resource's name has {bytes} bytes; at most {max} are possible")]
     ResourceTooLong {

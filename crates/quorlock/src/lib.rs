@@ -65,6 +65,7 @@ pub mod mutants;
 pub mod node;
 mod own_thread;
 mod reply;
+mod resources;
 #[cfg(quorlock_stepped_clock)]
 mod stepped;
 
@@ -84,8 +85,9 @@ pub use crate::error::{
 };
 pub use crate::guard::{Guard, GuardToken, Released};
 pub use crate::inspect::{Inspection, Verdict};
+pub use crate::resources::Resources;
 pub use quorlock_core::{
-    BootTime, Delay, LossCause, NodeOutcome, NodeReleased, Outcome, QuorumError, RestartGuard,
+    BootTime, Delay, LossCause, Mode, NodeOutcome, NodeReleased, Outcome, QuorumError, RestartGuard,
     Retry, TimingError, Token,
 };
 

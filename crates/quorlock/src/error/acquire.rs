@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::Refusal;
+use quorlock_core::{Keys, Refusal};
 
 use super::node::{Holder, NodeAnswer, most_frequent, write_nodes};
 use super::{InvalidRequest, quoted};
@@ -47,7 +47,7 @@ impl AcquireError {
     pub(crate) fn new(
         resource: Arc<str>,
         needed: usize,
-        names: &[Arc<str>],
+        (names, several): (&[Arc<str>], Option<&Keys>),
         refusal: Refusal,
         impatient: Option<Impatient>,
     ) -> Self {
@@ -64,7 +64,7 @@ impl AcquireError {
             resource,
             attempts: refusal.attempts,
             elapsed: refusal.elapsed,
-            nodes: NodeAnswer::all(names, refusal.nodes),
+            nodes: NodeAnswer::all(names, several, refusal.nodes),
             needed,
             retry_after: refusal.retry_after,
             why,
