@@ -145,6 +145,9 @@ pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
 /// key `app:quorlock:node` would be the marker of those with the prefix `app:`.
 pub(crate) const RESERVED: &str = "quorlock:";
 
+/// One lock is about no more resources than this.
+pub const RESOURCES_MAX: usize = Keys::MAX;
+
 /// The longest name of a resource, in bytes.
 pub const RESOURCE_BYTES_MAX: usize = 4096;
 

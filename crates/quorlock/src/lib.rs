@@ -76,7 +76,7 @@ pub mod guarantees {}
 pub use crate::acquire::{Acquire, Acquiring, Waiting};
 pub use crate::builder::{ClientBuilder, OWNER_BYTES_MAX, PREFIX_BYTES_MAX};
 pub use crate::client::{
-    Client, NodeStats, NodeTrustState, RESOURCE_BYTES_MAX, Stats, check_resource,
+    Client, NodeStats, NodeTrustState, RESOURCE_BYTES_MAX, RESOURCES_MAX, Stats, check_resource,
 };
 pub use crate::clock::Clock;
 pub use crate::error::{

@@ -29,7 +29,11 @@ use crate::output::{Output, millis, time};
 
 pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
     let file = File::read(&args.nodes)?;
-    options::check_key(&args.key, &args.nodes, &file)?;
+    options::check_keys(args.keys(), &args.nodes, &file)?;
+    if args.shared && args.fenced {
+        let message = "--shared and --fenced do not go together: a reader has no fencing token";
+        return Err(Refused::usage(message.to_owned()));
+    }
     let plan = RunPlan::new(args, &file)?;
     let output = Output::new(args.output, args.status_fd).map_err(|error| {
         let fd = args.status_fd.unwrap_or_default();
@@ -86,7 +90,13 @@ impl Keeper<'_> {
 
     async fn acquire(&mut self) -> Waited {
         let (progress, mut waiting) = watch::channel(None);
-        let call = self.client.acquire(&self.args.key).progress(progress);
+        let keys: Vec<&str> = self.args.keys().collect();
+        let call = match keys[..] {
+            [key] => self.client.acquire(key),
+            _ => self.client.acquire(keys),
+        };
+        let call = call.progress(progress);
+        let call = if self.args.shared { call.shared() } else { call };
         let call = if self.args.fenced { call.fenced() } else { call };
         let releases_on_loss =
             is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);
@@ -156,7 +166,7 @@ impl Keeper<'_> {
                 format!("for {} more", time(wait.saturating_sub(waited)))
             }
         };
-        let key = self.args.key.escape_debug();
+        let key = self.args.title();
         let line = format!("waiting {patience} for \"{key}\": {why}");
         self.output.progress(event, &line, first);
     }

@@ -198,21 +198,30 @@ impl Holder {
     pub(crate) const THIS_PROCESS: Self = Self { kind: HolderKind::ThisProcess, remaining: None };
 }
 
+impl fmt::Display for HolderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThisProcess => write!(f, "another caller of this process"),
+            Self::Owner(owner) if owner.is_empty() => write!(f, "a client without a name"),
+            Self::Owner(owner) => write!(f, "{owner}"),
+            Self::Foreign(value) => write!(f, "the foreign value \"{value}\""),
+            Self::OtherType => write!(f, "a key that is no lock (not a string)"),
+            Self::Readers { count, owners } => write_readers(f, *count, owners),
+            Self::WaitingWriter(owner) if owner.is_empty() => {
+                write!(f, "a writer without a name waits")
+            }
+            Self::WaitingWriter(owner) => write!(f, "{owner} waits as a writer"),
+        }
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            HolderKind::ThisProcess => return write!(f, "another caller of this process"),
-            HolderKind::Owner(owner) if owner.is_empty() => write!(f, "a client without a name")?,
-            HolderKind::Owner(owner) => write!(f, "{owner}")?,
-            HolderKind::Foreign(value) => write!(f, "the foreign value \"{value}\"")?,
-            HolderKind::OtherType => write!(f, "a key that is no lock (not a string)")?,
-            HolderKind::Readers { count, owners } => write_readers(f, *count, owners)?,
-            HolderKind::WaitingWriter(owner) if owner.is_empty() => {
-                return f.write_str("a writer without a name waits");
-            }
-            HolderKind::WaitingWriter(owner) => return write!(f, "{owner} waits as a writer"),
-        }
+        write!(f, "{}", self.kind)?;
         match self.remaining {
+            _ if matches!(self.kind, HolderKind::ThisProcess | HolderKind::WaitingWriter(_)) => {
+                Ok(())
+            }
             Some(left) => write!(f, ", {left:.1?} left"),
             None => write!(f, ", without expiry"),
         }

@@ -192,7 +192,7 @@ impl Keeper<'_> {
         let line = format!(
             "\"{}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard \
              observe demands: {}",
-            self.args.key.escape_debug(),
+            self.args.title(),
             self.who_is_not_trusted()
         );
         self.output.event(event, (!untrusted.is_empty()).then_some(&*line));
@@ -256,7 +256,7 @@ impl Keeper<'_> {
         };
         let event = json!({ "event": "released", "key": self.args.key, "outcome": outcome });
         let warning = (released.outcome == Outcome::Unknown).then(|| {
-            let key = self.args.key.escape_debug();
+            let key = self.args.title();
             format!(
                 "too few nodes confirmed that \"{key}\" is free; it is within {}",
                 time(self.plan.ttl)
@@ -268,7 +268,7 @@ impl Keeper<'_> {
 
     fn say_lost(&mut self, cause: LossCause, ended_by: Option<KilledBy>) {
         let (name, why) = describe(cause);
-        let key = self.args.key.escape_debug();
+        let key = self.args.title();
         let line = format!("lost the lock \"{key}\" while the command ran: {why}");
         let event = json!({
             "event": "lost",
@@ -296,7 +296,7 @@ impl Keeper<'_> {
     /// Holds on for the rest of `--min-hold`, then leaves the key to expire: a machine whose clock
     /// is late must still find it. A signal ends the holding on, and leaves the key as well.
     async fn hold_on(&mut self, lease: Lease, rest: Duration) {
-        let key = self.args.key.escape_debug();
+        let key = self.args.title();
         let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));
         let event = json!({ "event": "left", "key": self.args.key, "rest_ms": millis(rest) });
         self.output.event(event, Some(&line));
@@ -326,14 +326,21 @@ impl Keeper<'_> {
 
     fn validity_event(&self, name: &str, lease: &Lease) -> serde_json::Value {
         let remaining = lease.remaining();
-        json!({
+        let mut event = json!({
             "event": name,
             "key": self.args.key,
             "votes": lease.votes(),
             "fence": lease.fence(),
             "valid_for_ms": millis(remaining),
             "valid_until_unix_ms": unix_ms().saturating_add(millis(remaining)),
-        })
+        });
+        if !self.args.also.is_empty() {
+            event["also"] = json!(self.args.also);
+        }
+        if self.args.shared {
+            event["mode"] = json!("shared");
+        }
+        event
     }
 }
 
