@@ -139,7 +139,9 @@ pub(crate) fn check_keys<'a>(
     }
     if keys.len() > RESOURCES_MAX {
         let count = keys.len();
-        return Err(Refused::usage(format!("--also: a lock has at most {RESOURCES_MAX} keys, not {count}")));
+        return Err(Refused::usage(format!(
+            "--also: a lock has at most {RESOURCES_MAX} keys, not {count}"
+        )));
     }
     Ok(())
 }

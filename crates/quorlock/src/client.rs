@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quorlock_core::{
-    Failure, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Reading, Timing, TrustState,
+    Failure, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Reading, Timing,
+    TrustState,
 };
 use tokio::sync::oneshot;
 

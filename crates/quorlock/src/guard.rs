@@ -5,7 +5,9 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use quorlock_core::{BootTime, Extended, LossCause, Mode, NodeReleased, Outcome, ReleaseReport, Token};
+use quorlock_core::{
+    BootTime, Extended, LossCause, Mode, NodeReleased, Outcome, ReleaseReport, Token,
+};
 use tokio::sync::oneshot;
 
 pub(crate) use self::claim::{CallReply, Called, Claim, Granted};

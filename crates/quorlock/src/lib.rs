@@ -87,8 +87,8 @@ pub use crate::guard::{Guard, GuardToken, Released};
 pub use crate::inspect::{Inspection, Verdict};
 pub use crate::resources::Resources;
 pub use quorlock_core::{
-    BootTime, Delay, LossCause, Mode, NodeOutcome, NodeReleased, Outcome, QuorumError, RestartGuard,
-    Retry, TimingError, Token,
+    BootTime, Delay, LossCause, Mode, NodeOutcome, NodeReleased, Outcome, QuorumError,
+    RestartGuard, Retry, TimingError, Token,
 };
 
 /// Describes this process as an owner: `host:pid`, and a label if there is one.

@@ -1,8 +1,5 @@
 //! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
 
-use alloc::vec::Vec;
-use core::time::Duration;
-
 use super::{Call, Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
 use crate::acquire::FailureReason;
 use crate::command::Answer;
@@ -15,9 +12,8 @@ use crate::retry::Retry;
 use crate::time::Reading;
 use crate::token::Key;
 use crate::wait::Waiting;
-
-/// A lock that readers hold is looked at no more often than this because of a push.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+use alloc::vec::Vec;
+use core::time::Duration;
 
 impl Engine {
     /// Asks nodes who holds the lock, and for how long; and, if the call is going to wait, to tell
@@ -98,7 +94,9 @@ impl Engine {
         };
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
-            call.contention.missed += u32::from(again && !first);
+            // Of several readers one has gone, and nobody was faster.
+            let is_missed = !call.waiting.as_ref().is_some_and(Waiting::is_held_by_several);
+            call.contention.missed += u32::from(again && !first && is_missed);
             return self.rest(lock, first || !again, now, out);
         }
         if call.is_open() {
@@ -205,6 +203,7 @@ impl Engine {
             None => Some(now.boot()),
         };
         call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
+        call.look_if_stale(now);
         if call.request.progress
             && is_new
             && let Some(report) = call.report(now)
@@ -262,7 +261,6 @@ impl Engine {
         let step = believed(call.pace.round_trip);
         let may_open = call.waiting.as_ref().is_some_and(Waiting::may_open);
         let is_stale = call.waiting.as_ref().is_some_and(Waiting::is_stale);
-        let looked_at = call.contention.looked_at;
         match &mut call.phase {
             Phase::Looking { .. } if open => {
                 out.push(Effect::Woken { lock });
@@ -273,9 +271,8 @@ impl Engine {
                 self.draw_slot(lock, now);
             }
             // A reader has come or gone. If it was the last one, a look shows it.
-            Phase::Pausing { until, again, .. } if is_stale => {
-                let next = looked_at.map_or(now.boot(), |at| at.after(LOOK_EVERY));
-                (*until, *again) = ((*until).min(next.max(now.boot())), true);
+            Phase::Pausing { .. } if is_stale => {
+                call.look_if_stale(now);
                 Self::index_call(&mut self.deadlines, lock, timed);
             }
             // The others may not have seen the release yet; but they need not ever tell of it. If too few

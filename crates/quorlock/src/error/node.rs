@@ -242,7 +242,8 @@ const READERS_NAMED: usize = 3;
 fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) -> fmt::Result {
     let plural = if count == 1 { "" } else { "s" };
     write!(f, "{count} reader{plural}")?;
-    let named: Vec<&str> = owners.iter().map(|owner| &**owner).filter(|it| !it.is_empty()).collect();
+    let named: Vec<&str> =
+        owners.iter().map(|owner| &**owner).filter(|it| !it.is_empty()).collect();
     if named.is_empty() {
         return Ok(());
     }

@@ -238,13 +238,16 @@ mod tests {
     }
 
     fn acquire(number: u64) -> TicketedCommand {
-        let (keys, value) = (Key::from(number.to_string()).into(), Value::new(&Token::new([7; 20]), ""));
+        let (keys, value) =
+            (Key::from(number.to_string()).into(), Value::new(&Token::new([7; 20]), ""));
         let ticket = Ticket { lock: LockId(number), round: 1, verb: Verb::Acquire };
         (ticket, Command::Acquire { keys, value, ttl_ms: 1000 })
     }
 
     fn release(number: u64) -> TicketedCommand {
-        let (ticket, Command::Acquire { keys, value, .. }) = acquire(number) else { unreachable!() };
+        let (ticket, Command::Acquire { keys, value, .. }) = acquire(number) else {
+            unreachable!()
+        };
         (Ticket { verb: Verb::Release, ..ticket }, Command::Release { keys, value, tell: true })
     }
 
