@@ -7,6 +7,7 @@
 
 mod hold;
 mod lease;
+mod loss;
 mod plan;
 
 use std::time::Duration;
