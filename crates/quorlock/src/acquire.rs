@@ -428,12 +428,14 @@ impl Future for Acquiring {
         let State::Asked(asked) = &mut this.state else {
             panic!("polled after it was done");
         };
+        // First the reply: whatever was told of the wait before it is then passed on with it.
+        let reply = Pin::new(&mut asked.reply).poll(cx);
         if let Some(progress_feed) = &mut asked.progress_feed
             && progress_feed.0.as_mut().poll(cx).is_ready()
         {
             asked.progress_feed = None;
         }
-        match Pin::new(&mut asked.reply).poll(cx) {
+        match reply {
             Poll::Pending => Poll::Pending,
             Poll::Ready(reply) => Poll::Ready(this.conclude(reply)),
         }

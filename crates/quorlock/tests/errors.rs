@@ -346,6 +346,16 @@ fn errors_say_what_went_wrong_and_why() {
             "lock \"orders\" is lost: its key is gone from so many nodes that no quorum is left",
         ),
         (
+            lost(LossCause::KeyOverwritten),
+            "lock \"orders\" is lost: its key holds another value on so many nodes, or is gone from them, that \
+             no quorum is left",
+        ),
+        (
+            lost(LossCause::ClockJumped),
+            "lock \"orders\" is lost: the wall clock moved ahead past the end of its validity: the clock was \
+             set, or the machine was paused",
+        ),
+        (
             lost(LossCause::HoldLimit),
             "lock \"orders\" is lost: it was held for as long as max_hold allows",
         ),
@@ -403,6 +413,12 @@ async fn a_refusal_tells_the_story_node_by_node() {
     assert!(!shows_token(format!("{seen:?}")), "tokens are nobody else's business: {seen:?}");
     let free = client.inspect("other").await.unwrap();
     assert_eq!(free.nodes[0].to_string(), "a free");
+
+    // Who is late is no fault, if the others had decided it.
+    nodes[3].freeze();
+    let error = client.try_acquire("orders").await.unwrap_err().to_string();
+    assert!(error.contains(", node d: its answer was not needed, node e failed: "), "{error}");
+    nodes[3].thaw();
 
     // What is long is cut.
     nodes[0].insert("long", "x".repeat(100), None);

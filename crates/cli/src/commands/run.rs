@@ -7,6 +7,7 @@
 
 mod hold;
 mod lease;
+mod loss;
 mod plan;
 
 use std::time::Duration;
@@ -114,6 +115,10 @@ impl Keeper<'_> {
             tokio::select! {
                 biased;
                 result = &mut call => {
+                    // An attempt failed, and the next one ended the wait before that was told.
+                    if !said {
+                        self.say_waiting(&waiting, time_since(since), true);
+                    }
                     self.output.clear();
                     return result.map_or_else(Waited::Refused, Waited::Acquired);
                 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorlock_core::{Keys, Refusal};
 
-use super::node::{Holder, NodeAnswer, most_frequent, write_nodes};
+use super::node::{Holder, NodeAnswer, most_frequent, write_asked_nodes};
 use super::{InvalidRequest, quoted};
 
 /// Why a lock was not acquired.
@@ -189,7 +189,7 @@ impl fmt::Display for AcquireFailure {
             Why::TooSlow => write!(f, "granted too late, too little validity was left: ")?,
             Why::Contended | Why::BusyHere => {}
         }
-        write_nodes(f, nodes)?;
+        write_asked_nodes(f, nodes, *needed)?;
         if let Some(Impatient { node, round_trip, node_timeout }) = impatient {
             write!(
                 f,

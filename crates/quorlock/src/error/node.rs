@@ -281,10 +281,32 @@ fn is_same(one: &Holding, other: &Holding) -> bool {
     }
 }
 
-pub(super) fn write_nodes(f: &mut fmt::Formatter<'_>, nodes: &[NodeAnswer]) -> fmt::Result {
+/// What was said in an attempt without success. Nodes that have not answered are no fault if the others had
+/// decided it.
+pub(super) fn write_asked_nodes(
+    f: &mut fmt::Formatter<'_>,
+    nodes: &[NodeAnswer],
+    needed: usize,
+) -> fmt::Result {
+    let without =
+        |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Refused(_) | NodeOutcome::Failed(_));
+    let is_decided = nodes.len() - nodes.iter().filter(without).count() < needed;
+    write_each(f, nodes, |f, node| match node.said {
+        NodeOutcome::Nothing if is_decided => {
+            write!(f, "{}: its answer was not needed", node.node)
+        }
+        _ => write!(f, "{node}"),
+    })
+}
+
+fn write_each(
+    f: &mut fmt::Formatter<'_>,
+    nodes: &[NodeAnswer],
+    write: impl Fn(&mut fmt::Formatter<'_>, &NodeAnswer) -> fmt::Result,
+) -> fmt::Result {
     for (place, node) in nodes.iter().enumerate() {
-        let comma = if place == 0 { "" } else { ", " };
-        write!(f, "{comma}node {node}")?;
+        f.write_str(if place == 0 { "node " } else { ", node " })?;
+        write(f, node)?;
     }
     Ok(())
 }
@@ -293,7 +315,7 @@ pub(super) fn list(nodes: &[NodeAnswer]) -> String {
     struct Nodes<'a>(&'a [NodeAnswer]);
     impl fmt::Display for Nodes<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write_nodes(f, self.0)
+            write_each(f, self.0, |f, node| write!(f, "{node}"))
         }
     }
     Nodes(nodes).to_string()

@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::lease::Lease;
+use super::loss::{Loss, Pulse};
 use super::plan::nanos;
 use super::{Keeper, ends_the_wait, time_since, unix_ms};
 use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError};
@@ -43,24 +44,27 @@ impl Keeper<'_> {
         let env = self.environment(&lease, remaining);
         let remove = self.environment_to_remove();
         let mut told = Told { deadlines: self.plan.deadlines(&lease), loss: None, is_sent: true };
+        let mut pulse = Pulse::new(boot_ns(), &self.plan);
         let watched = match Child::spawn(&self.args.cmd, &env, &remove, told.deadlines) {
-            Ok(child) => self.watch_over(child, &lease, &mut told).await,
+            Ok(child) => self.watch_over(child, &lease, &mut told, &mut pulse).await,
             Err(error) => {
                 self.say_not_started(&error.into());
                 self.leave();
                 return ExitCode::Internal;
             }
         };
+        pulse.beat(boot_ns(), told.deadlines);
         let killed = match watched {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
         // The guardian acts before the end, so the lock may not be lost yet, and may live on.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_reason());
+        let lost = lost.map(|cause| pulse.loss(cause));
         let Watched::Over { how, gone } = watched else {
             self.leave();
-            if let Some(cause) = lost {
-                self.say_lost(cause, None);
+            if let Some(loss) = lost {
+                self.say_lost(loss, None);
                 return ExitCode::Lost;
             }
             return ExitCode::Internal;
@@ -75,7 +79,7 @@ impl Keeper<'_> {
                 // In the place of a dead or stopped guardian it is the keeper that kills, and does not ask first.
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
                 let by = killed.map(|killed| killed.by).or(by);
-                lost.into_iter().for_each(|cause| self.say_lost(cause, by));
+                lost.into_iter().for_each(|loss| self.say_lost(loss, by));
                 if lease.loss_reason().is_none()
                     && let Some(rest) = self.rest_of_min_hold(since)
                 {
@@ -102,11 +106,11 @@ impl Keeper<'_> {
         }
         match self.give_back(lease, gone).await {
             Outcome::Expired => {
-                self.say_lost(LossCause::KeyGone, None);
+                self.say_lost(Loss::Of(LossCause::KeyGone), None);
                 ExitCode::Lost
             }
             Outcome::TakenByOther => {
-                self.say_lost(LossCause::KeyOverwritten, None);
+                self.say_lost(Loss::Of(LossCause::KeyOverwritten), None);
                 ExitCode::Lost
             }
             _ => code,
@@ -114,12 +118,19 @@ impl Keeper<'_> {
     }
 
     /// Tells the guardian each new deadline, and the command each signal, until the command ends.
-    async fn watch_over(&mut self, mut child: Child, lease: &Lease, told: &mut Told) -> Watched {
+    async fn watch_over(
+        &mut self,
+        mut child: Child,
+        lease: &Lease,
+        told: &mut Told,
+        pulse: &mut Pulse,
+    ) -> Watched {
         // Changes are announced; looking in between as well costs nothing and forgives a missed one.
         let mut ticks = interval(self.plan.ttl / 10);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stubborn = false;
         loop {
+            pulse.beat(boot_ns(), told.deadlines);
             let changed = lease.changed();
             self.tell_validity(&child, lease, told);
             if stubborn && told.loss.is_some() {
@@ -266,8 +277,9 @@ impl Keeper<'_> {
         released.outcome
     }
 
-    fn say_lost(&mut self, cause: LossCause, ended_by: Option<KilledBy>) {
-        let (name, why) = describe(cause);
+    fn say_lost(&mut self, loss: Loss, ended_by: Option<KilledBy>) {
+        let untrusted = (!self.untrusted().is_empty()).then(|| self.who_is_not_trusted());
+        let (name, why) = loss.describe(untrusted);
         let key = self.args.title();
         let line = format!("lost the lock \"{key}\" while the command ran: {why}");
         let event = json!({
@@ -341,34 +353,6 @@ impl Keeper<'_> {
             event["mode"] = json!("shared");
         }
         event
-    }
-}
-
-/// What is told of a loss: its name for programs, and what people can do.
-fn describe(cause: LossCause) -> (&'static str, &'static str) {
-    match cause {
-        LossCause::KeyGone => (
-            "key_gone",
-            "its key is gone from a majority of the nodes: it was deleted, or the nodes have lost data \
-             (quorlock doctor tells)",
-        ),
-        LossCause::KeyOverwritten => (
-            "key_overwritten",
-            "its key has another value on a node, or more, and a majority does not have it: somebody writes or \
-             deletes it without asking (quorlock status tells who has it)",
-        ),
-        LossCause::ClockJumped => (
-            "clock_jumped",
-            "the wall clock moved ahead by more than was left of the lock: it was set, or this virtual \
-             machine was paused",
-        ),
-        LossCause::HoldLimit => ("hold_limit", "it was held for as long as --max-hold allows"),
-        LossCause::Shutdown => ("shutdown", "quorlock's own driver has ended"),
-        _ => (
-            "expired",
-            "too few nodes confirmed an extension in time, or are not to be trusted any more \
-             (quorlock doctor tells), or quorlock itself was stopped",
-        ),
     }
 }
 
