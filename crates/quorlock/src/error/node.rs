@@ -146,7 +146,9 @@ impl fmt::Display for Holder {
             HolderKind::ThisProcess => return write!(f, "another caller of this process"),
             HolderKind::Owner(owner) if owner.is_empty() => write!(f, "a client without a name")?,
             HolderKind::Owner(owner) => write!(f, "{owner}")?,
-            HolderKind::Foreign(value) => write!(f, "the foreign value \"{value}\"")?,
+            HolderKind::Foreign(value) => {
+                write!(f, "the foreign value \"{value}\", which quorlock did not write")?;
+            }
             HolderKind::OtherType => write!(f, "a key that is no lock (not a string)")?,
         }
         match self.remaining {

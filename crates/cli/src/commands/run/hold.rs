@@ -60,7 +60,7 @@ impl Keeper<'_> {
         let Watched::Over { how, gone } = watched else {
             self.leave();
             if let Some(cause) = lost {
-                self.say_lost(cause, None);
+                self.say_lost(cause, None, "");
                 return ExitCode::Lost;
             }
             return ExitCode::Internal;
@@ -75,7 +75,7 @@ impl Keeper<'_> {
                 // In the place of a dead or stopped guardian it is the keeper that kills, and does not ask first.
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
                 let by = killed.map(|killed| killed.by).or(by);
-                lost.into_iter().for_each(|cause| self.say_lost(cause, by));
+                lost.into_iter().for_each(|cause| self.say_lost(cause, by, end_in_words(by)));
                 if lease.loss_reason().is_none()
                     && let Some(rest) = self.rest_of_min_hold(since)
                 {
@@ -102,11 +102,11 @@ impl Keeper<'_> {
         }
         match self.give_back(lease, gone).await {
             Outcome::Expired => {
-                self.say_lost(LossCause::KeyGone, None);
+                self.say_lost(LossCause::KeyGone, None, end_in_words(None));
                 ExitCode::Lost
             }
             Outcome::TakenByOther => {
-                self.say_lost(LossCause::KeyOverwritten, None);
+                self.say_lost(LossCause::KeyOverwritten, None, end_in_words(None));
                 ExitCode::Lost
             }
             _ => code,
@@ -266,10 +266,11 @@ impl Keeper<'_> {
         released.outcome
     }
 
-    fn say_lost(&mut self, cause: LossCause, ended_by: Option<KilledBy>) {
+    /// `end` says how the command ended; it is empty if that is not known.
+    fn say_lost(&mut self, cause: LossCause, ended_by: Option<KilledBy>, end: &str) {
         let (name, why) = describe(cause);
         let key = self.args.key.escape_debug();
-        let line = format!("lost the lock \"{key}\" while the command ran: {why}");
+        let line = format!("lost the lock \"{key}\" while the command ran{end}; cause: {why}");
         let event = json!({
             "event": "lost",
             "key": self.args.key,
@@ -337,18 +338,27 @@ impl Keeper<'_> {
     }
 }
 
-/// What is told of a loss: its name for programs, and what people can do.
+/// How the command ended, for the message about a lost lock.
+fn end_in_words(ended_by: Option<KilledBy>) -> &'static str {
+    match ended_by {
+        Some(KilledBy::Term) => " (quorlock ended the command with SIGTERM)",
+        Some(KilledBy::Kill) => " (quorlock killed the command with SIGKILL)",
+        None => " (the command ended by itself)",
+    }
+}
+
+/// The cause of a loss: its name for programs, and for people the cause and what they can do.
 fn describe(cause: LossCause) -> (&'static str, &'static str) {
     match cause {
         LossCause::KeyGone => (
             "key_gone",
-            "its key is gone from a majority of the nodes: it was deleted, or the nodes have lost data \
-             (quorlock doctor tells)",
+            "too few nodes still have its key, because somebody deleted it or the nodes lost \
+             data (to check the nodes: quorlock doctor)",
         ),
         LossCause::KeyOverwritten => (
             "key_overwritten",
-            "its key has another value on a node, or more, and a majority does not have it: somebody writes or \
-             deletes it without asking (quorlock status tells who has it)",
+            "somebody who does not hold the lock writes or deletes its key: too few nodes still have it, and at \
+             least one has another value (to see who holds it: quorlock status)",
         ),
         LossCause::ClockJumped => (
             "clock_jumped",
@@ -360,7 +370,7 @@ fn describe(cause: LossCause) -> (&'static str, &'static str) {
         _ => (
             "expired",
             "too few nodes confirmed an extension in time, or are not to be trusted any more \
-             (quorlock doctor tells), or quorlock itself was stopped",
+             (to check the nodes: quorlock doctor), or quorlock itself was stopped",
         ),
     }
 }
