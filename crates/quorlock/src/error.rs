@@ -104,7 +104,7 @@ pub enum BuildError {
     #[error(transparent)]
     Node(#[from] NodeConfigError),
     /// Two nodes have the same address or the same name: one server would vote twice.
-    #[error("node {name} is listed twice; {hint}")]
+    #[error("node {name} is listed twice: {hint}")]
     Duplicate {
         /// The address or name.
         name: String,
@@ -133,8 +133,8 @@ pub enum BuildError {
         /// The prefix that was given.
         prefix: String,
     },
-    /// A node that is spoken of is not in the list.
-    #[error("there is no node {} in the list; the nodes are {known}", quoted(.name))]
+    /// A setting names a node that is not in the list.
+    #[error("the list has no node {}; it has these nodes: {known}", quoted(.name))]
     UnknownNode {
         /// The name that was given.
         name: String,

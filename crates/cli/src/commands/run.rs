@@ -38,7 +38,10 @@ pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
     let plan = RunPlan::new(args, &file)?;
     let output = Output::new(args.output, args.status_fd).map_err(|error| {
         let fd = args.status_fd.unwrap_or_default();
-        Refused::usage(format!("--status-fd {fd}: {error}; open it for writing, as in {fd}>file"))
+        Refused::usage(format!(
+            "--status-fd {fd}: cannot write to file descriptor {fd} ({error}); open it when you start quorlock, as \
+             in {fd}>status.json"
+        ))
     })?;
     let internal =
         |error: std::io::Error| Refused { message: error.to_string(), code: ExitCode::Internal };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorlock_core::{Keys, Refusal};
 
-use super::node::{Holder, NodeAnswer, most_frequent, write_asked_nodes};
+use super::node::{Holder, HolderKind, NodeAnswer, most_frequent, write_asked_nodes};
 use super::{InvalidRequest, quoted};
 
 /// Why a lock was not acquired.
@@ -190,6 +190,19 @@ impl fmt::Display for AcquireFailure {
             Why::Contended | Why::BusyHere => {}
         }
         write_asked_nodes(f, nodes, *needed)?;
+        let never_expires = |node: &NodeAnswer| {
+            node.holder().is_some_and(|holder| {
+                let is_no_lock =
+                    matches!(holder.kind, HolderKind::Foreign(_) | HolderKind::OtherType);
+                is_no_lock && holder.remaining.is_none()
+            })
+        };
+        if nodes.iter().any(never_expires) {
+            write!(
+                f,
+                "; a key without expiry blocks the lock until somebody deletes it: delete it if no program uses it"
+            )?;
+        }
         if let Some(Impatient { node, round_trip, node_timeout }) = impatient {
             write!(
                 f,

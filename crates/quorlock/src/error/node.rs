@@ -204,7 +204,9 @@ impl fmt::Display for HolderKind {
             Self::ThisProcess => write!(f, "another caller of this process"),
             Self::Owner(owner) if owner.is_empty() => write!(f, "a client without a name"),
             Self::Owner(owner) => write!(f, "{owner}"),
-            Self::Foreign(value) => write!(f, "the foreign value \"{value}\""),
+            Self::Foreign(value) => {
+                write!(f, "the foreign value \"{value}\", which quorlock did not write")
+            }
             Self::OtherType => write!(f, "a key that is no lock (not a string)"),
             Self::Readers { count, owners } => write_readers(f, *count, owners),
             Self::WaitingWriter(owner) if owner.is_empty() => {

@@ -64,7 +64,7 @@ impl Keeper<'_> {
         let Watched::Over { how, gone } = watched else {
             self.leave();
             if let Some(loss) = lost {
-                self.say_lost(loss, None);
+                self.say_lost(loss, None, "");
                 return ExitCode::Lost;
             }
             return ExitCode::Internal;
@@ -79,7 +79,7 @@ impl Keeper<'_> {
                 // In the place of a dead or stopped guardian it is the keeper that kills, and does not ask first.
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
                 let by = killed.map(|killed| killed.by).or(by);
-                lost.into_iter().for_each(|loss| self.say_lost(loss, by));
+                lost.into_iter().for_each(|loss| self.say_lost(loss, by, end_in_words(by)));
                 if lease.loss_reason().is_none()
                     && let Some(rest) = self.rest_of_min_hold(since)
                 {
@@ -106,11 +106,11 @@ impl Keeper<'_> {
         }
         match self.give_back(lease, gone).await {
             Outcome::Expired => {
-                self.say_lost(Loss::Of(LossCause::KeyGone), None);
+                self.say_lost(Loss::Of(LossCause::KeyGone), None, end_in_words(None));
                 ExitCode::Lost
             }
             Outcome::TakenByOther => {
-                self.say_lost(Loss::Of(LossCause::KeyOverwritten), None);
+                self.say_lost(Loss::Of(LossCause::KeyOverwritten), None, end_in_words(None));
                 ExitCode::Lost
             }
             _ => code,
@@ -277,11 +277,12 @@ impl Keeper<'_> {
         released.outcome
     }
 
-    fn say_lost(&mut self, loss: Loss, ended_by: Option<KilledBy>) {
+    /// `end` says how the command ended; it is empty if that is not known.
+    fn say_lost(&mut self, loss: Loss, ended_by: Option<KilledBy>, end: &str) {
         let untrusted = (!self.untrusted().is_empty()).then(|| self.who_is_not_trusted());
         let (name, why) = loss.describe(untrusted);
         let key = self.args.title();
-        let line = format!("lost the lock \"{key}\" while the command ran: {why}");
+        let line = format!("lost the lock \"{key}\" while the command ran{end}; cause: {why}");
         let event = json!({
             "event": "lost",
             "key": self.args.key,
@@ -353,6 +354,15 @@ impl Keeper<'_> {
             event["mode"] = json!("shared");
         }
         event
+    }
+}
+
+/// How the command ended, for the message about a lost lock.
+fn end_in_words(ended_by: Option<KilledBy>) -> &'static str {
+    match ended_by {
+        Some(KilledBy::Term) => " (quorlock ended the command with SIGTERM)",
+        Some(KilledBy::Kill) => " (quorlock killed the command with SIGKILL)",
+        None => " (the command ended by itself)",
     }
 }
 

@@ -24,13 +24,13 @@ impl Loss {
         let (name, why) = match self {
             Self::Of(LossCause::KeyGone) => (
                 "key_gone",
-                "its key is gone from a majority of the nodes: it was deleted, or the nodes have lost data \
-                 (quorlock doctor tells)",
+                "too few nodes still have its key, because somebody deleted it or the nodes lost data (to check \
+                 the nodes: quorlock doctor)",
             ),
             Self::Of(LossCause::KeyOverwritten) => (
                 "key_overwritten",
-                "its key has another value on a node, or more, and a majority does not have it: somebody \
-                 writes or deletes it without asking (quorlock status tells who has it)",
+                "somebody who does not hold the lock writes or deletes its key: too few nodes still have it, and \
+                 at least one has another value (to see who holds it: quorlock status)",
             ),
             Self::Of(LossCause::ClockJumped) => (
                 "clock_jumped",
@@ -47,7 +47,7 @@ impl Loss {
                         "too few nodes confirmed an extension in time, and not all are to be trusted: {nodes}"
                     ),
                     None => {
-                        "too few nodes confirmed an extension in time (quorlock doctor tells more)"
+                        "too few nodes confirmed an extension in time (to check the nodes: quorlock doctor)"
                             .into()
                     }
                 };
