@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Evidence, Extended, Holding, Key, LockId, LossCause, Reading, Refusal,
+    Answer, Command, Evidence, Extended, Holding, Key, LockId, LossCause, Mode, Reading, Refusal,
     ReleaseReport, Request, Ticket, Token, TrustState, Validity, Value,
 };
 
@@ -26,6 +26,8 @@ pub(crate) enum Fact<'a> {
     Cancelled { client: ClientId, lock: LockId },
     /// A holder wants an extension.
     ExtendAsked { guard: GuardId },
+    /// A holder is a reader from now on.
+    Downgraded { guard: GuardId },
     /// A holder has seen the end.
     EndSeen { guard: GuardId },
     /// A holder gives the lock back, or has dropped the guard.
@@ -161,17 +163,19 @@ impl fmt::Display for Fact<'_> {
         match self {
             Self::Wanted { client, lock, request } => write!(
                 f,
-                "client {client}: wants {} as {} (ttl {}, wait {:?}{})",
+                "client {client}: wants {} as {} (ttl {}, wait {:?}{}{})",
                 names(&request.keys),
                 Id(lock),
                 span(request.timing.ttl().as_nanos() as i64),
                 request.wait,
-                if request.automatic { ", extended automatically" } else { "" }
+                if request.automatic { ", extended automatically" } else { "" },
+                if request.mode == Mode::Shared { ", to read" } else { "" }
             ),
             Self::Cancelled { client, lock } => {
                 write!(f, "client {client}: does not want {} any more", Id(lock))
             }
             Self::ExtendAsked { guard } => write!(f, "{guard}: to be extended"),
+            Self::Downgraded { guard } => write!(f, "{guard}: a reader's from now on"),
             Self::EndSeen { guard } => write!(f, "{guard}: its holder sees the end"),
             Self::ReleaseAsked { guard, report } => {
                 write!(f, "{guard}: {}", if *report { "given back" } else { "dropped" })

@@ -56,6 +56,10 @@ pub(crate) struct TokenRecord {
     pub(crate) extending: (u32, usize),
     /// How many nodes have said that they have deleted it.
     pub(crate) deleted: usize,
+    /// It was asked for as a reader's.
+    pub(crate) is_shared: bool,
+    /// From this round on it is asked for as a reader's, if it was a writer's before.
+    downgraded_in: Option<u32>,
 }
 
 /// What is known of one token on one node.
@@ -244,6 +248,11 @@ impl Ledger {
         };
         if let Some(token) = self.tokens.get_mut(&value) {
             token.nodes[node].asked |= !command.is_release();
+            token.is_shared |=
+                matches!(command, Command::AcquireShared { .. } | Command::HealShared { .. });
+            if matches!(command, Command::Downgrade { .. }) {
+                token.downgraded_in = Some(ticket.round);
+            }
             match ticket.verb {
                 Verb::Release => token.nodes[node].released = true,
                 Verb::Extend if token.extending.0 != ticket.round => {
@@ -261,7 +270,17 @@ impl Ledger {
         let term = ttl * MS - ttl * self.drift.ppm - self.drift.constant;
         let nodes = vec![NodeRecord::default(); self.quorum.nodes()];
         let (extending, deleted, keys) = ((0, 0), 0, keys.clone());
-        let record = TokenRecord { client, lock, keys, term, nodes, extending, deleted };
+        let record = TokenRecord {
+            client,
+            lock,
+            keys,
+            term,
+            nodes,
+            extending,
+            deleted,
+            is_shared: false,
+            downgraded_in: None,
+        };
         self.tokens.insert(value.clone(), record);
         self.of_call.entry((client, lock)).or_default().push(value.clone());
         value
@@ -280,13 +299,15 @@ impl Ledger {
         let Some(token) = self.tokens.get_mut(value) else { return };
         let distrust_reason = self.evidence_log.distrust_reason(client, node, ticket);
         if ticket.verb == Verb::Extend
-            && *answer == Answer::Extended
+            && matches!(answer, Answer::Extended | Answer::Downgraded)
             && distrust_reason.is_none()
             && token.extending.0 == ticket.round
         {
             token.extending.1 += 1;
         }
         token.deleted += usize::from(*answer == Answer::Deleted);
+        // What was asked as a writer may have been carried out when it was a reader's already, and says nothing.
+        let is_outdated = token.downgraded_in.is_some_and(|round| ticket.round < round);
         let record = &mut token.nodes[node];
         match answer {
             Answer::Granted | Answer::GrantedFenced { .. } | Answer::Extended
@@ -310,7 +331,8 @@ impl Ledger {
             Answer::Raised { fence } if distrust_reason.is_none() => record.recorded = Some(*fence),
             Answer::Absent | Answer::Other
                 if matches!(ticket.verb, Verb::Extend | Verb::Raise)
-                    && distrust_reason.is_none() =>
+                    && distrust_reason.is_none()
+                    && !is_outdated =>
             {
                 record.yes = None;
                 record.earlier.clear();
