@@ -93,8 +93,10 @@ impl Tally {
                     }
                 }
             }
-            Fact::Ordered { client, command: Command::Watch { key }, .. } => {
-                self.pushes.remove(&(*client, key.clone()));
+            Fact::Ordered { client, command: Command::Watch { keys, .. }, .. } => {
+                for key in &**keys {
+                    self.pushes.remove(&(*client, key.clone()));
+                }
             }
             Fact::Pushed { client, node, key: Some(key) } => {
                 let now = view.tick_reading(*client).boot().as_nanos();
@@ -138,7 +140,9 @@ impl Tally {
     ) {
         let before = self.round_trips.insert((client, lock), round_trip).unwrap_or_default();
         let Some(request) = view.ledger.request(client, lock) else { return };
-        let Some((first, nodes)) = self.pushes.remove(&(client, request.key.clone())) else {
+        // Of several keys each may have come free by itself.
+        let Some(key) = request.keys.single() else { return };
+        let Some((first, nodes)) = self.pushes.remove(&(client, key.clone())) else {
             return;
         };
         counts.add(Count::AfterPush);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
-use quorlock_core::{Counter, Delay, Event, LockId, Request, Retry};
+use quorlock_core::{Counter, Delay, Event, Key, LockId, Mode, Request, Retry};
 
 use super::{Mend, SimEvent, World};
 use crate::client::CallerState;
@@ -70,7 +70,9 @@ impl World {
         let max_hold = Duration::from_nanos((ttl * random.between(2, 8)).unsigned_abs());
         let fenced = self.counter_for(key, fenced);
         let request = Request {
-            key: self.setting.keys[key].clone(),
+            keys: self.setting.keys[key].clone().into(),
+            mode: Mode::Exclusive,
+            prefix_bytes: 0,
             owner,
             timing,
             wait,
@@ -92,7 +94,7 @@ impl World {
     pub(crate) fn counter_for(&self, key: usize, fenced: bool) -> Option<Counter> {
         const WEEK_MS: u64 = 7 * 86_400_000;
         fenced.then(|| Counter {
-            key: format!("quorlock:fence:{}", self.setting.keys[key]).into(),
+            keys: Key::from(format!("quorlock:fence:{}", self.setting.keys[key])).into(),
             ttl_ms: WEEK_MS,
             marker: self.setting.rules.marker.clone(),
         })

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
-use quorlock_core::{Event, FailureKind, Request, Retry};
+use quorlock_core::{Event, FailureKind, Mode, Request, Retry};
 
 use super::{Process, World};
 use crate::client::CallerState;
@@ -129,7 +129,9 @@ impl World {
         self.clients[newcomer].callers = vec![idle; callers];
         for caller in 0..callers {
             let request = Request {
-                key: self.setting.keys[caller].clone(),
+                keys: self.setting.keys[caller].clone().into(),
+                mode: Mode::Exclusive,
+                prefix_bytes: 0,
                 owner: "".into(),
                 timing: self.plan.load.timings[0],
                 wait: Wait::Forever,

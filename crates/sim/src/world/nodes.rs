@@ -357,7 +357,7 @@ impl World {
     pub(crate) fn vacate(&mut self, node: NodeIndex, key: &Key) {
         let stored = self.servers[node].node.stored(key, self.now);
         let ours = |value: &Vec<u8>| self.watch.ledger.knows(value);
-        if stored.is_some_and(|stored| !stored.value.as_ref().is_some_and(ours)) {
+        if stored.is_some_and(|stored| !stored.values().any(ours)) {
             self.servers[node].node.delete(key, self.now);
             self.deliver_pushes(node);
             self.note_fault(FaultEvent::KeyVacated { node });
