@@ -15,7 +15,7 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::install::server_or_exit;
 use crate::mutants::in_time;
-use crate::special::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
+use crate::special_build::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
 use crate::test::clock;
 
 /// With a test, the smallest: so the packages of others have the features with which they are built for

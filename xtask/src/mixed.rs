@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode, Stdio};
 use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
 use crate::cargo;
-use crate::special::UNOPTIMIZED;
+use crate::special_build::UNOPTIMIZED;
 
 /// The commit that was released as 0.1.0.
 const COMMIT: &str = "b92b7e3";

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::special::MUTANTS;
+use crate::special_build::MUTANTS;
 
 /// In these each mistake must be caught; the seed of the table in `docs/proof.md` is tried before them. A few come first, for some mistakes show only in many runs
 /// together, and these the engine as it is must pass, as it does all of them without this build.

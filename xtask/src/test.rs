@@ -11,11 +11,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use quorlock_servers::{REQUIRE_VARIABLE, SKIP_LOG_VARIABLE, ServerBinary};
 
-use crate::beside::{Beside, Task};
+use crate::background::{Background, Task};
 use crate::cargo;
 use crate::install::server_or_exit;
-use crate::suite::{Conditions, Results, Suite, with_default_signals};
 use crate::summary::{Skips, Summary};
+use crate::test_suite::{Conditions, Results, Suite, with_default_signals};
 use crate::{chaos, mixed, mutants, redis_py, stepped};
 
 /// How many seeds of the simulator belong to the tests.
@@ -24,9 +24,9 @@ const SEEDS: &str = "20000";
 /// How long real servers are broken, in minutes.
 const CHAOS: &str = "1";
 
-/// Runs every test of the workspace with a real server, and if all tests were asked for, the proofs:
-/// the simulator, the models, the mutants, and a minute of chaos. A test that skips itself, because
-/// it needs what is not here, fails the run: what did not run was not shown to work.
+/// Runs every test of the workspace with a real server. Without arguments it also runs the proofs, which are the
+/// checks that are not tests: the simulator, the models, the mutants, and a minute of chaos. If a test skips itself
+/// because something that it needs is missing, the run fails: what did not run was not shown to work.
 pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
     let server = match server_or_exit(workspace) {
@@ -58,15 +58,15 @@ const PROOFS: [(&str, &str, Proof); 4] = [
     }),
 ];
 
-/// What is computed beside all that, for it needs neither servers nor time.
+/// What runs in the background meanwhile. It only computes: it needs no server, and no result depends on its speed.
 fn computed(workspace: &Path) -> Vec<Task> {
     let simulator = "cargo run --release --package quorlock-sim --bin quorlock-sim -- --jobs 2";
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
-    println!("xtask: the seeds that nobody has seen are those from {fresh} on");
+    println!("xtask: the new seeds of the simulator are those from {fresh} on");
     [
         (format!("{SEEDS} runs of the simulator"), format!("{simulator} --seeds {SEEDS}")),
         (
-            format!("{SEEDS} runs of the simulator that nobody has seen, from {fresh} on"),
+            format!("{SEEDS} runs of the simulator on new seeds, from {fresh} on"),
             format!("{simulator} --seeds {SEEDS} --from {fresh}"),
         ),
         // The models last: nothing else keeps both cores busy to the end.
@@ -88,14 +88,15 @@ fn computed(workspace: &Path) -> Vec<Task> {
 /// lines name it.
 fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
     let mut steps = Steps::new(3 + PROOFS.len());
-    // From the first moment on: cargo leaves a core idle now and then, and other profiles have locks of their own.
-    let beside = Beside::start(computed(workspace));
+    // They start before the tests are built: cargo leaves a core idle now and then, and each profile has a lock of its
+    // own, so the two builds do not wait for each other.
+    let background = Background::start(computed(workspace));
     steps.begin("build the tests");
     let suite = Suite::build(workspace);
     let results = suite.and_then(|suite| {
         let jobs = jobs();
         steps.begin(&format!(
-            "run {} test binaries, {jobs} at a time, and simulator and models beside them",
+            "run {} test binaries, {jobs} at a time, with simulator and models in the background",
             suite.len()
         ));
         suite.run(&Conditions { server: None, jobs, threads: None })
@@ -118,18 +119,18 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
             steps.failed.push((name.to_owned(), again.to_owned()));
         }
     }
-    steps.begin("wait for what was computed beside all that");
-    while let Some(done) = beside.next() {
+    steps.begin("wait for what still runs in the background");
+    while let Some(done) = background.next() {
         let result = if done.is_green { "" } else { ": failed" };
         println!("\nxtask: {} ({}){result}", done.name, clock(done.took));
         print!("{}", done.said);
         if !done.is_green {
             steps.failed.push((done.name.clone(), done.again));
         }
-        steps.beside.push((done.name, done.took));
+        steps.background.push((done.name, done.took));
     }
-    if !beside.end() {
-        let what = "what is computed beside the tests was not computed to the end";
+    if !background.end() {
+        let what = "what runs in the background did not run to the end";
         steps.failed.push((what.to_owned(), "cargo xtask test".to_owned()));
     }
     steps.end(results.ok().as_ref())
@@ -147,8 +148,8 @@ struct Steps {
     began: Instant,
     /// The steps so far, and when they began.
     begun: Vec<(String, Instant)>,
-    /// What was computed beside them, and for how long.
-    beside: Vec<(String, Duration)>,
+    /// What ran in the background, and for how long.
+    background: Vec<(String, Duration)>,
     /// What failed, and the command that does it again.
     failed: Vec<(String, String)>,
 }
@@ -156,7 +157,14 @@ struct Steps {
 impl Steps {
     fn new(count: usize) -> Self {
         let began = Instant::now();
-        Self { count, number: 0, began, begun: Vec::new(), beside: Vec::new(), failed: Vec::new() }
+        Self {
+            count,
+            number: 0,
+            began,
+            begun: Vec::new(),
+            background: Vec::new(),
+            failed: Vec::new(),
+        }
     }
 
     fn begin(&mut self, what: &str) {
@@ -181,8 +189,8 @@ impl Steps {
         for ((what, began), end) in self.begun.iter().zip(ends) {
             println!("  {:>7}  {what}", clock(end.duration_since(*began)));
         }
-        for (what, took) in &self.beside {
-            println!("  {:>7}  beside: {what}", clock(*took));
+        for (what, took) in &self.background {
+            println!("  {:>7}  in the background: {what}", clock(*took));
         }
         if !self.failed.is_empty() {
             println!(

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::wheels::{file_named, python};
+use crate::server_wheels::{file_named, python};
 
 /// Where the program is kept, by version.
 const FOLDER: &str = "target/typos-1.52.0";

@@ -80,7 +80,8 @@ pub enum InitError {
     },
     /// Too few nodes were reached. Nothing was written.
     #[error(
-        "nothing was changed: {reached} of {all} nodes answered, {needed} must: {}",
+        "nothing was changed: {reached} of {all} nodes answered, but {needed} must answer; make the others reachable, \
+         then run the same command again ({})",
         list(nodes)
     )]
     TooFew {
@@ -120,8 +121,8 @@ pub enum InitError {
     )]
     NothingOld,
     /// Some of the old nodes could not be taken out of use, and too few are left that were. They vote
-    /// for nobody now; run it again.
-    #[error("not done, run it again: {}", list(nodes))]
+    /// for nobody now; run the command again.
+    #[error("not finished; run the same command again ({})", list(nodes))]
     Interrupted {
         /// What failed where.
         nodes: Vec<(Arc<str>, String)>,

@@ -11,7 +11,7 @@ use crate::targets;
 use crate::testbed::{self, Testbed};
 use crate::workloads::handover::Contention;
 use crate::workloads::{
-    Bench, contended, frozen, handover, held, open_loop, pairs, ping, recovery, woken,
+    Bench, contended, frozen, handover, held, kinds, open_loop, pairs, ping, recovery, woken,
 };
 
 /// How much is to be measured.
@@ -42,7 +42,8 @@ pub(crate) struct BenchPlan {
 impl BenchPlan {
     fn wants(&self, workload: &str) -> bool {
         // What takes minutes and is compared with nothing else runs where it is asked for.
-        let is_extra = workload == recovery::NAME && self.scope != Scope::Full;
+        let is_extra =
+            [recovery::NAME, kinds::NAME].contains(&workload) && self.scope != Scope::Full;
         match self.only.is_empty() {
             true => !is_extra,
             false => self.only.iter().any(|only| only == workload),
@@ -51,7 +52,7 @@ impl BenchPlan {
 }
 
 /// The names that `only` may have.
-pub(crate) const WORKLOADS: [&str; 10] = [
+pub(crate) const WORKLOADS: [&str; 11] = [
     pairs::NAME,
     ping::NAME,
     open_loop::NAME,
@@ -61,6 +62,7 @@ pub(crate) const WORKLOADS: [&str; 10] = [
     contended::NAME,
     frozen::NAME,
     held::NAME,
+    kinds::NAME,
     recovery::NAME,
 ];
 
@@ -139,6 +141,9 @@ fn all(bench: &mut Bench, plan: &BenchPlan) {
     if wanted(held::NAME) {
         // Four extensions each. It is compared with nothing, so two rounds do.
         held::run(bench, 5, 10_000, 15 * plan.sample, plan.rounds.min(2));
+    }
+    if wanted(kinds::NAME) {
+        kinds::run(bench);
     }
     if wanted(recovery::NAME) {
         recovery::run(bench);

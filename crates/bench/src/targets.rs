@@ -2,7 +2,7 @@
 
 use crate::report::{Cell, Figures, Target};
 use crate::workloads::recovery::{self, guard};
-use crate::workloads::{contended, frozen, handover, held, pairs, ping, woken};
+use crate::workloads::{contended, frozen, handover, held, kinds, pairs, ping, woken};
 
 /// The targets of the workloads that were wanted, judged by the medians of a run.
 pub(crate) fn judge(figures: &Figures, wanted: impl Fn(&str) -> bool) -> Vec<Target> {
@@ -15,6 +15,7 @@ pub(crate) fn judge(figures: &Figures, wanted: impl Fn(&str) -> bool) -> Vec<Tar
         (frozen::NAME, judge.frozen()),
         (contended::NAME, judge.contended()),
         (held::NAME, judge.held()),
+        (kinds::NAME, judge.kinds()),
         (recovery::NAME, judge.guard()),
     ];
     groups.into_iter().filter(|(workload, _)| wanted(workload)).flat_map(|group| group.1).collect()
@@ -183,6 +184,24 @@ impl Judge<'_> {
             AtMost(0.15).target("CPU, 10 000 held, extended every 3 s", "one core", cpu),
             AtMost(0.0).target("missed extensions, 10 000 held", "", of("missed_extensions")),
             AtMost(1024.0).target("bytes per held lock", "", of("bytes_per_lock")),
+        ]
+    }
+
+    fn kinds(&self) -> Vec<Target> {
+        let rate = |subject| {
+            let cell = Cell { workload: kinds::NAME, subject, nodes: 5, concurrency: 64 };
+            self.0.median(cell, "pairs_per_s")
+        };
+        let ratio = |one, other| rate(one).zip(rate(other)).map(|(one, other)| one / other);
+        let wait = self.quorlock(kinds::WRITER, 9, "writer_p99_wait_holds");
+        vec![
+            AtLeast(0.8).target(
+                "shared, keys of their own, N=5, 64 lockers",
+                "fenced",
+                ratio("shared", "fenced"),
+            ),
+            AtLeast(0.7).target("two keys, N=5, 64 lockers", "one", ratio("two keys", "plain")),
+            AtMost(3.0).target("a writer among 8 readers, p99 of waits", "a hold", wait),
         ]
     }
 

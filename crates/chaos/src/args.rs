@@ -36,14 +36,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SERVER")]
     pub(crate) server: Option<String>,
 
-    /// A majority of the nodes loses its data and is back at once, again and again: without the restart
-    /// guard, and once more with it. Exit code 0 if two are seen to hold one lock without, and none with
+    /// Run one kind of fault without the restart guard, and once more with it: a majority of the nodes loses its data
+    /// and is back at once, again and again. Exit code 0 if a lock has two holders without it, and none with it
     #[arg(long, conflicts_with = "minutes")]
     pub(crate) negative: bool,
 
-    /// Rounds of one sort alone
-    #[arg(long, value_name = "SORT", conflicts_with = "negative")]
-    pub(crate) only: Option<Sort>,
+    /// Run rounds of this kind only
+    #[arg(long, value_name = "KIND", conflicts_with = "negative")]
+    pub(crate) only: Option<RoundKind>,
 
     /// The `quorlock` to run [default: the one beside this program]
     #[arg(long, value_name = "PATH")]
@@ -63,16 +63,16 @@ pub(crate) struct Args {
     pub(crate) journal: bool,
 }
 
-/// A sort of rounds.
+/// A kind of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sort {
+pub(crate) enum RoundKind {
     /// Processes that use the library
     Library,
     /// `quorlock run`
     Commands,
 }
 
-impl Sort {
+impl RoundKind {
     /// As it is given on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {

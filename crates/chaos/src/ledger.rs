@@ -1,4 +1,6 @@
-//! What is known of a round: who holds what, the numbers that holders write, and the story.
+//! What is known of a round. The [`Ledger`] is filled while the round runs: it records who holds what,
+//! the numbers that holders write, and a journal. At the end it gives two things: the [`Tally`], which
+//! counts how calls ended, and the [`Findings`], which are the violations and the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +20,7 @@ pub(crate) struct Violation {
     pub(crate) what: String,
 }
 
-/// How calls ended.
+/// How many calls ended in which way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) granted: u64,
@@ -157,16 +159,17 @@ impl Clients {
     }
 }
 
-/// What is told of a round in which something should not have been.
+/// The violations of a round, and what is printed about them.
 #[derive(Debug, Default)]
-pub(crate) struct Account {
+pub(crate) struct Findings {
     pub(crate) violations: Vec<Violation>,
-    /// The story around the first violation, and all of it.
+    /// The lines of the journal around the first violation.
     pub(crate) extract: Vec<String>,
+    /// Everything that happened, in order.
     pub(crate) journal: Vec<String>,
 }
 
-/// See above.
+/// What is known of the round so far.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     start: Time,
@@ -370,14 +373,14 @@ impl Ledger {
         sum
     }
 
-    /// What is told at the end: of what is around the first violation, from so long before it to so long
-    /// after it. The violations are not told again.
-    pub(crate) fn account(&mut self, before: Time, after: Time) -> Account {
+    /// Takes the violations out, with the journal. The extract begins `before` the first violation, and ends
+    /// `after` it.
+    pub(crate) fn findings(&mut self, before: Time, after: Time) -> Findings {
         let mut violations = std::mem::take(&mut self.violations);
         violations.sort_by_key(|violation| violation.at);
         let first = violations.first().map_or(self.start, |violation| violation.at);
         let extract = self.journal(first - before, first + after);
-        Account { violations, extract, journal: self.journal(self.start, Time::MAX) }
+        Findings { violations, extract, journal: self.journal(self.start, Time::MAX) }
     }
 
     /// A time, counted from the start.

@@ -1,7 +1,7 @@
-//! `quorlock-chaos`: the library as it is shipped, against real servers, while everything breaks.
+//! `quorlock-chaos`: runs the library as it is shipped on real servers, while faults are injected everywhere.
 //!
 //! ```text
-//!   plan ──► nemesis ──► processes: stopped, killed     (crew)
+//!   plan ──► nemesis ──► processes: stopped, killed     (workers)
 //!  (a seed)     │    ──► connections: a proxy for each process and node
 //!               │    ──► servers: stopped, killed, emptied, replaced, their clocks moved
 //!   workers ── what they hold and write ──► ledger ──► oracles
@@ -38,11 +38,11 @@ use quorlock_servers::{ServerBinary, find_named};
 use quorlock_sim::time::SECOND;
 use signal_hook::consts::TERM_SIGNALS;
 
-use crate::args::{Args, Command, Sort};
+use crate::args::{Args, Command, RoundKind};
 use crate::clock::now;
 use crate::commands::Done;
 use crate::commands::writer;
-use crate::ledger::{Account, seconds};
+use crate::ledger::{Findings, seconds};
 use crate::outcome::Outcome;
 use crate::plan::RoundPlan;
 use crate::round::Interrupt;
@@ -50,10 +50,11 @@ use crate::shim::Shim;
 use crate::summary::Summary;
 
 fn main() -> ExitCode {
+    // The commands that `quorlock run` starts in a round are this program again, with a hidden first argument.
     let mut words = std::env::args().skip(1);
     let first = words.next();
-    if let Some(sort) = first.filter(|first| writer::SORTS.contains(&&**first)) {
-        return match writer::main(&sort, &words.collect::<Vec<_>>()) {
+    if let Some(first) = first.filter(|first| writer::FIRST_ARGUMENTS.contains(&&**first)) {
+        return match writer::main(&first, &words.collect::<Vec<_>>()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {
                 eprintln!("quorlock-chaos: {why}");
@@ -93,11 +94,14 @@ fn chaos(args: &Args) -> Result<ExitCode, String> {
     rounds(args, seed, (&binary, shim.ok().as_ref()), &interrupt)
 }
 
-/// How a shell names the end by Ctrl-C.
+/// The exit code after an interruption: the one that a shell reports after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
-/// The first signal ends the round and tells what there is; the second ends the program at once, and
-/// all that it started with it.
+/// The exit code of `quorlock run` if the lock was lost while the command ran.
+const LOCK_LOST: i32 = 79;
+
+/// Sets up the signals. The first signal ends the round, and the results so far are printed. The second signal ends
+/// the program at once, and with it everything that it started.
 fn interrupt() -> std::io::Result<Interrupt> {
     let interrupt = Arc::new(AtomicBool::new(false));
     for signal in TERM_SIGNALS {
@@ -119,66 +123,70 @@ fn rounds(
 ) -> Result<ExitCode, String> {
     let start = now();
     let end = start + (args.minutes * 60.0 * SECOND as f64) as i64;
-    let sorts = args.only.map_or(vec![Sort::Library, Sort::Commands], |sort| vec![sort]);
-    let quorlock = if sorts.contains(&Sort::Commands) { quorlock(args)? } else { PathBuf::new() };
+    let kinds = args.only.map_or(vec![RoundKind::Library, RoundKind::Commands], |kind| vec![kind]);
+    let quorlock = match kinds.contains(&RoundKind::Commands) {
+        true => find_quorlock(args)?,
+        false => PathBuf::new(),
+    };
     let mut summary = Summary::new(shim.is_some());
-    let mut commands = commands::summary::Summary::new(cfg!(quorlock_stepped_clock));
-    let mut longest = 0;
+    let mut commands_summary = commands::summary::Summary::new(cfg!(quorlock_stepped_clock));
+    let mut longest_round = 0;
     'all: for seed in (0..=u64::MAX - first).map(|round| first + round) {
-        for sort in &sorts {
+        for kind in &kinds {
             let began = now();
-            match sort {
-                Sort::Library => {
+            match kind {
+                RoundKind::Library => {
                     let plan = RoundPlan::draw(seed, shim.is_some());
                     announce(&plan);
                     let outcome = round::run(&plan, binary, shim, interrupt)?;
                     tell(args, &plan, &outcome);
                     summary.add(seed, &outcome);
                 }
-                Sort::Commands => {
+                RoundKind::Commands => {
                     let plan = RoundPlan::commands(seed, shim.is_some());
                     announce_commands(&plan);
                     let done = commands::run(&plan, (binary, shim), &quorlock, interrupt)?;
                     tell_commands(args, &plan, &done);
-                    commands.add(seed, &done);
+                    commands_summary.add(seed, &done);
                 }
             }
-            longest = longest.max(now() - began);
-            let is_over =
-                args.stop_at_first && (summary.has_violations() || commands.has_violations());
+            longest_round = longest_round.max(now() - began);
+            let is_over = args.stop_at_first
+                && (summary.has_violations() || commands_summary.has_violations());
             if is_over || interrupt.load(Ordering::Relaxed) {
                 break 'all;
             }
         }
-        if now() + longest * sorts.len() as i64 > end {
+        // The next seed is run only if its rounds can be over in time, each as long as the longest so far.
+        if now() + longest_round * kinds.len() as i64 > end {
             break;
         }
     }
-    let sums = [summary.to_string(), commands.to_string()];
-    for (sort, sum) in [Sort::Library, Sort::Commands].iter().zip(sums) {
-        if sorts.contains(sort) {
-            println!("\n{sum}");
+    let texts = [summary.to_string(), commands_summary.to_string()];
+    for (kind, text) in [RoundKind::Library, RoundKind::Commands].iter().zip(texts) {
+        if kinds.contains(kind) {
+            println!("\n{text}");
         }
     }
     println!("{} in all, against {} {}", seconds(now() - start), binary.flavor, binary.version);
-    // For a program that runs this and counts.
+    // `cargo xtask soak` reads this line.
     println!(
         "rounds: {} library, {} commands; first seed {first}",
         summary.rounds(),
-        commands.rounds()
+        commands_summary.rounds()
     );
-    let failed = sorts.contains(&Sort::Library) && summary.has_failed()
-        || sorts.contains(&Sort::Commands) && commands.has_failed();
+    let failed = kinds.contains(&RoundKind::Library) && summary.has_failed()
+        || kinds.contains(&RoundKind::Commands) && commands_summary.has_failed();
     Ok(match failed {
         true => ExitCode::FAILURE,
-        // Nobody is to take what was broken off for what was passed.
+        // An interrupted run did not pass, so its exit code is not 0.
         false if interrupt.load(Ordering::Relaxed) => ExitCode::from(INTERRUPTED),
         false => ExitCode::SUCCESS,
     })
 }
 
-/// The command line whose locks commands hold.
-fn quorlock(args: &Args) -> Result<PathBuf, String> {
+/// Finds the `quorlock` program that rounds with commands run.
+fn find_quorlock(args: &Args) -> Result<PathBuf, String> {
     let beside = || {
         let program = std::env::current_exe().ok()?;
         Some(program.with_file_name("quorlock"))
@@ -194,10 +202,11 @@ fn quorlock(args: &Args) -> Result<PathBuf, String> {
     }
 }
 
-/// How often it is tried to see two hold one lock.
+/// How many rounds without the restart guard [`negative`] runs at most, until it sees two holders of one lock.
 const ATTEMPTS: u32 = 10;
 
-/// The same faults twice: nobody looks at the nodes, and it must go wrong; all look, and it must not.
+/// Runs the same faults twice: a majority of the nodes loses its data, again and again. Without the restart guard, a lock
+/// must come to have two holders. With it, that must not happen.
 fn negative(
     args: &Args,
     seed: u64,
@@ -212,12 +221,12 @@ fn negative(
         Ok::<_, String>(outcome)
     };
     let mut without = round(false)?;
-    // Somebody must ask while another holds: on a busy machine few do.
+    // Two holders are only seen if a client asks for a lock while another client holds it. On a busy machine that is rare.
     for attempt in 2..=ATTEMPTS {
         if without.exclusion.overlaps > 0 || without.interrupted {
             break;
         }
-        println!("  no two have met: once more, {attempt} of {ATTEMPTS}");
+        println!("  no lock had two holders: once more, {attempt} of {ATTEMPTS}");
         without = round(false)?;
     }
     if without.interrupted {
@@ -226,7 +235,8 @@ fn negative(
     let (overlaps, lost) = (without.exclusion.overlaps, without.exclusion.witness.lost());
     if overlaps == 0 {
         println!(
-            "\nNOT SEEN: two holders at the same time. Either nodes did not forget, or nobody looks"
+            "\nFAILED: no lock was seen to have two holders, although the restart guard was off. Either the nodes \
+             did not lose their data, or chaos does not notice two holders"
         );
         return Ok(ExitCode::FAILURE);
     }
@@ -235,15 +245,20 @@ fn negative(
         return Ok(ExitCode::from(INTERRUPTED));
     }
     println!(
-        "\nas it must be: without the restart guard, nodes that forget what they granted let two hold \
-         one lock. Seen {overlaps} times; {lost} updates were lost by it"
+        "\nas expected without the restart guard: nodes lost their data, and {overlaps} times a lock had two \
+         holders; {lost} updates were lost by that"
     );
-    if !with.account.violations.is_empty() {
-        println!("BUT ALSO WITH IT something was wrong: {}", with.account.violations.len());
+    if !with.findings.violations.is_empty() {
+        println!(
+            "\nFAILED with the restart guard: {} violations under the same faults",
+            with.findings.violations.len()
+        );
         return Ok(ExitCode::FAILURE);
     }
     let granted = with.tally.granted;
-    println!("as it must be: with it, the same did no harm. {granted} locks were granted");
+    println!(
+        "as expected with the restart guard: no violation under the same faults; {granted} locks were granted"
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -258,7 +273,9 @@ fn announce(plan: &RoundPlan) {
         kinds.join(", ")
     );
     if let Some(why) = plan.outside {
-        println!("  outside what mutual exclusion is promised for: {why}; all else is");
+        println!(
+            "  mutual exclusion is not promised in this round, because {why}; everything else is promised"
+        );
     }
 }
 
@@ -270,27 +287,28 @@ fn announce_commands(plan: &RoundPlan) {
 
 fn tell_commands(args: &Args, plan: &RoundPlan, done: &Done) {
     if args.journal {
-        done.account.journal.iter().for_each(|line| println!("{line}"));
+        done.findings.journal.iter().for_each(|line| println!("{line}"));
     }
     let healed = match done.healed {
         Some(after) => format!("healed within {}", seconds(after)),
         None => "not healed".to_owned(),
     };
     println!(
-        "  {} faults, {} commands, {} locks lost; {} overlaps, {} more where none is promised; {healed}",
+        "  {} faults, {} commands, {} locks lost; {} overlaps, and {} where exclusion is not promised; \
+         {healed}",
         done.injected.values().sum::<u64>() + done.struck.values().sum::<u64>(),
         done.kinds.values().sum::<u64>(),
-        done.codes.get(&79).copied().unwrap_or(0),
+        done.codes.get(&LOCK_LOST).copied().unwrap_or(0),
         done.overlaps,
         done.excused.values().sum::<u64>(),
     );
-    tell_violations(args, plan.seed, Sort::Commands, &done.account);
+    tell_violations(args, plan.seed, RoundKind::Commands, &done.findings);
 }
 
-/// What came of a round, and how it can be repeated if it should not have.
+/// Prints the result of a round, and after a violation the command that repeats the round.
 fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
     if args.journal {
-        outcome.account.journal.iter().for_each(|line| println!("{line}"));
+        outcome.findings.journal.iter().for_each(|line| println!("{line}"));
     }
     let healed = match outcome.healed {
         Some(after) if !outcome.interrupted => format!("healed within {}", seconds(after)),
@@ -298,8 +316,8 @@ fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
     };
     let Outcome { faults, tally, exclusion, fences, .. } = outcome;
     println!(
-        "  {} faults, {} grants, {} losses; {} overlaps, {} lost updates, {} with fences; {} of {} \
-         fences wrong; {} of {} holders short of votes; {} keys left, {healed}",
+        "  {} faults, {} grants, {} losses; {} overlaps; lost updates: {} without fences, {} with fences; \
+         {} pairs of {} fences wrong; {} of {} holders short of votes; {} keys left; {healed}",
         faults.injected.values().sum::<u64>(),
         tally.granted,
         tally.lost.values().sum::<u64>(),
@@ -312,13 +330,13 @@ fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
         exclusion.votes.judged,
         outcome.keys.wrong().count(),
     );
-    tell_violations(args, plan.seed, Sort::Library, &outcome.account);
+    tell_violations(args, plan.seed, RoundKind::Library, &outcome.findings);
 }
 
-fn tell_violations(args: &Args, seed: u64, sort: Sort, account: &Account) {
-    let Account { violations, extract, journal } = account;
+fn tell_violations(args: &Args, seed: u64, kind: RoundKind, findings: &Findings) {
+    let Findings { violations, extract, journal } = findings;
     let Some(first) = violations.first() else { return };
-    // The extract may leave it out where much was said at that moment.
+    // The extract below has a limited number of lines, so it may not contain the line of the violation.
     println!("  VIOLATION: {}", first.what);
     if !args.journal {
         println!("  around the first violation (p1c: the third caller of process 1):");
@@ -326,23 +344,23 @@ fn tell_violations(args: &Args, seed: u64, sort: Sort, account: &Account) {
     }
     let again = match args.negative {
         true => "--negative".to_owned(),
-        false => format!("--only {} --minutes 0.1", sort.name()),
+        false => format!("--only {} --minutes 0.1", kind.name()),
     };
     let count = violations.len();
     println!(
         "  {count} violations; the same schedule again: cargo xtask chaos --seed {seed} {again}"
     );
-    match keep(seed, sort, journal) {
-        Ok(path) => println!("  the whole story is in {}", path.display()),
-        Err(error) => eprintln!("quorlock-chaos: the story could not be written: {error}"),
+    match write_journal(seed, kind, journal) {
+        Ok(path) => println!("  the whole journal is in {}", path.display()),
+        Err(error) => eprintln!("quorlock-chaos: the journal could not be written: {error}"),
     }
 }
 
-fn keep(seed: u64, sort: Sort, journal: &[String]) -> std::io::Result<PathBuf> {
+fn write_journal(seed: u64, kind: RoundKind, journal: &[String]) -> std::io::Result<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = manifest.ancestors().nth(2).unwrap_or(manifest).join("target/chaos");
     fs::create_dir_all(&folder)?;
-    let file = folder.join(format!("seed-{seed}-{}.txt", sort.name()));
+    let file = folder.join(format!("seed-{seed}-{}.txt", kind.name()));
     fs::write(&file, journal.join("\n") + "\n")?;
     Ok(file)
 }

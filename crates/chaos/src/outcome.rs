@@ -1,4 +1,4 @@
-//! What came of a round.
+//! The result of a round with the library: what was done, and what the oracles found.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,37 @@ use quorlock_servers::proxy::Effect;
 use quorlock_sim::time::Time;
 
 use crate::act::Kind;
-use crate::ledger::{Account, Tally};
+use crate::ledger::{Findings, Tally};
 use crate::oracles::{Keys, Store, Witness};
 
-/// See above.
+/// The result of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// It was left before its end; some oracles were not asked.
+    /// The round was stopped before its end, so some oracles were not asked.
     pub(crate) interrupted: bool,
+    /// The faults that were injected.
     pub(crate) faults: Faults,
+    /// How many calls ended in which way.
     pub(crate) tally: Tally,
+    /// Whether a lock had two holders.
     pub(crate) exclusion: Exclusion,
+    /// Whether fencing tokens were unique and grew.
     pub(crate) fences: Fences,
+    /// The keys that were left on the nodes.
     pub(crate) keys: Keys,
-    /// When the last client had a lock again after everything was healed; nothing if one had none.
+    /// The time from the end of all faults until every client had had a lock again. `None`: at least one client had
+    /// none by the end.
     pub(crate) healed: Option<Time>,
-    pub(crate) account: Account,
+    /// The violations, and the journal of the round.
+    pub(crate) findings: Findings,
 }
 
-/// What was done to everything.
+/// The faults of a round: how often each was injected, and how often it took effect on a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
+    /// How often the nemesis injected each kind.
     pub(crate) injected: BTreeMap<Kind, u64>,
-    /// What the proxies did; in the order of [`EFFECTS`].
+    /// How often the proxies had each effect, in the order of [`EFFECTS`].
     pub(crate) effects: [u64; EFFECTS.len()],
 }
 
@@ -42,9 +50,10 @@ impl Faults {
         }
     }
 
-    /// It was not only ordered, but something has passed that it was done to.
+    /// Whether a fault of this kind took effect. A fault of a connection takes effect when a proxy applies it to a
+    /// message or a connection; injecting it is not enough, because nothing may pass the proxy meanwhile.
     pub(crate) fn happened(&self, kind: Kind) -> bool {
-        let touched = match kind {
+        let effect_of_kind = match kind {
             Kind::Delay => Effect::Delayed,
             Kind::Hold | Kind::HoldOld => Effect::Held,
             Kind::Drop => Effect::Dropped,
@@ -52,16 +61,16 @@ impl Faults {
             Kind::HalfClose => Effect::HalfClosed,
             Kind::Truncate => Effect::Truncated,
             Kind::Reset => Effect::Reset,
-            // What is done to a process is done when it was ordered.
+            // A fault of a process or a server takes effect when it is injected.
             _ => return self.injected.contains_key(&kind),
         };
         let mut counts = EFFECTS.iter().zip(self.effects);
         self.injected.contains_key(&kind)
-            && counts.any(|((effect, _), count)| *effect == touched && count > 0)
+            && counts.any(|((effect, _), count)| *effect == effect_of_kind && count > 0)
     }
 }
 
-/// What is counted, and what it is called.
+/// Each effect that the proxies count, and its name in the summary.
 pub(crate) const EFFECTS: [(Effect, &str); 10] = [
     (Effect::Accepted, "connections made"),
     (Effect::NoServer, "connections to a node that was down"),
@@ -75,33 +84,38 @@ pub(crate) const EFFECTS: [(Effect, &str); 10] = [
     (Effect::Reset, "connections reset"),
 ];
 
-/// Whether one at a time held a lock.
+/// What was seen of mutual exclusion: one holder of a lock at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusion {
+    /// Pairs of holders that held one lock at the same time.
     pub(crate) overlaps: usize,
+    /// The updates that holders without fences made, and how many were lost.
     pub(crate) witness: Witness,
+    /// Whether each holder had the votes of a quorum.
     pub(crate) votes: Votes,
-    /// Why overlaps, lost updates of the witness and votes that are missing are nobody's fault; then
-    /// they are counted, and no violations.
+    /// `Some`: the round breaks an assumption of mutual exclusion, and this says which. Overlaps, lost updates of the
+    /// witness and missing votes are then counted, but they are not violations.
     pub(crate) outside: Option<&'static str>,
 }
 
-/// What the servers' own streams say of the holders.
+/// What the servers' `MONITOR` streams show: whether each holder had the votes of a quorum while it held its lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Votes {
-    /// Holders of whom it was looked at.
+    /// Holders about whom the streams show enough.
     pub(crate) judged: u64,
-    /// Holders of whom nobody can say whether they had the votes.
+    /// Holders about whom the streams do not show enough. They are not among `judged`.
     pub(crate) blind: u64,
-    /// Holders that had not, for some of their time.
+    /// Those of `judged` that had too few votes for some of the time.
     pub(crate) short: usize,
 }
 
-/// What became of fences.
+/// What was seen of fencing tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Fences {
+    /// The store that accepts writes by fence, and how many updates it lost.
     pub(crate) store: Store,
-    /// Holders with a fence, and pairs of them whose fences are the same or in the wrong order.
+    /// Holders with a fence.
     pub(crate) holders: usize,
+    /// Pairs of these holders whose fences are the same or in the wrong order.
     pub(crate) disordered: usize,
 }

@@ -317,9 +317,9 @@ impl<'a> Round<'a> {
             let node = node_name(node);
             ledger.violated(now(), format!("on node {node}, key {key} is left"));
         }
-        let mut account = ledger.account(BEFORE, AFTER);
-        let surplus = account.extract.len().saturating_sub(LINES);
-        account.extract.drain(..surplus);
+        let mut findings = ledger.findings(BEFORE, AFTER);
+        let surplus = findings.extract.len().saturating_sub(LINES);
+        findings.extract.drain(..surplus);
         let after: Option<Vec<Time>> =
             ledger.clients.after_healing().into_iter().map(|(_, after)| after).collect();
         let healed = after.and_then(|after| after.into_iter().max());
@@ -340,7 +340,7 @@ impl<'a> Round<'a> {
             },
             keys,
             healed,
-            account,
+            findings,
         }
     }
 }

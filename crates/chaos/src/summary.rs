@@ -5,7 +5,7 @@ use std::fmt;
 use quorlock_sim::time::Time;
 
 use crate::act::Kind;
-use crate::ledger::{Account, Tally, seconds};
+use crate::ledger::{Findings, Tally, seconds};
 use crate::oracles::{Store, Witness};
 use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
 use crate::plan::{KINDS, PROCESSES, SEEDS_FOR_ALL};
@@ -36,11 +36,11 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    pub(crate) fn add(&mut self, seed: u64, interrupted: bool, account: &Account) {
+    pub(crate) fn add(&mut self, seed: u64, interrupted: bool, findings: &Findings) {
         self.interrupted |= interrupted;
         self.count += u64::from(!interrupted);
-        self.violations += account.violations.len();
-        if !account.violations.is_empty() {
+        self.violations += findings.violations.len();
+        if !findings.violations.is_empty() {
             self.failed.push(seed);
         }
     }
@@ -152,7 +152,7 @@ impl Summary {
 
     /// Adds a round.
     pub(crate) fn add(&mut self, seed: u64, outcome: &Outcome) {
-        self.rounds.add(seed, outcome.interrupted, &outcome.account);
+        self.rounds.add(seed, outcome.interrupted, &outcome.findings);
         self.faults.add(&outcome.faults);
         self.tally.add(&outcome.tally);
         self.exclusion.add(&outcome.exclusion);
@@ -405,7 +405,7 @@ mod tests {
     fn a_violation_fails_the_run_and_names_its_seed() {
         let mut outcome = eventful();
         let violation = crate::ledger::Violation { at: 0, what: "two hold one lock".to_owned() };
-        outcome.account.violations.push(violation);
+        outcome.findings.violations.push(violation);
         let mut summary = summary(&eventful());
         summary.add(77, &outcome);
         assert!(summary.has_failed());

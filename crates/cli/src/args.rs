@@ -48,6 +48,17 @@ pub(crate) struct Run {
     /// The lock's name; any text. All users of the same name exclude each other
     pub(crate) key: String,
 
+    /// Lock this as well: CMD runs while KEY and all of these are held. Repeatable. They are taken
+    /// together or not at all, so two commands that name them in another order never wait for each
+    /// other
+    #[arg(long, value_name = "KEY2")]
+    pub(crate) also: Vec<String>,
+
+    /// Share the lock with others that use --shared; it excludes all that do not. A command without
+    /// --shared that waits is let in before those with it that come later
+    #[arg(long, env = "QUORLOCK_SHARED", value_parser = FalseyValueParser::new())]
+    pub(crate) shared: bool,
+
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) cmd: Vec<OsString>,
@@ -87,6 +98,19 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+impl Run {
+    /// The names of what is locked.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.key).chain(&self.also).map(String::as_str)
+    }
+
+    /// The names of what is locked, for a message that puts them between quotation marks.
+    pub(crate) fn title(&self) -> String {
+        let keys: Vec<String> = self.keys().map(|key| key.escape_debug().to_string()).collect();
+        keys.join("\", \"")
+    }
 }
 
 /// How long a run waits, holds the lock, and gives the command to end

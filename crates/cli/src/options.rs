@@ -125,6 +125,27 @@ impl File {
     }
 }
 
+/// Refuses what cannot be locked together.
+pub(crate) fn check_keys<'a>(
+    keys: impl Iterator<Item = &'a str>,
+    args: &NodeArgs,
+    file: &File,
+) -> Result<(), Refused> {
+    let keys: Vec<&str> = keys.collect();
+    keys.iter().try_for_each(|key| check_key(key, args, file))?;
+    let places = || keys.iter().enumerate();
+    if let Some((_, key)) = places().find(|(place, key)| keys[..*place].contains(key)) {
+        return Err(Refused::usage(format!("--also: \"{}\" is named twice", key.escape_debug())));
+    }
+    if keys.len() > RESOURCES_MAX {
+        let count = keys.len();
+        return Err(Refused::usage(format!(
+            "--also: a lock has at most {RESOURCES_MAX} keys, not {count}"
+        )));
+    }
+    Ok(())
+}
+
 /// Refuses what cannot be locked, before a client exists that would connect.
 pub(crate) fn check_key(key: &str, args: &NodeArgs, file: &File) -> Result<(), Refused> {
     let prefix = args.key_prefix.as_ref().or(file.key_prefix.as_ref());

@@ -1,18 +1,32 @@
-//! `quorlock demo` as a stranger runs it: on real servers, in memory, stopped in the middle.
+//! `quorlock demo` as a user runs it: on real servers, with nodes in memory, and stopped in the middle.
 
 mod common;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
-use std::thread;
-use std::time::Duration;
 
 use common::{Running, eventually, quorlock, stderr, stdout};
 use quorlock_servers::{SERVER_VARIABLE, find_or_skip};
 use rustix::process::Signal;
 
-/// The demo's temporary files go here, so that what it leaves behind can be found.
+/// Exit codes of the demo, as in docs/cli.md.
+const USAGE: i32 = 64;
+const UNAVAILABLE: i32 = 69;
+const CONFIG: i32 = 78;
+/// After a signal, the exit code is 128 and the signal's number.
+const ENDED_BY_INT: i32 = 128 + 2;
+const ENDED_BY_TERM: i32 = 128 + 15;
+
+/// How many worker processes the demo starts. Each has three workers.
+const WORKER_PROCESSES: usize = 4;
+
+/// The first line about what happens begins with this time. Lines before it say what the demo consists of.
+const STORY_BEGINS: &str = " 0.0s";
+
+/// A folder of its own for each test. The demo puts its temporary files there, so the test can find what the demo
+/// leaves behind.
 struct Room(tempfile::TempDir);
 
 impl Room {
@@ -26,25 +40,27 @@ impl Room {
         command
     }
 
-    /// The demo on real servers, if there is one.
+    /// The demo on real servers. `None`: no server was found, and the test is skipped.
     fn demo_on_servers(&self, test: &str, args: &[&str]) -> Option<Command> {
         let mut command = self.demo(args);
         command.env(SERVER_VARIABLE, find_or_skip(test)?.path);
         Some(command)
     }
 
-    /// Processes that work in this folder or were told of it, each with its state.
+    /// The demo's processes, each with its command line and its state. A process is the demo's if this folder is its
+    /// working directory, or stands in its command line or environment.
     fn processes(&self) -> Vec<(String, char)> {
-        let folder = self.0.path().to_str().expect("a name of ours");
+        let folder = self.0.path().to_str().expect("the path is UTF-8");
         let of = |process: &Path| {
             let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
-            let work = fs::read_link(process.join("cwd")).unwrap_or_default();
-            let (told, environment) = (read("cmdline"), read("environ"));
-            let here = work.starts_with(folder)
-                || [&told, &environment].iter().any(|it| contains(it, folder.as_bytes()));
+            let working_directory = fs::read_link(process.join("cwd")).unwrap_or_default();
+            let (command_line, environment) = (read("cmdline"), read("environ"));
+            let is_the_demos = working_directory.starts_with(folder)
+                || [&command_line, &environment].iter().any(|it| contains(it, folder.as_bytes()));
             let stat = String::from_utf8_lossy(&read("stat")).into_owned();
             let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
-            here.then(|| (String::from_utf8_lossy(&told).replace('\0', " "), state.unwrap_or('?')))
+            let command_line = String::from_utf8_lossy(&command_line).replace('\0', " ");
+            is_the_demos.then_some((command_line, state.unwrap_or('?')))
         };
         let processes = fs::read_dir("/proc").expect("a list of processes").flatten();
         processes.filter_map(|process| of(&process.path())).collect()
@@ -69,13 +85,15 @@ fn assert_clean_verdict(output: &Output) {
     assert!(verdict.starts_with("VERDICT: "), "{said}");
     assert!(verdict.contains(" acquisitions, 0 overlaps, 0 lost updates"), "{said}");
     assert!(!said.contains("WRONG"), "{said}");
-    let in_one_line: Vec<&str> = said.split_whitespace().filter(|word| *word != "|").collect();
-    let in_one_line = in_one_line.join(" ");
+    // The demo breaks the error message into lines and puts a bar before each. Both are undone here.
+    let words: Vec<&str> = said.split_whitespace().filter(|word| *word != "|").collect();
+    let in_one_line = words.join(" ");
     assert!(in_one_line.contains("no quorum, 3 of 5 nodes must grant"), "{said}");
-    let failed = |node: &&&str| in_one_line.contains(&format!("node {node} failed: unreachable"));
-    assert!(["c", "d", "e"].iter().all(|node| failed(&node)), "{said}");
-    // Before the story begins there are paths, as long as they are.
-    let mut story = said.lines().skip_while(|line| !line.starts_with(" 0.0s"));
+    for node in ["c", "d", "e"] {
+        assert!(in_one_line.contains(&format!("node {node} failed: unreachable")), "{said}");
+    }
+    // The lines before the story contain paths, which may be longer than a line should be.
+    let mut story = said.lines().skip_while(|line| !line.starts_with(STORY_BEGINS));
     assert!(story.all(|line| line.chars().count() <= 80), "{said}");
     assert!(!said.contains('\x1b'), "no escape sequences where there is no terminal: {said}");
     assert_eq!(stderr(output), "");
@@ -87,7 +105,8 @@ fn on_five_servers_the_verdict_is_clean_and_nothing_is_left() {
     let Some(mut demo) = room.demo_on_servers("demo on five servers", &[]) else { return };
     let output = Running::start(&mut demo).end();
     assert_clean_verdict(&output);
-    assert!(stdout(&output).contains("12, in 4 processes"), "{}", stdout(&output));
+    let workers = format!("12, in {WORKER_PROCESSES} processes");
+    assert!(stdout(&output).contains(&workers), "{}", stdout(&output));
     room.assert_nothing_is_left();
 }
 
@@ -106,16 +125,20 @@ fn in_memory_the_verdict_is_clean_and_says_so() {
 fn without_a_server_it_runs_in_memory_and_says_what_helps() {
     let room = Room::new();
     let mut demo = room.demo(&[]);
+    // The demo looks for a server on PATH, and in target/servers above CARGO_MANIFEST_DIR and the working directory.
     demo.env("PATH", "").env_remove("CARGO_MANIFEST_DIR").current_dir(room.0.path());
-    let demo = Running::start(&mut demo);
-    thread::sleep(Duration::from_secs(1));
-    demo.signal(Signal::TERM);
-    let output = demo.end();
-    assert_eq!(output.status.code(), Some(143));
-    let said = stdout(&output);
+    let mut demo = Running::start(&mut demo);
+    let mut said = String::new();
+    let mut lines = BufReader::new(demo.0.stdout.as_mut().expect("a pipe"));
+    while !said.lines().any(|line| line.starts_with(STORY_BEGINS)) {
+        assert!(lines.read_line(&mut said).expect("a pipe") > 0, "ended before the story: {said}");
+    }
     for help in ["not real servers", "no Redis or Valkey server found", "apt install"] {
         assert!(said.contains(help), "{said}");
     }
+    // Another test has seen the rest of the demo.
+    demo.signal(Signal::TERM);
+    assert_eq!(demo.end().status.code(), Some(ENDED_BY_TERM));
     room.assert_nothing_is_left();
 }
 
@@ -124,45 +147,49 @@ fn ctrl_c_while_a_server_is_frozen_leaves_nothing() {
     let room = Room::new();
     let Some(mut demo) = room.demo_on_servers("demo and Ctrl-C", &["--tcp"]) else { return };
     let demo = Running::start(&mut demo);
+    // State T: stopped by a signal.
     eventually("a server is frozen", || room.processes().iter().find(|it| it.1 == 'T').cloned());
     demo.signal(Signal::INT);
     let output = demo.end();
-    assert_eq!(output.status.code(), Some(130), "{}", stdout(&output));
+    assert_eq!(output.status.code(), Some(ENDED_BY_INT), "{}", stdout(&output));
+    // The five addresses are printed as 127.0.0.1:{20001,20002,…}.
     assert!(stdout(&output).contains("127.0.0.1:{"), "{}", stdout(&output));
     assert!(stderr(&output).contains("stopped by signal 2"), "{}", stderr(&output));
     room.assert_nothing_is_left();
 }
 
 #[test]
-fn workers_end_with_a_demo_that_is_killed() {
+fn workers_end_if_the_demo_is_killed() {
     let room = Room::new();
     let Some(mut demo) = room.demo_on_servers("demo and kill -9", &[]) else { return };
     let demo = Running::start(&mut demo);
     let workers = || {
         let all = room.processes().into_iter();
-        all.filter(|(told, _)| told.contains("__demo-worker")).count()
+        all.filter(|(command_line, _)| command_line.contains("__demo-worker")).count()
     };
-    eventually("all worker processes run", || (workers() == 4).then_some(()));
+    eventually("all worker processes run", || (workers() == WORKER_PROCESSES).then_some(()));
     demo.signal(Signal::KILL);
     demo.end();
+    // Only the workers are asserted. A demo that is killed deletes no files, and its servers end with it only if the
+    // machine has a `setpriv` that can arrange this.
     eventually("no worker is left", || (workers() == 0).then_some(()));
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn contradicting_options_and_an_unusable_server_are_refused() {
     let room = Room::new();
     let both = room.demo(&["--memory", "--tcp"]).output().expect("it runs");
-    assert_eq!(both.status.code(), Some(64), "{}", stderr(&both));
+    assert_eq!(both.status.code(), Some(USAGE), "{}", stderr(&both));
     let unusable = room.demo(&[]).env(SERVER_VARIABLE, "/nonexistent").output().expect("it runs");
-    assert_eq!(unusable.status.code(), Some(78), "{}", stderr(&unusable));
+    assert_eq!(unusable.status.code(), Some(CONFIG), "{}", stderr(&unusable));
     assert!(stderr(&unusable).contains("QUORLOCK_SERVER=/nonexistent"), "{}", stderr(&unusable));
     room.assert_nothing_is_left();
 }
 
 #[test]
-fn a_server_that_does_not_start_is_blamed() {
+fn if_a_server_does_not_start_its_output_is_shown() {
     let room = Room::new();
-    // Says what it is, and ends when it is to serve.
+    // A false server: it answers `--version` as a real one does, and fails if it is started.
     let server = room.0.path().join("redis-server");
     let script = "#!/bin/sh\n[ \"$1\" = --version ] && echo 'Redis server v=7.0.0 x' && exit\n\
                   echo 'out of order'; exit 1\n";
@@ -170,7 +197,7 @@ fn a_server_that_does_not_start_is_blamed() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&server, mode).expect("executable");
     let output = room.demo(&[]).env(SERVER_VARIABLE, &server).output().expect("it runs");
-    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(UNAVAILABLE), "{}", stderr(&output));
     assert!(stderr(&output).contains("out of order"), "{}", stderr(&output));
     fs::remove_file(server).expect("it is there");
     room.assert_nothing_is_left();

@@ -63,7 +63,7 @@ fn five_servers_that_are_well_are_five_lines() {
     let last = text.lines().last().unwrap();
     assert!(
         last.starts_with(
-            "error    0 of 5 nodes vote, 3 must: no lock can be granted until a client has waited 33 s once"
+            "error    0 of 5 nodes vote, but 3 must vote: no lock can be granted until a client has waited 33 s once"
         ) && last.contains("quorlock init --fresh"),
         "{text}"
     );
@@ -235,7 +235,7 @@ fn a_server_that_came_back_with_its_data_waits() {
     assert_eq!((found(&examined)[0].clone(), code), (vec!["warning restarted".to_owned()], 2));
     let said = examined["together"]["what"].as_str().unwrap();
     assert!(
-        said.starts_with("2 of 5 nodes vote, 3 must: no lock can be granted for about 3"),
+        said.starts_with("2 of 5 nodes vote, but 3 must vote: no lock can be granted for about 3"),
         "{said}"
     );
 }

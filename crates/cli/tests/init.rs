@@ -121,7 +121,9 @@ fn who_loses_a_lock_by_a_change_of_settings_is_sent_to_the_doctor() {
     code(&strict(&testbed, 5, "3s", FRESH).output().unwrap(), 0);
     let lost = run.end();
     code(&lost, 79);
-    assert!(stderr(&lost).contains("not to be trusted any more (quorlock doctor tells)"));
+    assert!(
+        stderr(&lost).contains("not to be trusted any more (to check the nodes: quorlock doctor)")
+    );
 }
 
 #[test]
@@ -171,7 +173,11 @@ fn an_operators_word_spares_the_wait() {
     let before = get(&testbed.nodes[0], "quorlock:node");
     let refused = strict(&testbed, 5, "30s", FRESH).output().unwrap();
     code(&refused, 69);
-    assert!(stderr(&refused).contains("2 of 5 nodes answered, 3 must"), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("2 of 5 nodes answered, but 3 must answer"),
+        "{}",
+        stderr(&refused)
+    );
     assert_eq!(get(&testbed.nodes[0], "quorlock:node"), before);
 }
 
@@ -455,5 +461,5 @@ fn what_is_not_this_versions_is_not_replaced() {
     let unknown = strict(&testbed, 5, "900ms", &["run", "k", "--durable", "a,z", "--", "true"]);
     let unknown = { unknown }.output().unwrap();
     code(&unknown, 64);
-    assert!(stderr(&unknown).contains("there is no node \"z\""), "{}", stderr(&unknown));
+    assert!(stderr(&unknown).contains("the list has no node \"z\""), "{}", stderr(&unknown));
 }

@@ -286,7 +286,7 @@ fn a_lock_whose_keys_are_deleted_ends_its_command() {
     }
     let output = run.end();
     assert_eq!(output.status.code(), Some(79));
-    assert!(stderr(&output).contains("gone from a majority"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("too few nodes still have its key"), "{}", stderr(&output));
     assert_eq!(testbed.holders_of("k"), 0);
 }
 

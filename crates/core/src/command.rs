@@ -1,18 +1,17 @@
 //! What a node is asked, and the three kinds of answer: yes, a definite no, and a failure.
 
 mod failure;
+mod holding;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
 use core::time::Duration;
 
-use crate::keys::{Keys, Mode};
-use crate::shown::shown_value;
+use crate::keys::Keys;
 use crate::token::{Key, Value};
 
 pub use self::failure::{Failure, FailureKind};
+pub use self::holding::{Holding, Reader};
 
 /// One command for one node. Each is carried out in one atomic step.
 ///
@@ -309,6 +308,7 @@ impl Command {
                 | Self::AcquireShared { .. }
                 | Self::HealShared { .. }
                 | Self::ExtendShared { .. }
+                | Self::Downgrade { .. }
         )
     }
 
@@ -390,136 +390,4 @@ pub enum Answer {
     NotMarked,
     /// No answer that says anything about the key.
     Failed(Failure),
-}
-
-/// What a lock's keys look like from outside.
-///
-/// `Debug` shows the beginning of a value: it may be a holder's token.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Holding {
-    /// There is no such key: the lock is free on this node.
-    Free,
-    /// The key holds a value.
-    Held {
-        /// The value; cut to [`Holding::VALUE_BYTES_MAX`] bytes.
-        value: Vec<u8>,
-        /// Time until it expires; `None`: never, so it is no lock of this family.
-        ttl: Option<Duration>,
-    },
-    /// Readers hold the key: shared locks of this family.
-    Shared {
-        /// The readers, as far as they were told; at most [`Holding::READERS_MAX`].
-        readers: Vec<Reader>,
-        /// How many readers there are.
-        count: usize,
-        /// Time until the last of them has ended.
-        ttl: Duration,
-    },
-    /// A writer that waits has announced itself: no reader is let in any more. Told only to who asks as a reader, and
-    /// only where readers hold the key or nobody does.
-    Announced {
-        /// The writer's value for this, as [`Holding::Held`] has it.
-        value: Vec<u8>,
-        /// Time until that expires.
-        ttl: Option<Duration>,
-    },
-    /// The key is of another type. Something foreign holds the name; it is never deleted.
-    OtherType {
-        /// Time until it expires; `None`: never.
-        ttl: Option<Duration>,
-    },
-    /// Of a lock with several keys, what each of them holds, in the order of the keys; not all are free.
-    Several(Vec<Holding>),
-}
-
-/// One reader of a key.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Reader {
-    /// Its value.
-    pub value: Vec<u8>,
-    /// Time until it ends.
-    pub ttl: Duration,
-}
-
-impl fmt::Debug for Reader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = shown_value(&self.value);
-        f.debug_struct("Reader").field("value", &value).field("ttl", &self.ttl).finish()
-    }
-}
-
-impl fmt::Debug for Holding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Free => f.write_str("Free"),
-            Self::Held { value, ttl } => {
-                let value = shown_value(value);
-                f.debug_struct("Held").field("value", &value).field("ttl", ttl).finish()
-            }
-            Self::Shared { readers, count, ttl } => f
-                .debug_struct("Shared")
-                .field("readers", readers)
-                .field("count", count)
-                .field("ttl", ttl)
-                .finish(),
-            Self::Announced { value, ttl } => {
-                let value = shown_value(value);
-                f.debug_struct("Announced").field("value", &value).field("ttl", ttl).finish()
-            }
-            Self::OtherType { ttl } => f.debug_struct("OtherType").field("ttl", ttl).finish(),
-            Self::Several(holdings) => f.debug_tuple("Several").field(holdings).finish(),
-        }
-    }
-}
-
-impl Holding {
-    /// More of a foreign value than this is not kept.
-    pub const VALUE_BYTES_MAX: usize = 512;
-
-    /// No more readers than this are told of a key.
-    pub const READERS_MAX: usize = 64;
-
-    /// What the keys of one lock hold together, of what each of them holds.
-    pub fn of_all(mut holdings: Vec<Self>) -> Self {
-        match holdings.pop() {
-            Some(only) if holdings.is_empty() => only,
-            Some(last) if last != Self::Free || holdings.iter().any(|it| *it != Self::Free) => {
-                holdings.push(last);
-                Self::Several(holdings)
-            }
-            _ => Self::Free,
-        }
-    }
-
-    /// Of each key of the lock, what it holds.
-    pub fn each(&self) -> &[Self] {
-        match self {
-            Self::Several(holdings) => holdings,
-            one => core::slice::from_ref(one),
-        }
-    }
-
-    /// Time until the keys have no holder any more that excludes this mode, if nobody does anything: zero if there is
-    /// none, `None` if that is never.
-    pub fn free_in(&self, mode: Mode) -> Option<Duration> {
-        match self {
-            Self::Free => Some(Duration::ZERO),
-            Self::Shared { .. } if mode == Mode::Shared => Some(Duration::ZERO),
-            Self::Shared { ttl, .. } => Some(*ttl),
-            Self::Held { ttl, .. } | Self::OtherType { ttl } => *ttl,
-            Self::Announced { ttl, .. } => *ttl,
-            Self::Several(holdings) => {
-                holdings.iter().try_fold(Duration::ZERO, |longest, holding| {
-                    holding.free_in(mode).map(|it| it.max(longest))
-                })
-            }
-        }
-    }
-
-    /// Whoever holds any of the keys is a reader, and somebody does.
-    pub fn is_shared_alone(&self) -> bool {
-        let mut held = self.each().iter().filter(|holding| **holding != Self::Free).peekable();
-        held.peek().is_some() && held.all(|holding| matches!(holding, Self::Shared { .. }))
-    }
 }

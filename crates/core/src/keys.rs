@@ -17,10 +17,7 @@ pub struct Keys(Few);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Few {
     One(Key),
-    #[expect(
-        clippy::redundant_allocation,
-        reason = "a thin pointer keeps the keys of most locks small"
-    )]
+    /// Behind a thin pointer, or all would be larger.
     Several(Arc<Vec<Key>>),
 }
 

@@ -286,7 +286,7 @@ impl Session {
             let why = "NOSCRIPT, and it is too late to ask again";
             let failure = Failure::unsent(FailureKind::Rejected).with_detail(why);
             exchange.answers[place] = Answer::Failed(failure);
-            self.untold.note(&exchange.commands[place]);
+            self.untold.0 |= Untold::of(&exchange.commands[place]);
         }
         if places.is_empty() {
             return false;
@@ -320,11 +320,6 @@ impl Untold {
             Command::HealShared { .. } => 32,
             _ => 0,
         }
-    }
-
-    /// It was too late to ask this command again.
-    fn note(&mut self, command: &Command) {
-        self.0 |= Self::of(command);
     }
 
     /// Whether these commands are to be sent with the text of their scripts. Then the node knows those of them.

@@ -109,6 +109,11 @@ impl Waiting {
         true
     }
 
+    /// Readers hold the lock on some node, or a writer that waits has announced itself there.
+    pub(crate) fn is_held_by_several(&self) -> bool {
+        self.count(|slot| matches!(slot, Slot::Held { by_several: true, .. })) > 0
+    }
+
     /// Some node is worth a look before an attempt.
     pub(crate) fn is_stale(&self) -> bool {
         self.slots.contains(&Slot::Stale)

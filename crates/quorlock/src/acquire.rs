@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quorlock_core::engine::{Request, Wait};
-use quorlock_core::{AttemptReport, Counter, LockId, Quorum, Retry, Timing};
+use quorlock_core::{AttemptReport, Counter, Keys, LockId, Mode, Quorum, Retry, Timing};
 use tokio::sync::watch;
 
 use crate::builder::{MARKER, own_key};
@@ -17,6 +17,7 @@ use crate::driver::{AcquireCall, DriverCommand};
 use crate::error::{AcquireError, HoldError, InvalidRequest, NodeAnswer};
 use crate::guard::{Called, Claim, Guard};
 use crate::reply::Receiver;
+use crate::resources::Resources;
 
 /// A call for a lock, made by [`Client::acquire`](crate::Client::acquire): set options, then await.
 ///
@@ -42,7 +43,10 @@ use crate::reply::Receiver;
 #[must_use = "a call does nothing unless it is awaited"]
 pub struct Acquire {
     shared: Arc<Shared>,
+    /// For people.
     resource: Arc<str>,
+    resources: Resources,
+    mode: Mode,
     options: crate::builder::CallDefaults,
     /// The times, as long as nothing was set that is to be checked.
     checked: Option<Timing>,
@@ -51,9 +55,10 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    pub(crate) fn new(shared: Arc<Shared>, resource: Arc<str>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, resources: Resources) -> Self {
         let (options, checked) = (shared.defaults.clone(), Some(shared.timing));
-        Self { shared, resource, options, checked, once: false, progress: None }
+        let (resource, mode) = (resources.title(), Mode::Exclusive);
+        Self { shared, resource, resources, mode, options, checked, once: false, progress: None }
     }
 
     pub(crate) fn once(mut self) -> Self {
@@ -150,6 +155,34 @@ impl Acquire {
         self
     }
 
+    /// Acquires as a reader: it excludes writers, which all other locks are, and no other readers. Default: as a writer.
+    ///
+    /// Readers keep their own ttl each. Clients of other libraries that lock with `SET key value NX` are writers. A
+    /// writer of this library that waits is let in before readers that come later; so a reader that wants a second lock on
+    /// what it reads already may wait behind it. A reader has no fencing token, and is never made a writer. A writer can
+    /// become a reader: [`Guard::downgrade`](crate::Guard::downgrade).
+    ///
+    /// # Errors
+    /// Together with [`fenced`](Self::fenced), the call is refused ([`InvalidRequest::Combination`](crate::InvalidRequest::Combination)).
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let one = client.acquire("report").shared().await?;
+    /// let two = client.acquire("report").shared().await?;
+    /// assert!(one.is_valid() && two.is_valid());
+    /// assert!(client.try_acquire("report").await.unwrap_err().is_contended());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared(mut self) -> Self {
+        self.mode = Mode::Shared;
+        self
+    }
+
     /// Where to tell, after each failed attempt that is not the last, why it failed. Told while the
     /// call is being polled.
     pub fn progress(mut self, progress: watch::Sender<Option<Waiting>>) -> Self {
@@ -204,8 +237,11 @@ impl Acquire {
         &mut self.options
     }
 
-    fn request(&self) -> Result<Request, InvalidRequest> {
-        let key = self.shared.key(&self.resource)?;
+    fn request(&self, resources: &Keys) -> Result<Request, InvalidRequest> {
+        if self.mode == Mode::Shared && self.options.fenced {
+            return Err(InvalidRequest::Combination { one: "shared", other: "fenced" });
+        }
+        let keys = self.shared.keys(resources)?;
         let timing = self.checked.map_or_else(|| self.options.check(), Ok)?;
         let wait = match self.options.wait {
             _ if self.once => Wait::Once,
@@ -214,7 +250,9 @@ impl Acquire {
             None => Wait::Forever,
         };
         Ok(Request {
-            key,
+            keys,
+            mode: self.mode,
+            prefix_bytes: self.shared.prefix.len(),
             owner: self.options.owner.clone(),
             timing,
             wait,
@@ -223,7 +261,7 @@ impl Acquire {
             keeps_on_loss: self.options.keeps_on_loss,
             max_hold: self.options.max_hold,
             progress: self.progress.is_some(),
-            fenced: self.options.fenced.then(|| self.counter()),
+            fenced: self.options.fenced.then(|| self.counter(resources)),
         })
     }
 }
@@ -231,11 +269,11 @@ impl Acquire {
 impl Acquire {
     /// Where the lock's fences are counted. A counter that was forgotten while the lock is held would
     /// begin anew: so it is kept for much longer than that.
-    fn counter(&self) -> Counter {
+    fn counter(&self, resources: &Keys) -> Counter {
         let prefix = &self.shared.prefix;
         let kept = (2 * self.options.max_hold.min(HOLD_MAX)).max(COUNTER_KEPT);
         Counter {
-            key: own_key(prefix, &format!("fence:{}", self.resource)),
+            keys: resources.map(|resource| own_key(prefix, &format!("fence:{resource}"))),
             ttl_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
             marker: own_key(prefix, MARKER),
         }
@@ -256,13 +294,16 @@ impl IntoFuture for Acquire {
         let span = tracing::debug_span!("acquire", resource = &*self.resource);
         let (told, reply) = Claim::begin(self.shared.common.driver.process());
         let node_timeout = self.options.timing.node_timeout;
-        let call = self.request().map(|request| {
-            let resource = self.resource.clone();
-            AcquireCall { request, resource, progress: None, reply: told }
+        let resources = self.resources.clone().check();
+        let several = resources.as_ref().ok().filter(|it| it.single().is_none()).cloned();
+        let call = resources.and_then(|resources| {
+            let (request, resource) = (self.request(&resources)?, self.resource.clone());
+            Ok(AcquireCall { request, resource, progress: None, reply: told })
         });
         Acquiring {
             shared: self.shared,
             resource: self.resource,
+            several,
             node_timeout,
             span,
             progress: self.progress,
@@ -288,6 +329,8 @@ impl fmt::Debug for Acquire {
 pub struct Acquiring {
     shared: Arc<Shared>,
     resource: Arc<str>,
+    /// The names of the resources, if there are several.
+    several: Option<Keys>,
     /// If the caller has chosen one.
     node_timeout: Option<Duration>,
     span: tracing::Span,
@@ -322,10 +365,11 @@ impl Acquiring {
         let progress_feed = self.progress.take().map(|progress| {
             let (told, seen) = watch::channel(None);
             call.progress = Some(told);
+            let several = self.several.clone();
             ProgressFeed::new(
-                seen,
-                progress,
-                (self.shared.common.names.clone(), self.shared.quorum),
+                (seen, progress),
+                (self.shared.common.names.clone(), several),
+                self.shared.quorum,
             )
         });
         self.shared.common.driver.send_and_drive(DriverCommand::Acquire { lock, call });
@@ -350,6 +394,7 @@ impl Acquiring {
                 let impatient = self
                     .node_timeout
                     .and_then(|node_timeout| self.shared.impatient(node_timeout, &refusal.nodes));
+                let names = (&**names, self.several.as_ref());
                 let error = AcquireError::new(resource, needed, names, *refusal, impatient);
                 // Not the error itself: it quotes what other libraries have stored.
                 tracing::debug!(attempts, contended = error.is_contended(), "not acquired");
@@ -383,12 +428,14 @@ impl Future for Acquiring {
         let State::Asked(asked) = &mut this.state else {
             panic!("polled after it was done");
         };
+        // First the reply: whatever was told of the wait before it is then passed on with it.
+        let reply = Pin::new(&mut asked.reply).poll(cx);
         if let Some(progress_feed) = &mut asked.progress_feed
             && progress_feed.0.as_mut().poll(cx).is_ready()
         {
             asked.progress_feed = None;
         }
-        match Pin::new(&mut asked.reply).poll(cx) {
+        match reply {
             Poll::Pending => Poll::Pending,
             Poll::Ready(reply) => Poll::Ready(this.conclude(reply)),
         }
@@ -413,14 +460,18 @@ impl fmt::Debug for Acquiring {
 
 impl ProgressFeed {
     fn new(
-        mut seen: watch::Receiver<Option<AttemptReport>>,
-        progress: watch::Sender<Option<Waiting>>,
-        (names, quorum): (crate::client::Names, Quorum),
+        (mut seen, progress): (
+            watch::Receiver<Option<AttemptReport>>,
+            watch::Sender<Option<Waiting>>,
+        ),
+        (names, several): (crate::client::Names, Option<Keys>),
+        quorum: Quorum,
     ) -> Self {
         Self(Box::pin(async move {
             while seen.changed().await.is_ok() {
                 let report = seen.borrow_and_update().clone();
-                progress.send_replace(report.map(|report| Waiting::new(&names, quorum, report)));
+                let names = (&*names, several.as_ref());
+                progress.send_replace(report.map(|report| Waiting::new(names, quorum, report)));
             }
         }))
     }
@@ -445,14 +496,18 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    fn new(names: &crate::client::Names, quorum: Quorum, report: AttemptReport) -> Self {
+    fn new(
+        (names, several): (&[Arc<str>], Option<&Keys>),
+        quorum: Quorum,
+        report: AttemptReport,
+    ) -> Self {
         Self {
             quorum,
             attempts: report.attempts,
             elapsed: report.elapsed,
             contended: report.why == quorlock_core::FailureReason::Contended,
             untrusted: report.why == quorlock_core::FailureReason::NodesUntrusted,
-            nodes: NodeAnswer::all(names, report.nodes),
+            nodes: NodeAnswer::all(names, several, report.nodes),
         }
     }
 

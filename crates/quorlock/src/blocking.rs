@@ -23,13 +23,14 @@ use std::fmt;
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use quorlock_core::{BootTime, LossCause, Retry};
+use quorlock_core::{BootTime, LossCause, Mode, Retry};
 
 use crate::builder::ClientBuilder;
 use crate::client::Stats;
 use crate::error::{AcquireError, ExtendError, HoldError, InvalidRequest, ShutdownError};
 use crate::guard::{GuardToken, Released};
 use crate::inspect::Inspection;
+use crate::resources::Resources;
 
 /// A client whose methods block. See [`crate::Client`].
 ///
@@ -48,15 +49,15 @@ impl Client {
         crate::Client::builder().blocking()
     }
 
-    /// A call for the lock on `resource`: set options, then [`Acquire::call`].
-    pub fn acquire(&self, resource: impl AsRef<str>) -> Acquire {
-        Acquire(self.0.acquire(resource))
+    /// A call for the lock on a resource, or on several at once: set options, then [`Acquire::call`].
+    pub fn acquire(&self, resources: impl Into<Resources>) -> Acquire {
+        Acquire(self.0.acquire(resources))
     }
 
     /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
     /// callers of this process.
-    pub fn try_acquire(&self, resource: impl AsRef<str>) -> Acquire {
-        Acquire(self.0.try_acquire(resource))
+    pub fn try_acquire(&self, resources: impl Into<Resources>) -> Acquire {
+        Acquire(self.0.try_acquire(resources))
     }
 
     /// Asks every node who holds the lock on `resource`; see [`crate::Client::inspect`].
@@ -157,6 +158,11 @@ impl Acquire {
         Self(self.0.fenced())
     }
 
+    /// Acquires as a reader; see [`crate::Acquire::shared`].
+    pub fn shared(self) -> Self {
+        Self(self.0.shared())
+    }
+
     /// Waits for the lock.
     ///
     /// # Errors
@@ -204,6 +210,24 @@ impl Guard {
     /// The lock's token; see [`crate::Guard::token`].
     pub fn token(&self) -> GuardToken {
         self.0.token()
+    }
+
+    /// Whom the lock excludes; see [`crate::Guard::mode`].
+    pub fn mode(&self) -> Mode {
+        self.0.mode()
+    }
+
+    /// Makes a writer a reader; see [`crate::Guard::downgrade`].
+    ///
+    /// # Errors
+    /// As [`Guard::extend`]. The lock is a reader's in any case.
+    ///
+    /// # Panics
+    /// Inside an async runtime; the downgrade goes on then.
+    pub fn downgrade(&self) -> Result<Duration, ExtendError> {
+        let caller = self.0.driver().caller();
+        let (mut outcome, span) = self.0.ask_downgrade();
+        self.0.extended(caller.wait(&mut outcome).ok(), &span)
     }
 
     /// The fencing token; see [`crate::Guard::fence`].

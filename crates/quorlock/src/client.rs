@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quorlock_core::{
-    Failure, FailureKind, LockId, NodeOutcome, NodeResult, Quorum, Reading, Timing, TrustState,
+    Failure, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Reading, Timing,
+    TrustState,
 };
 use tokio::sync::oneshot;
 
@@ -17,6 +18,7 @@ use crate::driver::{DriverCommand, DriverHandle, Metrics, NodeMetrics};
 use crate::error::{Impatient, InvalidRequest, NodeAnswer, ShutdownError};
 use crate::inspect::Inspection;
 use crate::node::{Node, NodeState};
+use crate::resources::Resources;
 
 /// The nodes' names, in the order of the client's list.
 pub(crate) type Names = Arc<[Arc<str>]>;
@@ -105,15 +107,17 @@ impl Shared {
         LockId(self.next_lock.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The key under which a resource is stored; without a prefix, the very same text.
-    pub(crate) fn key(&self, resource: &Arc<str>) -> Result<Arc<str>, InvalidRequest> {
-        check_resource(resource)?;
+    /// The keys under which resources are stored, whose names have been checked; without a prefix, the very same texts.
+    pub(crate) fn keys(&self, resources: &Keys) -> Result<Keys, InvalidRequest> {
         if self.prefix.is_empty() {
-            return Ok(resource.clone());
+            return Ok(resources.clone());
         }
-        let key = format!("{}{resource}", self.prefix);
+        let keys = resources.map(|resource| format!("{}{resource}", self.prefix).into());
         // Also where one half of the word is in the prefix.
-        if key.contains(RESERVED) { Err(InvalidRequest::ResourceReserved) } else { Ok(key.into()) }
+        match keys.iter().any(|key| key.contains(RESERVED)) {
+            true => Err(InvalidRequest::ResourceReserved),
+            false => Ok(keys),
+        }
     }
 }
 
@@ -142,6 +146,9 @@ pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
 /// key `app:quorlock:node` would be the marker of those with the prefix `app:`.
 pub(crate) const RESERVED: &str = "quorlock:";
 
+/// One lock is about no more resources than this.
+pub const RESOURCES_MAX: usize = Keys::MAX;
+
 /// The longest name of a resource, in bytes.
 pub const RESOURCE_BYTES_MAX: usize = 4096;
 
@@ -155,9 +162,13 @@ impl Client {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Acquires the lock on `resource`, waiting for it as long as `wait` says (10 s by default).
+    /// Acquires the lock on a resource, waiting for it as long as `wait` says (10 s by default).
     ///
     /// Await the result, or set options first: `client.acquire("orders").ttl(..).wait(..).await`.
+    ///
+    /// Several resources, as in `client.acquire(["a", "b"])`, are one lock: it is held on all of them, or on none. So
+    /// two calls that name them in opposite orders never wait for each other. At most 64.
+    ///
     /// Callers of this process that want the same resource queue up here, first come, first
     /// served, and burden no node. There is no re-entrancy: acquiring again what one holds waits.
     ///
@@ -168,8 +179,8 @@ impl Client {
     /// # Cancel safety
     /// Safe at every point: dropping the future gives back what it got, and one's place in the
     /// local queue. No key is left on any node that answers.
-    pub fn acquire(&self, resource: impl AsRef<str>) -> Acquire {
-        Acquire::new(self.shared.clone(), resource.as_ref().into())
+    pub fn acquire(&self, resources: impl Into<Resources>) -> Acquire {
+        Acquire::new(self.shared.clone(), resources.into())
     }
 
     /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
@@ -198,8 +209,8 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn try_acquire(&self, resource: impl AsRef<str>) -> Acquire {
-        self.acquire(resource).once()
+    pub fn try_acquire(&self, resources: impl Into<Resources>) -> Acquire {
+        self.acquire(resources).once()
     }
 
     /// Asks every node who holds the lock on `resource`, without wanting it.
@@ -236,12 +247,12 @@ impl Client {
         &self,
         resource: &str,
     ) -> Result<oneshot::Receiver<Vec<quorlock_core::NodeResult>>, InvalidRequest> {
-        let key = self.shared.key(&resource.into())?;
+        let keys = self.shared.keys(&Resources::from(resource).check()?)?;
         let (reply, nodes) = oneshot::channel();
         let lock = self.shared.new_lock();
         self.shared.common.driver.send(DriverCommand::Inspect {
             lock,
-            key,
+            keys,
             timeout: INSPECT_TIMEOUT,
             reply,
         });
@@ -256,7 +267,7 @@ impl Client {
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };
         let untrusted = self.stats().nodes.iter().enumerate().map(is_untrusted).collect();
-        let nodes = NodeAnswer::all(&self.shared.common.names, results);
+        let nodes = NodeAnswer::all(&self.shared.common.names, None, results);
         Inspection::new(nodes, untrusted, self.shared.quorum)
     }
 

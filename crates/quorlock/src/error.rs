@@ -40,6 +40,28 @@ pub enum InvalidRequest {
     /// The resource has no name.
     #[error("the resource must have a name; an empty one cannot be locked")]
     ResourceEmpty,
+    /// One resource is named twice.
+    #[error("the resource {} is named twice", quoted(.resource))]
+    ResourceTwice {
+        /// Its name.
+        resource: String,
+    },
+    /// There are no resources, or too many for one lock.
+    #[error("one lock is about 1 to {max} resources, not {count}")]
+    ResourceCount {
+        /// How many were named.
+        count: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// Two options do not go together.
+    #[error("{one} and {other} do not go together: a reader has no fencing token")]
+    Combination {
+        /// The one option.
+        one: &'static str,
+        /// The other.
+        other: &'static str,
+    },
     /// The resource's name is too long.
     #[error("the resource's name has {bytes} bytes; at most {max} are possible")]
     ResourceTooLong {
@@ -82,7 +104,7 @@ pub enum BuildError {
     #[error(transparent)]
     Node(#[from] NodeConfigError),
     /// Two nodes have the same address or the same name: one server would vote twice.
-    #[error("node {name} is listed twice; {hint}")]
+    #[error("node {name} is listed twice: {hint}")]
     Duplicate {
         /// The address or name.
         name: String,
@@ -111,8 +133,8 @@ pub enum BuildError {
         /// The prefix that was given.
         prefix: String,
     },
-    /// A node that is spoken of is not in the list.
-    #[error("there is no node {} in the list; the nodes are {known}", quoted(.name))]
+    /// A setting names a node that is not in the list.
+    #[error("the list has no node {}; it has these nodes: {known}", quoted(.name))]
     UnknownNode {
         /// The name that was given.
         name: String,

@@ -5,7 +5,9 @@ use std::num::NonZeroU64;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use quorlock_core::{BootTime, Extended, LossCause, NodeReleased, Outcome, ReleaseReport, Token};
+use quorlock_core::{
+    BootTime, Extended, LossCause, Mode, NodeReleased, Outcome, ReleaseReport, Token,
+};
 use tokio::sync::oneshot;
 
 pub(crate) use self::claim::{CallReply, Called, Claim, Granted};
@@ -83,7 +85,7 @@ impl Guard {
         Self { held, common, given_back: false }
     }
 
-    /// The resource that is locked.
+    /// The resource that is locked. Of several, their names in alphabetical order, separated by a comma and a space.
     pub fn resource(&self) -> &str {
         &self.held.resource
     }
@@ -94,8 +96,15 @@ impl Guard {
         self.held.token
     }
 
+    /// Whom the lock excludes: as a writer (the default) all others, as a reader
+    /// ([`Acquire::shared`](crate::Acquire::shared)) the writers.
+    pub fn mode(&self) -> Mode {
+        self.held.state().hold.mode()
+    }
+
     /// The fencing token: larger than that of every earlier holder of this lock, and smaller than that of every
-    /// later one, and above zero. `None` if none was asked for ([`Acquire::fenced`](crate::Acquire::fenced)).
+    /// later one, and above zero. `None` if none was asked for ([`Acquire::fenced`](crate::Acquire::fenced)), and once the
+    /// lock is a reader's ([`Guard::downgrade`]).
     ///
     /// Send it with every write to what the lock protects. Let that refuse, in the same atomic
     /// step, any number below the largest that it has seen. A holder that was paused, and does not
@@ -103,7 +112,8 @@ impl Guard {
     /// there before it reads. What [`guarantees`](crate::guarantees) says of fences is true without
     /// any assumption about time while a majority of the nodes keeps its data.
     pub fn fence(&self) -> Option<u64> {
-        self.held.fence.map(NonZeroU64::get)
+        let fence = self.held.fence.filter(|_| self.mode() == Mode::Exclusive);
+        fence.map(NonZeroU64::get)
     }
 
     /// A node that had lost this lock's vote has given a larger fence out since: somebody may have had
@@ -227,6 +237,53 @@ impl Guard {
         self.extended(outcome.await.ok(), &span)
     }
 
+    /// Makes a writer a reader, without a moment in which another writer could have the lock. Other readers may have it
+    /// as well from then on. Returns the time for which it is held.
+    ///
+    /// [`Guard::mode`] turns and [`Guard::fence`] is gone before anything is sent, and for good: a writer does not come
+    /// back, whatever the nodes answer. A reader is never made a writer: two that wanted that would wait for each other.
+    /// A guard that is a reader's already stays as it is, and the lock is extended.
+    ///
+    /// Takes one round trip; at most one node timeout if nodes do not answer.
+    ///
+    /// # Errors
+    /// As [`Guard::extend`]. With [`ExtendError::Unconfirmed`] the lock is held, as a reader's; nodes that did not confirm
+    /// let other readers in only when they are asked again by the next extension, or when the vote has ended there.
+    ///
+    /// # Cancel safety
+    /// Safe: the downgrade goes on; only its outcome is not told.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, Mode, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let guard = client.acquire("report").await?;
+    /// // … write the report; from here on it is only read …
+    /// guard.downgrade().await?;
+    /// assert_eq!(guard.mode(), Mode::Shared);
+    /// let other = client.acquire("report").shared().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn downgrade(&self) -> Result<Duration, ExtendError> {
+        let (outcome, span) = self.ask_downgrade();
+        self.extended(outcome.await.ok(), &span)
+    }
+
+    pub(crate) fn ask_downgrade(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {
+        let is_own = self.held.is_own_process();
+        if !is_own || !self.held.downgrade() {
+            return self.ask_extend();
+        }
+        let span = tracing::debug_span!(parent: self.held.span(), "downgrade");
+        let (reply, outcome) = oneshot::channel();
+        let lock = self.held.lock;
+        self.common.driver.send_and_drive(DriverCommand::Downgrade { lock, reply });
+        (outcome, span)
+    }
+
     pub(crate) fn driver(&self) -> &DriverHandle {
         &self.common.driver
     }
@@ -263,7 +320,7 @@ impl Guard {
             Extended::Lost(cause) => Err(self.lost_as(cause)),
             Extended::HoldLimit => Err(ExtendError::HoldLimit { resource }),
             Extended::Unconfirmed(results) => {
-                let nodes = NodeAnswer::all(&self.common.names, results);
+                let nodes = NodeAnswer::all(&self.common.names, None, results);
                 Err(ExtendError::Unconfirmed { resource, nodes })
             }
         }

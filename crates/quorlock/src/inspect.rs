@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use quorlock_core::{Holding, NodeOutcome, Quorum};
+use quorlock_core::{Holding, NodeOutcome, Quorum, Reader};
 
-use crate::error::{Holder, NodeAnswer, most_frequent};
+use crate::error::{Holder, HolderKind, NodeAnswer, most_frequent};
 
 /// What every node says about a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Inspection {
 pub enum Verdict {
     /// One holder has a quorum: one stored value, or keys of another type, which are no lock and are never deleted.
     Held,
+    /// Readers hold it, at least one of them with a quorum of its own. Other readers may have it too, writers may not.
+    Shared,
     /// A quorum of nodes is free, and their votes count.
     Free,
     /// Neither: several have some votes, or the holder has lost too many.
@@ -36,6 +38,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Held => "HELD",
+            Self::Shared => "SHARED",
             Self::Free => "FREE",
             Self::Split => "SPLIT",
             Self::Unknown => "UNKNOWN",
@@ -59,13 +62,16 @@ impl Inspection {
     pub fn verdict(&self) -> Verdict {
         let untrusted = self.untrusted();
         let free = self.seen().filter(|holding| **holding == Holding::Free).count() - untrusted;
-        let largest = self.holder_nodes();
+        let readers = self.named().into_iter().map(|(_, nodes)| nodes).max().unwrap_or(0);
+        let writer = if self.holder_is_alone() { self.holder_nodes() } else { 0 };
         let silent = self.quorum.nodes() - self.seen().count() + untrusted;
-        if self.quorum.is_reached(largest) {
+        if self.quorum.is_reached(writer) {
             Verdict::Held
+        } else if self.quorum.is_reached(readers) {
+            Verdict::Shared
         } else if self.quorum.is_reached(free) {
             Verdict::Free
-        } else if self.quorum.is_out_of_reach(largest, silent)
+        } else if self.quorum.is_out_of_reach(writer.max(readers), silent)
             && self.quorum.is_out_of_reach(free, silent)
         {
             Verdict::Split
@@ -86,6 +92,34 @@ impl Inspection {
     /// [`Verdict::Held`].
     pub fn holder(&self) -> Option<Holder> {
         most_frequent(&self.nodes).map(|(holder, _)| holder)
+    }
+
+    /// The readers that hold the lock: those that a quorum of nodes names. A reader that fewer nodes name has lost the
+    /// lock, or is about to get it. Of a node with many readers not all are named.
+    pub fn readers(&self) -> Vec<Holder> {
+        let held = self.named().into_iter().filter(|(_, nodes)| self.quorum.is_reached(*nodes));
+        held.map(|(reader, _)| Holder::of_reader(reader)).collect()
+    }
+
+    /// Every reader that any node names, and how many do.
+    fn named(&self) -> Vec<(&Reader, usize)> {
+        let readers = self.seen().flat_map(|holding| match holding {
+            Holding::Shared { readers, .. } => &readers[..],
+            _ => &[],
+        });
+        let mut named: Vec<(&Reader, usize)> = Vec::new();
+        for reader in readers {
+            match named.iter_mut().find(|(other, _)| other.value == reader.value) {
+                Some((_, nodes)) => *nodes += 1,
+                None => named.push((reader, 1)),
+            }
+        }
+        named
+    }
+
+    /// The holder on the most nodes is a writer, or no lock at all.
+    fn holder_is_alone(&self) -> bool {
+        !self.holder().is_some_and(|holder| matches!(holder.kind, HolderKind::Readers { .. }))
     }
 
     /// On how many nodes this holder has the key.

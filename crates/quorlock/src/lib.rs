@@ -65,6 +65,7 @@ pub mod mutants;
 pub mod node;
 mod own_thread;
 mod reply;
+mod resources;
 #[cfg(quorlock_stepped_clock)]
 mod stepped;
 
@@ -75,7 +76,7 @@ pub mod guarantees {}
 pub use crate::acquire::{Acquire, Acquiring, Waiting};
 pub use crate::builder::{ClientBuilder, OWNER_BYTES_MAX, PREFIX_BYTES_MAX};
 pub use crate::client::{
-    Client, NodeStats, NodeTrustState, RESOURCE_BYTES_MAX, Stats, check_resource,
+    Client, NodeStats, NodeTrustState, RESOURCE_BYTES_MAX, RESOURCES_MAX, Stats, check_resource,
 };
 pub use crate::clock::Clock;
 pub use crate::error::{
@@ -84,9 +85,10 @@ pub use crate::error::{
 };
 pub use crate::guard::{Guard, GuardToken, Released};
 pub use crate::inspect::{Inspection, Verdict};
+pub use crate::resources::Resources;
 pub use quorlock_core::{
-    BootTime, Delay, LossCause, NodeOutcome, NodeReleased, Outcome, QuorumError, RestartGuard,
-    Retry, TimingError, Token,
+    BootTime, Delay, LossCause, Mode, NodeOutcome, NodeReleased, Outcome, QuorumError,
+    RestartGuard, Retry, TimingError, Token,
 };
 
 /// Describes this process as an owner: `host:pid`, and a label if there is one.

@@ -210,7 +210,7 @@ async fn node_lists_that_make_no_quorum_are_refused() {
             )
         );
     }
-    let server = "every node must be a server of its own, with a vote of its own";
+    let server = "two nodes have this address; every node must be a server of its own";
     for (first, second, name) in [
         ("redis://a", "redis://a:6379", "a:6379"),
         ("redis://a", "redis://A", "a:6379"),
@@ -219,9 +219,9 @@ async fn node_lists_that_make_no_quorum_are_refused() {
         ("redis+unix:///run/a", "unix:///run/a?db=3", "/run/a"),
     ] {
         let error = refused(Client::builder().nodes([first, second]));
-        assert_eq!(error, format!("node {name} is listed twice; {server}"));
+        assert_eq!(error, format!("node {name} is listed twice: {server}"));
     }
-    let name = "node a is listed twice; every node needs a name of its own";
+    let name = "node a is listed twice: two nodes have this name; give each a name of its own, as in NAME=redis://HOST";
     assert_eq!(refused(Client::builder().nodes(["a=redis://b", "a=redis://c"])), name);
     assert_eq!(refused(memory().custom_nodes([MemoryNode::new("a")])), name);
 }
@@ -346,6 +346,16 @@ fn errors_say_what_went_wrong_and_why() {
             "lock \"orders\" is lost: its key is gone from so many nodes that no quorum is left",
         ),
         (
+            lost(LossCause::KeyOverwritten),
+            "lock \"orders\" is lost: its key holds another value on so many nodes, or is gone from them, that \
+             no quorum is left",
+        ),
+        (
+            lost(LossCause::ClockJumped),
+            "lock \"orders\" is lost: the wall clock moved ahead past the end of its validity: the clock was \
+             set, or the machine was paused",
+        ),
+        (
             lost(LossCause::HoldLimit),
             "lock \"orders\" is lost: it was held for as long as max_hold allows",
         ),
@@ -389,8 +399,9 @@ async fn a_refusal_tells_the_story_node_by_node() {
         error.to_string(),
         "lock \"orders\" not acquired after 1 attempt in 0.0ns: node a refused (held by api-7:41, \
          4.1s left), node b refused (held by a client without a name, 4.0s left), node c refused \
-         (held by the foreign value \"uuid\\u{1b}[…\", without expiry), node d refused, \
-         node e failed: unreachable: stopped"
+         (held by the foreign value \"uuid\\u{1b}[…\", which quorlock did not write, without expiry), \
+         node d refused, node e failed: unreachable: stopped; a key without expiry blocks the lock until \
+         somebody deletes it: delete it if no program uses it"
     );
     assert_eq!(error.holder().unwrap().to_string(), "api-7:41, 4.1s left");
     assert_eq!(error.retry_after(), None, "two of three never expire");
@@ -404,9 +415,18 @@ async fn a_refusal_tells_the_story_node_by_node() {
     let free = client.inspect("other").await.unwrap();
     assert_eq!(free.nodes[0].to_string(), "a free");
 
+    // Who is late is no fault, if the others had decided it.
+    nodes[3].freeze();
+    let error = client.try_acquire("orders").await.unwrap_err().to_string();
+    assert!(error.contains(", node d: its answer was not needed, node e failed: "), "{error}");
+    nodes[3].thaw();
+
     // What is long is cut.
     nodes[0].insert("long", "x".repeat(100), None);
     let seen = client.inspect("long").await.unwrap();
-    let expected = format!("a held by the foreign value \"{}…\", without expiry", "x".repeat(6));
+    let expected = format!(
+        "a held by the foreign value \"{}…\", which quorlock did not write, without expiry",
+        "x".repeat(6)
+    );
     assert_eq!(seen.nodes[0].to_string(), expected);
 }

@@ -314,6 +314,15 @@ impl ScriptedWorld {
         self.tell(self.owner(lock), Event::Extend { lock });
     }
 
+    /// The holder, a writer, wants to be a reader from now on.
+    pub fn downgrade(&mut self, lock: LockId) {
+        let client = self.owner(lock);
+        let guard = self.witness.watch.guards.of_mut(GuardId { client, lock });
+        if guard.is_some_and(|guard| guard.hold.downgrade()) {
+            self.tell(client, Event::Downgrade { lock });
+        }
+    }
+
     /// Gives a lock back, perhaps a second time.
     pub fn release(&mut self, lock: LockId, report: bool) {
         let guard = GuardId { client: self.owner(lock), lock };

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{TIME_OUT, UNMUTATED, in_time, output, output_in_time};
-use crate::special::MUTANTS;
+use crate::special_build::MUTANTS;
 
 /// What became of one mistake.
 pub(super) struct Row {

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use quorlock_servers::REQUIRE_VARIABLE;
 
 use super::{TIME_OUT, in_time, output};
-use crate::special::{MUTANTS, is_called};
+use crate::special_build::{MUTANTS, is_called};
 
 /// The library's tests, those that take the shortest first. The names are nobody else's in the workspace; the first
 /// is the tests within the library.

@@ -5,6 +5,7 @@ pub(crate) mod contended;
 pub(crate) mod frozen;
 pub(crate) mod handover;
 pub(crate) mod held;
+pub(crate) mod kinds;
 pub(crate) mod open_loop;
 pub(crate) mod pairs;
 pub(crate) mod ping;

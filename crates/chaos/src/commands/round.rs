@@ -22,7 +22,7 @@ use super::plan::{FAULTS, Fault, KEYS, LANES, MACHINES, Strike, TTL, strikes};
 use super::writer::Kind;
 use crate::act::{Event, Kind as Broken, node_name};
 use crate::clock::now;
-use crate::ledger::{Account, Ledger, seconds};
+use crate::ledger::{Findings, Ledger, seconds};
 use crate::nemesis::Nemesis;
 use crate::plan::{RoundPlan, nanos};
 use crate::round::{Interrupt, bound};
@@ -55,7 +55,7 @@ pub(crate) struct Done {
     pub(crate) overlaps: u64,
     pub(crate) excused: BTreeMap<&'static str, u64>,
     pub(crate) healed: Option<Time>,
-    pub(crate) account: Account,
+    pub(crate) findings: Findings,
 }
 
 struct Round<'a> {
@@ -414,7 +414,7 @@ impl<'a> Round<'a> {
                 *done.causes.entry(cause.to_owned()).or_default() += 1;
             }
         }
-        done.account = ledger.account(3 * SECOND, SECOND);
+        done.findings = ledger.findings(3 * SECOND, SECOND);
         done
     }
 }

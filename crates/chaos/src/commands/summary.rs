@@ -37,7 +37,7 @@ impl Summary {
 
     /// Adds a round.
     pub(crate) fn add(&mut self, seed: u64, done: &Done) {
-        self.rounds.add(seed, done.interrupted, &done.account);
+        self.rounds.add(seed, done.interrupted, &done.findings);
         add(&mut self.struck, &done.struck);
         add(&mut self.kinds, &done.kinds);
         add(&mut self.codes, &done.codes);
@@ -139,7 +139,7 @@ impl fmt::Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Account;
+    use crate::ledger::Findings;
 
     fn done() -> Done {
         Done {
@@ -171,8 +171,8 @@ mod tests {
     #[test]
     fn a_violation_fails_the_run_and_names_its_seed() {
         let violation = crate::ledger::Violation { at: 0, what: "two write".to_owned() };
-        let account = Account { violations: vec![violation], ..Account::default() };
-        let summary = after(1, &Done { account, ..done() }, true);
+        let findings = Findings { violations: vec![violation], ..Findings::default() };
+        let summary = after(1, &Done { findings, ..done() }, true);
         assert!(summary.has_failed());
         assert!(summary.to_string().ends_with("1 violations, with seeds [0]"), "{summary}");
     }

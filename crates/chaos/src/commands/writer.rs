@@ -20,8 +20,8 @@ const WRITE_APART: &str = "__write_apart";
 /// The same, but it soon starts its successor and ends.
 const WRITE_CHAIN: &str = "__write_chain";
 
-/// All of these.
-pub(crate) const SORTS: [&str; 3] = [WRITE, WRITE_APART, WRITE_CHAIN];
+/// All hidden first arguments.
+pub(crate) const FIRST_ARGUMENTS: [&str; 3] = [WRITE, WRITE_APART, WRITE_CHAIN];
 
 /// The exit code of a command that ends by itself.
 pub(crate) const OWN_CODE: i32 = 7;
@@ -92,22 +92,22 @@ impl Kind {
 ///
 /// # Errors
 /// What kept it from that.
-pub(crate) fn main(sort: &str, args: &[String]) -> Result<(), String> {
+pub(crate) fn main(mode: &str, args: &[String]) -> Result<(), String> {
     let [file, who, ms] = args else { return Err("a writer is started by commands".to_owned()) };
     let ms: Time = ms.parse().map_err(|_| "not a number of milliseconds".to_owned())?;
-    write(sort, file, who, ms).map_err(|error| error.to_string())
+    write(mode, file, who, ms).map_err(|error| error.to_string())
 }
 
-fn write(sort: &str, file: &str, who: &str, ms: Time) -> io::Result<()> {
-    let other = |sort: &str, ms: Time| -> io::Result<Command> {
+fn write(mode: &str, file: &str, who: &str, ms: Time) -> io::Result<()> {
+    let other = |mode: &str, ms: Time| -> io::Result<Command> {
         let mut writer = Command::new(std::env::current_exe()?);
-        writer.args([sort, file, who, &ms.to_string()]);
+        writer.args([mode, file, who, &ms.to_string()]);
         Ok(writer)
     };
-    if sort == WRITE_APART {
+    if mode == WRITE_APART {
         return other(WRITE, ms)?.process_group(0).status().map(drop);
     }
-    let of_these = if sort == WRITE_CHAIN { ms.min(LINK) } else { ms };
+    let of_these = if mode == WRITE_CHAIN { ms.min(LINK) } else { ms };
     let mut file = OpenOptions::new().append(true).create(true).open(file)?;
     let end = now() + of_these * MS;
     while now() < end {
@@ -115,7 +115,7 @@ fn write(sort: &str, file: &str, who: &str, ms: Time) -> io::Result<()> {
         thread::sleep(PAUSE);
     }
     if ms > of_these {
-        other(sort, ms - of_these)?.spawn()?;
+        other(mode, ms - of_these)?.spawn()?;
     }
     Ok(())
 }

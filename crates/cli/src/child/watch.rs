@@ -124,7 +124,7 @@ impl ChildWatch {
         loop {
             let event = match self.listener.next() {
                 Next::Message(Message::Started { group }) => {
-                    guarded.process_tree.is_led_by(Pid::from_raw(group));
+                    guarded.process_tree.set_leader(Pid::from_raw(group));
                     ChildEvent::Started
                 }
                 Next::Message(Message::Stopped { signal }) => ChildEvent::Stopped { signal },

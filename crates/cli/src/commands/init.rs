@@ -129,8 +129,8 @@ async fn moved(
         let nodes: Vec<Value> = reconfiguration.nodes.iter().map(node_json).collect();
         let event = json!({ "event": "waiting", "left_ms": millis(left), "nodes": nodes });
         let line = format!(
-            "the nodes wait until no lock from before can be held: {} left; Ctrl-C leaves it to the \
-             clients",
+            "the nodes do not vote until every lock of the old settings has expired: {} left; Ctrl-C is safe: \
+             the first client with the new settings then finishes the change",
             time(left)
         );
         output.progress(event, &line, first);
@@ -139,8 +139,8 @@ async fn moved(
             () = tokio::time::sleep(left.min(Duration::from_millis(500))) => {}
             signal = signals.next() => {
                 if let Some(signal) = ends_the_wait(signal) {
-                    let line = "interrupted: the nodes go on waiting, and any client of the new \
-                                settings finishes it, or this command if it is run again";
+                    let line = "interrupted: the nodes keep waiting; the first client with the new settings \
+                                finishes the change, or this command if it is run again";
                     output.event(json!({ "event": "interrupted" }), Some(line));
                     return Ok(Ended::Signal(signal));
                 }
@@ -160,11 +160,18 @@ fn conclude(change: &Initialized, output: &mut Output) -> ExitCode {
     }
     let (votes, needed) = (change.voting(), change.needed);
     let event = json!({ "event": "initialized", "voting": votes, "needed": needed });
+    let nodes_vote = if votes == 1 { "node votes" } else { "nodes vote" };
     if votes >= needed {
-        output.event(event, Some(&format!("{votes} nodes vote, {needed} must")));
+        output.event(
+            event,
+            Some(&format!("done: {votes} {nodes_vote}, and a quorum needs {needed}")),
+        );
         ExitCode::Success
     } else {
-        output.error(event, &format!("only {votes} nodes vote, {needed} must"));
+        output.error(
+            event,
+            &format!("not done: only {votes} {nodes_vote}, and a quorum needs {needed}"),
+        );
         ExitCode::NoQuorum
     }
 }

@@ -7,6 +7,7 @@
 
 mod hold;
 mod lease;
+mod loss;
 mod plan;
 
 use std::time::Duration;
@@ -29,11 +30,18 @@ use crate::output::{Output, millis, time};
 
 pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
     let file = File::read(&args.nodes)?;
-    options::check_key(&args.key, &args.nodes, &file)?;
+    options::check_keys(args.keys(), &args.nodes, &file)?;
+    if args.shared && args.fenced {
+        let message = "--shared and --fenced do not go together: a reader has no fencing token";
+        return Err(Refused::usage(message.to_owned()));
+    }
     let plan = RunPlan::new(args, &file)?;
     let output = Output::new(args.output, args.status_fd).map_err(|error| {
         let fd = args.status_fd.unwrap_or_default();
-        Refused::usage(format!("--status-fd {fd}: {error}; open it for writing, as in {fd}>file"))
+        Refused::usage(format!(
+            "--status-fd {fd}: cannot write to file descriptor {fd} ({error}); open it when you start quorlock, as \
+             in {fd}>status.json"
+        ))
     })?;
     let internal =
         |error: std::io::Error| Refused { message: error.to_string(), code: ExitCode::Internal };
@@ -86,7 +94,13 @@ impl Keeper<'_> {
 
     async fn acquire(&mut self) -> Waited {
         let (progress, mut waiting) = watch::channel(None);
-        let call = self.client.acquire(&self.args.key).progress(progress);
+        let keys: Vec<&str> = self.args.keys().collect();
+        let call = match keys[..] {
+            [key] => self.client.acquire(key),
+            _ => self.client.acquire(keys),
+        };
+        let call = call.progress(progress);
+        let call = if self.args.shared { call.shared() } else { call };
         let call = if self.args.fenced { call.fenced() } else { call };
         let releases_on_loss =
             is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);
@@ -104,6 +118,10 @@ impl Keeper<'_> {
             tokio::select! {
                 biased;
                 result = &mut call => {
+                    // An attempt failed, and the next one ended the wait before that was told.
+                    if !said {
+                        self.say_waiting(&waiting, time_since(since), true);
+                    }
                     self.output.clear();
                     return result.map_or_else(Waited::Refused, Waited::Acquired);
                 }
@@ -156,7 +174,7 @@ impl Keeper<'_> {
                 format!("for {} more", time(wait.saturating_sub(waited)))
             }
         };
-        let key = self.args.key.escape_debug();
+        let key = self.args.title();
         let line = format!("waiting {patience} for \"{key}\": {why}");
         self.output.progress(event, &line, first);
     }

@@ -106,6 +106,13 @@ fn headline(inspection: &Inspection) -> String {
         (Verdict::Held, Some(holder)) => {
             format!("{verdict} by {holder} (on {held} of {nodes} nodes)")
         }
+        (Verdict::Shared, _) => {
+            let readers = inspection.readers();
+            let names: Vec<String> = readers.iter().map(who).collect();
+            let count = readers.len();
+            let plural = if count == 1 { "" } else { "s" };
+            format!("HELD shared by {count} reader{plural}: {}", names.join(", "))
+        }
         (Verdict::Free, _) => format!("{verdict}"),
         (Verdict::Split, _) => {
             format!("{verdict}: nobody has {} of {nodes} nodes", inspection.quorum())
@@ -147,6 +154,7 @@ fn who(holder: &Holder) -> String {
         HolderKind::Owner(owner) => owner.clone(),
         HolderKind::Foreign(value) => format!("foreign value \"{value}\""),
         HolderKind::OtherType => "not a lock: a key of another type".to_owned(),
+        kind @ (HolderKind::Readers { .. } | HolderKind::WaitingWriter(_)) => kind.to_string(),
         _ => "another caller".to_owned(),
     }
 }

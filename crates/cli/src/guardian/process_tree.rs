@@ -1,22 +1,26 @@
-//! Everything that belongs to the command: who gets its signals, and when nobody of it is left.
+//! The command's processes: sends signals to all of them, and finds out when none is left.
 //!
-//! The command runs in a process group of its own, and one signal to the group reaches all of it
-//! at once: the kernel holds the list still and lets no fork slip through. That is not enough.
-//! `timeout`, an interactive shell or `set -m` move their children to other groups of the same
-//! session, and those would work on without a lock. So the family is the group *and* every
-//! descendant in this session. A process that calls setsid leaves it: that is what a daemon does
-//! to outlive the one who started it.
+//! The keeper is the `quorlock run` process that holds the lock. It starts the guardian, a second process, which starts
+//! the command and ends it in time. If the guardian is dead or stopped, the keeper does this work. Both use this module.
 //!
-//! The guardian is a sub-reaper: an orphan of the family becomes its child. Hence "no children
-//! left" is the certain answer that nothing is left, and only if a daemon was started does it
-//! take a look at the process table. The keeper is one as well, and if the guardian is dead, the
-//! family is below the keeper, beside what was there before ([`Strangers`]).
+//! **Which processes.** The command runs in a process group of its own. One signal to the group reaches all members at
+//! once: the kernel locks the list of members, so no fork is missed. That is not enough: `timeout`, an interactive shell
+//! or `set -m` move their children to other groups of the same session. Those children would work on without a lock. So
+//! the tree is the group *and* every descendant in this session. A process that calls setsid leaves the session, and the
+//! tree: a daemon does that to outlive the process that started it.
 //!
-//! A group's number cannot be given to another group while one member, even a dead one, is there,
-//! so it is used only while one is known to be. A single process is signalled by a descriptor
-//! that was compared with the process table after it was opened, for numbers are reused. Another group
-//! than the command's own, in which nobody else is, is killed as a whole, through a member that is stopped
-//! first so that it stays there: it may fork faster than its members can be killed one by one.
+//! **When none is left.** The guardian is a sub-reaper: if a parent in the tree ends, its children become children of
+//! the guardian. So if the guardian has no children, nothing is left, for certain. If a daemon was started, the guardian
+//! always has a child, and reads the process table instead. The keeper is a sub-reaper as well. If the guardian is dead,
+//! the tree is below the keeper, together with processes that were there before the command ([`Strangers`]).
+//!
+//! **Numbers are reused.** The number of a group is not given to another group while a member exists, even a dead one.
+//! So the number is used only while a member is known to exist. A single process is signalled through a descriptor: it
+//! is opened first and compared with the process table afterwards.
+//!
+//! **Other groups.** A group other than the command's own, all of whose members belong to the tree, is killed as a
+//! whole, because its members may fork faster than they can be killed one by one. One member is stopped first. A stopped
+//! member stays in the group, so the group keeps its number.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,40 +38,43 @@ use super::kill_policy::Ending;
 use super::mutants::{Mutant, is_active};
 use super::procfs;
 
-/// A change of the command's own process, the leader of the group.
+/// A change of the command's own process, which leads the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It was stopped by this signal.
     Stopped(i32),
-    /// It goes on.
+    /// It was continued.
     Continued,
-    /// It is no more.
+    /// It has ended.
     Ended(Ending),
 }
 
-/// The command's processes, seen from one that they descend from.
+/// The command's processes, seen from the process that they descend from: the guardian, or the keeper.
 #[derive(Debug)]
 pub(crate) struct ProcessTree {
-    /// Leads the command's group, once that is known.
+    /// The command's own process, which leads the group. `None`: not known yet.
     leader: Option<Pid>,
-    /// The leader is a child of ours that was not buried yet: the group's number is taken.
+    /// The leader is a child of this process, dead or alive, and was not reaped yet. So the group's number is still its.
     pinned: bool,
-    /// For where there is no process table.
+    /// The last signal found no process in the group. This counts only where there is no process table.
     group_empty: bool,
+    /// This process has no children left, dead or alive.
     childless: bool,
     strangers: Strangers,
 }
 
-/// What descended from this process before the command did, by number and start: the background jobs
-/// of a shell that became this process by exec. What they start is theirs.
+/// Descendants of this process that do not belong to the command. They were there before it: for example the background
+/// jobs of a shell that became this process by exec. What they start does not belong to the command either.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
+    /// Each with its number and its start.
     there_before: BTreeSet<(i32, u64)>,
+    /// In the keeper: the guardian, which is no part of the command, but its children are.
     guardian: Option<i32>,
 }
 
 impl Strangers {
-    /// All who descend from this process now.
+    /// All descendants of this process at this moment.
     ///
     /// # Errors
     /// The process table cannot be read now.
@@ -76,20 +83,20 @@ impl Strangers {
             return Ok(Self::default());
         }
         let processes = procfs::processes()?.unwrap_or_default();
-        let there = procfs::descendants(&processes, me(), |_| false);
-        let there = there.iter().map(|process| (process.pid, process.started));
-        Ok(Self { there_before: there.collect(), guardian: None })
+        let descendants = procfs::descendants(&processes, me(), |_| false);
+        let there_before = descendants.iter().map(|process| (process.pid, process.started));
+        Ok(Self { there_before: there_before.collect(), guardian: None })
     }
 }
 
 impl ProcessTree {
-    /// The family of a child that leads a process group.
+    /// In the guardian: the tree of a child that leads a process group.
     pub(crate) fn led_by(leader: &process::Child) -> Self {
         let leader = Some(Pid::from_child(leader));
         Self { pinned: true, ..Self::below(leader, Strangers::default()) }
     }
 
-    /// The family of a command that a guardian, a child of ours, starts.
+    /// In the keeper: the tree of a command that the guardian, a child of the keeper, starts.
     pub(crate) fn guarded_by(guardian: &process::Child, mut strangers: Strangers) -> Self {
         strangers.guardian = Some(Pid::from_child(guardian).as_raw_nonzero().get());
         Self::below(None, strangers)
@@ -104,25 +111,26 @@ impl ProcessTree {
         self.leader
     }
 
-    /// The guardian has told who leads the group.
-    pub(crate) fn is_led_by(&mut self, leader: Option<Pid>) {
+    /// Sets the leader of the group, which the guardian has reported to the keeper.
+    pub(crate) fn set_leader(&mut self, leader: Option<Pid>) {
         self.leader = leader;
     }
 
-    /// Sends a signal to the command's group, as a terminal would, if its leader lives.
+    /// Sends a signal to the command's group, as a terminal does, if this process has not reaped the leader.
     pub(crate) fn signal_group(&self, signal: Signal) {
         if self.pinned {
             self.reach_group(signal);
         }
     }
 
-    /// Sends a signal to everyone. A stopped process cannot obey one, so it is woken.
+    /// Sends a signal that ends processes, SIGTERM or SIGKILL, to all of the tree. SIGCONT follows it, because a stopped
+    /// process would not react to SIGTERM.
     ///
-    /// Outside of the group a fork can slip through, and the process table may not be readable for a
-    /// moment: SIGKILL is to be repeated until nobody is left.
+    /// Outside of the group a fork can be missed, and for a moment the process table may not be readable. So the caller
+    /// repeats SIGKILL until no process is left.
     pub(crate) fn signal_all(&self, signal: Signal) {
-        // Nothing comes before this one where the number is known to be right: on a busy machine the
-        // whole table takes its time.
+        // If the group's number is certainly still the command's, the group gets the signal first of all: on a busy
+        // machine it takes time to read the whole process table.
         let known = self.pinned || self.leader_is_there();
         if known {
             self.reach_group(signal);
@@ -130,17 +138,19 @@ impl ProcessTree {
         let members = self.members();
         let group = self.leader.map(|leader| leader.as_raw_nonzero().get());
         let in_group = |member: &procfs::Process| Some(member.group) == group;
-        let is_there = match &members {
+        let group_is_there = match &members {
             Ok(Some(members)) => members.all.iter().any(in_group),
             Ok(None) => !self.group_empty,
             Err(_) => false,
         };
-        if is_there && !known {
+        if group_is_there && !known {
             self.reach_group(signal);
         }
+        // Mutants are mistakes on purpose. `is_active` is the constant `false` in the program that is shipped.
         if !(is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers()) {
             let members = members.ok().flatten().unwrap_or_default();
             let others = || members.all.iter().filter(|member| !in_group(member));
+            // This mistake is made by the keeper when it kills in place of the guardian.
             let one_by_one = is_active(Mutant::OneKillInItsPlace) && self.is_keepers();
             if signal == Signal::KILL && !one_by_one {
                 for number in &members.groups {
@@ -151,22 +161,23 @@ impl ProcessTree {
             }
             others().for_each(|member| reach(member, signal));
         }
-        if is_there || known {
+        if group_is_there || known {
             self.reach_group(Signal::CONT);
         }
     }
 
-    /// Whether the leader, dead or alive, still has its number.
+    /// Whether the leader's number is still its own. That is so until its parent has reaped it.
     fn leader_is_there(&self) -> bool {
         self.find_leader().is_some()
     }
 
-    /// Whether the command's own process lives, as far as can be seen.
+    /// Whether the command's own process lives, as far as the process table shows it.
     pub(crate) fn leader_lives(&self) -> bool {
         self.find_leader().is_some_and(|leader| leader.alive)
     }
 
-    /// The leader, dead or alive, if it still has its number: it is a child of the guardian's or ours.
+    /// The leader as the process table shows it, dead or alive. A process with its number is the leader if it is a child
+    /// of the guardian or of this process.
     fn find_leader(&self) -> Option<procfs::Process> {
         let leader = procfs::process(self.leader?.as_raw_nonzero().get())?;
         let parent = Some(leader.parent);
@@ -174,20 +185,20 @@ impl ProcessTree {
         (leader.group == leader.pid && is_ours).then_some(leader)
     }
 
-    /// Fails when the group is gone or all of it changed to another user; what follows from either is
-    /// decided by looking, not by this result.
+    /// Sends a signal to the command's group. It returns nothing: sending fails if the group is gone, or if all members
+    /// run as another user by now, and [`gone`](Self::gone) finds out which.
     fn reach_group(&self, signal: Signal) {
         if let Some(leader) = self.leader {
             let _ = kill_process_group(leader, signal);
         }
     }
 
-    /// Buries the dead, so many at a time that nothing else has to wait for long. Returns what happened to the
-    /// leader since the last call, and whether there may be more to bury.
+    /// Reaps dead children, at most [`REAPED_AT_A_TIME`]. Returns the changes of the leader since the last call, and
+    /// whether there may be more children to reap.
     pub(crate) fn reap(&mut self) -> (Vec<Change>, bool) {
         let mut changes = Vec::new();
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
-        for _ in 0..BURIED_AT_A_TIME {
+        for _ in 0..REAPED_AT_A_TIME {
             let (pid, status) = match wait(options) {
                 Ok(Some(change)) => change,
                 Ok(None) => return (changes, false),
@@ -215,16 +226,18 @@ impl ProcessTree {
         (changes, true)
     }
 
-    /// Whether certainly nobody is left, without a look at the process table. Call [`reap`](Self::reap) first.
+    /// Whether it is certain that no process is left, without a look at the process table. Call [`reap`](Self::reap)
+    /// first.
     pub(crate) fn is_childless(&self) -> bool {
         self.childless && cfg!(target_os = "linux")
     }
 
-    /// Whether nobody of the family is left. Call [`reap`](Self::reap) first.
+    /// Whether no process of the tree is left. Call [`reap`](Self::reap) first.
     ///
-    /// The process table is read one process after the other, so a chain of processes, each of which
-    /// starts the next and ends, could slip through. But the orphan of one that ends is ours then, and
-    /// when it ends it waits for us to bury it: a look during which nobody of ours died has seen all.
+    /// The process table is read one process after the other. So a chain of processes, each of which starts the next and
+    /// ends, could be missed. But when a process of the chain ends, the next one becomes a child of this process. When
+    /// that child ends, it stays dead and unreaped until this process reaps it. So if no child is dead after the look, no
+    /// chain went on during the look, and the look has seen every process.
     pub(crate) fn gone(&mut self) -> bool {
         if self.is_childless() {
             return true;
@@ -234,7 +247,7 @@ impl ProcessTree {
         }
         match self.leader.map(test_kill_process_group) {
             Some(Err(Errno::SRCH)) => self.group_empty = true,
-            // Somebody of another user is there.
+            // A member that runs as another user is there.
             Some(Err(_)) => return false,
             None | Some(Ok(())) => {}
         }
@@ -248,20 +261,21 @@ impl ProcessTree {
         }
     }
 
+    /// Whether this is the keeper's view of the tree.
     fn is_keepers(&self) -> bool {
         self.strangers.guardian.is_some()
     }
 
-    /// The numbers of those who are left, as far as the process table shows them.
+    /// The numbers of the processes that are left, as far as the process table shows them.
     pub(crate) fn left(&self) -> Vec<i32> {
         let members = self.members().ok().flatten().unwrap_or_default();
         members.all.iter().map(|member| member.pid).collect()
     }
 
-    /// The members as the process table shows them. A dead one that its own parent does not bury
-    /// is dead all the same; one that is ours to bury counts until [`reap`](Self::reap) has done
-    /// it: nobody else will, and its other threads may outlive its first.
-    /// `None`: there is no such table. An error: it cannot be read now.
+    /// The members of the tree as the process table shows them. A dead process that its own parent does not reap is no
+    /// member. A dead child of this process is a member until [`reap`](Self::reap) has reaped it: nobody else reaps it,
+    /// and its other threads may live longer than its first.
+    /// `None`: there is no process table. An error: the table cannot be read now.
     fn members(&self) -> io::Result<Option<Members>> {
         let (Some(processes), me) = (procfs::processes()?, me()) else { return Ok(None) };
         let mine = processes.iter().find(|process| process.pid == me);
@@ -285,15 +299,15 @@ impl ProcessTree {
     }
 }
 
-/// The members of a family, and the process groups in which nobody else is.
+/// The members of a tree, and the process groups all of whose living members belong to it.
 #[derive(Debug, Default)]
 struct Members {
     all: Vec<procfs::Process>,
     groups: BTreeSet<i32>,
 }
 
-/// Kills the process group of this process, if it still is the one that the table showed. What has been sent
-/// SIGSTOP does nothing more by itself, so it does not leave the group meanwhile, nor free its number.
+/// Kills the process group of this member, if its number still belongs to the process that the table showed. The member
+/// gets SIGSTOP first. A stopped process neither leaves its group nor ends, so the group keeps its number.
 fn kill_group_of(member: &procfs::Process) {
     #[cfg(target_os = "linux")]
     if let (Some(pid), Some(group)) = (Pid::from_raw(member.pid), Pid::from_raw(member.group))
@@ -306,10 +320,11 @@ fn kill_group_of(member: &procfs::Process) {
     }
 }
 
-/// A command whose orphans die faster than they are buried must not keep us from looking at the time.
-const BURIED_AT_A_TIME: usize = 64;
+/// How many children are reaped before the time is looked at again: a command's orphans may die faster than they are
+/// reaped.
+const REAPED_AT_A_TIME: usize = 64;
 
-/// Sends a signal to one process, if it still is the one that the table showed.
+/// Sends a signal to one process, and SIGCONT after it, if its number still belongs to the process that the table showed.
 fn reach(member: &procfs::Process, signal: Signal) {
     let Some(pid) = Pid::from_raw(member.pid) else { return };
     #[cfg(target_os = "linux")]
@@ -322,7 +337,7 @@ fn reach(member: &procfs::Process, signal: Signal) {
             return;
         }
         Err(Errno::SRCH) => return,
-        // A kernel before 5.3, or a sandbox without it.
+        // A kernel before 5.3, or a sandbox that does not allow it.
         Err(_) => {}
     }
     if is_the_same(member) {
@@ -331,13 +346,13 @@ fn reach(member: &procfs::Process, signal: Signal) {
     }
 }
 
-/// Whether this number is still that process's, and it has not left the session since.
+/// Whether this number still belongs to that process, and the process is still in the same session.
 fn is_the_same(member: &procfs::Process) -> bool {
     procfs::process(member.pid)
         .is_some_and(|now| (now.started, now.session) == (member.started, member.session))
 }
 
-/// Whether a child has died and was not buried yet.
+/// Whether a child has died and was not reaped yet.
 #[cfg(target_os = "linux")]
 fn somebody_died() -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

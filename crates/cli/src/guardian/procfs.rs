@@ -1,8 +1,8 @@
-//! The process table, as far as it takes to find out who descends from whom.
+//! The process table: which processes there are, and which descend from which.
 //!
-//! Linux shows it in /proc. Where there is no such thing the answer is `None`, and the callers
-//! make do with what signals tell them. That it cannot be read now, for want of a file descriptor or of
-//! memory, is an error: it says nothing of who is there.
+//! Linux shows the table in /proc. If a system has no /proc, the answer is `None`, and the callers use only what signals
+//! tell them. If the table cannot be read at the moment, because file descriptors or memory are short, the answer is an
+//! error. An error does not mean that a process is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,31 +16,33 @@ use rustix::io::Errno;
 pub(crate) struct Process {
     /// Its number.
     pub(crate) pid: i32,
-    /// Who waits for it. This number and the next two are 0 if they are those of a process
-    /// outside of our container.
+    /// The number of its parent. 0 if the parent is outside of our container.
     pub(crate) parent: i32,
-    /// Its process group.
+    /// The number of its process group. 0 if the group's leader is outside of our container.
     pub(crate) group: i32,
-    /// Its session.
+    /// The number of its session. 0 if the session's leader is outside of our container.
     pub(crate) session: i32,
-    /// Whether it runs, sleeps or is stopped: not dead and merely unreaped. One whose first thread has
-    /// ended lives as long as another one does.
+    /// Whether at least one of its threads lives: runs, sleeps or is stopped. False for a process that is dead and was
+    /// not reaped yet.
     pub(crate) alive: bool,
-    /// When it was started, in ticks of the boot clock: with the number it is unmistakable.
+    /// When it was started, in ticks of the boot clock. Number and start together identify a process, although numbers
+    /// are reused.
     pub(crate) started: u64,
 }
 
-/// One process, if it exists and can be looked at.
+/// One process. `None`: it does not exist, or it cannot be read now. So `None` does not prove that a process has ended.
+/// [`processes`] reports errors, and is used to find that out.
 pub(crate) fn process(pid: i32) -> Option<Process> {
-    if counts_as_we_do().is_ok_and(|ours| ours) { look_up(pid).ok().flatten() } else { None }
+    let numbers_are_ours = has_our_numbers().unwrap_or(false);
+    if numbers_are_ours { look_up(pid).ok().flatten() } else { None }
 }
 
-/// Every process that was there during the whole of this call; `None`: there is no such table.
+/// Every process that existed during the whole of this call. `None`: there is no process table.
 ///
 /// # Errors
-/// It could not be read whole.
+/// The table could not be read completely.
 pub(crate) fn processes() -> io::Result<Option<Vec<Process>>> {
-    if !counts_as_we_do()? {
+    if !has_our_numbers()? {
         return Ok(None);
     }
     let mut processes = Vec::new();
@@ -52,7 +54,7 @@ pub(crate) fn processes() -> io::Result<Option<Vec<Process>>> {
 }
 
 fn look_up(pid: i32) -> io::Result<Option<Process>> {
-    // The name may hold any bytes, so this is no UTF-8.
+    // The name may contain any bytes, so this need not be UTF-8.
     match fs::read(format!("/proc/{pid}/stat")) {
         Ok(stat) => Ok(parse(pid, &stat)),
         Err(error) if is_not_there(&error) => Ok(None),
@@ -60,8 +62,9 @@ fn look_up(pid: i32) -> io::Result<Option<Process>> {
     }
 }
 
-/// In a new container /proc may still be that of the machine, where our numbers mean others.
-fn counts_as_we_do() -> io::Result<bool> {
+/// Whether the numbers in /proc are those that this process uses. In a new container /proc may still be that of the
+/// machine, where the same numbers belong to other processes.
+fn has_our_numbers() -> io::Result<bool> {
     match fs::read_link("/proc/self") {
         Ok(me) => Ok(me.as_os_str() == &*id().to_string()),
         Err(error) if is_not_there(&error) => Ok(false),
@@ -69,17 +72,20 @@ fn counts_as_we_do() -> io::Result<bool> {
     }
 }
 
-/// It has gone, or is another user's and not to be seen by us, now and later.
+/// Whether the error will not go away: the process has ended, or it belongs to another user and this one may not see it.
+/// Such a process counts as absent. It could not be signalled either, and GUARANTEES.md promises nothing about a
+/// descendant that changes its user.
 fn is_not_there(error: &io::Error) -> bool {
     let known = [Errno::NOENT, Errno::SRCH, Errno::NOTDIR, Errno::ACCESS, Errno::PERM];
     Errno::from_io_error(error).is_some_and(|errno| known.contains(&errno))
 }
 
-/// Those of `processes` that have `ancestor` above them, and nobody who is `strange` in between.
+/// The descendants of `ancestor` among `processes`. A process for which `is_excluded` is true is left out, and so are its
+/// descendants.
 pub(crate) fn descendants(
     processes: &[Process],
     ancestor: i32,
-    strange: impl Fn(&Process) -> bool,
+    is_excluded: impl Fn(&Process) -> bool,
 ) -> Vec<Process> {
     let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
     for process in processes {
@@ -87,11 +93,11 @@ pub(crate) fn descendants(
     }
     let mut found = Vec::new();
     let mut above = vec![ancestor];
-    // Numbers are reused while the table is read, so a circle is possible; nobody is seen twice.
+    // Numbers may be reused while the table is read, so a circle is possible. Each process is visited once.
     let mut seen = BTreeSet::from([ancestor]);
     while let Some(parent) = above.pop() {
         for child in children.get(&parent).into_iter().flatten() {
-            if seen.insert(child.pid) && !strange(child) {
+            if seen.insert(child.pid) && !is_excluded(child) {
                 found.push(*child);
                 above.push(child.pid);
             }
@@ -100,8 +106,8 @@ pub(crate) fn descendants(
     found
 }
 
-/// `pid (name) state parent group session …`, the number of threads as the 20th and the start as the 22nd; the
-/// name may itself hold parentheses and spaces.
+/// Reads a line of `/proc/PID/stat`: `pid (name) state parent group session …`. Counted from 1 as in proc(5), the number
+/// of threads is field 20 and the start is field 22. The name may contain parentheses and spaces.
 fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
@@ -109,7 +115,9 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Process> {
     let state = fields.next()?;
     let mut number = || fields.next()?.parse().ok();
     let (parent, group, session) = (number()?, number()?, number()?);
+    // The session was field 6. 13 fields are skipped, 7 to 19, and the next one is field 20.
     let threads: i64 = fields.nth(13)?.parse().ok()?;
+    // One field is skipped, 21, and the next one is field 22.
     let started = fields.nth(1)?.parse().ok()?;
     let alive = !matches!(state, "Z" | "X" | "x") || threads > 1;
     Some(Process { pid, parent, group, session, alive, started })

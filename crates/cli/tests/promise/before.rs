@@ -110,7 +110,7 @@ fn the_keeper_is_stopped() {
         first.signal(Signal::STOP);
         they_do_not_overlap(&testbed, second);
         first.signal(Signal::CONT);
-        lost_because(&first.end(), "expired");
+        lost_because(&first.end(), "stopped");
     }
 }
 
@@ -153,7 +153,9 @@ fn the_wall_clock_steps() {
         // And ahead again, to where it was: the votes were asked for a minute ago by that clock.
         step(0);
         they_do_not_overlap(&testbed, second);
-        lost_because(&first.end(), "clock_jumped");
+        let output = first.end();
+        lost_because(&output, "clock_jumped");
+        assert!(stderr(&output).contains("the wall clock moved ahead"), "{}", stderr(&output));
     }
 }
 

@@ -28,7 +28,7 @@ fn guardian_and_keeper_are_stopped() {
         (times(&testbed, "first").len() == written).then_some(written)
     });
     first.signal(Signal::CONT);
-    lost_because(&first.end(), "expired");
+    lost_because(&first.end(), "stopped");
     assert_eq!(times(&testbed, "first").len(), written);
 }
 

@@ -20,6 +20,9 @@ use crate::retry::{Delay, Retry, after_expiry};
 use crate::time::{BootTime, Reading};
 use crate::wait::Waiting;
 
+/// A lock that readers hold is looked at no more often than this because of a push.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
 /// A call that has not got its lock yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Call {
@@ -63,6 +66,8 @@ pub(super) struct Contention {
     pub(super) missed: u32,
     /// This process has just had the lock, others want it too: it looks before it tries.
     pub(super) polite: bool,
+    /// How often readers were told something.
+    pub(super) said: u32,
     /// When the last look ended.
     pub(super) looked_at: Option<BootTime>,
 }
@@ -245,6 +250,18 @@ impl Call {
                 said @ NodeOutcome::Nothing => *said = NodeOutcome::Refused(Some(seen.clone())),
                 _ => {}
             }
+        }
+    }
+
+    /// If a reader has come or gone, a look shows whether it was the last one. It comes soon, and no more often than
+    /// every 10 ms.
+    pub(super) fn look_if_stale(&mut self, now: Reading) {
+        let is_stale = self.waiting.as_ref().is_some_and(Waiting::is_stale);
+        if let Phase::Pausing { until, again, .. } = &mut self.phase
+            && is_stale
+        {
+            let next = self.contention.looked_at.map_or(now.boot(), |at| at.after(LOOK_EVERY));
+            (*until, *again) = ((*until).min(next.max(now.boot())), true);
         }
     }
 

@@ -208,7 +208,8 @@ impl Engine {
             let round = lease.next_round();
             self.start_release((lock, round), lease.end(report, now), out);
         }
-        if lease.lost().is_none() {
+        // Readers are in nobody's way but a writer's, which says so if it waits.
+        if lease.lost().is_none() && lease.mode() == Mode::Exclusive {
             let had = (lease.began().boot(), lease.is_exhausted(now));
             for key in &**lease.keys() {
                 self.backoff.of(key, now).give_back(had, lease.pace(), now);
@@ -266,7 +267,7 @@ impl Engine {
         let keys = lease.keys().clone();
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.with_queues(&keys, |queue| queue.hand_over(old, next));
-        self.take_call(next, out);
+        self.take_call(next, now, out);
         out.push(Effect::Acquired { lock: next, token, hold, attempts, handover_count, fence });
         true
     }

@@ -33,6 +33,7 @@ impl Engine {
         };
         let call = &mut timed.record;
         call.phase = Phase::Queued;
+        self.local.aside.remove(&lock);
         let place = call.request.place(lock);
         let keys = call.request.keys.clone();
         if let Some(key) = keys.single()
@@ -102,6 +103,9 @@ impl Engine {
         };
         if let Some(timed) = self.calls.get_mut(&lock) {
             timed.record.phase = Phase::Aside { until };
+        }
+        if keys.single().is_none() {
+            self.local.aside.insert(lock);
         }
         if let Some(timed) = self.calls.get_mut(&next) {
             let contention = &mut timed.record.contention;

@@ -1,9 +1,6 @@
 //! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
 
-use alloc::vec::Vec;
-use core::time::Duration;
-
-use super::{Call, Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
+use super::{Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
 use crate::acquire::FailureReason;
 use crate::command::Answer;
 use crate::contention::believed;
@@ -15,9 +12,8 @@ use crate::retry::Retry;
 use crate::time::Reading;
 use crate::token::Key;
 use crate::wait::Waiting;
-
-/// A lock that readers hold is looked at no more often than this because of a push.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+use alloc::vec::Vec;
+use core::time::Duration;
 
 impl Engine {
     /// Asks nodes who holds the lock, and for how long; and, if the call is going to wait, to tell
@@ -98,7 +94,9 @@ impl Engine {
         };
         let closed = call.waiting.as_ref().is_some_and(Waiting::is_closed);
         if !again || closed {
-            call.contention.missed += u32::from(again && !first);
+            // Of several readers one has gone, and nobody was faster.
+            let is_missed = !call.waiting.as_ref().is_some_and(Waiting::is_held_by_several);
+            call.contention.missed += u32::from(again && !first && is_missed);
             return self.rest(lock, first || !again, now, out);
         }
         if call.is_open() {
@@ -119,17 +117,24 @@ impl Engine {
             return;
         };
         for command in call.review_intent(now).into_iter().flatten() {
-            let ticket = Ticket { lock, round: 0, verb: Verb::Announce };
+            let ticket = call.announcement(lock);
             out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
         }
     }
 
-    /// The call is over, and with it what readers were told.
-    pub(super) fn withdraw(&mut self, lock: LockId, out: &mut dyn Sink) {
-        let call = self.calls.get_mut(&lock).map(|timed| &mut timed.record);
-        if let Some(command) = call.and_then(Call::withdraw) {
-            let ticket = Ticket { lock, round: 0, verb: Verb::Announce };
-            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+    /// The call is over, and with it what readers were told. Those of this process are not told by the nodes: servers push
+    /// nothing to the connection that made the change.
+    pub(super) fn withdraw(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let Some(command) = call.withdraw() else {
+            return;
+        };
+        let (ticket, keys) = (call.announcement(lock), call.request.keys.clone());
+        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+        for node in self.quorum.all().iter() {
+            self.handle_push(node, Some(&keys), now, out);
         }
     }
 
@@ -205,6 +210,7 @@ impl Engine {
             None => Some(now.boot()),
         };
         call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
+        call.look_if_stale(now);
         if call.request.progress
             && is_new
             && let Some(report) = call.report(now)
@@ -231,12 +237,20 @@ impl Engine {
             None => self.local.queues.values().collect(),
         };
         let active = queues.into_iter().flat_map(LocalQueue::active);
-        let contenders: Vec<LockId> = active.map(|place| place.lock).collect();
+        let is_about = |lock: &&LockId| {
+            let its = self.calls.get(lock).map(|timed| &timed.record.request.keys);
+            its.is_some_and(|its| keys.is_none_or(|keys| keys.iter().any(|key| its.contains(key))))
+        };
+        let aside = self.local.aside.iter().filter(is_about).copied();
+        let contenders: Vec<LockId> = active.map(|place| place.lock).chain(aside).collect();
         for lock in contenders {
             let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
                 continue;
             };
-            let waits = matches!(call.phase, Phase::Looking { .. } | Phase::Pausing { .. });
+            let waits = matches!(
+                call.phase,
+                Phase::Looking { .. } | Phase::Pausing { .. } | Phase::Aside { .. }
+            );
             let was_open = call.is_open();
             let watches = call.is_to_watch();
             let Some(waiting) = call.waiting.as_mut().filter(|_| waits && watches) else {
@@ -262,7 +276,6 @@ impl Engine {
         let step = believed(call.pace.round_trip);
         let may_open = call.waiting.as_ref().is_some_and(Waiting::may_open);
         let is_stale = call.waiting.as_ref().is_some_and(Waiting::is_stale);
-        let looked_at = call.contention.looked_at;
         match &mut call.phase {
             Phase::Looking { .. } if open => {
                 out.push(Effect::Woken { lock });
@@ -272,10 +285,11 @@ impl Engine {
                 out.push(Effect::Woken { lock });
                 self.draw_slot(lock, now);
             }
+            // It may be free where it was not, and waits for its turn.
+            Phase::Aside { .. } if open || is_stale => self.enter(lock, now),
             // A reader has come or gone. If it was the last one, a look shows it.
-            Phase::Pausing { until, again, .. } if is_stale => {
-                let next = looked_at.map_or(now.boot(), |at| at.after(LOOK_EVERY));
-                (*until, *again) = ((*until).min(next.max(now.boot())), true);
+            Phase::Pausing { .. } if is_stale => {
+                call.look_if_stale(now);
                 Self::index_call(&mut self.deadlines, lock, timed);
             }
             // The others may not have seen the release yet; but they need not ever tell of it. If too few

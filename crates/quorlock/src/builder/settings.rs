@@ -1,11 +1,11 @@
-//! The settings of a client: how they are checked, and how nodes and driver are made from them.
+//! The settings of a client. This module checks them, and makes the nodes and the driver from them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
-use quorlock_core::{NodeSet, Quorum, RestartGuard, Rules, Timing, Words};
+use quorlock_core::{NodeSet, Quorum, QuorumError, RestartGuard, Rules, Timing, Words};
 
 use super::{CallDefaults, MARKER, PREFIX_BYTES_MAX, own_key};
 use crate::client::{Client, Common, Names, RESERVED, Shared};
@@ -15,10 +15,14 @@ use crate::error::BuildError;
 use crate::node::{Node, NodeConfig, NodeConfigError, RedisNode, Tls};
 use crate::own_thread::OwnThread;
 
+/// What was set on a builder.
 #[derive(Clone)]
 pub(crate) struct Settings {
+    /// The servers. An error is kept until [`build`](Self::build), because the builder's methods return no errors.
     pub(super) nodes: Vec<Result<NodeConfig, NodeConfigError>>,
+    /// The nodes that are not servers; they come behind the servers.
     pub(super) custom: Vec<Arc<dyn Node>>,
+    /// `None`: the majority of the nodes.
     pub(super) quorum: Option<usize>,
     pub(super) prefix: String,
     pub(super) defaults: CallDefaults,
@@ -30,11 +34,11 @@ pub(crate) struct Settings {
     pub(super) trust: Trust,
 }
 
-/// What is made of what nodes may have forgotten.
+/// How the client treats nodes that may have lost their data.
 #[derive(Clone, Default)]
 pub(super) struct Trust {
     pub(super) guard: RestartGuard,
-    /// The names of those that forget nothing.
+    /// The names of the nodes that the user declares durable: they never lose data.
     pub(super) durable: Vec<String>,
 }
 
@@ -58,12 +62,8 @@ impl Settings {
     pub(super) fn build(self) -> Result<Client, BuildError> {
         let timing = self.defaults.check()?;
         self.check_prefix()?;
-        let quorum_of = |count| match self.quorum {
-            Some(needed) => Quorum::new(count, needed),
-            None => Quorum::majority(count),
-        };
         let nodes = self.make_nodes(&timing)?;
-        let quorum = quorum_of(nodes.len())?;
+        let quorum = self.quorum_of(nodes.len())?;
         let names: Names = nodes.iter().map(|node| node.name().into()).collect();
         let rules = self.rules(quorum, &names)?;
         let metrics = Arc::new(Metrics::new(nodes.len(), self.trust.guard));
@@ -73,26 +73,38 @@ impl Settings {
         };
         let (handle, commands) =
             DriverHandle::new(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
-        let (clock, ttl_max) = (self.clock, self.defaults.timing.ttl_max);
+        let (clock, max_ttl) = (self.clock, self.defaults.timing.ttl_max);
         let common = Arc::new(Common { driver: handle, names, clock });
-        let driver = {
+        // A closure, because the driver is created on the runtime that runs it. Its reference to `common` is weak: the
+        // client's handles and guards own `common`, and the driver must not keep the client alive.
+        let run_driver = {
             let nodes = nodes.clone();
             let (common, metrics) = (Arc::downgrade(&common), metrics.clone());
             move || {
-                let times = (clock, ttl_max);
+                let times = (clock, max_ttl);
                 Driver::start((quorum, rules), &nodes, metrics, (common, commands), times).run()
             }
         };
         if let Some(thread) = thread {
-            thread.start(driver).map_err(no_thread)?;
+            thread.start(run_driver).map_err(no_thread)?;
         } else {
             let runtime =
                 tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-            runtime.spawn(async move { driver().await });
+            runtime.spawn(async move { run_driver().await });
         }
         let settings = (self.prefix.into(), self.defaults, timing);
-        let nodes = (nodes, self.nodes.len());
+        // `nodes` has the custom nodes as well, behind the servers.
+        let server_count = self.nodes.len();
+        let nodes = (nodes, server_count);
         Ok(Client::new(Shared::new(common, quorum, settings, nodes, metrics)))
+    }
+
+    /// The quorum of so many nodes.
+    pub(super) fn quorum_of(&self, node_count: usize) -> Result<Quorum, QuorumError> {
+        match self.quorum {
+            Some(needed) => Quorum::new(node_count, needed),
+            None => Quorum::majority(node_count),
+        }
     }
 
     pub(super) fn check_prefix(&self) -> Result<(), BuildError> {
@@ -106,7 +118,7 @@ impl Settings {
         Ok(())
     }
 
-    /// What nodes are measured by.
+    /// The rules by which the client decides whether a node's votes count.
     pub(super) fn rules(&self, quorum: Quorum, names: &Names) -> Result<Rules, BuildError> {
         let find = |name: &String| {
             let place = names.iter().position(|other| **other == **name);
@@ -115,8 +127,8 @@ impl Settings {
             place.and_then(|place| quorum.node_ids().nth(place)).ok_or_else(unknown)
         };
         let durable = self.trust.durable.iter().map(find).collect::<Result<NodeSet, _>>()?;
-        let max_ttl = self.defaults.timing.ttl_max.as_millis();
-        let max_ttl_ms = u64::try_from(max_ttl).unwrap_or(u64::MAX);
+        let max_ttl = self.defaults.timing.ttl_max;
+        let max_ttl_ms = u64::try_from(max_ttl.as_millis()).unwrap_or(u64::MAX);
         Ok(Rules {
             guard: self.trust.guard,
             cluster: Cluster::new(names.iter(), quorum.needed(), max_ttl_ms),
@@ -143,17 +155,22 @@ impl Settings {
         for config in &self.nodes {
             let config = self.complete(config.clone()?);
             if !addresses.insert(config.address()) {
-                let hint = "every node must be a server of its own, with a vote of its own";
+                let hint = "two nodes have this address; every node must be a server of its own";
                 return Err(BuildError::Duplicate { name: config.address(), hint });
             }
-            let connect = self.defaults.timing.connect_timeout;
-            let silence = 3 * timing.node_timeout(Duration::ZERO);
-            servers.push(RedisNode::new(config, connect, silence)?);
+            let connect_timeout = self.defaults.timing.connect_timeout;
+            // No round trip has been observed yet, so it counts as zero.
+            let node_timeout = timing.node_timeout(Duration::ZERO);
+            // After one node timeout an attempt stops waiting for the server. After three of them the server is suspended
+            // (`quorlock_core::Supervisor`), so one late answer is not enough for that.
+            let silence = 3 * node_timeout;
+            servers.push(RedisNode::new(config, connect_timeout, silence)?);
         }
         Ok(servers)
     }
 
-    /// Fills in what is set for all nodes.
+    /// Applies what is set for all nodes, as the builder's documentation says: the username replaces that of the URL.
+    /// TLS and the password apply only to a node that has none of its own.
     fn complete(&self, config: NodeConfig) -> NodeConfig {
         let config = match &self.tls {
             Some(tls) => config.tls_unless_set(tls),
@@ -174,7 +191,8 @@ pub(super) fn check_names<'a>(nodes: impl Iterator<Item = &'a str>) -> Result<()
     let mut names = BTreeSet::new();
     for name in nodes {
         if !names.insert(name) {
-            let hint = "every node needs a name of its own";
+            let hint =
+                "two nodes have this name; give each a name of its own, as in NAME=redis://HOST";
             return Err(BuildError::Duplicate { name: name.to_owned(), hint });
         }
     }

@@ -34,10 +34,7 @@ impl Topology {
         let timing = timing(settings)?;
         let servers = settings.make_servers(&timing)?;
         check_names(servers.iter().map(RedisNode::name))?;
-        let quorum = match settings.quorum {
-            Some(needed) => Quorum::new(servers.len(), needed)?,
-            None => Quorum::majority(servers.len())?,
-        };
+        let quorum = settings.quorum_of(servers.len())?;
         let names: Names = servers.iter().map(|server| server.name().into()).collect();
         let rules = settings.rules(quorum, &names)?;
         Ok(Self { servers, quorum, rules, prefix: settings.prefix.as_str().into() })

@@ -71,6 +71,10 @@ impl Callers {
                 self.extends.entry(lock).or_default().push(reply);
                 Event::Extend { lock }
             }
+            DriverCommand::Downgrade { lock, reply } => {
+                self.extends.entry(lock).or_default().push(reply);
+                Event::Downgrade { lock }
+            }
             DriverCommand::RunOut { lock } => Event::RunOut { lock },
             DriverCommand::Release { lock, reply } => {
                 self.held.remove(&lock);
@@ -80,9 +84,9 @@ impl Callers {
                 }
                 Event::Release { lock, report }
             }
-            DriverCommand::Inspect { lock, key, timeout, reply } => {
+            DriverCommand::Inspect { lock, keys, timeout, reply } => {
                 self.inspections.insert(lock, reply);
-                Event::Inspect { lock, key, timeout }
+                Event::Inspect { lock, keys, timeout }
             }
             DriverCommand::Close { reply } => {
                 self.closing.push(reply);
@@ -178,6 +182,11 @@ impl Sink for Outputs<'_> {
                 }
             }
             Effect::Extended { lock, outcome } => {
+                if mutant!(ModeTurnedLate)
+                    && let Some(held) = callers.held.get(&lock)
+                {
+                    held.downgrade();
+                }
                 for reply in callers.extends.remove(&lock).into_iter().flatten() {
                     let _ = reply.send(outcome.clone());
                 }

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use quorlock_core::engine::Request;
-use quorlock_core::{AttemptReport, Extended, LockId, NodeResult, ReleaseReport};
+use quorlock_core::{AttemptReport, Extended, Keys, LockId, NodeResult, ReleaseReport};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::guard::CallReply;
-use crate::node::{BoxFuture, Key};
+use crate::node::BoxFuture;
 use crate::own_thread::{Caller, OwnThread};
 use crate::reply;
 
@@ -31,9 +31,10 @@ pub(crate) enum DriverCommand {
     Acquire { lock: LockId, call: AcquireCall },
     Cancel { lock: LockId },
     Extend { lock: LockId, reply: oneshot::Sender<Extended> },
+    Downgrade { lock: LockId, reply: oneshot::Sender<Extended> },
     RunOut { lock: LockId },
     Release { lock: LockId, reply: Option<reply::Sender<ReleaseReport>> },
-    Inspect { lock: LockId, key: Key, timeout: Duration, reply: oneshot::Sender<Vec<NodeResult>> },
+    Inspect { lock: LockId, keys: Keys, timeout: Duration, reply: oneshot::Sender<Vec<NodeResult>> },
     Close { reply: oneshot::Sender<()> },
 }
 

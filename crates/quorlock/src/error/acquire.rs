@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::Refusal;
+use quorlock_core::{Keys, Refusal};
 
-use super::node::{Holder, NodeAnswer, most_frequent, write_nodes};
+use super::node::{Holder, HolderKind, NodeAnswer, most_frequent, write_asked_nodes};
 use super::{InvalidRequest, quoted};
 
 /// Why a lock was not acquired.
@@ -47,7 +47,7 @@ impl AcquireError {
     pub(crate) fn new(
         resource: Arc<str>,
         needed: usize,
-        names: &[Arc<str>],
+        (names, several): (&[Arc<str>], Option<&Keys>),
         refusal: Refusal,
         impatient: Option<Impatient>,
     ) -> Self {
@@ -64,7 +64,7 @@ impl AcquireError {
             resource,
             attempts: refusal.attempts,
             elapsed: refusal.elapsed,
-            nodes: NodeAnswer::all(names, refusal.nodes),
+            nodes: NodeAnswer::all(names, several, refusal.nodes),
             needed,
             retry_after: refusal.retry_after,
             why,
@@ -189,7 +189,20 @@ impl fmt::Display for AcquireFailure {
             Why::TooSlow => write!(f, "granted too late, too little validity was left: ")?,
             Why::Contended | Why::BusyHere => {}
         }
-        write_nodes(f, nodes)?;
+        write_asked_nodes(f, nodes, *needed)?;
+        let never_expires = |node: &NodeAnswer| {
+            node.holder().is_some_and(|holder| {
+                let is_no_lock =
+                    matches!(holder.kind, HolderKind::Foreign(_) | HolderKind::OtherType);
+                is_no_lock && holder.remaining.is_none()
+            })
+        };
+        if nodes.iter().any(never_expires) {
+            write!(
+                f,
+                "; a key without expiry blocks the lock until somebody deletes it: delete it if no program uses it"
+            )?;
+        }
         if let Some(Impatient { node, round_trip, node_timeout }) = impatient {
             write!(
                 f,

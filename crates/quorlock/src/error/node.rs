@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::shown::{shown, shown_value};
-use quorlock_core::{Failure, Holding, NodeOutcome, NodeResult, Value};
+use quorlock_core::{Failure, Holding, Keys, NodeOutcome, NodeResult, Reader, Value};
 
 /// What one node said, and when.
 ///
@@ -19,14 +19,21 @@ pub struct NodeAnswer {
     pub said: NodeOutcome,
     /// How long after the start of the attempt.
     pub took: Duration,
+    /// The names of the resources, if there are several.
+    several: Option<Keys>,
 }
 
 impl NodeAnswer {
-    pub(crate) fn all(names: &[Arc<str>], results: Vec<NodeResult>) -> Vec<Self> {
+    pub(crate) fn all(
+        names: &[Arc<str>],
+        several: Option<&Keys>,
+        results: Vec<NodeResult>,
+    ) -> Vec<Self> {
         let tell = |(node, story): (&Arc<str>, NodeResult)| Self {
             node: node.clone(),
             said: story.said,
             took: story.took,
+            several: several.cloned(),
         };
         names.iter().zip(results).map(tell).collect()
     }
@@ -37,7 +44,7 @@ impl NodeAnswer {
     }
 
     /// What holds the key on this node, if it was seen.
-    fn holding(&self) -> Option<&Holding> {
+    pub(crate) fn holding(&self) -> Option<&Holding> {
         match &self.said {
             NodeOutcome::Refused(Some(holding)) | NodeOutcome::Seen(holding) => {
                 (*holding != Holding::Free).then_some(holding)
@@ -62,6 +69,21 @@ impl fmt::Debug for NodeAnswer {
 }
 
 impl NodeAnswer {
+    /// Who holds it; of several resources, each that is held.
+    fn write_holders(&self, f: &mut fmt::Formatter<'_>, holding: &Holding) -> fmt::Result {
+        let (Holding::Several(holdings), Some(names)) = (holding, &self.several) else {
+            let Some(holder) = Holder::of(holding) else { return f.write_str("free") };
+            return write!(f, "{}{holder}", holder.verb());
+        };
+        let held = names.iter().zip(holdings);
+        let held = held.filter_map(|(name, holding)| Some((name, Holder::of(holding)?)));
+        for (place, (name, holder)) in held.enumerate() {
+            let comma = if place == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {}{holder}", super::quoted(name), holder.verb())?;
+        }
+        Ok(())
+    }
+
     pub(super) fn is_disagreement(&self) -> bool {
         self.failure().is_some_and(|failure| failure.kind().is_disagreement())
     }
@@ -69,20 +91,25 @@ impl NodeAnswer {
 
 impl fmt::Display for NodeAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, said, took } = self;
+        let Self { node, said, took, .. } = self;
         match said {
             NodeOutcome::NotAsked => write!(f, "{node} was not asked"),
             NodeOutcome::Nothing => write!(f, "{node} had not answered after {took:.1?}"),
             NodeOutcome::Granted => write!(f, "{node} granted"),
             NodeOutcome::Refused(None) => write!(f, "{node} refused"),
-            NodeOutcome::Refused(Some(holding)) => match Holder::of(holding) {
-                Some(holder) => write!(f, "{node} refused (held by {holder})"),
-                None => write!(f, "{node} refused (free again since)"),
-            },
-            NodeOutcome::Seen(holding) => match Holder::of(holding) {
-                Some(holder) => write!(f, "{node} held by {holder}"),
-                None => write!(f, "{node} free"),
-            },
+            NodeOutcome::Refused(Some(Holding::Free)) => {
+                write!(f, "{node} refused (free again since)")
+            }
+            NodeOutcome::Refused(Some(holding)) => {
+                write!(f, "{node} refused (")?;
+                self.write_holders(f, holding)?;
+                f.write_str(")")
+            }
+            NodeOutcome::Seen(Holding::Free) => write!(f, "{node} free"),
+            NodeOutcome::Seen(holding) => {
+                write!(f, "{node} ")?;
+                self.write_holders(f, holding)
+            }
             // It answers, and well enough; only that it is not believed.
             NodeOutcome::Failed(failure) if failure.kind().is_about_trust() => {
                 write!(f, "{node}: {failure}")
@@ -111,7 +138,16 @@ pub enum HolderKind {
     Owner(String),
     /// The beginning of another library's value, which may be a token. Escaped.
     Foreign(String),
-    /// A key that is not a string: no lock of this family, and never touched.
+    /// Readers: clients that share the lock.
+    Readers {
+        /// How many there are.
+        count: usize,
+        /// How they describe themselves, as far as they were told; empty texts for those that do not. Escaped and cut.
+        owners: Vec<String>,
+    },
+    /// Nobody, or readers alone; but a writer that describes itself so waits, and no more readers are let in.
+    WaitingWriter(String),
+    /// A key of another type: no lock of this family, and never touched.
     OtherType,
     /// Another caller of this process.
     ThisProcess,
@@ -128,32 +164,94 @@ impl Holder {
                 None => HolderKind::Foreign(shown_value(value)),
             },
             Holding::OtherType { .. } => HolderKind::OtherType,
+            Holding::Shared { readers, count, .. } => {
+                let owners = readers.iter().map(|reader| owner_shown(&reader.value)).collect();
+                HolderKind::Readers { count: *count, owners }
+            }
+            Holding::Announced { value, .. } => HolderKind::WaitingWriter(owner_shown(value)),
+            Holding::Several(holdings) => return holdings.iter().find_map(Self::of),
             _ => return None,
         };
         let remaining = match holding {
-            Holding::Held { ttl, .. } | Holding::OtherType { ttl } => *ttl,
+            Holding::Held { ttl, .. }
+            | Holding::OtherType { ttl }
+            | Holding::Announced { ttl, .. } => *ttl,
+            Holding::Shared { ttl, .. } => Some(*ttl),
             _ => None,
         };
         Some(Self { kind, remaining })
     }
 
+    /// One reader of a lock.
+    pub(crate) fn of_reader(reader: &Reader) -> Self {
+        Self { kind: HolderKind::Owner(owner_shown(&reader.value)), remaining: Some(reader.ttl) }
+    }
+
+    /// What it does to the lock.
+    const fn verb(&self) -> &'static str {
+        match self.kind {
+            HolderKind::WaitingWriter(_) => "",
+            _ => "held by ",
+        }
+    }
+
     pub(crate) const THIS_PROCESS: Self = Self { kind: HolderKind::ThisProcess, remaining: None };
+}
+
+impl fmt::Display for HolderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThisProcess => write!(f, "another caller of this process"),
+            Self::Owner(owner) if owner.is_empty() => write!(f, "a client without a name"),
+            Self::Owner(owner) => write!(f, "{owner}"),
+            Self::Foreign(value) => {
+                write!(f, "the foreign value \"{value}\", which quorlock did not write")
+            }
+            Self::OtherType => write!(f, "a key that is no lock (not a string)"),
+            Self::Readers { count, owners } => write_readers(f, *count, owners),
+            Self::WaitingWriter(owner) if owner.is_empty() => {
+                write!(f, "a writer without a name waits")
+            }
+            Self::WaitingWriter(owner) => write!(f, "{owner} waits as a writer"),
+        }
+    }
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            HolderKind::ThisProcess => return write!(f, "another caller of this process"),
-            HolderKind::Owner(owner) if owner.is_empty() => write!(f, "a client without a name")?,
-            HolderKind::Owner(owner) => write!(f, "{owner}")?,
-            HolderKind::Foreign(value) => write!(f, "the foreign value \"{value}\"")?,
-            HolderKind::OtherType => write!(f, "a key that is no lock (not a string)")?,
-        }
+        write!(f, "{}", self.kind)?;
         match self.remaining {
+            _ if matches!(self.kind, HolderKind::ThisProcess | HolderKind::WaitingWriter(_)) => {
+                Ok(())
+            }
             Some(left) => write!(f, ", {left:.1?} left"),
             None => write!(f, ", without expiry"),
         }
     }
+}
+
+/// How a client describes itself that stored this value; of another library, the beginning of the value.
+fn owner_shown(value: &[u8]) -> String {
+    match Value::owner_of(value) {
+        Some(owner) => shown(owner, OWNER_MAX),
+        None => shown_value(value),
+    }
+}
+
+/// No more readers than this are named.
+const READERS_NAMED: usize = 3;
+
+fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) -> fmt::Result {
+    let plural = if count == 1 { "" } else { "s" };
+    write!(f, "{count} reader{plural}")?;
+    let named: Vec<&str> =
+        owners.iter().map(|owner| &**owner).filter(|it| !it.is_empty()).collect();
+    if named.is_empty() {
+        return Ok(());
+    }
+    let shown = named.len().min(READERS_NAMED);
+    let more = if count > shown { ", …" } else { "" };
+    write!(f, " ({}{more})", named[..shown].join(", "))
 }
 
 /// The holder of the most nodes, and of how many: who has the same value on them, or keys that are no lock. The first one
@@ -171,15 +269,46 @@ pub(crate) fn most_frequent(nodes: &[NodeAnswer]) -> Option<(Holder, usize)> {
 fn is_same(one: &Holding, other: &Holding) -> bool {
     match (one, other) {
         (Holding::Held { value: one, .. }, Holding::Held { value: other, .. }) => one == other,
-        (Holding::OtherType { .. }, Holding::OtherType { .. }) => true,
+        (Holding::OtherType { .. }, Holding::OtherType { .. })
+        | (Holding::Shared { .. }, Holding::Shared { .. })
+        | (Holding::Free, Holding::Free) => true,
+        (Holding::Announced { value: one, .. }, Holding::Announced { value: other, .. }) => {
+            one == other
+        }
+        (Holding::Several(one), Holding::Several(other)) => {
+            one.len() == other.len()
+                && one.iter().zip(other).all(|(one, other)| is_same(one, other))
+        }
         _ => false,
     }
 }
 
-pub(super) fn write_nodes(f: &mut fmt::Formatter<'_>, nodes: &[NodeAnswer]) -> fmt::Result {
+/// What was said in an attempt without success. Nodes that have not answered are no fault if the others had
+/// decided it.
+pub(super) fn write_asked_nodes(
+    f: &mut fmt::Formatter<'_>,
+    nodes: &[NodeAnswer],
+    needed: usize,
+) -> fmt::Result {
+    let without =
+        |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Refused(_) | NodeOutcome::Failed(_));
+    let is_decided = nodes.len() - nodes.iter().filter(without).count() < needed;
+    write_each(f, nodes, |f, node| match node.said {
+        NodeOutcome::Nothing if is_decided => {
+            write!(f, "{}: its answer was not needed", node.node)
+        }
+        _ => write!(f, "{node}"),
+    })
+}
+
+fn write_each(
+    f: &mut fmt::Formatter<'_>,
+    nodes: &[NodeAnswer],
+    write: impl Fn(&mut fmt::Formatter<'_>, &NodeAnswer) -> fmt::Result,
+) -> fmt::Result {
     for (place, node) in nodes.iter().enumerate() {
-        let comma = if place == 0 { "" } else { ", " };
-        write!(f, "{comma}node {node}")?;
+        f.write_str(if place == 0 { "node " } else { ", node " })?;
+        write(f, node)?;
     }
     Ok(())
 }
@@ -188,7 +317,7 @@ pub(super) fn list(nodes: &[NodeAnswer]) -> String {
     struct Nodes<'a>(&'a [NodeAnswer]);
     impl fmt::Display for Nodes<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write_nodes(f, self.0)
+            write_each(f, self.0, |f, node| write!(f, "{node}"))
         }
     }
     Nodes(nodes).to_string()

@@ -116,6 +116,14 @@ impl Held {
         }
     }
 
+    /// A writer becomes a reader, before the driver is asked for that. Returns whether it is to be asked.
+    pub(crate) fn downgrade(&self) -> bool {
+        let mut state = self.state();
+        let is_first = state.hold.downgrade();
+        self.wake(&state);
+        is_first
+    }
+
     /// Ends the hold before the driver is asked to release (S14). Returns whether it is to be asked.
     pub(super) fn release(&self) -> bool {
         let mut state = self.state();

@@ -231,21 +231,24 @@ mod tests {
     }
 
     fn number(command: &Command) -> u64 {
-        let (Command::Acquire { key, .. } | Command::Release { key, .. }) = command else {
+        let (Command::Acquire { keys, .. } | Command::Release { keys, .. }) = command else {
             panic!("not used here: {command:?}")
         };
-        key.parse().unwrap()
+        keys[0].parse().unwrap()
     }
 
     fn acquire(number: u64) -> TicketedCommand {
-        let (key, value) = (number.to_string().into(), Value::new(&Token::new([7; 20]), ""));
+        let (keys, value) =
+            (Key::from(number.to_string()).into(), Value::new(&Token::new([7; 20]), ""));
         let ticket = Ticket { lock: LockId(number), round: 1, verb: Verb::Acquire };
-        (ticket, Command::Acquire { key, value, ttl_ms: 1000 })
+        (ticket, Command::Acquire { keys, value, ttl_ms: 1000 })
     }
 
     fn release(number: u64) -> TicketedCommand {
-        let (ticket, Command::Acquire { key, value, .. }) = acquire(number) else { unreachable!() };
-        (Ticket { verb: Verb::Release, ..ticket }, Command::Release { key, value, tell: true })
+        let (ticket, Command::Acquire { keys, value, .. }) = acquire(number) else {
+            unreachable!()
+        };
+        (Ticket { verb: Verb::Release, ..ticket }, Command::Release { keys, value, tell: true })
     }
 
     /// What the driver does with a line.

@@ -1,4 +1,4 @@
-//! What can happen in a model's world: what callers do, what nodes do, what goes wrong, and how time passes.
+//! The steps that can happen in a model's world: what callers do, what nodes do, which faults occur, and how time passes.
 
 use std::collections::VecDeque;
 
@@ -18,24 +18,24 @@ use crate::guard::GuardId;
 use crate::node::{ConnectionId, Run};
 use crate::time::{SECOND, Time};
 
-/// A step of a world.
+/// One step: the world, which the step changes, and what else the step needs.
 pub(crate) struct Step<'a> {
     pub(crate) world: ModelWorld,
     pub(crate) bounds: &'a Bounds,
     pub(crate) seen: &'a Witnesses,
-    /// What happens, line by line, if that is wanted.
+    /// If a trace is wanted: what happens, line by line.
     pub(crate) trace: Option<Vec<String>>,
-    /// What the client is to be told whose step it is.
+    /// The events that the engine of the step's client gets next.
     pub(crate) events: VecDeque<Event>,
-    /// Which command it has been answered.
+    /// If the step delivers an answer: the verb of the command that was answered.
     pub(crate) verb: Option<Verb>,
 }
 
-/// The time of a node, as it says it.
+/// The line with the node's time in its reply to `INFO`.
 const TIME: &str = "server_time_usec:0\r\n";
 
 impl Step<'_> {
-    /// The world after the step.
+    /// Ends the step. Returns the world after it, and the trace.
     pub(crate) fn done(mut self) -> (ModelWorld, Vec<String>) {
         if self.bounds.guard != RestartGuard::Off {
             (0..CLIENTS).for_each(|client| self.forget(client));
@@ -45,8 +45,9 @@ impl Step<'_> {
         (self.world, self.trace.unwrap_or_default())
     }
 
-    /// Whose call is over, and of whom nothing is under way, is as one who has not come: it would only
-    /// look at nodes, and release on nodes that were started again what they have forgotten.
+    /// Resets a client whose call is over and which has nothing under way: its engine becomes as new. So worlds that
+    /// differ only in such a client are one state. This hides nothing: the client would only look at nodes, and release
+    /// its lock again on nodes that lost it in a restart. Neither changes who holds the lock.
     fn forget(&mut self, client: ClientId) {
         let ModelWorld { clients, links, watch, .. } = &mut self.world;
         let is_idle = links[client].iter().all(|link| link.is_empty());
@@ -67,7 +68,7 @@ impl Step<'_> {
         self.tell(client, Event::Acquire { lock: LOCK, request });
     }
 
-    /// The holder gives the lock back, valid or not.
+    /// The holder gives the lock back, whether it is still valid or not.
     pub(crate) fn give_up(&mut self, client: ClientId) {
         self.go_on(client);
         self.world.clients[client].call = Call::Over;
@@ -75,7 +76,7 @@ impl Step<'_> {
         self.tell_all(client);
     }
 
-    /// The holder looks, and sees the end.
+    /// The holder checks its guard, and finds that the lock has ended.
     pub(crate) fn look(&mut self, client: ClientId) {
         self.go_on(client);
         let guard = GuardId { client, lock: LOCK };
@@ -94,7 +95,8 @@ impl Step<'_> {
         self.tell(client, Event::Extend { lock: LOCK });
     }
 
-    /// A node carries out the next command of a client.
+    /// A node carries out the next command of a client. If `fast`, the node's clock has run fast, so the lock's key
+    /// expires on the node just before the command.
     pub(crate) fn execute(&mut self, client: ClientId, node: NodeIndex, fast: bool) {
         if fast {
             self.run_fast(node);
@@ -107,13 +109,16 @@ impl Step<'_> {
             self.seen.add(Rare::Reordered);
         }
         if matches!(ticket.verb, Verb::Release | Verb::Trust) || self.bounds.prompt {
-            // To a release: nobody waits for it and nothing depends on it: one order stands for all.
+            // The client gets these answers at once; other orders are not explored. Nothing waits for the answer to a
+            // release. The answer to a command about trust (`INFO`, adoption, marker) depends only on the node, see
+            // `tick`. With `bounds.prompt` the model is one in which every answer is dealt with at once.
             return self.answer(client, node, (sent, ticket, answer));
         }
         self.world.links[client][node].change().answers.push_back((sent, ticket, answer));
     }
 
-    /// As a batch of its own, with what goes with it.
+    /// A node carries out a command as a batch of its own. The answer comes with the evidence of such a batch: what the
+    /// node says of itself, and its marker.
     pub(super) fn carry_out_proved(
         &mut self,
         client: ClientId,
@@ -129,7 +134,7 @@ impl Step<'_> {
         let epoch = link.epoch;
         let info =
             (!identified || *command == Command::Identify).then(|| self.world.nodes[node].info(0));
-        // It is always now, so its time says nothing.
+        // In a model the present is always time 0, so the node's time tells the client nothing.
         let info = info.map(|text| text.map(|text| text.replace(TIME, "").into()));
         let answer = self.serve(client, node, ticket, command, false);
         let marker = if info.is_some() || command.is_about_votes() {
@@ -138,11 +143,11 @@ impl Step<'_> {
         } else {
             MarkerSeen::NotAsked
         };
-        // Its nodes push nothing: it is the harder case.
+        // The nodes of a model push nothing. That is the harder case for the client.
         (answer, Evidence::Seen { epoch, flushes: 0, info, marker })
     }
 
-    /// A node carries out a command of a dead connection.
+    /// A node carries out a command that was still under way on a connection that has ended.
     pub(crate) fn execute_zombie(&mut self, client: ClientId, node: NodeIndex) {
         let zombie = self.world.links[client][node].change().zombies.pop_front();
         let Some((_, ticket, command)) = zombie else { return };
@@ -162,7 +167,8 @@ impl Step<'_> {
         let by = ConnectionId(client as u64);
         let it = self.world.nodes[node].change();
         let answer = &it.execute(by, command, 0);
-        // Who was promised to be told is not told.
+        // A command that looks at the key makes the node promise a push when the key changes. No push arrives in a model,
+        // so the promise is deleted, as if the connection had ended. Otherwise it would only multiply the states.
         it.disconnect(by);
         let duplicate = false;
         if matches!(answer, Answer::Raised { .. }) {
@@ -174,8 +180,10 @@ impl Step<'_> {
         if *answer == Answer::Marked {
             self.seen.add(Rare::Adopted);
         }
-        let age = -self.world.nodes[node].run.started_s * SECOND;
-        let early = age < Time::from(self.bounds.ttl) * TICK / 100 * 101;
+        // The present is time 0, so a node that runs was started at a negative time. A vote is too early if the node has
+        // run for less than a ttl and 1 % of it, the error of clocks that is allowed for.
+        let uptime = -self.world.nodes[node].run.started_s * SECOND;
+        let early = uptime < Time::from(self.bounds.ttl) * TICK / 100 * 101;
         self.note(&Fact::Executed {
             node,
             client,
@@ -189,7 +197,7 @@ impl Step<'_> {
         answer.clone()
     }
 
-    /// A client deals with the next answer of a node.
+    /// A client receives the next answer of a node.
     pub(crate) fn deliver(&mut self, client: ClientId, node: NodeIndex) {
         self.go_on(client);
         if let Some(answer) = self.world.links[client][node].change().answers.pop_front() {
@@ -206,8 +214,8 @@ impl Step<'_> {
         );
     }
 
-    /// A connection breaks, and is made again at once. The client is told that everything on it has
-    /// failed; what was under way may still arrive, behind what it sends next.
+    /// A connection breaks, and a new one is made at once. The client learns that every command on the old one has
+    /// failed. A command that was under way may still reach the node, even after commands on the new connection.
     pub(crate) fn cut(&mut self, client: ClientId, node: NodeIndex) {
         self.seen.add(Rare::Break);
         self.world.breaks -= 1;
@@ -225,12 +233,12 @@ impl Step<'_> {
         }
     }
 
-    /// What was under way on a dead connection gets lost.
+    /// The commands that were under way on a dead connection are lost.
     pub(crate) fn bury(&mut self, client: ClientId, node: NodeIndex) {
         self.world.links[client][node].change().zombies.clear();
     }
 
-    /// A node loses its key.
+    /// A node loses all its data.
     pub(crate) fn flush(&mut self, node: NodeIndex) {
         self.seen.add(Rare::Flush);
         self.world.flushes -= 1;
@@ -238,7 +246,7 @@ impl Step<'_> {
         self.note(&Fact::FaultEvent(FaultEvent::NodeFlushed { node }));
     }
 
-    /// A node's key vanishes; its counter stays.
+    /// The lock's key vanishes from a node; the counter for fencing tokens stays.
     pub(crate) fn vanish(&mut self, node: NodeIndex) {
         self.seen.add(Rare::Vanished);
         self.world.vanishing -= 1;
@@ -246,17 +254,15 @@ impl Step<'_> {
         self.note(&Fact::FaultEvent(FaultEvent::KeyDeleted { node }));
     }
 
-    /// A node is killed and started again at once, without its data. What it has answered still arrives;
-    /// what it was sent has failed.
+    /// A node is killed and started again at once, without its data. The answers that it has given still arrive. The
+    /// commands that it had not carried out have failed.
     pub(crate) fn restart(&mut self, node: NodeIndex) {
         self.seen.add(Rare::Restarted);
-        let valued = self.world.stored(node).map(|(value, _)| value);
-        let is_held = self
-            .world
-            .watch
-            .guards
-            .iter()
-            .any(|(_, guard)| guard.is_valid(NOW) && Some(guard.value().as_bytes()) == valued);
+        let value_there = self.world.stored(node).map(|(value, _)| value);
+        let is_held =
+            self.world.watch.guards.iter().any(|(_, guard)| {
+                guard.is_valid(NOW) && Some(guard.value().as_bytes()) == value_there
+            });
         if is_held {
             self.seen.add(Rare::RestartedHeld);
         }
@@ -267,10 +273,10 @@ impl Step<'_> {
         for links in &mut self.world.links {
             let link = links[node].change();
             let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));
-            let lost = std::mem::take(&mut link.commands).into_iter();
-            let lost = lost
+            let failures = std::mem::take(&mut link.commands)
+                .into_iter()
                 .map(|(sent, ticket, _)| (sent, ticket, (failed.clone(), Evidence::NotRequired)));
-            link.answers.extend(lost);
+            link.answers.extend(failures);
             link.epoch += 1;
             link.identified = false;
         }
@@ -282,7 +288,8 @@ impl Step<'_> {
         self.note(&Fact::FaultEvent(FaultEvent::NodeStarted { node }));
     }
 
-    /// A node's clock has run fast all the time: its key is over now.
+    /// Sets a node's clock ahead by what is left of the lock's key, so that the key expires now. This stands for a clock
+    /// that has run fast since the key was written.
     fn run_fast(&mut self, node: NodeIndex) {
         self.seen.add(Rare::FastClock);
         let left = self.world.stored(node).map_or(0, |(_, left)| left);
@@ -290,20 +297,20 @@ impl Step<'_> {
         self.note(&Fact::FaultEvent(FaultEvent::NodeStepped { node, by: left }));
     }
 
-    /// The time of a client has come.
+    /// The deadline of a client's engine has come.
     pub(crate) fn wake(&mut self, client: ClientId) {
         self.go_on(client);
         self.tell(client, Event::Wake);
     }
 
-    /// A client's process goes on, if it has stood still.
+    /// Lets a client's process go on, if it is paused.
     fn go_on(&mut self, client: ClientId) {
         if std::mem::take(&mut self.world.clients[client].paused) > 0 {
             self.note(&Fact::FaultEvent(FaultEvent::Resumed { client }));
         }
     }
 
-    /// Some clients stand still from now on, with their answers in their sockets.
+    /// Pauses some clients, or keeps them paused for one more tick. Their answers wait in their sockets.
     fn pause(&mut self, paused: [bool; CLIENTS]) {
         for (client, paused) in paused.into_iter().enumerate() {
             let it = &mut self.world.clients[client].paused;
@@ -316,10 +323,10 @@ impl Step<'_> {
         }
     }
 
-    /// Time passes.
+    /// Time passes: one tick.
     pub(crate) fn tick(&mut self, paces: [Pace; CLIENTS], paused: [bool; CLIENTS]) {
         self.pause(paused);
-        let base = |client: ClientId| paces[client].advance();
+        let advance_of = |client: ClientId| paces[client].advance();
         if let Some(trace) = &mut self.trace {
             let odd = |client: ClientId| match paces[client] {
                 Pace::Even => None,
@@ -329,9 +336,11 @@ impl Step<'_> {
             };
             trace.extend((0..CLIENTS).filter_map(odd));
         }
-        let again = self.bounds.client_slow;
+        // After a tick for which both of its clocks stood still, a client's clocks must run for so many ticks before they
+        // may stand still again. This bounds the error of their rate.
+        let ticks_between = self.bounds.client_slow;
         for (client, it) in self.world.clients.iter_mut().enumerate() {
-            let advance = base(client);
+            let advance = advance_of(client);
             if advance != NOW {
                 let (engine, _) = it.engine.rebased(advance, LOCK.0);
                 *it.engine.change() = engine;
@@ -340,7 +349,7 @@ impl Step<'_> {
             match paces[client] {
                 Pace::Even => {}
                 Pace::Slow => {
-                    it.steady_for = again;
+                    it.steady_for = ticks_between;
                     self.seen.add(Rare::SlowClock);
                 }
                 Pace::BootStops | Pace::WallStops => {
@@ -362,18 +371,19 @@ impl Step<'_> {
             }
         }
         for (client, links) in self.world.links.iter_mut().enumerate() {
-            let base = base(client);
+            let advance = advance_of(client);
             for link in links.iter_mut().filter(|link| !link.is_empty()) {
                 let link = link.change();
-                link.commands.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(base));
-                link.answers.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(base));
-                link.zombies.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(base));
+                link.commands.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(advance));
+                link.answers.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(advance));
+                link.zombies.iter_mut().for_each(|(sent, ..)| *sent = sent.shifted(advance));
             }
         }
-        self.world.watch.change().rebase(TICK, base);
+        self.world.watch.change().rebase(TICK, advance_of);
         if self.bounds.guard != RestartGuard::Off {
-            // Who looks at nodes is in time. What nodes say of themselves depends on nothing that others
-            // do within a tick, but for a restart, which comes before the tick as well.
+            // With the restart guard, a client whose deadline has come is woken at once, so that it looks at nodes in
+            // time. Other orders within the tick need not be explored: what a node says of itself depends on nothing
+            // that others do within the tick, except a restart. A restart can also happen before the tick.
             for client in 0..CLIENTS {
                 let it = &self.world.clients[client];
                 if it.call != Call::Over && it.engine.is_due(NOW) {

@@ -1,4 +1,9 @@
-//! Clients: the turns of the driver.
+//! Clients: how each is started, runs its ticks, and is killed.
+//!
+//! A tick is one turn of the client's driver. [`World::tick`] takes in everything that has arrived and reads the clock.
+//! [`World::carry_on`] gives the events to the engine and sends the commands; after a stall, `SimEvent::Carry` calls it.
+//! For each event, `Driver::carry_out_all` carries out the engine's effects. After each effect it calls
+//! `Driver::carried_out`, which does what only this world does.
 
 use quorlock_core::{
     Effect, Engine, Event, LockId, Reading, RestartGuard, Rules, Step, TicketedCommand, Token,
@@ -32,7 +37,7 @@ impl Driver for World {
         self.clients[client].machine.read(self.now)
     }
 
-    /// It is sent when the turn is over.
+    /// The command is sent at the end of the tick.
     fn order(&mut self, client: ClientId, node: NodeIndex, order: TicketedCommand) {
         self.clients[client].transports[node].outbox.push(order);
     }
@@ -43,9 +48,9 @@ impl Driver for World {
     }
 
     fn begun(&mut self, client: ClientId, lock: LockId, token: Token) {
-        let it = &mut self.clients[client];
-        let round_trip = it.engine.quorum_round_trip();
-        it.slowest = round_trip.max(it.slowest);
+        let client_state = &mut self.clients[client];
+        let round_trip = client_state.engine.quorum_round_trip();
+        client_state.slowest = round_trip.max(client_state.slowest);
         self.note(&Fact::Begun { client, lock, token, round_trip });
     }
 
@@ -62,7 +67,7 @@ impl Driver for World {
 }
 
 impl World {
-    /// A new process on a machine of its own.
+    /// Starts a client: a new process on a machine of its own.
     pub(crate) fn start_client(&mut self) -> ClientId {
         let id = self.clients.len();
         let ppm = self.ppm_of(id);
@@ -71,6 +76,7 @@ impl World {
         let wall = random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
         let wall = Clock::new(self.client_wall(wall), ppm);
         let mut machine = Machine { boot, wall };
+        // A step by 0 does not change what a clock shows. It only makes the present the origin of its reckoning.
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
         let engine = Engine::guarded(self.plan.servers.quorum, self.rules_of(id));
@@ -97,49 +103,58 @@ impl World {
         self.plan.clocks.client_ppm[client % self.plan.clocks.client_ppm.len()]
     }
 
-    /// What this client measures nodes by.
+    /// The rules by which this client decides whether a node's votes count.
     fn rules_of(&self, client: ClientId) -> Rules {
         Rules { guard: self.guard_of(client), ..self.setting.rules.clone() }
     }
 
-    /// How much this client makes of what nodes say of themselves.
+    /// The mode of this client's restart guard. (`Guards` and `GuardId` are about guards of locks.) `plan.later` has the
+    /// settings and faults that were added to the simulator later than the others; `random.later` is their own stream
+    /// of random numbers, so that older seeds stay as they were.
     pub(crate) fn guard_of(&self, client: ClientId) -> RestartGuard {
         self.plan.later.modes.of(client).unwrap_or(self.plan.guard)
     }
 
-    /// What a client's wall clock shows: anything; or where there are fences, what the nodes' show, if
-    /// all are set right, and else hours more or less as well.
+    /// What a client's wall clock shows at its start. `drawn` is a random time; it also chooses the case, so that no
+    /// further number is drawn.
     fn client_wall(&self, drawn: Time) -> Time {
         const HOUR: Time = 3_600 * SECOND;
         match drawn / SECOND % 3 {
+            // Without fences nothing depends on it: any time.
             _ if self.plan.load.fenced == 0 => drawn,
+            // `sober`: all clocks are set right. The time of the nodes, give or take a millisecond.
             _ if self.plan.clocks.sober => WALL + self.now + drawn % (2 * MS) - MS,
+            // Otherwise a third each: the time of the nodes, up to hours away from it, any time.
             0 => WALL + self.now,
             1 => WALL + self.now + drawn % (6 * HOUR) - 2 * HOUR,
             _ => drawn,
         }
     }
 
-    /// There is something for the driver to do.
+    /// Plans a tick, because there is something for the driver to do.
     pub(crate) fn wake(&mut self, client: ClientId) {
-        let (it, random) = (&mut self.clients[client], &mut self.random.clients);
-        if it.ticks.is_due || it.ticks.stalled.is_some() || !it.life.alive {
+        let (client_state, random) = (&mut self.clients[client], &mut self.random.clients);
+        let ticks = &mut client_state.ticks;
+        if ticks.is_due || ticks.stalled.is_some() || !client_state.life.alive {
             return;
         }
-        it.ticks.is_due = true;
+        ticks.is_due = true;
         let late = if random.percent(5) { random.span(MS) } else { random.between(US, 30 * US) };
         self.plan_in(late, SimEvent::Tick(client));
     }
 
-    /// Takes in all that has come, and reads the clock.
+    /// Begins a tick: takes in everything that has arrived, and reads the clock. The driver may stall here, between the
+    /// reading and the rest of the tick.
     pub(crate) fn tick(&mut self, client: ClientId) {
         let stalls = self.plan.has(Fault::Stalls)
             && !self.progress.healing
             && self.random.faults[Fault::Stalls as usize].percent(2);
-        let it = &mut self.clients[client];
-        it.ticks.is_due = false;
-        let honest = it.machine.read(self.now);
-        it.ticks.stalled = Some(ClientTick { tick: it.arrivals.tick(|| honest), honest });
+        let client_state = &mut self.clients[client];
+        client_state.ticks.is_due = false;
+        let honest = client_state.machine.read(self.now);
+        let tick = ClientTick { tick: client_state.arrivals.tick(|| honest), honest };
+        // The tick is kept here until `carry_on` takes it: at once, or at the end of the stall.
+        client_state.ticks.stalled = Some(tick);
         self.note(&Fact::Tick { client });
         if stalls {
             let mean = self.plan.load.ttl_max / 2;
@@ -151,7 +166,8 @@ impl World {
         }
     }
 
-    /// Hands everything to the engine and carries out what comes of it.
+    /// Finishes the tick that [`tick`](Self::tick) began: gives each event to the engine, carries out the effects, and
+    /// sends the commands.
     pub(crate) fn carry_on(&mut self, client: ClientId) {
         let Some(tick) = &mut self.clients[client].ticks.stalled else { return };
         let now = tick.tick.now();
@@ -160,6 +176,7 @@ impl World {
             let (Step::Event(event) | Step::Asked(event)) = step;
             self.tell(client, event, now);
         }
+        // No step kills a client today; a dead one must not send.
         if !self.clients[client].life.alive {
             return;
         }
@@ -175,19 +192,21 @@ impl World {
         self.set_timer(client);
     }
 
-    /// Wakes the driver when the engine's deadline has come by its boot clock.
+    /// Plans to wake the driver when its boot clock shows the engine's deadline.
     pub(crate) fn set_timer(&mut self, client: ClientId) {
-        let it = &mut self.clients[client];
-        it.ticks.timer += 1;
-        let number = it.ticks.timer;
-        if let Some(at) = it.engine.deadline() {
-            let when = it.machine.boot.when(at.as_nanos());
+        let client_state = &mut self.clients[client];
+        client_state.ticks.timer += 1;
+        let number = client_state.ticks.timer;
+        if let Some(at) = client_state.engine.deadline() {
+            let when = client_state.machine.boot.when(at.as_nanos());
+            // A clock that stands still never shows the deadline. `Clock::when` then returns a time beyond this bound.
             if when < i64::MAX / 4 {
                 self.plan_at(when, SimEvent::Timer(client, number));
             }
         }
     }
 
+    /// Gives one event to the engine, and carries out the effects.
     fn tell(&mut self, client: ClientId, event: Event, now: Reading) {
         self.note_event(client, &event);
         let (mut effects, mut drawn) = (Vec::new(), Vec::new());
@@ -204,8 +223,9 @@ impl World {
         }
     }
 
-    /// The paper's worst client: it asks, stands still, and goes on with all answers in its sockets when there is
-    /// hardly anything left of the lock.
+    /// Simulates the worst client of the Redlock paper: it sends its requests and is paused before it reads the answers.
+    /// When it goes on, all answers are in its sockets, and hardly anything is left of the lock's validity. In plans with
+    /// small steps of wall clocks (`later.small_steps`), 4 % of the attempts do this.
     fn stand_still_before_answers(&mut self, client: ClientId, lock: LockId) {
         if !self.plan.later.small_steps || self.progress.healing || !self.random.later.percent(4) {
             return;
@@ -214,30 +234,30 @@ impl World {
         else {
             return;
         };
-        let most = (timing.term().saturating_sub(timing.margin())).as_nanos() as Time;
-        let span = most - self.random.later.between(0, self.plan.load.ttl_max / 12);
+        let longest = (timing.term().saturating_sub(timing.margin())).as_nanos() as Time;
+        let span = longest - self.random.later.between(0, self.plan.load.ttl_max / 12);
         self.record.counts.add(Count::StillBeforeAnswers);
         self.plan_in(US, SimEvent::Mend(Mend::Pause(client, span.max(US))));
     }
 
-    /// Kills a process. What it held nobody gives back.
+    /// Kills a client's process. Its locks are not released; their keys stay on the nodes until they expire.
     pub(crate) fn kill_client(&mut self, client: ClientId) {
-        let it = &mut self.clients[client];
-        it.life.alive = false;
-        it.life.deferred.clear();
-        it.ticks.stalled = None;
+        let client_state = &mut self.clients[client];
+        client_state.life.alive = false;
+        client_state.life.deferred.clear();
+        client_state.ticks.stalled = None;
         let wires: Vec<usize> =
-            it.transports.iter().filter_map(|transport| transport.wire).collect();
+            client_state.transports.iter().filter_map(|transport| transport.wire).collect();
         for wire in wires {
             self.give_up_wire(wire);
         }
         self.watch.guards.remove_all_of(client);
     }
 
-    /// The lock's number for a new call.
+    /// A number for the lock of a new call. No other call of this client has it.
     pub(crate) fn new_lock(&mut self, client: ClientId) -> LockId {
-        let it = &mut self.clients[client];
-        it.locks += 1;
-        LockId(it.locks)
+        let client_state = &mut self.clients[client];
+        client_state.locks += 1;
+        LockId(client_state.locks)
     }
 }

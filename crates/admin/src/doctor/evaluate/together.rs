@@ -46,7 +46,7 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
         severity: Error,
         check: "quorum",
         what: format!(
-            "{voting} of {all} nodes {verb}, {needed} must: no lock can be granted{to_whom} {until}"
+            "{voting} of {all} nodes {verb}, but {needed} must vote: no lock can be granted{to_whom} {until}"
         ),
         why: "a lock is held by the votes of a quorum",
         fix: fix.to_owned(),
@@ -85,15 +85,15 @@ mod tests {
         assert_eq!(said([yes, no, yes, used, yes]), "");
         assert_eq!(
             said([yes, soon(30), soon(12), used, yes]),
-            "2 of 5 nodes vote, 3 must: no lock can be granted for about 12 s"
+            "2 of 5 nodes vote, but 3 must vote: no lock can be granted for about 12 s"
         );
         assert_eq!(
             said([used, soon(30), no, used, yes]),
-            "1 of 5 nodes votes, 3 must: no lock can be granted until a client has waited 33 s once"
+            "1 of 5 nodes votes, but 3 must vote: no lock can be granted until a client has waited 33 s once"
         );
         assert_eq!(
             said([yes, soon(30), no, no, no]),
-            "1 of 5 nodes votes, 3 must: no lock can be granted until the errors are fixed"
+            "1 of 5 nodes votes, but 3 must vote: no lock can be granted until the errors are fixed"
         );
     }
 }

@@ -61,7 +61,7 @@ fn kill_two(stage: &mut Stage) -> Result<(), Ended> {
     );
     stage.play(DOWN)?;
     stage.phase("c and d back", true);
-    stage.each(&[C, D], Fate::Again, FiveNodes::start_again)?;
+    stage.each(&[C, D], Fate::RestartedAt, FiveNodes::start_again)?;
     stage.say(
         "c and d are back, empty",
         &format!(
@@ -93,7 +93,7 @@ fn kill_three(stage: &mut Stage, events: &Sender<Event>) -> Result<(), Ended> {
     }
     stage.play(DOWN.saturating_sub(now().saturating_sub(killed)))?;
     stage.phase("all five back", true);
-    stage.each(&[C, D, E], Fate::Again, FiveNodes::start_again)?;
+    stage.each(&[C, D, E], Fate::RestartedAt, FiveNodes::start_again)?;
     stage.say(
         "all five are back, and so is the lock",
         &format!(

@@ -113,7 +113,7 @@ impl Frame {
             elapsed: Duration::ZERO,
             fates: [Fate::Up; 5],
             seen: [(); 5].map(|()| Seen::nothing("not asked yet")),
-            now: String::new(),
+            activity: String::new(),
             acquisitions: 0,
             last_second: 0,
             last_holder: None,
@@ -183,7 +183,7 @@ impl Stage {
 
     /// Tells what happened, in lines that stay, and shows what is going on from now on.
     pub(super) fn say(&mut self, going_on: &str, text: &str) {
-        self.picture.view.now = going_on.to_owned();
+        self.picture.view.activity = going_on.to_owned();
         self.tell(text);
     }
 

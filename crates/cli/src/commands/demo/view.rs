@@ -1,4 +1,4 @@
-//! What is shown while the demo runs: what was done to each node, what it says, what is going on.
+//! The view of a running demo: what was done to each node, what each node says, and what the demo does now.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use super::nodes::NAMES;
 use super::observer::{Seen, Told};
 use super::screen::{StyledLine, style};
 
-/// How many lines [`View::panel`] has.
-pub(super) const ROWS: usize = 10;
+/// How many lines [`View::panel`] has: one for each node, and five others. A test compares them.
+pub(super) const ROWS: usize = NAMES.len() + 5;
 
-/// A moment of the demo.
+/// What is shown at one moment of the demo.
 pub(super) struct View {
-    /// Since the beginning.
+    /// The time since the beginning of the demo.
     pub(super) elapsed: Duration,
-    /// What was done to the nodes.
-    pub(super) fates: [Fate; 5],
-    /// What they say.
-    pub(super) seen: [Seen; 5],
-    /// What is going on.
-    pub(super) now: String,
-    /// How often the lock was held so far.
+    /// What was done to each node.
+    pub(super) fates: [Fate; NAMES.len()],
+    /// What each node says.
+    pub(super) seen: [Seen; NAMES.len()],
+    /// What the demo does now, in words.
+    pub(super) activity: String,
+    /// How often the lock was acquired so far.
     pub(super) acquisitions: usize,
-    /// How often in the last second.
+    /// How often it was acquired in the last second.
     pub(super) last_second: usize,
-    /// Who held it last.
+    /// The worker that acquired it last.
     pub(super) last_holder: Option<usize>,
 }
 
@@ -32,32 +32,32 @@ pub(super) struct View {
 pub(super) enum Fate {
     /// Nothing.
     Up,
-    /// It was stopped where it stood.
+    /// It was stopped by SIGSTOP: it lives, and does nothing.
     Frozen,
     /// It was killed.
     Killed,
-    /// It was started again, empty, at this time since the beginning.
-    Again(Duration),
+    /// It was started again without its data, at this time since the beginning.
+    RestartedAt(Duration),
 }
 
 impl View {
-    /// The picture, for a terminal.
+    /// The lines that are drawn again and again on a terminal.
     pub(super) fn panel(&self) -> Vec<StyledLine> {
         let plain = |text: &str| (style::PLAIN, text.to_owned());
         let dim = |text: String| vec![(style::DIM, text)];
         let mut lines = vec![Vec::new()];
         lines.push(dim(format!(
             "  {:4}  {:8}  {:9}  {}",
-            "node", "is", "answers", "who holds the lock, as this node tells it"
+            "node", "is", "reply", "who holds the lock, as this node tells it"
         )));
         lines.extend((0..NAMES.len()).map(|place| self.row(place)));
         lines.push(Vec::new());
-        lines.push(vec![plain("  now   "), (style::BOLD, self.now.clone())]);
+        lines.push(vec![plain("  now   "), (style::BOLD, self.activity.clone())]);
         lines.push(vec![plain("  lock  "), plain(&self.lock())]);
         lines
     }
 
-    /// One line, for whatever is not a terminal.
+    /// One line that is printed now and then if the output is not a terminal.
     pub(super) fn summary(&self) -> String {
         let nodes = (0..NAMES.len()).map(|place| {
             let says = match (self.fates[place], &self.seen[place].lock) {
@@ -65,6 +65,7 @@ impl View {
                 (Fate::Killed, Told::Nothing(_)) => "killed",
                 (_, Told::Nothing(_)) => "silent",
                 (_, Told::Free) => "free",
+                // A worker's owner text is `w03, pid 4711`; the line shows the part before the comma.
                 (_, Told::Held(owner, _)) => owner.split(',').next().unwrap_or_default(),
             };
             format!("{} {says:6}", NAMES[place])
@@ -75,35 +76,38 @@ impl View {
     }
 
     fn row(&self, place: usize) -> StyledLine {
-        let (style, fate) = match self.fates[place] {
+        let (fate_style, fate) = match self.fates[place] {
             Fate::Up => (style::GOOD, "up".to_owned()),
             Fate::Frozen => (style::ODD, "frozen".to_owned()),
             Fate::Killed => (style::BAD, "killed".to_owned()),
-            Fate::Again(at) => {
+            Fate::RestartedAt(at) => {
                 let age = self.elapsed.saturating_sub(at).as_secs_f64();
                 (style::GOOD, format!("up {age:.1}s"))
             }
         };
         let seen = &self.seen[place];
-        let (answers, says_style, says) = match &seen.lock {
-            Told::Nothing(why) => ("no".to_owned(), style, why.clone()),
-            Told::Free => (self.answers(place), style::DIM, "free".to_owned()),
+        let (reply, says_style, says) = match &seen.lock {
+            // The reason looks like the fate, because the fate is usually why the node does not answer.
+            Told::Nothing(why) => ("none".to_owned(), fate_style, why.clone()),
+            Told::Free => (self.reply(place), style::DIM, "free".to_owned()),
             Told::Held(owner, left) => {
                 let left = left.map(|left| format!("{:.2}s left", left.as_secs_f64()));
                 let says = format!("{owner}, {}", left.unwrap_or_else(|| "for ever".to_owned()));
-                (self.answers(place), style::PLAIN, says)
+                (self.reply(place), style::PLAIN, says)
             }
         };
         vec![
             (style::BOLD, format!("  {:4}  ", NAMES[place])),
-            (style, format!("{fate:8}  ")),
-            (style::PLAIN, format!("{answers:9}  ")),
+            (fate_style, format!("{fate:8}  ")),
+            (style::PLAIN, format!("{reply:9}  ")),
             (says_style, says),
         ]
     }
 
-    fn answers(&self, place: usize) -> String {
-        self.seen[place].round_trip.map_or_else(|| "yes".to_owned(), in_ms)
+    /// How fast a node answers: its round trip, if one was measured already.
+    fn reply(&self, place: usize) -> String {
+        let round_trip = self.seen[place].round_trip;
+        round_trip.map_or_else(|| "yes".to_owned(), |time| format!("in {}", in_ms(time)))
     }
 
     fn lock(&self) -> String {
@@ -113,13 +117,32 @@ impl View {
     }
 }
 
-/// A time since the beginning, as it stands before a line.
+/// A time since the beginning, as it is printed at the start of a line.
 pub(super) fn stamp(elapsed: Duration) -> String {
     format!("{:4.1}s", elapsed.as_secs_f64())
 }
 
-/// A short time: in milliseconds, with one decimal where it tells something.
+/// A short time in milliseconds: with two decimals below 10 ms, without decimals from there on.
 pub(super) fn in_ms(time: Duration) -> String {
     let millis = time.as_secs_f64() * 1000.0;
     if millis < 10.0 { format!("{millis:.2}ms") } else { format!("{millis:.0}ms") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_panel_has_as_many_lines_as_the_screen_keeps_for_it() {
+        let view = View {
+            elapsed: Duration::ZERO,
+            fates: [Fate::RestartedAt(Duration::ZERO); NAMES.len()],
+            seen: NAMES.map(Seen::nothing),
+            activity: String::new(),
+            acquisitions: 0,
+            last_second: 0,
+            last_holder: None,
+        };
+        assert_eq!(view.panel().len(), ROWS);
+    }
 }

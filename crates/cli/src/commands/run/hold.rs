@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::lease::Lease;
+use super::loss::{Loss, Pulse};
 use super::plan::nanos;
 use super::{Keeper, ends_the_wait, time_since, unix_ms};
 use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError};
@@ -43,24 +44,27 @@ impl Keeper<'_> {
         let env = self.environment(&lease, remaining);
         let remove = self.environment_to_remove();
         let mut told = Told { deadlines: self.plan.deadlines(&lease), loss: None, is_sent: true };
+        let mut pulse = Pulse::new(boot_ns(), &self.plan);
         let watched = match Child::spawn(&self.args.cmd, &env, &remove, told.deadlines) {
-            Ok(child) => self.watch_over(child, &lease, &mut told).await,
+            Ok(child) => self.watch_over(child, &lease, &mut told, &mut pulse).await,
             Err(error) => {
                 self.say_not_started(&error.into());
                 self.leave();
                 return ExitCode::Internal;
             }
         };
+        pulse.beat(boot_ns(), told.deadlines);
         let killed = match watched {
             Watched::Over { how: How::Killed(killed), .. } => Some(killed),
             _ => None,
         };
         // The guardian acts before the end, so the lock may not be lost yet, and may live on.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_reason());
+        let lost = lost.map(|cause| pulse.loss(cause));
         let Watched::Over { how, gone } = watched else {
             self.leave();
-            if let Some(cause) = lost {
-                self.say_lost(cause, None);
+            if let Some(loss) = lost {
+                self.say_lost(loss, None, "");
                 return ExitCode::Lost;
             }
             return ExitCode::Internal;
@@ -75,7 +79,7 @@ impl Keeper<'_> {
                 // In the place of a dead or stopped guardian it is the keeper that kills, and does not ask first.
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
                 let by = killed.map(|killed| killed.by).or(by);
-                lost.into_iter().for_each(|cause| self.say_lost(cause, by));
+                lost.into_iter().for_each(|loss| self.say_lost(loss, by, end_in_words(by)));
                 if lease.loss_reason().is_none()
                     && let Some(rest) = self.rest_of_min_hold(since)
                 {
@@ -102,11 +106,11 @@ impl Keeper<'_> {
         }
         match self.give_back(lease, gone).await {
             Outcome::Expired => {
-                self.say_lost(LossCause::KeyGone, None);
+                self.say_lost(Loss::Of(LossCause::KeyGone), None, end_in_words(None));
                 ExitCode::Lost
             }
             Outcome::TakenByOther => {
-                self.say_lost(LossCause::KeyOverwritten, None);
+                self.say_lost(Loss::Of(LossCause::KeyOverwritten), None, end_in_words(None));
                 ExitCode::Lost
             }
             _ => code,
@@ -114,12 +118,19 @@ impl Keeper<'_> {
     }
 
     /// Tells the guardian each new deadline, and the command each signal, until the command ends.
-    async fn watch_over(&mut self, mut child: Child, lease: &Lease, told: &mut Told) -> Watched {
+    async fn watch_over(
+        &mut self,
+        mut child: Child,
+        lease: &Lease,
+        told: &mut Told,
+        pulse: &mut Pulse,
+    ) -> Watched {
         // Changes are announced; looking in between as well costs nothing and forgives a missed one.
         let mut ticks = interval(self.plan.ttl / 10);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stubborn = false;
         loop {
+            pulse.beat(boot_ns(), told.deadlines);
             let changed = lease.changed();
             self.tell_validity(&child, lease, told);
             if stubborn && told.loss.is_some() {
@@ -192,7 +203,7 @@ impl Keeper<'_> {
         let line = format!(
             "\"{}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard \
              observe demands: {}",
-            self.args.key.escape_debug(),
+            self.args.title(),
             self.who_is_not_trusted()
         );
         self.output.event(event, (!untrusted.is_empty()).then_some(&*line));
@@ -256,7 +267,7 @@ impl Keeper<'_> {
         };
         let event = json!({ "event": "released", "key": self.args.key, "outcome": outcome });
         let warning = (released.outcome == Outcome::Unknown).then(|| {
-            let key = self.args.key.escape_debug();
+            let key = self.args.title();
             format!(
                 "too few nodes confirmed that \"{key}\" is free; it is within {}",
                 time(self.plan.ttl)
@@ -266,10 +277,12 @@ impl Keeper<'_> {
         released.outcome
     }
 
-    fn say_lost(&mut self, cause: LossCause, ended_by: Option<KilledBy>) {
-        let (name, why) = describe(cause);
-        let key = self.args.key.escape_debug();
-        let line = format!("lost the lock \"{key}\" while the command ran: {why}");
+    /// `end` says how the command ended; it is empty if that is not known.
+    fn say_lost(&mut self, loss: Loss, ended_by: Option<KilledBy>, end: &str) {
+        let untrusted = (!self.untrusted().is_empty()).then(|| self.who_is_not_trusted());
+        let (name, why) = loss.describe(untrusted);
+        let key = self.args.title();
+        let line = format!("lost the lock \"{key}\" while the command ran{end}; cause: {why}");
         let event = json!({
             "event": "lost",
             "key": self.args.key,
@@ -296,7 +309,7 @@ impl Keeper<'_> {
     /// Holds on for the rest of `--min-hold`, then leaves the key to expire: a machine whose clock
     /// is late must still find it. A signal ends the holding on, and leaves the key as well.
     async fn hold_on(&mut self, lease: Lease, rest: Duration) {
-        let key = self.args.key.escape_debug();
+        let key = self.args.title();
         let line = format!("the command is done; \"{key}\" stays held for {} more", time(rest));
         let event = json!({ "event": "left", "key": self.args.key, "rest_ms": millis(rest) });
         self.output.event(event, Some(&line));
@@ -326,42 +339,30 @@ impl Keeper<'_> {
 
     fn validity_event(&self, name: &str, lease: &Lease) -> serde_json::Value {
         let remaining = lease.remaining();
-        json!({
+        let mut event = json!({
             "event": name,
             "key": self.args.key,
             "votes": lease.votes(),
             "fence": lease.fence(),
             "valid_for_ms": millis(remaining),
             "valid_until_unix_ms": unix_ms().saturating_add(millis(remaining)),
-        })
+        });
+        if !self.args.also.is_empty() {
+            event["also"] = json!(self.args.also);
+        }
+        if self.args.shared {
+            event["mode"] = json!("shared");
+        }
+        event
     }
 }
 
-/// What is told of a loss: its name for programs, and what people can do.
-fn describe(cause: LossCause) -> (&'static str, &'static str) {
-    match cause {
-        LossCause::KeyGone => (
-            "key_gone",
-            "its key is gone from a majority of the nodes: it was deleted, or the nodes have lost data \
-             (quorlock doctor tells)",
-        ),
-        LossCause::KeyOverwritten => (
-            "key_overwritten",
-            "its key has another value on a node, or more, and a majority does not have it: somebody writes or \
-             deletes it without asking (quorlock status tells who has it)",
-        ),
-        LossCause::ClockJumped => (
-            "clock_jumped",
-            "the wall clock moved ahead by more than was left of the lock: it was set, or this virtual \
-             machine was paused",
-        ),
-        LossCause::HoldLimit => ("hold_limit", "it was held for as long as --max-hold allows"),
-        LossCause::Shutdown => ("shutdown", "quorlock's own driver has ended"),
-        _ => (
-            "expired",
-            "too few nodes confirmed an extension in time, or are not to be trusted any more \
-             (quorlock doctor tells), or quorlock itself was stopped",
-        ),
+/// How the command ended, for the message about a lost lock.
+fn end_in_words(ended_by: Option<KilledBy>) -> &'static str {
+    match ended_by {
+        Some(KilledBy::Term) => " (quorlock ended the command with SIGTERM)",
+        Some(KilledBy::Kill) => " (quorlock killed the command with SIGKILL)",
+        None => " (the command ended by itself)",
     }
 }
 

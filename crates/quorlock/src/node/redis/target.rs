@@ -54,7 +54,11 @@ impl Target {
                     "certificates are always checked; #insecure is not supported".to_owned()
                 );
             }
-            Some(_) => return Err("URL fragments (#…) are not supported".to_owned()),
+            Some(_) => {
+                return Err("the part from # on is not supported, and not shown here; if the # belongs to the \
+                            password, write it as %23"
+                    .to_owned());
+            }
         }
         if scheme.ends_with("unix") { Self::of_socket(&url) } else { Self::of_port(&url) }
     }

@@ -1,5 +1,5 @@
-//! What is computed beside the tests, which mostly wait: commands one after the other, with the lowest
-//! priority, in a thread of their own. What they print is kept until somebody wants it.
+//! Commands that run in the background while the tests run, because the tests mostly wait. They run one after the
+//! other, with the lowest priority. A thread waits for them and keeps what they print until it is asked for.
 
 #![expect(clippy::disallowed_methods, reason = "how long proofs take is nobody's lock")]
 
@@ -18,7 +18,7 @@ pub(crate) struct Task {
     pub(crate) command: Command,
 }
 
-/// How one ended.
+/// How a task ended.
 pub(crate) struct Done {
     pub(crate) name: String,
     pub(crate) again: String,
@@ -27,13 +27,13 @@ pub(crate) struct Done {
     pub(crate) said: String,
 }
 
-/// Tasks that run.
-pub(crate) struct Beside {
+/// Tasks that run in the background.
+pub(crate) struct Background {
     done: Receiver<Done>,
     thread: JoinHandle<()>,
 }
 
-impl Beside {
+impl Background {
     pub(crate) fn start(tasks: Vec<Task>) -> Self {
         let (done, receiver) = mpsc::channel();
         let work = move || {
@@ -46,12 +46,12 @@ impl Beside {
         Self { done: receiver, thread: thread::spawn(work) }
     }
 
-    /// The next that has ended; waits for it. `None`: all have.
+    /// Waits for the next task to end. `None`: all have ended.
     pub(crate) fn next(&self) -> Option<Done> {
         self.done.recv().ok()
     }
 
-    /// Call it when there is no next one. Returns whether all of them were run.
+    /// Call it after [`next`](Self::next) has returned `None`. Returns whether all tasks were run.
     pub(crate) fn end(self) -> bool {
         self.thread.join().is_ok()
     }
@@ -77,7 +77,7 @@ fn output(command: &Command) -> io::Result<(bool, String)> {
     Ok((status.success(), String::from_utf8_lossy(&said).into_owned()))
 }
 
-/// With the lowest priority, if there is a command for that.
+/// Starts it with the lowest priority, if the machine has the command `nice`.
 fn spawn(command: &Command, file: &File) -> io::Result<Child> {
     let spawn = |mut with: Command| {
         if let Some(folder) = command.get_current_dir() {
@@ -110,16 +110,16 @@ mod tests {
         };
         let mut absent = task("absent", "");
         absent.command = Command::new("/no/such/program");
-        let beside = Beside::start(vec![
+        let background = Background::start(vec![
             task("green", "echo $WORD"),
             task("red", "echo out; echo err >&2; exit 3"),
             absent,
         ]);
-        let next = || beside.next().map(|done| (done.name, done.is_green, done.said));
+        let next = || background.next().map(|done| (done.name, done.is_green, done.said));
         assert_eq!(next(), Some(("green".to_owned(), true, "said\n".to_owned())));
         assert_eq!(next(), Some(("red".to_owned(), false, "out\nerr\n".to_owned())));
         assert!(next().is_some_and(|(_, is_green, _)| !is_green));
         assert_eq!(next(), None);
-        assert!(beside.end());
+        assert!(background.end());
     }
 }

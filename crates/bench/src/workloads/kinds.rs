@@ -1,0 +1,193 @@
+//! The kinds of locks beside each other: with fencing tokens, shared, with several keys. And a writer among readers.
+
+use std::future::Future;
+use std::time::Duration;
+
+use ::quorlock::{Acquire, Client};
+
+use super::{Bench, progress};
+use crate::clock;
+use crate::report::Cell;
+use crate::sample::{Latencies, Started};
+use crate::subjects::closed_loop::{AsyncSubject, Locker};
+use crate::subjects::quorlock::{builder, went_well};
+use crate::subjects::{Flavor, Subject, key};
+use crate::testbed;
+
+pub(crate) const NAME: &str = "kinds";
+
+/// All readers on one key.
+pub(crate) const ONE_KEY: &str = "kinds_one_key";
+
+/// A writer among readers.
+pub(crate) const WRITER: &str = "kinds_writer";
+
+/// So many readers come and go while a writer wants the lock again and again.
+pub(crate) const READERS: usize = 8;
+
+/// For so long everybody holds it.
+pub(crate) const HOLD: Duration = Duration::from_millis(50);
+
+/// On so many nodes.
+const NODES: usize = 5;
+
+/// What a locker asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Fenced,
+    Shared,
+    Keys(usize),
+}
+
+/// Each with its name among the subjects.
+const KINDS: [(&str, Kind); 5] = [
+    ("plain", Kind::Plain),
+    ("fenced", Kind::Fenced),
+    ("shared", Kind::Shared),
+    ("two keys", Kind::Keys(2)),
+    ("eight keys", Kind::Keys(8)),
+];
+
+#[derive(Clone)]
+struct KindLocker {
+    client: Client,
+    kind: Kind,
+}
+
+impl KindLocker {
+    fn call(&self, key: &str) -> Acquire {
+        match self.kind {
+            Kind::Plain => self.client.acquire(key),
+            Kind::Fenced => self.client.acquire(key).fenced(),
+            Kind::Shared => self.client.acquire(key).shared(),
+            Kind::Keys(count) => {
+                let keys: Vec<String> = (0..count).map(|nth| format!("{key}:{nth}")).collect();
+                self.client.acquire(keys)
+            }
+        }
+    }
+}
+
+impl Locker for KindLocker {
+    async fn pair(&self, key: &str) -> Result<(), String> {
+        let guard = self.call(key).await.map_err(|error| error.to_string())?;
+        went_well(key, guard.release().await.outcome)
+    }
+}
+
+fn subject(
+    bench: &Bench,
+    (name, kind): (&'static str, Kind),
+) -> Result<AsyncSubject<KindLocker>, String> {
+    let runtime = bench.flavor.runtime()?;
+    let client = {
+        let _inside = runtime.enter();
+        let urls = testbed::urls(bench.testbed.first(NODES));
+        builder(urls).build().map_err(|error| error.to_string())?
+    };
+    Ok(AsyncSubject { name, locker: KindLocker { client, kind }, runtime })
+}
+
+/// Pairs of each kind, each locker with keys of its own; readers also all on one key; and a writer among readers.
+pub(crate) fn run(bench: &mut Bench) {
+    for lockers in [1, 8, 64] {
+        progress(&format!("{NAME}, N={NODES}, c={lockers}"));
+        let subjects = KINDS.iter().map(|one| subject(bench, *one));
+        let subjects: Result<Vec<Box<dyn Subject>>, String> =
+            subjects.map(|it| it.map(|it| Box::new(it) as Box<dyn Subject>)).collect();
+        let subjects = match subjects {
+            Ok(subjects) => subjects,
+            Err(why) => return bench.figures.not_run("quorlock", NAME, why),
+        };
+        bench.interleave(NAME, subjects, |bench, subject| {
+            subject.pairs(lockers, bench.warm_up())?;
+            let sample = subject.pairs(lockers, bench.sample)?;
+            add(bench, NAME, subject.name(), lockers, &sample);
+            if subject.name() == "shared" {
+                subject.contended(lockers, bench.warm_up())?;
+                let sample = subject.contended(lockers, bench.sample)?;
+                add(bench, ONE_KEY, subject.name(), lockers, &sample);
+            }
+            Ok(())
+        });
+    }
+    progress(&format!("{WRITER}, N={NODES}: {READERS} readers and a writer, holds of {HOLD:?}"));
+    for _ in 0..bench.rounds {
+        if let Err(why) = writer_among_readers(bench) {
+            return bench.figures.not_run("quorlock", WRITER, why);
+        }
+    }
+}
+
+fn add(
+    bench: &mut Bench,
+    workload: &str,
+    subject: &str,
+    lockers: usize,
+    sample: &crate::sample::Sample,
+) {
+    let cell = Cell { workload, subject, nodes: NODES, concurrency: lockers as u64 };
+    bench.figures.add(cell, "pairs_per_s", sample.rate());
+    bench.figures.add(cell, "p50_us", sample.p50_us);
+    bench.figures.add(cell, "p99_us", sample.p99_us);
+    bench.figures.add(cell, "cpu_us_per_pair", sample.cpu_us_per_pair());
+}
+
+/// Readers that hold the lock and take it again at once, and a writer that does so too. Each has a client of its own,
+/// as if all were processes of their own.
+fn writer_among_readers(bench: &mut Bench) -> Result<(), String> {
+    let lockers = |kind, count| (0..count).map(move |_| ("client", kind));
+    let clients: Result<Vec<_>, String> = lockers(Kind::Shared, READERS)
+        .chain(lockers(Kind::Plain, 1))
+        .map(|one| subject(bench, one))
+        .collect();
+    let clients = clients?;
+    let runtime = Flavor::MultiThread.runtime()?;
+    let until = clock::now() + 10 * bench.sample;
+    let started = Started::now();
+    let (reads, waits) = runtime.block_on(async {
+        let tasks: Vec<_> = clients
+            .iter()
+            .map(|client| tokio::spawn(hold_again(client.locker.clone(), until)))
+            .collect();
+        let mut all = Vec::new();
+        for task in tasks {
+            all.push(task.await.map_err(|panic| panic.to_string())??);
+        }
+        let waits = all.pop().unwrap_or_default();
+        let mut reads = Latencies::default();
+        all.into_iter().for_each(|one| reads.add(one));
+        Ok::<_, String>((reads, waits))
+    })?;
+    let elapsed = started.end(&reads)?.elapsed;
+    let holds = |quantile: f64| {
+        let nanos = waits.histogram().value_at_quantile(quantile);
+        nanos as f64 / HOLD.as_nanos() as f64
+    };
+    let cell = Cell { workload: WRITER, subject: "quorlock", nodes: NODES, concurrency: 9 };
+    bench.figures.add(cell, "writer_p50_wait_holds", holds(0.5));
+    bench.figures.add(cell, "writer_p99_wait_holds", holds(0.99));
+    bench.figures.add(cell, "writes", waits.count() as f64);
+    bench.figures.add(cell, "reads_per_s", reads.count() as f64 / elapsed.as_secs_f64());
+    Ok(())
+}
+
+/// How long each wait for the lock took.
+fn hold_again(
+    locker: KindLocker,
+    until: Duration,
+) -> impl Future<Output = Result<Latencies, String>> + Send {
+    async move {
+        let mut waits = Latencies::default();
+        while clock::now() < until {
+            let asked = clock::now();
+            let call = locker.call(&key(WRITER, 0)).wait(Duration::from_secs(60));
+            let guard = call.await.map_err(|error| error.to_string())?;
+            waits.record(clock::now() - asked);
+            tokio::time::sleep(HOLD).await;
+            went_well(WRITER, guard.release().await.outcome)?;
+        }
+        Ok(waits)
+    }
+}

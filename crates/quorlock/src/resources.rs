@@ -1,0 +1,125 @@
+//! The names of what is to be locked.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use quorlock_core::Keys;
+
+use crate::client::check_resource;
+use crate::error::InvalidRequest;
+
+/// The names of what one lock is about: nearly always one, at most 64.
+///
+/// Made of a text, or of an array, a slice or a vector of texts. [`Client::acquire`](crate::Client::acquire) takes
+/// anything of which it can be made. The order does not matter.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use quorlock::{Client, node::MemoryNode};
+/// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+/// let transfer = client.acquire(["account:7", "account:9"]).await?;
+/// assert!(client.try_acquire("account:9").await.unwrap_err().is_contended());
+/// # transfer.release().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Resources(Names);
+
+#[derive(Clone, Debug)]
+enum Names {
+    One(Arc<str>),
+    Several(Vec<Arc<str>>),
+}
+
+impl Resources {
+    /// Checks them.
+    pub(crate) fn check(self) -> Result<Keys, InvalidRequest> {
+        match self.0 {
+            Names::One(name) => check_resource(&name).map(|()| name.into()),
+            Names::Several(names) => {
+                names.iter().try_for_each(|name| check_resource(name))?;
+                let count = names.len();
+                if count == 0 || count > Keys::MAX {
+                    return Err(InvalidRequest::ResourceCount { count, max: Keys::MAX });
+                }
+                let mut sorted = names.clone();
+                sorted.sort_unstable();
+                match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+                    Some(pair) => {
+                        Err(InvalidRequest::ResourceTwice { resource: (*pair[0]).to_owned() })
+                    }
+                    None => {
+                        let keys = Keys::new(names);
+                        keys.ok_or(InvalidRequest::ResourceCount { count, max: Keys::MAX })
+                    }
+                }
+            }
+        }
+    }
+
+    /// All of them, for people: the name, or the names in their order, separated by a comma.
+    pub(crate) fn title(&self) -> Arc<str> {
+        match &self.0 {
+            Names::One(name) => name.clone(),
+            Names::Several(names) => {
+                let mut sorted: Vec<&str> = names.iter().map(|name| &**name).collect();
+                sorted.sort_unstable();
+                sorted.join(", ").into()
+            }
+        }
+    }
+
+    fn several<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
+        Self(Names::Several(names.into_iter().map(|name| name.as_ref().into()).collect()))
+    }
+}
+
+macro_rules! one {
+    ($($text:ty),*) => {$(
+        impl From<$text> for Resources {
+            fn from(name: $text) -> Self {
+                Self(Names::One(AsRef::<str>::as_ref(&name).into()))
+            }
+        }
+    )*};
+}
+
+one!(&str, &&str, String, &String, Box<str>, &Arc<str>, Cow<'_, str>);
+
+impl From<Arc<str>> for Resources {
+    fn from(name: Arc<str>) -> Self {
+        Self(Names::One(name))
+    }
+}
+
+impl<S: AsRef<str>, const COUNT: usize> From<[S; COUNT]> for Resources {
+    fn from(names: [S; COUNT]) -> Self {
+        Self::several(names)
+    }
+}
+
+impl<S: AsRef<str>, const COUNT: usize> From<&[S; COUNT]> for Resources {
+    fn from(names: &[S; COUNT]) -> Self {
+        Self::several(names)
+    }
+}
+
+impl<S: AsRef<str>> From<&[S]> for Resources {
+    fn from(names: &[S]) -> Self {
+        Self::several(names)
+    }
+}
+
+impl<S: AsRef<str>> From<Vec<S>> for Resources {
+    fn from(names: Vec<S>) -> Self {
+        Self::several(names)
+    }
+}
+
+impl<S: AsRef<str>> From<&Vec<S>> for Resources {
+    fn from(names: &Vec<S>) -> Self {
+        Self::several(names)
+    }
+}

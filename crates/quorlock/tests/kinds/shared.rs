@@ -1,0 +1,205 @@
+use std::time::Duration;
+
+use quorlock::{InvalidRequest, LossCause, Mode, Verdict};
+use quorlock_servers::Reply;
+use tokio::time::timeout;
+
+use crate::common::{builder, eventually, five, no_key_is_left, run};
+use crate::{PATIENCE, is_held, two_clients};
+
+#[tokio::test]
+async fn readers_share_and_writers_do_not() {
+    let (nodes, one, other) = two_clients();
+    let readers = [
+        one.acquire("k").shared().owner("r1").await.unwrap(),
+        one.acquire("k").shared().owner("r2").await.unwrap(),
+        other.acquire("k").shared().owner("r3").await.unwrap(),
+    ];
+    assert!(readers.iter().all(|reader| reader.mode() == Mode::Shared && reader.is_valid()));
+    for client in [&one, &other] {
+        assert!(is_held(&client.try_acquire("k").await));
+    }
+    let seen = other.inspect("k").await.unwrap();
+    assert_eq!(seen.verdict(), Verdict::Shared);
+    let names: Vec<String> = seen.readers().iter().map(|it| it.kind.to_string()).collect();
+    assert_eq!(names, ["r1", "r2", "r3"]);
+    for reader in readers {
+        assert!(is_held(&other.try_acquire("k").await));
+        assert!(reader.release().await.is_released());
+    }
+    assert!(nodes.iter().all(|node| !node.contains("k")));
+    let writer = other.acquire("k").await.unwrap();
+    assert!(is_held(&one.try_acquire("k").shared().await));
+    assert_eq!(one.inspect("k").await.unwrap().verdict(), Verdict::Held);
+    writer.release().await;
+}
+
+/// Readers that come and go keep the lock held all the time; a writer gets it all the same.
+#[tokio::test]
+async fn a_writer_gets_the_lock_although_readers_keep_coming() {
+    let Some(nodes) = five("a_writer_gets_the_lock_although_readers_keep_coming") else { return };
+    let stop = stop_flag();
+    let mut tasks = Vec::new();
+    for nth in 0..4 {
+        let client = builder(&nodes).build().unwrap();
+        let stop = stop.clone();
+        tasks.push(tokio::spawn(async move {
+            // They overlap: at no time has none of them the lock.
+            tokio::time::sleep(Duration::from_millis(5 * nth)).await;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let guard = client.acquire("k").shared().wait(PATIENCE).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                guard.release().await;
+            }
+        }));
+    }
+    let writer = builder(&nodes).build().unwrap();
+    for _ in 0..5 {
+        let guard = writer.acquire("k").wait(PATIENCE).await.unwrap();
+        assert_eq!(writer.inspect("k").await.unwrap().verdict(), Verdict::Held);
+        guard.release().await;
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for task in tasks {
+        timeout(PATIENCE, task).await.unwrap().unwrap();
+    }
+    no_key_is_left(&nodes).await;
+}
+
+fn stop_flag() -> std::sync::Arc<std::sync::atomic::AtomicBool> {
+    std::sync::Arc::default()
+}
+
+#[tokio::test]
+async fn in_one_process_a_writer_holds_back_the_readers_behind_it() {
+    let (_nodes, client, _) = two_clients();
+    let first = client.acquire("k").shared().await.unwrap();
+    let (order, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let spawn = |name: &'static str, is_shared: bool| {
+        let (client, order) = (client.clone(), order.clone());
+        tokio::spawn(async move {
+            let call = client.acquire("k").wait(PATIENCE);
+            let call = if is_shared { call.shared() } else { call };
+            let guard = call.await.unwrap();
+            order.send(name).unwrap();
+            guard.release().await;
+        })
+    };
+    let mut tasks = Vec::new();
+    for (nth, (name, is_shared)) in [("w", false), ("r2", true), ("r3", true)].iter().enumerate() {
+        tasks.push(spawn(name, *is_shared));
+        while client.stats().calls_waiting <= nth {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(is_held(&client.try_acquire("k").shared().await), "nobody passes the writer");
+    first.release().await;
+    for task in tasks {
+        timeout(PATIENCE, task).await.unwrap().unwrap();
+    }
+    assert_eq!(told.recv().await, Some("w"));
+}
+
+#[tokio::test]
+async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
+    let Some(nodes) = five("a_writer_becomes_a_reader_without_a_moment_in_between") else { return };
+    let client = builder(&nodes).build().unwrap();
+    let other = builder(&nodes).build().unwrap();
+    let guard = client.acquire("k").fenced().await.unwrap();
+    eventually("all nodes have given their votes", || guard.votes() == 5).await;
+    assert!(guard.fence().is_some());
+    let waiting = other.clone();
+    let writer = tokio::spawn(async move { waiting.acquire("k").wait(PATIENCE).await });
+    let downgrade = guard.downgrade();
+    // Turned when the call is polled first, before any node has answered.
+    let remaining = timeout(PATIENCE, downgrade).await.unwrap().unwrap();
+    assert!(remaining > Duration::ZERO && guard.is_valid());
+    assert_eq!((guard.mode(), guard.fence()), (Mode::Shared, None));
+    let reader = client.acquire("k").shared().wait(PATIENCE).await.unwrap();
+    assert!(!writer.is_finished());
+    for node in &nodes {
+        assert_eq!(run(node, &["TYPE", "k"]), Reply::Simple("zset".into()));
+    }
+    guard.extend().await.unwrap();
+    guard.downgrade().await.unwrap();
+    assert_eq!(guard.votes(), 5);
+    guard.release().await;
+    reader.release().await;
+    writer.await.unwrap().unwrap().release().await;
+}
+
+/// What the nodes say to the downgrade is of no consequence for what it is.
+#[tokio::test]
+async fn a_downgrade_that_no_node_confirms_is_one_all_the_same() {
+    let (nodes, one, other) = two_clients();
+    let guard = one.acquire("k").ttl(Duration::from_secs(2)).await.unwrap();
+    nodes.iter().for_each(quorlock::node::MemoryNode::freeze);
+    assert!(guard.downgrade().await.is_err());
+    assert_eq!((guard.mode(), guard.is_valid()), (Mode::Shared, true));
+    nodes.iter().for_each(quorlock::node::MemoryNode::thaw);
+    let reader = other.acquire("k").shared().wait(PATIENCE).await.unwrap();
+    assert!(guard.is_valid(), "both read");
+    reader.release().await;
+    guard.release().await;
+}
+
+#[tokio::test]
+async fn a_reader_that_lost_its_keys_is_told_and_the_others_are_not() {
+    let (nodes, one, _) = two_clients();
+    let guard = one.acquire("k").shared().await.unwrap();
+    for node in &nodes[..2] {
+        assert!(node.remove("k"));
+    }
+    assert!(guard.extend().await.is_err());
+    assert_eq!(guard.loss_reason(), Some(LossCause::KeyGone));
+    let again = one.acquire("k").shared().await.unwrap();
+    again.release().await;
+}
+
+#[tokio::test]
+async fn a_reader_has_no_fencing_token() {
+    let (nodes, one, _) = two_clients();
+    let error = one.acquire("k").shared().fenced().await.unwrap_err();
+    let quorlock::AcquireError::Invalid(why) = error else { panic!("{error}") };
+    assert_eq!(why, InvalidRequest::Combination { one: "shared", other: "fenced" });
+    assert!(nodes.iter().all(|node| node.key_count() == 0));
+}
+
+/// Whatever else has the key: a hash as Redisson keeps, or an application's scores.
+#[tokio::test]
+async fn a_key_that_is_no_lock_is_refused_and_not_touched() {
+    let Some(nodes) = five("a_key_that_is_no_lock_is_refused_and_not_touched") else { return };
+    let client = builder(&nodes).build().unwrap();
+    for make in [&["HSET", "k", "8f:1", "1"][..], &["ZADD", "k", "1790000000000", "alice"][..]] {
+        for node in &nodes {
+            run(node, &["DEL", "k"]);
+            run(node, make);
+            run(node, &["PEXPIRE", "k", "600000"]);
+        }
+        let error = client.try_acquire("k").shared().await.unwrap_err();
+        assert!(error.is_contended() && error.to_string().contains("no lock"), "{error}");
+        let error = client.try_acquire(["k", "l"]).shared().await.unwrap_err();
+        assert!(error.is_contended(), "{error}");
+        for node in &nodes {
+            let kept = [&["HLEN", "k"], &["ZCARD", "k"]].map(|ask| {
+                let kind = run(node, &["TYPE", "k"]);
+                let is_hash = kind == Reply::Simple("hash".into());
+                (is_hash == (ask[0] == "HLEN")).then(|| run(node, ask))
+            });
+            assert!(kept.into_iter().flatten().all(|count| count == Reply::Int(1)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn several_keys_can_be_read_together() {
+    let (nodes, one, other) = two_clients();
+    let both = one.acquire(["a", "b"]).shared().await.unwrap();
+    let same = other.acquire(["b", "c"]).shared().await.unwrap();
+    assert!(is_held(&other.try_acquire(["a", "c"]).await));
+    assert!(is_held(&other.try_acquire("c").await));
+    both.release().await;
+    assert!(other.try_acquire("a").await.is_ok());
+    same.release().await;
+    assert!(nodes.iter().all(|node| !node.contains("b") && !node.contains("c")));
+}
