@@ -308,6 +308,7 @@ impl Command {
                 | Self::AcquireShared { .. }
                 | Self::HealShared { .. }
                 | Self::ExtendShared { .. }
+                | Self::Downgrade { .. }
         )
     }
 

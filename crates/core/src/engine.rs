@@ -27,7 +27,7 @@ mod turns;
 mod waiting;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -73,6 +73,8 @@ struct LocalCallers {
     queues: BTreeMap<Key, LocalQueue>,
     /// Of leases that were handed over: under whose id they are kept, by who holds them now.
     handed: BTreeMap<LockId, LockId>,
+    /// Calls for several keys that have stepped aside: what nodes push concerns them as well.
+    aside: BTreeSet<LockId>,
     /// Attempts that are due.
     begins: VecDeque<LockId>,
 }

@@ -229,7 +229,9 @@ mod tests {
     #[test]
     fn readers_go_together_and_a_writer_holds_back_those_behind_it() {
         let mut queue = LocalQueue::new(reader(1));
-        [reader(2), writer(3), reader(4), writer(5)].map(|place| queue.join(place));
+        [reader(2), writer(3), reader(4), writer(5)]
+            .into_iter()
+            .for_each(|place| queue.join(place));
         assert_eq!(state(&queue), ([1].into(), [2].into()));
         queue.activate(reader(2));
         assert_eq!(state(&queue), ([1, 2].into(), [].into()));
@@ -246,7 +248,7 @@ mod tests {
     #[test]
     fn a_writer_that_gives_up_makes_room_for_the_readers_behind_it() {
         let mut queue = LocalQueue::new(reader(1));
-        [writer(2), reader(3)].map(|place| queue.join(place));
+        [writer(2), reader(3)].into_iter().for_each(|place| queue.join(place));
         assert!(queue.would_wait(Mode::Shared, |_| false));
         queue.leave(LockId(2));
         assert_eq!(state(&queue), ([1].into(), [3].into()));
@@ -261,7 +263,7 @@ mod tests {
     #[test]
     fn who_stepped_aside_comes_back_to_its_place() {
         let mut queue = LocalQueue::new(writer(1));
-        [writer(3), writer(2)].map(|place| queue.join(place));
+        [writer(3), writer(2)].into_iter().for_each(|place| queue.join(place));
         assert_eq!(queue.first_waiting(), Some(LockId(2)));
         queue.hand_over(LockId(1), LockId(2));
         assert_eq!(state(&queue), ([2].into(), [].into()));

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use quorlock_core::acquire::{Attempt, Decision};
+use quorlock_core::keys::Entry;
 use quorlock_core::{
-    Answer, Command, Failure, FailureKind, FailureReason, NodeId, Quorum, Reading, Timing,
+    Answer, Command, Failure, FailureKind, FailureReason, Mode, NodeId, Quorum, Reading, Timing,
     TimingOptions, Token, Value,
 };
 
@@ -65,7 +66,8 @@ fn attempt(quorum: Quorum, timing: Timing, connecting: &[bool]) -> Attempt {
     let value = Value::new(&Token::new([7; Token::BYTES]), "");
     let node_timeout = Duration::from_nanos(NODE_TIMEOUT as u64);
     let connecting = |node: NodeId| connecting[node.index()];
-    Attempt::start(("k".into(), value), quorum, timing, node_timeout, connecting, at(0))
+    let entry = Entry { keys: "k".into(), mode: Mode::Exclusive, value };
+    Attempt::start(entry, quorum, timing, node_timeout, connecting, at(0))
 }
 
 fn answer(does: Does) -> Answer {
@@ -360,11 +362,11 @@ fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
                 };
             }
             let mut release = attempt.give_up(at(NODE_TIMEOUT));
-            let Command::Acquire { key, value, ttl_ms } = attempt.command() else {
+            let Command::Acquire { keys, value, ttl_ms } = attempt.command(0) else {
                 panic!("an attempt acquires");
             };
             assert_eq!(ttl_ms as i64 * MS, TTL);
-            assert_eq!(release.command(), Command::Release { key, value, tell: false });
+            assert_eq!(release.command(), Command::Release { keys, value, tell: false });
             for (node, does) in quorum.node_ids().zip(does) {
                 assert!(!release.is_over(), "every node's answer is awaited");
                 let failed = Answer::Failed(Failure::new(FailureKind::Unreachable));

@@ -77,7 +77,7 @@ pub(crate) struct Caller {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CallerState {
     Idle,
-    Waiting { lock: LockId, key: usize },
+    Waiting { lock: LockId },
     Holding { lock: LockId, until: Time, careless: bool },
     Over,
 }
@@ -158,7 +158,7 @@ impl Client {
     /// Who waits for this lock, or holds it.
     pub(crate) fn caller_of(&self, wanted: LockId) -> Option<usize> {
         self.callers.iter().position(|caller| match caller.state {
-            CallerState::Waiting { lock, .. } | CallerState::Holding { lock, .. } => lock == wanted,
+            CallerState::Waiting { lock } | CallerState::Holding { lock, .. } => lock == wanted,
             CallerState::Idle | CallerState::Over => false,
         })
     }

@@ -155,6 +155,17 @@ pub(crate) trait Driver {
         self.ask(guard.client, Event::RunOut { lock: guard.lock });
     }
 
+    /// The guard is a reader's first, then the driver is asked.
+    fn become_reader(&mut self, guard: GuardId) {
+        let Some(held) = self.guards().of_mut(guard) else { return };
+        if !held.hold.downgrade() {
+            return;
+        }
+        held.fence = None;
+        self.note(&Fact::Downgraded { guard });
+        self.ask(guard.client, Event::Downgrade { lock: guard.lock });
+    }
+
     /// Releases or drops: the guard is invalid first, then the driver is asked (S14).
     fn give_back(&mut self, guard: GuardId, report: bool) {
         let Some(held) = self.guards().of_mut(guard) else { return };

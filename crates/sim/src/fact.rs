@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Evidence, Extended, Holding, Key, LockId, LossCause, Reading, Refusal,
+    Answer, Command, Evidence, Extended, Holding, Key, LockId, LossCause, Mode, Reading, Refusal,
     ReleaseReport, Request, Ticket, Token, TrustState, Validity, Value,
 };
 
@@ -26,6 +26,8 @@ pub(crate) enum Fact<'a> {
     Cancelled { client: ClientId, lock: LockId },
     /// A holder wants an extension.
     ExtendAsked { guard: GuardId },
+    /// A holder is a reader from now on.
+    Downgraded { guard: GuardId },
     /// A holder has seen the end.
     EndSeen { guard: GuardId },
     /// A holder gives the lock back, or has dropped the guard.
@@ -161,17 +163,19 @@ impl fmt::Display for Fact<'_> {
         match self {
             Self::Wanted { client, lock, request } => write!(
                 f,
-                "client {client}: wants {} as {} (ttl {}, wait {:?}{})",
-                request.key,
+                "client {client}: wants {} as {} (ttl {}, wait {:?}{}{})",
+                names(&request.keys),
                 Id(lock),
                 span(request.timing.ttl().as_nanos() as i64),
                 request.wait,
-                if request.automatic { ", extended automatically" } else { "" }
+                if request.automatic { ", extended automatically" } else { "" },
+                if request.mode == Mode::Shared { ", to read" } else { "" }
             ),
             Self::Cancelled { client, lock } => {
                 write!(f, "client {client}: does not want {} any more", Id(lock))
             }
             Self::ExtendAsked { guard } => write!(f, "{guard}: to be extended"),
+            Self::Downgraded { guard } => write!(f, "{guard}: a reader's from now on"),
             Self::EndSeen { guard } => write!(f, "{guard}: its holder sees the end"),
             Self::ReleaseAsked { guard, report } => {
                 write!(f, "{guard}: {}", if *report { "given back" } else { "dropped" })
@@ -341,6 +345,12 @@ pub(crate) fn point(time: Time) -> String {
     format!("{:>6}.{:03}", time / MS, time % MS / 1000)
 }
 
+/// Keys for people.
+pub(crate) fn names(keys: &[Key]) -> String {
+    let names: Vec<&str> = keys.iter().map(|key| &**key).collect();
+    names.join(" + ")
+}
+
 struct Id<'a>(&'a LockId);
 
 impl fmt::Display for Id<'_> {
@@ -363,15 +373,41 @@ impl fmt::Display for CommandText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = |value: &Value| String::from_utf8_lossy(&value.as_bytes()[..6]).into_owned();
         match self.0 {
-            Command::Acquire { key, value, ttl_ms } => {
-                write!(f, "SET {key} {} NX PX {ttl_ms}", short(value))
+            Command::Acquire { keys, value, ttl_ms } => {
+                write!(f, "SET {} {} NX PX {ttl_ms}", names(keys), short(value))
             }
-            Command::Extend { key, value, ttl_ms } => {
-                write!(f, "extend {key} {} PX {ttl_ms}", short(value))
+            Command::Heal { keys, value, ttl_ms } => {
+                write!(f, "heal {} {} PX {ttl_ms}", names(keys), short(value))
             }
-            Command::Release { key, value, .. } => write!(f, "release {key} {}", short(value)),
-            Command::Inspect { key } => write!(f, "look at {key}"),
-            Command::Watch { key } => write!(f, "watch {key}"),
+            Command::Extend { keys, value, ttl_ms } => {
+                write!(f, "extend {} {} PX {ttl_ms}", names(keys), short(value))
+            }
+            Command::Release { keys, value, .. } => {
+                write!(f, "release {} {}", names(keys), short(value))
+            }
+            Command::AcquireShared { keys, value, ttl_ms, .. } => {
+                write!(f, "add reader {} {} PX {ttl_ms}", names(keys), short(value))
+            }
+            Command::HealShared { keys, value, ttl_ms } => {
+                write!(f, "heal reader {} {} PX {ttl_ms}", names(keys), short(value))
+            }
+            Command::ExtendShared { keys, value, ttl_ms } => {
+                write!(f, "extend reader {} {} PX {ttl_ms}", names(keys), short(value))
+            }
+            Command::ReleaseShared { keys, value } => {
+                write!(f, "release reader {} {}", names(keys), short(value))
+            }
+            Command::Downgrade { keys, value } => {
+                write!(f, "downgrade {} {}", names(keys), short(value))
+            }
+            Command::Announce { intents, value, .. } => {
+                write!(f, "announce {} {}", names(intents), short(value))
+            }
+            Command::Withdraw { intents, value } => {
+                write!(f, "withdraw {} {}", names(intents), short(value))
+            }
+            Command::Inspect { keys, .. } => write!(f, "look at {}", names(keys)),
+            Command::Watch { keys, .. } => write!(f, "watch {}", names(keys)),
             other => write!(f, "{other:?}"),
         }
     }

@@ -18,9 +18,12 @@ pub(crate) mod fault_tolerance;
 pub(crate) mod fencing;
 pub(crate) mod hold_limit;
 pub(crate) mod in_order;
+pub(crate) mod intents;
 pub(crate) mod invalid_first;
 pub(crate) mod latched;
+pub(crate) mod mode_first;
 pub(crate) mod mutual_exclusion;
+pub(crate) mod no_starvation;
 pub(crate) mod nothing_left;
 pub(crate) mod nothing_resent;
 pub(crate) mod outcomes;
@@ -28,6 +31,7 @@ pub(crate) mod owed;
 pub(crate) mod patience;
 pub(crate) mod quarantine;
 pub(crate) mod released_everywhere;
+pub(crate) mod stored;
 pub(crate) mod tally;
 pub(crate) mod token_ownership;
 pub(crate) mod unique_guards;
@@ -58,6 +62,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (deadlock_free::NAME, deadlock_free::SENTENCE),
     (fault_tolerance::NAME, fault_tolerance::SENTENCE),
     (token_ownership::NAME, token_ownership::SENTENCE),
+    (stored::NAME, stored::SENTENCE),
     (quarantine::NAME, quarantine::SENTENCE),
     (waits::NAME, waits::SENTENCE),
     (votes::NAME, votes::SENTENCE),
@@ -73,6 +78,9 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (hold_limit::NAME, hold_limit::SENTENCE),
     (unique_guards::NAME, unique_guards::SENTENCE),
     (fencing::NAME, fencing::SENTENCE),
+    (mode_first::NAME, mode_first::SENTENCE),
+    (intents::NAME, intents::SENTENCE),
+    (no_starvation::NAME, no_starvation::SENTENCE),
     (outcomes::NAME, outcomes::SENTENCE),
     (patience::NAME, patience::SENTENCE),
     (nothing_left::NAME, nothing_left::SENTENCE),
@@ -97,6 +105,8 @@ pub(crate) struct Invariants {
     owed: owed::Owed,
     quarantine: quarantine::Quarantine,
     waits: waits::Waits,
+    mode_first: mode_first::ModeFirst,
+    intents: intents::Intents,
     only: Option<String>,
 }
 
@@ -117,6 +127,8 @@ impl Invariants {
             owed: owed::Owed::default(),
             quarantine: quarantine::Quarantine::default(),
             waits: waits::Waits::default(),
+            mode_first: mode_first::ModeFirst::default(),
+            intents: intents::Intents::default(),
             only,
         }
     }
@@ -158,6 +170,9 @@ impl Invariants {
             (hold_limit::NAME, self.hold_limit.check(fact, view)),
             (owed::NAME, self.owed.check(fact, view)),
             (waits::NAME, self.waits.check(fact, view)),
+            (mode_first::NAME, self.mode_first.check(fact, view)),
+            (intents::NAME, self.intents.check(fact, view)),
+            (stored::NAME, stored::check(fact, view)),
         ];
         for (invariant, verdict) in verdicts {
             if self.only.as_ref().is_some_and(|only| only != invariant) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quorlock_core::{Answer, Command, Key, LockId, Quorum, Reading, Request, Ticket, Value, Verb};
+use quorlock_core::{Answer, Command, Keys, LockId, Quorum, Reading, Request, Ticket, Value, Verb};
 
 use crate::evidence_log::{EvidenceLog, Void};
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -46,8 +46,8 @@ pub(crate) struct TokenRecord {
     pub(crate) client: ClientId,
     /// Which call's.
     pub(crate) lock: LockId,
-    /// Which key.
-    pub(crate) key: Key,
+    /// Which keys.
+    pub(crate) keys: Keys,
     /// How long a vote counts: T − (ε·T + δ), in nanoseconds.
     pub(crate) term: i64,
     /// Node by node.
@@ -56,6 +56,10 @@ pub(crate) struct TokenRecord {
     pub(crate) extending: (u32, usize),
     /// How many nodes have said that they have deleted it.
     pub(crate) deleted: usize,
+    /// It was asked for as a reader's.
+    pub(crate) is_shared: bool,
+    /// From this round on it is asked for as a reader's, if it was a writer's before.
+    downgraded_in: Option<u32>,
 }
 
 /// What is known of one token on one node.
@@ -78,16 +82,22 @@ pub(crate) struct NodeRecord {
     pub(crate) recorded: Option<u64>,
 }
 
-/// The key and the value that a command is about, if it is about a lock and says whose.
-pub(crate) const fn subject(command: &Command) -> Option<(&Key, &Value)> {
+/// The keys and the value that a command is about, if it is about a lock and says whose.
+pub(crate) const fn subject(command: &Command) -> Option<(&Keys, &Value)> {
     match command {
-        Command::Acquire { key, value, .. }
-        | Command::AcquireFenced { key, value, .. }
-        | Command::Raise { key, value, .. }
-        | Command::HealFenced { key, value, .. }
-        | Command::Extend { key, value, .. }
-        | Command::ExtendFenced { key, value, .. }
-        | Command::Release { key, value, .. } => Some((key, value)),
+        Command::Acquire { keys, value, .. }
+        | Command::Heal { keys, value, .. }
+        | Command::AcquireFenced { keys, value, .. }
+        | Command::Raise { keys, value, .. }
+        | Command::HealFenced { keys, value, .. }
+        | Command::Extend { keys, value, .. }
+        | Command::ExtendFenced { keys, value, .. }
+        | Command::Release { keys, value, .. }
+        | Command::AcquireShared { keys, value, .. }
+        | Command::HealShared { keys, value, .. }
+        | Command::ExtendShared { keys, value, .. }
+        | Command::ReleaseShared { keys, value }
+        | Command::Downgrade { keys, value } => Some((keys, value)),
         _ => None,
     }
 }
@@ -231,13 +241,18 @@ impl Ledger {
     }
 
     fn ordered(&mut self, client: ClientId, node: NodeIndex, ticket: Ticket, command: &Command) {
-        let Some((key, value)) = subject(command) else { return };
+        let Some((keys, value)) = subject(command) else { return };
         let value = match self.tokens.get_key_value(value.as_bytes()) {
             Some((known, _)) => known.clone(),
-            None => self.open(client, ticket.lock, key, value.as_bytes().into()),
+            None => self.open(client, ticket.lock, keys, value.as_bytes().into()),
         };
         if let Some(token) = self.tokens.get_mut(&value) {
             token.nodes[node].asked |= !command.is_release();
+            token.is_shared |=
+                matches!(command, Command::AcquireShared { .. } | Command::HealShared { .. });
+            if matches!(command, Command::Downgrade { .. }) {
+                token.downgraded_in = Some(ticket.round);
+            }
             match ticket.verb {
                 Verb::Release => token.nodes[node].released = true,
                 Verb::Extend if token.extending.0 != ticket.round => {
@@ -249,13 +264,23 @@ impl Ledger {
         self.commands.entry((client, ticket)).or_insert(value);
     }
 
-    fn open(&mut self, client: ClientId, lock: LockId, key: &Key, value: Arc<[u8]>) -> Arc<[u8]> {
+    fn open(&mut self, client: ClientId, lock: LockId, keys: &Keys, value: Arc<[u8]>) -> Arc<[u8]> {
         // By the paper's and the protocol's formula, not by what the engine reckons.
         let ttl = self.requests.get(&(client, lock)).map_or(0, |it| it.timing.ttl_ms() as i64);
         let term = ttl * MS - ttl * self.drift.ppm - self.drift.constant;
         let nodes = vec![NodeRecord::default(); self.quorum.nodes()];
-        let (extending, deleted, key) = ((0, 0), 0, key.clone());
-        let record = TokenRecord { client, lock, key, term, nodes, extending, deleted };
+        let (extending, deleted, keys) = ((0, 0), 0, keys.clone());
+        let record = TokenRecord {
+            client,
+            lock,
+            keys,
+            term,
+            nodes,
+            extending,
+            deleted,
+            is_shared: false,
+            downgraded_in: None,
+        };
         self.tokens.insert(value.clone(), record);
         self.of_call.entry((client, lock)).or_default().push(value.clone());
         value
@@ -274,13 +299,15 @@ impl Ledger {
         let Some(token) = self.tokens.get_mut(value) else { return };
         let distrust_reason = self.evidence_log.distrust_reason(client, node, ticket);
         if ticket.verb == Verb::Extend
-            && *answer == Answer::Extended
+            && matches!(answer, Answer::Extended | Answer::Downgraded)
             && distrust_reason.is_none()
             && token.extending.0 == ticket.round
         {
             token.extending.1 += 1;
         }
         token.deleted += usize::from(*answer == Answer::Deleted);
+        // What was asked as a writer may have been carried out when it was a reader's already, and says nothing.
+        let is_outdated = token.downgraded_in.is_some_and(|round| ticket.round < round);
         let record = &mut token.nodes[node];
         match answer {
             Answer::Granted | Answer::GrantedFenced { .. } | Answer::Extended
@@ -304,7 +331,8 @@ impl Ledger {
             Answer::Raised { fence } if distrust_reason.is_none() => record.recorded = Some(*fence),
             Answer::Absent | Answer::Other
                 if matches!(ticket.verb, Verb::Extend | Verb::Raise)
-                    && distrust_reason.is_none() =>
+                    && distrust_reason.is_none()
+                    && !is_outdated =>
             {
                 record.yes = None;
                 record.earlier.clear();

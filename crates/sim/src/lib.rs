@@ -43,7 +43,7 @@ mod world;
 pub use count::{Count, Counts};
 pub use guard::Guard;
 pub use invariants::{SENTENCES, Violation};
-pub use plan::{Fault, Later, Modes, Outside, Plan};
+pub use plan::{Fault, Kinds, Later, Modes, Outside, Plan};
 pub use random::Random;
 pub use shrink::shrink;
 pub use world::Outcome;

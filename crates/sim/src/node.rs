@@ -3,16 +3,17 @@
 //! It stands for the servers in every run of the simulator; `tests/differential/` holds it against
 //! real ones. Time comes in with each command, as true time; the node reads its own wall clock.
 
+mod exclusive;
 mod fenced;
+mod looking;
 mod run;
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Failure, FailureKind, Holding, Key, Value};
+use quorlock_core::{Answer, Command, Failure, FailureKind, Key, Keys, Value};
 
 pub use self::run::Run;
-use crate::mutants::{Mutant, is_active};
 use crate::time::{Clock, MS, Time, US};
 
 /// Whose connection a command comes on.
@@ -67,10 +68,21 @@ pub enum Health {
 /// What a key holds, and until when.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stored {
-    /// `None`: the key is not a string.
-    pub value: Option<Vec<u8>>,
+    /// What it holds.
+    pub content: Content,
     /// The millisecond of the node's wall clock; `None`: never.
     pub expires_ms: Option<i64>,
+}
+
+/// What a key holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Content {
+    /// A string.
+    Text(Vec<u8>),
+    /// A sorted set: its members and their scores. Readers, if it is as they make it; by when each of them ends.
+    Scored(BTreeMap<Vec<u8>, i64>),
+    /// Anything else.
+    Other,
 }
 
 impl ModelNode {
@@ -110,76 +122,28 @@ impl ModelNode {
     fn carry_out(&mut self, by: ConnectionId, command: &Command, now: Time) -> Answer {
         let now_ms = self.now_ms(now);
         match command {
-            Command::Acquire { key, value, ttl_ms } => {
-                if let Some(kind) = self.write_error(true) {
-                    return failed(command, kind);
-                }
-                self.expire(key, Some(by), now_ms);
-                if self.keys.contains_key(key) {
-                    return Answer::Refused;
-                }
-                let expires_ms = Some(now_ms + *ttl_ms as i64);
-                let value = Some(value.as_bytes().to_vec());
-                self.put(key, Stored { value, expires_ms }, by);
-                Answer::Granted
+            Command::Acquire { keys, value, ttl_ms } | Command::Heal { keys, value, ttl_ms } => {
+                self.acquire(command, (keys, value), *ttl_ms, by, now_ms)
             }
-            Command::Extend { key, value, ttl_ms } => {
-                self.expire(key, Some(by), now_ms);
-                let write_error = self.write_error(false);
-                match self.keys.get_mut(key) {
-                    None => Answer::Absent,
-                    Some(stored) if stored.holds(value) => {
-                        // The script reads first, and fails when it comes to the writing.
-                        let until = now_ms + *ttl_ms as i64;
-                        if stored.expires_ms.is_none_or(|at| at < until) {
-                            if let Some(kind) = write_error {
-                                return failed(command, kind);
-                            }
-                            stored.expires_ms = Some(until);
-                            self.changed(key, Some(by));
-                        }
-                        Answer::Extended
-                    }
-                    Some(_) => Answer::Other,
-                }
+            Command::Extend { keys, value, ttl_ms } => {
+                let extended = self.extend((keys, value), *ttl_ms, by, now_ms);
+                extended.unwrap_or_else(|kind| failed(command, kind))
             }
-            Command::Release { key, value, tell } => {
-                self.expire(key, Some(by), now_ms);
-                let write_error = self.write_error(false);
-                if let Some(kind) = write_error.filter(|_| self.kind.deletes_natively) {
-                    return failed(command, kind);
-                }
-                let answer = match self.keys.get(key) {
-                    None => Answer::Absent,
-                    Some(_) if is_active(Mutant::ReleaseWithoutCompare) => Answer::Deleted,
-                    Some(stored) if stored.holds(value) => Answer::Deleted,
-                    // The native command knows another type when it sees one.
-                    Some(Stored { value: None, .. }) => return Answer::Other,
-                    Some(_) => Answer::Other,
-                };
-                match answer {
-                    Answer::Deleted => {
-                        if let Some(kind) = write_error {
-                            return failed(command, kind);
-                        }
-                        self.take(key, by);
-                        Answer::Deleted
-                    }
-                    _ if self.kind.deletes_natively && !tell => Answer::NotOurs,
-                    answer => answer,
-                }
+            Command::Release { keys, value, tell } => {
+                let released = self.release((keys, value), *tell, by, now_ms);
+                released.unwrap_or_else(|kind| failed(command, kind))
             }
-            Command::Inspect { key } => {
-                self.expire(key, Some(by), now_ms);
-                Answer::Seen(self.look(key, now_ms))
+            Command::Inspect { keys, intents } => {
+                Answer::Seen(self.look_at(keys, intents.as_ref(), by, now_ms))
             }
-            Command::Watch { key } => {
-                self.expire(key, Some(by), now_ms);
-                let holding = self.look(key, now_ms);
+            Command::Watch { keys, intents } => {
+                let holding = self.look_at(keys, intents.as_ref(), by, now_ms);
                 if !self.kind.pushes {
                     return Answer::Seen(holding);
                 }
-                self.watchers.entry(key.clone()).or_default().insert(by);
+                for key in keys.iter().chain(intents.iter().flat_map(|intents| intents.iter())) {
+                    self.watchers.entry(key.clone()).or_default().insert(by);
+                }
                 Answer::Watched(holding)
             }
             Command::Identify => Answer::Identified,
@@ -194,9 +158,16 @@ impl ModelNode {
                 }
                 self.mark((key, text), replaces.as_ref(), adoption.as_ref(), by, now_ms)
             }
-            _ => {
+            Command::AcquireFenced { .. }
+            | Command::Raise { .. }
+            | Command::HealFenced { .. }
+            | Command::ExtendFenced { .. } => {
                 let answer = self.carry_out_fenced(by, command, now);
                 answer.unwrap_or_else(|| self.script_failed(command))
+            }
+            _ => {
+                let answer = self.carry_out_shared(by, command, now_ms);
+                answer.unwrap_or_else(|kind| failed(command, kind))
             }
         }
     }
@@ -226,9 +197,7 @@ impl ModelNode {
         self.keys = other.keys.clone();
         // Their clocks are set apart as far as anybody likes; what is copied lives as long on both.
         let apart = self.now_ms(now) - other.now_ms(now);
-        for stored in self.keys.values_mut() {
-            stored.expires_ms = stored.expires_ms.map(|at| at + apart);
-        }
+        self.keys.values_mut().for_each(|stored| stored.shift(apart));
         self.undo = self.undo.is_some().then(Vec::new);
     }
 
@@ -276,16 +245,26 @@ impl ModelNode {
         !self.is_over(stored, self.now_ms(now))
     }
 
+    /// Whether what ends in this millisecond of its clock has not ended yet.
+    pub(crate) fn lives(&self, end_ms: i64, now: Time) -> bool {
+        !self.has_ended(end_ms, self.now_ms(now))
+    }
+
     /// Every key whose time is not over.
     pub fn all(&self, now: Time) -> impl Iterator<Item = (&Key, &Stored)> {
         let now_ms = self.now_ms(now);
         self.keys.iter().filter(move |(_, stored)| !self.is_over(stored, now_ms))
     }
 
-    /// Sets a key as somebody else's client would, whatever it held.
+    /// Sets a key as somebody else's client would, whatever it held. `None`: it is no string.
     pub fn set(&mut self, key: &Key, value: Option<Vec<u8>>, ttl_ms: Option<i64>, now: Time) {
+        self.put_there(key, value.map_or(Content::Other, Content::Text), ttl_ms, now);
+    }
+
+    /// The same of anything that a key can hold.
+    pub fn put_there(&mut self, key: &Key, content: Content, ttl_ms: Option<i64>, now: Time) {
         let expires_ms = ttl_ms.map(|ttl_ms| self.now_ms(now) + ttl_ms);
-        self.keys.insert(key.clone(), Stored { value, expires_ms });
+        self.keys.insert(key.clone(), Stored { content, expires_ms });
         self.changed(key, None);
     }
 
@@ -328,9 +307,7 @@ impl ModelNode {
 
     /// Time passes, and what is left is seen from then: for models, in which it is always now.
     pub(crate) fn rebase(&mut self, by: Time) {
-        for stored in self.keys.values_mut() {
-            stored.expires_ms = stored.expires_ms.map(|at| at - by / MS);
-        }
+        self.keys.values_mut().for_each(|stored| stored.shift(-by / MS));
         let now_ms = self.now_ms(0);
         let over: Vec<Key> = self
             .keys
@@ -350,9 +327,11 @@ impl ModelNode {
     }
 
     fn is_over(&self, stored: &Stored, now_ms: i64) -> bool {
-        stored
-            .expires_ms
-            .is_some_and(|at| if self.kind.expires_at_once { now_ms >= at } else { now_ms > at })
+        stored.expires_ms.is_some_and(|at| self.has_ended(at, now_ms))
+    }
+
+    const fn has_ended(&self, at: i64, now_ms: i64) -> bool {
+        if self.kind.expires_at_once { now_ms >= at } else { now_ms > at }
     }
 
     /// A key whose time is over is found to be gone by whoever touches it, and only then are those
@@ -373,16 +352,8 @@ impl ModelNode {
         }
     }
 
-    fn look(&self, key: &str, now_ms: i64) -> Holding {
-        let Some(stored) = self.keys.get(key) else {
-            return Holding::Free;
-        };
-        let left = |at: i64| Duration::from_millis(u64::try_from(at - now_ms).unwrap_or(0));
-        let ttl = stored.expires_ms.map(left);
-        match &stored.value {
-            Some(value) => Holding::Held { value: value.clone(), ttl },
-            None => Holding::OtherType { ttl },
-        }
+    fn expire_all(&mut self, keys: &Keys, by: ConnectionId, now_ms: i64) {
+        keys.iter().for_each(|key| self.expire(key, Some(by), now_ms));
     }
 
     fn write_error(&self, takes_memory: bool) -> Option<FailureKind> {
@@ -395,21 +366,46 @@ impl ModelNode {
 }
 
 impl Stored {
-    /// Whether it holds this value, the whole of it.
+    const fn text(text: Vec<u8>, expires_ms: Option<i64>) -> Self {
+        Self { content: Content::Text(text), expires_ms }
+    }
+
+    /// The string, if it is one.
+    pub const fn value(&self) -> Option<&Vec<u8>> {
+        match &self.content {
+            Content::Text(text) => Some(text),
+            Content::Scored(_) | Content::Other => None,
+        }
+    }
+
+    /// Whether it is a string of this value, the whole of it.
     pub fn holds(&self, value: &Value) -> bool {
-        self.value.as_deref() == Some(value.as_bytes())
+        self.value().is_some_and(|text| text == value.as_bytes())
+    }
+
+    /// The values that it holds, as a writer's or as readers'.
+    pub fn values(&self) -> impl Iterator<Item = &Vec<u8>> {
+        let members = match &self.content {
+            Content::Scored(members) => Some(members.keys()),
+            Content::Text(_) | Content::Other => None,
+        };
+        self.value().into_iter().chain(members.into_iter().flatten())
+    }
+
+    /// The same, later by the node's clock.
+    pub(crate) fn shift(&mut self, by_ms: i64) {
+        self.expires_ms = self.expires_ms.map(|at| at + by_ms);
+        if let Content::Scored(members) = &mut self.content {
+            members.values_mut().for_each(|end| *end += by_ms);
+        }
     }
 }
 
 /// An error by name in answer to what sets a lock says that no key was set; in answer to another
 /// script it says nothing.
 fn failed(command: &Command, kind: FailureKind) -> Answer {
-    Answer::Failed(match command {
-        Command::Acquire { .. } | Command::AcquireFenced { .. } | Command::HealFenced { .. }
-            if kind != FailureKind::Rejected =>
-        {
-            Failure::unsent(kind)
-        }
-        _ => Failure::new(kind),
+    Answer::Failed(match command.sets_a_lock() && kind != FailureKind::Rejected {
+        true => Failure::unsent(kind),
+        false => Failure::new(kind),
     })
 }

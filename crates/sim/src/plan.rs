@@ -3,6 +3,7 @@
 //! Swarm testing: every seed draws a subset of the faults. A run in which everything goes wrong at
 //! once never gets to where only one thing does.
 
+mod kinds;
 mod later;
 
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{Key, NodeId, Quorum, RestartGuard, Rules, Timing, TimingOptions, Words};
 
+pub use self::kinds::Kinds;
 pub use self::later::{Later, Modes};
 use crate::random::Random;
 use crate::time::{MS, SECOND, Time, US, duration};

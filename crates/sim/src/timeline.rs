@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use quorlock_core::{Command, Ended, Key, LockId};
 
 use crate::client::Client;
-use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex, span};
+use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex, names, span};
 use crate::guard::{Guard, GuardId};
 use crate::node::Health;
 use crate::time::{MS, Time};
@@ -165,7 +165,8 @@ impl Timeline {
             }
             Fact::Wanted { client, lock, request } => {
                 let row = self.take_row(*client, *lock);
-                let tip = format!("client {client} waits for {} (lock {})", request.key, lock.0);
+                let keys = names(&request.keys);
+                let tip = format!("client {client} waits for {keys} (lock {})", lock.0);
                 let bar = Bar { row, ..whole(Lane::Client(*client), Kind::Wait, tip) };
                 self.begin(Id::Wait(*client, *lock), bar, now);
             }
@@ -313,16 +314,18 @@ impl Timeline {
 
     fn hold(&mut self, id: GuardId, guard: &Guard, keys: &[Key], (from, to): (Time, Time)) {
         let (client, token) = (id.client, short(guard.value().as_bytes()));
-        let key = &guard.request.key;
+        let its = &guard.request.keys;
         let bar = Bar {
             row: self.take_row(client, id.lock),
             client: Some(client),
-            resource: keys.iter().position(|other| other == key).unwrap_or(0),
+            resource: keys.iter().position(|key| its.contains(key)).unwrap_or(0),
             from,
             to,
             tip: format!(
-                "client {client} holds {key} (lock {}) with {token}/{}",
-                id.lock.0, guard.handover_count
+                "client {client} holds {} (lock {}) with {token}/{}",
+                names(its),
+                id.lock.0,
+                guard.handover_count
             ),
             token,
             ..whole(Lane::Client(client), Kind::Hold, String::new())
@@ -342,7 +345,7 @@ impl Timeline {
                 };
                 let clock = &view.node(node).clock;
                 let to = stored.expires_ms.map_or(Time::MAX, |at| clock.when(at * MS));
-                let value = stored.value.as_deref();
+                let value = stored.values().next().map(Vec::as_slice);
                 let client = value.and_then(|value| view.ledger.client_of(value));
                 let token = value.map_or_else(String::new, short);
                 if let Some(bar) = self.open.get_mut(&id)

@@ -7,18 +7,20 @@ mod callers;
 mod clients;
 mod faults;
 mod healing;
+mod kinds;
 mod nodes;
+mod scripts;
 mod transports;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use quorlock_core::{
-    Answer, BatchId, Evidence, Key, Reading, RestartGuard, Rules, TicketedCommand,
+    Answer, BatchId, Evidence, Key, Keys, Reading, RestartGuard, Rules, TicketedCommand,
 };
 
 use self::agenda::{Agenda, Entry};
-use self::nodes::Script;
+use self::scripts::Script;
 use crate::checker::{Checker, Moment};
 use crate::client::Client;
 use crate::count::{Count, Counts};
@@ -157,6 +159,7 @@ pub(crate) struct Streams {
     /// For what came later: what was drawn before is drawn as before.
     pub(crate) later: Random,
     pub(crate) scripts: Random,
+    pub(crate) kinds: Random,
 }
 
 /// The clocks and the nodes, as the invariants see them.
@@ -208,6 +211,8 @@ pub(crate) struct Progress {
     pub(crate) healing: bool,
     /// Everybody is to end.
     pub(crate) closing: bool,
+    /// Clients whose callers read, and read again, as long as there is anybody who waits.
+    pub(crate) readers: Vec<ClientId>,
     /// How often a node's process has been started.
     runs: u64,
 }
@@ -215,6 +220,8 @@ pub(crate) struct Progress {
 /// What follows from the plan once and for all.
 struct Setting {
     keys: Vec<Key>,
+    /// What callers lock.
+    wishes: Vec<Keys>,
     rules: Rules,
 }
 
@@ -279,15 +286,11 @@ impl World {
                 healing: Random::new(seed, 6),
                 later: Random::new(seed, 9),
                 scripts: Random::new(seed, 12),
+                kinds: Random::new(seed, 14),
                 faults: (0..Fault::ALL.len()).map(|i| Random::new(seed, 16 + i as u64)).collect(),
             },
             progress: Progress::default(),
-            setting: Setting {
-                keys: (0..plan.load.resources)
-                    .map(|place| Key::from(["orders", "jobs"][place]))
-                    .collect(),
-                rules: plan.rules(),
-            },
+            setting: Setting::new(&plan),
             record: Record {
                 counts: Counts::default(),
                 tally: Tally::default(),
@@ -313,6 +316,7 @@ impl World {
             let at = self.random.later.between(SECOND, 10 * SECOND);
             self.plan_in(at, SimEvent::Mend(Mend::Leave));
         }
+        self.count_kinds();
         if self.plan.outside.is_some() {
             self.record.counts.add(Count::Outside);
         }

@@ -178,7 +178,7 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(call) = self.take_call(lock, out) else {
+        let Some(call) = self.take_call(lock, now, out) else {
             return;
         };
         let Call { request, phase, round, history, pace, .. } = call;

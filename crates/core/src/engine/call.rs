@@ -66,6 +66,8 @@ pub(super) struct Contention {
     pub(super) missed: u32,
     /// This process has just had the lock, others want it too: it looks before it tries.
     pub(super) polite: bool,
+    /// How often readers were told something.
+    pub(super) said: u32,
     /// When the last look ended.
     pub(super) looked_at: Option<BootTime>,
 }

@@ -21,10 +21,7 @@
 
 use alloc::collections::VecDeque;
 
-use super::{
-    Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Request, Sink, Ticket, Timed, Verb,
-    Wait,
-};
+use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Request, Sink, Timed, Wait};
 use crate::acquire::Decision;
 use crate::deadlines::Deadlines;
 use crate::time::Reading;
@@ -53,7 +50,7 @@ impl Engine {
         }
         let known = self.calls.insert(lock, Timed::new(call));
         assert!(known.is_none(), "a lock id is used once");
-        self.enter(lock, now);
+        self.enter(lock, now, out);
         let phase = self.calls.get(&lock).map(|timed| &timed.record.phase);
         if once && phase == Some(&Phase::Queued) {
             self.refuse(lock, RefusalKind::BusyHere, now, out);
@@ -70,7 +67,7 @@ impl Engine {
             return self.wait_is_over(lock, now, out);
         }
         if let Some(command) = call.renew_intent(now) {
-            let ticket = Ticket { lock, round: 0, verb: Verb::Announce };
+            let ticket = call.announcement(lock);
             out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
         }
         match &mut call.phase {
@@ -99,7 +96,7 @@ impl Engine {
                 Self::start(&mut self.deadlines, &mut self.local.begins, lock, timed);
             }
             Phase::Aside { until } if until.remaining(now).is_zero() => {
-                self.enter(lock, now);
+                self.enter(lock, now, out);
             }
             _ => Self::index_call(&mut self.deadlines, lock, timed),
         }
@@ -144,7 +141,7 @@ impl Engine {
     pub(super) fn cancel(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         self.inspections.remove(&lock);
         self.release_attempt(lock, now, out);
-        if let Some(call) = self.take_call(lock, out) {
+        if let Some(call) = self.take_call(lock, now, out) {
             self.leave_queue(&call.request.keys, lock, now);
         }
     }
@@ -168,7 +165,7 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(mut call) = self.take_call(lock, out) else {
+        let Some(mut call) = self.take_call(lock, now, out) else {
             return;
         };
         if kind == RefusalKind::NoQuorum {
@@ -179,8 +176,14 @@ impl Engine {
     }
 
     /// The call is over. If readers were told that it waits, they are told that it does not any more.
-    pub(super) fn take_call(&mut self, lock: LockId, out: &mut dyn Sink) -> Option<Call> {
-        self.withdraw(lock, out);
+    pub(super) fn take_call(
+        &mut self,
+        lock: LockId,
+        now: Reading,
+        out: &mut dyn Sink,
+    ) -> Option<Call> {
+        self.withdraw(lock, now, out);
+        self.local.aside.remove(&lock);
         self.calls.remove(&lock).map(|timed| timed.record)
     }
 

@@ -267,7 +267,7 @@ impl Engine {
         let keys = lease.keys().clone();
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.with_queues(&keys, |queue| queue.hand_over(old, next));
-        self.take_call(next, out);
+        self.take_call(next, now, out);
         out.push(Effect::Acquired { lock: next, token, hold, attempts, handover_count, fence });
         true
     }

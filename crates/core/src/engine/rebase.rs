@@ -68,6 +68,8 @@ impl Engine {
         let to = |lock: LockId| map.get(&lock).copied().unwrap_or(lock);
         self.local.begins.retain(|lock| self.calls.contains_key(lock));
         self.local.begins.iter_mut().for_each(|lock| *lock = to(*lock));
+        let aside = core::mem::take(&mut self.local.aside);
+        self.local.aside = aside.into_iter().map(to).collect();
         self.calls.renumber(to);
         self.leases.renumber(to);
         self.inspections.renumber(to);

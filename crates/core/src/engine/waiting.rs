@@ -1,6 +1,6 @@
 //! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
 
-use super::{Call, Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
+use super::{Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
 use crate::acquire::FailureReason;
 use crate::command::Answer;
 use crate::contention::believed;
@@ -117,17 +117,24 @@ impl Engine {
             return;
         };
         for command in call.review_intent(now).into_iter().flatten() {
-            let ticket = Ticket { lock, round: 0, verb: Verb::Announce };
+            let ticket = call.announcement(lock);
             out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
         }
     }
 
-    /// The call is over, and with it what readers were told.
-    pub(super) fn withdraw(&mut self, lock: LockId, out: &mut dyn Sink) {
-        let call = self.calls.get_mut(&lock).map(|timed| &mut timed.record);
-        if let Some(command) = call.and_then(Call::withdraw) {
-            let ticket = Ticket { lock, round: 0, verb: Verb::Announce };
-            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+    /// The call is over, and with it what readers were told. Those of this process are not told by the nodes: servers push
+    /// nothing to the connection that made the change.
+    pub(super) fn withdraw(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let Some(command) = call.withdraw() else {
+            return;
+        };
+        let (ticket, keys) = (call.announcement(lock), call.request.keys.clone());
+        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+        for node in self.quorum.all().iter() {
+            self.handle_push(node, Some(&keys), now, out);
         }
     }
 
@@ -211,7 +218,7 @@ impl Engine {
             out.push(Effect::Waiting { lock, report });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
-        self.pass_on(lock, now);
+        self.pass_on(lock, now, out);
     }
 
     /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
@@ -230,12 +237,20 @@ impl Engine {
             None => self.local.queues.values().collect(),
         };
         let active = queues.into_iter().flat_map(LocalQueue::active);
-        let contenders: Vec<LockId> = active.map(|place| place.lock).collect();
+        let is_about = |lock: &&LockId| {
+            let its = self.calls.get(lock).map(|timed| &timed.record.request.keys);
+            its.is_some_and(|its| keys.is_none_or(|keys| keys.iter().any(|key| its.contains(key))))
+        };
+        let aside = self.local.aside.iter().filter(is_about).copied();
+        let contenders: Vec<LockId> = active.map(|place| place.lock).chain(aside).collect();
         for lock in contenders {
             let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
                 continue;
             };
-            let waits = matches!(call.phase, Phase::Looking { .. } | Phase::Pausing { .. });
+            let waits = matches!(
+                call.phase,
+                Phase::Looking { .. } | Phase::Pausing { .. } | Phase::Aside { .. }
+            );
             let was_open = call.is_open();
             let watches = call.is_to_watch();
             let Some(waiting) = call.waiting.as_mut().filter(|_| waits && watches) else {
@@ -270,6 +285,8 @@ impl Engine {
                 out.push(Effect::Woken { lock });
                 self.draw_slot(lock, now);
             }
+            // It may be free where it was not, and waits for its turn.
+            Phase::Aside { .. } if open || is_stale => self.enter(lock, now, out),
             // A reader has come or gone. If it was the last one, a look shows it.
             Phase::Pausing { .. } if is_stale => {
                 call.look_if_stale(now);

@@ -68,20 +68,20 @@ impl Setting {
 
 fn number(command: &Command) -> u64 {
     match command {
-        Command::Acquire { key, .. } | Command::Release { key, .. } => key.parse().unwrap(),
+        Command::Acquire { keys, .. } | Command::Release { keys, .. } => keys[0].parse().unwrap(),
         _ => panic!("not used here: {command:?}"),
     }
 }
 
 fn acquire(number: u64) -> TicketedCommand {
-    let (key, value) = (number.to_string().into(), Value::new(&Token::new([7; 20]), ""));
+    let value = Value::new(&Token::new([7; 20]), "");
     let ticket = Ticket { lock: LockId(number), round: 1, verb: Verb::Acquire };
-    (ticket, Command::Acquire { key, value, ttl_ms: 1000 })
+    (ticket, Command::Acquire { keys: number.to_string().as_str().into(), value, ttl_ms: 1000 })
 }
 
 fn release(number: u64) -> TicketedCommand {
-    let (ticket, Command::Acquire { key, value, .. }) = acquire(number) else { unreachable!() };
-    (Ticket { verb: Verb::Release, ..ticket }, Command::Release { key, value, tell: true })
+    let (ticket, Command::Acquire { keys, value, .. }) = acquire(number) else { unreachable!() };
+    (Ticket { verb: Verb::Release, ..ticket }, Command::Release { keys, value, tell: true })
 }
 
 #[test]

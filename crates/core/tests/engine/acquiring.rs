@@ -330,9 +330,9 @@ fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
     sleep(&mut world);
     assert_eq!(world.released(lock).unwrap().1.outcome, Outcome::Released);
 
-    let (lock, key) = (LockId(1000), "k".into());
+    let (lock, keys) = (LockId(1000), "k".into());
     let timeout = Duration::from_millis(NODE_TIMEOUT as u64);
-    world.tell(0, Event::Inspect { lock, key, timeout });
+    world.tell(0, Event::Inspect { lock, keys, timeout });
     sleep(&mut world);
     let inspected = world.log.iter().find_map(|(_, _, effect)| match effect {
         Effect::Inspected { nodes, .. } => Some(nodes),
@@ -367,7 +367,7 @@ fn a_foreign_value_without_a_ttl_or_of_another_type_is_a_refusal_and_is_never_de
         let stored =
             |world: &ScriptedWorld| world.stored(0, "k").cloned().expect("nobody deletes it");
         let before = stored(&world);
-        assert_eq!((before.value.as_deref(), before.expires_ms), (value, None));
+        assert_eq!((before.value().map(Vec::as_slice), before.expires_ms), (value, None));
         let lock = world.acquire(waiting("k", 300));
         world.run_for(400);
         let (_, refusal) = world.refused(lock).unwrap();

@@ -29,6 +29,7 @@
 mod acquiring;
 mod fencing;
 mod holding;
+mod kinds;
 mod random;
 mod releasing;
 mod trusting;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Effect, Engine, Event, Evidence, Failure, FailureKind, LockId, LossCause, NodeId,
+    Answer, Effect, Engine, Event, Evidence, Failure, FailureKind, LockId, LossCause, Mode, NodeId,
     NodeOutcome, NodeReleased, Outcome, Quorum, Reading, RefusalKind, ReleaseReport, Ticket, Token,
     Verb,
 };
@@ -426,7 +426,7 @@ fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
     world.freeze(2, true);
     let lock = LockId(1000);
     let timeout = Duration::from_millis(30);
-    world.tell(0, Event::Inspect { lock, key: "k".into(), timeout });
+    world.tell(0, Event::Inspect { lock, keys: "k".into(), timeout });
     world.run_for(100);
     let inspected = world.log.iter().find_map(|(at, _, effect)| match effect {
         Effect::Inspected { lock: LockId(1000), nodes } => Some((*at, nodes)),
@@ -434,12 +434,14 @@ fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
     });
     let (at, nodes) = inspected.unwrap();
     assert_eq!(at, 32);
-    assert!(matches!(&nodes[0].said, NodeOutcome::Seen(seen) if seen.free_in().is_some()));
+    assert!(
+        matches!(&nodes[0].said, NodeOutcome::Seen(seen) if seen.free_in(Mode::Exclusive).is_some())
+    );
     assert!(matches!(&nodes[1].said, NodeOutcome::Failed(_)));
     assert_eq!(nodes[2].said, NodeOutcome::Nothing);
     assert!(world.is_valid(holder));
     let lock = LockId(1001);
-    world.tell(0, Event::Inspect { lock, key: "k".into(), timeout });
+    world.tell(0, Event::Inspect { lock, keys: "k".into(), timeout });
     world.tell(0, Event::Cancel { lock });
     world.finish();
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quorlock_core::marker::Marker;
-use quorlock_core::{Answer, Command, Counter, Key, LockId, Token};
+use quorlock_core::{Answer, Command, Counter, Key, Keys, LockId, Token};
 
 use super::Checked;
 use crate::count::{Count, Counts};
-use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
+use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex, names};
 use crate::guard::{Guard, GuardId};
 use crate::ledger::subject;
 use crate::time::{SECOND, Time, US};
@@ -88,7 +88,7 @@ impl Fencing {
             Fact::Begun { client, lock, .. } => {
                 let request = view.ledger.request(*client, *lock);
                 if let Some(request) = request.filter(|request| request.fenced.is_some()) {
-                    let shown = self.shown_for(&request.key);
+                    let shown = self.shown_for(&request.keys);
                     self.before.insert((*client, *lock), shown);
                 }
                 Ok(())
@@ -96,7 +96,7 @@ impl Fencing {
             Fact::ReleaseAsked { guard, .. } => {
                 let fenced = view.guards.of(*guard).filter(|guard| guard.fence.is_some());
                 if let Some(guard) = fenced {
-                    self.handed.insert(guard.token, self.shown_for(&guard.request.key));
+                    self.handed.insert(guard.token, self.shown_for(&guard.request.keys));
                 }
                 Ok(())
             }
@@ -168,8 +168,9 @@ impl Fencing {
         lost > view.terms.spare_counters || is_low && lost >= in_common
     }
 
-    fn shown_for(&self, key: &Key) -> u64 {
-        self.shown.get(key).copied().unwrap_or(0)
+    /// Of any of these keys.
+    fn shown_for(&self, keys: &Keys) -> u64 {
+        keys.iter().filter_map(|key| self.shown.get(key)).copied().max().unwrap_or(0)
     }
 
     fn granted(
@@ -180,14 +181,17 @@ impl Fencing {
         view: &View<'_>,
         counts: &mut Counts,
     ) -> Checked {
-        let key = &guard.request.key;
+        let keys = &guard.request.keys;
         let before = match guard.handover_count {
             0 => self.before.remove(&(id.client, id.lock)).unwrap_or(0),
             _ => self.handed.remove(&guard.token).unwrap_or(0),
         };
-        let known = !self.all.insert((key.clone(), fence));
-        let shown = self.shown.entry(key.clone()).or_default();
-        *shown = fence.max(*shown);
+        let mut known = false;
+        for key in &**keys {
+            known |= !self.all.insert((key.clone(), fence));
+            let shown = self.shown.entry(key.clone()).or_default();
+            *shown = fence.max(*shown);
+        }
         let wrong = if fence >= Counter::LIMIT {
             "is too large to be exact".to_owned()
         } else if known {
@@ -201,7 +205,8 @@ impl Fencing {
             counts.add(Count::FencesLost);
             return Ok(());
         }
-        Err(format!("{id} has the fence {fence} for {key}, which {wrong}"))
+        let keys = names(keys);
+        Err(format!("{id} has the fence {fence} for {keys}, which {wrong}"))
     }
 
     /// S19: a counter moves only with a grant, or for who holds the lock there.
@@ -219,40 +224,44 @@ impl Fencing {
         else {
             return Ok(());
         };
-        let after = view.node(node).fence(counter).unwrap_or(0);
-        // What a node counts that has been given other data is known when it has been seen.
-        let Some(before) = self.counters[node].insert(counter.key.clone(), after) else {
-            return Ok(());
-        };
-        let holds = subject(command).is_some_and(|(key, value)| {
-            view.node(node).stored(key, view.now).is_some_and(|stored| stored.holds(value))
+        let holds = subject(command).is_some_and(|(keys, value)| {
+            let stored = |key: &Key| view.node(node).stored(key, view.now);
+            keys.iter().all(|key| stored(key).is_some_and(|stored| stored.holds(value)))
         });
-        let may = match answer {
-            Answer::GrantedFenced { .. } => after >= before,
-            // What a proxy makes an error of has been done all the same.
-            Answer::Raised { .. } | Answer::Failed(_) => after == before || after > before && holds,
-            _ => after == before,
-        };
-        match may {
-            true => Ok(()),
-            false => Err(format!(
-                "the counter of node {node} has gone from {before} to {after}: {command:?}"
-            )),
+        for key in &*counter.keys {
+            let after = view.node(node).fence_at(key).unwrap_or(0);
+            // What a node counts that has been given other data is known when it has been seen.
+            let Some(before) = self.counters[node].insert(key.clone(), after) else { continue };
+            let may = match answer {
+                Answer::GrantedFenced { .. } => after >= before,
+                // What a proxy makes an error of has been done all the same.
+                Answer::Raised { .. } | Answer::Failed(_) => {
+                    after == before || after > before && holds
+                }
+                _ => after == before,
+            };
+            if !may {
+                return Err(format!(
+                    "the counter of node {node} has gone from {before} to {after}: {command:?}"
+                ));
+            }
         }
+        Ok(())
     }
 
     /// A resource accepts a write unless it has accepted one with a larger fence.
     fn written(&mut self, id: GuardId, view: &View<'_>, counts: &mut Counts) -> Checked {
         let Some(guard) = view.guards.of(id) else { return Ok(()) };
         let Some(fence) = guard.fence else { return Ok(()) };
-        let key = &guard.request.key;
-        let (largest, of) = *self.accepted.entry(key.clone()).or_insert((fence, id));
-        if fence > largest {
-            self.accepted.insert(key.clone(), (fence, id));
-        } else if fence < largest {
-            counts.add(Count::FencedOff);
-        } else if of != id && !self.is_beyond(fence, view) {
-            return Err(format!("{key} is written to by {of} and by {id}, with one fence"));
+        for key in &*guard.request.keys {
+            let (largest, of) = *self.accepted.entry(key.clone()).or_insert((fence, id));
+            if fence > largest {
+                self.accepted.insert(key.clone(), (fence, id));
+            } else if fence < largest {
+                counts.add(Count::FencedOff);
+            } else if of != id && !self.is_beyond(fence, view) {
+                return Err(format!("{key} is written to by {of} and by {id}, with one fence"));
+            }
         }
         Ok(())
     }

@@ -43,8 +43,9 @@ impl HoldLimit {
                 }
             }
             Fact::Ordered { client, command, .. } => {
-                let (Command::Extend { ttl_ms, .. } | Command::ExtendFenced { ttl_ms, .. }) =
-                    command
+                let (Command::Extend { ttl_ms, .. }
+                | Command::ExtendFenced { ttl_ms, .. }
+                | Command::ExtendShared { ttl_ms, .. }) = command
                 else {
                     return Ok(());
                 };

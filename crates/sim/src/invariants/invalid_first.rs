@@ -15,7 +15,9 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     let (Fact::Ordered { client, command, .. } | Fact::Sent { client, command, .. }) = fact else {
         return Ok(());
     };
-    let Command::Release { value, .. } = command else { return Ok(()) };
+    let (Command::Release { value, .. } | Command::ReleaseShared { value, .. }) = command else {
+        return Ok(());
+    };
     let now = view.reading(*client);
     for (id, guard) in view.guards.iter() {
         if id.client == *client && guard.is_valid(now) && guard.value() == *value {

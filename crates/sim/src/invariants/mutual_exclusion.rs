@@ -41,11 +41,12 @@ impl MutualExclusion {
         let holders: Vec<_> = view.guards.iter().filter(holds).collect();
         for (place, (one, guard)) in holders.iter().enumerate() {
             for (other, held) in &holders[place + 1..] {
-                if guard.request.key != held.request.key {
+                let (keys, other_keys) = (&guard.request.keys, &held.request.keys);
+                if !keys.overlaps(other_keys) || !guard.hold.mode().excludes(held.hold.mode()) {
                     continue;
                 }
                 if view.terms.outside.is_none() {
-                    let key = &guard.request.key;
+                    let key = keys.iter().find(|key| other_keys.contains(key)).unwrap_or(&keys[0]);
                     return Err(format!("{key} is held by {one} and by {other}"));
                 }
                 if self.counted.insert((*one, *other)) && !std::mem::replace(&mut self.in_run, true)

@@ -15,7 +15,6 @@ pub(crate) const SENTENCE: &str = "V5: failed attempts leave no key on any node 
 
 /// A key of ours on a node, if there is one.
 pub(crate) fn first<'a>(node: &'a ModelNode, ledger: &Ledger, now: Time) -> Option<&'a Key> {
-    let is_ours = |value: &Vec<u8>| ledger.knows(value);
     let mut all = node.all(now);
-    all.find(|(_, stored)| stored.value.as_ref().is_some_and(is_ours)).map(|(key, _)| key)
+    all.find(|(_, stored)| stored.values().any(|value| ledger.knows(value))).map(|(key, _)| key)
 }

@@ -3,7 +3,7 @@
 use quorlock_core::LockId;
 
 use super::Checked;
-use crate::fact::{ClientId, Fact};
+use crate::fact::{ClientId, Fact, names};
 use crate::ledger::TokenRecord;
 use crate::view::View;
 
@@ -50,7 +50,9 @@ fn check_token(token: &TokenRecord) -> Checked {
         None => Ok(()),
         Some(node) => Err(format!(
             "client {} has not released {} (of its lock {}) on node {node}",
-            token.client, token.key, token.lock.0
+            token.client,
+            names(&token.keys),
+            token.lock.0
         )),
     }
 }

@@ -1,5 +1,7 @@
 //! Counts what happens. No invariant: what tells whether the invariants were put to the test.
 
+mod kinds;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -55,6 +57,7 @@ impl Tally {
             Fact::Told { client, node, sent, ticket, answer } => {
                 told((*client, *node, *ticket), *sent, answer, view, counts);
             }
+            Fact::Downgraded { .. } => counts.add(Count::Downgrades),
             Fact::Extension { guard, outcome } => match outcome {
                 Extended::Confirmed => counts.add(Count::Extensions),
                 Extended::Unconfirmed(_) => {
@@ -78,8 +81,9 @@ impl Tally {
             {
                 counts.add(Count::Owed);
             }
-            Fact::Executed { command, answer, zombie, duplicate, .. } => {
+            Fact::Executed { node, command, answer, zombie, duplicate, .. } => {
                 executed(command, answer, counts);
+                kinds::executed(*node, command, answer, view, counts);
                 let granted = is_grant(answer);
                 for (is, what, vote) in [
                     (*zombie, Count::Zombies, Count::ZombieVotes),
@@ -93,8 +97,10 @@ impl Tally {
                     }
                 }
             }
-            Fact::Ordered { client, command: Command::Watch { key }, .. } => {
-                self.pushes.remove(&(*client, key.clone()));
+            Fact::Ordered { client, command: Command::Watch { keys, .. }, .. } => {
+                for key in &**keys {
+                    self.pushes.remove(&(*client, key.clone()));
+                }
             }
             Fact::Pushed { client, node, key: Some(key) } => {
                 let now = view.tick_reading(*client).boot().as_nanos();
@@ -138,7 +144,9 @@ impl Tally {
     ) {
         let before = self.round_trips.insert((client, lock), round_trip).unwrap_or_default();
         let Some(request) = view.ledger.request(client, lock) else { return };
-        let Some((first, nodes)) = self.pushes.remove(&(client, request.key.clone())) else {
+        // Of several keys each may have come free by itself.
+        let Some(key) = request.keys.single() else { return };
+        let Some((first, nodes)) = self.pushes.remove(&(client, key.clone())) else {
             return;
         };
         counts.add(Count::AfterPush);
@@ -172,6 +180,7 @@ fn granted(id: GuardId, attempts: u32, view: &View<'_>, counts: &mut Counts) {
     if guard.handover_count > 0 {
         counts.add(Count::HandOvers);
     }
+    kinds::granted(id, guard, view, counts);
     if guard.fence.is_some() {
         counts.add(Count::FencedGrants);
     }
@@ -207,7 +216,11 @@ fn told(
     match (answer, ticket.verb) {
         (answer, Verb::Acquire) if is_grant(answer) && released => counts.add(Count::VoidGrants),
         (answer, Verb::Acquire) if is_grant(answer) && held => counts.add(Count::LateGrants),
-        (answer, Verb::Heal) if is_grant(answer) && held => counts.add(Count::Heals),
+        (answer, Verb::Heal) if is_grant(answer) && held => {
+            counts.add(Count::Heals);
+            kinds::healed(token, counts);
+        }
+        (Answer::Downgraded, _) => counts.add(Count::DowngradesConfirmed),
         (Answer::Absent | Answer::Other, Verb::Extend) if held => counts.add(Count::ProofsOfLoss),
         _ => {}
     }

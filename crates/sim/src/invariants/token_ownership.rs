@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use quorlock_core::{Answer, Command, Key, LockId, Verb};
+use quorlock_core::{Answer, Command, Key, LockId, Value, Verb};
 
 use super::Checked;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
 use crate::ledger::subject;
-use crate::node::Stored;
+use crate::node::{Content, Stored};
 use crate::time::{MS, Time};
 use crate::view::View;
 
@@ -32,7 +32,7 @@ impl TokenOwnership {
     pub(crate) fn rebase(&mut self, by: Time) {
         for seen in &mut self.seen {
             for stored in seen.values_mut() {
-                stored.expires_ms = stored.expires_ms.map(|at| at - by / MS);
+                stored.shift(-by / MS);
             }
             seen.retain(|_, stored| stored.expires_ms.is_none_or(|at| at > 0));
         }
@@ -43,7 +43,10 @@ impl TokenOwnership {
             Fact::Ordered {
                 client,
                 ticket,
-                command: Command::Acquire { value, .. } | Command::AcquireFenced { value, .. },
+                command:
+                    Command::Acquire { value, .. }
+                    | Command::AcquireFenced { value, .. }
+                    | Command::AcquireShared { value, .. },
                 ..
             } if ticket.verb == Verb::Acquire => {
                 let attempt = (*client, ticket.lock, ticket.round);
@@ -79,33 +82,108 @@ impl TokenOwnership {
         answer: &Answer,
         view: &View<'_>,
     ) -> Checked {
-        let Some((key, value)) = subject(command) else { return Ok(()) };
-        let after = view.node(node).stored(key, view.now).cloned();
-        let before = match &after {
-            Some(stored) => self.seen[node].insert(key.clone(), stored.clone()),
-            None => self.seen[node].remove(key),
-        };
-        let before = before.filter(|stored| view.node(node).is_alive(stored, view.now));
-        if matches!(answer, Answer::Granted | Answer::GrantedFenced { .. }) {
-            let lives = after.as_ref().is_some_and(|stored| stored.expires_ms.is_some());
-            return match before {
-                None if lives => Ok(()),
-                None => Err(format!("node {node} has granted {key} without a time to live")),
-                Some(_) => Err(format!("node {node} has granted {key}, which was there")),
+        let Some((keys, value)) = subject(command) else { return Ok(()) };
+        let is_granted = matches!(answer, Answer::Granted | Answer::GrantedFenced { .. });
+        for key in &**keys {
+            let after = view.node(node).stored(key, view.now).cloned();
+            let before = match &after {
+                Some(stored) => self.seen[node].insert(key.clone(), stored.clone()),
+                None => self.seen[node].remove(key),
             };
+            let before = before.filter(|stored| view.node(node).is_alive(stored, view.now));
+            if is_granted && after.as_ref().is_none_or(|stored| stored.expires_ms.is_none()) {
+                return Err(format!("node {node} has granted {key} without a time to live"));
+            }
+            let Some(before) = before else { continue };
+            let found = Found { before: &before, after: after.as_ref(), value };
+            let wrong = match is_of_readers(command) {
+                true => {
+                    found.is_wrong_for_readers(command, |end| view.node(node).lives(end, view.now))
+                }
+                false => found.is_wrong_for_writers(command, is_granted),
+            };
+            if let Some(wrong) = wrong {
+                return Err(format!("{command:?} has {wrong} {key} on node {node}"));
+            }
         }
-        let Some(before) = before else { return Ok(()) };
-        match &after {
-            Some(after) if !before.holds(value) && *after != before => {
-                Err(format!("{command:?} has changed another's {key} on node {node}"))
+        Ok(())
+    }
+}
+
+/// What a command has found at a key, and left there.
+struct Found<'a> {
+    before: &'a Stored,
+    after: Option<&'a Stored>,
+    value: &'a Value,
+}
+
+impl Found<'_> {
+    /// What is wrong about it, if it was a writer's command.
+    fn is_wrong_for_writers(&self, command: &Command, is_granted: bool) -> Option<&'static str> {
+        let is_ours = self.before.holds(self.value);
+        let is_heal = matches!(command, Command::Heal { .. } | Command::HealFenced { .. });
+        let may_be_ours =
+            is_heal && subject(command).is_some_and(|(keys, _)| keys.single().is_none());
+        match self.after {
+            Some(_) if is_granted && !(is_ours && may_be_ours) => Some("granted, which was there,"),
+            Some(after) if !is_ours && after != self.before => Some("changed another's"),
+            None if !is_ours => Some("deleted another's"),
+            Some(after) if after.expires_ms < self.before.expires_ms => {
+                Some("shortened the life of")
             }
-            None if !before.holds(value) => {
-                Err(format!("{command:?} has deleted another's {key} on node {node}"))
-            }
-            Some(after) if after.expires_ms < before.expires_ms => {
-                Err(format!("{command:?} has shortened the life of {key} on node {node}"))
-            }
-            _ => Ok(()),
+            _ => None,
         }
     }
+
+    /// The same of a reader's. Other readers stay as they are, and the key lives as long as the last of all.
+    fn is_wrong_for_readers(
+        &self,
+        command: &Command,
+        lives: impl Fn(i64) -> bool,
+    ) -> Option<&'static str> {
+        let own = self.value.as_bytes();
+        let before = readers(Some(self.before));
+        if !self.before.holds(self.value) && before.is_none() {
+            return (self.after != Some(self.before)).then_some("changed another's");
+        }
+        let others = |members: Option<&BTreeMap<Vec<u8>, i64>>| -> BTreeMap<Vec<u8>, i64> {
+            let its = members.into_iter().flatten();
+            let its = its.filter(|(value, end)| *value != own && lives(**end));
+            its.map(|(value, end)| (value.clone(), *end)).collect()
+        };
+        let after = readers(self.after);
+        if others(before) != others(after) {
+            return Some("changed other readers of");
+        }
+        let ends = |stored: Option<&Stored>| {
+            let as_reader = readers(stored).and_then(|members| members.get(own)).copied();
+            let as_writer = || stored.filter(|stored| stored.holds(self.value))?.expires_ms;
+            as_reader.or_else(as_writer).filter(|end| lives(*end))
+        };
+        let is_release = matches!(command, Command::ReleaseShared { .. });
+        if !is_release && ends(self.after) < ends(Some(self.before)) {
+            return Some("shortened a reader's time at");
+        }
+        let last = after.and_then(|members| members.values().max());
+        let is_last = last.copied() == self.after.and_then(|stored| stored.expires_ms);
+        (after.is_some() && !is_last).then_some("left an end that is not the last reader's at")
+    }
+}
+
+fn readers(stored: Option<&Stored>) -> Option<&BTreeMap<Vec<u8>, i64>> {
+    match &stored?.content {
+        Content::Scored(members) if stored?.is_of_readers() => Some(members),
+        _ => None,
+    }
+}
+
+const fn is_of_readers(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::AcquireShared { .. }
+            | Command::HealShared { .. }
+            | Command::ExtendShared { .. }
+            | Command::ReleaseShared { .. }
+            | Command::Downgrade { .. }
+    )
 }

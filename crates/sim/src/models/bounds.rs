@@ -5,7 +5,8 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{
-    Counter, Delay, NodeSet, Request, RestartGuard, Retry, Rules, Timing, TimingOptions, Words,
+    Counter, Delay, Mode, NodeSet, Request, RestartGuard, Retry, Rules, Timing, TimingOptions,
+    Words,
 };
 
 use crate::ledger::Drift;
@@ -88,7 +89,9 @@ impl Bounds {
             Err(error) => unreachable!("the bounds of a model go together: {error}"),
         };
         Request {
-            key: "orders".into(),
+            keys: "orders".into(),
+            mode: Mode::Exclusive,
+            prefix_bytes: 0,
             owner: "".into(),
             timing,
             wait: Wait::Forever,
@@ -105,7 +108,7 @@ impl Bounds {
             max_hold: ticks(1000),
             progress: true,
             fenced: self.vanishing.map(|_| Counter {
-                key: "quorlock:fence:orders".into(),
+                keys: "quorlock:fence:orders".into(),
                 ttl_ms: u64::MAX,
                 marker: "quorlock:node".into(),
             }),

@@ -198,7 +198,7 @@ impl ModelWorld {
     /// The value under the key on a node and how much longer the node keeps it.
     pub(crate) fn stored(&self, node: NodeIndex) -> Option<(&[u8], Time)> {
         let stored = self.nodes[node].stored(RESOURCE, 0)?;
-        Some((stored.value.as_deref()?, stored.expires_ms? * crate::time::MS))
+        Some((stored.value()?, stored.expires_ms? * crate::time::MS))
     }
 
     pub(crate) fn seal(&mut self) {

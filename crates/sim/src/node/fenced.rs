@@ -1,7 +1,7 @@
 //! The model node's fences: what the scripts of section 8 of the protocol do.
 
 use quorlock_core::marker::Marker;
-use quorlock_core::{Answer, Command, Counter, Key, Value};
+use quorlock_core::{Answer, Command, Counter, Key};
 
 use super::{ConnectionId, ModelNode, Stored};
 use crate::mutants::{Mutant, is_active};
@@ -20,11 +20,10 @@ impl ModelNode {
     ) -> Option<Answer> {
         let now_ms = self.now_ms(now);
         match command {
-            Command::AcquireFenced { key, value, ttl_ms, counter, proposal } => {
+            Command::AcquireFenced { keys, value, ttl_ms, counter, proposal } => {
                 let fence = self.counted(counter, by, now_ms)?;
-                self.expire(key, Some(by), now_ms);
-                if self.keys.contains_key(key) {
-                    let holding = Box::new(self.look(key, now_ms));
+                if self.is_any_in_the_way((keys, value), false, by, now_ms) {
+                    let holding = Box::new(self.look_at(keys, None, by, now_ms));
                     return Some(Answer::RefusedFenced { fence, holding });
                 }
                 let time = u64::try_from(self.clock.at(now).div_euclid(US)).unwrap_or(0);
@@ -34,19 +33,19 @@ impl ModelNode {
                     return None;
                 }
                 self.count(counter, next, by, now_ms);
-                self.grant((key, value), *ttl_ms, by, now_ms);
+                self.grant((keys, value), *ttl_ms, by, now_ms);
                 Some(Answer::GrantedFenced { fence: next })
             }
-            Command::Raise { key, value, counter, to } => {
-                self.expire(key, Some(by), now_ms);
-                match self.keys.get(key) {
-                    _ if is_active(Mutant::RaiseWithoutCompare) => {}
-                    None => return Some(Answer::Absent),
-                    Some(stored) if stored.holds(value) => {}
-                    Some(_) => return Some(Answer::Other),
+            Command::Raise { keys, value, counter, to } => {
+                self.expire_all(keys, by, now_ms);
+                if let Some(answer) = self.is_not_ours((keys, value))
+                    && !is_active(Mutant::RaiseWithoutCompare)
+                {
+                    return Some(answer);
                 }
                 let fence = self.counted(counter, by, now_ms)?;
-                if fence < *to {
+                let is_below = |key: &Key| self.fence_at(key).is_some_and(|fence| fence < *to);
+                if fence <= *to && counter.keys.iter().any(is_below) {
                     if self.write_error(true).is_some() {
                         return None;
                     }
@@ -54,9 +53,8 @@ impl ModelNode {
                 }
                 Some(Answer::Raised { fence: fence.max(*to) })
             }
-            Command::HealFenced { key, value, ttl_ms, counter, to } => {
-                self.expire(key, Some(by), now_ms);
-                if self.keys.contains_key(key) {
+            Command::HealFenced { keys, value, ttl_ms, counter, to } => {
+                if self.is_any_in_the_way((keys, value), true, by, now_ms) {
                     return Some(Answer::Refused);
                 }
                 let fence = self.counted(counter, by, now_ms)?;
@@ -67,20 +65,22 @@ impl ModelNode {
                     return None;
                 }
                 self.count(counter, *to, by, now_ms);
-                self.grant((key, value), *ttl_ms, by, now_ms);
+                self.grant((keys, value), *ttl_ms, by, now_ms);
                 Some(Answer::GrantedFenced { fence: *to })
             }
-            Command::ExtendFenced { key, value, ttl_ms, counter } => {
-                let extend =
-                    Command::Extend { key: key.clone(), value: value.clone(), ttl_ms: *ttl_ms };
+            Command::ExtendFenced { keys, value, ttl_ms, counter } => {
+                let (keys, value) = (keys.clone(), value.clone());
+                let extend = Command::Extend { keys, value, ttl_ms: *ttl_ms };
                 let answer = self.carry_out(by, &extend, now);
                 if answer == Answer::Extended && self.write_error(false).is_none() {
                     let until = expiry(counter, now_ms);
-                    if let Some(stored) = self.keys.get_mut(&counter.key) {
-                        stored.expires_ms = match (stored.expires_ms, until) {
-                            (Some(at), Some(until)) => Some(at.max(until)),
-                            _ => None,
-                        };
+                    for key in &*counter.keys {
+                        if let Some(stored) = self.keys.get_mut(key) {
+                            stored.expires_ms = match (stored.expires_ms, until) {
+                                (Some(at), Some(until)) => Some(at.max(until)),
+                                _ => None,
+                            };
+                        }
                     }
                 }
                 Some(answer)
@@ -89,33 +89,35 @@ impl ModelNode {
         }
     }
 
-    /// What a counter shows; none is zero.
+    /// The largest number that a lock's counters show; none is zero.
     pub fn fence(&self, counter: &Counter) -> Option<u64> {
-        match self.keys.get(&counter.key) {
+        let mut all = counter.keys.iter().map(|key| self.fence_at(key));
+        all.try_fold(0, |largest, fence| Some(fence?.max(largest)))
+    }
+
+    /// What one counter shows; none is zero.
+    pub fn fence_at(&self, counter: &Key) -> Option<u64> {
+        match self.keys.get(counter) {
             None => Some(0),
-            Some(stored) => std::str::from_utf8(stored.value.as_deref()?).ok()?.parse().ok(),
+            Some(stored) => std::str::from_utf8(stored.value()?).ok()?.parse().ok(),
         }
     }
 
     fn counted(&mut self, counter: &Counter, by: ConnectionId, now_ms: i64) -> Option<u64> {
-        self.expire(&counter.key, Some(by), now_ms);
+        self.expire_all(&counter.keys, by, now_ms);
         self.fence(counter)
     }
 
     fn count(&mut self, counter: &Counter, fence: u64, by: ConnectionId, now_ms: i64) {
-        let value = Some(fence.to_string().into_bytes());
-        let expires_ms = expiry(counter, now_ms);
-        self.put(&counter.key, Stored { value, expires_ms }, by);
-    }
-
-    fn grant(&mut self, (key, value): (&Key, &Value), ttl_ms: u64, by: ConnectionId, now_ms: i64) {
-        let expires_ms = Some(now_ms + ttl_ms as i64);
-        self.put(key, Stored { value: Some(value.as_bytes().to_vec()), expires_ms }, by);
+        for key in &*counter.keys {
+            let text = fence.to_string().into_bytes();
+            self.put(key, Stored::text(text, expiry(counter, now_ms)), by);
+        }
     }
 
     /// What the marker says that fences are not below.
     fn floor(&self, marker: &Key) -> u64 {
-        let text = self.keys.get(marker).and_then(|stored| stored.value.as_deref());
+        let text = self.keys.get(marker).and_then(Stored::value);
         let text = text.and_then(|text| std::str::from_utf8(text).ok());
         text.and_then(Marker::parse).map_or(0, |marker| marker.floor)
     }

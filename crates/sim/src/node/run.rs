@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorlock_core::marker::Adoption;
 use quorlock_core::{Adopted, Answer, Failure, FailureKind, Key, MarkerSeen};
 
-use super::{ConnectionId, Health, ModelNode, Stored, failed};
+use super::{ConnectionId, Content, Health, ModelNode, Stored, failed};
 use crate::mutants::{Mutant, is_active};
 use crate::time::{SECOND, Time, US};
 
@@ -77,7 +77,7 @@ impl ModelNode {
         self.expire(key, Some(by), self.now_ms(now));
         match self.keys.get(key) {
             None => Ok(None),
-            Some(Stored { value: Some(text), .. }) => {
+            Some(Stored { content: Content::Text(text), .. }) => {
                 Ok(Some(String::from_utf8_lossy(text).into_owned()))
             }
             Some(_) => Err(Failure::new(FailureKind::Rejected)),
@@ -107,7 +107,7 @@ impl ModelNode {
         self.expire(marker, Some(by), now_ms);
         let is_as_seen = match (self.keys.get(marker), seen) {
             (None, None) => true,
-            (Some(Stored { value: None, .. }), _) => return None,
+            (Some(stored), _) if stored.value().is_none() => return None,
             (Some(stored), Some(seen)) => stored.is_text(seen),
             _ => false,
         };
@@ -131,11 +131,11 @@ impl ModelNode {
                 return None;
             }
             let expires_ms = Some(now_ms + Adoption::TTL_MS as i64);
-            let value = Some(format!("{text} since={}", self.now_us(now)).into_bytes());
-            self.put(key, Stored { value, expires_ms }, by);
+            let value = format!("{text} since={}", self.now_us(now)).into_bytes();
+            self.put(key, Stored::text(value, expires_ms), by);
         }
         let stored = self.keys.get(key)?;
-        let text = String::from_utf8_lossy(stored.value.as_deref()?).into();
+        let text = String::from_utf8_lossy(stored.value()?).into();
         let age = age_ms(stored, now_ms)?;
         Some(Answer::Adopting { text, age: Duration::from_millis(age.try_into().unwrap_or(0)) })
     }
@@ -166,8 +166,7 @@ impl ModelNode {
         if !fits || !adopted {
             return Answer::NotMarked;
         }
-        let value = Some(text.as_bytes().to_vec());
-        self.put(key, Stored { value, expires_ms: None }, by);
+        self.put(key, Stored::text(text.as_bytes().to_vec(), None), by);
         if let Some(it) = adoption {
             self.take(&it.key, by);
         }
@@ -183,7 +182,7 @@ impl ModelNode {
 impl Stored {
     /// Whether it holds this text.
     fn is_text(&self, text: &str) -> bool {
-        self.value.as_deref() == Some(text.as_bytes())
+        self.value().is_some_and(|value| value == text.as_bytes())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use quorlock_core::RestartGuard;
 
-use super::{Plan, shuffle};
+use super::{Kinds, Plan, shuffle};
 use crate::fact::ClientId;
 use crate::random::Random;
 use crate::time::Time;
@@ -29,6 +29,8 @@ pub struct Later {
     pub modes: Modes,
     /// Nodes forget the scripts that they have been told.
     pub forgets_scripts: bool,
+    /// Which kinds of locks are wanted.
+    pub kinds: Kinds,
 }
 
 /// Restart guards, which the clients have in turn.
@@ -82,6 +84,18 @@ const NAMED_SINCE: [u64; 7] = [
     1_795_397_625_883_331,
 ];
 
+/// Seeds that had a name before there were other kinds of locks than those of one key that exclude all others.
+const NAMED_BEFORE_KINDS: [u64; 8] = [
+    3_780,
+    4_066,
+    1_795_423_988_136_557,
+    1_795_423_988_145_881,
+    1_795_425_041_537_954,
+    1_795_425_041_702_940,
+    1_795_439_800_538_938,
+    870,
+];
+
 impl Later {
     /// What is drawn for a plan.
     pub(super) fn draw(plan: &Plan) -> Self {
@@ -90,7 +104,10 @@ impl Later {
         let forgets_scripts = plan.load.fenced > 0
             && !named.contains(&plan.seed)
             && Random::new(plan.seed, 11).percent(30);
-        Self { forgets_scripts, ..later }
+        let is_named = named.contains(&plan.seed) || NAMED_BEFORE_KINDS.contains(&plan.seed);
+        let kinds = if is_named { Kinds::default() } else { Kinds::draw(plan) };
+        let forgets_scripts = forgets_scripts || kinds.forgets_scripts;
+        Self { forgets_scripts, kinds, ..later }
     }
 
     fn settings(plan: &Plan) -> Self {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Counter, Effect, Extended, LockId, LossCause, NodeId, Refusal, ReleaseReport, Request, Retry,
-    Timing, TimingOptions, Verb,
+    Counter, Effect, Extended, LockId, LossCause, Mode, NodeId, Refusal, ReleaseReport, Request,
+    Retry, Timing, TimingOptions, Verb,
 };
 
 pub use super::ONE_WAY;
@@ -39,7 +39,9 @@ pub fn timing_options() -> TimingOptions {
 /// Wants `key`, waits for ever, does not extend.
 pub fn request(key: &str) -> Request {
     Request {
-        key: key.into(),
+        keys: key.into(),
+        mode: Mode::Exclusive,
+        prefix_bytes: 0,
         owner: "".into(),
         timing: Timing::new(timing_options()).expect("the times go together"),
         wait: Wait::Forever,
@@ -55,7 +57,7 @@ pub fn request(key: &str) -> Request {
 /// The same lock with a fence.
 pub fn fenced(request: Request) -> Request {
     let counter = Counter {
-        key: counter_of(&request.key).into(),
+        keys: request.keys.map(|key| counter_of(key).into()),
         ttl_ms: 7 * 24 * 3_600_000,
         marker: "node".into(),
     };

@@ -142,8 +142,8 @@ impl ScriptedWorld {
 
     /// What is written under a key on a node.
     pub fn text(&self, node: usize, key: &str) -> Option<String> {
-        let value = self.stored(node, key)?.value.clone()?;
-        Some(String::from_utf8_lossy(&value).into_owned())
+        let value = self.stored(node, key)?.value()?;
+        Some(String::from_utf8_lossy(value).into_owned())
     }
 
     /// Of this a node says something else than is so.

@@ -1,6 +1,6 @@
 //! What happens to nodes, and what is on them.
 
-use quorlock_core::{Counter, FailureKind, Key};
+use quorlock_core::{FailureKind, Key};
 
 use super::{COUNTERS, ScriptedWorld};
 use crate::driver::Driver;
@@ -85,9 +85,7 @@ impl ScriptedWorld {
 
     /// What a node's counter stands at.
     pub fn counter_at(&self, node: usize, counter: &str) -> Option<u64> {
-        let key = counter.into();
-        let fence = Counter { key, ttl_ms: 0, marker: "".into() };
-        self.nodes[node].model.fence(&fence).filter(|fence| *fence > 0)
+        self.nodes[node].model.fence_at(&counter.into()).filter(|fence| *fence > 0)
     }
 
     /// Whether a node has this key.
@@ -106,9 +104,9 @@ impl ScriptedWorld {
     }
 
     /// A node's keys, but for counters.
-    pub fn locks(&self, node: usize) -> impl Iterator<Item = (&Key, &Option<Vec<u8>>)> {
+    pub fn locks(&self, node: usize) -> impl Iterator<Item = (&Key, Option<&Vec<u8>>)> {
         let of_locks =
             self.nodes[node].model.all(self.now).filter(|(key, _)| !key.starts_with(COUNTERS));
-        of_locks.map(|(key, stored)| (key, &stored.value))
+        of_locks.map(|(key, stored)| (key, stored.value()))
     }
 }

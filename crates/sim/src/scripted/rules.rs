@@ -1,12 +1,13 @@
 //! Rules of scripted worlds, beside the invariants: here an engine hears at once what its guards see, and keys vanish
 //! only where that is said.
 
-use quorlock_core::{Command, Ticket, Verb};
+use quorlock_core::{Command, Key, Ticket, Verb};
 
 use super::{Node, ScriptedWorld};
 use crate::fact::{ClientId, NodeIndex};
 use crate::guard::{Guard, GuardId};
 use crate::ledger::subject;
+use crate::node::Stored;
 
 impl ScriptedWorld {
     /// What is asked for is not released; what is extended, healed or raised is neither released nor over, and what
@@ -54,18 +55,20 @@ impl ScriptedWorld {
     pub(super) fn granted(&mut self, id: GuardId) {
         let guard = self.guard(id.lock);
         let Some(fence) = guard.fence else { return };
-        let of_same_key =
-            |(other, it): &(GuardId, &Guard)| *other != id && it.request.key == guard.request.key;
-        let mut others = self.witness.watch.guards.iter().filter(of_same_key);
+        let overlaps = |(other, it): &(GuardId, &Guard)| {
+            *other != id && it.request.keys.overlaps(&guard.request.keys)
+        };
+        let mut others = self.witness.watch.guards.iter().filter(overlaps);
         let grows = others.all(|(_, other)| other.fence.is_none_or(|shown| shown < fence));
         assert!(grows || !self.settings.assume_no_loss, "{fence} is shown after a larger one");
         let value = guard.value();
         // The ledger holds it against what was answered; this is what the nodes really have (S18).
         let records = |node: &&Node| {
-            let counter = guard.request.fenced.as_ref();
-            let stored = node.model.stored(&guard.request.key, self.now);
-            counter.and_then(|counter| node.model.fence(counter)) == Some(fence)
-                && stored.is_some_and(|stored| stored.holds(&value))
+            let counters = guard.request.fenced.iter().flat_map(|it| it.keys.iter());
+            let stored = |key: &Key| node.model.stored(key, self.now);
+            let is_ours = |key: &Key| stored(key).is_some_and(|stored| stored.holds(&value));
+            counters.into_iter().all(|key| node.model.fence_at(key) == Some(fence))
+                && guard.request.keys.iter().all(is_ours)
         };
         let recorded = self.nodes.iter().filter(records).count();
         let enough = self.quorum.is_reached(recorded) || !self.settings.assume_no_loss;
@@ -82,9 +85,11 @@ impl ScriptedWorld {
         let now = self.reading();
         for (id, guard) in self.witness.watch.guards.iter().filter(|(_, guard)| guard.is_valid(now))
         {
+            let value = guard.value();
             let holds = |node: &&Node| {
-                let stored = node.model.stored(&guard.request.key, self.now);
-                stored.is_some_and(|stored| stored.holds(&guard.value()))
+                let stored = |key: &Key| node.model.stored(key, self.now);
+                let holds = |stored: &Stored| stored.values().any(|it| it == value.as_bytes());
+                guard.request.keys.iter().all(|key| stored(key).is_some_and(holds))
             };
             let votes = self.nodes.iter().filter(holds).count();
             assert!(self.quorum.is_reached(votes), "{id} is valid with {votes} votes: {guard:?}");

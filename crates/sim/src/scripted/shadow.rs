@@ -18,6 +18,7 @@ pub(super) fn check(
         Event::Acquire { lock, .. }
         | Event::Cancel { lock }
         | Event::Extend { lock }
+        | Event::Downgrade { lock }
         | Event::RunOut { lock }
         | Event::Release { lock, .. }
         | Event::Inspect { lock, .. } => *lock = to(*lock),

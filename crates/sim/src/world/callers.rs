@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
-use quorlock_core::{Counter, Delay, Event, LockId, Request, Retry};
+use quorlock_core::{Counter, Delay, Event, Keys, LockId, Mode, Request, Retry};
 
 use super::{Mend, SimEvent, World};
 use crate::client::CallerState;
@@ -16,7 +16,7 @@ use crate::time::{MS, Time, US};
 impl World {
     /// A caller is idle for a while.
     pub(crate) fn plan_next_wish(&mut self, client: ClientId, caller: usize) {
-        let mean = self.plan.load.ttl_max / 6;
+        let mean = if self.comes_and_goes(client) { MS } else { self.plan.load.ttl_max / 6 };
         let span = self.random.callers.span(mean);
         self.plan_caller(client, caller, span);
     }
@@ -31,11 +31,12 @@ impl World {
     /// A caller does what it does next.
     pub(crate) fn act(&mut self, client: ClientId, caller: usize) {
         match self.clients[client].callers[caller].state {
+            CallerState::Idle if self.comes_and_goes(client) => self.want_to_read(client, caller),
             CallerState::Idle if self.progress.healing => {
                 self.set(client, caller, CallerState::Over)
             }
             CallerState::Idle => self.want(client, caller),
-            CallerState::Waiting { lock, .. } => self.cancel(client, caller, lock),
+            CallerState::Waiting { lock } => self.cancel(client, caller, lock),
             CallerState::Holding { lock, until, careless } => {
                 self.hold(client, caller, lock, until, careless);
             }
@@ -68,9 +69,12 @@ impl World {
         let fenced = self.plan.load.fenced > 0 && random.percent(self.plan.load.fenced);
         let owner = if random.coin() { "".into() } else { "sim".into() };
         let max_hold = Duration::from_nanos((ttl * random.between(2, 8)).unsigned_abs());
-        let fenced = self.counter_for(key, fenced);
+        let (keys, mode) = self.draw_kind(key);
+        let fenced = self.counter_for(&keys, fenced && mode == Mode::Exclusive);
         let request = Request {
-            key: self.setting.keys[key].clone(),
+            keys,
+            mode,
+            prefix_bytes: 0,
             owner,
             timing,
             wait,
@@ -81,7 +85,7 @@ impl World {
             progress: true,
             fenced,
         };
-        self.ask_for(client, caller, key, request);
+        self.ask_for(client, caller, request);
         if self.random.callers.percent(15) {
             let span = self.random.callers.span(self.plan.load.ttl_max / 4);
             self.plan_caller(client, caller, span);
@@ -89,27 +93,21 @@ impl World {
     }
 
     /// Where a lock's fences are counted, if it is to have one.
-    pub(crate) fn counter_for(&self, key: usize, fenced: bool) -> Option<Counter> {
+    pub(crate) fn counter_for(&self, keys: &Keys, fenced: bool) -> Option<Counter> {
         const WEEK_MS: u64 = 7 * 86_400_000;
         fenced.then(|| Counter {
-            key: format!("quorlock:fence:{}", self.setting.keys[key]).into(),
+            keys: keys.map(|key| format!("quorlock:fence:{key}").into()),
             ttl_ms: WEEK_MS,
             marker: self.setting.rules.marker.clone(),
         })
     }
 
     /// Asks the driver for a lock.
-    pub(crate) fn ask_for(
-        &mut self,
-        client: ClientId,
-        caller: usize,
-        key: usize,
-        request: Request,
-    ) {
+    pub(crate) fn ask_for(&mut self, client: ClientId, caller: usize, request: Request) {
         let lock = self.new_lock(client);
         self.note(&Fact::Wanted { client, lock, request: &request });
         let it = &mut self.clients[client];
-        it.callers[caller].state = CallerState::Waiting { lock, key };
+        it.callers[caller].state = CallerState::Waiting { lock };
         it.callers[caller].generation += 1;
         self.ask(client, Event::Acquire { lock, request });
     }
@@ -144,6 +142,7 @@ impl World {
         };
         let span = if self.progress.healing { random.span(MS) } else { span };
         let careless = random.percent(15) && !self.progress.healing;
+        let span = if self.comes_and_goes(client) { self.reads_for() } else { span };
         let (span, careless) = match self.step_to_the_margin(guard) {
             // A caller that does not look gives its lock back when the lock has ended.
             Some(short) => (short, true),
@@ -207,6 +206,9 @@ impl World {
         if !careless && !lost && self.random.callers.percent(40) {
             self.note(&Fact::ExtendAsked { guard });
             self.ask(client, Event::Extend { lock });
+        }
+        if !careless && !lost {
+            self.may_become_reader(guard);
         }
         self.plan_step(client, caller, until);
     }

@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    fn chance(&mut self, fault: Fault) -> &mut Random {
+    pub(super) fn chance(&mut self, fault: Fault) -> &mut Random {
         &mut self.random.faults[fault as usize]
     }
 
@@ -272,24 +272,6 @@ impl World {
             self.note_fault(FaultEvent::ClientCrashed { client });
             self.kill_client(client);
         }
-    }
-
-    /// Somebody's own key sits where a lock would be, for a while.
-    fn occupy(&mut self, node: NodeIndex, span: Time) {
-        let key = self.setting.keys
-            [self.random.faults[Fault::Occupants as usize].index(self.setting.keys.len())]
-        .clone();
-        if self.servers[node].node.stored(&key, self.now).is_some() {
-            return;
-        }
-        let chance = self.chance(Fault::Occupants);
-        let value = chance.coin().then(|| b"another library's".to_vec());
-        let ttl_ms = chance.coin().then_some(span / MS + 1);
-        self.record.counts.add(Count::Occupied);
-        self.servers[node].node.set(&key, value, ttl_ms, self.now);
-        self.note_fault(FaultEvent::KeyOccupied { node });
-        self.deliver_pushes(node);
-        self.plan_in(span, SimEvent::Mend(Mend::Vacate(node, key)));
     }
 
     /// One of the nodes that may lose votes does.

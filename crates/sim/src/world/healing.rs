@@ -10,7 +10,7 @@ use crate::client::CallerState;
 use crate::driver::Driver;
 use crate::fact::{ClientId, FaultEvent, span};
 use crate::guard::GuardId;
-use crate::invariants::{deadlock_free, fault_tolerance, nothing_left};
+use crate::invariants::{deadlock_free, fault_tolerance, no_starvation, nothing_left};
 use crate::node::Health;
 use crate::time::{MS, SECOND, Time};
 
@@ -25,6 +25,7 @@ impl World {
         self.mend_all();
         let waiting = self.settle_callers();
         let newcomer = self.start_newcomer();
+        self.start_readers();
         let healed_at = self.now;
         let mut bound = 0;
         // Late answers show how slow the nodes were; the back-off goes by that.
@@ -38,7 +39,14 @@ impl World {
         let who = self.who_still_waits(newcomer, &waiting);
         let what = format!("{who} has no lock {} after the faults have ended", span(bound));
         let minority = !self.plan.servers.down_to_the_end.is_empty();
-        self.violated(if minority { fault_tolerance::NAME } else { deadlock_free::NAME }, what);
+        self.violated(
+            match () {
+                () if minority => fault_tolerance::NAME,
+                () if self.plan.later.kinds.readers_stay => no_starvation::NAME,
+                () => deadlock_free::NAME,
+            },
+            what,
+        );
     }
 
     /// For how long those who have just had a lock, and those who wait for it, leave it to others: 38
@@ -124,12 +132,15 @@ impl World {
 
     fn start_newcomer(&mut self) -> ClientId {
         let newcomer = self.start_client();
-        let callers = self.setting.keys.len();
+        let wishes = self.newcomers_wishes();
         let idle = crate::client::Caller { state: CallerState::Over, generation: u32::MAX / 2 };
-        self.clients[newcomer].callers = vec![idle; callers];
-        for caller in 0..callers {
+        self.clients[newcomer].callers = vec![idle; wishes.len()];
+        for (caller, (keys, mode)) in wishes.into_iter().enumerate() {
             let request = Request {
-                key: self.setting.keys[caller].clone(),
+                fenced: self.counter_for(&keys, self.plan.load.fenced > 0 && caller == 0),
+                keys,
+                mode,
+                prefix_bytes: 0,
                 owner: "".into(),
                 timing: self.plan.load.timings[0],
                 wait: Wait::Forever,
@@ -138,9 +149,8 @@ impl World {
                 keeps_on_loss: false,
                 max_hold: Duration::from_nanos((2 * self.plan.load.ttl_max).unsigned_abs()),
                 progress: false,
-                fenced: self.counter_for(caller, self.plan.load.fenced > 0 && caller == 0),
             };
-            self.ask_for(newcomer, caller, caller, request);
+            self.ask_for(newcomer, caller, request);
         }
         newcomer
     }

@@ -5,6 +5,7 @@ use quorlock_core::{
     Answer, Command, Evidence, Failure, FailureKind, Key, MarkerSeen, RestartGuard,
 };
 
+use super::scripts::Script;
 use super::{Mend, Parcel, Process, Reply, Server, SimEvent, World};
 use crate::count::Count;
 use crate::fact::{Fact, FaultEvent, NodeIndex};
@@ -127,7 +128,10 @@ impl World {
                 continue;
             }
             let early = self.is_early(node);
-            let answer = self.servers[node].node.execute(by, command, self.now);
+            let answer = match command {
+                Command::Announce { .. } if self.plan.later.kinds.is_deaf => Answer::Announced,
+                _ => self.servers[node].node.execute(by, command, self.now),
+            };
             let (ticket, answer_ref) = (*ticket, &answer);
             self.note(&Fact::Executed {
                 node,
@@ -357,7 +361,7 @@ impl World {
     pub(crate) fn vacate(&mut self, node: NodeIndex, key: &Key) {
         let stored = self.servers[node].node.stored(key, self.now);
         let ours = |value: &Vec<u8>| self.watch.ledger.knows(value);
-        if stored.is_some_and(|stored| !stored.value.as_ref().is_some_and(ours)) {
+        if stored.is_some_and(|stored| !stored.values().any(ours)) {
             self.servers[node].node.delete(key, self.now);
             self.deliver_pushes(node);
             self.note_fault(FaultEvent::KeyVacated { node });
@@ -419,41 +423,6 @@ impl World {
                 self.record.counts.add(Count::ClientJumps);
                 self.step_wall(client, by);
             }
-        }
-    }
-}
-
-/// What a node is told before it can carry out a command that is none of a server's own.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Script {
-    AcquireFenced,
-    HealFenced,
-    Raise,
-    Extend,
-    ExtendFenced,
-    Release,
-}
-
-impl Script {
-    /// All of them, as clients tell them when they connect.
-    pub(crate) const ALL: [Self; 6] = [
-        Self::AcquireFenced,
-        Self::HealFenced,
-        Self::Raise,
-        Self::Extend,
-        Self::ExtendFenced,
-        Self::Release,
-    ];
-
-    const fn of(command: &Command, kind: Kind) -> Option<Self> {
-        match command {
-            Command::AcquireFenced { .. } => Some(Self::AcquireFenced),
-            Command::HealFenced { .. } => Some(Self::HealFenced),
-            Command::Raise { .. } => Some(Self::Raise),
-            Command::Extend { .. } => Some(Self::Extend),
-            Command::ExtendFenced { .. } => Some(Self::ExtendFenced),
-            Command::Release { .. } if !kind.deletes_natively => Some(Self::Release),
-            _ => None,
         }
     }
 }

@@ -12,7 +12,7 @@ use quorlock_core::{
     MarkerSeen, NodeId, NodeState, RestartGuard, Session, Ticket,
 };
 
-use super::nodes::Script;
+use super::scripts::Script;
 use super::{AskedEvidence, Parcel, Process, Reply, SimEvent, World};
 use crate::client::{Batch, Client, Transport};
 use crate::count::Count;

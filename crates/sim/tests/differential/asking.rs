@@ -19,8 +19,9 @@ impl Pair {
             vec![bytes("EVAL"), bytes(text), bytes("1"), bytes(key), value]
         };
         let native = self.native;
+        let key = key_of(command);
         let said: Vec<Vec<Vec<u8>>> = match command {
-            Command::Acquire { key, value, ttl_ms } => vec![vec![
+            Command::Acquire { value, ttl_ms, .. } => vec![vec![
                 bytes("SET"),
                 bytes(key),
                 value.as_bytes().to_vec(),
@@ -28,21 +29,21 @@ impl Pair {
                 bytes("PX"),
                 bytes(&ttl_ms.to_string()),
             ]],
-            Command::AcquireFenced { key, value, ttl_ms, counter, proposal } => {
-                let keys = [key, &counter.key, &counter.marker];
+            Command::AcquireFenced { value, ttl_ms, counter, proposal, .. } => {
+                let keys = [key, &counter.keys[0], &counter.marker];
                 let rest = [*ttl_ms, counter.ttl_ms, *proposal];
                 vec![fenced(ACQUIRE_FENCED, &keys, value, &rest)]
             }
-            Command::Raise { key, value, counter, to } => {
-                vec![fenced(RAISE, &[key, &counter.key], value, &[*to, counter.ttl_ms])]
+            Command::Raise { value, counter, to, .. } => {
+                vec![fenced(RAISE, &[key, &counter.keys[0]], value, &[*to, counter.ttl_ms])]
             }
-            Command::HealFenced { key, value, ttl_ms, counter, to } => {
+            Command::HealFenced { value, ttl_ms, counter, to, .. } => {
                 let rest = [*ttl_ms, *to, counter.ttl_ms];
-                vec![fenced(HEAL_FENCED, &[key, &counter.key], value, &rest)]
+                vec![fenced(HEAL_FENCED, &[key, &counter.keys[0]], value, &rest)]
             }
-            Command::ExtendFenced { key, value, ttl_ms, counter } => {
+            Command::ExtendFenced { value, ttl_ms, counter, .. } => {
                 let rest = [*ttl_ms, counter.ttl_ms];
-                vec![fenced(EXTEND, &[key, &counter.key], value, &rest)]
+                vec![fenced(EXTEND, &[key, &counter.keys[0]], value, &rest)]
             }
             Command::Adopt { key, text, replaces, marker, seen } => {
                 let [old, seen] = [replaces, seen].map(|text| text.as_deref().unwrap_or_default());
@@ -61,21 +62,21 @@ impl Pair {
                     }
                 }]
             }
-            Command::Extend { key, value, ttl_ms } => {
+            Command::Extend { value, ttl_ms, .. } => {
                 let mut call = script(EXTEND, key, value);
                 call.push(bytes(&ttl_ms.to_string()));
                 vec![call]
             }
-            Command::Release { key, value, tell: false } if native => {
+            Command::Release { value, tell: false, .. } if native => {
                 vec![vec![bytes("DELIFEQ"), bytes(key), value.as_bytes().to_vec()]]
             }
-            Command::Release { key, value, .. } => vec![script(RELEASE, key, value)],
-            Command::Watch { key } => vec![
+            Command::Release { value, .. } => vec![script(RELEASE, key, value)],
+            Command::Watch { .. } => vec![
                 vec![bytes("CLIENT"), bytes("CACHING"), bytes("YES")],
                 vec![bytes("GET"), bytes(key)],
                 vec![bytes("PTTL"), bytes(key)],
             ],
-            Command::Inspect { key } => {
+            Command::Inspect { .. } => {
                 vec![vec![bytes("GET"), bytes(key)], vec![bytes("PTTL"), bytes(key)]]
             }
             other => panic!("there is no other command: {other:?}"),
@@ -87,6 +88,23 @@ impl Pair {
         let replies = self.connections[by].ask(&all);
         let (from, to) = (time(&replies[0]), time(&replies[replies.len() - 1]));
         (understand(command, native, &replies[1..replies.len() - 1]), from, to)
+    }
+}
+
+/// The key that a command is about.
+fn key_of(command: &Command) -> &Key {
+    match command {
+        Command::Acquire { keys, .. }
+        | Command::AcquireFenced { keys, .. }
+        | Command::Raise { keys, .. }
+        | Command::HealFenced { keys, .. }
+        | Command::Extend { keys, .. }
+        | Command::ExtendFenced { keys, .. }
+        | Command::Release { keys, .. }
+        | Command::Watch { keys, .. }
+        | Command::Inspect { keys, .. } => &keys[0],
+        Command::Adopt { key, .. } | Command::Mark { key, .. } => key,
+        other => panic!("there is no other command: {other:?}"),
     }
 }
 

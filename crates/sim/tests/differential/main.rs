@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use quorlock_core::info::Info;
 use quorlock_core::marker::Adoption;
-use quorlock_core::{Adopted, Answer, Command, Counter, FailureKind, Holding, Key, Token, Value};
+use quorlock_core::{
+    Adopted, Answer, Command, Counter, FailureKind, Holding, Key, Keys, Mode, Token, Value,
+};
 use quorlock_servers::{
     NotFound, REQUIRE_VARIABLE, Reply, Server, ServerBinary, ServerOptions, find_all, skip,
 };
@@ -188,33 +190,34 @@ impl Pair {
         let tell = self.random.below(2) == 0;
         let fence = self.random.below(40);
         let counter = Counter {
-            key: format!("fence:{key}").into(),
+            keys: Key::from(format!("fence:{key}")).into(),
             ttl_ms: 100_000_000,
             marker: "node".into(),
         };
+        let keys = Keys::from(key.clone());
         let command = match self.random.below(16) {
             8 | 9 => {
                 // What is proposed counts, or is too little, or the server's clock bounds it.
                 let proposal = [0, fence, u64::MAX >> 12][self.random.below(3) as usize];
-                Command::AcquireFenced { key: key.clone(), value, ttl_ms, counter, proposal }
+                Command::AcquireFenced { keys, value, ttl_ms, counter, proposal }
             }
-            10 | 11 => Command::Raise { key: key.clone(), value, counter, to: fence },
-            12 => Command::HealFenced { key: key.clone(), value, ttl_ms, counter, to: fence },
-            13 => Command::ExtendFenced { key: key.clone(), value, ttl_ms, counter },
+            10 | 11 => Command::Raise { keys, value, counter, to: fence },
+            12 => Command::HealFenced { keys, value, ttl_ms, counter, to: fence },
+            13 => Command::ExtendFenced { keys, value, ttl_ms, counter },
             14 => self.adopt(),
             15 => self.mark(),
-            0..=2 => Command::Acquire { key: key.clone(), value, ttl_ms },
-            3 => Command::Extend { key: key.clone(), value, ttl_ms },
-            4 => Command::Release { key: key.clone(), value, tell },
-            5 => Command::Inspect { key: key.clone() },
-            _ => Command::Watch { key: key.clone() },
+            0..=2 => Command::Acquire { keys, value, ttl_ms },
+            3 => Command::Extend { keys, value, ttl_ms },
+            4 => Command::Release { keys, value, tell },
+            5 => Command::Inspect { keys, intents: None },
+            _ => Command::Watch { keys, intents: None },
         };
         let key = match &command {
             Command::Adopt { key, .. } | Command::Mark { key, .. } => key.clone(),
             _ => key,
         };
         self.last_by = by as u64;
-        if let Command::Watch { key } = &command {
+        if let Command::Watch { .. } = &command {
             self.asked.insert((self.last_by, key.to_string()));
         }
         let was_there = self.late.all(0).any(|(known, _)| *known == key);
@@ -236,7 +239,9 @@ impl Pair {
                 };
                 // A server goes by the time at which it began its turn, and that may have been a moment
                 // before it was asked for it: then the key's last one.
-                let was_last = said.free_in().is_some_and(|left| left <= Duration::from_millis(25));
+                let was_last = said
+                    .free_in(Mode::Exclusive)
+                    .is_some_and(|left| left <= Duration::from_millis(25));
                 if was_last && *early == Holding::Free && !matches!(said, Holding::Free) {
                     self.seen.skipped += 1;
                     return self.start_anew(&key);
@@ -295,7 +300,7 @@ impl Pair {
     fn adoption(&mut self) -> Arc<str> {
         let key = Key::from("adopt");
         let there = self.late.all(0).find(|(known, _)| **known == key);
-        let there = there.and_then(|(_, stored)| stored.value.clone());
+        let there = there.and_then(|(_, stored)| stored.value().cloned());
         match there.filter(|_| self.random.below(3) > 0) {
             Some(text) => String::from_utf8(text).expect("our text").into(),
             None => "another adoption".into(),
@@ -340,7 +345,7 @@ impl Pair {
         };
         let (value, ttl_ms) = (fence.to_string().into_bytes(), counter.ttl_ms as i64);
         for model in [&mut self.early, &mut self.late] {
-            model.set(&counter.key, Some(value.clone()), Some(ttl_ms), now);
+            model.set(&counter.keys[0], Some(value.clone()), Some(ttl_ms), now);
         }
     }
 
@@ -362,8 +367,8 @@ impl Pair {
         };
         assert_eq!(without_ttl(said), without_ttl(early), "{command:?}");
         assert_eq!(without_ttl(said), without_ttl(late), "{command:?}");
-        let (Some(early), Some(late), Some(said)) =
-            (early.free_in(), late.free_in(), said.free_in())
+        let free_in = |holding: &Holding| holding.free_in(Mode::Exclusive);
+        let (Some(early), Some(late), Some(said)) = (free_in(early), free_in(late), free_in(said))
         else {
             return;
         };
@@ -430,7 +435,7 @@ impl Pair {
     fn take_away(&mut self, key: &Key) {
         let before = self.now();
         let deleted = self.other.ask(&[&["DEL", &**key]]) == [Reply::Int(1)];
-        let look = Command::Inspect { key: key.clone() };
+        let look = Command::Inspect { keys: key.clone().into(), intents: None };
         if deleted || self.late.stored(key, before).is_some() {
             self.forget(key, before);
         } else {

@@ -10,6 +10,7 @@ use core::time::Duration;
 
 use super::{Call, Phase};
 use crate::command::{Command, Holding};
+use crate::engine::{LockId, Ticket, Verb};
 use crate::keys::{Keys, Mode, intents};
 use crate::time::{BootTime, Reading};
 use crate::token::Value;
@@ -66,6 +67,12 @@ impl Call {
         let all = &self.request.keys;
         let shared = (0..all.len()).filter(is_shared);
         Some(Keys::new(shared.map(|place| all[place].clone())))
+    }
+
+    /// What the next command for readers belongs to; each has one of its own.
+    pub(in crate::engine) const fn announcement(&mut self, lock: LockId) -> Ticket {
+        self.contention.said += 1;
+        Ticket { lock, round: self.contention.said, verb: Verb::Announce }
     }
 
     /// The command to say it again, if it is time.

@@ -1,0 +1,322 @@
+//! Locks with several keys, and readers beside writers.
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{
+    Command, Extended, Keys, LockId, LossCause, Mode, Quorum, RefusalKind, Request,
+};
+use quorlock_sim::scripted::ScriptedWorld;
+use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, waiting};
+
+/// Wants all of these keys.
+fn several(keys: &[&str]) -> Request {
+    let keys = Keys::new(keys.iter().map(|key| (*key).into())).expect("some keys, each once");
+    Request { keys, ..automatic("k") }
+}
+
+/// Wants `key` as a reader.
+fn reader(key: &str) -> Request {
+    Request { mode: Mode::Shared, ..automatic(key) }
+}
+
+/// Two clients and `nodes` nodes.
+fn two_clients(nodes: usize) -> ScriptedWorld {
+    ScriptedWorld::with(2, Quorum::majority(nodes).expect("there are nodes"))
+}
+
+/// How many commands of that sort the engine of a client has sent so far.
+fn count(world: &ScriptedWorld, client: usize, is_it: fn(&Command) -> bool) -> usize {
+    world.orders(client).filter(|(_, command)| is_it(command)).count()
+}
+
+#[test]
+fn a_lock_of_two_keys_is_one_command_per_node() {
+    let mut world = two_clients(3);
+    let both = world.acquire(several(&["b", "a"]));
+    world.run_for(10);
+    assert_eq!(world.votes(both), 3);
+    for node in 0..3 {
+        assert!(world.has(node, "a") && world.has(node, "b"));
+    }
+    let tries = world.acquire_by(1, once("b"));
+    world.run_for(10);
+    assert!(world.refused(tries).is_some_and(|(_, why)| why.kind == RefusalKind::Contended));
+    world.release(both, false);
+    world.run_for(10);
+    assert!((0..3).all(|node| !world.has(node, "a") && !world.has(node, "b")));
+    world.finish();
+}
+
+/// Whatever is held of it, and in which order callers ask: nobody waits for somebody who waits for it.
+#[test]
+fn a_set_waits_at_the_key_that_is_held_and_holds_nobody_back_at_the_others() {
+    let mut world = ScriptedWorld::new(3);
+    let a = world.hold(automatic("a"));
+    let both = world.acquire(several(&["a", "b"]));
+    world.run_for(5);
+    let b = world.acquire(automatic("b"));
+    world.run_for(20);
+    assert!(world.granted_at(b).is_some() && world.granted_at(both).is_none());
+    // At the first key it is before those that come later, and at the second one it is not kept waiting by them.
+    let later = world.acquire(automatic("b"));
+    world.release(a, false);
+    world.run_for(20);
+    assert!(world.granted_at(later).is_none() && world.granted_at(both).is_none());
+    world.release(b, false);
+    world.run_for(50);
+    assert!(world.granted_at(both).is_some() && world.granted_at(later).is_none());
+    world.release(both, false);
+    world.run_for(50);
+    assert!(world.granted_at(later).is_some());
+    world.finish();
+}
+
+/// The key is held by another process. While the set pauses, others of this process have their turns.
+#[test]
+fn a_set_that_was_refused_steps_aside_and_comes_back() {
+    let mut world = two_clients(3);
+    let foreign = world.acquire_by(1, automatic("a"));
+    world.run_for(10);
+    let both = world.acquire(several(&["a", "b"]));
+    world.run_for(50);
+    assert!(world.granted_at(both).is_none());
+    for _ in 0..5 {
+        let b = world.acquire(automatic("b"));
+        world.run_for(20);
+        assert!(world.granted_at(b).is_some(), "it does not wait behind the set");
+        world.release(b, false);
+    }
+    world.release(foreign, false);
+    world.run_for(500);
+    assert!(world.granted_at(both).is_some());
+    world.finish();
+}
+
+#[test]
+fn a_set_is_handed_over_to_the_same_set_alone() {
+    let mut world = ScriptedWorld::new(3);
+    let first = world.hold(several(&["a", "b"]));
+    let same = world.acquire(several(&["b", "a"]));
+    let other = world.acquire(several(&["a", "c"]));
+    world.release(first, false);
+    world.run_for(5);
+    assert_eq!(world.guard(same).handover_count, 1);
+    world.release(same, false);
+    world.run_for(50);
+    assert_eq!(world.guard(other).handover_count, 0);
+    world.finish();
+}
+
+#[test]
+fn one_key_that_is_gone_takes_the_vote_and_healing_brings_it_back() {
+    let mut world = ScriptedWorld::new(5);
+    world.settings.assume_no_loss = false;
+    let both = world.hold(several(&["a", "b"]));
+    world.run_for(10);
+    world.forget_key(0, "a");
+    world.extend(both);
+    world.run_for(20);
+    assert!(world.has(0, "a") && world.votes(both) == 5, "healed");
+    for node in 0..3 {
+        world.forget_key(node, "b");
+    }
+    world.extend(both);
+    world.run_for(20);
+    assert!(world.lost(both).is_some_and(|(_, cause)| cause == LossCause::KeyGone));
+    world.run_for(50);
+    assert!((0..5).all(|node| !world.has(node, "a") && !world.has(node, "b")), "all given back");
+    world.finish();
+}
+
+#[test]
+fn fences_of_overlapping_sets_rise_for_each_key() {
+    let mut world = two_clients(3);
+    let mut last = 0;
+    for keys in [&["a"][..], &["a", "b"], &["b"], &["b", "c"], &["a", "b", "c"], &["c"]] {
+        let lock = world.hold(fenced(several(keys)));
+        assert!(world.fence(lock) > last, "{keys:?}");
+        last = world.fence(lock);
+        world.release(lock, false);
+        world.run_for(300);
+    }
+    world.finish();
+}
+
+#[test]
+fn readers_hold_together_and_a_writer_waits_for_all_of_them() {
+    let mut world = two_clients(3);
+    let readers = [0, 1, 0].map(|client| world.acquire_by(client, reader("k")));
+    world.run_for(20);
+    assert!(readers.iter().all(|it| world.votes(*it) == 3));
+    let writer = world.acquire_by(1, automatic("k"));
+    for it in readers {
+        world.run_for(50);
+        assert!(world.granted_at(writer).is_none());
+        world.release(it, false);
+    }
+    world.run_for(50);
+    assert!(world.granted_at(writer).is_some());
+    let late = world.acquire(reader("k"));
+    world.run_for(50);
+    assert!(world.granted_at(late).is_none());
+    world.release(writer, false);
+    world.run_for(200);
+    assert!(world.granted_at(late).is_some());
+    world.finish();
+}
+
+/// Another process's readers come and go, and never is nobody there.
+#[test]
+fn a_writer_that_waits_is_next_although_readers_keep_coming() {
+    let mut world = ScriptedWorld::with(3, Quorum::majority(5).expect("five nodes"));
+    let mut held: Vec<LockId> = vec![world.acquire_by(1, reader("k"))];
+    world.run_for(20);
+    let writer = world.acquire(automatic("k"));
+    let mut rounds = 0;
+    while world.granted_at(writer).is_none() {
+        rounds += 1;
+        assert!(rounds < 20, "it starves");
+        held.push(world.acquire_by(1 + rounds % 2, reader("k")));
+        world.run_for(30);
+        let oldest = held.iter().position(|it| world.granted_at(*it).is_some());
+        if let Some(place) = oldest {
+            let oldest = held.remove(place);
+            world.release(oldest, false);
+        }
+    }
+    assert!(rounds <= 4, "{rounds}");
+    assert!(count(&world, 0, |it| matches!(it, Command::Announce { .. })) > 0);
+    assert!(count(&world, 0, |it| matches!(it, Command::Withdraw { .. })) > 0);
+    world.release(writer, false);
+    world.run_for(1500);
+    assert!(held.iter().all(|it| world.granted_at(*it).is_some()));
+    world.finish();
+}
+
+#[test]
+fn what_a_writer_has_said_is_taken_back_when_it_gives_up() {
+    let mut world = two_clients(3);
+    let held = world.acquire_by(1, reader("k"));
+    world.run_for(20);
+    let writer = world.acquire(waiting("k", 200));
+    world.run_for(100);
+    assert!((0..3).all(|node| world.has(node, "quorlock:intent:k")));
+    let late = world.acquire_by(1, Request { wait: Wait::Once, ..reader("k") });
+    world.run_for(10);
+    assert!(world.refused(late).is_some(), "let in behind a writer that waits");
+    world.run_for(150);
+    assert!(world.refused(writer).is_some());
+    assert!((0..3).all(|node| !world.has(node, "quorlock:intent:k")));
+    let again = world.acquire_by(1, Request { wait: Wait::Once, ..reader("k") });
+    world.run_for(10);
+    assert!(world.granted_at(again).is_some());
+    let _ = held;
+    world.finish();
+}
+
+#[test]
+fn a_writer_that_waits_for_a_writer_says_nothing() {
+    let mut world = two_clients(3);
+    let _held = world.acquire_by(1, automatic("k"));
+    world.run_for(20);
+    let _waits = world.acquire(automatic("k"));
+    world.run_for(300);
+    assert_eq!(count(&world, 0, |it| matches!(it, Command::Announce { .. })), 0);
+    world.finish();
+}
+
+#[test]
+fn a_writer_becomes_a_reader_and_lets_others_in_at_once() {
+    let mut world = two_clients(3);
+    let writer = world.hold(fenced(automatic("k")));
+    world.run_for(10);
+    let local = world.acquire(reader("k"));
+    let other = world.acquire_by(1, reader("k"));
+    world.run_for(50);
+    assert!(world.granted_at(local).is_none() && world.granted_at(other).is_none());
+    world.downgrade(writer);
+    world.run_for(30);
+    assert!(matches!(world.extended(writer)[..], [(_, Extended::Confirmed)]));
+    assert!(world.is_valid(writer) && world.votes(writer) == 3);
+    assert!(world.granted_at(local).is_some(), "in the same process at once");
+    world.run_for(300);
+    assert!(world.granted_at(other).is_some());
+    for lock in [writer, local, other] {
+        world.release(lock, false);
+    }
+    world.run_for(50);
+    assert!((0..3).all(|node| !world.has(node, "k")));
+    world.finish();
+}
+
+/// A node that does not hear of it keeps the writer's key: that is ours, is made a reader's by the next extension, and is
+/// given back in the end.
+#[test]
+fn a_node_that_was_away_is_brought_along_by_the_next_extension() {
+    let mut world = two_clients(3);
+    let writer = world.hold(automatic("k"));
+    world.run_for(10);
+    world.freeze(2, true);
+    world.downgrade(writer);
+    world.run_for(30);
+    assert!(matches!(world.extended(writer)[..], [(_, Extended::Confirmed)]));
+    world.freeze(2, false);
+    world.run_for(800);
+    assert!(world.is_valid(writer) && world.votes(writer) == 3);
+    world.release(writer, false);
+    world.run_for(50);
+    assert!((0..3).all(|node| !world.has(node, "k")));
+    world.finish();
+}
+
+#[test]
+fn a_reader_that_crashed_keeps_a_writer_out_for_its_own_ttl() {
+    let mut world = two_clients(3);
+    let mut gone = reader("k");
+    gone.automatic = false;
+    let gone = world.acquire_by(1, gone);
+    world.run_for(20);
+    let writer = world.acquire(automatic("k"));
+    world.run_for(TTL + 100);
+    let granted = world.granted_at(writer).expect("the key has expired");
+    assert!(granted <= world.granted_at(gone).unwrap() + TTL + 50, "{granted}");
+    world.finish();
+}
+
+/// In one process a writer waits for the readers before it, and readers behind it wait for it.
+#[test]
+fn in_one_process_readers_do_not_pass_a_writer() {
+    let mut world = ScriptedWorld::new(3);
+    let readers = [reader("k"), reader("k")].map(|it| world.acquire(it));
+    let writer = world.acquire(automatic("k"));
+    let late = world.acquire(reader("k"));
+    let tries = world.acquire(Request { wait: Wait::Once, ..reader("k") });
+    world.run_for(50);
+    assert!(readers.iter().all(|it| world.granted_at(*it).is_some()));
+    assert!(world.refused(tries).is_some_and(|(_, why)| why.kind == RefusalKind::BusyHere));
+    readers.into_iter().for_each(|it| world.release(it, false));
+    world.run_for(50);
+    assert!(world.granted_at(writer).is_some() && world.granted_at(late).is_none());
+    world.release(writer, false);
+    world.run_for(300);
+    assert!(world.granted_at(late).is_some());
+    world.finish();
+}
+
+/// A call in any phase may be cancelled; nothing of it is left, and the others go on.
+#[test]
+fn whoever_gives_up_makes_room_for_the_others() {
+    let mut world = two_clients(3);
+    let held = world.acquire_by(1, reader("k"));
+    world.run_for(20);
+    let writer = world.acquire(Request { keys: several(&["j", "k"]).keys, ..automatic("k") });
+    world.run_for(60);
+    let behind = world.acquire(reader("k"));
+    world.run_for(20);
+    assert!(world.granted_at(behind).is_none());
+    world.cancel(writer);
+    world.run_for(50);
+    assert!(world.granted_at(behind).is_some());
+    assert!((0..3).all(|node| !world.has(node, "quorlock:intent:k") && !world.has(node, "j")));
+    let _ = held;
+    world.finish();
+}

@@ -1,0 +1,98 @@
+//! The word of a writer that waits is no vote: it keeps new readers waiting, and nobody else; and it is taken back.
+
+use std::collections::BTreeSet;
+
+use quorlock_core::{Answer, Command, Key, Keys, LockId, Mode, Value};
+
+use super::Checked;
+use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::view::View;
+
+pub(crate) const NAME: &str = "intents";
+
+pub(crate) const SENTENCE: &str = "Heal: as acquire, but ignores intents. No vote: no epoch, no marker. Deleted \
+     by compare on grant, on give-up, or when a string refuses. (kinds, 1)";
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Intents {
+    /// Calls whose word is on nodes.
+    said: BTreeSet<(ClientId, LockId)>,
+    /// Those of them that are over, and whether a turn is over that could take note of that.
+    over: BTreeSet<(ClientId, LockId, bool)>,
+}
+
+impl Intents {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
+        match fact {
+            Fact::Ordered { client, ticket, command: Command::Announce { .. }, .. } => {
+                self.said.insert((*client, ticket.lock));
+                let request = view.ledger.request(*client, ticket.lock);
+                if request.is_none_or(|request| request.mode == Mode::Shared) {
+                    return Err(format!(
+                        "client {client}: one that is no writer says that it waits"
+                    ));
+                }
+            }
+            Fact::Ordered { client, ticket, command: Command::Withdraw { .. }, .. } => {
+                self.said.remove(&(*client, ticket.lock));
+            }
+            Fact::Granted { guard, .. } => self.is_over(guard.client, guard.lock),
+            Fact::Cancelled { client, lock } | Fact::NotAcquired { client, lock, .. } => {
+                self.is_over(*client, *lock);
+            }
+            Fact::Tick { client } => {
+                let its = |(of, _, is_due): &(ClientId, LockId, bool)| of == client && !is_due;
+                for (client, lock, _) in self.over.extract_if(.., |it| its(it)).collect::<Vec<_>>()
+                {
+                    self.over.insert((client, lock, true));
+                }
+            }
+            Fact::TickOver { client } => {
+                let its = |(of, _, is_due): &(ClientId, LockId, bool)| of == client && *is_due;
+                for (client, lock, _) in self.over.extract_if(.., |it| its(it)).collect::<Vec<_>>()
+                {
+                    if self.said.remove(&(client, lock)) {
+                        let lock = lock.0;
+                        return Err(format!(
+                            "client {client}: lock {lock} is over, and its word stands"
+                        ));
+                    }
+                }
+            }
+            Fact::Executed { node, command, answer: Answer::Refused, .. } => {
+                return check_refusal(*node, command, view);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_over(&mut self, client: ClientId, lock: LockId) {
+        if self.said.contains(&(client, lock)) {
+            self.over.insert((client, lock, false));
+        }
+    }
+}
+
+/// Somebody else is in the way of whoever is refused.
+fn check_refusal(node: NodeIndex, command: &Command, view: &View<'_>) -> Checked {
+    let is_in_the_way = |key: &Key, value: &Value| {
+        let Some(stored) = view.node(node).stored(key, view.now) else { return false };
+        match command {
+            Command::HealShared { .. } => !stored.holds(value) && !stored.is_of_readers(),
+            _ => true,
+        }
+    };
+    let is_any = |keys: &Keys, value: &Value| keys.iter().any(|key| is_in_the_way(key, value));
+    match command {
+        Command::Acquire { keys, value, .. }
+        | Command::Heal { keys, value, .. }
+        | Command::HealFenced { keys, value, .. }
+        | Command::HealShared { keys, value, .. }
+            if !is_any(keys, value) =>
+        {
+            Err(format!("node {node} refuses {command:?}, and nobody is in the way"))
+        }
+        _ => Ok(()),
+    }
+}

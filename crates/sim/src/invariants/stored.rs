@@ -1,0 +1,47 @@
+//! What a node says of its keys is so: a yes is kept under all of them, and behind a release nothing is left.
+
+use quorlock_core::{Answer, Command, Key};
+
+use super::Checked;
+use crate::fact::Fact;
+use crate::ledger::subject;
+use crate::node::{Content, Stored};
+use crate::view::View;
+
+pub(crate) const NAME: &str = "stored";
+
+pub(crate) const SENTENCE: &str = "S1: a vote exists only after a positive reply. S15: every attempt that ends \
+     other than by success releases on all nodes. (protocol, 12) — On each key alone it is an ordinary vote; a \
+     string equal to our value is ours. (kinds, 1 and 2)";
+
+pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
+    let Fact::Executed { node, command, answer, .. } = fact else { return Ok(()) };
+    let Some((keys, value)) = subject(command) else { return Ok(()) };
+    let stored = |key: &Key| view.node(*node).stored(key, view.now);
+    let is_there = |it: &Stored| match &it.content {
+        Content::Text(_) => it.holds(value),
+        Content::Scored(members) => members.contains_key(value.as_bytes()),
+        Content::Other => false,
+    };
+    let is_yes = matches!(
+        answer,
+        Answer::Granted
+            | Answer::GrantedFenced { .. }
+            | Answer::Extended
+            | Answer::Downgraded
+            | Answer::Raised { .. }
+    );
+    let lacks = |key: &&Key| !stored(key).is_some_and(is_there);
+    if is_yes && let Some(key) = keys.iter().find(lacks) {
+        return Err(format!("node {node} says {answer:?}, and {key} is another's: {command:?}"));
+    }
+    let is_release = matches!(command, Command::Release { .. } | Command::ReleaseShared { .. });
+    let is_answered = !matches!(answer, Answer::Failed(_));
+    let mut left = keys.iter().filter(|key| stored(key).is_some_and(is_there));
+    match left.next().filter(|_| is_release && is_answered) {
+        Some(key) => {
+            Err(format!("node {node} says {answer:?}, and {key} is still ours: {command:?}"))
+        }
+        None => Ok(()),
+    }
+}

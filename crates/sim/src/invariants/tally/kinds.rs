@@ -1,0 +1,62 @@
+//! Counts what happens to locks of several keys, and to readers.
+
+use quorlock_core::{Answer, Command, Key, Mode};
+
+use crate::count::{Count, Counts};
+use crate::fact::NodeIndex;
+use crate::guard::{Guard, GuardId};
+use crate::ledger::TokenRecord;
+use crate::view::View;
+
+pub(super) fn granted(id: GuardId, guard: &Guard, view: &View<'_>, counts: &mut Counts) {
+    if guard.request.keys.single().is_none() {
+        counts.add(Count::SeveralGrants);
+        if guard.handover_count > 0 {
+            counts.add(Count::SeveralHandOvers);
+        }
+    }
+    if guard.request.mode == Mode::Shared {
+        counts.add(Count::SharedGrants);
+        let reads_too = |(other, held): (GuardId, &Guard)| {
+            other != id
+                && held.request.keys.overlaps(&guard.request.keys)
+                && view.can_look(other.client)
+                && held.is_valid(view.reading(other.client))
+        };
+        if view.guards.iter().any(reads_too) {
+            counts.add(Count::SharedTogether);
+        }
+    }
+}
+
+pub(super) fn healed(token: &TokenRecord, counts: &mut Counts) {
+    if token.keys.single().is_none() {
+        counts.add(Count::SeveralHeals);
+    }
+    if token.is_shared {
+        counts.add(Count::SharedHeals);
+    }
+}
+
+pub(super) fn executed(
+    node: NodeIndex,
+    command: &Command,
+    answer: &Answer,
+    view: &View<'_>,
+    counts: &mut Counts,
+) {
+    let is_there = |key: &Key| view.node(node).stored(key, view.now).is_some();
+    match (command, answer) {
+        (Command::Announce { .. }, Answer::Announced) => counts.add(Count::Intents),
+        (Command::AcquireShared { keys, intents, .. }, Answer::Refused) => {
+            let is_foreign = |key: &Key| {
+                let stored = view.node(node).stored(key, view.now);
+                stored.is_some_and(|stored| !stored.is_of_readers())
+            };
+            if intents.iter().any(is_there) && !keys.iter().any(is_foreign) {
+                counts.add(Count::HeldBack);
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,266 @@
+//! The model node's readers: a sorted set at the lock's own key. The members are the readers' values, their scores by
+//! when each of them ends, and the key expires with the last of them.
+
+use std::collections::BTreeMap;
+
+use quorlock_core::{Answer, Command, Failure, FailureKind, Key, Keys, Value};
+
+use super::{ConnectionId, Content, ModelNode, Stored};
+
+/// A key has no more readers than this.
+const READERS_MAX: usize = 1024;
+
+/// What a key is to a reader.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// There is no such key.
+    Free,
+    /// Readers have it, and this one is not among them.
+    Readers,
+    /// This one is among the readers.
+    Reads,
+    /// It was, and its time is over.
+    HasRead,
+    /// It holds our value as a writer's: a downgrade is under way.
+    Writes,
+    /// Something else.
+    Foreign,
+}
+
+impl ModelNode {
+    /// One of the commands of readers, or for them.
+    pub(super) fn carry_out_shared(
+        &mut self,
+        by: ConnectionId,
+        command: &Command,
+        now_ms: i64,
+    ) -> Result<Answer, FailureKind> {
+        let keys = match command {
+            Command::AcquireShared { keys, .. }
+            | Command::HealShared { keys, .. }
+            | Command::ExtendShared { keys, .. }
+            | Command::ReleaseShared { keys, .. }
+            | Command::Downgrade { keys, .. } => keys,
+            Command::Announce { intents, .. } | Command::Withdraw { intents, .. } => intents,
+            _ => return Err(FailureKind::Rejected),
+        };
+        self.expire_all(keys, by, now_ms);
+        match command {
+            Command::AcquireShared { intents, value, ttl_ms, .. } => {
+                self.expire_all(intents, by, now_ms);
+                self.add_reader((keys, intents, value), *ttl_ms, by, now_ms)
+            }
+            Command::HealShared { value, ttl_ms, .. } => {
+                let all = self.standings((keys, value), now_ms);
+                let is_full = |key: &Key| self.is_full(key, now_ms);
+                let is_new = |standing: &Standing| matches!(standing, Standing::Readers);
+                let is_refused = all.contains(&Standing::Foreign)
+                    || all.iter().zip(&**keys).any(|(it, key)| is_new(it) && is_full(key));
+                if is_refused {
+                    return Ok(Answer::Refused);
+                }
+                self.check_write(true)?;
+                self.read_until((keys, value), now_ms + *ttl_ms as i64, by, now_ms);
+                Ok(Answer::Granted)
+            }
+            Command::ExtendShared { value, ttl_ms, .. } => {
+                if let Some(answer) = self.does_not_read((keys, value), now_ms) {
+                    return Ok(answer);
+                }
+                let until = now_ms + *ttl_ms as i64;
+                let is_later = |key: &Key| self.end_of(key, value).is_none_or(|end| end < until);
+                if keys.iter().any(is_later) {
+                    self.check_write(true)?;
+                    self.read_until((keys, value), until, by, now_ms);
+                }
+                Ok(Answer::Extended)
+            }
+            Command::ReleaseShared { value, .. } => self.remove_reader((keys, value), by, now_ms),
+            Command::Downgrade { value, .. } => {
+                if let Some(answer) = self.does_not_read((keys, value), now_ms) {
+                    return Ok(answer);
+                }
+                if self.standings((keys, value), now_ms).contains(&Standing::Writes) {
+                    self.check_write(true)?;
+                    // No later than the key would have ended: so it counts no longer than before.
+                    self.read_until((keys, value), i64::MIN, by, now_ms);
+                }
+                Ok(Answer::Downgraded)
+            }
+            Command::Announce { value, ttl_ms, .. } => {
+                let may_be = |stored: &Stored| stored.holds(value);
+                let to_set: Vec<Key> = keys
+                    .iter()
+                    .filter(|key| self.keys.get(*key).is_none_or(may_be))
+                    .cloned()
+                    .collect();
+                if !to_set.is_empty() {
+                    self.check_write(true)?;
+                }
+                for key in to_set {
+                    let until = Some(now_ms + *ttl_ms as i64);
+                    self.put(&key, Stored::text(value.as_bytes().to_vec(), until), by);
+                }
+                Ok(Answer::Announced)
+            }
+            Command::Withdraw { value, .. } => {
+                let is_ours = |key: &&Key| self.keys.get(*key).is_some_and(|it| it.holds(value));
+                let ours: Vec<Key> = keys.iter().filter(is_ours).cloned().collect();
+                if !ours.is_empty() {
+                    self.check_write(false)?;
+                }
+                ours.iter().for_each(|key| self.take(key, by));
+                Ok(Answer::Announced)
+            }
+            _ => Err(FailureKind::Rejected),
+        }
+    }
+
+    fn add_reader(
+        &mut self,
+        (keys, intents, value): (&Keys, &Keys, &Value),
+        ttl_ms: u64,
+        by: ConnectionId,
+        now_ms: i64,
+    ) -> Result<Answer, FailureKind> {
+        let all = self.standings((keys, value), now_ms);
+        if all.iter().any(|it| matches!(it, Standing::Reads | Standing::HasRead)) {
+            return Ok(Answer::Failed(Failure::new(FailureKind::SameServer)));
+        }
+        let is_refused = all.iter().any(|it| matches!(it, Standing::Foreign | Standing::Writes))
+            || intents.iter().any(|intent| self.keys.contains_key(intent))
+            || keys.iter().any(|key| self.is_full(key, now_ms));
+        if is_refused {
+            return Ok(Answer::Refused);
+        }
+        self.check_write(true)?;
+        self.read_until((keys, value), now_ms + ttl_ms as i64, by, now_ms);
+        Ok(Answer::Granted)
+    }
+
+    fn remove_reader(
+        &mut self,
+        (keys, value): (&Keys, &Value),
+        by: ConnectionId,
+        now_ms: i64,
+    ) -> Result<Answer, FailureKind> {
+        let all = self.standings((keys, value), now_ms);
+        let is_there =
+            |it: &Standing| matches!(it, Standing::Reads | Standing::HasRead | Standing::Writes);
+        if all.iter().any(is_there) {
+            self.check_write(false)?;
+        }
+        for (key, _) in keys.iter().zip(&all).filter(|(_, it)| is_there(it)) {
+            let Some(Stored { content: Content::Scored(members), .. }) = self.keys.get(key) else {
+                self.take(key, by);
+                continue;
+            };
+            let mut left = members.clone();
+            left.remove(value.as_bytes());
+            self.put_readers(key, left, by, now_ms);
+        }
+        Ok(match all {
+            _ if all.iter().all(is_there) => Answer::Deleted,
+            _ if all.contains(&Standing::Foreign) => Answer::Other,
+            _ => Answer::Absent,
+        })
+    }
+
+    /// The value is among the readers of all keys until then, never shorter than it would. Whoever has ended is gone.
+    fn read_until(
+        &mut self,
+        (keys, value): (&Keys, &Value),
+        until: i64,
+        by: ConnectionId,
+        now_ms: i64,
+    ) {
+        for key in &**keys {
+            let until = self.end_of(key, value).map_or(until, |end| end.max(until));
+            let mut members = match self.keys.get(key).map(|stored| &stored.content) {
+                Some(Content::Scored(members)) => members.clone(),
+                _ => BTreeMap::new(),
+            };
+            members.retain(|_, end| !self.has_ended(*end, now_ms));
+            members.insert(value.as_bytes().to_vec(), until);
+            self.put_readers(key, members, by, now_ms);
+        }
+    }
+
+    /// The key lives as long as its last reader.
+    fn put_readers(
+        &mut self,
+        key: &Key,
+        members: BTreeMap<Vec<u8>, i64>,
+        by: ConnectionId,
+        now_ms: i64,
+    ) {
+        let last = members.values().copied().max().filter(|end| !self.has_ended(*end, now_ms));
+        match last {
+            Some(_) => {
+                self.put(key, Stored { content: Content::Scored(members), expires_ms: last }, by)
+            }
+            None => self.take(key, by),
+        }
+    }
+
+    /// What there is instead of this value, if it is not among the readers of all keys, or on its way there.
+    fn does_not_read(&self, (keys, value): (&Keys, &Value), now_ms: i64) -> Option<Answer> {
+        let all = self.standings((keys, value), now_ms);
+        if all.contains(&Standing::Foreign) {
+            return Some(Answer::Other);
+        }
+        let reads = |it: &Standing| matches!(it, Standing::Reads | Standing::Writes);
+        (!all.iter().all(reads)).then_some(Answer::Absent)
+    }
+
+    fn standings(&self, (keys, value): (&Keys, &Value), now_ms: i64) -> Vec<Standing> {
+        keys.iter().map(|key| self.standing(key, value, now_ms)).collect()
+    }
+
+    fn standing(&self, key: &Key, value: &Value, now_ms: i64) -> Standing {
+        let Some(stored) = self.keys.get(key) else { return Standing::Free };
+        match &stored.content {
+            Content::Text(_) if stored.holds(value) && stored.expires_ms.is_some() => {
+                Standing::Writes
+            }
+            Content::Scored(members) if stored.is_of_readers() => {
+                match members.get(value.as_bytes()) {
+                    None => Standing::Readers,
+                    Some(end) if self.has_ended(*end, now_ms) => Standing::HasRead,
+                    Some(_) => Standing::Reads,
+                }
+            }
+            _ => Standing::Foreign,
+        }
+    }
+
+    /// By when this value ends, if it is there as a reader's or a writer's.
+    fn end_of(&self, key: &Key, value: &Value) -> Option<i64> {
+        let stored = self.keys.get(key)?;
+        match &stored.content {
+            Content::Scored(members) => members.get(value.as_bytes()).copied(),
+            _ => stored.expires_ms.filter(|_| stored.holds(value)),
+        }
+    }
+
+    fn is_full(&self, key: &Key, now_ms: i64) -> bool {
+        let Some(Content::Scored(members)) = self.keys.get(key).map(|stored| &stored.content)
+        else {
+            return false;
+        };
+        members.values().filter(|end| !self.has_ended(**end, now_ms)).count() >= READERS_MAX
+    }
+
+    fn check_write(&self, takes_memory: bool) -> Result<(), FailureKind> {
+        self.write_error(takes_memory).map_or(Ok(()), Err)
+    }
+}
+
+impl Stored {
+    /// A sorted set that expires with its last member is one of readers. Any other is somebody else's.
+    pub(crate) fn is_of_readers(&self) -> bool {
+        let Content::Scored(members) = &self.content else { return false };
+        let last = members.values().max();
+        self.expires_ms.zip(last).is_some_and(|(at, last)| (at - last).abs() <= 1)
+    }
+}

@@ -1,0 +1,151 @@
+//! Kinds of locks: what callers lock, as writers or as readers, and who becomes a reader.
+
+use std::time::Duration;
+
+use quorlock_core::engine::Wait;
+use quorlock_core::{Key, Keys, Mode, Request, Retry};
+
+use super::{Mend, Setting, SimEvent, World};
+use crate::client::{Caller, CallerState};
+use crate::count::Count;
+use crate::driver::Driver;
+use crate::fact::{ClientId, FaultEvent, NodeIndex};
+use crate::guard::GuardId;
+use crate::node::Content;
+use crate::plan::{Fault, Plan};
+use crate::time::{MS, Time};
+
+/// Clients whose callers come and go as readers, and how many callers each of them has.
+const READERS: [usize; 2] = [2, 2];
+
+impl Setting {
+    pub(super) fn new(plan: &Plan) -> Self {
+        const NAMES: [&str; 3] = ["orders", "jobs", "mails"];
+        // Which of them stand together in a lock.
+        const SETS: [&[usize]; 4] = [&[0], &[1], &[0, 1], &[1, 2]];
+        let is_several = plan.later.kinds.several > 0;
+        let count = if is_several { NAMES.len() } else { plan.load.resources };
+        let keys: Vec<Key> = NAMES[..count].iter().map(|name| Key::from(*name)).collect();
+        let set = |places: &&[usize]| Keys::new(places.iter().map(|place| keys[*place].clone()));
+        let wishes = match is_several {
+            true => SETS.iter().filter_map(set).collect(),
+            false => keys.iter().cloned().map(Keys::from).collect(),
+        };
+        Self { wishes, keys, rules: plan.rules() }
+    }
+}
+
+impl World {
+    pub(super) fn count_kinds(&mut self) {
+        let kinds = &self.plan.later.kinds;
+        if kinds.is_deaf {
+            self.record.counts.add(Count::Deaf);
+        }
+        if kinds.readers_stay {
+            self.record.counts.add(Count::ReadersStay);
+        }
+    }
+
+    /// What a caller wants to lock: this key, but where other kinds of locks are wanted.
+    pub(super) fn draw_kind(&mut self, key: usize) -> (Keys, Mode) {
+        let (kinds, random) = (&self.plan.later.kinds, &mut self.random.kinds);
+        let is_several = kinds.several > 0 && random.percent(kinds.several);
+        let is_shared = kinds.shared > 0 && random.percent(kinds.shared);
+        let keys = match is_several {
+            true => self.setting.wishes[random.index(self.setting.wishes.len())].clone(),
+            false => self.setting.keys[key].clone().into(),
+        };
+        (keys, if is_shared { Mode::Shared } else { Mode::Exclusive })
+    }
+
+    /// A writer that looks at its lock may have done its writing.
+    pub(super) fn may_become_reader(&mut self, guard: GuardId) {
+        let percent = self.plan.later.kinds.downgrades;
+        if percent == 0 || !self.random.kinds.percent(percent) {
+            return;
+        }
+        self.become_reader(guard);
+    }
+
+    /// What a newcomer wants in the end: everything that there is, once.
+    pub(super) fn newcomers_wishes(&self) -> Vec<(Keys, Mode)> {
+        let mut wishes: Vec<_> =
+            self.setting.wishes.iter().map(|keys| (keys.clone(), Mode::Exclusive)).collect();
+        if self.plan.later.kinds.shared > 0 {
+            wishes.push((self.setting.wishes[0].clone(), Mode::Shared));
+        }
+        wishes
+    }
+
+    /// Readers come and go from now on. Without manners there would always be one.
+    pub(super) fn start_readers(&mut self) {
+        if !self.plan.later.kinds.readers_stay {
+            return;
+        }
+        for callers in READERS {
+            let client = self.start_client();
+            self.progress.readers.push(client);
+            let idle = Caller { state: CallerState::Idle, generation: u32::MAX / 2 };
+            self.clients[client].callers = vec![idle; callers];
+            (0..callers).for_each(|caller| self.plan_next_wish(client, caller));
+        }
+    }
+
+    pub(super) fn comes_and_goes(&self, client: ClientId) -> bool {
+        self.progress.readers.contains(&client) && !self.progress.closing
+    }
+
+    /// For how long such a reader reads.
+    pub(super) fn reads_for(&mut self) -> Time {
+        let ttl = self.plan.load.ttl_max;
+        self.random.kinds.between(ttl / 8, ttl / 2)
+    }
+
+    pub(super) fn want_to_read(&mut self, client: ClientId, caller: usize) {
+        let request = Request {
+            keys: self.setting.wishes[0].clone(),
+            mode: Mode::Shared,
+            prefix_bytes: 0,
+            owner: "".into(),
+            timing: self.plan.load.timings[0],
+            wait: Wait::Forever,
+            retry: Retry::default(),
+            automatic: true,
+            keeps_on_loss: false,
+            max_hold: Duration::from_nanos((2 * self.plan.load.ttl_max).unsigned_abs()),
+            progress: false,
+            fenced: None,
+        };
+        self.ask_for(client, caller, request);
+    }
+
+    /// Somebody's own key sits where a lock would be, for a while.
+    pub(super) fn occupy(&mut self, node: NodeIndex, span: Time) {
+        let key = self.setting.keys
+            [self.random.faults[Fault::Occupants as usize].index(self.setting.keys.len())]
+        .clone();
+        if self.servers[node].node.stored(&key, self.now).is_some() {
+            return;
+        }
+        let chance = self.chance(Fault::Occupants);
+        let value = chance.coin().then(|| b"another library's".to_vec());
+        let ttl_ms = chance.coin().then_some(span / MS + 1);
+        self.record.counts.add(Count::Occupied);
+        let content = match value {
+            Some(value) => Content::Text(value),
+            None if self.plan.later.kinds.shared > 0 => self.foreign_set(),
+            None => Content::Other,
+        };
+        self.servers[node].node.put_there(&key, content, ttl_ms, self.now);
+        self.note_fault(FaultEvent::KeyOccupied { node });
+        self.deliver_pushes(node);
+        self.plan_in(span, SimEvent::Mend(Mend::Vacate(node, key)));
+    }
+
+    /// A sorted set that is none of readers: its end, if it has any, is not that of a member.
+    fn foreign_set(&mut self) -> Content {
+        self.record.counts.add(Count::ForeignSets);
+        let score = self.random.kinds.pick(&[0, 7, i64::MAX / 2]);
+        Content::Scored([(b"a job".to_vec(), score)].into())
+    }
+}
