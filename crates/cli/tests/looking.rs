@@ -79,7 +79,8 @@ fn keys_of_another_type_hold_the_lock() {
         let (waits, refusal) = refused(&testbed, "400ms");
         let [waits] = &waits[..] else { panic!("one line: {waits:?}") };
         assert!(waits.contains(": held by a key that is no lock (not a string)"), "{waits}");
-        assert!(refusal.contains("node a refused (held by a key that is no lock"), "{refusal}");
+        // Of a node that was late, only its refusal may be known.
+        assert!(refusal.contains(" refused (held by a key that is no lock"), "{refusal}");
         assert_eq!(testbed.holders_of("k"), count, "theirs stay, ours are gone");
     }
     // Beside others, each kind counts for itself.
@@ -102,7 +103,7 @@ fn the_wait_is_told_once_and_names_nobody_who_has_two_of_five() {
     let (waits, refusal) = refused(&testbed, "1400ms");
     let [waits] = &waits[..] else { panic!("one line: {waits:?}") };
     assert!(waits.ends_with(" for \"k\": others hold it or want it"), "{waits}");
-    assert!(refusal.contains("node a refused (held by the foreign value \"x\""), "{refusal}");
+    assert!(refusal.contains(" refused (held by the foreign value \""), "{refusal}");
 
     let args = ["run", "k", "--wait", "1400ms", "--status-fd", "1", "--", "true"];
     let output = testbed.quorlock(&args).output().unwrap();

@@ -316,11 +316,8 @@ impl ScriptedWorld {
 
     /// The holder, a writer, wants to be a reader from now on.
     pub fn downgrade(&mut self, lock: LockId) {
-        let client = self.owner(lock);
-        let guard = self.witness.watch.guards.of_mut(GuardId { client, lock });
-        if guard.is_some_and(|guard| guard.hold.downgrade()) {
-            self.tell(client, Event::Downgrade { lock });
-        }
+        self.become_reader(GuardId { client: self.owner(lock), lock });
+        self.tell_all();
     }
 
     /// Gives a lock back, perhaps a second time.

@@ -50,7 +50,7 @@ impl Engine {
         }
         let known = self.calls.insert(lock, Timed::new(call));
         assert!(known.is_none(), "a lock id is used once");
-        self.enter(lock, now);
+        self.enter(lock, now, out);
         let phase = self.calls.get(&lock).map(|timed| &timed.record.phase);
         if once && phase == Some(&Phase::Queued) {
             self.refuse(lock, RefusalKind::BusyHere, now, out);
@@ -96,7 +96,7 @@ impl Engine {
                 Self::start(&mut self.deadlines, &mut self.local.begins, lock, timed);
             }
             Phase::Aside { until } if until.remaining(now).is_zero() => {
-                self.enter(lock, now);
+                self.enter(lock, now, out);
             }
             _ => Self::index_call(&mut self.deadlines, lock, timed),
         }

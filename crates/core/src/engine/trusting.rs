@@ -313,7 +313,7 @@ impl Engine {
             out.push(Effect::Waiting { lock, report });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
-        self.pass_on(lock, now);
+        self.pass_on(lock, now, out);
     }
 
     /// When a quorum of nodes will be trusted, if some are down and it would be had but for nodes whose

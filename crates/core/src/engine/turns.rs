@@ -13,7 +13,7 @@
 
 use alloc::collections::btree_map::Entry;
 
-use super::{Call, Engine, LockId, Phase, Request, Wait};
+use super::{Call, Engine, LockId, Phase, Request, Sink, Wait};
 use crate::keys::Keys;
 use crate::queue::{LocalQueue, Place};
 use crate::time::{BootTime, Reading};
@@ -27,7 +27,7 @@ impl Request {
 
 impl Engine {
     /// A call wants its turn, for the first time or after it stepped aside.
-    pub(super) fn enter(&mut self, lock: LockId, now: Reading) {
+    pub(super) fn enter(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -55,7 +55,7 @@ impl Engine {
             .filter(|other| *other != lock)
             .collect();
         for other in active {
-            self.pass_on(other, now);
+            self.pass_on(other, now, out);
         }
     }
 
@@ -79,7 +79,7 @@ impl Engine {
 
     /// If this call pauses for reasons of its own and another waits, it steps aside, and the other's turn
     /// comes. What the process has learnt of how long to wait between two attempts goes with the turn.
-    pub(super) fn pass_on(&mut self, lock: LockId, now: Reading) {
+    pub(super) fn pass_on(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(Call {
             phase: Phase::Pausing { until, lent: Some(lent), .. },
             request,
@@ -107,6 +107,8 @@ impl Engine {
         if keys.single().is_none() {
             self.local.aside.insert(lock);
         }
+        // Readers are not to wait for a writer that waits for others itself.
+        self.withdraw(lock, now, out);
         if let Some(timed) = self.calls.get_mut(&next) {
             let contention = &mut timed.record.contention;
             (contention.polls, contention.opens) =

@@ -218,7 +218,7 @@ impl Engine {
             out.push(Effect::Waiting { lock, report });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
-        self.pass_on(lock, now);
+        self.pass_on(lock, now, out);
     }
 
     /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
@@ -286,7 +286,7 @@ impl Engine {
                 self.draw_slot(lock, now);
             }
             // It may be free where it was not, and waits for its turn.
-            Phase::Aside { .. } if open || is_stale => self.enter(lock, now),
+            Phase::Aside { .. } if open || is_stale => self.enter(lock, now, out),
             // A reader has come or gone. If it was the last one, a look shows it.
             Phase::Pausing { .. } if is_stale => {
                 call.look_if_stale(now);

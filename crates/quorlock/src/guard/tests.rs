@@ -1,4 +1,4 @@
-use quorlock_core::{Hold, HoldLimit, LockId, Quorum, Validity};
+use quorlock_core::{Hold, HoldLimit, LockId, Mode, Quorum, Validity};
 use tokio::time::{advance, timeout};
 
 use super::*;
@@ -23,7 +23,7 @@ fn guard(
     let common = Arc::new(Common { driver, names, clock: Clock::Tokio });
     let lock = (LockId(7), "orders".into());
     let id = (GuardToken::new(Token::new([7; 20]), 0), None);
-    let held = Held::new(lock, id, Hold::new(validity(SECOND), limit), &common);
+    let held = Held::new(lock, id, Hold::new(validity(SECOND), limit, Mode::Exclusive), &common);
     (Guard::new(Claim::begin(std::process::id()).0.grant(held).0, common), asked)
 }
 

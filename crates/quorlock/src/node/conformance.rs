@@ -136,19 +136,23 @@ const KEPT: Duration = Duration::from_secs(7 * 86_400);
 const LIFE: Duration = Duration::from_millis(quorlock_core::marker::Adoption::TTL_MS);
 
 fn acquire(key: &Key, value: &Value, ttl: Duration) -> Command {
-    Command::Acquire { key: key.clone(), value: value.clone(), ttl_ms: millis(ttl) }
+    Command::Acquire { keys: key.clone().into(), value: value.clone(), ttl_ms: millis(ttl) }
 }
 
 fn extend(key: &Key, value: &Value, ttl: Duration) -> Command {
-    Command::Extend { key: key.clone(), value: value.clone(), ttl_ms: millis(ttl) }
+    Command::Extend { keys: key.clone().into(), value: value.clone(), ttl_ms: millis(ttl) }
 }
 
 fn release(key: &Key, value: &Value) -> Command {
-    Command::Release { key: key.clone(), value: value.clone(), tell: true }
+    Command::Release { keys: key.clone().into(), value: value.clone(), tell: true }
 }
 
 fn inspect(key: &Key) -> Command {
-    Command::Inspect { key: key.clone() }
+    Command::Inspect { keys: key.clone().into(), intents: None }
+}
+
+fn watch(key: &Key) -> Command {
+    Command::Watch { keys: key.clone().into(), intents: None }
 }
 
 fn millis(ttl: Duration) -> u64 {

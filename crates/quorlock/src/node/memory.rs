@@ -1,6 +1,7 @@
 //! A node in memory: for users' tests, doctests and the conformance suite.
 
 mod executing;
+mod reading;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -60,8 +61,15 @@ struct Inner {
 }
 
 struct Entry {
-    value: Option<Vec<u8>>,
+    content: Content,
     expires: Option<Instant>,
+}
+
+enum Content {
+    Text(Vec<u8>),
+    /// Of each member, when it ends. Readers, if the key expires with the last of them.
+    SortedSet(BTreeMap<Vec<u8>, Instant>),
+    Other,
 }
 
 #[derive(Default)]
@@ -148,13 +156,12 @@ impl MemoryNode {
     /// Sets a key as another client would; without `ttl` it does not expire.
     pub fn insert(&self, key: &str, value: impl Into<Vec<u8>>, ttl: Option<Duration>) {
         let expires = ttl.map(|ttl| Instant::now() + ttl);
-        let entry = Entry { value: Some(value.into()), expires };
-        self.inner().set(key, entry);
+        self.inner().set(key, Entry { content: Content::Text(value.into()), expires });
     }
 
     /// Sets a key that is not a string, as a list would be; it does not expire.
     pub fn insert_other_type(&self, key: &str) {
-        self.inner().set(key, Entry { value: None, expires: None });
+        self.inner().set(key, Entry { content: Content::Other, expires: None });
     }
 
     /// Makes a key expire after `ttl` from now, as a foreign `PEXPIRE` would. Returns whether there
@@ -181,7 +188,7 @@ impl MemoryNode {
     pub fn value_of(&self, key: &str) -> Option<Vec<u8>> {
         let mut inner = self.inner();
         inner.expire();
-        inner.keys.get(key).and_then(|entry| entry.value.clone())
+        inner.text(key).map(<[u8]>::to_vec)
     }
 
     /// Time until a key expires, if there is one that does.
@@ -203,6 +210,21 @@ impl MemoryNode {
         let mut inner = self.inner();
         inner.expire();
         inner.keys.len()
+    }
+
+    /// Who shares a key, and for how long; nobody, if it is no shared lock.
+    pub fn readers_of(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
+        let mut inner = self.inner();
+        inner.expire();
+        inner.readers_of(key)
+    }
+
+    /// Sets a key to a sorted set whose scores are times of day so far from now.
+    pub(super) fn insert_sorted_set(&self, key: &str, members: &[(&[u8], Duration)]) {
+        let now = Instant::now();
+        let members = members.iter().map(|(member, ends)| (member.to_vec(), now + *ends));
+        let content = Content::SortedSet(members.collect());
+        self.inner().set(key, Entry { content, expires: None });
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

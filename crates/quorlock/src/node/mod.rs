@@ -30,8 +30,8 @@ pub use self::redis::RedisNode;
 pub(crate) use self::redis::fuzzing;
 pub(crate) use self::redis::{Direct, Encoder};
 pub use quorlock_core::{
-    Adopted, Answer, Command, Counter, Evidence, Failure, FailureKind, Holding, Key, MarkerSeen,
-    NodeState, Value,
+    Adopted, Answer, Command, Counter, Evidence, Failure, FailureKind, Holding, Key, Keys,
+    MarkerSeen, NodeState, Value,
 };
 
 use crate::clock::Clock;

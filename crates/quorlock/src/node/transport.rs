@@ -238,8 +238,7 @@ mod tests {
     }
 
     fn acquire(number: u64) -> TicketedCommand {
-        let (keys, value) =
-            (Key::from(number.to_string()).into(), Value::new(&Token::new([7; 20]), ""));
+        let (keys, value) = ((*number.to_string()).into(), Value::new(&Token::new([7; 20]), ""));
         let ticket = Ticket { lock: LockId(number), round: 1, verb: Verb::Acquire };
         (ticket, Command::Acquire { keys, value, ttl_ms: 1000 })
     }

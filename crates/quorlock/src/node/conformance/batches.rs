@@ -1,7 +1,7 @@
 //! Many commands: their order, their answers, and what a node says unasked.
 
 use super::subject::Subject;
-use super::{LONG, acquire, extend, inspect, new_key, new_token, new_value, release};
+use super::{LONG, acquire, extend, inspect, new_key, new_token, new_value, release, watch};
 use crate::clock::Clock;
 use crate::node::{Answer, Command, Holding, Key, Value};
 
@@ -9,7 +9,8 @@ use crate::node::{Answer, Command, Holding, Key, Value};
 pub async fn commands_of_a_batch_take_effect_in_order(subject: &Subject) {
     let (key, first, second) = (new_key("order"), new_value(), new_value());
     // Not to tell what is there instead is to answer at once; to tell may take another look.
-    let not_ours = Command::Release { key: key.clone(), value: second.clone(), tell: false };
+    let not_ours =
+        Command::Release { keys: key.clone().into(), value: second.clone(), tell: false };
     let mut answers = subject
         .execute(vec![
             inspect(&key),
@@ -160,13 +161,13 @@ pub async fn keys_and_values_may_be_odd(subject: &Subject) {
 /// way.
 pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
     let outside = &subject.outside;
-    let watch = async |key: &Key| match subject.ask(Command::Watch { key: key.clone() }).await {
+    let see = async |key: &Key| match subject.ask(watch(key)).await {
         Answer::Watched(holding) => (holding, true),
         Answer::Seen(holding) => (holding, false),
         other => panic!("to watch {key} was answered with {other:?}"),
     };
     let (key, other) = (new_key("watched"), new_key("also watched"));
-    let (holding, can_push) = watch(&key).await;
+    let (holding, can_push) = see(&key).await;
     assert_eq!(holding, Holding::Free);
     if !can_push {
         return;
@@ -179,8 +180,8 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
         &|key| outside.remove(key),
     ];
     for change in changes {
-        watch(&key).await;
-        watch(&other).await;
+        see(&key).await;
+        see(&other).await;
         change(&key);
         assert_eq!(subject.next_push().await, *std::slice::from_ref(&key));
         // Nobody has asked again, so this is not told; what is, comes after it.
@@ -190,7 +191,7 @@ pub async fn a_watched_key_is_spoken_of_when_it_changes(subject: &Subject) {
     }
     // Between two commands that have nothing to do with it, and in the middle of a batch.
     outside.set(&key, b"held", Some(LONG));
-    let batch = vec![inspect(&other), Command::Watch { key: key.clone() }, inspect(&other)];
+    let batch = vec![inspect(&other), watch(&key), inspect(&other)];
     let answers = subject.execute(batch).await;
     assert!(
         matches!(&answers[1], Answer::Watched(Holding::Held { value, .. }) if value == b"held")

@@ -2,7 +2,7 @@
 
 use super::subject::Subject;
 use super::{KEPT, LONG, STILL_LONG, millis, new_key, new_value, not_quite, release};
-use crate::node::{Answer, Command, Counter, FailureKind, Holding, Key, Value};
+use crate::node::{Answer, Command, Counter, FailureKind, Holding, Key, Keys, Value};
 
 /// `AcquireFenced` of a free key sets it, and the counter to the next number, in one step.
 pub async fn a_fenced_grant_moves_the_counter_on(subject: &Subject) {
@@ -10,7 +10,7 @@ pub async fn a_fenced_grant_moves_the_counter_on(subject: &Subject) {
     assert_eq!(subject.ask(lock.acquire(0)).await, Answer::GrantedFenced { fence: 1 });
     assert_eq!(subject.outside.value(&lock.key).as_deref(), Some(lock.value.as_bytes()));
     assert_eq!(lock.counter(subject).as_deref(), Some("1"));
-    for (key, whole) in [(&lock.key, LONG), (&lock.counter.key, KEPT)] {
+    for (key, whole) in [(&lock.key, LONG), (&lock.counted, KEPT)] {
         let ttl = subject.outside.ttl(key).expect("it expires");
         assert!(ttl > whole / 2 && ttl <= whole, "{key} lives for {whole:?}, not {ttl:?}");
     }
@@ -24,7 +24,7 @@ pub async fn a_fenced_grant_moves_the_counter_on(subject: &Subject) {
     // A counter that has lost its expiry gets one again.
     lock.count(subject, "20");
     assert_eq!(subject.ask(lock.acquire(0)).await, Answer::GrantedFenced { fence: 21 });
-    assert!(subject.outside.ttl(&lock.counter.key).is_some());
+    assert!(subject.outside.ttl(&lock.counted).is_some());
     lock.remove(subject);
 }
 
@@ -50,7 +50,7 @@ pub async fn a_fenced_refusal_tells_the_counter_and_writes_nothing(subject: &Sub
     outside.set_other_type(&lock.key, None);
     assert_eq!(refused(5).await, Holding::OtherType { ttl: None });
     assert_eq!(lock.counter(subject).as_deref(), Some("5"));
-    assert_eq!(outside.ttl(&lock.counter.key), None, "nor was its expiry changed");
+    assert_eq!(outside.ttl(&lock.counted), None, "nor was its expiry changed");
     lock.remove(subject);
 }
 
@@ -126,10 +126,10 @@ pub async fn a_raise_needs_our_lock_and_never_lowers(subject: &Subject) {
     for (to, fence) in [(9, 9), (9, 9), (8, 9), (large, large), (1, large)] {
         assert_eq!(subject.ask(lock.raise(to)).await, Answer::Raised { fence });
         assert_eq!(lock.counter(subject), Some(fence.to_string()), "after a raise to {to}");
-        assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl > KEPT / 2));
+        assert!(outside.ttl(&lock.counted).is_some_and(|ttl| ttl > KEPT / 2));
     }
     // It may have been lost in the meantime.
-    outside.remove(&lock.counter.key);
+    outside.remove(&lock.counted);
     assert_eq!(subject.ask(lock.raise(3)).await, Answer::Raised { fence: 3 });
     assert_eq!(lock.counter(subject).as_deref(), Some("3"));
     lock.remove(subject);
@@ -146,7 +146,7 @@ pub async fn a_fenced_heal_writes_nothing_behind_a_larger_fence(subject: &Subjec
         assert_eq!(outside.value(&lock.key).as_deref(), Some(lock.value.as_bytes()));
         assert!(outside.ttl(&lock.key).is_some_and(|ttl| ttl > STILL_LONG && ttl <= LONG));
         assert_eq!(lock.counter(subject).as_deref(), Some("7"));
-        assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl > KEPT / 2 && ttl <= KEPT));
+        assert!(outside.ttl(&lock.counted).is_some_and(|ttl| ttl > KEPT / 2 && ttl <= KEPT));
         // Its own key included: whoever holds the vote need not be given it.
         assert_eq!(subject.ask(lock.heal(8)).await, Answer::Refused);
         assert_eq!(lock.counter(subject).as_deref(), Some("7"));
@@ -156,7 +156,7 @@ pub async fn a_fenced_heal_writes_nothing_behind_a_larger_fence(subject: &Subjec
     assert_eq!(subject.ask(lock.heal(7)).await, Answer::Superseded { fence: 8 });
     assert!(!outside.exists(&lock.key));
     assert_eq!(lock.counter(subject).as_deref(), Some("8"));
-    assert_eq!(outside.ttl(&lock.counter.key), None, "nothing was written");
+    assert_eq!(outside.ttl(&lock.counted), None, "nothing was written");
     outside.set_other_type(&lock.key, None);
     assert_eq!(subject.ask(lock.heal(9)).await, Answer::Refused);
     lock.remove(subject);
@@ -169,73 +169,89 @@ pub async fn a_fenced_extension_keeps_the_counter_alive(subject: &Subject) {
     assert_eq!(subject.ask(lock.acquire(0)).await, Answer::GrantedFenced { fence: 1 });
     for left in [Some(STILL_LONG), None] {
         outside.set(&lock.key, lock.value.as_bytes(), left);
-        outside.set(&lock.counter.key, b"1", left);
+        outside.set(&lock.counted, b"1", left);
         assert_eq!(subject.ask(lock.extend()).await, Answer::Extended);
         assert!(outside.ttl(&lock.key).is_some_and(|ttl| ttl > STILL_LONG && ttl <= LONG));
-        assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl > KEPT / 2 && ttl <= KEPT));
+        assert!(outside.ttl(&lock.counted).is_some_and(|ttl| ttl > KEPT / 2 && ttl <= KEPT));
     }
-    outside.set(&lock.counter.key, b"1", Some(2 * KEPT));
+    outside.set(&lock.counted, b"1", Some(2 * KEPT));
     assert_eq!(subject.ask(lock.extend()).await, Answer::Extended);
-    assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl > KEPT), "never shorter");
-    outside.remove(&lock.counter.key);
+    assert!(outside.ttl(&lock.counted).is_some_and(|ttl| ttl > KEPT), "never shorter");
+    outside.remove(&lock.counted);
     assert_eq!(subject.ask(lock.extend()).await, Answer::Extended);
-    assert!(!outside.exists(&lock.counter.key));
+    assert!(!outside.exists(&lock.counted));
     outside.set(&lock.key, b"somebody", None);
-    outside.set(&lock.counter.key, b"1", Some(STILL_LONG));
+    outside.set(&lock.counted, b"1", Some(STILL_LONG));
     assert_eq!(subject.ask(lock.extend()).await, Answer::Other);
-    assert!(outside.ttl(&lock.counter.key).is_some_and(|ttl| ttl <= STILL_LONG), "left alone");
+    assert!(outside.ttl(&lock.counted).is_some_and(|ttl| ttl <= STILL_LONG), "left alone");
     lock.remove(subject);
 }
 
 /// A lock with a fence, of a client that may ask for it.
-struct Fenced {
-    key: Key,
-    value: Value,
-    counter: Counter,
+pub(super) struct Fenced {
+    pub(super) keys: Keys,
+    pub(super) value: Value,
+    pub(super) counter: Counter,
+    /// The first key, and its counter.
+    pub(super) key: Key,
+    pub(super) counted: Key,
 }
 
 impl Fenced {
     fn new(what: &str) -> Self {
-        let (key, marker) = (new_key(&format!("fence:{what}")), new_key("floor"));
-        let (counter, ttl_ms) = (format!("{key}:counter").into(), millis(KEPT));
-        Self { key, value: new_value(), counter: Counter { key: counter, ttl_ms, marker } }
+        Self::of(new_key(&format!("fence:{what}")).into())
     }
 
-    fn acquire(&self, proposal: u64) -> Command {
-        let Self { key, value, counter } = self;
-        let (key, value, counter) = (key.clone(), value.clone(), counter.clone());
-        Command::AcquireFenced { key, value, ttl_ms: millis(LONG), counter, proposal }
+    pub(super) fn of(keys: Keys) -> Self {
+        let counters = keys.map(|key| format!("{key}:counter").into());
+        let (key, counted) = (keys[0].clone(), counters[0].clone());
+        let (marker, ttl_ms) = (new_key("floor"), millis(KEPT));
+        let counter = Counter { keys: counters, ttl_ms, marker };
+        Self { keys, value: new_value(), counter, key, counted }
     }
 
-    fn raise(&self, to: u64) -> Command {
-        let Self { key, value, counter } = self;
-        Command::Raise { key: key.clone(), value: value.clone(), counter: counter.clone(), to }
+    pub(super) fn acquire(&self, proposal: u64) -> Command {
+        let (keys, value, counter) = self.parts();
+        Command::AcquireFenced { keys, value, ttl_ms: millis(LONG), counter, proposal }
     }
 
-    fn heal(&self, to: u64) -> Command {
-        let Self { key, value, counter } = self;
-        let (key, value, counter) = (key.clone(), value.clone(), counter.clone());
-        Command::HealFenced { key, value, ttl_ms: millis(LONG), counter, to }
+    pub(super) fn raise(&self, to: u64) -> Command {
+        let (keys, value, counter) = self.parts();
+        Command::Raise { keys, value, counter, to }
     }
 
-    fn extend(&self) -> Command {
-        let Self { key, value, counter } = self;
-        let (key, value, counter) = (key.clone(), value.clone(), counter.clone());
-        Command::ExtendFenced { key, value, ttl_ms: millis(LONG), counter }
+    pub(super) fn heal(&self, to: u64) -> Command {
+        let (keys, value, counter) = self.parts();
+        Command::HealFenced { keys, value, ttl_ms: millis(LONG), counter, to }
     }
 
-    /// Sets the counter, past the node; it does not expire.
-    fn count(&self, subject: &Subject, counter: &str) {
-        subject.outside.set(&self.counter.key, counter.as_bytes(), None);
+    pub(super) fn extend(&self) -> Command {
+        let (keys, value, counter) = self.parts();
+        Command::ExtendFenced { keys, value, ttl_ms: millis(LONG), counter }
+    }
+
+    fn parts(&self) -> (Keys, Value, Counter) {
+        (self.keys.clone(), self.value.clone(), self.counter.clone())
+    }
+
+    /// Sets the first counter, past the node; it does not expire.
+    pub(super) fn count(&self, subject: &Subject, counter: &str) {
+        subject.outside.set(&self.counted, counter.as_bytes(), None);
     }
 
     fn counter(&self, subject: &Subject) -> Option<String> {
-        let counter = subject.outside.value(&self.counter.key);
-        counter.map(|digits| String::from_utf8(digits).expect("digits"))
+        self.counters(subject).swap_remove(0)
     }
 
-    fn remove(&self, subject: &Subject) {
-        for key in [&self.key, &self.counter.key, &self.counter.marker] {
+    pub(super) fn counters(&self, subject: &Subject) -> Vec<Option<String>> {
+        let digits = |key: &Key| subject.outside.value(key);
+        let digits = self.counter.keys.iter().map(digits);
+        digits.map(|digits| Some(String::from_utf8(digits?).expect("digits"))).collect()
+    }
+
+    pub(super) fn remove(&self, subject: &Subject) {
+        let Counter { keys: counters, marker, .. } = &self.counter;
+        for key in self.keys.iter().chain(&**counters).chain([marker]) {
             subject.outside.remove(key);
         }
     }

@@ -1,12 +1,15 @@
 //! What each command does to the keys, and what is answered to it.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use quorlock_core::marker::Adoption;
-use quorlock_core::{Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Value};
+use quorlock_core::{
+    Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Key, Keys, Reader, Value,
+};
 use tokio::time::Instant;
 
-use super::{Entry, Inner, Mode};
+use super::{Content, Entry, Inner, Mode};
 use crate::clock::Clock;
 
 impl Inner {
@@ -20,38 +23,39 @@ impl Inner {
 
     fn answer(&mut self, command: Command) -> Answer {
         match command {
-            Command::Acquire { key, value, ttl_ms } => {
-                if self.keys.contains_key(&*key) {
+            Command::Acquire { keys, value, ttl_ms } => {
+                if self.is_any_there(&keys) {
                     return Answer::Refused;
                 }
-                self.set_text(&key, value.as_bytes(), Some(ttl_ms));
+                self.hold(&keys, &value, ttl_ms);
                 Answer::Granted
             }
-            Command::Extend { key, value, ttl_ms } => match self.keys.get_mut(&*key) {
-                None => Answer::Absent,
-                Some(entry) if entry.holds(&value) => {
-                    entry.live_for(ttl_ms);
-                    self.tell(&key);
+            Command::Heal { keys, value, ttl_ms } => {
+                if !self.may_be_healed(&keys, &value) {
+                    return Answer::Refused;
+                }
+                self.hold(&keys, &value, ttl_ms);
+                Answer::Granted
+            }
+            Command::Extend { keys, value, ttl_ms } => match self.held(&keys, &value) {
+                Ok(()) => {
+                    self.live_for(&keys, ttl_ms);
                     Answer::Extended
                 }
-                Some(_) => Answer::Other,
+                Err(answer) => answer,
             },
-            Command::Release { key, value, .. } => match self.keys.get(&*key) {
-                None => Answer::Absent,
-                Some(entry) if entry.holds(&value) => {
-                    self.remove(&key);
-                    Answer::Deleted
-                }
-                Some(_) => Answer::Other,
-            },
-            Command::Inspect { key } => Answer::Seen(self.look(&key)),
-            Command::Watch { key } => {
-                self.watched.insert(key.to_string());
-                Answer::Watched(self.look(&key))
+            Command::Release { keys, value, .. } => self.release(&keys, &value),
+            Command::Inspect { keys, intents } => {
+                Answer::Seen(self.look_at_all(&keys, intents.as_ref()))
             }
-            Command::AcquireFenced { key, value, ttl_ms, counter, proposal } => {
-                let Ok(fence) = self.counter(&counter.key) else { return no_counter() };
-                let holding = self.look(&key);
+            Command::Watch { keys, intents } => {
+                let watched = keys.iter().chain(intents.iter().flat_map(|intents| intents.iter()));
+                self.watched.extend(watched.map(ToString::to_string));
+                Answer::Watched(self.look_at_all(&keys, intents.as_ref()))
+            }
+            Command::AcquireFenced { keys, value, ttl_ms, counter, proposal } => {
+                let Ok(fence) = self.counter(&counter.keys) else { return no_counter() };
+                let holding = self.look_at_all(&keys, None);
                 if holding != Holding::Free {
                     return Answer::RefusedFenced { fence, holding: Box::new(holding) };
                 }
@@ -60,42 +64,62 @@ impl Inner {
                 if fence >= Counter::LIMIT {
                     return no_counter();
                 }
-                self.set_text(&counter.key, fence.to_string(), Some(counter.ttl_ms));
-                self.set_text(&key, value.as_bytes(), Some(ttl_ms));
+                self.count(counter.keys.iter(), fence, counter.ttl_ms);
+                self.hold(&keys, &value, ttl_ms);
                 Answer::GrantedFenced { fence }
             }
-            Command::HealFenced { key, value, ttl_ms, counter, to } => {
-                if self.keys.contains_key(&*key) {
+            Command::HealFenced { keys, value, ttl_ms, counter, to } => {
+                if !self.may_be_healed(&keys, &value) {
                     return Answer::Refused;
                 }
-                match self.counter(&counter.key) {
+                match self.counter(&counter.keys) {
                     Ok(fence) if fence > to => return Answer::Superseded { fence },
                     Ok(_) => {}
                     Err(()) => return no_counter(),
                 }
-                self.set_text(&counter.key, to.to_string(), Some(counter.ttl_ms));
-                self.set_text(&key, value.as_bytes(), Some(ttl_ms));
+                self.count(counter.keys.iter(), to, counter.ttl_ms);
+                self.hold(&keys, &value, ttl_ms);
                 Answer::GrantedFenced { fence: to }
             }
-            Command::Raise { key, value, counter, to } => match self.keys.get(&*key) {
-                None => Answer::Absent,
-                Some(entry) if entry.holds(&value) => {
-                    let Ok(fence) = self.counter(&counter.key) else { return no_counter() };
-                    if fence < to {
-                        self.set_text(&counter.key, to.to_string(), Some(counter.ttl_ms));
-                    }
-                    Answer::Raised { fence: fence.max(to) }
+            Command::Raise { keys, value, counter, to } => {
+                if let Err(answer) = self.held(&keys, &value) {
+                    return answer;
                 }
-                Some(_) => Answer::Other,
-            },
-            Command::ExtendFenced { key, value, ttl_ms, counter } => {
-                let answer = self.answer(Command::Extend { key, value, ttl_ms });
-                if answer == Answer::Extended
-                    && let Some(kept) = self.keys.get_mut(&*counter.key)
-                {
-                    kept.live_for(counter.ttl_ms);
+                let Ok(fence) = self.counter(&counter.keys) else { return no_counter() };
+                if fence <= to {
+                    let is_below = |key: &&Key| self.count_of(key).is_ok_and(|count| count < to);
+                    let below: Vec<Key> = counter.keys.iter().filter(is_below).cloned().collect();
+                    self.count(below.iter(), to, counter.ttl_ms);
+                }
+                Answer::Raised { fence: fence.max(to) }
+            }
+            Command::ExtendFenced { keys, value, ttl_ms, counter } => {
+                let answer = self.answer(Command::Extend { keys, value, ttl_ms });
+                if answer == Answer::Extended {
+                    self.live_for(&counter.keys, counter.ttl_ms);
                 }
                 answer
+            }
+            Command::AcquireShared { keys, intents, value, ttl_ms } => {
+                self.acquire_shared(&keys, &intents, &value, ttl_ms)
+            }
+            Command::HealShared { keys, value, ttl_ms } => self.heal_shared(&keys, &value, ttl_ms),
+            Command::ExtendShared { keys, value, ttl_ms } => {
+                self.extend_shared(&keys, &value, ttl_ms)
+            }
+            Command::ReleaseShared { keys, value } => self.release_shared(&keys, &value),
+            Command::Downgrade { keys, value } => self.downgrade(&keys, &value),
+            Command::Announce { intents, value, ttl_ms } => {
+                for key in &*intents {
+                    if self.keys.get(&**key).is_none_or(|entry| entry.holds(&value)) {
+                        self.set_text(key, value.as_bytes(), Some(ttl_ms));
+                    }
+                }
+                Answer::Announced
+            }
+            Command::Withdraw { intents, value } => {
+                self.release(&intents, &value);
+                Answer::Announced
             }
             Command::Identify => Answer::Identified,
             Command::Adopt { key, text, replaces, marker, seen } => {
@@ -140,11 +164,77 @@ impl Inner {
         }
     }
 
-    /// A lock's counter; an error if there is something else.
-    fn counter(&self, key: &str) -> Result<u64, ()> {
-        match self.keys.get(key).map(|entry| entry.value.as_deref()) {
+    fn is_any_there(&self, keys: &Keys) -> bool {
+        keys.iter().any(|key| self.keys.contains_key(&**key))
+    }
+
+    /// Whether a vote for these keys may be given again that was lost, wholly or in part.
+    fn may_be_healed(&self, keys: &Keys, value: &Value) -> bool {
+        let is_ours = |key: &Key| self.keys.get(&**key).is_none_or(|entry| entry.holds(value));
+        if keys.single().is_some() { !self.is_any_there(keys) } else { keys.iter().all(is_ours) }
+    }
+
+    /// The keys all hold this value; or what is answered if they do not.
+    fn held(&self, keys: &Keys, value: &Value) -> Result<(), Answer> {
+        let mut all_there = Ok(());
+        for key in &**keys {
+            match self.keys.get(&**key) {
+                None => all_there = Err(Answer::Absent),
+                Some(entry) if entry.holds(value) => {}
+                Some(_) => return Err(Answer::Other),
+            }
+        }
+        all_there
+    }
+
+    /// Makes all of these hold the value for so long; what is there is this value.
+    fn hold(&mut self, keys: &Keys, value: &Value, ttl_ms: u64) {
+        for key in &**keys {
+            match self.keys.get_mut(&**key) {
+                None => self.set_text(key, value.as_bytes(), Some(ttl_ms)),
+                Some(entry) => {
+                    entry.live_for(ttl_ms);
+                    self.tell(key);
+                }
+            }
+        }
+    }
+
+    /// Those that are there live for so long, never shorter than they would.
+    fn live_for(&mut self, keys: &Keys, ttl_ms: u64) {
+        for key in &**keys {
+            if let Some(entry) = self.keys.get_mut(&**key) {
+                entry.live_for(ttl_ms);
+                self.tell(key);
+            }
+        }
+    }
+
+    fn release(&mut self, keys: &Keys, value: &Value) -> Answer {
+        let held = self.held(keys, value);
+        for key in &**keys {
+            if self.keys.get(&**key).is_some_and(|entry| entry.holds(value)) {
+                self.remove(key);
+            }
+        }
+        held.map_or_else(|answer| answer, |()| Answer::Deleted)
+    }
+
+    fn count<'a>(&mut self, counters: impl Iterator<Item = &'a Key>, to: u64, ttl_ms: u64) {
+        for key in counters {
+            self.set_text(key, to.to_string(), Some(ttl_ms));
+        }
+    }
+
+    /// The largest of a lock's counters; an error if there is something else.
+    fn counter(&self, keys: &Keys) -> Result<u64, ()> {
+        keys.iter().try_fold(0, |largest, key| Ok(self.count_of(key)?.max(largest)))
+    }
+
+    fn count_of(&self, key: &str) -> Result<u64, ()> {
+        match self.keys.get(key).map(|entry| &entry.content) {
             None => Ok(0),
-            Some(Some(digits)) if digits.iter().all(u8::is_ascii_digit) => {
+            Some(Content::Text(digits)) if digits.iter().all(u8::is_ascii_digit) => {
                 str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or(())
             }
             Some(_) => Err(()),
@@ -164,20 +254,32 @@ impl Inner {
         Some(Duration::from_millis(Adoption::TTL_MS).saturating_sub(left))
     }
 
-    fn text(&self, key: &str) -> Option<&[u8]> {
-        self.keys.get(key).and_then(|entry| entry.value.as_deref())
+    pub(super) fn text(&self, key: &str) -> Option<&[u8]> {
+        self.keys.get(key).and_then(Entry::text)
     }
 
     fn set_text(&mut self, key: &str, text: impl Into<Vec<u8>>, ttl_ms: Option<u64>) {
-        let mut entry = Entry { value: Some(text.into()), expires: None };
+        let mut entry = Entry { content: Content::Text(text.into()), expires: None };
         if let Some(ttl_ms) = ttl_ms {
             entry.live_for(ttl_ms);
         }
         self.set(key, entry);
     }
 
-    fn look(&self, key: &str) -> Holding {
-        self.keys.get(key).map_or(Holding::Free, Entry::holding)
+    /// What each of the keys holds; or, if that excludes no readers, what is announced to them.
+    fn look_at_all(&self, keys: &Keys, intents: Option<&Keys>) -> Holding {
+        let announced = |place: usize| self.keys.get(&**intents?.get(place)?);
+        let holdings = keys.iter().enumerate().map(|(place, key)| {
+            let holding = self.keys.get(&**key).map_or(Holding::Free, Entry::holding);
+            match (announced(place), holding) {
+                (Some(word), Holding::Free | Holding::Shared { .. }) => Holding::Announced {
+                    value: word.text().map(shortened).unwrap_or_default(),
+                    ttl: word.ttl(),
+                },
+                (_, holding) => holding,
+            }
+        });
+        Holding::of_all(holdings.collect())
     }
 
     pub(super) fn set(&mut self, key: &str, entry: Entry) {
@@ -206,8 +308,15 @@ impl Inner {
 }
 
 impl Entry {
-    fn holds(&self, value: &Value) -> bool {
-        self.value.as_deref() == Some(value.as_bytes())
+    pub(super) fn text(&self) -> Option<&[u8]> {
+        match &self.content {
+            Content::Text(text) => Some(text),
+            Content::SortedSet(_) | Content::Other => None,
+        }
+    }
+
+    pub(super) fn holds(&self, value: &Value) -> bool {
+        self.text() == Some(value.as_bytes())
     }
 
     /// Never shorter than it would; but no longer for ever.
@@ -221,14 +330,32 @@ impl Entry {
     }
 
     fn holding(&self) -> Holding {
-        match &self.value {
-            None => Holding::OtherType { ttl: self.ttl() },
-            Some(value) => {
-                let shown = value.len().min(Holding::VALUE_BYTES_MAX);
-                Holding::Held { value: value[..shown].to_vec(), ttl: self.ttl() }
+        match (&self.content, self.readers()) {
+            (Content::Text(value), _) => Holding::Held { value: shortened(value), ttl: self.ttl() },
+            (Content::SortedSet(_), Some(readers)) => {
+                let ttl = self.ttl().unwrap_or_default();
+                let mut readers: Vec<Reader> = readers
+                    .map(|(value, ends)| Reader { value: shortened(value), ttl: left(ends) })
+                    .collect();
+                // Those that end last are shown.
+                readers.sort_by_key(|reader| Reverse(reader.ttl));
+                let count = readers.len();
+                readers.truncate(Holding::READERS_MAX);
+                Holding::Shared { readers, count, ttl }
             }
+            (Content::SortedSet(_) | Content::Other, _) => Holding::OtherType { ttl: self.ttl() },
         }
     }
+}
+
+/// Of a value, what is shown.
+fn shortened(value: &[u8]) -> Vec<u8> {
+    value[..value.len().min(Holding::VALUE_BYTES_MAX)].to_vec()
+}
+
+/// Time until then.
+pub(super) fn left(ends: Instant) -> Duration {
+    ends.saturating_duration_since(Instant::now())
 }
 
 /// The time of day.

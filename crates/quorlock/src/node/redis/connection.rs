@@ -47,7 +47,7 @@ impl Connection {
         let (evidence_request, form) = (parcel.exchange.evidence_request(), parcel.exchange.form());
         let beside = Beside::new(evidence_request, self.is_durable, self.registration.is_some());
         let Capabilities { watches, sections, .. } = self.capabilities;
-        parcel.prepare(self.capabilities.method(form), watches, beside);
+        parcel.prepare(self.capabilities.way(form), beside);
         parcel.is_first = is_first;
         if watches {
             let watched = count_watches(parcel.exchange.to_send());

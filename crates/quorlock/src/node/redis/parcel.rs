@@ -5,7 +5,7 @@ use std::iter::once;
 use quorlock_core::{Answer, BatchId, Command, Exchange, Form, MarkerSeen};
 use tokio::sync::oneshot;
 
-use super::codec::{CompareMethod, decode, encode, is_out_of_protocol, replies_to, usual};
+use super::codec::{Way, decode, encode, is_out_of_protocol, replies_to, usual};
 use super::evidence::{Beside, marker_of};
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
@@ -14,9 +14,8 @@ use super::scripts::Scripts;
 #[derive(Debug, Default)]
 pub(super) struct Parcel {
     pub(super) exchange: Exchange,
-    /// How its commands are said, and whether the server can push.
-    pub(super) method: CompareMethod,
-    pub(super) watches: bool,
+    /// How its commands are said.
+    pub(super) way: Way,
     /// What is asked beside the commands; so many replies to it come before theirs.
     pub(super) beside: Beside,
     pub(super) before: Vec<Reply>,
@@ -42,8 +41,8 @@ pub(super) enum To {
 
 impl Parcel {
     /// It is about to be sent; forgets what was answered when it was sent before.
-    pub(super) fn prepare(&mut self, method: CompareMethod, watches: bool, beside: Beside) {
-        (self.method, self.watches, self.beside) = (method, watches, beside);
+    pub(super) fn prepare(&mut self, way: Way, beside: Beside) {
+        (self.way, self.beside) = (way, beside);
         self.before.clear();
         self.parts.clear();
         (self.marker, self.in_step, self.flushes) = (MarkerSeen::NotAsked, true, None);
@@ -67,15 +66,15 @@ impl Parcel {
             self.exchange.hear(Ok(answer));
             return self.pass_over();
         }
-        let count = replies_to(command, self.watches);
+        let count = replies_to(command, self.way);
         let answer = if count == 1 {
-            decode(command, self.method, self.watches, &mut once(reply))
+            decode(command, self.way, &mut once(reply))
         } else {
             self.parts.push(reply);
             if self.parts.len() < count {
                 return;
             }
-            decode(command, self.method, self.watches, &mut self.parts.drain(..))
+            decode(command, self.way, &mut self.parts.drain(..))
         };
         self.hear(answer);
         self.pass_over();
@@ -95,9 +94,9 @@ impl Parcel {
     /// Commands that get no reply have theirs at once.
     fn pass_over(&mut self) {
         while let Some(command) = self.exchange.awaited()
-            && replies_to(command, self.watches) == 0
+            && replies_to(command, self.way) == 0
         {
-            let answer = decode(command, self.method, self.watches, &mut std::iter::empty());
+            let answer = decode(command, self.way, &mut std::iter::empty());
             self.hear(answer);
         }
     }
@@ -125,8 +124,7 @@ pub(crate) struct Encoder {
 #[derive(Debug)]
 struct Known {
     command: Command,
-    method: CompareMethod,
-    watches: bool,
+    way: Way,
     start: usize,
     end: usize,
 }
@@ -145,41 +143,30 @@ impl Encoder {
 
     /// Writes the parcel's commands; says how many replies they get.
     pub(super) fn write(&mut self, parcel: &Parcel, scripts: &Scripts, out: &mut Vec<u8>) -> usize {
-        let Parcel { exchange, method, watches, .. } = parcel;
+        let Parcel { exchange, way, .. } = parcel;
         // Another node is likely to be sent the same commands, in the same order.
         self.next = 0;
         let mut replies = 0;
         for command in exchange.to_send() {
-            replies += replies_to(command, *watches);
-            self.write_one(command, *method, *watches, scripts, out);
+            replies += replies_to(command, *way);
+            self.write_one(command, *way, scripts, out);
         }
         replies
     }
 
-    fn write_one(
-        &mut self,
-        command: &Command,
-        method: CompareMethod,
-        watches: bool,
-        scripts: &Scripts,
-        out: &mut Vec<u8>,
-    ) {
+    fn write_one(&mut self, command: &Command, way: Way, scripts: &Scripts, out: &mut Vec<u8>) {
         match self.known.get(self.next) {
-            Some(known)
-                if known.method == method
-                    && known.watches == watches
-                    && is_same(&known.command, command) =>
-            {
+            Some(known) if known.way == way && is_same(&known.command, command) => {
                 self.next += 1;
                 out.extend_from_slice(&self.bytes[known.start..known.end]);
             }
-            Some(_) => encode(command, method, watches, scripts, out),
+            Some(_) => encode(command, way, scripts, out),
             None => {
                 let start = self.bytes.len();
-                encode(command, method, watches, scripts, &mut self.bytes);
+                encode(command, way, scripts, &mut self.bytes);
                 out.extend_from_slice(&self.bytes[start..]);
                 let (command, end) = (command.clone(), self.bytes.len());
-                self.known.push(Known { command, method, watches, start, end });
+                self.known.push(Known { command, way, start, end });
                 self.next += 1;
             }
         }
@@ -188,34 +175,40 @@ impl Encoder {
 
 /// Whether these are one command for several nodes. That two are equal may go unnoticed.
 fn is_same(one: &Command, other: &Command) -> bool {
-    use Command::{Acquire, Extend, Release};
+    use Command::{Acquire, Extend, ExtendShared, Release, ReleaseShared};
+    // A value belongs to one attempt, and so to the same keys wherever it is named.
     match (one, other) {
         (Acquire { value: one, ttl_ms, .. }, Acquire { value: other, ttl_ms: theirs, .. })
-        | (Extend { value: one, ttl_ms, .. }, Extend { value: other, ttl_ms: theirs, .. }) => {
-            one.is_same(other) && ttl_ms == theirs
+        | (Extend { value: one, ttl_ms, .. }, Extend { value: other, ttl_ms: theirs, .. })
+        | (
+            ExtendShared { value: one, ttl_ms, .. },
+            ExtendShared { value: other, ttl_ms: theirs, .. },
+        ) => one.is_same(other) && ttl_ms == theirs,
+        (Release { value: one, .. }, Release { value: other, .. })
+        | (ReleaseShared { value: one, .. }, ReleaseShared { value: other, .. }) => {
+            one.is_same(other)
         }
-        (Release { value: one, .. }, Release { value: other, .. }) => one.is_same(other),
         _ => one == other,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use quorlock_core::{Key, Session, Token, Value};
+    use quorlock_core::{Keys, Session, Token, Value};
 
     use super::super::codec::Delete;
     use super::*;
 
     fn acquire(key: &str, ttl_ms: u64) -> Command {
         let value = Value::new(&Token::new([7; 20]), "");
-        Command::Acquire { key: key.into(), value, ttl_ms }
+        Command::Acquire { keys: key.into(), value, ttl_ms }
     }
 
-    fn parcel(commands: Vec<Command>, method: CompareMethod) -> Parcel {
+    fn parcel(commands: Vec<Command>, form: Form, delete: Option<Delete>) -> Parcel {
         let mut parcel = Parcel::default();
         *parcel.exchange.renew() = commands;
         Session::new(false).send(&mut parcel.exchange);
-        parcel.prepare(method, true, Beside::default());
+        parcel.prepare(Way { form, delete, watches: true }, Beside::default());
         parcel
     }
 
@@ -230,26 +223,26 @@ mod tests {
     fn what_is_encoded_once_is_what_would_be_encoded_each_time() {
         let (scripts, shared) = (Scripts::new(), &mut Encoder::default());
         let [one, other] = [acquire("one", 1000), acquire("other", 1000)];
-        let Command::Acquire { key, value, .. } = one.clone() else { unreachable!() };
-        let release = Command::Release { key: key.clone(), value: value.clone(), tell: true };
-        let longer = Command::Acquire { key: key.clone(), value: value.clone(), ttl_ms: 2000 };
-        let extend = Command::Extend { key, value, ttl_ms: 1000 };
+        let Command::Acquire { keys, value, .. } = one.clone() else { unreachable!() };
+        let release = Command::Release { keys: keys.clone(), value: value.clone(), tell: true };
+        let longer = Command::Acquire { keys: keys.clone(), value: value.clone(), ttl_ms: 2000 };
+        let extend = Command::Extend { keys, value, ttl_ms: 1000 };
         let all = vec![one.clone(), other.clone(), release.clone(), extend, longer.clone()];
-        for (commands, method) in [
-            (all.clone(), CompareMethod::Sha),
-            (all.clone(), CompareMethod::Sha),
-            (all.clone(), CompareMethod::Native(Delete::IfEq)),
-            (all[1..].to_vec(), CompareMethod::Sha),
-            (vec![longer.clone(), one.clone(), release.clone()], CompareMethod::Sha),
-            (vec![acquire("one", 1000), other.clone()], CompareMethod::Sha),
-            (all, CompareMethod::Text),
+        for (commands, form, delete) in [
+            (all.clone(), Form::Usual, None),
+            (all.clone(), Form::Usual, None),
+            (all.clone(), Form::Usual, Some(Delete::IfEq)),
+            (all[1..].to_vec(), Form::Usual, None),
+            (vec![longer.clone(), one.clone(), release.clone()], Form::Usual, None),
+            (vec![acquire("one", 1000), other.clone()], Form::Usual, None),
+            (all, Form::Text, None),
         ] {
-            let parcel = parcel(commands, method);
+            let parcel = parcel(commands, form, delete);
             let alone = written(&mut Encoder::default(), &parcel, &scripts);
             assert_eq!(written(shared, &parcel, &scripts), alone);
         }
         let before = shared.bytes.len();
-        written(shared, &parcel(vec![one, other], CompareMethod::Sha), &scripts);
+        written(shared, &parcel(vec![one, other], Form::Usual, None), &scripts);
         assert_eq!(shared.bytes.len(), before, "they were known");
         shared.forget();
         assert!(shared.known.is_empty() && shared.bytes.is_empty());
@@ -257,11 +250,11 @@ mod tests {
 
     #[test]
     fn each_command_is_told_its_own_replies() {
-        let key: Key = "k".into();
-        let look = Command::Inspect { key: key.clone() };
-        let watch = Command::Watch { key };
+        let keys = Keys::from("k");
+        let look = Command::Inspect { keys: keys.clone(), intents: None };
+        let watch = Command::Watch { keys, intents: None };
         let mut parcel =
-            parcel(vec![acquire("a", 1), watch, Command::Identify, look], CompareMethod::Sha);
+            parcel(vec![acquire("a", 1), watch, Command::Identify, look], Form::Usual, None);
         let replies = [
             Reply::Nil,
             Reply::Okay,

@@ -1,17 +1,26 @@
 //! What servers are given to execute in one atomic step.
 
-use super::codec::CompareMethod;
+use quorlock_core::{Form, Key};
+
 use super::resp;
 
 /// All scripts.
 pub(super) struct Scripts {
+    pub(super) acquire: Script,
     pub(super) acquire_fenced: Script,
+    pub(super) acquire_shared: Script,
     pub(super) adopt: Script,
+    pub(super) announce: Script,
+    pub(super) downgrade: Script,
     pub(super) extend: Script,
+    pub(super) extend_shared: Script,
+    pub(super) heal: Script,
     pub(super) heal_fenced: Script,
+    pub(super) look: Script,
     pub(super) mark: Script,
     pub(super) raise: Script,
     pub(super) release: Script,
+    pub(super) release_shared: Script,
 }
 
 pub(super) struct Script {
@@ -20,23 +29,52 @@ pub(super) struct Script {
     by_hash: Vec<u8>,
 }
 
+/// A script's text.
+macro_rules! script {
+    ($name:literal) => {
+        Script::new(include_str!(concat!("../scripts/", $name, ".lua")))
+    };
+    // With what it takes to know readers, and its name before all that.
+    ($name:literal with readers) => {
+        Script::new(concat!(
+            "-- ",
+            $name,
+            ".lua of quorlock, behind holding.lua\n",
+            include_str!("../scripts/holding.lua"),
+            include_str!(concat!("../scripts/", $name, ".lua"))
+        ))
+    };
+}
+
 impl Scripts {
     pub(super) fn new() -> Self {
         Self {
-            acquire_fenced: Script::new(include_str!("../scripts/acquire_fenced.lua")),
-            adopt: Script::new(include_str!("../scripts/adopt.lua")),
-            extend: Script::new(include_str!("../scripts/extend.lua")),
-            heal_fenced: Script::new(include_str!("../scripts/heal_fenced.lua")),
-            mark: Script::new(include_str!("../scripts/mark.lua")),
-            raise: Script::new(include_str!("../scripts/raise.lua")),
-            release: Script::new(include_str!("../scripts/release.lua")),
+            acquire: script!("acquire"),
+            acquire_fenced: script!("acquire_fenced" with readers),
+            acquire_shared: script!("acquire_shared" with readers),
+            adopt: script!("adopt"),
+            announce: script!("announce"),
+            downgrade: script!("downgrade" with readers),
+            extend: script!("extend"),
+            extend_shared: script!("extend_shared" with readers),
+            heal: script!("heal"),
+            heal_fenced: script!("heal_fenced"),
+            look: script!("look" with readers),
+            mark: script!("mark"),
+            raise: script!("raise"),
+            release: script!("release"),
+            release_shared: script!("release_shared" with readers),
         }
     }
 
     /// The texts of those that are used often, to be loaded.
-    pub(super) fn texts(&self) -> [&'static str; 5] {
-        let Self { acquire_fenced, extend, heal_fenced, raise, release, .. } = self;
-        [acquire_fenced, extend, heal_fenced, raise, release].map(|script| script.text)
+    pub(super) fn texts(&self) -> [&'static str; 10] {
+        let Self { acquire, acquire_fenced, acquire_shared, extend, extend_shared, .. } = self;
+        let Self { heal_fenced, look, raise, release, release_shared, .. } = self;
+        let exclusive = [acquire, acquire_fenced, extend, heal_fenced, raise, release];
+        let [a, b, c, d, e, f] = exclusive.map(|script| script.text);
+        let [g, h, i, j] = [acquire_shared, extend_shared, look, release_shared].map(|it| it.text);
+        [a, b, c, d, e, f, g, h, i, j]
     }
 }
 
@@ -49,24 +87,26 @@ impl Script {
         Self { text, by_hash }
     }
 
-    /// Says that it is to be executed; it gets one reply.
-    pub(super) fn call<const KEYS: usize, const ARGS: usize>(
+    /// Says that it is to be executed, with the keys of one group after the other; it gets one reply.
+    pub(super) fn call<const GROUPS: usize, const ARGS: usize>(
         &self,
-        method: CompareMethod,
-        keys: [&[u8]; KEYS],
+        form: Form,
+        keys: [&[Key]; GROUPS],
         args: [&[u8]; ARGS],
         out: &mut Vec<u8>,
     ) {
-        resp::start(out, 3 + KEYS + ARGS);
-        match method {
-            CompareMethod::Native(_) | CompareMethod::Sha => out.extend_from_slice(&self.by_hash),
-            CompareMethod::Text => {
+        let count: usize = keys.iter().map(|group| group.len()).sum();
+        resp::start(out, 3 + count + ARGS);
+        match form {
+            Form::Usual | Form::Script => out.extend_from_slice(&self.by_hash),
+            Form::Text => {
                 resp::word(out, b"EVAL");
                 resp::word(out, self.text.as_bytes());
             }
         }
-        resp::word(out, itoa::Buffer::new().format(KEYS).as_bytes());
-        keys.into_iter().chain(args).for_each(|word| resp::word(out, word));
+        resp::word(out, itoa::Buffer::new().format(count).as_bytes());
+        keys.into_iter().flatten().for_each(|key| resp::word(out, key.as_bytes()));
+        args.into_iter().for_each(|word| resp::word(out, word));
     }
 }
 

@@ -1,22 +1,41 @@
--- Raises a lock's fence: if KEYS[1] holds ARGV[1] and the counter KEYS[2] is below ARGV[2], it is set
--- to that, to live for ARGV[3] milliseconds. Answers {counter}, or -1 absent, 0 another value or type.
-local value = redis.pcall('GET', KEYS[1])
-if value == ARGV[1] then
-  local counter = redis.call('GET', KEYS[2]) or '0'
+-- Raises a lock's fence. The first half of KEYS are its keys, the others their counters: if all keys hold
+-- ARGV[1] and no counter is above ARGV[2], those that are below are set to that, to live for ARGV[3]
+-- milliseconds. Answers {the largest counter then}; or, with nothing written, 0 some key has another value
+-- or type, else -1 some key is absent.
+local locks = #KEYS / 2
+local is_absent = false
+for place = 1, locks do
+  local value = redis.pcall('GET', KEYS[place])
+  if value == false then
+    is_absent = true
+  elseif value ~= ARGV[1] then
+    -- An error other than that of another type says nothing about the key: it is handed on.
+    if type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
+      return value
+    end
+    return 0
+  end
+end
+if is_absent then
+  return -1
+end
+local to = tonumber(ARGV[2])
+local largest, below = 0, {}
+for place = locks + 1, #KEYS do
+  local counter = redis.call('GET', KEYS[place]) or '0'
   if not string.find(counter, '^%d+$') then
     return redis.error_reply('ERR the fence counter is no number')
   end
-  if tonumber(counter) >= tonumber(ARGV[2]) then
-    return {tonumber(counter)}
+  largest = math.max(largest, tonumber(counter))
+  if tonumber(counter) < to then
+    table.insert(below, KEYS[place])
   end
-  redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
-  return {tonumber(ARGV[2])}
 end
-if value == false then
-  return -1
+-- With one counter above, the lock cannot have this fence on this server.
+if largest > to then
+  return {largest}
 end
--- An error other than that of another type says nothing about the key: it is handed on.
-if type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
-  return value
+for _, key in ipairs(below) do
+  redis.call('SET', key, ARGV[2], 'PX', ARGV[3])
 end
-return 0
+return {to}

@@ -220,8 +220,8 @@ impl Awaited {
         }
     }
 
-    /// The next reply, as far as it can be kept: strangers may have put long values under many keys of ours.
-    /// All else that a server answers is short.
+    /// The next reply, as far as it can be kept: strangers may have put long values under many keys of ours, and
+    /// many may look at many readers. All else that a server answers is short.
     fn cut(&mut self, reply: Reply, length: usize) -> Result<Reply, Failure> {
         if self.kept + length <= REPLIES_KEPT || length <= REPLY_KEPT {
             self.kept += length;
@@ -232,6 +232,10 @@ impl Awaited {
                 bytes.truncate(REPLY_KEPT);
                 bytes.shrink_to_fit();
                 Ok(Reply::Bytes(bytes))
+            }
+            // Many looks at many readers may be so long. Those that are not kept have failed.
+            Reply::List(_) => {
+                Ok(Reply::Error("ERR the replies to one batch are too long together".to_owned()))
             }
             _ => Err(out_of_step("its answers are longer than any to such questions")),
         }

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use quorlock_core::{Answer, Command, Event, Exchange, MarkerSeen, NodeId, Session, Token, Value};
 
-use super::super::codec::CompareMethod;
+use super::super::codec::Way;
 use super::super::evidence::{Beside, ask_marker};
 use super::super::resp::{self, BYTES_KEPT};
 use super::*;
@@ -112,11 +112,11 @@ fn ask(wire: &Wire) -> oneshot::Receiver<Box<Parcel>> {
     // With the first of all, more is asked.
     session.send(&mut Exchange::default());
     let value = Value::new(&Token::new([7; 20]), "");
-    *parcel.exchange.renew() = vec![Command::Acquire { key: "k".into(), value, ttl_ms: 1000 }];
+    *parcel.exchange.renew() = vec![Command::Acquire { keys: "k".into(), value, ttl_ms: 1000 }];
     session.send(&mut parcel.exchange);
     let beside = Beside::new(parcel.exchange.evidence_request(), false, false);
     assert!(beside.has_marker() && beside.before == 0);
-    parcel.prepare(CompareMethod::Sha, true, beside);
+    parcel.prepare(Way { watches: true, ..Way::default() }, beside);
     let (done, back) = oneshot::channel();
     let write = |out: &mut Vec<u8>, parcel: &mut Parcel| {
         let replies = ping(out);
@@ -307,11 +307,30 @@ async fn long_answers_to_many_questions_are_cut() {
         ((), ()) = async { tokio::join!(exchange, serve) } => {}
         () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
     }
-    // What is no value is never so long.
+    // Lists are what looks are answered. A few are kept, and the others have failed: nothing else does.
+    let (wire, mut server, _inbox) = pair(1 << 16);
+    let list = [b"*10000\r\n".as_slice(), &b":1\r\n".repeat(10_000)].concat();
+    let serve = async {
+        for _ in 0..512 {
+            server.write_all(&list).await.unwrap();
+        }
+    };
+    let exchange = async {
+        let replies = wire.send(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
+        let replies = replies.await.unwrap();
+        let kept = replies.iter().take_while(|reply| matches!(reply, Reply::List(_))).count();
+        assert_eq!(kept, REPLIES_KEPT / list.len());
+        assert!(replies[kept..].iter().all(|reply| matches!(reply, Reply::Error(_))));
+    };
+    tokio::select! {
+        ((), ()) = async { tokio::join!(exchange, serve) } => {}
+        () = wire.run() => panic!("closed: {:?}", wire.why_closed()),
+    }
+    // A line is never so long.
     let (wire, mut server, _inbox) = pair(1 << 16);
     let replies = wire.send(|out| (0..512).map(|_| ping(out)).sum()).unwrap();
-    let list = [b"*10000\r\n".as_slice(), &b":1\r\n".repeat(10_000)].concat();
-    let serve = async { while server.write_all(&list).await.is_ok() {} };
+    let line = format!("+{}\r\n", "x".repeat(40_000)).into_bytes();
+    let serve = async { while server.write_all(&line).await.is_ok() {} };
     tokio::select! { () = wire.run() => {} () = serve => {} }
     assert_eq!(wire.why_closed().kind(), FailureKind::Protocol);
     assert!(replies.await.is_err());

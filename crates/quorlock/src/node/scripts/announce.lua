@@ -1,0 +1,12 @@
+-- Says that a writer waits: those of KEYS that are absent, or hold ARGV[1], are set to it for ARGV[2]
+-- milliseconds. Another writer's word is left as it is, for it does the same. Answers 1.
+for _, key in ipairs(KEYS) do
+  local value = redis.pcall('GET', key)
+  if value == false or value == ARGV[1] then
+    redis.call('SET', key, ARGV[1], 'PX', ARGV[2])
+  elseif type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
+    -- An error other than that of another type says nothing about the key: it is handed on.
+    return value
+  end
+end
+return 1

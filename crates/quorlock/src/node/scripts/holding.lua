@@ -1,0 +1,113 @@
+-- What keys hold: this text comes before those of the scripts that deal with readers. Readers of a key are a
+-- sorted set: each member is a holder's value, and its score the time at which it ends, in milliseconds of
+-- this server's clock; it counts as long as that time is not over. The key expires when the last of them ends.
+
+-- This server's time of day in milliseconds. Some servers' clock moves while a script runs.
+local function clock()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- Says what `key` holds: its kind, 'none', 'text', 'readers' or 'other'; its `ttl` as PTTL has it; a `time` that was
+-- read after that; and of readers when the `last` of them ends. `is_ours`: the text is `value`, or that is a reader that
+-- counts; then it counts until `ends`, which a text without expiry does not have. A reader's `score` tells that it is
+-- there, also if it has ended.
+local function look_at(key, value)
+  local kind = redis.call('TYPE', key).ok
+  local before = clock()
+  local it = {key = key, kind = kind, ttl = redis.call('PTTL', key)}
+  it.time = clock()
+  if kind == 'string' then
+    it.kind = 'text'
+    it.is_ours = redis.call('GET', key) == value
+    -- The expiry was read before the clock: so it is not earlier than that of the key.
+    it.ends = it.ttl >= 0 and it.ttl + it.time or nil
+  elseif kind == 'zset' then
+    it.last = tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
+    -- A sorted set that does not expire with its largest score is not of this family.
+    if it.ttl < 0 or it.last < before + it.ttl - 1 or it.time + it.ttl + 1 < it.last then
+      it.kind = 'other'
+      return it
+    end
+    it.kind = 'readers'
+    it.score = tonumber(redis.call('ZSCORE', key, value) or nil)
+    it.is_ours = it.score and it.score >= it.time
+    it.ends = it.is_ours and it.score or nil
+  elseif kind ~= 'none' then
+    it.kind = 'other'
+  end
+  return it
+end
+
+-- Makes `value` a reader of the keys that were looked at, each until the time `to`. Readers that have ended are
+-- dropped. What is not allowed must fail before anything is done, for a key that is left halfway might never expire, or
+-- too late: so each command is given first such that it changes nothing. Returns 1, or an error.
+local function add(found, value)
+  for _, it in ipairs(found) do
+    local tried = redis.pcall('ZADD', it.key, 'XX', digits(it.score or 0), value)
+    if type(tried) == 'table' then
+      -- A text cannot be added to; that it is allowed is all there is to know.
+      if it.kind ~= 'text' or not string.find(tried.err, 'WRONGTYPE', 1, true) then
+        return tried
+      end
+    end
+    if it.kind == 'readers' then
+      redis.call('ZREMRANGEBYSCORE', it.key, '-inf', '(' .. digits(it.time))
+      redis.call('PEXPIREAT', it.key, digits(math.max(it.last, it.time + 1)))
+    else
+      redis.call('PEXPIREAT', it.key, digits(it.to))
+    end
+  end
+  for _, it in ipairs(found) do
+    if it.kind == 'text' then
+      redis.call('DEL', it.key)
+    end
+    redis.call('ZADD', it.key, digits(it.to), value)
+    redis.call('PEXPIREAT', it.key, digits(math.max(it.to, it.last or 0)))
+  end
+  return 1
+end
+
+-- Says what `key`, one of `count`, holds, for the answer: -2 nothing, {'held', ttl, value}, {'other', ttl}, or
+-- {'shared', ttl, readers, value, its ttl...} with as many of the readers as there is room for, those that end last.
+local function tell(key, count)
+  local ttl = redis.call('PTTL', key)
+  if ttl == -2 then
+    return ttl
+  end
+  local value = redis.pcall('GETRANGE', key, 0, 511)
+  if type(value) == 'string' then
+    return {'held', ttl, value}
+  end
+  -- An error other than that of another type says nothing about the key: it is handed on, for it comes again.
+  if not string.find(value.err, 'WRONGTYPE', 1, true) then
+    redis.call('GETRANGE', key, 0, 511)
+  end
+  -- Who only ever has locks of its own need not have the rights to look closer.
+  if redis.pcall('TYPE', key).ok ~= 'zset' then
+    return {'other', ttl}
+  end
+  local it = look_at(key, '')
+  if it.kind ~= 'readers' then
+    return {'other', ttl}
+  end
+  local readers = redis.call('ZCOUNT', key, digits(it.time), '+inf')
+  local answer = {'shared', it.ttl, readers}
+  local listed = redis.call('ZRANGE', key, -64, -1, 'WITHSCORES')
+  local room = 65536 / count
+  for place = #listed - 1, 1, -2 do
+    local member, ends = string.sub(listed[place], 1, 512), tonumber(listed[place + 1])
+    room = room - #member - 32
+    if room < 0 or ends < it.time then
+      break
+    end
+    table.insert(answer, member)
+    table.insert(answer, ends - it.time)
+  end
+  return answer
+end
+
