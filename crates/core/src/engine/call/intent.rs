@@ -37,7 +37,7 @@ impl Call {
     /// After a look: the commands that follow from it. An intent is left if readers alone hold the keys, and taken back if
     /// anybody else does.
     pub(in crate::engine) fn review_intent(&mut self, now: Reading) -> [Option<Command>; 2] {
-        let Some(wanted) = self.wanted_intent(now) else {
+        let Some(wanted) = self.wanted_intent(now).filter(|_| !mutant!(WritersSayNothing)) else {
             return [None, None];
         };
         if wanted.as_ref() == self.intent.as_ref().map(|intent| &intent.keys) {
