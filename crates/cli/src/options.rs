@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quorlock::node::{NodeConfig, Tls};
-use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest};
+use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, RESOURCES_MAX};
 use serde::Deserialize;
 
 use crate::args::{GuardMode, NodeArgs, WaitArg, duration};

@@ -35,13 +35,13 @@ impl Engine {
         call.phase = Phase::Queued;
         self.local.aside.remove(&lock);
         let place = call.request.place(lock);
-        let keys = call.request.keys.clone();
-        if let Some(key) = keys.single()
+        if let Some(key) = call.request.keys.single()
             && let Entry::Vacant(queue) = self.local.queues.entry(key.clone())
         {
             queue.insert(LocalQueue::new(place));
             return self.turn_comes(lock, None, now);
         }
+        let keys = call.request.keys.clone();
         Self::index_call(&mut self.deadlines, lock, timed);
         for key in &*keys {
             self.local.queues.entry(key.clone()).or_default().join(place);
@@ -119,6 +119,17 @@ impl Engine {
 
     /// Leaves the local queues; if it was this one's turn, the next one's has come.
     pub(super) fn leave_queue(&mut self, keys: &Keys, lock: LockId, now: Reading) {
+        // Nearly always there is one key, which nobody else of this process wants.
+        if let Some(key) = keys.single()
+            && let Entry::Occupied(mut queue) = self.local.queues.entry(key.clone())
+        {
+            queue.get_mut().leave(lock);
+            if queue.get().is_empty() {
+                queue.remove();
+                return;
+            }
+            return self.advance(keys, None, now);
+        }
         self.with_queues(keys, |queue| queue.leave(lock));
         self.advance(keys, None, now);
     }

@@ -4,7 +4,7 @@ use quorlock::InvalidRequest;
 use tokio::time::timeout;
 
 use crate::common::{builder, five, no_key_is_left};
-use crate::{PATIENCE, is_held, two_clients};
+use crate::{PATIENCE, give_back, is_held, two_clients};
 
 #[tokio::test]
 async fn a_lock_of_two_keys_is_held_on_both_or_on_none() {
@@ -20,7 +20,7 @@ async fn a_lock_of_two_keys_is_held_on_both_or_on_none() {
     assert!(said.contains("\"b\" held by a client without a name"), "it says which: {said}");
     assert!(!nodes.iter().any(|node| node.contains("c")), "all or nothing");
     assert!(other.try_acquire("c").await.is_ok());
-    both.release().await;
+    give_back(both).await;
     assert!(nodes.iter().all(|node| !node.contains("a") && !node.contains("b")));
 }
 
@@ -36,9 +36,9 @@ async fn a_set_of_keys_between_two_nested_locks_does_not_deadlock() {
     }
     let b = timeout(PATIENCE, client.acquire("b").wait(PATIENCE)).await.unwrap().unwrap();
     assert!(!both.is_finished());
-    b.release().await;
-    a.release().await;
-    both.await.unwrap().unwrap().release().await;
+    give_back(b).await;
+    give_back(a).await;
+    give_back(both.await.unwrap().unwrap()).await;
 }
 
 /// The same, where the first is held by another process: the call for both tries, pauses, and tries again.
@@ -53,11 +53,11 @@ async fn a_set_of_keys_that_another_process_keeps_waiting_holds_nobody_back() {
     }
     for _ in 0..20 {
         let b = timeout(PATIENCE, client.acquire("b").wait(PATIENCE)).await.unwrap().unwrap();
-        b.release().await;
+        give_back(b).await;
     }
     assert!(!both.is_finished());
-    a.release().await;
-    both.await.unwrap().unwrap().release().await;
+    give_back(a).await;
+    give_back(both.await.unwrap().unwrap()).await;
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn opposite_orders_in_one_process_and_in_two_end() {
             for _ in 0..30 {
                 let guard = client.acquire(keys).wait(PATIENCE).await.unwrap();
                 tokio::task::yield_now().await;
-                guard.release().await;
+                give_back(guard).await;
             }
         })
     };
@@ -110,7 +110,7 @@ async fn equal_sets_are_handed_over_and_others_are_not() {
     let same = same.await.unwrap().unwrap();
     assert_eq!(same.token().stored(), token.stored());
     assert!(!same.release().await.handed_over, "another lock is another lock");
-    fewer.await.unwrap().unwrap().release().await;
+    give_back(fewer.await.unwrap().unwrap()).await;
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn wrong_lists_are_refused_before_anything_is_sent() {
     assert_eq!(refused(vec!["a".into(), String::new()]).await, InvalidRequest::ResourceEmpty);
     assert!(nodes.iter().all(|node| node.key_count() == 0));
     let most: Vec<String> = (0..64).map(|nth| nth.to_string()).collect();
-    client.acquire(most).await.unwrap().release().await;
+    give_back(client.acquire(most).await.unwrap()).await;
 }
 
 /// Each key has a counter of its own, and each order of overlapping sets is one in which all of them rise.
@@ -146,7 +146,7 @@ async fn fences_of_overlapping_sets_rise_for_each_key() {
             let before = last.insert(*key, fence).unwrap_or(0);
             assert!(fence > before, "{key} of {keys:?}: {fence} behind {before}");
         }
-        guard.release().await;
+        give_back(guard).await;
     }
     client.shutdown(Duration::from_secs(5)).await.unwrap();
 }
@@ -170,6 +170,6 @@ async fn several_keys_are_extended_healed_and_given_back_on_servers() {
     .await;
     crate::common::eventually("all votes are held", || guard.votes() == 5).await;
     assert!(guard.is_valid());
-    guard.release().await;
+    give_back(guard).await;
     no_key_is_left(&nodes).await;
 }

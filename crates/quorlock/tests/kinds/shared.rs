@@ -5,7 +5,7 @@ use quorlock_servers::Reply;
 use tokio::time::timeout;
 
 use crate::common::{builder, eventually, five, no_key_is_left, run};
-use crate::{PATIENCE, is_held, two_clients};
+use crate::{PATIENCE, give_back, is_held, two_clients};
 
 #[tokio::test]
 async fn readers_share_and_writers_do_not() {
@@ -21,7 +21,8 @@ async fn readers_share_and_writers_do_not() {
     }
     let seen = other.inspect("k").await.unwrap();
     assert_eq!(seen.verdict(), Verdict::Shared);
-    let names: Vec<String> = seen.readers().iter().map(|it| it.kind.to_string()).collect();
+    let mut names: Vec<String> = seen.readers().iter().map(|it| it.kind.to_string()).collect();
+    names.sort();
     assert_eq!(names, ["r1", "r2", "r3"]);
     for reader in readers {
         assert!(is_held(&other.try_acquire("k").await));
@@ -31,7 +32,7 @@ async fn readers_share_and_writers_do_not() {
     let writer = other.acquire("k").await.unwrap();
     assert!(is_held(&one.try_acquire("k").shared().await));
     assert_eq!(one.inspect("k").await.unwrap().verdict(), Verdict::Held);
-    writer.release().await;
+    give_back(writer).await;
 }
 
 /// Readers that come and go keep the lock held all the time; a writer gets it all the same.
@@ -49,7 +50,7 @@ async fn a_writer_gets_the_lock_although_readers_keep_coming() {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                 let guard = client.acquire("k").shared().wait(PATIENCE).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                guard.release().await;
+                give_back(guard).await;
             }
         }));
     }
@@ -57,7 +58,7 @@ async fn a_writer_gets_the_lock_although_readers_keep_coming() {
     for _ in 0..5 {
         let guard = writer.acquire("k").wait(PATIENCE).await.unwrap();
         assert_eq!(writer.inspect("k").await.unwrap().verdict(), Verdict::Held);
-        guard.release().await;
+        give_back(guard).await;
     }
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     for task in tasks {
@@ -82,7 +83,7 @@ async fn in_one_process_a_writer_holds_back_the_readers_behind_it() {
             let call = if is_shared { call.shared() } else { call };
             let guard = call.await.unwrap();
             order.send(name).unwrap();
-            guard.release().await;
+            give_back(guard).await;
         })
     };
     let mut tasks = Vec::new();
@@ -93,7 +94,7 @@ async fn in_one_process_a_writer_holds_back_the_readers_behind_it() {
         }
     }
     assert!(is_held(&client.try_acquire("k").shared().await), "nobody passes the writer");
-    first.release().await;
+    give_back(first).await;
     for task in tasks {
         timeout(PATIENCE, task).await.unwrap().unwrap();
     }
@@ -123,9 +124,9 @@ async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
     guard.extend().await.unwrap();
     guard.downgrade().await.unwrap();
     assert_eq!(guard.votes(), 5);
-    guard.release().await;
-    reader.release().await;
-    writer.await.unwrap().unwrap().release().await;
+    give_back(guard).await;
+    give_back(reader).await;
+    give_back(writer.await.unwrap().unwrap()).await;
 }
 
 /// What the nodes say to the downgrade is of no consequence for what it is.
@@ -139,8 +140,8 @@ async fn a_downgrade_that_no_node_confirms_is_one_all_the_same() {
     nodes.iter().for_each(quorlock::node::MemoryNode::thaw);
     let reader = other.acquire("k").shared().wait(PATIENCE).await.unwrap();
     assert!(guard.is_valid(), "both read");
-    reader.release().await;
-    guard.release().await;
+    give_back(reader).await;
+    give_back(guard).await;
 }
 
 #[tokio::test]
@@ -153,7 +154,7 @@ async fn a_reader_that_lost_its_keys_is_told_and_the_others_are_not() {
     assert!(guard.extend().await.is_err());
     assert_eq!(guard.loss_reason(), Some(LossCause::KeyGone));
     let again = one.acquire("k").shared().await.unwrap();
-    again.release().await;
+    give_back(again).await;
 }
 
 #[tokio::test]
@@ -198,8 +199,8 @@ async fn several_keys_can_be_read_together() {
     let same = other.acquire(["b", "c"]).shared().await.unwrap();
     assert!(is_held(&other.try_acquire(["a", "c"]).await));
     assert!(is_held(&other.try_acquire("c").await));
-    both.release().await;
+    give_back(both).await;
     assert!(other.try_acquire("a").await.is_ok());
-    same.release().await;
+    give_back(same).await;
     assert!(nodes.iter().all(|node| !node.contains("b") && !node.contains("c")));
 }
