@@ -98,7 +98,7 @@ impl Attempt {
 
     /// Step 2: the same keys and value for every node, all at the same time, each node with a
     /// timeout that is small against the ttl. The first `prefix_bytes` of each key are the client's prefix.
-    pub fn command(&self, prefix_bytes: usize) -> Command {
+    pub fn command(&self, prefix_bytes: u16) -> Command {
         let Entry { keys, mode, value } = self.entry.clone();
         let ttl_ms = self.timing.ttl_ms();
         match (mode, &self.fence_request) {

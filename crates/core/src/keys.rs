@@ -138,7 +138,8 @@ impl Entry {
 const INTENT: &str = "quorlock:intent:";
 
 /// Where writers that wait for these keys leave word; the first `prefix_bytes` of each are the client's prefix.
-pub fn intents(keys: &Keys, prefix_bytes: usize) -> Keys {
+pub fn intents(keys: &Keys, prefix_bytes: u16) -> Keys {
+    let prefix_bytes = usize::from(prefix_bytes);
     keys.map(|key| {
         let (prefix, resource) = key.split_at_checked(prefix_bytes).unwrap_or(("", key));
         [prefix, INTENT, resource].concat().into()

@@ -252,7 +252,8 @@ impl Acquire {
         Ok(Request {
             keys,
             mode: self.mode,
-            prefix_bytes: self.shared.prefix.len(),
+            // It is no longer than `PREFIX_BYTES_MAX`.
+            prefix_bytes: u16::try_from(self.shared.prefix.len()).unwrap_or(u16::MAX),
             owner: self.options.owner.clone(),
             timing,
             wait,

@@ -64,7 +64,7 @@ pub struct Request {
     /// Whom it is to exclude.
     pub mode: Mode,
     /// So many bytes at the beginning of each key are the client's prefix.
-    pub prefix_bytes: usize,
+    pub prefix_bytes: u16,
     /// The owner's description, stored behind the token; may be empty.
     pub owner: Arc<str>,
     /// The times of this lock.

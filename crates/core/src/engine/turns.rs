@@ -35,13 +35,13 @@ impl Engine {
         call.phase = Phase::Queued;
         self.local.aside.remove(&lock);
         let place = call.request.place(lock);
-        let keys = call.request.keys.clone();
-        if let Some(key) = keys.single()
+        if let Some(key) = call.request.keys.single()
             && let Entry::Vacant(queue) = self.local.queues.entry(key.clone())
         {
             queue.insert(LocalQueue::new(place));
             return self.turn_comes(lock, None, now);
         }
+        let keys = call.request.keys.clone();
         Self::index_call(&mut self.deadlines, lock, timed);
         for key in &*keys {
             self.local.queues.entry(key.clone()).or_default().join(place);
@@ -104,21 +104,35 @@ impl Engine {
         if let Some(timed) = self.calls.get_mut(&lock) {
             timed.record.phase = Phase::Aside { until };
         }
-        if keys.single().is_none() {
-            self.local.aside.insert(lock);
-        }
-        // Readers are not to wait for a writer that waits for others itself.
-        self.withdraw(lock, now, out);
         if let Some(timed) = self.calls.get_mut(&next) {
             let contention = &mut timed.record.contention;
             (contention.polls, contention.opens) =
                 (contention.polls.max(polls), contention.opens.max(opens));
         }
         self.advance(&keys, Some(lent), now);
+        // Readers are not to wait for a writer that waits for others itself.
+        let call = self.calls.get_mut(&lock).map(|timed| &mut timed.record);
+        if let Some(withdrawal) = call.and_then(|call| call.withdrawal(lock)) {
+            self.withdraw(withdrawal, now, out);
+        }
+        if keys.single().is_none() {
+            self.local.aside.insert(lock);
+        }
     }
 
     /// Leaves the local queues; if it was this one's turn, the next one's has come.
     pub(super) fn leave_queue(&mut self, keys: &Keys, lock: LockId, now: Reading) {
+        // Nearly always there is one key, which nobody else of this process wants.
+        if let Some(key) = keys.single()
+            && let Entry::Occupied(mut queue) = self.local.queues.entry(key.clone())
+        {
+            queue.get_mut().leave(lock);
+            if queue.get().is_empty() {
+                queue.remove();
+                return;
+            }
+            return self.advance(keys, None, now);
+        }
         self.with_queues(keys, |queue| queue.leave(lock));
         self.advance(keys, None, now);
     }

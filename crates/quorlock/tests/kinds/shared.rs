@@ -21,7 +21,8 @@ async fn readers_share_and_writers_do_not() {
     }
     let seen = other.inspect("k").await.unwrap();
     assert_eq!(seen.verdict(), Verdict::Shared);
-    let names: Vec<String> = seen.readers().iter().map(|it| it.kind.to_string()).collect();
+    let mut names: Vec<String> = seen.readers().iter().map(|it| it.kind.to_string()).collect();
+    names.sort();
     assert_eq!(names, ["r1", "r2", "r3"]);
     for reader in readers {
         assert!(is_held(&other.try_acquire("k").await));

@@ -1,6 +1,5 @@
 //! What each command does to the keys, and what is answered to it.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
 use quorlock_core::marker::Adoption;
@@ -337,10 +336,9 @@ impl Entry {
                 let mut readers: Vec<Reader> = readers
                     .map(|(value, ends)| Reader { value: shortened(value), ttl: left(ends) })
                     .collect();
-                // Those that end last are shown.
-                readers.sort_by_key(|reader| Reverse(reader.ttl));
+                readers.sort_by_key(|reader| reader.ttl);
                 let count = readers.len();
-                readers.truncate(Holding::READERS_MAX);
+                readers.drain(..count.saturating_sub(Holding::READERS_MAX));
                 Holding::Shared { readers, count, ttl }
             }
             (Content::SortedSet(_) | Content::Other, _) => Holding::OtherType { ttl: self.ttl() },

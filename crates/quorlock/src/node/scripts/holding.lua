@@ -73,7 +73,8 @@ local function add(found, value)
 end
 
 -- Says what `key`, one of `count`, holds, for the answer: -2 nothing, {'held', ttl, value}, {'other', ttl}, or
--- {'shared', ttl, readers, value, its ttl...} with as many of the readers as there is room for, those that end last.
+-- {'shared', ttl, readers, value, its ttl...} with as many of the readers as there is room for: the last of them, in
+-- the order in which they end.
 local function tell(key, count)
   local ttl = redis.call('PTTL', key)
   if ttl == -2 then
@@ -96,17 +97,23 @@ local function tell(key, count)
     return {'other', ttl}
   end
   local readers = redis.call('ZCOUNT', key, digits(it.time), '+inf')
-  local answer = {'shared', it.ttl, readers}
+  if readers == 0 then
+    -- The last of them has ended while this script ran.
+    return -2
+  end
   local listed = redis.call('ZRANGE', key, -64, -1, 'WITHSCORES')
-  local room = 65536 / count
-  for place = #listed - 1, 1, -2 do
-    local member, ends = string.sub(listed[place], 1, 512), tonumber(listed[place + 1])
-    room = room - #member - 32
-    if room < 0 or ends < it.time then
+  local first, room = #listed + 1, 65536 / count
+  while first > 1 and tonumber(listed[first - 1]) >= it.time do
+    room = room - math.min(#listed[first - 2], 512) - 32
+    if room < 0 then
       break
     end
-    table.insert(answer, member)
-    table.insert(answer, ends - it.time)
+    first = first - 2
+  end
+  local answer = {'shared', it.ttl, readers}
+  for place = first, #listed, 2 do
+    table.insert(answer, string.sub(listed[place], 1, 512))
+    table.insert(answer, tonumber(listed[place + 1]) - it.time)
   end
   return answer
 end

@@ -6,12 +6,11 @@ use crate::node::redis::for_people;
 
 /// An error that the server answered to one command, which may have done part of its work.
 pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
-    // What a script may not do, Redis 7.0 tells without the code for it.
-    let kind = if explanation(error).starts_with("The user executing the script") {
-        FailureKind::Forbidden
-    } else {
-        kind_of(code(error))
-    };
+    // What a script may not do is told without the code for it, and by each server in its own words.
+    let is_forbidden = ["The user executing the script", "ACL failure in script"]
+        .iter()
+        .any(|words| error.contains(words));
+    let kind = if is_forbidden { FailureKind::Forbidden } else { kind_of(code(error)) };
     Failure::new(kind).with_detail(for_people(error))
 }
 
@@ -61,5 +60,19 @@ mod tests {
             ("NOPERM", "no rights")
         );
         assert_eq!((code("ERR"), explanation("ERR")), ("ERR", ""));
+    }
+    #[test]
+    fn what_a_script_may_not_do_is_forbidden_whatever_the_server() {
+        for error in [
+            "NOPERM User u has no permissions to run the 'zadd' command",
+            "ERR The user executing the script can't run this command script: 37df, on @user_script:1.",
+            "ERR ACL failure in script: User u has no permissions to run the 'zadd' command",
+            "ERR Error running script (call to f_37df): @user_script:1: @user_script: 1: The user executing \
+             the script can't run this command or subcommand",
+            "@user_script: 1: The user executing the script can't run this command or subcommand",
+        ] {
+            assert_eq!(rejected(error).kind(), FailureKind::Forbidden, "{error}");
+        }
+        assert_eq!(rejected("ERR no").kind(), FailureKind::Rejected);
     }
 }

@@ -37,13 +37,13 @@ pub(in crate::node::redis) fn decode(
             }
         }
         Command::Acquire { .. } | Command::Heal { .. } | Command::HealShared { .. } => {
-            return granted_or_refused(next(), command, way);
+            return granted_or_refused(next(), way);
         }
         Command::AcquireShared { .. } => match next() {
             Reply::Error(error) if code(&error) == "SAMESERVER" => {
                 Answer::Failed(Failure::unsent(FailureKind::SameServer))
             }
-            other => return granted_or_refused(other, command, way),
+            other => return granted_or_refused(other, way),
         },
         Command::Extend { .. } | Command::ExtendFenced { .. } | Command::ExtendShared { .. } => {
             match next() {
@@ -58,13 +58,13 @@ pub(in crate::node::redis) fn decode(
         Command::AcquireFenced { keys, .. } => match next() {
             Reply::Int(fence) => fenced(fence, |fence| Answer::GrantedFenced { fence }),
             Reply::List(told) => refused_fenced(told, keys),
-            other => return no_script(other, way, |error| not_set_of(error, command)),
+            other => return no_script(other, way, not_set),
         },
         Command::HealFenced { to, .. } => match next() {
             Reply::Int(1) => Answer::GrantedFenced { fence: *to },
             Reply::Int(0) => Answer::Refused,
             Reply::List(counter) => counted(counter, |fence| Answer::Superseded { fence }),
-            other => return no_script(other, way, |error| not_set_of(error, command)),
+            other => return no_script(other, way, not_set),
         },
         Command::Raise { .. } => match next() {
             Reply::List(counter) => counted(counter, |fence| Answer::Raised { fence }),
@@ -117,11 +117,11 @@ pub(in crate::node::redis) fn decode(
     })
 }
 
-fn granted_or_refused(reply: Reply, command: &Command, way: Way) -> Result<Answer, Form> {
+fn granted_or_refused(reply: Reply, way: Way) -> Result<Answer, Form> {
     match reply {
         Reply::Int(1) => Ok(Answer::Granted),
         Reply::Int(0) => Ok(Answer::Refused),
-        other => no_script(other, way, |error| not_set_of(error, command)),
+        other => no_script(other, way, not_set),
     }
 }
 
@@ -134,33 +134,13 @@ fn absent_or_other(reply: Reply, way: Way) -> Result<Answer, Form> {
 }
 
 /// No answer: because the script was not known, or in another way.
-fn no_script(
-    reply: Reply,
-    way: Way,
-    failure: impl FnOnce(&str) -> Failure,
-) -> Result<Answer, Form> {
+fn no_script(reply: Reply, way: Way, failure: fn(&str) -> Failure) -> Result<Answer, Form> {
     match reply {
         Reply::Error(error) if code(&error) == "NOSCRIPT" && way.form != Form::Text => {
             Err(Form::Text)
         }
         Reply::Error(error) => Ok(Answer::Failed(failure(&error))),
         _ => Ok(out_of_protocol()),
-    }
-}
-
-/// An error in answer to a script that sets a lock. What a user may not do with one key it may have been allowed to do
-/// with those before it.
-fn not_set_of(error: &str, command: &Command) -> Failure {
-    let is_of_several = match command {
-        Command::Acquire { keys, .. }
-        | Command::Heal { keys, .. }
-        | Command::AcquireFenced { keys, .. }
-        | Command::HealFenced { keys, .. } => keys.single().is_none(),
-        _ => false,
-    };
-    match not_set(error) {
-        failure if is_of_several && failure.kind() == FailureKind::Forbidden => rejected(error),
-        failure => failure,
     }
 }
 
@@ -459,19 +439,5 @@ mod tests {
         let error = Reply::Error("SAMESERVER this value is among the readers already".to_owned());
         let answer = decode(&command, Way::default(), &mut [error].into_iter());
         assert_eq!(answer, Ok(Answer::Failed(Failure::unsent(FailureKind::SameServer))));
-    }
-
-    /// With some of the keys it may have been done.
-    #[test]
-    fn what_is_forbidden_for_one_of_several_keys_may_have_been_executed() {
-        let answer = |names: &[&str]| {
-            let command = Command::Acquire { keys: keys(names), value: value(), ttl_ms: 1 };
-            let error = Reply::Error("NOPERM no permissions to access a key".to_owned());
-            match decode(&command, Way::default(), &mut [error].into_iter()) {
-                Ok(Answer::Failed(failure)) => failure.may_have_been_executed(),
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!((answer(&["a"]), answer(&["a", "b"])), (false, true));
     }
 }
