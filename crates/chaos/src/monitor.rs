@@ -56,9 +56,11 @@ pub(crate) struct Dump {
     pub(crate) promoted: String,
     /// Keys, values, and milliseconds to live.
     pub(crate) data: Vec<(String, String, i64)>,
-    /// The same of sorted sets: their members, and the scores of these.
-    pub(crate) sets: Vec<(String, Vec<(String, i64)>, i64)>,
+    pub(crate) sets: Vec<SortedSet>,
 }
+
+/// Its key, its members with their scores, and milliseconds to live.
+pub(crate) type SortedSet = (String, Vec<(String, i64)>, i64);
 
 /// All that was seen of a server, in order; and the dumps by the names that the stream has.
 #[derive(Clone, Debug, Default)]

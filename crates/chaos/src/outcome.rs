@@ -92,6 +92,8 @@ pub(crate) struct Exclusion {
     pub(crate) overlaps: usize,
     /// Readers that were let in while another one held the same lock.
     pub(crate) together: usize,
+    /// How often a writer that waited has left word of it on a node, for readers not to keep it waiting for ever.
+    pub(crate) intents: u64,
     /// The updates that holders without fences made, and how many were lost.
     pub(crate) witness: Witness,
     /// Whether what readers read stayed as it was.

@@ -22,7 +22,7 @@ use crate::plan::{PROCESSES, RoundPlan, nanos, over};
 use crate::protocol::{CLIENTS, Job, RESOURCES, Told};
 use crate::servers::Servers;
 use crate::shim::Shim;
-use crate::votes::{Record, Short, check_votes};
+use crate::votes::{INTENT, Record, Short, check_votes};
 use crate::workers::{Shared, Workers, lock};
 
 /// What a machine that is busy with other things may take on top of every bound.
@@ -278,6 +278,15 @@ impl<'a> Round<'a> {
         let mut votes = Votes::default();
         let wrong: Vec<usize> = plan.events.iter().filter_map(set_wrong).collect();
         let records = servers.records(plan.guarded, &wrong);
+        let (mut intents, mut longest) = (0, 0);
+        for record in records.iter().flatten() {
+            intents += record.intents;
+            longest = longest.max(record.longest_intent);
+        }
+        if longest > INTENT_LIFE {
+            let what = format!("a writer that waited has said so for {longest} ms at a time");
+            ledger.violated(now(), what);
+        }
         match records.filter(|_| plan.guarded && !is_moved) {
             Some(records) => {
                 let vote_check = check_votes(ledger.holds(), &records, plan.quorum);
@@ -336,6 +345,7 @@ impl<'a> Round<'a> {
             exclusion: Exclusion {
                 overlaps,
                 together: together(ledger.holds()),
+                intents,
                 witness: ledger.numbers.witness(),
                 rereading: ledger.numbers.rereading,
                 votes,
@@ -411,11 +421,11 @@ const MARKER: &str = "quorlock:node";
 /// What stands before all keys that are no locks: marks, and what fences are counted in.
 const OWN: &str = "quorlock:";
 
-/// Under what a writer that waits says so, for each lock.
-const INTENT: &str = "quorlock:intent:";
+/// For how long a writer that waits may say so at a time.
+const INTENT_LIFE: i64 = 1000;
 
-/// The locks' keys on each node that has any, whatever is in them, and the words of writers that wait. Asked for by name, because servers count those that have
-/// expired and were not yet swept away.
+/// The locks' keys on each node that has any, whatever is in them, and the words of writers that wait. Asked
+/// for by name, because servers count those that have expired and were not yet swept away.
 fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
     let mut all = BTreeMap::new();
     for place in 0..servers.places() {

@@ -67,6 +67,7 @@ impl Rounds {
 struct ExclusionSum {
     overlaps: usize,
     together: usize,
+    intents: u64,
     witness: Witness,
     lost_updates: u64,
     rereading: Rereading,
@@ -105,6 +106,7 @@ impl ExclusionSum {
         self.witness.writes += round.witness.writes;
         self.witness.too_late += round.witness.too_late;
         self.together += round.together;
+        self.intents += round.intents;
         self.rereading.compared += round.rereading.compared;
         self.rereading.too_late += round.rereading.too_late;
     }
@@ -199,6 +201,7 @@ impl Summary {
             ("a witness that asks for validity", self.exclusion.witness.writes > 0),
             ("what readers read", self.exclusion.rereading.compared > 0),
             ("readers that hold one lock together", self.exclusion.together > 0),
+            ("writers that wait for readers", self.exclusion.intents > 0),
             ("locks of several keys", self.tally.several > self.tally.several_fenced),
             ("locks of several keys with a fence", self.tally.several_fenced > 0),
             ("writers that become readers", self.tally.downgrades_confirmed > 0),
@@ -254,6 +257,7 @@ impl fmt::Display for Summary {
             ("  of these, of several keys with one fence for all", several_fenced),
             ("  of these, of readers", readers),
             ("  readers let in while another one held the same", self.exclusion.together as u64),
+            ("words of writers that waited for readers", self.exclusion.intents),
             ("  writers that went on as readers", downgraded),
             ("    confirmed by a quorum before it was too late", confirmed),
             ("refused, held by others", contended),
@@ -374,6 +378,7 @@ mod tests {
             },
             exclusion: Exclusion {
                 together: 1,
+                intents: 1,
                 rereading: Rereading { compared: 1, ..Rereading::default() },
                 witness: Witness { number: 1, writes: 1, too_late: 0 },
                 votes: Votes { judged: 1, ..Votes::default() },

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use quorlock_sim::time::{MS, Time};
 
-pub(crate) use self::replay::{Reading, replay};
+pub(crate) use self::replay::{INTENT, Reading, replay};
 use crate::holds::Hold;
 
 /// How exact times are when a clock is read here and another one there.
@@ -44,6 +44,9 @@ pub(crate) struct Record {
     pub(crate) votes: Vec<Vote>,
     /// When anything may have been granted that was not seen.
     pub(crate) blind: Vec<(Time, Time)>,
+    /// How often a writer that waits has left word of it, and for how long at most, in milliseconds.
+    pub(crate) intents: u64,
+    pub(crate) longest_intent: i64,
     /// What it said of locks and its mark, for whoever has to understand what came of it.
     pub(crate) said: Vec<(Time, String)>,
 }
@@ -53,6 +56,8 @@ impl Record {
     pub(crate) fn add(&mut self, other: Self) {
         self.votes.extend(other.votes);
         self.blind.extend(other.blind);
+        self.intents += other.intents;
+        self.longest_intent = self.longest_intent.max(other.longest_intent);
         self.said.extend(other.said);
     }
 }

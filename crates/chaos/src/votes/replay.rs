@@ -14,6 +14,9 @@ use crate::shim::ClockHistory;
 /// The mark, as the library writes it.
 pub(super) const MARKER: &str = "quorlock:node";
 
+/// Under what a writer that waits says so, for each lock.
+pub(crate) const INTENT: &str = "quorlock:intent:";
+
 /// What changes nothing, and need not be told.
 const READS: [&str; 9] =
     ["GET", "PTTL", "EXISTS", "GETRANGE", "TIME", "TYPE", "ZCOUNT", "ZRANGE", "ZSCORE"];
@@ -164,6 +167,12 @@ impl Replay<'_> {
                 let is_new = options.contains(&"NX");
                 let ttl = options.iter().skip_while(|option| **option != "PX").nth(1);
                 let ttl = ttl.and_then(|ttl| ttl.parse().ok());
+                if key.starts_with(INTENT) {
+                    self.record.intents += 1;
+                    // One that has no end is too long in any case.
+                    let longest = &mut self.record.longest_intent;
+                    *longest = (*longest).max(ttl.unwrap_or(i64::MAX));
+                }
                 if let (Some(resource), Some(ttl)) = (lock(key), ttl) {
                     self.set(resource, value, (*shown, at), ttl, is_new && !by_script);
                 }

@@ -195,7 +195,7 @@ fn vote(is_readers: bool) -> Vote {
 #[test]
 fn a_hold_needs_a_quorum_all_the_time() {
     let vote = |to| Vote { to: to * MS, ..vote(false) };
-    let node = |to| Record { votes: vec![vote(to)], blind: Vec::new(), said: Vec::new() };
+    let node = |to| Record { votes: vec![vote(to)], ..Record::default() };
     let nodes = [node(100), node(200), node(300)];
     let holds = [hold("t1/3", 10, 200)];
     assert!(check_votes(&holds, &nodes, 2).short.is_empty());
@@ -314,6 +314,17 @@ fn a_downgrade_is_the_end_of_a_writers_vote_and_the_begin_of_a_readers() {
     let of = |reads_from| Hold { reads_from: reads_from * MS, ..hold("t1", 25, 120) };
     assert_eq!(check_votes(&[of(49)], &nodes, 1).short, []);
     assert_eq!(check_votes(&[of(60)], &nodes, 1).short.len(), 1);
+}
+
+#[test]
+fn it_is_counted_who_leaves_word_that_it_waits() {
+    let log = stream(&[
+        (20, r#">"SET" "quorlock:intent:orders" "t1" "PX" "1000""#),
+        (30, r#">"SET" "quorlock:intent:till" "t2" "PX" "300""#),
+    ]);
+    let history = ClockHistory::right(0);
+    let record = replay(&log, Reading { history: &history, is_wrong: false, guarded: true });
+    assert_eq!((record.intents, record.longest_intent, record.votes), (2, 1000, Vec::new()));
 }
 
 #[test]
