@@ -240,7 +240,8 @@ fn nodes_that_do_not_answer_and_a_quorlock_that_was_stopped_are_told_apart() {
     let run = under_a_lock(&testbed);
     testbed.nodes[..3].iter().for_each(|node| node.pause().unwrap());
     let (cause, message, _) = lost(&run.end());
-    let words = "too few nodes confirmed an extension in time (to check the nodes: quorlock doctor)";
+    let words =
+        "too few nodes confirmed an extension in time (to check the nodes: quorlock doctor)";
     assert_eq!((&*cause, &*message), ("expired", words));
     testbed.nodes[..3].iter().for_each(|node| node.resume().unwrap());
     eventually("the lock is free", || (testbed.holders_of("k") == 0).then_some(()));
