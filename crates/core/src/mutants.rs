@@ -68,6 +68,10 @@ pub enum Mutant {
     ChangedMarkerTrusted,
     AgainMisplaced,
     DeadlineOutOfRow,
+    DowngradeBeforeMode,
+    DowngradeProlongs,
+    OldAnswersDrop,
+    WritersSayNothing,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.
@@ -127,6 +131,10 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("another marker keeps a node trusted", Mutant::ChangedMarkerTrusted, "quarantine"),
     ("what was asked again told to others", Mutant::AgainMisplaced, "votes"),
     ("a deadline behind a later one", Mutant::DeadlineOutOfRow, "owed"),
+    ("mode turned after the downgrade", Mutant::DowngradeBeforeMode, "mode first"),
+    ("a downgrade prolongs its vote", Mutant::DowngradeProlongs, "validity"),
+    ("what a writer was answered drops a reader's vote", Mutant::OldAnswersDrop, "extension"),
+    ("a writer that waits says nothing", Mutant::WritersSayNothing, "no starvation"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);

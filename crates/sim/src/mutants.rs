@@ -18,6 +18,20 @@ pub enum Mutant {
     RaiseWithoutCompare,
     /// The node's script marks a node whichever adoption it finds there, and however short a time ago that was begun.
     AnyAdoption,
+    /// The node's script takes a reader from a key, and leaves the key's end as it was.
+    ReaderLeavesEnd,
+    /// The node's script sets those of several keys that are free, and says that it has granted them.
+    SetsWhatIsFree,
+    /// The node's script takes any sorted set for one of readers.
+    AnySetReads,
+    /// The node's script prolongs a reader's time wherever anybody reads.
+    AnyReaderExtends,
+    /// The node's script raises each counter whose key is ours, and says that all are raised.
+    RaisesEach,
+    /// The node's script heals no reader where a writer has said that it waits.
+    IntentStopsHeal,
+    /// The node's script leaves a writer's value to a reader's release.
+    WriterStays,
 }
 
 #[cfg(not(quorlock_mutants))]
@@ -60,6 +74,38 @@ mod switches {
             "fencing",
         ),
         ("catch-up before quarantine", "node's script", Mutant::AnyAdoption, "quarantine"),
+        (
+            "a reader's release leaves the key's end",
+            "node's script",
+            Mutant::ReaderLeavesEnd,
+            "token ownership",
+        ),
+        (
+            "several keys: what is free is set",
+            "node's script",
+            Mutant::SetsWhatIsFree,
+            "token ownership",
+        ),
+        (
+            "any sorted set taken for one of readers",
+            "node's script",
+            Mutant::AnySetReads,
+            "token ownership",
+        ),
+        (
+            "a reader counts without its own member",
+            "node's script",
+            Mutant::AnyReaderExtends,
+            "stored",
+        ),
+        ("each counter raised by itself", "node's script", Mutant::RaisesEach, "fencing"),
+        ("an intent obeyed by a heal", "node's script", Mutant::IntentStopsHeal, "intents"),
+        (
+            "a reader's release leaves a writer's value",
+            "node's script",
+            Mutant::WriterStays,
+            "stored",
+        ),
     ];
 
     /// Whether a mistake is made.

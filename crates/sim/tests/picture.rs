@@ -6,7 +6,14 @@ use quorlock_sim::timeline::{Bar, Kind, Lane, Sign};
 use quorlock_sim::timeline_svg::draw;
 use quorlock_sim::{Fault, Outcome, Plan, run};
 
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 200;
+
+/// Those in which every lock has one key and excludes all others. Of other locks only the first key is drawn, and of
+/// readers only the first of them.
+fn plans() -> impl Iterator<Item = (u64, Plan)> {
+    let all = (0..SEEDS).map(|seed| (seed, Plan::draw(seed)));
+    all.filter(|(_, plan)| !plan.later.kinds.is_any())
+}
 
 /// How many lines of the trace say so.
 fn told(outcome: &Outcome, says: impl Fn(&str) -> bool) -> usize {
@@ -16,8 +23,7 @@ fn told(outcome: &Outcome, says: impl Fn(&str) -> bool) -> usize {
 #[test]
 fn the_tape_of_a_run_has_what_its_trace_tells() {
     let (mut held, mut overlaps) = (0, 0);
-    for seed in 0..SEEDS {
-        let plan = Plan::draw(seed);
+    for (seed, plan) in plans() {
         let outcome = run(&plan, true);
         let timeline = &outcome.timeline;
         let count = |kind| timeline.of(kind).count();
@@ -53,8 +59,7 @@ fn the_tape_of_a_run_has_what_its_trace_tells() {
 #[test]
 fn who_is_drawn_to_hold_a_lock_has_the_votes_drawn() {
     let mut seen = 0;
-    for seed in 0..SEEDS {
-        let plan = Plan::draw(seed);
+    for (seed, plan) in plans() {
         let loses = plan.has(Fault::Crashes) || plan.has(Fault::Distrust) || plan.later.merges;
         if !plan.excludes() || !plan.servers.lossy.is_empty() || loses {
             continue;

@@ -256,6 +256,36 @@ fn nodes_that_start_at_once_without_their_data_make_two_hold_one_lock() {
     assert!(overlaps > 10, "{overlaps}");
 }
 
+/// Readers that come and go keep a writer waiting, if its word reaches no node: else nobody would know that the word
+/// matters.
+#[test]
+fn where_the_word_of_a_writer_reaches_no_node_readers_keep_it_waiting() {
+    let starving = (0..).map(Plan::draw).filter(|plan| plan.later.kinds.readers_stay).take(40);
+    let count = starving
+        .filter(|plan| {
+            let mut plan = plan.clone();
+            plan.later.kinds.is_deaf = true;
+            run(&plan, false).violation.is_some_and(|it| it.invariant == "no starvation")
+        })
+        .count();
+    println!("in {count} of 40 runs a writer was kept waiting to the end");
+    assert!(count > 0);
+}
+
+/// A writer of two keys had said that it waits and stepped aside for a reader of the same process, which its word
+/// kept waiting: each for the other, for ever.
+#[test]
+fn seed_290_a_writer_that_steps_aside_takes_its_word_back() {
+    holds(&Plan::draw(290));
+}
+
+/// A writer gave up while it looked. That it did was told to the waiting calls of its process, itself among them, and
+/// it said once more that it waits.
+#[test]
+fn seed_12633_the_word_of_a_writer_ends_with_its_call() {
+    holds(&Plan::draw(12_633));
+}
+
 /// Clients that do not look rely on nodes that keep what they granted. If those forget, two hold one lock:
 /// else nobody would know that there are such clients.
 #[test]

@@ -42,6 +42,8 @@ impl Engine {
         }
         if call.contention.polite && call.waiting.is_none() && call.has_time_to_look(now) {
             call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
+            // No attempt is made with it; readers may be told of this call by it.
+            call.history.token.get_or_insert(token);
             return self.look(lock, self.quorum.all(), true, now, out);
         }
         call.history.began = now;

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 pub(super) use self::history::AttemptHistory;
 use self::intent::Intent;
+pub(super) use self::intent::Withdrawal;
 use super::{AttemptReport, Refusal, RefusalKind, Request, Wait};
 use crate::acquire::{Attempt, FailureReason, NodeOutcome, NodeResult};
 use crate::command::{Command, Holding};

@@ -182,9 +182,12 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) -> Option<Call> {
-        self.withdraw(lock, now, out);
         self.local.aside.remove(&lock);
-        self.calls.remove(&lock).map(|timed| timed.record)
+        let mut call = self.calls.remove(&lock)?.record;
+        if let Some(withdrawal) = call.withdrawal(lock) {
+            self.withdraw(withdrawal, now, out);
+        }
+        Some(call)
     }
 
     /// The next attempt is due.

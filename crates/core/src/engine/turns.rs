@@ -104,17 +104,20 @@ impl Engine {
         if let Some(timed) = self.calls.get_mut(&lock) {
             timed.record.phase = Phase::Aside { until };
         }
-        if keys.single().is_none() {
-            self.local.aside.insert(lock);
-        }
-        // Readers are not to wait for a writer that waits for others itself.
-        self.withdraw(lock, now, out);
         if let Some(timed) = self.calls.get_mut(&next) {
             let contention = &mut timed.record.contention;
             (contention.polls, contention.opens) =
                 (contention.polls.max(polls), contention.opens.max(opens));
         }
         self.advance(&keys, Some(lent), now);
+        // Readers are not to wait for a writer that waits for others itself.
+        let call = self.calls.get_mut(&lock).map(|timed| &mut timed.record);
+        if let Some(withdrawal) = call.and_then(|call| call.withdrawal(lock)) {
+            self.withdraw(withdrawal, now, out);
+        }
+        if keys.single().is_none() {
+            self.local.aside.insert(lock);
+        }
     }
 
     /// Leaves the local queues; if it was this one's turn, the next one's has come.

@@ -1,5 +1,6 @@
 //! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
 
+use super::call::Withdrawal;
 use super::{Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
 use crate::acquire::FailureReason;
 use crate::command::Answer;
@@ -122,16 +123,14 @@ impl Engine {
         }
     }
 
-    /// The call is over, and with it what readers were told. Those of this process are not told by the nodes: servers push
-    /// nothing to the connection that made the change.
-    pub(super) fn withdraw(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
-        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
-            return;
-        };
-        let Some(command) = call.withdraw() else {
-            return;
-        };
-        let (ticket, keys) = (call.announcement(lock), call.request.keys.clone());
+    /// Takes back what readers were told of a call, which is not among those that wait any more. Those of this process are
+    /// not told by the nodes: servers push nothing to the connection that made the change.
+    pub(super) fn withdraw(
+        &mut self,
+        Withdrawal { ticket, command, keys }: Withdrawal,
+        now: Reading,
+        out: &mut dyn Sink,
+    ) {
         out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
         for node in self.quorum.all().iter() {
             self.handle_push(node, Some(&keys), now, out);

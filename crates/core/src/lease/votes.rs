@@ -101,7 +101,8 @@ impl Lease {
         match answer {
             Answer::Extended if self.votes.is_outdated(node, sent) => false,
             Answer::Failed(_) if !mutant!(ExtensionCountsUnknown) => false,
-            Answer::Extended | Answer::Failed(_) => {
+            Answer::Downgraded if !mutant!(DowngradeProlongs) => false,
+            Answer::Extended | Answer::Downgraded | Answer::Failed(_) => {
                 self.votes.raise(node, sent, now);
                 true
             }
@@ -115,6 +116,7 @@ impl Lease {
     /// says nothing. If it is gone, what is asked as a reader says so.
     fn is_before_downgrade(&self, round: u32) -> bool {
         self.downgraded_in.is_some_and(|downgraded_in| round < downgraded_in)
+            && !mutant!(OldAnswersDrop)
     }
 
     /// Takes an answer to a raise, of the attempt or of a hand-over. A definite "gone" is one here too.

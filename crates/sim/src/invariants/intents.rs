@@ -1,6 +1,6 @@
 //! The word of a writer that waits is no vote: it keeps new readers waiting, and nobody else; and it is taken back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quorlock_core::{Answer, Command, Key, Keys, LockId, Mode, Value};
 
@@ -18,7 +18,7 @@ pub(crate) struct Intents {
     /// Calls whose word is on nodes.
     said: BTreeSet<(ClientId, LockId)>,
     /// Those of them that are over, and whether a turn is over that could take note of that.
-    over: BTreeSet<(ClientId, LockId, bool)>,
+    over: BTreeMap<(ClientId, LockId), bool>,
 }
 
 impl Intents {
@@ -41,23 +41,20 @@ impl Intents {
                 self.is_over(*client, *lock);
             }
             Fact::Tick { client } => {
-                let its = |(of, _, is_due): &(ClientId, LockId, bool)| of == client && !is_due;
-                for (client, lock, _) in self.over.extract_if(.., |it| its(it)).collect::<Vec<_>>()
-                {
-                    self.over.insert((client, lock, true));
-                }
+                let its = self.over.iter_mut().filter(|((of, _), _)| of == client);
+                its.for_each(|(_, is_due)| *is_due = true);
             }
             Fact::TickOver { client } => {
-                let its = |(of, _, is_due): &(ClientId, LockId, bool)| of == client && *is_due;
-                for (client, lock, _) in self.over.extract_if(.., |it| its(it)).collect::<Vec<_>>()
-                {
-                    if self.said.remove(&(client, lock)) {
-                        let lock = lock.0;
-                        return Err(format!(
-                            "client {client}: lock {lock} is over, and its word stands"
-                        ));
-                    }
+                let its = |((of, _), is_due): (&(ClientId, LockId), &bool)| of == client && *is_due;
+                let stands = |call: &&(ClientId, LockId)| self.said.contains(*call);
+                let due = || self.over.iter().filter(|it| its(*it)).map(|(call, _)| call);
+                if let Some((_, lock)) = due().find(stands) {
+                    let lock = lock.0;
+                    return Err(format!(
+                        "client {client}: lock {lock} is over, and its word stands"
+                    ));
                 }
+                self.over.retain(|(of, _), is_due| of != client || !*is_due);
             }
             Fact::Executed { node, command, answer: Answer::Refused, .. } => {
                 return check_refusal(*node, command, view);
@@ -69,7 +66,7 @@ impl Intents {
 
     fn is_over(&mut self, client: ClientId, lock: LockId) {
         if self.said.contains(&(client, lock)) {
-            self.over.insert((client, lock, false));
+            self.over.insert((client, lock), false);
         }
     }
 }

@@ -20,6 +20,9 @@ impl ModelNode {
             return failed(command, kind);
         }
         let is_heal = matches!(command, Command::Heal { .. });
+        if is_active(Mutant::SetsWhatIsFree) && keys.single().is_none() {
+            return self.set_what_is_free((keys, value), ttl_ms, by, now_ms);
+        }
         if self.is_any_in_the_way((keys, value), is_heal, by, now_ms) {
             return Answer::Refused;
         }
@@ -27,6 +30,21 @@ impl ModelNode {
             return failed(command, kind);
         }
         self.grant((keys, value), ttl_ms, by, now_ms);
+        Answer::Granted
+    }
+
+    /// A mistake.
+    fn set_what_is_free(
+        &mut self,
+        (keys, value): (&Keys, &Value),
+        ttl_ms: u64,
+        by: ConnectionId,
+        now_ms: i64,
+    ) -> Answer {
+        self.expire_all(keys, by, now_ms);
+        let free = keys.iter().filter(|key| !self.keys.contains_key(*key)).cloned();
+        let Some(free) = Keys::new(free.collect::<Vec<_>>()) else { return Answer::Refused };
+        self.grant((&free, value), ttl_ms, by, now_ms);
         Answer::Granted
     }
 

@@ -1,7 +1,7 @@
 //! The model node's fences: what the scripts of section 8 of the protocol do.
 
 use quorlock_core::marker::Marker;
-use quorlock_core::{Answer, Command, Counter, Key};
+use quorlock_core::{Answer, Command, Counter, Key, Keys, Value};
 
 use super::{ConnectionId, ModelNode, Stored};
 use crate::mutants::{Mutant, is_active};
@@ -38,6 +38,11 @@ impl ModelNode {
             }
             Command::Raise { keys, value, counter, to } => {
                 self.expire_all(keys, by, now_ms);
+                if is_active(Mutant::RaisesEach)
+                    && let Some(answer) = self.raise_each((keys, value), counter, *to, by, now_ms)
+                {
+                    return Some(answer);
+                }
                 if let Some(answer) = self.is_not_ours((keys, value))
                     && !is_active(Mutant::RaiseWithoutCompare)
                 {
@@ -87,6 +92,26 @@ impl ModelNode {
             }
             _ => None,
         }
+    }
+
+    /// A mistake.
+    fn raise_each(
+        &mut self,
+        (keys, value): (&Keys, &Value),
+        counter: &Counter,
+        to: u64,
+        by: ConnectionId,
+        now_ms: i64,
+    ) -> Option<Answer> {
+        let is_ours = |key: &Key| self.keys.get(key).is_some_and(|it| it.holds(value));
+        let ours = keys.iter().zip(&*counter.keys).filter(|(key, _)| is_ours(key));
+        let ours: Vec<Key> = ours.map(|(_, counter)| counter.clone()).collect();
+        let ours = Keys::new(ours)?;
+        let its = Counter { keys: ours, ..counter.clone() };
+        if self.counted(&its, by, now_ms)? < to {
+            self.count(&its, to, by, now_ms);
+        }
+        Some(Answer::Raised { fence: to })
     }
 
     /// The largest number that a lock's counters show; none is zero.

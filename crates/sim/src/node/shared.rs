@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use quorlock_core::keys::intents;
 use quorlock_core::{Answer, Command, Failure, FailureKind, Key, Keys, Value};
 
 use super::{ConnectionId, Content, ModelNode, Stored};
+use crate::mutants::{Mutant, is_active};
 
 /// A key has no more readers than this.
 const READERS_MAX: usize = 1024;
@@ -55,6 +57,7 @@ impl ModelNode {
                 let is_full = |key: &Key| self.is_full(key, now_ms);
                 let is_new = |standing: &Standing| matches!(standing, Standing::Readers);
                 let is_refused = all.contains(&Standing::Foreign)
+                    || is_active(Mutant::IntentStopsHeal) && self.is_any_announced(keys)
                     || all.iter().zip(&**keys).any(|(it, key)| is_new(it) && is_full(key));
                 if is_refused {
                     return Ok(Answer::Refused);
@@ -116,6 +119,11 @@ impl ModelNode {
         }
     }
 
+    /// For a mistake: whether a writer has said that it waits for any of these keys.
+    fn is_any_announced(&self, keys: &Keys) -> bool {
+        intents(keys, 0).iter().any(|intent| self.keys.contains_key(intent))
+    }
+
     fn add_reader(
         &mut self,
         (keys, intents, value): (&Keys, &Keys, &Value),
@@ -145,8 +153,10 @@ impl ModelNode {
         now_ms: i64,
     ) -> Result<Answer, FailureKind> {
         let all = self.standings((keys, value), now_ms);
-        let is_there =
-            |it: &Standing| matches!(it, Standing::Reads | Standing::HasRead | Standing::Writes);
+        let is_there = |it: &Standing| match it {
+            Standing::Writes => !is_active(Mutant::WriterStays),
+            it => matches!(it, Standing::Reads | Standing::HasRead),
+        };
         if all.iter().any(is_there) {
             self.check_write(false)?;
         }
@@ -157,6 +167,13 @@ impl ModelNode {
             };
             let mut left = members.clone();
             left.remove(value.as_bytes());
+            if is_active(Mutant::ReaderLeavesEnd)
+                && !left.is_empty()
+                && let Some(Stored { content, .. }) = self.keys.get_mut(key)
+            {
+                *content = Content::Scored(left);
+                continue;
+            }
             self.put_readers(key, left, by, now_ms);
         }
         Ok(match all {
@@ -209,7 +226,10 @@ impl ModelNode {
         if all.contains(&Standing::Foreign) {
             return Some(Answer::Other);
         }
-        let reads = |it: &Standing| matches!(it, Standing::Reads | Standing::Writes);
+        let reads = |it: &Standing| {
+            matches!(it, Standing::Reads | Standing::Writes)
+                || *it == Standing::Readers && is_active(Mutant::AnyReaderExtends)
+        };
         (!all.iter().all(reads)).then_some(Answer::Absent)
     }
 
@@ -223,7 +243,9 @@ impl ModelNode {
             Content::Text(_) if stored.holds(value) && stored.expires_ms.is_some() => {
                 Standing::Writes
             }
-            Content::Scored(members) if stored.is_of_readers() => {
+            Content::Scored(members)
+                if stored.is_of_readers() || is_active(Mutant::AnySetReads) =>
+            {
                 match members.get(value.as_bytes()) {
                     None => Standing::Readers,
                     Some(end) if self.has_ended(*end, now_ms) => Standing::HasRead,

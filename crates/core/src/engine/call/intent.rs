@@ -26,11 +26,18 @@ pub(super) struct Intent {
     pub(super) renew_at: BootTime,
 }
 
+/// An intent that is taken back: the command for all nodes, and whose readers may go on.
+pub(in crate::engine) struct Withdrawal {
+    pub(in crate::engine) ticket: Ticket,
+    pub(in crate::engine) command: Command,
+    pub(in crate::engine) keys: Keys,
+}
+
 impl Call {
     /// After a look: the commands that follow from it. An intent is left if readers alone hold the keys, and taken back if
     /// anybody else does.
     pub(in crate::engine) fn review_intent(&mut self, now: Reading) -> [Option<Command>; 2] {
-        let Some(wanted) = self.wanted_intent(now) else {
+        let Some(wanted) = self.wanted_intent(now).filter(|_| !mutant!(WritersSayNothing)) else {
             return [None, None];
         };
         if wanted.as_ref() == self.intent.as_ref().map(|intent| &intent.keys) {
@@ -92,8 +99,14 @@ impl Call {
         }
     }
 
-    /// The command to take it back, if there is one.
-    pub(in crate::engine) fn withdraw(&mut self) -> Option<Command> {
+    /// What it takes to take it back, if there is one.
+    pub(in crate::engine) fn withdrawal(&mut self, lock: LockId) -> Option<Withdrawal> {
+        let command = self.withdraw()?;
+        let (ticket, keys) = (self.announcement(lock), self.request.keys.clone());
+        Some(Withdrawal { ticket, command, keys })
+    }
+
+    fn withdraw(&mut self) -> Option<Command> {
         let Intent { keys, value, .. } = *self.intent.take()?;
         Some(Command::Withdraw { intents: intents(&keys, self.request.prefix_bytes), value })
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quorlock_core::{Answer, Command, Counter, Failure, FailureKind, Form, Holding, Keys, Reader};
 
-use super::errors::{code, not_set, rejected};
+use super::errors::{code, explanation, not_set, rejected};
 use super::{Way, is_seen_by_script};
 use crate::node::redis::resp::Reply;
 
@@ -75,7 +75,7 @@ pub(in crate::node::redis) fn decode(
             // Absent or another's: only the script tells which. It finds nothing of ours to delete.
             Reply::Int(0) if *tell => return Err(Form::Script),
             Reply::Int(0) => Answer::NotOurs,
-            Reply::Error(error) if code(&error) == "WRONGTYPE" => Answer::Other,
+            Reply::Error(error) if is_other_type(&error) => Answer::Other,
             other => return absent_or_other(other, way),
         },
         Command::Release { .. } | Command::ReleaseShared { .. } => match next() {
@@ -216,6 +216,11 @@ fn holding(value: Reply, ttl: Reply) -> Result<Answer, Form> {
         Reply::Error(error) if code(&error) == "WRONGTYPE" => return Err(Form::Script),
         other => unexpected(&other),
     })
+}
+
+/// A key is not a text. `DELEX` says that without the code for it.
+fn is_other_type(error: &str) -> bool {
+    code(error) == "WRONGTYPE" || explanation(error).starts_with("Key should be of string type")
 }
 
 /// What scripts tell of the keys together; `None` if that is not what was asked.
