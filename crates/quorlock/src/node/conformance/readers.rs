@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep};
 use super::subject::Subject;
 use super::votes::ROUNDING;
 use super::{
-    KEPT, LONG, STILL_LONG, acquire, extend, inspect, millis, new_key, new_keys, new_value,
-    not_quite, release, see, watch,
+    KEPT, LONG, STILL_LONG, acquire, extend, millis, new_key, new_keys, new_value, not_quite,
+    release, see, watch,
 };
 use crate::node::{Answer, Command, Counter, FailureKind, Holding, Key, Keys, Value};
 
@@ -244,7 +244,8 @@ pub async fn a_key_has_so_many_readers_and_no_more(subject: &Subject) {
         other => panic!("{other:?}"),
     }
     // Many looks at them are each answered, or have failed. Nothing else does.
-    for answer in subject.execute(vec![inspect(&keys); 512]).await {
+    let look = Command::Inspect { keys: keys.clone(), intents: Some(intents(&keys)) };
+    for answer in subject.execute(vec![look; 512]).await {
         match answer {
             Answer::Seen(Holding::Shared { count: 1024, .. }) => {}
             Answer::Failed(failure) => assert_eq!(failure.kind(), FailureKind::Rejected),
@@ -335,7 +336,7 @@ pub async fn a_change_of_readers_is_spoken_of(subject: &Subject) {
             other => panic!("{other:?}"),
         }
         change();
-        assert_eq!(subject.next_push().await, *std::slice::from_ref(key));
+        assert_eq!(subject.next_push().await, *std::slice::from_ref(key), "told once");
     }
     outside.remove(key);
 }

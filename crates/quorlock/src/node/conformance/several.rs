@@ -208,16 +208,19 @@ pub async fn an_inspection_tells_what_each_key_holds(subject: &Subject) {
 pub async fn each_of_several_watched_keys_is_spoken_of(subject: &Subject) {
     let (keys, outside) = (new_keys("watched", 3), &subject.outside);
     outside.set(&keys[1], b"held", Some(LONG));
+    match subject.ask(watch(&keys)).await {
+        Answer::Watched(Holding::Several(each)) => assert_eq!(each.len(), keys.len()),
+        Answer::Seen(Holding::Several(_)) => return remove(subject, &keys),
+        other => panic!("to watch was answered with {other:?}"),
+    }
     for key in &*keys {
-        match subject.ask(watch(&keys)).await {
-            Answer::Watched(Holding::Several(each)) => assert_eq!(each.len(), keys.len()),
-            Answer::Seen(Holding::Several(_)) => break,
-            other => panic!("to watch was answered with {other:?}"),
-        }
         outside.set(key, b"changed", Some(LONG));
         assert_eq!(subject.next_push().await, *std::slice::from_ref(key));
+        outside.set(key, b"unasked", Some(LONG));
     }
+    assert!(matches!(subject.ask(watch(&keys)).await, Answer::Watched(_)));
     remove(subject, &keys);
+    assert!(subject.pushes(&keys).await, "each is told");
 }
 
 /// `AcquireFenced` of several keys sets all counters to one number, above all that they were.
