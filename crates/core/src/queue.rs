@@ -99,6 +99,11 @@ impl LocalQueue {
         self.waiting.as_ref()?.front().map(|place| place.lock)
     }
 
+    /// Those that wait, in the order of their coming.
+    pub fn waiting(&self) -> impl Iterator<Item = LockId> {
+        self.waiting.iter().flat_map(|waiting| waiting.iter()).map(|place| place.lock)
+    }
+
     /// Nobody wants the key.
     pub fn is_empty(&self) -> bool {
         self.active().is_empty() && self.waiting.is_none()

@@ -142,7 +142,7 @@ impl Engine {
         self.inspections.remove(&lock);
         self.release_attempt(lock, now, out);
         if let Some(call) = self.take_call(lock, now, out) {
-            self.leave_queue(&call.request.keys, lock, now);
+            self.leave_queue(&call.request.keys, lock, now, out);
         }
     }
 
@@ -172,7 +172,7 @@ impl Engine {
             call.free_in = call.free_in.or_else(|| self.quorum_in(&call, now));
         }
         out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
-        self.leave_queue(&call.request.keys, lock, now);
+        self.leave_queue(&call.request.keys, lock, now, out);
     }
 
     /// The call is over. If readers were told that it waits, they are told that it does not any more.

@@ -216,7 +216,7 @@ impl Engine {
             }
         }
         if lease.lost().is_none() || kept {
-            self.leave_queue(lease.keys(), holder, now);
+            self.leave_queue(lease.keys(), holder, now, out);
         }
     }
 
@@ -331,7 +331,7 @@ impl Engine {
         let release = lease.end(false, now);
         Self::index_lease(&mut self.deadlines, lock, timed, now);
         self.start_release((lock, round), release, out);
-        self.leave_queue(&keys, holder, now);
+        self.leave_queue(&keys, holder, now, out);
     }
 
     /// Latches the loss if its time has come, before anything may raise the validity (S13). The

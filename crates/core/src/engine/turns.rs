@@ -11,13 +11,18 @@
 //! A lock with several keys has its turn for all of them at one moment. It steps aside whenever it pauses. It is not known
 //! at which of its keys another is in the way, and a call that wants only the other keys need not wait.
 
+use alloc::collections::BTreeSet;
 use alloc::collections::btree_map::Entry;
+use alloc::vec::Vec;
 
 use super::{Call, Engine, LockId, Phase, Request, Sink, Wait};
 use crate::keys::Keys;
 use crate::queue::{LocalQueue, Place};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
+
+/// No more of those that wait for a key are looked at, to find one that others would step aside for.
+const WAITING_MAX: usize = 16;
 
 impl Request {
     pub(super) const fn place(&self, lock: LockId) -> Place {
@@ -48,7 +53,7 @@ impl Engine {
         }
         self.advance(&keys, None, now);
         let is_in_the_way = |key: &Key| self.local.queues.get(key).into_iter();
-        let active: alloc::vec::Vec<LockId> = keys
+        let active: Vec<LockId> = keys
             .iter()
             .flat_map(is_in_the_way)
             .flat_map(|queue| queue.active().iter().map(|place| place.lock))
@@ -77,51 +82,111 @@ impl Engine {
             .any(|place| place.mode.excludes(request.mode) && !self.calls.contains_key(&place.lock))
     }
 
+    /// It pauses for reasons of its own, and another may have its turn, from then on.
+    fn lends(&self, lock: LockId) -> Option<BootTime> {
+        match self.calls.get(&lock)?.record.phase {
+            Phase::Pausing { lent, .. } => lent,
+            _ => None,
+        }
+    }
+
     /// If this call pauses for reasons of its own and another waits, it steps aside, and the other's turn
-    /// comes. What the process has learnt of how long to wait between two attempts goes with the turn.
+    /// comes.
     pub(super) fn pass_on(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
-        let Some(Call {
-            phase: Phase::Pausing { until, lent: Some(lent), .. },
-            request,
-            contention,
-            ..
-        }) = self.calls.get(&lock).map(|timed| &timed.record)
+        if self.lends(lock).is_none() {
+            return;
+        }
+        let Some(keys) = self.calls.get(&lock).map(|timed| timed.record.request.keys.clone())
         else {
             return;
         };
-        let (until, lent, place) = (*until, *lent, request.place(lock));
-        let (polls, opens, keys) = (contention.polls, contention.opens, request.keys.clone());
-        let has_waiting = |key: &Key| {
-            self.local.queues.get(key).is_some_and(|queue| queue.first_waiting().is_some())
+        for next in self.waiting_for(&keys) {
+            if self.make_way(next, now, out) {
+                return;
+            }
+        }
+    }
+
+    /// The first of those that wait for these keys.
+    fn waiting_for(&self, keys: &Keys) -> Vec<LockId> {
+        let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
+        queues.flat_map(|queue| queue.waiting().take(WAITING_MAX)).collect()
+    }
+
+    /// If all that keep `next` waiting pause for reasons of their own, they step aside. What the process has learnt of
+    /// how long to wait between two attempts goes with the turn.
+    fn make_way(&mut self, next: LockId, now: Reading, out: &mut dyn Sink) -> bool {
+        let Some(Request { keys, mode, .. }) =
+            self.calls.get(&next).map(|timed| &timed.record.request)
+        else {
+            return false;
         };
-        if !keys.iter().any(has_waiting) {
+        let (keys, mode) = (keys.clone(), *mode);
+        let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
+        let active = queues.flat_map(LocalQueue::active);
+        let in_the_way = active.filter(|place| place.mode.excludes(mode));
+        let in_the_way: BTreeSet<LockId> = in_the_way.map(|place| place.lock).collect();
+        let lent = in_the_way.iter().map(|lock| self.lends(*lock)).collect::<Option<Vec<_>>>();
+        let Some(lent) = lent.and_then(|lent| lent.into_iter().max()) else {
+            return false;
+        };
+        let place_of = |lock: &LockId| {
+            let request = &self.calls.get(lock)?.record.request;
+            Some((request.keys.clone(), request.place(*lock)))
+        };
+        let places: Vec<(Keys, Place)> = in_the_way.iter().filter_map(place_of).collect();
+        for (its, place) in &places {
+            self.with_queues(its, |queue| queue.leave(place.lock));
+        }
+        if self.first_ready(&keys).is_none() {
+            for (its, place) in &places {
+                self.with_queues(its, |queue| queue.activate(*place));
+            }
+            return false;
+        }
+        for (_, place) in &places {
+            self.step_aside(place.lock, next);
+        }
+        self.advance(&keys, Some(lent), now);
+        for (its, Place { lock, .. }) in places {
+            self.advance(&its, Some(lent), now);
+            // Readers are not to wait for a writer that waits for others itself.
+            let call = self.calls.get_mut(&lock).map(|timed| &mut timed.record);
+            if let Some(withdrawal) = call.and_then(|call| call.withdrawal(lock)) {
+                self.withdraw(withdrawal, now, out);
+            }
+            if its.single().is_none() {
+                self.local.aside.insert(lock);
+            }
+        }
+        true
+    }
+
+    fn step_aside(&mut self, lock: LockId, next: LockId) {
+        let Some(Call { phase, contention, .. }) =
+            self.calls.get_mut(&lock).map(|timed| &mut timed.record)
+        else {
             return;
-        }
-        self.with_queues(&keys, |queue| queue.leave(lock));
-        let Some(next) = self.first_ready(&keys) else {
-            return self.with_queues(&keys, |queue| queue.activate(place));
         };
-        if let Some(timed) = self.calls.get_mut(&lock) {
-            timed.record.phase = Phase::Aside { until };
+        if let Phase::Pausing { until, .. } = *phase {
+            *phase = Phase::Aside { until };
         }
+        let (polls, opens) = (contention.polls, contention.opens);
         if let Some(timed) = self.calls.get_mut(&next) {
             let contention = &mut timed.record.contention;
             (contention.polls, contention.opens) =
                 (contention.polls.max(polls), contention.opens.max(opens));
         }
-        self.advance(&keys, Some(lent), now);
-        // Readers are not to wait for a writer that waits for others itself.
-        let call = self.calls.get_mut(&lock).map(|timed| &mut timed.record);
-        if let Some(withdrawal) = call.and_then(|call| call.withdrawal(lock)) {
-            self.withdraw(withdrawal, now, out);
-        }
-        if keys.single().is_none() {
-            self.local.aside.insert(lock);
-        }
     }
 
     /// Leaves the local queues; if it was this one's turn, the next one's has come.
-    pub(super) fn leave_queue(&mut self, keys: &Keys, lock: LockId, now: Reading) {
+    pub(super) fn leave_queue(
+        &mut self,
+        keys: &Keys,
+        lock: LockId,
+        now: Reading,
+        out: &mut dyn Sink,
+    ) {
         // Nearly always there is one key, which nobody else of this process wants.
         if let Some(key) = keys.single()
             && let Entry::Occupied(mut queue) = self.local.queues.entry(key.clone())
@@ -131,10 +196,17 @@ impl Engine {
                 queue.remove();
                 return;
             }
-            return self.advance(keys, None, now);
+        } else {
+            self.with_queues(keys, |queue| queue.leave(lock));
         }
-        self.with_queues(keys, |queue| queue.leave(lock));
         self.advance(keys, None, now);
+        // One that waits for several keys may be kept waiting at the others by calls that would step aside.
+        for next in self.waiting_for(keys) {
+            let call = self.calls.get(&next).map(|timed| &timed.record);
+            if call.is_some_and(|call| call.request.keys.single().is_none()) {
+                self.make_way(next, now, out);
+            }
+        }
     }
 
     /// The holder of a lock is a reader from now on.

@@ -1,12 +1,12 @@
 //! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
 
 use super::call::Withdrawal;
-use super::{Effect, Engine, LockId, Phase, Sink, Ticket, Timed, Verb};
+use super::{Effect, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Verb};
 use crate::acquire::FailureReason;
 use crate::command::Answer;
 use crate::contention::believed;
 use crate::inspect::Inspection;
-use crate::keys::of_intent;
+use crate::keys::{Mode, of_intent};
 use crate::queue::LocalQueue;
 use crate::quorum::{NodeId, NodeSet};
 use crate::retry::Retry;
@@ -15,6 +15,9 @@ use crate::token::Key;
 use crate::wait::Waiting;
 use alloc::vec::Vec;
 use core::time::Duration;
+
+/// Where readers come and go, a call that has stepped aside comes back no sooner than this after one has.
+const ASIDE_EVERY: Duration = Duration::from_millis(50);
 
 impl Engine {
     /// Asks nodes who holds the lock, and for how long; and, if the call is going to wait, to tell
@@ -133,7 +136,7 @@ impl Engine {
     ) {
         out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
         for node in self.quorum.all().iter() {
-            self.handle_push(node, Some(&keys), now, out);
+            self.tell_of_change(node, Some(&keys), |call| call.mode == Mode::Shared, now, out);
         }
     }
 
@@ -187,7 +190,8 @@ impl Engine {
             call.history.count = call.history.count.saturating_sub(1);
             call.trust_wait.settling = true;
         }
-        if is_untrusted || is_settling {
+        // Without the restart guard nothing is found out about nodes: then it is a failure like others.
+        if (is_untrusted || is_settling) && self.monitor.is_some() {
             return self.await_trust(lock, now, out);
         }
         call.note_free_in(now);
@@ -228,6 +232,18 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
+        self.tell_of_change(node, keys, |_| true, now, out);
+    }
+
+    /// The same for some of those that wait.
+    fn tell_of_change(
+        &mut self,
+        node: NodeId,
+        keys: Option<&[Key]>,
+        is_concerned: fn(&Request) -> bool,
+        now: Reading,
+        out: &mut dyn Sink,
+    ) {
         let queue_of = |key: &Key| {
             self.local.queues.get(key).or_else(|| self.local.queues.get(&of_intent(key)?))
         };
@@ -251,8 +267,8 @@ impl Engine {
                 Phase::Looking { .. } | Phase::Pausing { .. } | Phase::Aside { .. }
             );
             let was_open = call.is_open();
-            let watches = call.is_to_watch();
-            let Some(waiting) = call.waiting.as_mut().filter(|_| waits && watches) else {
+            let is_told = waits && call.is_to_watch() && is_concerned(&call.request);
+            let Some(waiting) = call.waiting.as_mut().filter(|_| is_told) else {
                 continue;
             };
             let is_new = match keys {
@@ -285,7 +301,12 @@ impl Engine {
                 self.draw_slot(lock, now);
             }
             // It may be free where it was not, and waits for its turn.
-            Phase::Aside { .. } if open || is_stale => self.enter(lock, now, out),
+            Phase::Aside { .. } if open => self.enter(lock, now, out),
+            Phase::Aside { until } if is_stale || may_open => {
+                let step = if is_stale { ASIDE_EVERY } else { step };
+                *until = (*until).min(now.after(step));
+                Self::index_call(&mut self.deadlines, lock, timed);
+            }
             // A reader has come or gone. If it was the last one, a look shows it.
             Phase::Pausing { .. } if is_stale => {
                 call.look_if_stale(now);
