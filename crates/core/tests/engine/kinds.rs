@@ -1,8 +1,12 @@
 //! Locks with several keys, and readers beside writers.
 
+mod in_the_way;
+
+use std::time::Duration;
+
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Command, Extended, Keys, LockId, LossCause, Mode, Quorum, RefusalKind, Request,
+    Command, Extended, FailureKind, Keys, LockId, LossCause, Mode, Quorum, RefusalKind, Request,
 };
 use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, waiting};
