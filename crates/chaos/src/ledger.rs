@@ -7,60 +7,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use quorlock_sim::time::{SECOND, Time};
 
 use crate::clock::now;
-use crate::oracles::{Hold, Store, Witness, Written};
+use crate::holds::{Hold, names};
+use crate::numbers::Numbers;
+use crate::oracles::Written;
 use crate::plan::PROCESSES;
 use crate::protocol::{
     CALLERS, CLIENTS, Grant, RESOURCES, Refused, Told, WorkerMessage, is_fenced,
 };
+use crate::tally::Tally;
 
 /// Something that should not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) at: Time,
     pub(crate) what: String,
-}
-
-/// How many calls ended in which way.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) granted: u64,
-    pub(crate) contended: u64,
-    pub(crate) no_quorum: u64,
-    pub(crate) not_safe: u64,
-    pub(crate) too_slow: u64,
-    pub(crate) cancelled: u64,
-    /// Locks that were lost, by cause.
-    pub(crate) lost: BTreeMap<String, u64>,
-    /// Holders that were stopped or killed.
-    pub(crate) stopped_holding: u64,
-    pub(crate) killed_holding: u64,
-}
-
-impl Tally {
-    pub(crate) fn add(&mut self, other: &Self) {
-        let Self {
-            granted,
-            contended,
-            no_quorum,
-            not_safe,
-            too_slow,
-            cancelled,
-            lost,
-            stopped_holding,
-            killed_holding,
-        } = other;
-        self.granted += granted;
-        self.contended += contended;
-        self.no_quorum += no_quorum;
-        self.not_safe += not_safe;
-        self.too_slow += too_slow;
-        self.cancelled += cancelled;
-        self.stopped_holding += stopped_holding;
-        self.killed_holding += killed_holding;
-        for (cause, count) in lost {
-            *self.lost.entry(cause.clone()).or_default() += count;
-        }
-    }
 }
 
 /// A caller: its process, which of those with that place it is, and its number there.
@@ -80,11 +40,12 @@ impl Held {
         self.all.push(hold);
     }
 
-    /// Returns the resource that was held.
-    fn end(&mut self, id: Caller, until: Time) -> Option<usize> {
+    /// Returns what was held.
+    fn end(&mut self, id: Caller, until: Time) -> Option<&Hold> {
         let place = self.open.remove(&id)?;
-        self.all[place].to = until;
-        Some(self.all[place].resource)
+        let hold = self.all.get_mut(place)?;
+        hold.to = until;
+        Some(hold)
     }
 
     fn by(&mut self, id: Caller) -> Option<&mut Hold> {
@@ -104,22 +65,6 @@ impl Held {
         for place in BTreeMap::into_values(dead) {
             let hold = &mut self.all[place];
             hold.to = hold.to.min(alive_at);
-        }
-    }
-}
-
-/// The numbers that holders write, of each resource.
-#[derive(Debug, Default)]
-struct Numbers {
-    witnesses: [Witness; RESOURCES.len()],
-    stores: [Store; RESOURCES.len()],
-}
-
-impl Numbers {
-    fn read(&mut self, resource: usize, fence: Option<u64>) -> Option<u64> {
-        match fence {
-            Some(fence) => self.stores[resource].read(fence),
-            None => Some(self.witnesses[resource].number),
         }
     }
 }
@@ -174,10 +119,9 @@ pub(crate) struct Findings {
 pub(crate) struct Ledger {
     start: Time,
     held: Held,
-    numbers: Numbers,
-    /// Why an update that was lost by trust in validity is nobody's fault; and how many were.
+    pub(crate) numbers: Numbers,
+    /// Why it is nobody's fault if trust in validity was misplaced.
     outside: Option<&'static str>,
-    lost_outside: u64,
     pub(crate) clients: Clients,
     pub(crate) tally: Tally,
     violations: Vec<Violation>,
@@ -191,7 +135,6 @@ impl Ledger {
             held: Held::default(),
             numbers: Numbers::default(),
             outside,
-            lost_outside: 0,
             clients: Clients::default(),
             tally: Tally::default(),
             violations: Vec::new(),
@@ -219,8 +162,8 @@ impl Ledger {
         let heard = now();
         let id = |caller| (process, generation, caller);
         match said {
-            WorkerMessage::Holds { caller, resource, grant } => {
-                self.granted(id(caller), resource, grant)
+            WorkerMessage::Holds { caller, resources, grant } => {
+                self.granted(id(caller), resources, grant)
             }
             WorkerMessage::StillHolds { caller, until } => {
                 if let Some(hold) = self.held.by(id(caller)) {
@@ -243,18 +186,41 @@ impl Ledger {
             }
             WorkerMessage::Reads { caller } => {
                 let hold = self.held.by(id(caller))?;
-                let (resource, fence) = (hold.resource, hold.fence);
-                let number = self.numbers.read(resource, fence);
-                if number.is_none() {
+                let numbers = self.numbers.read(&hold.resources, hold.fence);
+                if numbers.is_none() {
                     self.note(heard, format!("{}: its fence is refused", name(id(caller))));
                 }
-                return Some(Told::Number { caller, number });
+                return Some(Told::Numbers { caller, numbers });
             }
             WorkerMessage::Writes { caller, read, until } => {
-                let hold = self.held.by(id(caller))?;
-                let (resource, fence) = (hold.resource, hold.fence);
-                let written = self.writes(id(caller), (resource, fence), (read, until));
+                let hold = self.held.by(id(caller))?.clone();
+                let all = hold.resources.iter().zip(read);
+                // Each is tried, whatever becomes of the others.
+                let written = all.filter(|(it, read)| self.writes(&hold, (**it, *read), until));
+                let written = written.count() == hold.resources.len();
                 return Some(Told::Written { caller, written });
+            }
+            WorkerMessage::Downgrades { caller, at } => {
+                let hold = self.held.by(id(caller))?;
+                hold.reads_from = hold.reads_from.min(at);
+                let (who, lock) = (name(id(caller)), hold.names());
+                self.tally.downgraded += 1;
+                self.note(at, format!("{who}: is a reader of {lock} from now on"));
+            }
+            WorkerMessage::Downgraded { caller, confirmed } => {
+                self.tally.downgrades_confirmed += u64::from(confirmed);
+                let how = if confirmed { "was confirmed" } else { "was not confirmed in time" };
+                self.note(heard, format!("{}: that {how}", name(id(caller))));
+            }
+            WorkerMessage::Compares { caller, read, until } => {
+                let hold = self.held.by(id(caller))?.clone();
+                for (resource, known) in hold.resources.iter().zip(read) {
+                    self.compares(&hold, (*resource, known), until);
+                }
+                return Some(Told::Compared { caller });
+            }
+            WorkerMessage::Odd { caller, what } => {
+                self.violated(heard, format!("{}: {what}", name(id(caller))));
             }
             WorkerMessage::Closed { client, owed } => {
                 self.clients.closed += 1;
@@ -265,48 +231,44 @@ impl Ledger {
         None
     }
 
-    fn granted(&mut self, id: Caller, resource: usize, grant: Grant) {
-        let Grant { asked, at, until, token, fence } = grant;
+    fn granted(&mut self, id: Caller, resources: Vec<usize>, grant: Grant) {
+        let Grant { asked, at, until, token, fence, is_reader } = grant;
+        let is_several = resources.len() > 1;
         self.tally.granted += 1;
+        self.tally.several += u64::from(is_several);
+        self.tally.several_fenced += u64::from(is_several && fence.is_some());
+        self.tally.readers += u64::from(is_reader);
         let valid = self.when(until.max(self.start));
         let number = fence.map(|fence| format!(" with fence {fence}")).unwrap_or_default();
-        let (who, lock) = (name(id), RESOURCES[resource]);
-        self.note(at, format!("{who}: holds {lock}{number}, valid until {valid}"));
-        if fence.is_some() != is_fenced(resource) {
+        let (who, lock) = (name(id), names(&resources));
+        let how = if is_reader { "reads" } else { "holds" };
+        self.note(at, format!("{who}: {how} {lock}{number}, valid until {valid}"));
+        if resources.iter().any(|resource| fence.is_some() != is_fenced(*resource)) {
             self.violated(at, format!("{who} has asked for a fence of {lock} and not got it"));
         }
-        let hold = Hold { holder: who, resource, token, fence, asked, from: at, to: until };
+        let (holder, reads_from) = (who, if is_reader { asked } else { Time::MAX });
+        let hold = Hold { holder, resources, token, fence, asked, from: at, to: until, reads_from };
         self.held.begin(id, hold);
         self.clients.granted((id.0, id.2 / CALLERS), at);
     }
 
     fn ended(&mut self, id: Caller, until: Time, lost: Option<String>) {
-        let Some(resource) = self.held.end(id, until) else { return };
-        let resource = RESOURCES[resource];
+        let Some(lock) = self.held.end(id, until).map(Hold::names) else { return };
         let what = match lost {
             Some(cause) => {
-                let what = format!("has lost {resource}: {cause}");
+                let what = format!("has lost {lock}: {cause}");
                 *self.tally.lost.entry(cause).or_default() += 1;
                 what
             }
-            None => format!("gives {resource} back"),
+            None => format!("gives {lock} back"),
         };
         self.note(until.max(self.start), format!("{}: {what}", name(id)));
     }
 
-    fn writes(
-        &mut self,
-        id: Caller,
-        (resource, fence): (usize, Option<u64>),
-        (read, until): (u64, Time),
-    ) -> bool {
+    fn writes(&mut self, hold: &Hold, (resource, read): (usize, u64), until: Time) -> bool {
         let at = now();
-        let (who, lock) = (name(id), RESOURCES[resource]);
-        let written = match fence {
-            Some(fence) => self.numbers.stores[resource].write(fence, read),
-            None => self.numbers.witnesses[resource].write(read, until, at),
-        };
-        match written {
+        let (who, lock) = (&hold.holder, RESOURCES[resource]);
+        match self.numbers.write(resource, read, (hold.fence, until), at) {
             Written::Yes => {
                 self.note(at, format!("{who}: writes {} for {lock}", read + 1));
                 true
@@ -318,15 +280,29 @@ impl Ledger {
             Written::OverAnothers { was } => {
                 let next = read + 1;
                 let what = format!("lost update of {lock}: {who} writes {next} over {was}");
-                match self.outside.filter(|_| fence.is_none()) {
-                    Some(why) => {
-                        self.lost_outside += 1;
-                        self.note(at, format!("{what}, but {why}"));
-                    }
-                    None => self.violated(at, what),
-                }
+                self.trusted(at, what, hold.fence.is_none());
                 true
             }
+        }
+    }
+
+    fn compares(&mut self, hold: &Hold, (resource, known): (usize, u64), until: Time) {
+        let at = now();
+        let (who, lock) = (&hold.holder, RESOURCES[resource]);
+        let what = match self.numbers.is_still(resource, known, (until, is_fenced(resource)), at) {
+            Ok(()) => return self.note(at, format!("{who}: looks at the number for {lock} again")),
+            Err(is) => {
+                format!("{who} reads {lock} and knows {known}, but somebody has written {is}")
+            }
+        };
+        self.trusted(at, what, true);
+    }
+
+    /// Something went wrong, perhaps by trust in validity, which not every round promises.
+    fn trusted(&mut self, at: Time, what: String, by_validity: bool) {
+        match self.outside.filter(|_| by_validity) {
+            Some(why) => self.note(at, format!("{what}, but {why}")),
+            None => self.violated(at, what),
         }
     }
 
@@ -349,28 +325,6 @@ impl Ledger {
     /// All holds so far. What is still held counts for as long as its holder was told.
     pub(crate) fn holds(&self) -> &[Hold] {
         &self.held.all
-    }
-
-    /// The numbers that holders of locks without fences have written, in sum.
-    pub(crate) fn witness(&self) -> Witness {
-        let mut sum = Witness::default();
-        for one in self.numbers.witnesses {
-            sum.number += one.number;
-            sum.writes += one.writes;
-            sum.too_late += one.too_late;
-        }
-        sum
-    }
-
-    /// The same of those with fences.
-    pub(crate) fn store(&self) -> Store {
-        let mut sum = Store::default();
-        for one in self.numbers.stores {
-            sum.number += one.number;
-            sum.writes += one.writes;
-            sum.refused += one.refused;
-        }
-        sum
     }
 
     /// Takes the violations out, with the journal. The extract begins `before` the first violation, and ends
@@ -412,13 +366,17 @@ fn name((process, generation, caller): Caller) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::oracles::overlaps;
+    use crate::holds::overlaps;
 
     /// Times are all far in the past, so that every write comes too late; what is believed of holds
     /// is what matters here.
     fn holds(ledger: &mut Ledger, process: usize, at: Time, until: Time) {
         let grant = Grant { asked: at, at, until, ..Grant::default() };
-        ledger.said(process, 0, WorkerMessage::Holds { caller: 0, resource: 0, grant });
+        ledger.said(process, 0, WorkerMessage::Holds { caller: 0, resources: vec![0], grant });
+    }
+
+    fn writes(caller: usize, read: u64, until: Time) -> WorkerMessage {
+        WorkerMessage::Writes { caller, read: vec![read], until }
     }
 
     #[test]
@@ -447,7 +405,7 @@ mod tests {
         let until = now() + 3600 * SECOND;
         holds(&mut ledger, 0, now(), until);
         holds(&mut ledger, 1, now(), until);
-        let write = WorkerMessage::Writes { caller: 0, read: 0, until };
+        let write = writes(0, 0, until);
         let written = Some(Told::Written { caller: 0, written: true });
         assert_eq!(ledger.said(0, 0, write.clone()), written);
         assert!(ledger.violations.is_empty());
@@ -461,12 +419,36 @@ mod tests {
         let mut ledger = Ledger::new(now(), Some("clocks are wrong"));
         let until = now() + 3600 * SECOND;
         holds(&mut ledger, 0, now(), until);
-        let write = WorkerMessage::Writes { caller: 0, read: 3, until };
-        ledger.said(0, 0, write);
-        assert_eq!((ledger.lost_outside, ledger.violations.len()), (1, 0));
+        ledger.said(0, 0, writes(0, 3, until));
+        assert_eq!((ledger.numbers.witness().lost(), ledger.violations.len()), (3, 0));
         let grant = Grant { at: now(), until, fence: Some(7), ..Grant::default() };
-        ledger.said(0, 0, WorkerMessage::Holds { caller: 1, resource: 3, grant });
-        ledger.said(0, 0, WorkerMessage::Writes { caller: 1, read: 3, until });
-        assert_eq!((ledger.lost_outside, ledger.violations.len()), (1, 1));
+        ledger.said(0, 0, WorkerMessage::Holds { caller: 1, resources: vec![3], grant });
+        ledger.said(0, 0, writes(1, 3, until));
+        assert_eq!((ledger.numbers.store().lost(), ledger.violations.len()), (3, 1));
+    }
+
+    #[test]
+    fn a_reader_tells_what_has_changed_and_a_writer_what_changes_after_its_downgrade() {
+        let mut ledger = Ledger::new(now(), None);
+        let (at, until) = (now(), now() + 3600 * SECOND);
+        let grant = Grant { at, until, is_reader: true, ..Grant::default() };
+        ledger.said(0, 0, WorkerMessage::Holds { caller: 0, resources: vec![1, 0], grant });
+        let read = Some(Told::Numbers { caller: 0, numbers: Some(vec![0, 0]) });
+        assert_eq!(ledger.said(0, 0, WorkerMessage::Reads { caller: 0 }), read);
+        let compares = |read| WorkerMessage::Compares { caller: 0, read, until };
+        ledger.said(0, 0, compares(vec![0, 0]));
+        holds(&mut ledger, 1, at, until);
+        ledger.said(1, 0, writes(0, 0, until));
+        assert!(ledger.violations.is_empty());
+        ledger.said(0, 0, compares(vec![0, 0]));
+        assert_eq!(ledger.violations.len(), 1);
+        assert!(ledger.violations[0].what.contains("p0a reads orders and knows 0"), "{ledger:?}");
+        ledger.said(1, 0, WorkerMessage::Downgrades { caller: 0, at: at + 1 });
+        ledger.said(1, 0, WorkerMessage::Compares { caller: 0, read: vec![1], until });
+        assert_eq!((ledger.violations.len(), ledger.holds()[1].reads_from), (1, at + 1));
+        assert_eq!(
+            (ledger.tally.several, ledger.tally.readers, ledger.tally.downgraded),
+            (1, 1, 1)
+        );
     }
 }

@@ -12,9 +12,11 @@ mod act;
 mod args;
 mod clock;
 mod commands;
+mod holds;
 mod ledger;
 mod monitor;
 mod nemesis;
+mod numbers;
 mod oracles;
 mod outcome;
 mod plan;
@@ -23,6 +25,7 @@ mod round;
 mod servers;
 mod shim;
 mod summary;
+mod tally;
 mod votes;
 mod worker;
 mod workers;
@@ -316,14 +319,19 @@ fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
     };
     let Outcome { faults, tally, exclusion, fences, .. } = outcome;
     println!(
-        "  {} faults, {} grants, {} losses; {} overlaps; lost updates: {} without fences, {} with fences; \
+        "  {} faults, {} grants ({} of several keys, {} of readers, {} downgraded), {} losses; {} overlaps; \
+         lost updates: {} without fences, {} with fences; {} numbers changed under readers; \
          {} pairs of {} fences wrong; {} of {} holders short of votes; {} keys left; {healed}",
         faults.injected.values().sum::<u64>(),
         tally.granted,
+        tally.several,
+        tally.readers,
+        tally.downgraded,
         tally.lost.values().sum::<u64>(),
         exclusion.overlaps,
         exclusion.witness.lost(),
         fences.store.lost(),
+        exclusion.rereading.changed,
         fences.disordered,
         fences.holders,
         exclusion.votes.short,

@@ -26,11 +26,14 @@ pub(crate) const REPLICA: &str = "chaos:replica";
 /// show. Until the next dump nobody knows what is there.
 pub(crate) const LOSES: &str = "chaos:loses";
 
-/// All strings of a server, at one point of its stream: `EVAL` is part of it.
+/// All strings and sorted sets of a server, at one point of its stream: `EVAL` is part of it.
 const DUMP: &str = "local all = {} \
     for _, key in ipairs(redis.call('KEYS', '*')) do \
       local value = redis.pcall('GET', key) \
-      if type(value) == 'string' then \
+      if type(value) ~= 'string' then \
+        value = redis.pcall('ZRANGE', key, 0, -1, 'WITHSCORES') \
+      end \
+      if type(value) == 'string' or not value.err then \
         table.insert(all, {key, value, redis.call('PTTL', key)}) \
       end \
     end \
@@ -53,7 +56,11 @@ pub(crate) struct Dump {
     pub(crate) promoted: String,
     /// Keys, values, and milliseconds to live.
     pub(crate) data: Vec<(String, String, i64)>,
+    pub(crate) sets: Vec<SortedSet>,
 }
+
+/// Its key, its members with their scores, and milliseconds to live.
+pub(crate) type SortedSet = (String, Vec<(String, i64)>, i64);
 
 /// All that was seen of a server, in order; and the dumps by the names that the stream has.
 #[derive(Clone, Debug, Default)]
@@ -210,16 +217,25 @@ fn dump(server: &Server, log: &Mutex<Log>) -> io::Result<()> {
         Reply::Bulk(Some(text)) => Some(String::from_utf8_lossy(text).into_owned()),
         _ => None,
     };
-    let entry = |entry: Reply| match entry {
-        Reply::Array(parts) => match &parts[..] {
-            [key, value, Reply::Int(ttl)] => Some((text(key)?, text(value)?, *ttl)),
-            _ => None,
-        },
-        _ => None,
-    };
-    let data = entries.into_iter().filter_map(entry).collect();
+    let (mut data, mut sets) = (Vec::new(), Vec::new());
+    for entry in &entries {
+        let Reply::Array(parts) = entry else { continue };
+        match &parts[..] {
+            [key, Reply::Array(words), Reply::Int(ttl)] => {
+                let words: Vec<String> = words.iter().filter_map(text).collect();
+                let pairs = words.chunks_exact(2);
+                let scored =
+                    pairs.filter_map(|pair| Some((pair[0].clone(), pair[1].parse().ok()?)));
+                sets.extend(text(key).map(|key| (key, scored.collect(), *ttl)));
+            }
+            [key, value, Reply::Int(ttl)] => {
+                data.extend(text(key).zip(text(value)).map(|(key, value)| (key, value, *ttl)));
+            }
+            _ => {}
+        }
+    }
     let (run_id, promoted) = (field("run_id"), field("second_repl_offset"));
-    lock(log).dumps.insert(word, Dump { run_id, promoted, data });
+    lock(log).dumps.insert(word, Dump { run_id, promoted, data, sets });
     Ok(())
 }
 

@@ -1,50 +1,10 @@
 //! Who says whether something went wrong. Each looks at what was seen from outside, and asks neither
-//! quorlock nor its engine.
+//! quorlock nor its engine. What is asked of holds is in [`holds`](crate::holds), of votes in
+//! [`votes`](crate::votes).
 
 use std::collections::BTreeMap;
 
 use quorlock_sim::time::Time;
-
-/// One time that a lock was held, on the clock that all share.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hold {
-    pub(crate) holder: String,
-    pub(crate) resource: usize,
-    /// Under what it is held on the nodes.
-    pub(crate) token: String,
-    /// Its number, if the resource has some.
-    pub(crate) fence: Option<u64>,
-    /// When the call for it began.
-    pub(crate) asked: Time,
-    /// When the call had returned with it.
-    pub(crate) from: Time,
-    /// When the call to give it back began, or when it ceased to be valid, whatever came first.
-    pub(crate) to: Time,
-}
-
-/// Oracle 1: of one resource, no two are held at the same time. Returns pairs that are, the earlier
-/// one first.
-pub(crate) fn overlaps(holds: &[Hold]) -> Vec<(&Hold, &Hold)> {
-    // What was over before the call returned was never relied on.
-    let mut sorted: Vec<&Hold> = holds.iter().filter(|hold| hold.from < hold.to).collect();
-    sorted.sort_by_key(|hold| (hold.resource, hold.from));
-    let mut pairs = Vec::new();
-    let mut longest: Option<&Hold> = None;
-    for hold in sorted {
-        match longest.filter(|longest| longest.resource == hold.resource) {
-            Some(before) => {
-                if hold.from < before.to {
-                    pairs.push((before, hold));
-                }
-                if hold.to > before.to {
-                    longest = Some(hold);
-                }
-            }
-            None => longest = Some(hold),
-        }
-    }
-    pairs
-}
 
 /// Oracle 2: a number that holders read, and write one higher, without any other protection. It is
 /// here and not in a file, so that a holder that is stopped between its look at the lock and the
@@ -136,36 +96,29 @@ impl Store {
     }
 }
 
-/// Oracle 3: of one resource, no fence is shown twice, and whoever asks after another one has been shown
-/// gets a larger one. Returns pairs of which that is not so, the one that was shown first first.
-pub(crate) fn disordered(holds: &[Hold]) -> Vec<(&Hold, &Hold)> {
-    let fenced = |hold: &&Hold| hold.fence.is_some();
-    let mut by_fence: Vec<&Hold> = holds.iter().filter(fenced).collect();
-    by_fence.sort_by_key(|hold| (hold.resource, hold.fence, hold.from));
-    let is_twice = |pair: &&[&Hold]| {
-        let [one, other] = pair else { return false };
-        (one.resource, one.fence) == (other.resource, other.fence)
-    };
-    let twice = by_fence.windows(2).filter(is_twice).map(|pair| (pair[0], pair[1]));
-    let mut pairs: Vec<(&Hold, &Hold)> = twice.collect();
-    let mut shown = by_fence.clone();
-    shown.sort_by_key(|hold| (hold.resource, hold.from));
-    by_fence.sort_by_key(|hold| (hold.resource, hold.asked));
-    let (mut next, mut largest) = (0, None::<&Hold>);
-    for hold in by_fence {
-        while let Some(before) = shown.get(next)
-            && (before.resource, before.from) < (hold.resource, hold.asked)
-        {
-            if largest.is_none_or(|one| (one.resource, one.fence) < (before.resource, before.fence))
-            {
-                largest = Some(before);
-            }
-            next += 1;
+/// Oracle 7: what a lock protects does not change while readers hold it. They compare numbers of the other two
+/// with what they have read before, or have written themselves before they became readers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rereading {
+    /// How many numbers were compared in time.
+    pub(crate) compared: u64,
+    /// How many of these had changed.
+    pub(crate) changed: u64,
+    /// How often the lock was over when the question arrived.
+    pub(crate) too_late: u64,
+}
+
+impl Rereading {
+    /// Whether a number is what was read, unless the lock was held until now at most.
+    pub(crate) fn is_unchanged(&mut self, (read, is): (u64, u64), until: Time, now: Time) -> bool {
+        if now >= until {
+            self.too_late += 1;
+            return true;
         }
-        let before = largest.filter(|one| one.resource == hold.resource && one.fence > hold.fence);
-        pairs.extend(before.map(|before| (before, hold)));
+        self.compared += 1;
+        self.changed += u64::from(read != is);
+        read == is
     }
-    pairs
 }
 
 /// Oracle 5: what keys the nodes have when all clients have been shut down.
@@ -210,39 +163,6 @@ mod tests {
         }
     }
 
-    impl Hold {
-        pub(crate) fn test(holder: &str, resource: usize, from: Time, to: Time) -> Self {
-            let (holder, token) = (holder.to_owned(), String::new());
-            Self { holder, resource, token, fence: None, asked: from, from, to }
-        }
-    }
-
-    fn hold(holder: &str, resource: usize, from: Time, to: Time) -> Hold {
-        Hold::test(holder, resource, from, to)
-    }
-
-    #[test]
-    fn fences_are_unique_and_grow_with_time() {
-        let fenced = |holder, asked, from, fence| Hold {
-            asked,
-            fence: Some(fence),
-            ..hold(holder, 0, from, from + 1)
-        };
-        let names = |holds: &[Hold]| -> Vec<(String, String)> {
-            let names = |(one, two): (&Hold, &Hold)| (one.holder.clone(), two.holder.clone());
-            disordered(holds).into_iter().map(names).collect()
-        };
-        // Who asked before another was shown its number may get a smaller one.
-        let fine = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 6), fenced("c", 11, 30, 8)];
-        assert_eq!(names(&fine), []);
-        let twice = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 7)];
-        assert_eq!(names(&twice), [("a".into(), "b".into())]);
-        let back = [fenced("a", 0, 10, 9), fenced("b", 0, 12, 3), fenced("c", 13, 20, 8)];
-        assert_eq!(names(&back), [("a".into(), "c".into())]);
-        let other = [fenced("a", 0, 10, 9), Hold { resource: 1, ..fenced("b", 11, 12, 3) }];
-        assert_eq!(names(&other), []);
-    }
-
     #[test]
     fn a_store_refuses_who_is_behind_and_sees_what_is_lost() {
         let mut store = Store::default();
@@ -252,34 +172,6 @@ mod tests {
         // Two with one number.
         assert_eq!(store.write(6, 1), Written::OverAnothers { was: 2 });
         assert_eq!(store.lost(), 1);
-    }
-
-    fn found(holds: &[Hold]) -> Vec<(&str, &str)> {
-        let names = |(one, two): (&'_ Hold, &'_ Hold)| (one.holder.clone(), two.holder.clone());
-        let found: Vec<_> = overlaps(holds).into_iter().map(names).collect();
-        let place = |name: &str| holds.iter().position(|hold| hold.holder == name).unwrap();
-        let known = |name: &String| holds[place(name)].holder.as_str();
-        found.iter().map(|(one, two)| (known(one), known(two))).collect()
-    }
-
-    #[test]
-    fn holds_that_touch_do_not_overlap() {
-        let holds = [hold("b", 0, 10, 20), hold("a", 0, 0, 10), hold("c", 1, 5, 15)];
-        assert_eq!(found(&holds), []);
-    }
-
-    #[test]
-    fn every_overlap_is_found_also_with_a_long_hold() {
-        // The long one is still held when the third begins, although the second is over.
-        let holds = [hold("a", 0, 0, 100), hold("b", 0, 10, 20), hold("c", 0, 99, 120)];
-        assert_eq!(found(&holds), [("a", "b"), ("a", "c")]);
-        let holds = [hold("a", 0, 0, 11), hold("b", 0, 10, 30), hold("c", 0, 29, 31)];
-        assert_eq!(found(&holds), [("a", "b"), ("b", "c")]);
-    }
-
-    #[test]
-    fn what_was_over_when_it_began_was_not_held() {
-        assert_eq!(found(&[hold("a", 0, 0, 10), hold("b", 0, 5, 5), hold("c", 0, 6, 2)]), []);
     }
 
     #[test]
@@ -296,6 +188,14 @@ mod tests {
         let mut witness = Witness::default();
         assert_eq!(witness.write(0, 10, 10), Written::TooLate);
         assert_eq!(witness, Witness { number: 0, writes: 0, too_late: 1 });
+    }
+
+    #[test]
+    fn what_a_reader_has_read_must_not_change_as_long_as_it_holds_its_lock() {
+        let mut rereading = Rereading::default();
+        assert!(rereading.is_unchanged((3, 3), 10, 9) && rereading.is_unchanged((3, 4), 10, 10));
+        assert!(!rereading.is_unchanged((3, 4), 10, 9));
+        assert_eq!(rereading, Rereading { compared: 2, changed: 1, too_late: 1 });
     }
 
     #[test]

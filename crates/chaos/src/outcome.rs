@@ -6,8 +6,9 @@ use quorlock_servers::proxy::Effect;
 use quorlock_sim::time::Time;
 
 use crate::act::Kind;
-use crate::ledger::{Findings, Tally};
-use crate::oracles::{Keys, Store, Witness};
+use crate::ledger::Findings;
+use crate::oracles::{Keys, Rereading, Store, Witness};
+use crate::tally::Tally;
 
 /// The result of a round.
 #[derive(Debug, Default)]
@@ -87,14 +88,20 @@ pub(crate) const EFFECTS: [(Effect, &str); 10] = [
 /// What was seen of mutual exclusion: one holder of a lock at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusion {
-    /// Pairs of holders that held one lock at the same time.
+    /// Pairs of holders that held one lock at the same time, not both as readers.
     pub(crate) overlaps: usize,
+    /// Readers that were let in while another one held the same lock.
+    pub(crate) together: usize,
+    /// How often a writer that waited has left word of it on a node, for readers not to keep it waiting for ever.
+    pub(crate) intents: u64,
     /// The updates that holders without fences made, and how many were lost.
     pub(crate) witness: Witness,
+    /// Whether what readers read stayed as it was.
+    pub(crate) rereading: Rereading,
     /// Whether each holder had the votes of a quorum.
     pub(crate) votes: Votes,
     /// `Some`: the round breaks an assumption of mutual exclusion, and this says which. Overlaps, lost updates of the
-    /// witness and missing votes are then counted, but they are not violations.
+    /// witness, numbers that changed under readers and missing votes are then counted, but they are not violations.
     pub(crate) outside: Option<&'static str>,
 }
 

@@ -22,8 +22,8 @@ pub(crate) const CLIENTS: usize = 2;
 /// How many callers share a client.
 pub(crate) const CALLERS: usize = 2;
 
-/// What they all want.
-pub(crate) const RESOURCES: [&str; 4] = ["orders", "stock", "till", "vault"];
+/// What they all want: one of them, or several of those with fences, or of those without.
+pub(crate) const RESOURCES: [&str; 6] = ["orders", "stock", "shelf", "till", "vault", "safe"];
 
 /// Whether its holders get numbers: all of them, or none.
 pub(crate) const fn is_fenced(resource: usize) -> bool {
@@ -35,19 +35,28 @@ pub(crate) const fn is_fenced(resource: usize) -> bool {
 /// believed to hold a lock for longer than it does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum WorkerMessage {
-    /// This caller has been granted the lock, and may rely on it until then.
-    Holds { caller: usize, resource: usize, grant: Grant },
+    /// This caller has been granted the lock of these, and may rely on it until then.
+    Holds { caller: usize, resources: Vec<usize>, grant: Grant },
     /// It may rely on it until then.
     StillHolds { caller: usize, until: Time },
     /// It has held it until then, or it had been lost by then.
     Held { caller: usize, until: Time, lost: Option<String> },
     /// It has not been granted it.
     Refused { caller: usize, why: Refused },
-    /// It wants to know what the number of the resource it holds is, and shows its fence, if it has one.
+    /// It wants to know what the numbers of the resources that it holds are, and shows its fence, if it has one.
     Reads { caller: usize },
-    /// It wants that to be one more than what it has read, and relies on its fence; or, if it has none,
+    /// It wants each to be one more than what it has read, and relies on its fence; or, if it has none,
     /// on its lock until then.
-    Writes { caller: usize, read: u64, until: Time },
+    Writes { caller: usize, read: Vec<u64>, until: Time },
+    /// It holds its lock as a reader only, from then on. Said before it asks for that: others may read as soon
+    /// as it has asked.
+    Downgrades { caller: usize, at: Time },
+    /// That was confirmed in time, or not.
+    Downgraded { caller: usize, confirmed: bool },
+    /// As a reader it has seen these numbers, and relies on its lock until then: they must be the same still.
+    Compares { caller: usize, read: Vec<u64>, until: Time },
+    /// The library has said or done what it must not.
+    Odd { caller: usize, what: String },
     /// This client has been shut down, and owes so many releases all the same.
     Closed { client: usize, owed: usize },
 }
@@ -64,6 +73,8 @@ pub(crate) struct Grant {
     pub(crate) token: String,
     /// If it was asked for one.
     pub(crate) fence: Option<u64>,
+    /// It was asked for as a reader.
+    pub(crate) is_reader: bool,
 }
 
 /// Why a lock was not granted.
@@ -79,12 +90,14 @@ pub(crate) enum Refused {
 }
 
 /// What a worker is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Told {
-    /// The number that this caller has asked for; nothing if its fence was refused.
-    Number { caller: usize, number: Option<u64> },
-    /// Whether what this caller wanted to write was written.
+    /// The numbers that this caller has asked for; nothing if its fence was refused.
+    Numbers { caller: usize, numbers: Option<Vec<u64>> },
+    /// Whether all that this caller wanted to write was written.
     Written { caller: usize, written: bool },
+    /// What this caller has read was compared.
+    Compared { caller: usize },
     /// All is well now: hold locks briefly.
     Calm,
     /// Give everything back, and end.

@@ -13,15 +13,16 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::act::{Act, Kind, node_name};
 use crate::clock::{now, wall_ahead};
+use crate::holds::{Hold, Pair, disordered, overlaps, together};
 use crate::ledger::{Ledger, Violation, seconds};
 use crate::nemesis::Nemesis;
-use crate::oracles::{Hold, Keys, disordered, late, overlaps};
+use crate::oracles::{Keys, late};
 use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
 use crate::plan::{PROCESSES, RoundPlan, nanos, over};
 use crate::protocol::{CLIENTS, Job, RESOURCES, Told};
 use crate::servers::Servers;
 use crate::shim::Shim;
-use crate::votes::{Record, check_votes};
+use crate::votes::{INTENT, Record, Short, check_votes};
 use crate::workers::{Shared, Workers, lock};
 
 /// What a machine that is busy with other things may take on top of every bound.
@@ -152,7 +153,7 @@ impl<'a> Round<'a> {
     /// Everything must come to a good end. Returns whether it came to an end at all.
     fn healing(&mut self) -> Result<bool, String> {
         self.nemesis.heal()?;
-        self.nemesis.workers.tell(Told::Calm);
+        self.nemesis.workers.tell(&Told::Calm);
         let bound = bound(self.plan);
         let Some(settled) = self.settle(now() + bound) else { return Ok(false) };
         let clients = lock(&self.ledger).clients.after_healing();
@@ -167,7 +168,7 @@ impl<'a> Round<'a> {
             let what = format!("{name} had no lock within {bound} after everything was healed");
             lock(&self.ledger).violated(now(), what);
         }
-        self.nemesis.workers.tell(Told::Stop);
+        self.nemesis.workers.tell(&Told::Stop);
         let accepted = self.nemesis.count(Effect::Accepted);
         let unwell = self.nemesis.workers.ended(now() + END);
         let new_connections = self.nemesis.count(Effect::Accepted) != accepted;
@@ -186,8 +187,17 @@ impl<'a> Round<'a> {
             let all_closed = ledger.clients.closed >= PROCESSES * CLIENTS;
             self.keys.excused = !settled || new_connections || owed > 0 || !all_closed;
         }
-        self.keys.at_once = keys(&self.nemesis.servers)?;
-        if !self.keys.at_once.is_empty() {
+        let left = keys(&self.nemesis.servers)?;
+        // A writer that waited says so for at most a second, whether or not it takes its word back.
+        self.keys.at_once = left
+            .iter()
+            .map(|(node, keys)| {
+                let locks = keys.iter().filter(|key| !key.starts_with(INTENT));
+                (*node, locks.cloned().collect())
+            })
+            .filter(|(_, locks): &(_, Vec<_>)| !locks.is_empty())
+            .collect();
+        if !left.is_empty() {
             let deadline = now() + over(self.plan.max_ttl) + SECOND;
             self.keys.later = loop {
                 let left = keys(&self.nemesis.servers)?;
@@ -252,12 +262,10 @@ impl<'a> Round<'a> {
         }
         let mut found: Vec<Violation> = overlaps(ledger.holds())
             .into_iter()
-            .map(|(first, second)| {
-                let both = first.to.min(second.to) - second.from;
-                let (one, other) = (&first.holder, &second.holder);
-                let (lock, both) = (RESOURCES[second.resource], seconds(both));
-                let what = format!("{one} and {other} both hold {lock}, for {both}");
-                Violation { at: second.from, what }
+            .map(|pair| {
+                let (what, both) = pair.overlap();
+                let what = format!("{what}, for {}", seconds(both));
+                Violation { at: pair.second.from, what }
             })
             .collect();
         let overlaps = found.len();
@@ -270,11 +278,20 @@ impl<'a> Round<'a> {
         let mut votes = Votes::default();
         let wrong: Vec<usize> = plan.events.iter().filter_map(set_wrong).collect();
         let records = servers.records(plan.guarded, &wrong);
+        let (mut intents, mut longest) = (0, 0);
+        for record in records.iter().flatten() {
+            intents += record.intents;
+            longest = longest.max(record.longest_intent);
+        }
+        if longest > INTENT_LIFE {
+            let what = format!("a writer that waited has said so for {longest} ms at a time");
+            ledger.violated(now(), what);
+        }
         match records.filter(|_| plan.guarded && !is_moved) {
             Some(records) => {
                 let vote_check = check_votes(ledger.holds(), &records, plan.quorum);
-                let short = vote_check.short.iter().map(|(hold, at, count)| {
-                    let (who, lock, since) = (&hold.holder, RESOURCES[hold.resource], hold.from);
+                let short = vote_check.short.iter().map(|Short { hold, resource, at, count }| {
+                    let (who, lock, since) = (&hold.holder, RESOURCES[*resource], hold.from);
                     let (since, quorum) = (ledger.when(since), plan.quorum);
                     let what = format!(
                         "{who} holds {lock} since {since} with the votes of {count} nodes, not {quorum}"
@@ -288,11 +305,9 @@ impl<'a> Round<'a> {
                 let evidence: Vec<_> = vote_check
                     .short
                     .iter()
-                    .flat_map(|(hold, at, _)| {
-                        records
-                            .iter()
-                            .enumerate()
-                            .flat_map(|(node, record)| said(&ledger, node, record, (hold, *at)))
+                    .flat_map(|short| {
+                        let records = records.iter().enumerate();
+                        records.flat_map(|(node, record)| said(&ledger, node, record, short))
                     })
                     .collect();
                 for (at, what) in evidence {
@@ -329,12 +344,15 @@ impl<'a> Round<'a> {
             tally: ledger.tally.clone(),
             exclusion: Exclusion {
                 overlaps,
-                witness: ledger.witness(),
+                together: together(ledger.holds()),
+                intents,
+                witness: ledger.numbers.witness(),
+                rereading: ledger.numbers.rereading,
                 votes,
                 outside: plan.outside,
             },
             fences: Fences {
-                store: ledger.store(),
+                store: ledger.numbers.store(),
                 holders: ledger.holds().iter().filter(|hold| hold.fence.is_some()).count(),
                 disordered,
             },
@@ -354,33 +372,29 @@ fn set_wrong(event: &crate::act::Event) -> Option<usize> {
 }
 
 /// What a node said of a lock, and whose votes that was taken for, until a holder had too few of them.
-fn said(
-    ledger: &Ledger,
-    node: usize,
-    record: &Record,
-    (hold, at): (&Hold, Time),
-) -> Vec<(Time, String)> {
-    let name = node_name(node);
-    let (lock, span) = (RESOURCES[hold.resource], hold.asked - BEFORE..at + AFTER);
+fn said(ledger: &Ledger, node: usize, record: &Record, short: &Short<'_>) -> Vec<(Time, String)> {
+    let (name, resource) = (node_name(node), short.resource);
+    let (lock, span) = (RESOURCES[resource], short.hold.asked - BEFORE..short.at + AFTER);
     let of_it = |words: &str| {
         words.contains("SET quorlock:node") || words.split(' ').any(|word| word == lock)
     };
     let said = record.said.iter().filter(|(_, words)| of_it(words));
     let said = said.map(|(at, words)| (*at, format!("node {name}: {words}")));
-    let votes = record.votes.iter().filter(|vote| vote.resource == hold.resource).map(|vote| {
+    let votes = record.votes.iter().filter(|vote| vote.resource == resource).map(|vote| {
         let (until, value) = (ledger.when(vote.to), &vote.value);
-        (vote.from, format!("node {name} votes until {until} for {value}"))
+        let whom = if vote.is_readers { "reader" } else { "writer" };
+        (vote.from, format!("node {name} votes until {until} for the {whom} {value}"))
     });
     said.chain(votes).filter(|(at, _)| span.contains(at)).collect()
 }
 
-fn in_disorder((before, hold): (&Hold, &Hold)) -> Violation {
+fn in_disorder(Pair { first: before, second: hold, resource }: Pair<'_>) -> Violation {
     let fence = |hold: &Hold| hold.fence.unwrap_or_default();
     let what = format!(
         "{} gets fence {} of {}, after {} was shown {}",
         hold.holder,
         fence(hold),
-        RESOURCES[hold.resource],
+        RESOURCES[resource],
         before.holder,
         fence(before)
     );
@@ -407,8 +421,11 @@ const MARKER: &str = "quorlock:node";
 /// What stands before all keys that are no locks: marks, and what fences are counted in.
 const OWN: &str = "quorlock:";
 
-/// The locks' keys on each node that has any. Asked for by name, because servers count those that have
-/// expired and were not yet swept away.
+/// For how long a writer that waits may say so at a time.
+const INTENT_LIFE: i64 = 1000;
+
+/// The locks' keys on each node that has any, whatever is in them, and the words of writers that wait. Asked
+/// for by name, because servers count those that have expired and were not yet swept away.
 fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
     let mut all = BTreeMap::new();
     for place in 0..servers.places() {
@@ -420,7 +437,10 @@ fn keys(servers: &Servers) -> Result<BTreeMap<usize, Vec<String>>, String> {
             Reply::Bulk(Some(key)) => String::from_utf8_lossy(&key).into_owned(),
             other => format!("{other:?}"),
         };
-        let keys = keys.into_iter().map(text).filter(|key| !key.starts_with(OWN));
+        let keys = keys
+            .into_iter()
+            .map(text)
+            .filter(|key| !key.starts_with(OWN) || key.starts_with(INTENT));
         let keys: Vec<String> = keys.collect();
         if !keys.is_empty() {
             all.insert(place, keys);

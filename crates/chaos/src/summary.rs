@@ -5,11 +5,12 @@ use std::fmt;
 use quorlock_sim::time::Time;
 
 use crate::act::Kind;
-use crate::ledger::{Findings, Tally, seconds};
-use crate::oracles::{Store, Witness};
+use crate::ledger::{Findings, seconds};
+use crate::oracles::{Rereading, Store, Witness};
 use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
 use crate::plan::{KINDS, PROCESSES, SEEDS_FOR_ALL};
 use crate::protocol::{CALLERS, CLIENTS, RESOURCES};
+use crate::tally::Tally;
 
 /// The sum of all rounds.
 #[derive(Debug, Default)]
@@ -65,8 +66,11 @@ impl Rounds {
 #[derive(Debug, Default)]
 struct ExclusionSum {
     overlaps: usize,
+    together: usize,
+    intents: u64,
     witness: Witness,
     lost_updates: u64,
+    rereading: Rereading,
     votes: Votes,
     outside: Outside,
 }
@@ -77,6 +81,7 @@ struct Outside {
     rounds: u64,
     overlaps: usize,
     lost_updates: u64,
+    changed: u64,
     short_of_votes: usize,
 }
 
@@ -86,11 +91,13 @@ impl ExclusionSum {
         if round.outside.is_none() {
             self.overlaps += round.overlaps;
             self.lost_updates += lost;
+            self.rereading.changed += round.rereading.changed;
             self.votes.short += short;
         } else {
             self.outside.rounds += 1;
             self.outside.overlaps += round.overlaps;
             self.outside.lost_updates += lost;
+            self.outside.changed += round.rereading.changed;
             self.outside.short_of_votes += short;
         }
         self.votes.judged += round.votes.judged;
@@ -98,6 +105,10 @@ impl ExclusionSum {
         self.witness.number += round.witness.number;
         self.witness.writes += round.witness.writes;
         self.witness.too_late += round.witness.too_late;
+        self.together += round.together;
+        self.intents += round.intents;
+        self.rereading.compared += round.rereading.compared;
+        self.rereading.too_late += round.rereading.too_late;
     }
 }
 
@@ -188,6 +199,12 @@ impl Summary {
             ("whether fences grow", fences.holders > 0),
             ("a store that asks for fences", fences.store.writes > 0 && fences.store.refused > 0),
             ("a witness that asks for validity", self.exclusion.witness.writes > 0),
+            ("what readers read", self.exclusion.rereading.compared > 0),
+            ("readers that hold one lock together", self.exclusion.together > 0),
+            ("writers that wait for readers", self.exclusion.intents > 0),
+            ("locks of several keys", self.tally.several > self.tally.several_fenced),
+            ("locks of several keys with a fence", self.tally.several_fenced > 0),
+            ("writers that become readers", self.tally.downgrades_confirmed > 0),
             ("how long nodes are not to be trusted", self.tally.not_safe > 0),
         ];
         asked.iter().filter(|(_, was)| !was).map(|(name, _)| *name).collect()
@@ -228,12 +245,21 @@ impl fmt::Display for Summary {
             "what {callers} callers of {clients} clients in {PROCESSES} processes saw, who want \
              {locks} locks"
         )?;
+        let Tally { several, several_fenced, readers, downgraded, .. } = self.tally;
+        let confirmed = self.tally.downgrades_confirmed;
         let Tally { granted, contended, no_quorum, not_safe, too_slow, cancelled, .. } = self.tally;
         let lost: u64 = self.tally.lost.values().sum();
         let causes: Vec<_> =
             self.tally.lost.iter().map(|(cause, count)| format!("{cause} {count}")).collect();
         for (name, count) in [
             ("locks granted", granted),
+            ("  of these, of several keys without a fence", several - several_fenced),
+            ("  of these, of several keys with one fence for all", several_fenced),
+            ("  of these, of readers", readers),
+            ("  readers let in while another one held the same", self.exclusion.together as u64),
+            ("  writers that went on as readers", downgraded),
+            ("    confirmed by a quorum before it was too late", confirmed),
+            ("words that writers left on nodes: they wait for readers", self.exclusion.intents),
             ("refused, held by others", contended),
             ("refused, no quorum of nodes", no_quorum),
             ("refused, too few nodes are to be trusted", not_safe),
@@ -243,6 +269,10 @@ impl fmt::Display for Summary {
                 "writes that came after the end of their lock: not made",
                 self.exclusion.witness.too_late,
             ),
+            (
+                "readers that looked again after the end of their lock",
+                self.exclusion.rereading.too_late,
+            ),
             ("writes and reads refused for an old fence", self.fences.all.store.refused),
         ] {
             writeln!(f, "  {name:<54}{count:>9}")?;
@@ -251,13 +281,19 @@ impl fmt::Display for Summary {
             if causes.is_empty() { String::new() } else { format!(": {}", causes[..].join(", ")) };
         writeln!(f, "  {:<54}{lost:>9}{causes}", "locks lost while held")?;
         writeln!(f, "oracles")?;
-        let ExclusionSum { overlaps, witness, lost_updates, votes, outside } = &self.exclusion;
-        writeln!(f, "  {:<54}{:>9}", "two holders at the same time (overlaps)", overlaps)?;
+        let ExclusionSum { overlaps, witness, lost_updates, votes, outside, .. } = &self.exclusion;
+        let Rereading { compared, changed, .. } = self.exclusion.rereading;
+        writeln!(f, "  {:<54}{:>9}", "two holders at the same time, not both readers", overlaps)?;
         let Witness { number, writes, .. } = witness;
         writeln!(
             f,
             "  {:<54}{:>9}  {writes} increments, and the numbers say {number}",
             "updates lost by trust in validity", lost_updates
+        )?;
+        writeln!(
+            f,
+            "  {:<54}{changed:>9}  of {compared} that were compared",
+            "numbers that changed while readers held their lock"
         )?;
         let FencesSum { all: Fences { store, holders, disordered }, lost } = &self.fences;
         let Store { number, writes, .. } = store;
@@ -278,12 +314,12 @@ impl fmt::Display for Summary {
             "  {:<54}{short:>9}  of {judged}; of {blind} more the servers' MONITOR was not all seen",
             "holders without the votes of a quorum all the time"
         )?;
-        let Outside { rounds, overlaps, lost_updates, short_of_votes } = outside;
+        let Outside { rounds, overlaps, lost_updates, changed, short_of_votes } = outside;
         if *rounds > 0 {
             writeln!(
                 f,
                 "  {:<54}{rounds:>9}  {overlaps} overlaps, {lost_updates} updates lost by \
-                 trust in validity, {short_of_votes} short of votes",
+                 trust in validity, {changed} numbers changed under readers, {short_of_votes} short of votes",
                 "rounds outside what exclusion is promised for"
             )?;
         }
@@ -333,8 +369,17 @@ mod tests {
         let injected = KINDS.concat().into_iter().map(|kind| (kind, 1)).collect();
         Outcome {
             faults: Faults { injected, effects: [1; EFFECTS.len()] },
-            tally: Tally { not_safe: 1, ..Tally::default() },
+            tally: Tally {
+                not_safe: 1,
+                several: 2,
+                several_fenced: 1,
+                downgrades_confirmed: 1,
+                ..Tally::default()
+            },
             exclusion: Exclusion {
+                together: 1,
+                intents: 1,
+                rereading: Rereading { compared: 1, ..Rereading::default() },
                 witness: Witness { number: 1, writes: 1, too_late: 0 },
                 votes: Votes { judged: 1, ..Votes::default() },
                 ..Exclusion::default()

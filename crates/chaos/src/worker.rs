@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use quorlock::{AcquireError, Client, Guard, LossCause, RestartGuard};
+use quorlock::{AcquireError, Client, Guard, LossCause, Mode, Resources, RestartGuard};
 use quorlock_sim::Random;
 use quorlock_sim::time::{MS, Time};
 #[cfg(target_os = "linux")]
@@ -82,7 +82,9 @@ fn listen(inboxes: &[mpsc::UnboundedSender<Told>], phase: &watch::Sender<Phase>)
         let told = line.ok().and_then(|line| serde_json::from_str(&line).ok());
         let Some(told) = told else { break };
         match told {
-            Told::Number { caller, .. } | Told::Written { caller, .. } => {
+            Told::Numbers { caller, .. }
+            | Told::Written { caller, .. }
+            | Told::Compared { caller } => {
                 if let Some(inbox) = inboxes.get(caller) {
                     // A caller that has ended wants no answer.
                     let _ = inbox.send(told);
@@ -171,19 +173,44 @@ impl Caller {
         *self.phase.borrow() != Phase::Chaos
     }
 
+    /// What to lock, and whether to read only: mostly one thing, to write.
+    fn wish(&mut self) -> (Vec<usize>, bool) {
+        let first = self.random.index(RESOURCES.len());
+        let mut resources = vec![first];
+        if self.random.percent(20) {
+            let all = 0..RESOURCES.len();
+            let sort: Vec<_> = all.filter(|it| is_fenced(*it) == is_fenced(first)).collect();
+            let count = 2 + self.random.index(sort.len() - 1);
+            // In any order.
+            while resources.len() < count {
+                let other = self.random.pick(&sort);
+                if !resources.contains(&other) {
+                    resources.push(other);
+                }
+            }
+        }
+        let is_reader = !is_fenced(first) && self.random.percent(30);
+        (resources, is_reader)
+    }
+
     /// Asks for a lock, in one of the ways there are.
     async fn turn(&mut self) {
-        let resource = self.random.index(RESOURCES.len());
+        let (resources, is_reader) = self.wish();
         let ttl = self.random.between(self.max_ttl / 2, self.max_ttl);
         let automatic = self.random.percent(70);
         let wait = self.random.between(50 * MS, 3000 * MS);
-        let name = RESOURCES[resource];
+        let names: Vec<&str> = resources.iter().map(|place| RESOURCES[*place]).collect();
+        let names: Resources = match names[..] {
+            [name] => name.into(),
+            _ => names.into(),
+        };
         let call = match self.random.percent(15) {
-            true => self.client.try_acquire(name),
-            false => self.client.acquire(name).wait(nanos(wait)),
+            true => self.client.try_acquire(names),
+            false => self.client.acquire(names).wait(nanos(wait)),
         };
         let call = call.ttl(nanos(ttl)).auto_extend(automatic);
-        let call = if is_fenced(resource) { call.fenced() } else { call };
+        let call = if is_fenced(resources[0]) { call.fenced() } else { call };
+        let call = if is_reader { call.shared() } else { call };
         let patience = match self.random.percent(15) {
             true => self.random.between(0, 50 * MS),
             false => Time::MAX,
@@ -195,7 +222,10 @@ impl Caller {
             _ = phase.wait_for(|phase| *phase == Phase::Over) => None,
         };
         match granted {
-            Some(Ok(guard)) => self.hold(guard, (resource, asked), ttl).await,
+            Some(Ok(guard)) => {
+                self.hold(guard, Asked { resources, is_reader, at: asked, ttl }).await
+            }
+            Some(Err(AcquireError::Invalid(error))) => self.odd(format!("is refused: {error}")),
             Some(Err(error)) => self.refused(why(&error)),
             None => self.refused(Refused::Cancelled),
         }
@@ -205,17 +235,29 @@ impl Caller {
         say(&WorkerMessage::Refused { caller: self.number, why });
     }
 
+    fn odd(&self, what: String) {
+        say(&WorkerMessage::Odd { caller: self.number, what });
+    }
+
     /// Relies on a lock, and gives it back in one of the ways there are.
-    async fn hold(&mut self, guard: Guard, (resource, asked): (usize, Time), ttl: Time) {
+    async fn hold(&mut self, guard: Guard, asked: Asked) {
         let caller = self.number;
         let mut relied = Relied { at: now(), until: 0 };
         relied.look(&guard);
         let Relied { at, until } = relied;
         let token = guard.token().to_string();
         let fence = guard.fence();
-        let grant = Grant { asked, at, until, token, fence };
-        say(&WorkerMessage::Holds { caller, resource, grant });
-        let number = self.ask(WorkerMessage::Reads { caller }).await;
+        let Asked { resources, is_reader, at: asked, ttl } = asked;
+        if (guard.mode() == Mode::Shared) != is_reader {
+            self.odd(format!("is {:?}, and has asked for something else", guard.mode()));
+        }
+        let grant = Grant { asked, at, until, token, fence, is_reader };
+        say(&WorkerMessage::Holds { caller, resources, grant });
+        let told = self.ask(WorkerMessage::Reads { caller }).await;
+        let numbers = told.and_then(|told| match told {
+            Told::Numbers { numbers, .. } => numbers,
+            _ => None,
+        });
         let long = !self.is_calm() && self.random.percent(40);
         let most = if long { 2 * ttl } else { 20 * MS };
         let end = now() + self.random.between(0, most);
@@ -231,13 +273,17 @@ impl Caller {
             self.stay(&guard, &mut relied, now() + ttl / 4).await;
         }
         relied.look(&guard);
-        // Now and then without asking whether it still may: then the witness must notice. With a fence,
-        // always: it is all that the store asks for.
-        let careless = is_fenced(resource) || self.random.percent(20);
-        if let Some(Told::Number { number: Some(number), .. }) = number
-            && (careless || guard.is_valid())
-        {
-            self.ask(WorkerMessage::Writes { caller, read: number, until: relied.until }).await;
+        if is_reader {
+            self.compare(&guard, &relied, numbers).await;
+        } else {
+            let reads_on = guard.is_valid() && self.random.percent(15);
+            let known = match reads_on && self.random.coin() {
+                true => numbers,
+                false => self.write(&guard, &relied, numbers).await,
+            };
+            if reads_on {
+                self.read_on(&guard, &mut relied, known, ttl).await;
+            }
         }
         let until = relied.end(&guard);
         let lost = guard.loss_reason().map(|cause| format!("{cause:?}"));
@@ -248,6 +294,60 @@ impl Caller {
             1 => drop(guard.release()),
             // What the nodes say to it is seen in what keys are left.
             _ => drop(guard.release().await),
+        }
+    }
+
+    /// Makes the numbers one larger. Returns what they are then, as far as it knows.
+    async fn write(
+        &mut self,
+        guard: &Guard,
+        relied: &Relied,
+        numbers: Option<Vec<u64>>,
+    ) -> Option<Vec<u64>> {
+        // Now and then without asking whether it still may: then the witness must notice. With a fence,
+        // always: it is all that the store asks for.
+        let careless = guard.fence().is_some() || self.random.percent(20);
+        let read = numbers.filter(|_| careless || guard.is_valid())?;
+        let larger = read.iter().map(|number| number + 1).collect();
+        let (caller, until) = (self.number, relied.until);
+        let told = self.ask(WorkerMessage::Writes { caller, read, until }).await;
+        matches!(told, Some(Told::Written { written: true, .. })).then_some(larger)
+    }
+
+    /// Goes on as a reader. What it knows of the numbers is true until it gives the lock back.
+    async fn read_on(
+        &mut self,
+        guard: &Guard,
+        relied: &mut Relied,
+        known: Option<Vec<u64>>,
+        ttl: Time,
+    ) {
+        let caller = self.number;
+        say(&WorkerMessage::Downgrades { caller, at: now() });
+        // Who does not wait for it is a reader all the same.
+        let patience = match self.random.percent(20) {
+            true => self.random.between(0, 2 * MS),
+            false => Time::MAX,
+        };
+        let downgraded = timeout(nanos(patience), guard.downgrade()).await;
+        if guard.mode() != Mode::Shared || guard.fence().is_some() {
+            self.odd("is a writer after its downgrade".to_owned());
+        }
+        let confirmed = matches!(downgraded, Ok(Ok(_)));
+        say(&WorkerMessage::Downgraded { caller, confirmed });
+        let most = if self.is_calm() { 20 * MS } else { ttl };
+        let end = now() + self.random.between(0, most);
+        self.stay(guard, relied, end).await;
+        relied.look(guard);
+        self.compare(guard, relied, known).await;
+    }
+
+    /// Looks whether the numbers are what they were.
+    async fn compare(&mut self, guard: &Guard, relied: &Relied, known: Option<Vec<u64>>) {
+        if let Some(read) = known {
+            let (caller, until) = (self.number, relied.trusted(guard));
+            // Until that is said, it does not give the lock back.
+            self.ask(WorkerMessage::Compares { caller, read, until }).await;
         }
     }
 
@@ -284,6 +384,14 @@ impl Caller {
     }
 }
 
+/// What a caller has asked for, and when.
+struct Asked {
+    resources: Vec<usize>,
+    is_reader: bool,
+    at: Time,
+    ttl: Time,
+}
+
 /// How long a holder may believe in its lock.
 struct Relied {
     /// It was seen to be valid then.
@@ -303,14 +411,21 @@ impl Relied {
         }
     }
 
+    /// Until when it may believe that nobody has had the lock meanwhile.
+    fn trusted(&self, guard: &Guard) -> Time {
+        match guard.loss_reason() {
+            None | Some(LossCause::Expired | LossCause::HoldLimit) => self.until,
+            // Taken from it before its time: nobody can say when.
+            Some(_) => self.at,
+        }
+    }
+
     /// When it ceased to hold the lock, right before giving it back.
     fn end(&self, guard: &Guard) -> Time {
         let before = now();
         match guard.loss_reason() {
             None => before,
-            Some(LossCause::Expired | LossCause::HoldLimit) => self.until.min(before),
-            // Taken from it before its time: nobody can say when.
-            Some(_) => self.at,
+            Some(_) => self.trusted(guard).min(before),
         }
     }
 }

@@ -121,7 +121,7 @@ impl Workers {
     }
 
     /// Tells all of them.
-    pub(crate) fn tell(&self, told: Told) {
+    pub(crate) fn tell(&self, told: &Told) {
         for process in self.processes.iter().flatten() {
             // Whether it listens shows in what it does.
             let _ = tell(&process.orders, told);
@@ -186,12 +186,12 @@ fn read(output: ChildStdout, orders: &Mutex<ChildStdin>, id: (usize, u32), ledge
         let Some(said) = said else { return };
         let reply = lock(ledger).said(id.0, id.1, said);
         if let Some(told) = reply {
-            let _ = tell(orders, told);
+            let _ = tell(orders, &told);
         }
     }
 }
 
-fn tell(orders: &Mutex<ChildStdin>, told: Told) -> std::io::Result<()> {
-    let line = serde_json::to_string(&told)? + "\n";
+fn tell(orders: &Mutex<ChildStdin>, told: &Told) -> std::io::Result<()> {
+    let line = serde_json::to_string(told)? + "\n";
     orders.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes())
 }

@@ -1,4 +1,7 @@
+use super::replay::MARKER;
 use super::*;
+use crate::monitor::{Dump, LOSES, Log, REPLICA, Seen};
+use crate::shim::ClockHistory;
 
 const MARK: &str = r#""quorlock 1 nodes=a run_id=r1 promoted=-1 floor=5""#;
 
@@ -6,7 +9,7 @@ const MARK: &str = r#""quorlock 1 nodes=a run_id=r1 promoted=-1 floor=5""#;
 /// scripts do after a `>`.
 fn stream(lines: &[(i64, &str)]) -> Log {
     let mut log = Log::default();
-    let dump = Dump { run_id: "r1".into(), promoted: "-1".into(), data: Vec::new() };
+    let dump = Dump { run_id: "r1".into(), promoted: "-1".into(), ..Dump::default() };
     log.dumps.insert("d".into(), dump);
     for (ms, words) in [(0, r#""EVAL" "" "0" "d""#)].iter().chain(lines) {
         let (from, words) = words.strip_prefix('>').map_or(("x", *words), |it| ("lua", it));
@@ -125,7 +128,7 @@ fn a_node_that_was_to_follow_another_and_never_did_is_what_it_was() {
             (MARKER.to_owned(), marker.trim_matches('"').to_owned(), -1),
             ("orders".to_owned(), value.to_owned(), ttl),
         ];
-        let dump = Dump { run_id: run_id.into(), promoted: "7".into(), data };
+        let dump = Dump { run_id: run_id.into(), promoted: "7".into(), data, ..Dump::default() };
         log.dumps.insert("again".into(), dump);
         votes_in(&log)
     };
@@ -185,20 +188,162 @@ fn hold(token: &str, from: Time, to: Time) -> Hold {
     Hold { token: token.into(), asked: from * MS, ..Hold::test("a", 0, from * MS, to * MS) }
 }
 
+fn vote(is_readers: bool) -> Vote {
+    Vote { resource: 0, value: "t1 owner".into(), is_readers, from: 0, to: 100 * MS }
+}
+
 #[test]
 fn a_hold_needs_a_quorum_all_the_time() {
-    let vote = |to| Vote { resource: 0, value: "t1 owner".into(), from: 0, to: to * MS };
-    let node = |to| Record { votes: vec![vote(to)], blind: Vec::new(), said: Vec::new() };
+    let vote = |to| Vote { to: to * MS, ..vote(false) };
+    let node = |to| Record { votes: vec![vote(to)], ..Record::default() };
     let nodes = [node(100), node(200), node(300)];
     let holds = [hold("t1/3", 10, 200)];
     assert!(check_votes(&holds, &nodes, 2).short.is_empty());
     let holds = [hold("t1", 10, 210)];
     let vote_check = check_votes(&holds, &nodes, 2);
-    assert_eq!((vote_check.short[0].1, vote_check.short[0].2), (202 * MS, 1));
+    assert_eq!((vote_check.short[0].at, vote_check.short[0].count), (202 * MS, 1));
     assert_eq!(check_votes(&[hold("t2", 10, 20)], &nodes, 2).short.len(), 1);
     // Somebody did not look.
     let mut nodes = nodes;
     nodes[0].blind.push((50 * MS, 60 * MS));
     let vote_check = check_votes(&holds, &nodes, 2);
     assert_eq!((vote_check.judged, vote_check.blind), (0, 1));
+}
+
+#[test]
+fn a_lock_of_several_needs_a_quorum_for_each() {
+    let votes = [vote(false), Vote { resource: 1, to: 50 * MS, ..vote(false) }];
+    let nodes = [Record { votes: votes.to_vec(), ..Record::default() }];
+    let both = |to| Hold { resources: vec![1, 0], ..hold("t1", 10, to) };
+    let holds = [both(40), both(90), Hold { resources: vec![0, 2], ..both(40) }];
+    let vote_check = check_votes(&holds, &nodes, 1);
+    let short = vote_check.short.iter().map(|short| (short.resource, short.at / MS));
+    assert_eq!((short.collect::<Vec<_>>(), vote_check.judged), (vec![(1, 52), (2, 10)], 3));
+}
+
+#[test]
+fn a_readers_vote_is_good_for_a_reader_only() {
+    let nodes = [Record { votes: vec![vote(true)], ..Record::default() }];
+    let short = |reads_from| {
+        let holds = [Hold { reads_from, ..hold("t1", 10, 90) }];
+        check_votes(&holds, &nodes, 1).short.len()
+    };
+    assert_eq!((short(10 * MS), short(11 * MS), short(Time::MAX)), (0, 1, 1));
+    let nodes = [Record { votes: vec![vote(false)], ..Record::default() }];
+    let holds = [Hold { reads_from: 0, ..hold("t1", 10, 90) }];
+    assert_eq!(check_votes(&holds, &nodes, 1).short, []);
+}
+
+/// What the script does that makes a reader of that value, until then; the key expires with the last one.
+fn reads(at: i64, value: &str, until: i64, expires: i64) -> Vec<(i64, String)> {
+    vec![
+        (at, format!(r#""EVALSHA" "5" "2" "orders" "quorlock:intent:orders" "{value}" "100""#)),
+        (at, format!(r#">"ZADD" "orders" "XX" "0" "{value}""#)),
+        (at, format!(r#">"ZADD" "orders" "{until}" "{value}""#)),
+        (at, format!(r#">"PEXPIREAT" "orders" "{expires}""#)),
+    ]
+}
+
+fn leaves(at: i64, value: &str, expires: Option<i64>) -> Vec<(i64, String)> {
+    let mut lines = vec![
+        (at, format!(r#""EVALSHA" "6" "1" "orders" "{value}""#)),
+        (at, r#">"ZREM" "orders" """#.to_owned()),
+        (at, format!(r#">"ZREM" "orders" "{value}""#)),
+    ];
+    lines.extend(expires.map(|at_ms| (at, format!(r#">"PEXPIREAT" "orders" "{at_ms}""#))));
+    lines
+}
+
+fn readers(parts: &[Vec<(i64, String)>]) -> Vec<(Time, Time)> {
+    votes_in(&readers_log(parts))
+}
+
+fn readers_log(parts: &[Vec<(i64, String)>]) -> Log {
+    let lines = parts.concat();
+    stream(&lines.iter().map(|(at, words)| (*at, &**words)).collect::<Vec<_>>())
+}
+
+fn line(at: i64, words: &str) -> Vec<(i64, String)> {
+    vec![(at, words.to_owned())]
+}
+
+#[test]
+fn readers_vote_for_themselves_each_until_its_score() {
+    let mark = line(10, &format!(r#""SET" "quorlock:node" {MARK}"#));
+    let both = [&mark, &reads(20, "t1", 120, 120), &reads(30, "t2", 110, 120)].map(Vec::clone);
+    assert_eq!(readers(&both), [(20, 120), (30, 110)]);
+    // Extended, and given back.
+    let and = |more: &[Vec<(i64, String)>]| readers(&[&both, more].concat());
+    assert_eq!(and(&[reads(60, "t2", 160, 160)]), [(20, 120), (30, 160)]);
+    assert_eq!(and(&[leaves(60, "t1", Some(110))]), [(20, 60), (30, 110)]);
+    // As long as one is there, nobody sets the key; afterwards anybody does.
+    let set = line(70, &SET.replace("t1", "t3"));
+    let one_gone = [leaves(60, "t1", Some(110)), set.clone()];
+    assert_eq!(and(&one_gone), [(20, 60), (30, 110)]);
+    let all_gone = [leaves(60, "t1", Some(110)), leaves(65, "t2", None), set];
+    assert_eq!(and(&all_gone), [(20, 60), (30, 65), (70, 170)]);
+    // On a node that is not marked it is none; in one breath with the mark it is.
+    assert_eq!(readers(&both[1..]), []);
+    let late_mark = line(40, &format!(r#""SET" "quorlock:node" {MARK}"#));
+    assert_eq!(readers(&[both[1].clone(), late_mark]), [(20, 120)]);
+}
+
+#[test]
+fn a_reader_whose_key_expires_earlier_has_a_vote_until_then_only() {
+    let mark = line(10, &format!(r#""SET" "quorlock:node" {MARK}"#));
+    let wrong = reads(30, "t2", 60, 60);
+    let lines = [mark, reads(20, "t1", 120, 120), wrong, line(150, SET)];
+    assert_eq!(readers(&lines), [(20, 60), (30, 60), (150, 250)]);
+}
+
+#[test]
+fn a_downgrade_is_the_end_of_a_writers_vote_and_the_begin_of_a_readers() {
+    let mark = line(10, &format!(r#""SET" "quorlock:node" {MARK}"#));
+    let downgrade = vec![
+        (50, r#""EVALSHA" "7" "1" "orders" "t1""#.to_owned()),
+        (50, r#">"PEXPIREAT" "orders" "121""#.to_owned()),
+        (50, r#">"DEL" "orders""#.to_owned()),
+        (50, r#">"ZADD" "orders" "121" "t1""#.to_owned()),
+        (50, r#">"PEXPIREAT" "orders" "121""#.to_owned()),
+    ];
+    let log = readers_log(&[mark, line(20, SET), downgrade, reads(60, "t2", 160, 160)]);
+    assert_eq!(votes_in(&log), [(20, 50), (50, 121), (60, 160)]);
+    let history = ClockHistory::right(0);
+    let reading = Reading { history: &history, is_wrong: false, guarded: true };
+    let nodes = [replay(&log, reading)];
+    let of = |reads_from| Hold { reads_from: reads_from * MS, ..hold("t1", 25, 120) };
+    assert_eq!(check_votes(&[of(49)], &nodes, 1).short, []);
+    assert_eq!(check_votes(&[of(60)], &nodes, 1).short.len(), 1);
+}
+
+#[test]
+fn it_is_counted_who_leaves_word_that_it_waits() {
+    let log = stream(&[
+        (20, r#">"SET" "quorlock:intent:orders" "t1" "PX" "1000""#),
+        (30, r#">"SET" "quorlock:intent:till" "t2" "PX" "300""#),
+    ]);
+    let history = ClockHistory::right(0);
+    let record = replay(&log, Reading { history: &history, is_wrong: false, guarded: true });
+    assert_eq!((record.intents, record.longest_intent, record.votes), (2, 1000, Vec::new()));
+}
+
+#[test]
+fn readers_are_found_again_in_what_a_server_says_that_it_has() {
+    let mark = format!(r#""SET" "quorlock:node" {MARK}"#);
+    let replica = line(40, &format!(r#""ECHO" "{REPLICA}""#));
+    let again = line(50, r#""EVAL" "" "0" "again""#);
+    let lines = [line(10, &mark), reads(20, "t1", 120, 120), replica, again];
+    let votes_with = |run_id: &str, readers: &[(&str, i64)]| {
+        let mut log = readers_log(&[&lines[..], &[reads(70, "t2", 170, 170)]].concat());
+        let data = vec![(MARKER.to_owned(), MARK.trim_matches('"').to_owned(), -1)];
+        let readers = readers.iter().map(|(value, until)| ((*value).to_owned(), *until)).collect();
+        let sets = vec![("orders".to_owned(), readers, 70)];
+        let dump = Dump { run_id: run_id.into(), promoted: "7".into(), data, sets };
+        log.dumps.insert("again".into(), dump);
+        votes_in(&log)
+    };
+    assert_eq!(votes_with("r1", &[("t1", 120)]), [(20, 120), (70, 170)]);
+    // Another run, or without what it had.
+    assert_eq!(votes_with("r2", &[("t1", 120)]), [(20, 120)]);
+    assert_eq!(votes_with("r1", &[("t3", 120)]), [(20, 120)]);
 }

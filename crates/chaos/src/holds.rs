@@ -1,0 +1,241 @@
+//! When locks were held, and what must not be among that: two at a time, and fences in the wrong order.
+
+use quorlock_sim::time::Time;
+
+use crate::protocol::RESOURCES;
+
+/// One time that a lock was held, on the clock that all share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) holder: String,
+    /// All of them are held, or none.
+    pub(crate) resources: Vec<usize>,
+    /// Under what it is held on the nodes.
+    pub(crate) token: String,
+    /// Its number, if the resources have some.
+    pub(crate) fence: Option<u64>,
+    /// When the call for it began.
+    pub(crate) asked: Time,
+    /// When the call had returned with it.
+    pub(crate) from: Time,
+    /// When the call to give it back began, or when it ceased to be valid, whatever came first.
+    pub(crate) to: Time,
+    /// Since when it is a reader: all the time, from a downgrade on, or never.
+    pub(crate) reads_from: Time,
+}
+
+impl Hold {
+    /// A writer's first part, which may be all; a reader has none.
+    fn writes_to(&self) -> Time {
+        self.to.min(self.reads_from)
+    }
+
+    /// What it is at that time.
+    fn mode_at(&self, at: Time) -> &'static str {
+        if at < self.reads_from { "writer" } else { "reader" }
+    }
+
+    /// What is locked, for people.
+    pub(crate) fn names(&self) -> String {
+        names(&self.resources)
+    }
+}
+
+/// What is locked, for people.
+pub(crate) fn names(resources: &[usize]) -> String {
+    resources.iter().map(|place| RESOURCES[*place]).collect::<Vec<_>>().join(" and ")
+}
+
+/// Two holds that have something to do with each other, the earlier one first, and the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pair<'a> {
+    pub(crate) first: &'a Hold,
+    pub(crate) second: &'a Hold,
+    pub(crate) resource: usize,
+}
+
+impl Pair<'_> {
+    /// For people: who holds what when the second one begins, and for how long.
+    pub(crate) fn overlap(&self) -> (String, Time) {
+        let Self { first, second, resource } = *self;
+        let at = second.from;
+        let [one, other] =
+            [first, second].map(|hold| format!("{} ({})", hold.holder, hold.mode_at(at)));
+        let what = format!("{one} and {other} both hold {}", RESOURCES[resource]);
+        (what, first.to.min(second.to) - at)
+    }
+}
+
+/// Those that were relied on and are about a resource, in the order in which they began. What was over before
+/// the call returned never was.
+fn of(holds: &[Hold], resource: usize) -> Vec<&Hold> {
+    let relied = |hold: &&Hold| hold.from < hold.to && hold.resources.contains(&resource);
+    let mut holds: Vec<&Hold> = holds.iter().filter(relied).collect();
+    holds.sort_by_key(|hold| hold.from);
+    holds
+}
+
+/// Oracle 1: of one resource, no two are held at the same time, unless both are readers then. Returns pairs that are.
+pub(crate) fn overlaps(holds: &[Hold]) -> Vec<Pair<'_>> {
+    let mut pairs = Vec::new();
+    for resource in 0..RESOURCES.len() {
+        let (mut longest, mut longest_writer) = (None::<&Hold>, None::<&Hold>);
+        for second in of(holds, resource) {
+            // Nobody becomes a writer later: so all that matters is what both are when the second one begins.
+            let is_writer = second.from < second.writes_to();
+            let written = longest_writer.filter(|before| second.from < before.writes_to());
+            let held = longest.filter(|before| is_writer && second.from < before.to);
+            let first = written.or(held);
+            pairs.extend(first.map(|first| Pair { first, second, resource }));
+            if longest.is_none_or(|before| second.to > before.to) {
+                longest = Some(second);
+            }
+            if longest_writer.is_none_or(|before| second.writes_to() > before.writes_to()) {
+                longest_writer = Some(second);
+            }
+        }
+    }
+    pairs
+}
+
+/// How many readers began while another one held the same resource: they are let in together.
+pub(crate) fn together(holds: &[Hold]) -> usize {
+    let by_resource = (0..RESOURCES.len()).map(|resource| {
+        let (mut count, mut longest) = (0, None::<&Hold>);
+        for hold in of(holds, resource) {
+            let reads = |one: &Hold| one.reads_from <= hold.from;
+            let is_there = |one: &Hold| hold.from < one.to && reads(one);
+            count += usize::from(reads(hold) && longest.is_some_and(is_there));
+            if longest.is_none_or(|one| hold.to > one.to) {
+                longest = Some(hold);
+            }
+        }
+        count
+    });
+    by_resource.sum()
+}
+
+/// Oracle 3: of one resource, no fence is shown twice, and whoever asks after another one has been shown
+/// gets a larger one. Returns pairs of which that is not so, the one that was shown first first.
+pub(crate) fn disordered(holds: &[Hold]) -> Vec<Pair<'_>> {
+    let mut pairs = Vec::new();
+    for resource in 0..RESOURCES.len() {
+        let its = holds.iter().filter(|hold| hold.resources.contains(&resource));
+        let mut by_fence: Vec<&Hold> = its.filter(|hold| hold.fence.is_some()).collect();
+        by_fence.sort_by_key(|hold| (hold.fence, hold.from));
+        let twice = by_fence.windows(2).filter(|pair| pair[0].fence == pair[1].fence);
+        pairs.extend(twice.map(|pair| Pair { first: pair[0], second: pair[1], resource }));
+        let mut shown = by_fence.clone();
+        shown.sort_by_key(|hold| hold.from);
+        by_fence.sort_by_key(|hold| hold.asked);
+        let (mut next, mut largest) = (0, None::<&Hold>);
+        for second in by_fence {
+            while let Some(before) = shown.get(next).filter(|before| before.from < second.asked) {
+                if largest.is_none_or(|one| one.fence < before.fence) {
+                    largest = Some(before);
+                }
+                next += 1;
+            }
+            let first = largest.filter(|one| one.fence > second.fence);
+            pairs.extend(first.map(|first| Pair { first, second, resource }));
+        }
+    }
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Hold {
+        pub(crate) fn test(holder: &str, resource: usize, from: Time, to: Time) -> Self {
+            let (holder, token) = (holder.to_owned(), String::new());
+            let (resources, reads_from) = (vec![resource], Time::MAX);
+            Self { holder, resources, token, fence: None, asked: from, from, to, reads_from }
+        }
+    }
+
+    fn hold(holder: &str, resource: usize, from: Time, to: Time) -> Hold {
+        Hold::test(holder, resource, from, to)
+    }
+
+    fn reader(holder: &str, from: Time, to: Time) -> Hold {
+        Hold { reads_from: from, ..hold(holder, 0, from, to) }
+    }
+
+    fn names_of<'a>(pairs: &[Pair<'a>]) -> Vec<(&'a str, &'a str)> {
+        pairs.iter().map(|pair| (&*pair.first.holder, &*pair.second.holder)).collect()
+    }
+
+    #[test]
+    fn fences_are_unique_and_grow_with_time() {
+        let fenced = |holder, asked, from, fence| Hold {
+            asked,
+            fence: Some(fence),
+            ..hold(holder, 0, from, from + 1)
+        };
+        // Who asked before another was shown its number may get a smaller one.
+        let fine = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 6), fenced("c", 11, 30, 8)];
+        assert_eq!(disordered(&fine), []);
+        let twice = [fenced("a", 0, 10, 7), fenced("b", 5, 20, 7)];
+        assert_eq!(names_of(&disordered(&twice)), [("a", "b")]);
+        let back = [fenced("a", 0, 10, 9), fenced("b", 0, 12, 3), fenced("c", 13, 20, 8)];
+        assert_eq!(names_of(&disordered(&back)), [("a", "c")]);
+        let other = [fenced("a", 0, 10, 9), Hold { resources: vec![1], ..fenced("b", 11, 12, 3) }];
+        assert_eq!(disordered(&other), []);
+        // What has both must be above both.
+        let both = Hold { resources: vec![1, 0], ..fenced("c", 13, 20, 8) };
+        let found = [&other[..], &[both]].concat();
+        assert_eq!(names_of(&disordered(&found)), [("a", "c")]);
+    }
+
+    fn found(holds: &[Hold]) -> Vec<(&str, &str)> {
+        names_of(&overlaps(holds))
+    }
+
+    #[test]
+    fn holds_that_touch_do_not_overlap() {
+        let holds = [hold("b", 0, 10, 20), hold("a", 0, 0, 10), hold("c", 1, 5, 15)];
+        assert_eq!(found(&holds), []);
+    }
+
+    #[test]
+    fn every_overlap_is_found_also_with_a_long_hold() {
+        // The long one is still held when the third begins, although the second is over.
+        let holds = [hold("a", 0, 0, 100), hold("b", 0, 10, 20), hold("c", 0, 99, 120)];
+        assert_eq!(found(&holds), [("a", "b"), ("a", "c")]);
+        let holds = [hold("a", 0, 0, 11), hold("b", 0, 10, 30), hold("c", 0, 29, 31)];
+        assert_eq!(found(&holds), [("a", "b"), ("b", "c")]);
+    }
+
+    #[test]
+    fn what_was_over_when_it_began_was_not_held() {
+        assert_eq!(found(&[hold("a", 0, 0, 10), hold("b", 0, 5, 5), hold("c", 0, 6, 2)]), []);
+    }
+
+    #[test]
+    fn readers_may_hold_together_but_not_with_a_writer() {
+        let readers = [reader("a", 0, 100), reader("b", 10, 20), reader("c", 15, 40)];
+        assert_eq!((found(&readers), together(&readers)), (Vec::new(), 2));
+        // The first reader is still there, although others came and went.
+        let and_writer = [&readers[..], &[hold("w", 0, 50, 60)]].concat();
+        assert_eq!(found(&and_writer), [("a", "w")]);
+        let after_writer = [hold("w", 0, 0, 11), reader("a", 5, 8), reader("b", 10, 20)];
+        assert_eq!(found(&after_writer), [("w", "a"), ("w", "b")]);
+    }
+
+    #[test]
+    fn who_was_a_writer_may_read_with_others_from_then_on() {
+        let writer = Hold { reads_from: 10, ..hold("w", 0, 0, 100) };
+        let holds = [writer.clone(), reader("a", 10, 20), reader("b", 9, 10)];
+        assert_eq!((found(&holds), together(&holds)), (vec![("w", "b")], 1));
+        assert_eq!(found(&[writer, hold("x", 0, 50, 60)]), [("w", "x")]);
+    }
+
+    #[test]
+    fn a_lock_of_several_is_held_with_each_of_them() {
+        let both = Hold { resources: vec![1, 0], ..hold("ab", 0, 0, 10) };
+        let holds = [both, hold("a", 0, 5, 20), hold("b", 1, 9, 20), hold("c", 2, 0, 10)];
+        assert_eq!(found(&holds), [("ab", "a"), ("ab", "b")]);
+    }
+}
