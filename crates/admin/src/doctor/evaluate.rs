@@ -162,23 +162,24 @@ impl Case<'_> {
                 fix: fix(),
             });
         }
-        if !rights.needed.is_empty() {
-            findings.push(Finding {
-                severity: Error,
-                check: "rights",
-                what: format!("the user lacks {}", rights.needed.join(" ")),
-                why: "without these a lock cannot be taken, extended or given back here",
-                fix: fix(),
-            });
-        }
-        if !rights.wanted.is_empty() {
-            findings.push(Finding {
-                severity: Warning,
-                check: "rights",
-                what: format!("the user lacks {}", rights.wanted.join(" ")),
-                why: "locks work, but those who wait for one are told late, or commands are sent the long way",
-                fix: fix(),
-            });
+        let lacking = [
+            (
+                Error,
+                &rights.needed,
+                "without these a lock cannot be taken, extended or given back here",
+            ),
+            (
+                Warning,
+                &rights.wanted,
+                "locks work, but those who wait for one are told late, or commands are sent the long way",
+            ),
+            (Warning, &rights.shared, "locks work, but not those that readers share"),
+        ];
+        for (severity, rights, why) in
+            lacking.into_iter().filter(|(_, rights, _)| !rights.is_empty())
+        {
+            let what = format!("the user lacks {}", rights.join(" "));
+            findings.push(Finding { severity, check: "rights", what, why, fix: fix() });
         }
         if let Some(error) = &rights.cannot_write {
             let is_told = facts.info.as_ref().is_ok_and(|info| is_for_its_kind(error, info));

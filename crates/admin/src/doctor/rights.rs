@@ -16,6 +16,8 @@ pub(crate) struct Rights {
     pub(crate) needed: Vec<&'static str>,
     /// Without these it is slower, or tells less.
     pub(crate) wanted: Vec<&'static str>,
+    /// Without these no lock can be shared.
+    pub(crate) shared: Vec<&'static str>,
     /// The library's own keys are out of bounds.
     pub(crate) keys: bool,
     /// Why nothing can be written, if not for want of a right.
@@ -33,6 +35,8 @@ pub(crate) enum Weight {
     Needed,
     /// They are slower, or less is told.
     Wanted,
+    /// Readers cannot share one; all others are as they were.
+    Shared,
     /// Nothing.
     Nicety,
 }
@@ -42,7 +46,7 @@ pub(crate) type Right = (&'static str, Weight, &'static [&'static str]);
 
 const KEY: &str = "KEY";
 
-use Weight::{Needed, Nicety, Wanted};
+use Weight::{Needed, Nicety, Shared, Wanted};
 
 /// All rights, in an order in which the calls make sense one after the other.
 pub(crate) const RIGHTS: &[Right] = &[
@@ -66,6 +70,15 @@ pub(crate) const RIGHTS: &[Right] = &[
     ("+delifeq", Needed, &["DELIFEQ", KEY, "y"]),
     ("+delex", Needed, &["DELEX", KEY, "IFEQ", "y"]),
     ("+del", Needed, &["DEL", KEY]),
+    // Nothing is there any more, and none of these makes anything of nothing.
+    ("+type", Shared, &["TYPE", KEY]),
+    ("+pexpireat", Shared, &["PEXPIREAT", KEY, "1"]),
+    ("+zadd", Shared, &["ZADD", KEY, "XX", "0", "x"]),
+    ("+zcount", Shared, &["ZCOUNT", KEY, "0", "1"]),
+    ("+zrange", Shared, &["ZRANGE", KEY, "0", "1"]),
+    ("+zrem", Shared, &["ZREM", KEY, "x"]),
+    ("+zremrangebyscore", Shared, &["ZREMRANGEBYSCORE", KEY, "0", "1"]),
+    ("+zscore", Shared, &["ZSCORE", KEY, "x"]),
 ];
 
 /// Tries each right, all in one round trip.
@@ -102,6 +115,7 @@ impl Rights {
                 match weight {
                     Needed => rights.needed.push(right),
                     Wanted => rights.wanted.push(right),
+                    Shared => rights.shared.push(right),
                     Nicety => {}
                 }
             } else if *right == "+set" {

@@ -43,6 +43,22 @@ local function look_at(key, value)
   return it
 end
 
+-- The keys that were looked at, texts first: whether these may be deleted shows only when it is done.
+local function texts_first(found)
+  local sorted = {}
+  for _, it in ipairs(found) do
+    if it.kind == 'text' then
+      table.insert(sorted, it)
+    end
+  end
+  for _, it in ipairs(found) do
+    if it.kind ~= 'text' then
+      table.insert(sorted, it)
+    end
+  end
+  return sorted
+end
+
 -- Makes `value` a reader of the keys that were looked at, each until the time `to`. Readers that have ended are
 -- dropped. What is not allowed must fail before anything is done, for a key that is left halfway might never expire, or
 -- too late: so each command is given first such that it changes nothing. Returns 1, or an error.
@@ -62,7 +78,7 @@ local function add(found, value)
       redis.call('PEXPIREAT', it.key, digits(it.to))
     end
   end
-  for _, it in ipairs(found) do
+  for _, it in ipairs(texts_first(found)) do
     if it.kind == 'text' then
       redis.call('DEL', it.key)
     end

@@ -21,7 +21,7 @@ for _, it in ipairs(ours) do
     redis.call('PEXPIREAT', it.key, digits(math.max(it.last, it.time + 1)))
   end
 end
-for _, it in ipairs(ours) do
+for _, it in ipairs(texts_first(ours)) do
   if it.kind == 'text' then
     redis.call('DEL', it.key)
   else

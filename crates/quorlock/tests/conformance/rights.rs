@@ -1,0 +1,219 @@
+//! A user who lacks a right does no harm: what a script may not do is noticed before it has done anything.
+
+use std::time::Duration;
+
+use quorlock::node::conformance::{Outside, Subject};
+use quorlock::node::{Answer, Command, FailureKind, Key, Keys, Value};
+use quorlock_core::Token;
+use quorlock_servers::{Listen, Reply, Server, ServerOptions};
+
+use crate::common::all_servers;
+use crate::node;
+use crate::past::Past;
+
+/// All that the scripts about readers call.
+const RIGHTS: [&str; 12] = [
+    "del",
+    "get",
+    "pexpireat",
+    "pttl",
+    "time",
+    "type",
+    "zadd",
+    "zcount",
+    "zrange",
+    "zrem",
+    "zremrangebyscore",
+    "zscore",
+];
+
+const TTL_MS: u64 = 60_000;
+
+/// What keys hold before a command.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Before {
+    Nothing,
+    /// Another reader; one that has ended as well.
+    Readers,
+    /// That, and ours, which ends last.
+    Reader,
+    /// Our value, as a writer's.
+    Writer,
+}
+
+use Before::{Nothing, Reader, Readers, Writer};
+
+/// All that one key may hold, and some of what several may.
+const SETTINGS: [&[Before]; 8] = [
+    &[Nothing],
+    &[Readers],
+    &[Reader],
+    &[Writer],
+    &[Reader, Writer],
+    &[Writer, Reader],
+    &[Nothing, Readers],
+    &[Writer, Writer],
+];
+
+#[tokio::test]
+async fn a_user_who_lacks_a_right_leaves_nothing_halfway() {
+    for binary in all_servers("a_user_who_lacks_a_right_leaves_nothing_halfway") {
+        let server = Server::start(&binary, with_port()).unwrap();
+        let url = server.url();
+        let past = Past::new(server);
+        past.command(&["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all"]);
+        let user = url.replace("://", "://reader:secret@");
+        let bound = Subject::new(node(&user), past.clone());
+        let (mut failed, mut tried) = (0, 0);
+        // Without the right to read at all no vote counts.
+        for right in RIGHTS.iter().filter(|right| **right != "get") {
+            for setting in SETTINGS {
+                for command in 0..5 {
+                    let lock = Lock::new(&past, setting);
+                    let free = lock.command(command);
+                    lock.prepare(setting);
+                    let allowed = bound.execute(vec![free]).await;
+                    lock.remove();
+
+                    past.command(&["ACL", "SETUSER", "reader", &format!("-{right}")]);
+                    let lock = Lock::new(&past, setting);
+                    lock.prepare(setting);
+                    let before = lock.dump();
+                    let answers = bound.execute(vec![lock.command(command)]).await;
+                    past.command(&["ACL", "SETUSER", "reader", "+@all"]);
+                    let what =
+                        format!("{binary}: {setting:?}, {right}, {:?}", lock.command(command));
+                    tried += 1;
+                    match &answers[0] {
+                        Answer::Failed(failure) if answers != allowed => {
+                            failed += 1;
+                            assert_eq!(failure.kind(), FailureKind::Forbidden, "{what}: {failure}");
+                            assert_eq!(lock.dump(), before, "{what}");
+                        }
+                        answer => assert_eq!(*answer, allowed[0], "{what}"),
+                    }
+                    lock.all_expire(&what);
+                    lock.remove();
+                }
+            }
+        }
+        assert!(failed > tried / 3, "{failed} of {tried}");
+        past.command(&["FLUSHALL"]);
+    }
+}
+
+/// With these, and no more, all works.
+#[tokio::test]
+async fn a_user_with_the_rights_of_readers_can_share() {
+    for binary in all_servers("a_user_with_the_rights_of_readers_can_share") {
+        let server = Server::start(&binary, with_port()).unwrap();
+        let url = server.url();
+        let past = Past::new(server);
+        let rights = RIGHTS.map(|right| format!("+{right}"));
+        let words =
+            ["ACL", "SETUSER", "reader", "on", ">secret", "~*", "+eval", "+evalsha", "+ping"];
+        let rights = rights.iter().map(String::as_str);
+        past.command(&words.into_iter().chain(rights).collect::<Vec<_>>());
+        let user = url.replace("://", "://reader:secret@");
+        let bound = Subject::new(node(&user), past.clone());
+        for setting in SETTINGS {
+            for command in 0..5 {
+                let lock = Lock::new(&past, setting);
+                lock.prepare(setting);
+                let answers = bound.execute(vec![lock.command(command)]).await;
+                let is_double = command == 0 && setting.contains(&Reader);
+                assert_eq!(
+                    matches!(answers[0], Answer::Failed(_)),
+                    is_double,
+                    "{binary}: {setting:?}, {:?}: {answers:?}",
+                    lock.command(command)
+                );
+                lock.all_expire("with all rights");
+                lock.remove();
+            }
+        }
+    }
+}
+
+/// A user is named in an address, and a socket has none.
+fn with_port() -> ServerOptions {
+    ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() }
+}
+
+struct Lock {
+    past: Past,
+    keys: Keys,
+    intents: Keys,
+    value: Value,
+}
+
+impl Lock {
+    fn new(past: &Past, setting: &[Before]) -> Self {
+        let mut bytes = [0; Token::BYTES];
+        getrandom::fill(&mut bytes).unwrap();
+        let token = Token::new(bytes);
+        let keys =
+            Keys::new((0..setting.len()).map(|nth| format!("{token}:{nth}").into())).unwrap();
+        let intents = keys.map(|key| format!("{key}:intent").into());
+        Self { past: past.clone(), keys, intents, value: Value::new(&token, "") }
+    }
+
+    fn prepare(&self, setting: &[Before]) {
+        let long = Duration::from_millis(TTL_MS);
+        let [ended, other] = [(&b"ended"[..], Duration::ZERO), (&b"other"[..], long / 2)];
+        for (key, before) in self.keys.iter().zip(setting) {
+            match before {
+                Nothing => {}
+                Readers => self.past.set_sorted_set(key, &[ended, other], Some(long / 2)),
+                Reader => {
+                    let ours = (self.value.as_bytes(), long);
+                    self.past.set_sorted_set(key, &[ended, other, ours], Some(long));
+                }
+                Writer => self.past.set(key, self.value.as_bytes(), Some(long)),
+            }
+        }
+    }
+
+    /// One of the five commands about readers.
+    fn command(&self, which: usize) -> Command {
+        let (keys, intents) = (self.keys.clone(), self.intents.clone());
+        let (value, ttl_ms) = (self.value.clone(), TTL_MS);
+        match which {
+            0 => Command::AcquireShared { keys, intents, value, ttl_ms },
+            1 => Command::HealShared { keys, value, ttl_ms },
+            2 => Command::ExtendShared { keys, value, ttl_ms },
+            3 => Command::Downgrade { keys, value },
+            _ => Command::ReleaseShared { keys, value },
+        }
+    }
+
+    /// What each key holds, without readers that have ended: those may be dropped at any time.
+    fn dump(&self) -> Vec<(Option<Vec<u8>>, Vec<Reply>)> {
+        let members = |key: &Key| match self.past.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"])
+        {
+            Reply::Array(members) => members
+                .chunks(2)
+                .filter(|pair| pair[0] != Reply::Bulk(Some(b"ended".to_vec())))
+                .flatten()
+                .cloned()
+                .collect(),
+            _ => Vec::new(),
+        };
+        self.keys.iter().map(|key| (self.past.value(key), members(key))).collect()
+    }
+
+    /// Every key has an expiry, and that of readers is the end of the last of them.
+    fn all_expire(&self, what: &str) {
+        for key in &*self.keys {
+            let (ttl, members) = (self.past.ttl(key), self.past.sorted_set(key));
+            assert_eq!(self.past.exists(key), ttl.is_some(), "it would stay for ever: {what}");
+            if let Some(((_, last), ttl)) = members.last().zip(ttl) {
+                assert!(last.abs_diff(ttl) < Duration::from_secs(5), "{last:?}, {ttl:?}: {what}");
+            }
+        }
+    }
+
+    fn remove(&self) {
+        self.keys.iter().for_each(|key| self.past.remove(key));
+    }
+}

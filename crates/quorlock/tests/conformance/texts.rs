@@ -1,0 +1,146 @@
+//! What only servers have: scripts that they forget, and types of other libraries' locks.
+
+use std::time::Duration;
+
+use quorlock::node::conformance::{Outside, Subject};
+use quorlock::node::{Answer, Command, Holding, Keys, Value};
+use quorlock_core::Token;
+use quorlock_servers::{Server, ServerOptions};
+
+use crate::common::all_servers;
+use crate::node;
+use crate::past::Past;
+
+const TTL_MS: u64 = 60_000;
+
+fn value(number: u8) -> Value {
+    Value::new(&Token::new([number; Token::BYTES]), "")
+}
+
+/// Whatever is asked by a script's hash is asked again with its text, if that is not too late.
+#[tokio::test]
+async fn a_server_that_has_forgotten_its_scripts_is_told_them_again() {
+    for binary in all_servers("a_server_that_has_forgotten_its_scripts_is_told_them_again") {
+        let server = Server::start(&binary, ServerOptions::default()).unwrap();
+        let node = node(&server.url());
+        let past = Past::new(server);
+        let subject = Subject::new(node, past.clone());
+        let keys = Keys::new(["a".into(), "b".into()]).unwrap();
+        let intents = Keys::new(["c".into(), "d".into()]).unwrap();
+        let (ours, ttl_ms) = (value(1), TTL_MS);
+        let all = || (keys.clone(), ours.clone());
+        let steps: Vec<(Command, Answer)> = vec![
+            (with(all(), |keys, value| Command::Acquire { keys, value, ttl_ms }), Answer::Granted),
+            (with(all(), |keys, value| Command::Heal { keys, value, ttl_ms }), Answer::Granted),
+            (with(all(), |keys, value| Command::Extend { keys, value, ttl_ms }), Answer::Extended),
+            (with(all(), |keys, value| Command::Downgrade { keys, value }), Answer::Downgraded),
+            (
+                with(all(), |keys, value| Command::ExtendShared { keys, value, ttl_ms }),
+                Answer::Extended,
+            ),
+            (
+                with(all(), |keys, value| Command::HealShared { keys, value, ttl_ms }),
+                Answer::Granted,
+            ),
+            (with(all(), |keys, value| Command::ReleaseShared { keys, value }), Answer::Deleted),
+            (
+                with(all(), |intents, value| Command::Announce { intents, value, ttl_ms }),
+                Answer::Announced,
+            ),
+            (with(all(), |intents, value| Command::Withdraw { intents, value }), Answer::Announced),
+            (
+                Command::Inspect { keys: keys.clone(), intents: Some(intents.clone()) },
+                Answer::Seen(Holding::Free),
+            ),
+            (
+                Command::Watch { keys: keys.clone(), intents: Some(intents.clone()) },
+                Answer::Watched(Holding::Free),
+            ),
+            (
+                with(all(), |keys, value| {
+                    let intents = intents.clone();
+                    Command::AcquireShared { keys, intents, value, ttl_ms }
+                }),
+                Answer::Granted,
+            ),
+            (with(all(), |keys, value| Command::ReleaseShared { keys, value }), Answer::Deleted),
+        ];
+        for (command, answer) in steps {
+            past.command(&["SCRIPT", "FLUSH"]);
+            assert_eq!(subject.execute(vec![command.clone()]).await, [answer], "{command:?}");
+        }
+        // Behind its release it would come too late.
+        past.command(&["SCRIPT", "FLUSH"]);
+        let acquire = || {
+            let (keys, intents, value) = (keys.clone(), intents.clone(), ours.clone());
+            Command::AcquireShared { keys, intents, value, ttl_ms }
+        };
+        let release = || Command::ReleaseShared { keys: keys.clone(), value: ours.clone() };
+        let answers = subject.execute(vec![acquire(), release()]).await;
+        assert!(
+            matches!(&*answers, [Answer::Failed(failure), Answer::Absent] if !failure.may_have_been_executed()),
+            "{answers:?}"
+        );
+        assert!(!past.exists("a"));
+        // The next one brings its text along.
+        past.command(&["SCRIPT", "FLUSH"]);
+        let answers = subject.execute(vec![acquire(), release()]).await;
+        assert_eq!(answers, [Answer::Granted, Answer::Deleted]);
+    }
+}
+
+/// A lock of Redisson is a hash, and its fair locks have lists and sorted sets: readers keep away from them.
+#[tokio::test]
+async fn locks_of_another_library_are_not_taken_for_readers() {
+    for binary in all_servers("locks_of_another_library_are_not_taken_for_readers") {
+        let server = Server::start(&binary, ServerOptions::default()).unwrap();
+        let node = node(&server.url());
+        let past = Past::new(server);
+        let subject = Subject::new(node, past.clone());
+        let (keys, intents, ttl_ms) = (Keys::from("k"), Keys::from("i"), TTL_MS);
+        let field = "8743c9c0-0795-4907-87fd-6c719a6b4586:1";
+        let locks: [&[&str]; 4] = [
+            &["HSET", "k", field, "1"],
+            &["HSET", "k", "mode", "read", field, "1"],
+            &["ZADD", "k", "1795201160638", field],
+            &["SADD", "k", field],
+        ];
+        for lock in locks {
+            past.command(lock);
+            past.command(&["PEXPIRE", "k", "30000"]);
+            let both = || (keys.clone(), value(1));
+            let commands = vec![
+                with(both(), |keys, value| {
+                    let intents = intents.clone();
+                    Command::AcquireShared { keys, intents, value, ttl_ms }
+                }),
+                with(both(), |keys, value| Command::HealShared { keys, value, ttl_ms }),
+                with(both(), |keys, value| Command::ExtendShared { keys, value, ttl_ms }),
+                with(both(), |keys, value| Command::Downgrade { keys, value }),
+                with(both(), |keys, value| Command::ReleaseShared { keys, value }),
+                Command::Inspect { keys: keys.clone(), intents: None },
+            ];
+            let answers = subject.execute(commands).await;
+            let [
+                Answer::Refused,
+                Answer::Refused,
+                Answer::Other,
+                Answer::Other,
+                Answer::Other,
+                Answer::Seen(Holding::OtherType { ttl: Some(_) }),
+            ] = &*answers
+            else {
+                panic!("{binary}, {lock:?}: {answers:?}")
+            };
+            assert!(
+                past.ttl("k").is_some_and(|ttl| ttl <= Duration::from_secs(30)),
+                "its ttl is as before"
+            );
+            past.remove("k");
+        }
+    }
+}
+
+fn with((keys, value): (Keys, Value), command: impl FnOnce(Keys, Value) -> Command) -> Command {
+    command(keys, value)
+}
