@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::install;
-use recording::Recording;
+use recording::TerminalSession;
 
 /// Where texts and pictures lie.
 const FOLDER: &str = "docs/pictures";
@@ -74,7 +74,7 @@ fn shown(file: &Path) -> String {
 }
 
 fn record(workspace: &Path) -> Result<(), String> {
-    let recording = Recording::of_the_demo(workspace)?;
+    let recording = TerminalSession::of_the_demo(workspace)?;
     let file = workspace.join(FOLDER).join(DEMO);
     fs::write(&file, recording.to_text()).map_err(|error| format!("{}: {error}", shown(&file)))
 }

@@ -114,7 +114,7 @@ impl Mode {
 /// What the nodes keep of a lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
-    /// Its keys.
+    /// The keys of the lock.
     pub keys: Keys,
     /// Whether as a writer's or a reader's.
     pub mode: Mode,

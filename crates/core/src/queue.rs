@@ -94,7 +94,7 @@ impl LocalQueue {
         self.active().iter().any(|place| place.lock == lock)
     }
 
-    /// Who has waited the longest.
+    /// The one that has waited the longest.
     pub fn first_waiting(&self) -> Option<LockId> {
         self.waiting.as_ref()?.front().map(|place| place.lock)
     }
@@ -185,7 +185,7 @@ impl LocalQueue {
             .flatten()
     }
 
-    /// Whether one that came now would be kept waiting, but for those that make room.
+    /// Whether one that came now would be kept waiting, except by those that make room.
     pub fn would_wait(&self, mode: Mode, makes_room: impl Fn(LockId) -> bool) -> bool {
         let active = self.active().iter().copied().filter(|place| !makes_room(place.lock));
         let mut in_the_way = InTheWay::of(active);

@@ -5,12 +5,17 @@
 //! that repeats nothing (S8). A server that deletes natively does not say what it found instead of our key; where
 //! that matters it is asked by the script, which finds nothing of ours to delete.
 
+mod untold;
+
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
 use crate::evidence::{Evidence, MarkerSeen};
+use crate::token::Value;
+
+use self::untold::Untold;
 
 /// In which form commands are sent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -205,11 +210,18 @@ impl Exchange {
     /// any other command about the same lock, whose answer is told after its own. So it is asked again only if none
     /// of those can have been sent since.
     fn may_ask_again(&self, place: usize, has_moved_on: bool) -> bool {
+        fn subject(command: &Command) -> Option<&Value> {
+            match command {
+                Command::Announce { value, .. } | Command::Withdraw { value, .. } => Some(value),
+                other => other.value(),
+            }
+        }
         let command = &self.commands[place];
-        let Some(value) = command.value().filter(|_| command.sets_a_lock()) else {
+        let sets = command.sets_a_lock() || matches!(command, Command::Announce { .. });
+        let Some(value) = subject(command).filter(|_| sets) else {
             return true;
         };
-        let mut later = self.commands[place + 1..].iter().filter_map(Command::value);
+        let mut later = self.commands[place + 1..].iter().filter_map(subject);
         mutant!(AskedAgainLate) || !has_moved_on && !later.any(|other| other == value)
     }
 }
@@ -286,7 +298,7 @@ impl Session {
             let why = "NOSCRIPT, and it is too late to ask again";
             let failure = Failure::unsent(FailureKind::Rejected).with_detail(why);
             exchange.answers[place] = Answer::Failed(failure);
-            self.untold.0 |= Untold::of(&exchange.commands[place]);
+            self.untold.note(&exchange.commands[place]);
         }
         if places.is_empty() {
             return false;
@@ -300,37 +312,6 @@ impl Session {
 /// Whether these are one text. That two are equal goes unnoticed.
 fn is_very_same(one: Option<&Arc<str>>, other: Option<&Arc<str>>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if Arc::ptr_eq(one, other))
-}
-
-/// The scripts that a node has forgotten and that it was too late to tell: the next commands of their kind bring
-/// them along. A bit for each kind of command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Untold(u8);
-
-impl Untold {
-    /// The bit of a command that must not be asked again late.
-    fn of(command: &Command) -> u8 {
-        match command {
-            // With a single key they need no script.
-            Command::Acquire { keys, .. } => u8::from(keys.single().is_none()),
-            Command::Heal { keys, .. } => 2 * u8::from(keys.single().is_none()),
-            Command::AcquireFenced { .. } => 4,
-            Command::HealFenced { .. } => 8,
-            Command::AcquireShared { .. } => 16,
-            Command::HealShared { .. } => 32,
-            _ => 0,
-        }
-    }
-
-    /// Whether these commands are to be sent with the text of their scripts. Then the node knows those of them.
-    fn is_told_with(&mut self, commands: &[Command]) -> bool {
-        if self.0 == 0 {
-            return false;
-        }
-        let told = self.0 & commands.iter().fold(0, |bits, command| bits | Self::of(command));
-        self.0 &= !told;
-        told != 0
-    }
 }
 
 #[cfg(test)]

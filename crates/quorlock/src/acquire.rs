@@ -1,5 +1,7 @@
 //! A call for a lock: its options, and the future that waits for it.
 
+mod waiting;
+
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -14,10 +16,12 @@ use tokio::sync::watch;
 use crate::builder::{MARKER, own_key};
 use crate::client::Shared;
 use crate::driver::{AcquireCall, DriverCommand};
-use crate::error::{AcquireError, HoldError, InvalidRequest, NodeAnswer};
+use crate::error::{AcquireError, HoldError, InvalidRequest};
 use crate::guard::{Called, Claim, Guard};
 use crate::reply::Receiver;
 use crate::resources::Resources;
+
+pub use self::waiting::Waiting;
 
 /// A call for a lock, made by [`Client::acquire`](crate::Client::acquire): set options, then await.
 ///
@@ -475,47 +479,5 @@ impl ProgressFeed {
                 progress.send_replace(report.map(|report| Waiting::new(names, quorum, report)));
             }
         }))
-    }
-}
-
-/// Why a call is still waiting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Waiting {
-    /// How many attempts there were.
-    pub attempts: u32,
-    /// Time since the call.
-    pub elapsed: Duration,
-    /// Enough nodes answered, and refused; else too few answered, or too late.
-    pub contended: bool,
-    /// Too many nodes are not trusted, or not yet, for a quorum. `nodes` says why, and when they
-    /// are.
-    pub untrusted: bool,
-    /// What each node said in the last attempt.
-    pub nodes: Vec<NodeAnswer>,
-    quorum: Quorum,
-}
-
-impl Waiting {
-    fn new(
-        (names, several): (&[Arc<str>], Option<&Keys>),
-        quorum: Quorum,
-        report: AttemptReport,
-    ) -> Self {
-        Self {
-            quorum,
-            attempts: report.attempts,
-            elapsed: report.elapsed,
-            contended: report.why == quorlock_core::FailureReason::Contended,
-            untrusted: report.why == quorlock_core::FailureReason::NodesUntrusted,
-            nodes: NodeAnswer::all(names, several, report.nodes),
-        }
-    }
-
-    /// Who holds the lock: on a quorum of the nodes. `None` if nobody was seen to: then the nodes are shared by several, or
-    /// too few of them told who it is.
-    pub fn holder(&self) -> Option<crate::Holder> {
-        let (holder, nodes) = crate::error::most_frequent(&self.nodes)?;
-        self.quorum.is_reached(nodes).then_some(holder)
     }
 }

@@ -43,7 +43,7 @@ pub enum InvalidRequest {
     /// One resource is named twice.
     #[error("the resource {} is named twice", quoted(.resource))]
     ResourceTwice {
-        /// Its name.
+        /// The resource's name.
         resource: String,
     },
     /// There are no resources, or too many for one lock.
@@ -59,7 +59,7 @@ pub enum InvalidRequest {
     Combination {
         /// The one option.
         one: &'static str,
-        /// The other.
+        /// The other option.
         other: &'static str,
     },
     /// The resource's name is too long.

@@ -59,6 +59,18 @@ impl Past {
     }
 }
 
+impl Past {
+    /// The server's time of day.
+    fn now(&self) -> Duration {
+        let Reply::Array(time) = self.command(&["TIME"]) else { panic!("no time") };
+        let part = |nth: usize| match &time[nth] {
+            Reply::Bulk(Some(digits)) => str::from_utf8(digits).unwrap().parse().unwrap(),
+            other => panic!("TIME answered {other:?}"),
+        };
+        Duration::from_secs(part(0)) + Duration::from_micros(part(1))
+    }
+}
+
 impl Drop for Past {
     fn drop(&mut self) {
         if !std::thread::panicking() {
@@ -76,6 +88,34 @@ impl Outside for Past {
     fn set_other_type(&self, key: &str, ttl: Option<Duration>) {
         self.command(&["RPUSH", key, "element"]);
         self.expire(key, ttl);
+    }
+
+    fn set_sorted_set(&self, key: &str, members: &[(&[u8], Duration)], ttl: Option<Duration>) {
+        let now = self.now();
+        let at = |later: Duration| (now + later).as_millis().to_string();
+        self.command(&["DEL", key]);
+        for (member, ends) in members {
+            self.command(&[b"ZADD", key.as_bytes(), at(*ends).as_bytes(), member]);
+        }
+        if let Some(ttl) = ttl {
+            self.command(&["PEXPIREAT", key, &at(ttl)]);
+        }
+    }
+
+    fn sorted_set(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
+        let now = self.now();
+        let Reply::Array(listed) = self.command(&["ZRANGE", key, "0", "-1", "WITHSCORES"]) else {
+            return Vec::new();
+        };
+        let text = |reply: &Reply| match reply {
+            Reply::Bulk(Some(text)) => text.clone(),
+            other => panic!("ZRANGE answered {other:?}"),
+        };
+        let members = listed.chunks(2).map(|pair| {
+            let ends: u64 = String::from_utf8(text(&pair[1])).unwrap().parse().unwrap();
+            (text(&pair[0]), Duration::from_millis(ends).saturating_sub(now))
+        });
+        members.collect()
     }
 
     fn exists(&self, key: &str) -> bool {

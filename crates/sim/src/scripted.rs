@@ -309,17 +309,6 @@ impl ScriptedWorld {
         self.tell(self.owner(lock), Event::Cancel { lock });
     }
 
-    /// The holder wants the lock extended.
-    pub fn extend(&mut self, lock: LockId) {
-        self.tell(self.owner(lock), Event::Extend { lock });
-    }
-
-    /// The holder, a writer, wants to be a reader from now on.
-    pub fn downgrade(&mut self, lock: LockId) {
-        self.become_reader(GuardId { client: self.owner(lock), lock });
-        self.tell_all();
-    }
-
     /// Gives a lock back, perhaps a second time.
     pub fn release(&mut self, lock: LockId, report: bool) {
         let guard = GuardId { client: self.owner(lock), lock };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use vt100::{Cell, Color, Parser, Screen};
 
-use super::recording::Recording;
+use super::recording::TerminalSession;
 use super::svg::{MONO, escaped, head};
 
 /// How often the screen is looked at.
@@ -54,7 +54,7 @@ struct Frame {
 /// # Errors
 /// What is wrong with the recording.
 pub(super) fn svg(text: &str) -> Result<String, String> {
-    let recording = Recording::read(text)?;
+    let recording = TerminalSession::read(text)?;
     let frames = frames(&recording)?;
     let last = frames.last().ok_or("an empty recording")?;
     let period = last.at + REST;
@@ -124,7 +124,7 @@ fn styles(period: Duration) -> String {
 }
 
 /// The screen again and again, and at the end.
-fn frames(recording: &Recording) -> Result<Vec<Frame>, String> {
+fn frames(recording: &TerminalSession) -> Result<Vec<Frame>, String> {
     let [columns, rows] = recording.size.map(NonZeroU16::new);
     let (Some(columns), Some(rows)) = (columns, rows) else {
         return Err("a terminal without room".to_owned());
@@ -265,10 +265,10 @@ fn draw(svg: &mut String, run: &Run) {
 mod tests {
     use super::*;
 
-    fn recording(pieces: &[(u64, &str)]) -> Recording {
+    fn recording(pieces: &[(u64, &str)]) -> TerminalSession {
         let piece = |(at, said): &(u64, &str)| (Duration::from_millis(*at), (*said).to_owned());
         let pieces = pieces.iter().map(piece).collect();
-        Recording { title: "a & b".to_owned(), size: [20, 60], pieces }
+        TerminalSession { title: "a & b".to_owned(), size: [20, 60], pieces }
     }
 
     fn texts(frame: &Frame) -> Vec<(u16, u16, &str, &str)> {

@@ -19,13 +19,13 @@ const ROWS: u16 = 200;
 
 /// A recorded terminal session.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Recording {
+pub(super) struct TerminalSession {
     pub(super) title: String,
     pub(super) size: [u16; 2],
     pub(super) pieces: Vec<Piece>,
 }
 
-impl Recording {
+impl TerminalSession {
     /// Runs the demo and records it.
     ///
     /// # Errors
@@ -109,19 +109,19 @@ impl Recording {
 mod tests {
     use super::*;
 
-    fn recording(said: &str) -> Recording {
+    fn recording(said: &str) -> TerminalSession {
         let pieces = vec![(Duration::from_millis(1250), said.to_owned())];
-        Recording { title: "a \"b\"".to_owned(), size: [80, 24], pieces }
+        TerminalSession { title: "a \"b\"".to_owned(), size: [80, 24], pieces }
     }
 
     #[test]
     fn what_is_written_is_read_again() {
         let recording = recording("\u{1b}[1mä\r\n");
-        assert_eq!(Recording::read(&recording.to_text()), Ok(recording));
-        assert!(Recording::read("").is_err());
-        assert!(Recording::read("{\"version\": 3}").is_err());
+        assert_eq!(TerminalSession::read(&recording.to_text()), Ok(recording));
+        assert!(TerminalSession::read("").is_err());
+        assert!(TerminalSession::read("{\"version\": 3}").is_err());
         let head = "{\"version\": 2, \"width\": 1, \"height\": 1, \"title\": \"\"}";
-        assert!(Recording::read(&format!("{head}\n[1, \"i\", \"\"]")).is_err());
+        assert!(TerminalSession::read(&format!("{head}\n[1, \"i\", \"\"]")).is_err());
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The kinds of locks beside each other: with fencing tokens, shared, with several keys. And a writer among readers.
 
-use std::future::Future;
 use std::time::Duration;
 
 use ::quorlock::{Acquire, Client};
@@ -174,20 +173,15 @@ fn writer_among_readers(bench: &mut Bench) -> Result<(), String> {
 }
 
 /// How long each wait for the lock took.
-fn hold_again(
-    locker: KindLocker,
-    until: Duration,
-) -> impl Future<Output = Result<Latencies, String>> + Send {
-    async move {
-        let mut waits = Latencies::default();
-        while clock::now() < until {
-            let asked = clock::now();
-            let call = locker.call(&key(WRITER, 0)).wait(Duration::from_secs(60));
-            let guard = call.await.map_err(|error| error.to_string())?;
-            waits.record(clock::now() - asked);
-            tokio::time::sleep(HOLD).await;
-            went_well(WRITER, guard.release().await.outcome)?;
-        }
-        Ok(waits)
+async fn hold_again(locker: KindLocker, until: Duration) -> Result<Latencies, String> {
+    let mut waits = Latencies::default();
+    while clock::now() < until {
+        let asked = clock::now();
+        let call = locker.call(&key(WRITER, 0)).wait(Duration::from_secs(60));
+        let guard = call.await.map_err(|error| error.to_string())?;
+        waits.record(clock::now() - asked);
+        tokio::time::sleep(HOLD).await;
+        went_well(WRITER, guard.release().await.outcome)?;
     }
+    Ok(waits)
 }

@@ -1,4 +1,4 @@
-//! What nodes show of a lock to whoever looks.
+//! What nodes show of a lock to a client that looks.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -51,7 +51,7 @@ pub enum Holding {
 /// One reader of a key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reader {
-    /// Its value.
+    /// The value that it stored.
     pub value: Vec<u8>,
     /// Time until it ends.
     pub ttl: Duration,
@@ -92,7 +92,7 @@ impl Holding {
     /// More of a foreign value than this is not kept.
     pub const VALUE_BYTES_MAX: usize = 512;
 
-    /// No more readers than this are told of a key.
+    /// At most this number of a key's readers is listed.
     pub const READERS_MAX: usize = 64;
 
     /// What the keys of one lock hold together, of what each of them holds.
@@ -132,7 +132,7 @@ impl Holding {
         }
     }
 
-    /// Whoever holds any of the keys is a reader, and somebody does.
+    /// All holders of the keys are readers, and there is at least one.
     pub fn is_shared_alone(&self) -> bool {
         let mut held = self.each().iter().filter(|holding| **holding != Self::Free).peekable();
         held.peek().is_some() && held.all(|holding| matches!(holding, Self::Shared { .. }))

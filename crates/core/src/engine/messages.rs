@@ -63,7 +63,7 @@ pub struct Request {
     pub keys: Keys,
     /// Whom it is to exclude.
     pub mode: Mode,
-    /// So many bytes at the beginning of each key are the client's prefix.
+    /// The length of the client's prefix, with which each key begins, in bytes.
     pub prefix_bytes: u16,
     /// The owner's description, stored behind the token; may be empty.
     pub owner: Arc<str>,

@@ -5,11 +5,11 @@
 //! reasons of its own: a delay of its own choice, too little validity for its wishes, too few nodes
 //! for its times. It then steps aside as soon as another may try. It comes back to its place in the
 //! order of arrival when its pause is over. So there is never more than one attempt of this process
-//! for one key at a time, but for readers, and all attempts together follow each other no faster than those of one
+//! for one key at a time, except by readers. All attempts together follow each other no faster than those of one
 //! caller would.
 //!
-//! A lock with several keys has its turn for all of them at one moment. It steps aside whenever it pauses: of which of
-//! its keys another is in the way is not known, and whoever wants only the rest need not wait.
+//! A lock with several keys has its turn for all of them at one moment. It steps aside whenever it pauses. It is not known
+//! at which of its keys another is in the way, and a call that wants only the other keys need not wait.
 
 use alloc::collections::btree_map::Entry;
 

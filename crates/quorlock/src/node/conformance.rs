@@ -20,7 +20,10 @@
 
 mod batches;
 mod fences;
+mod intents;
 mod markers;
+mod readers;
+mod several;
 mod subject;
 mod votes;
 
@@ -28,11 +31,14 @@ use std::time::Duration;
 
 use quorlock_core::Token;
 
-use super::{Command, Key, MemoryNode, Node, Value};
+use super::{Answer, Command, Holding, Key, Keys, MemoryNode, Node, Value};
 
 pub use self::batches::*;
 pub use self::fences::*;
+pub use self::intents::*;
 pub use self::markers::*;
+pub use self::readers::*;
+pub use self::several::*;
 pub use self::subject::Subject;
 pub use self::votes::*;
 
@@ -47,6 +53,13 @@ pub trait Outside: Send + Sync + 'static {
     /// Sets a key to something that is not a string, such as a list, to expire after `ttl`, or
     /// never.
     fn set_other_type(&self, key: &str, ttl: Option<Duration>);
+
+    /// Sets a key to a sorted set, whose scores are times of the node's clock so far from now, in milliseconds; to
+    /// expire after `ttl` from the same now, or never.
+    fn set_sorted_set(&self, key: &str, members: &[(&[u8], Duration)], ttl: Option<Duration>);
+
+    /// The sorted set under a key, if there is one: its members in order, and how far their scores are from now.
+    fn sorted_set(&self, key: &str) -> Vec<(Vec<u8>, Duration)>;
 
     /// Whether the key exists, whatever it is.
     fn exists(&self, key: &str) -> bool;
@@ -71,6 +84,14 @@ impl Outside for MemoryNode {
         if let Some(ttl) = ttl {
             self.expire_in(key, ttl);
         }
+    }
+
+    fn set_sorted_set(&self, key: &str, members: &[(&[u8], Duration)], ttl: Option<Duration>) {
+        self.insert_sorted_set(key, members, ttl);
+    }
+
+    fn sorted_set(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
+        self.members_of(key)
     }
 
     fn exists(&self, key: &str) -> bool {
@@ -124,6 +145,35 @@ pub async fn all(node: impl Node, outside: impl Outside) {
     a_raise_needs_our_lock_and_never_lowers(&subject).await;
     a_fenced_heal_writes_nothing_behind_a_larger_fence(&subject).await;
     a_fenced_extension_keeps_the_counter_alive(&subject).await;
+    several_keys_are_granted_together_or_not_at_all(&subject).await;
+    overlapping_sets_of_keys_exclude_each_other(&subject).await;
+    several_keys_are_extended_together_or_not_at_all(&subject).await;
+    a_heal_completes_the_keys_or_does_nothing(&subject).await;
+    a_release_deletes_those_of_the_keys_that_are_ours(&subject).await;
+    an_inspection_tells_what_each_key_holds(&subject).await;
+    each_of_several_watched_keys_is_spoken_of(&subject).await;
+    a_fenced_grant_sets_all_counters_to_one_number(&subject).await;
+    fences_of_several_keys_move_together_or_not_at_all(&subject).await;
+    a_corrupt_counter_refuses_all_the_keys(&subject).await;
+    readers_share_a_key_and_keep_writers_out(&subject).await;
+    a_key_expires_with_the_last_reader_that_is_left(&subject).await;
+    a_reader_that_crashed_keeps_writers_out_for_its_own_ttl(&subject).await;
+    a_reader_that_has_ended_counts_no_more(&subject).await;
+    an_extension_of_a_reader_lengthens_and_never_shortens(&subject).await;
+    a_heal_gives_a_reader_its_vote_again(&subject).await;
+    a_reader_that_is_there_already_was_added_by_another_name(&subject).await;
+    readers_touch_nothing_of_others(&subject).await;
+    a_key_has_so_many_readers_and_no_more(&subject).await;
+    a_reader_has_all_of_its_keys_or_none(&subject).await;
+    a_release_takes_a_reader_from_where_it_is(&subject).await;
+    a_change_of_readers_is_spoken_of(&subject).await;
+    an_intent_keeps_new_readers_out(&subject).await;
+    an_intent_is_left_where_there_is_none_and_taken_back_where_it_is_ours(&subject).await;
+    a_look_tells_readers_of_an_intent(&subject).await;
+    a_writer_becomes_a_reader_for_as_long_as_it_had(&subject).await;
+    a_downgrade_needs_our_lock(&subject).await;
+    what_meets_a_downgrade_finds_the_lock_all_the_same(&subject).await;
+    a_key_without_expiry_gets_one_from_its_next_extension(&subject).await;
     a_node_that_is_greeted_proves_itself(&subject).await;
     an_adoption_is_written_once_and_grows_old(&subject).await;
     a_marker_is_written_over_what_was_expected_alone(&subject).await;
@@ -135,24 +185,32 @@ pub async fn all(node: impl Node, outside: impl Outside) {
 const KEPT: Duration = Duration::from_secs(7 * 86_400);
 const LIFE: Duration = Duration::from_millis(quorlock_core::marker::Adoption::TTL_MS);
 
-fn acquire(key: &Key, value: &Value, ttl: Duration) -> Command {
-    Command::Acquire { keys: key.clone().into(), value: value.clone(), ttl_ms: millis(ttl) }
+fn acquire(keys: &(impl Clone + Into<Keys>), value: &Value, ttl: Duration) -> Command {
+    Command::Acquire { keys: keys.clone().into(), value: value.clone(), ttl_ms: millis(ttl) }
 }
 
-fn extend(key: &Key, value: &Value, ttl: Duration) -> Command {
-    Command::Extend { keys: key.clone().into(), value: value.clone(), ttl_ms: millis(ttl) }
+fn extend(keys: &(impl Clone + Into<Keys>), value: &Value, ttl: Duration) -> Command {
+    Command::Extend { keys: keys.clone().into(), value: value.clone(), ttl_ms: millis(ttl) }
 }
 
-fn release(key: &Key, value: &Value) -> Command {
-    Command::Release { keys: key.clone().into(), value: value.clone(), tell: true }
+fn release(keys: &(impl Clone + Into<Keys>), value: &Value) -> Command {
+    Command::Release { keys: keys.clone().into(), value: value.clone(), tell: true }
 }
 
-fn inspect(key: &Key) -> Command {
-    Command::Inspect { keys: key.clone().into(), intents: None }
+fn inspect(keys: &(impl Clone + Into<Keys>)) -> Command {
+    Command::Inspect { keys: keys.clone().into(), intents: None }
 }
 
-fn watch(key: &Key) -> Command {
-    Command::Watch { keys: key.clone().into(), intents: None }
+fn watch(keys: &(impl Clone + Into<Keys>)) -> Command {
+    Command::Watch { keys: keys.clone().into(), intents: None }
+}
+
+/// What an inspection sees.
+async fn see(subject: &Subject, keys: &Keys) -> Holding {
+    match subject.ask(inspect(keys)).await {
+        Answer::Seen(holding) => holding,
+        other => panic!("an inspection of {keys:?} was answered with {other:?}"),
+    }
 }
 
 fn millis(ttl: Duration) -> u64 {
@@ -169,6 +227,12 @@ fn not_quite(value: &Value) -> Vec<Vec<u8>> {
 
 fn new_key(what: &str) -> Key {
     format!("quorlock-conformance:{}:{what}", new_token()).into()
+}
+
+fn new_keys(what: &str, count: usize) -> Keys {
+    let token = new_token();
+    let keys = (0..count).map(|nth| format!("quorlock-conformance:{token}:{what}:{nth:02}").into());
+    Keys::new(keys).expect("some, and not too many")
 }
 
 fn new_value() -> Value {

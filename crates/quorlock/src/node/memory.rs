@@ -219,12 +219,26 @@ impl MemoryNode {
         inner.readers_of(key)
     }
 
-    /// Sets a key to a sorted set whose scores are times of day so far from now.
-    pub(super) fn insert_sorted_set(&self, key: &str, members: &[(&[u8], Duration)]) {
+    /// Sets a key to a sorted set whose scores are times of day so far from now; it expires so far from now, too.
+    #[cfg(any(test, feature = "conformance"))]
+    pub(super) fn insert_sorted_set(
+        &self,
+        key: &str,
+        members: &[(&[u8], Duration)],
+        ttl: Option<Duration>,
+    ) {
         let now = Instant::now();
         let members = members.iter().map(|(member, ends)| (member.to_vec(), now + *ends));
         let content = Content::SortedSet(members.collect());
-        self.inner().set(key, Entry { content, expires: None });
+        self.inner().set(key, Entry { content, expires: ttl.map(|ttl| now + ttl) });
+    }
+
+    /// The members of a sorted set in the order of their scores, and how far these are from now.
+    #[cfg(any(test, feature = "conformance"))]
+    pub(super) fn members_of(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
+        let mut inner = self.inner();
+        inner.expire();
+        inner.members_of(key)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

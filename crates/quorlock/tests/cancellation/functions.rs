@@ -41,6 +41,27 @@ pub(crate) const ALL: &[Case] = &[
     },
     Case {
         function: "Client::acquire",
+        situation: "of several keys",
+        prepare: nothing,
+        call: |scene| {
+            let call = scene.client().acquire([RESOURCE, "another"]).ttl(TTL).wait(WAIT);
+            keep(scene.clone(), call.into_future())
+        },
+    },
+    Case {
+        function: "Client::acquire",
+        situation: "as a reader",
+        prepare: nothing,
+        call: |scene| keep(scene.clone(), scene.acquire().shared().into_future()),
+    },
+    Case {
+        function: "Client::acquire",
+        situation: "of what another client reads",
+        prepare: |scene| Box::pin(async move { scene.read_by_another_client(HELD_FOR).await }),
+        call: |scene| keep(scene.clone(), scene.acquire().into_future()),
+    },
+    Case {
+        function: "Client::acquire",
         situation: "that tells of its progress",
         prepare: nothing,
         call: |scene| {
@@ -127,6 +148,16 @@ pub(crate) const ALL: &[Case] = &[
             })
         },
         call: |scene| Box::pin(async move { scene.guard().changed().await }),
+    },
+    Case {
+        function: "Guard::downgrade",
+        situation: "of a writer",
+        prepare: held,
+        call: |scene| {
+            Box::pin(async move {
+                let _ = scene.guard().downgrade().await;
+            })
+        },
     },
     Case {
         function: "Guard::extend",

@@ -82,9 +82,17 @@ impl Journal {
 
     fn note(&self, node: usize, command: &Command) {
         let (verb, value) = match command {
-            Command::Acquire { value, .. } => (Verb::Acquire, value),
-            Command::Extend { value, .. } => (Verb::Extend, value),
-            Command::Release { value, .. } => (Verb::Release, value),
+            Command::Acquire { value, .. } | Command::AcquireShared { value, .. } => {
+                (Verb::Acquire, value)
+            }
+            Command::Extend { value, .. }
+            | Command::ExtendShared { value, .. }
+            | Command::Downgrade { value, .. }
+            | Command::Heal { value, .. }
+            | Command::HealShared { value, .. } => (Verb::Extend, value),
+            Command::Release { value, .. } | Command::ReleaseShared { value, .. } => {
+                (Verb::Release, value)
+            }
             _ => return,
         };
         if verb == Verb::Release && self.watches.is_held(&text(value)) {

@@ -113,6 +113,11 @@ impl Scene {
         sleep(MS).await;
     }
 
+    pub(crate) async fn read_by_another_client(&self, span: Duration) {
+        self.hold_in_background(client(&self.nodes).acquire(RESOURCE).shared(), span);
+        sleep(MS).await;
+    }
+
     /// Holds a lock for a while, beside all else.
     pub(crate) fn hold_in_background(&self, call: Acquire, span: Duration) {
         let journal = self.journal.clone();

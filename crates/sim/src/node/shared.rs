@@ -53,7 +53,7 @@ impl ModelNode {
                 self.add_reader((keys, intents, value), *ttl_ms, by, now_ms)
             }
             Command::HealShared { value, ttl_ms, .. } => {
-                let all = self.standings((keys, value), now_ms);
+                let all = self.conditions((keys, value), now_ms);
                 let is_full = |key: &Key| self.is_full(key, now_ms);
                 let is_new = |standing: &Standing| matches!(standing, Standing::Readers);
                 let is_refused = all.contains(&Standing::Foreign)
@@ -83,7 +83,7 @@ impl ModelNode {
                 if let Some(answer) = self.does_not_read((keys, value), now_ms) {
                     return Ok(answer);
                 }
-                if self.standings((keys, value), now_ms).contains(&Standing::Writes) {
+                if self.conditions((keys, value), now_ms).contains(&Standing::Writes) {
                     self.check_write(true)?;
                     // No later than the key would have ended: so it counts no longer than before.
                     self.read_until((keys, value), i64::MIN, by, now_ms);
@@ -131,7 +131,7 @@ impl ModelNode {
         by: ConnectionId,
         now_ms: i64,
     ) -> Result<Answer, FailureKind> {
-        let all = self.standings((keys, value), now_ms);
+        let all = self.conditions((keys, value), now_ms);
         if all.iter().any(|it| matches!(it, Standing::Reads | Standing::HasRead)) {
             return Ok(Answer::Failed(Failure::new(FailureKind::SameServer)));
         }
@@ -152,7 +152,7 @@ impl ModelNode {
         by: ConnectionId,
         now_ms: i64,
     ) -> Result<Answer, FailureKind> {
-        let all = self.standings((keys, value), now_ms);
+        let all = self.conditions((keys, value), now_ms);
         let is_there = |it: &Standing| match it {
             Standing::Writes => !is_active(Mutant::WriterStays),
             it => matches!(it, Standing::Reads | Standing::HasRead),
@@ -222,7 +222,7 @@ impl ModelNode {
 
     /// What there is instead of this value, if it is not among the readers of all keys, or on its way there.
     fn does_not_read(&self, (keys, value): (&Keys, &Value), now_ms: i64) -> Option<Answer> {
-        let all = self.standings((keys, value), now_ms);
+        let all = self.conditions((keys, value), now_ms);
         if all.contains(&Standing::Foreign) {
             return Some(Answer::Other);
         }
@@ -233,7 +233,7 @@ impl ModelNode {
         (!all.iter().all(reads)).then_some(Answer::Absent)
     }
 
-    fn standings(&self, (keys, value): (&Keys, &Value), now_ms: i64) -> Vec<Standing> {
+    fn conditions(&self, (keys, value): (&Keys, &Value), now_ms: i64) -> Vec<Standing> {
         keys.iter().map(|key| self.standing(key, value, now_ms)).collect()
     }
 

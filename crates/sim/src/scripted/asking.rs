@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Counter, Effect, Extended, LockId, LossCause, Mode, NodeId, Refusal, ReleaseReport, Request,
-    Retry, Timing, TimingOptions, Verb,
+    Counter, Effect, Event, Extended, LockId, LossCause, Mode, NodeId, Refusal, ReleaseReport,
+    Request, Retry, Timing, TimingOptions, Verb,
 };
 
 pub use super::ONE_WAY;
 use super::{COUNTERS, ScriptedWorld};
 use crate::count::Count;
+use crate::driver::Driver as _;
 use crate::guard::{Guard, GuardId};
 
 /// The ttl of the locks in tests, in milliseconds; margin 10 ms, drift 1 % and 2 ms.
@@ -85,6 +86,17 @@ pub fn automatic(key: &str) -> Request {
 }
 
 impl ScriptedWorld {
+    /// The holder wants the lock extended.
+    pub fn extend(&mut self, lock: LockId) {
+        self.tell(self.owner(lock), Event::Extend { lock });
+    }
+
+    /// The holder, a writer, wants to be a reader from now on.
+    pub fn downgrade(&mut self, lock: LockId) {
+        self.become_reader(GuardId { client: self.owner(lock), lock });
+        self.tell_all();
+    }
+
     /// Whose lock it is.
     pub fn owner(&self, lock: LockId) -> usize {
         self.calls.owners[lock.0 as usize]

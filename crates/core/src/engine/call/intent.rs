@@ -1,9 +1,9 @@
 //! Word for readers that a writer waits, so that no others come before it.
 //!
 //! Readers that come and go can keep a lock held for ever. So a writer that finds readers alone in its way leaves an
-//! *intent* on the nodes, under a key of its own for each key of the lock, and says it again from time to time. A node that
-//! knows of one lets no new readers in. That is about the order, not about safety: whoever does not heed it, or leaves
-//! none, excludes and is excluded as before.
+//! *intent* on the nodes, under a key of its own for each key of the lock, and renews it. A node that
+//! knows of one lets no new readers in. That is about the order, not about safety. A client that does not heed it, or
+//! leaves none, excludes and is excluded as before.
 
 use alloc::boxed::Box;
 use core::time::Duration;

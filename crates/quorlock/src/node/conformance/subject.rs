@@ -100,6 +100,16 @@ impl Subject {
         }
     }
 
+    /// Whether the next keys that it says have changed are these, which are in order; it may say so in any order.
+    pub(super) async fn pushes(&self, keys: &[Key]) -> bool {
+        let mut pushed = Vec::new();
+        while pushed.len() < keys.len() {
+            pushed.extend(self.next_push().await);
+        }
+        pushed.sort_unstable();
+        pushed == keys
+    }
+
     pub(super) async fn ask(&self, command: Command) -> Answer {
         self.execute(vec![command]).await.into_iter().next().expect("one answer to one command")
     }

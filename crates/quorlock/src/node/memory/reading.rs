@@ -119,6 +119,17 @@ impl Inner {
         readers.map(|(value, ends)| (value.clone(), left(ends))).collect()
     }
 
+    #[cfg(any(test, feature = "conformance"))]
+    pub(super) fn members_of(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
+        let Some(Content::SortedSet(members)) = self.keys.get(key).map(|it| &it.content) else {
+            return Vec::new();
+        };
+        let mut members: Vec<_> =
+            members.iter().map(|(value, ends)| (value.clone(), left(*ends))).collect();
+        members.sort_by_key(|(_, left)| *left);
+        members
+    }
+
     fn found(&self, keys: &Keys, value: &Value) -> impl Iterator<Item = Found> {
         keys.iter().map(|key| self.keys.get(&**key).map_or(Found::Nothing, |it| it.found(value)))
     }

@@ -12,7 +12,7 @@ use super::scripts::Scripts;
 
 /// How commands are said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) struct Way {
+pub(super) struct Encoding {
     /// In which form.
     pub(super) form: Form,
     /// The server's own command that compares and deletes, if it has one; only for the usual form.
@@ -21,9 +21,9 @@ pub(super) struct Way {
     pub(super) watches: bool,
 }
 
-impl Way {
+impl Encoding {
     /// By which command of the server's own these keys are released, if by one.
-    fn own_delete<'a>(self, keys: &'a Keys) -> Option<(Delete, &'a Key)> {
+    fn own_delete(self, keys: &Keys) -> Option<(Delete, &Key)> {
         match self.form {
             Form::Usual => self.delete.zip(keys.single()),
             _ => None,
@@ -57,8 +57,8 @@ pub(super) struct Capabilities {
 
 impl Capabilities {
     /// How commands are said in this form.
-    pub(super) const fn way(self, form: Form) -> Way {
-        Way { form, delete: self.delete, watches: self.watches }
+    pub(super) const fn way(self, form: Form) -> Encoding {
+        Encoding { form, delete: self.delete, watches: self.watches }
     }
 
     /// Reads the answer to [`ASK_CAPABILITIES`].
@@ -77,7 +77,7 @@ impl Capabilities {
 pub(super) const ASK_CAPABILITIES: [&str; 4] = ["COMMAND", "INFO", "DELIFEQ", "DELEX"];
 
 /// How many replies a command gets.
-pub(super) fn replies_to(command: &Command, way: Way) -> usize {
+pub(super) fn replies_to(command: &Command, way: Encoding) -> usize {
     match command {
         Command::Inspect { keys, intents } | Command::Watch { keys, intents } => {
             let asks_for_pushes = way.watches && matches!(command, Command::Watch { .. });
@@ -119,12 +119,12 @@ pub(super) fn count_watches<'a>(commands: impl Iterator<Item = &'a Command>) -> 
 }
 
 /// A single key that holds a text, or nothing, is seen by two commands of the server's own. All else needs a script.
-fn is_seen_by_script(keys: &Keys, intents: Option<&Keys>, way: Way) -> bool {
+fn is_seen_by_script(keys: &Keys, intents: Option<&Keys>, way: Encoding) -> bool {
     way.form != Form::Usual || intents.is_some() || keys.single().is_none()
 }
 
 /// Says a command.
-pub(super) fn encode(command: &Command, way: Way, scripts: &Scripts, out: &mut Vec<u8>) {
+pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &mut Vec<u8>) {
     let mut digits = [itoa::Buffer::new(); 3];
     let [first, second, third] = &mut digits;
     let form = way.form;
@@ -241,7 +241,7 @@ pub(super) fn encode(command: &Command, way: Way, scripts: &Scripts, out: &mut V
 }
 
 /// Says a look.
-fn look(keys: &Keys, intents: Option<&Keys>, way: Way, scripts: &Scripts, out: &mut Vec<u8>) {
+fn look(keys: &Keys, intents: Option<&Keys>, way: Encoding, scripts: &Scripts, out: &mut Vec<u8>) {
     match keys.single().filter(|_| !is_seen_by_script(keys, intents, way)) {
         Some(key) => {
             // Of the two, it is the first that is told of changes.

@@ -5,7 +5,7 @@ use std::iter::once;
 use quorlock_core::{Answer, BatchId, Command, Exchange, Form, MarkerSeen};
 use tokio::sync::oneshot;
 
-use super::codec::{Way, decode, encode, is_out_of_protocol, replies_to, usual};
+use super::codec::{Encoding, decode, encode, is_out_of_protocol, replies_to, usual};
 use super::evidence::{Beside, marker_of};
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
@@ -15,7 +15,7 @@ use super::scripts::Scripts;
 pub(super) struct Parcel {
     pub(super) exchange: Exchange,
     /// How its commands are said.
-    pub(super) way: Way,
+    pub(super) way: Encoding,
     /// What is asked beside the commands; so many replies to it come before theirs.
     pub(super) beside: Beside,
     pub(super) before: Vec<Reply>,
@@ -41,7 +41,7 @@ pub(super) enum To {
 
 impl Parcel {
     /// It is about to be sent; forgets what was answered when it was sent before.
-    pub(super) fn prepare(&mut self, way: Way, beside: Beside) {
+    pub(super) fn prepare(&mut self, way: Encoding, beside: Beside) {
         (self.way, self.beside) = (way, beside);
         self.before.clear();
         self.parts.clear();
@@ -124,7 +124,7 @@ pub(crate) struct Encoder {
 #[derive(Debug)]
 struct Known {
     command: Command,
-    way: Way,
+    way: Encoding,
     start: usize,
     end: usize,
 }
@@ -154,7 +154,13 @@ impl Encoder {
         replies
     }
 
-    fn write_one(&mut self, command: &Command, way: Way, scripts: &Scripts, out: &mut Vec<u8>) {
+    fn write_one(
+        &mut self,
+        command: &Command,
+        way: Encoding,
+        scripts: &Scripts,
+        out: &mut Vec<u8>,
+    ) {
         match self.known.get(self.next) {
             Some(known) if known.way == way && is_same(&known.command, command) => {
                 self.next += 1;
@@ -208,7 +214,7 @@ mod tests {
         let mut parcel = Parcel::default();
         *parcel.exchange.renew() = commands;
         Session::new(false).send(&mut parcel.exchange);
-        parcel.prepare(Way { form, delete, watches: true }, Beside::default());
+        parcel.prepare(Encoding { form, delete, watches: true }, Beside::default());
         parcel
     }
 

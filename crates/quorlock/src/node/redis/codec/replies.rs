@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use quorlock_core::{Answer, Command, Counter, Failure, FailureKind, Form, Holding, Keys, Reader};
 
-use super::errors::{code, not_set, rejected};
-use super::{Way, is_seen_by_script};
+use super::errors::{code, explanation, not_set, rejected};
+use super::{Encoding, is_seen_by_script};
 use crate::node::redis::resp::Reply;
 
 /// What nearly all commands are answered; else `None`. The same as [`decode`] says, without its detours.
@@ -23,7 +23,7 @@ pub(in crate::node::redis) fn usual(command: &Command, reply: &Reply) -> Option<
 /// Reads one command's replies. An error says in which form to ask instead.
 pub(in crate::node::redis) fn decode(
     command: &Command,
-    way: Way,
+    way: Encoding,
     replies: &mut impl Iterator<Item = Reply>,
 ) -> Result<Answer, Form> {
     let mut next = || replies.next().unwrap_or(Reply::Nil);
@@ -75,7 +75,7 @@ pub(in crate::node::redis) fn decode(
             // Absent or another's: only the script tells which. It finds nothing of ours to delete.
             Reply::Int(0) if *tell => return Err(Form::Script),
             Reply::Int(0) => Answer::NotOurs,
-            Reply::Error(error) if code(&error) == "WRONGTYPE" => Answer::Other,
+            Reply::Error(error) if is_other_type(&error) => Answer::Other,
             other => return absent_or_other(other, way),
         },
         Command::Release { .. } | Command::ReleaseShared { .. } => match next() {
@@ -117,7 +117,7 @@ pub(in crate::node::redis) fn decode(
     })
 }
 
-fn granted_or_refused(reply: Reply, way: Way) -> Result<Answer, Form> {
+fn granted_or_refused(reply: Reply, way: Encoding) -> Result<Answer, Form> {
     match reply {
         Reply::Int(1) => Ok(Answer::Granted),
         Reply::Int(0) => Ok(Answer::Refused),
@@ -125,7 +125,7 @@ fn granted_or_refused(reply: Reply, way: Way) -> Result<Answer, Form> {
     }
 }
 
-fn absent_or_other(reply: Reply, way: Way) -> Result<Answer, Form> {
+fn absent_or_other(reply: Reply, way: Encoding) -> Result<Answer, Form> {
     match reply {
         Reply::Int(-1) => Ok(Answer::Absent),
         Reply::Int(0) => Ok(Answer::Other),
@@ -134,7 +134,7 @@ fn absent_or_other(reply: Reply, way: Way) -> Result<Answer, Form> {
 }
 
 /// No answer: because the script was not known, or in another way.
-fn no_script(reply: Reply, way: Way, failure: fn(&str) -> Failure) -> Result<Answer, Form> {
+fn no_script(reply: Reply, way: Encoding, failure: fn(&str) -> Failure) -> Result<Answer, Form> {
     match reply {
         Reply::Error(error) if code(&error) == "NOSCRIPT" && way.form != Form::Text => {
             Err(Form::Text)
@@ -187,7 +187,7 @@ fn adopting(adoption: Vec<Reply>) -> Answer {
 fn look(
     keys: &Keys,
     intents: Option<&Keys>,
-    way: Way,
+    way: Encoding,
     mut next: impl FnMut() -> Reply,
 ) -> Result<Answer, Form> {
     if !is_seen_by_script(keys, intents, way) {
@@ -216,6 +216,11 @@ fn holding(value: Reply, ttl: Reply) -> Result<Answer, Form> {
         Reply::Error(error) if code(&error) == "WRONGTYPE" => return Err(Form::Script),
         other => unexpected(&other),
     })
+}
+
+/// A key is not a text. `DELEX` says that without the code for it.
+fn is_other_type(error: &str) -> bool {
+    code(error) == "WRONGTYPE" || explanation(error).starts_with("Key should be of string type")
 }
 
 /// What scripts tell of the keys together; `None` if that is not what was asked.
@@ -302,9 +307,13 @@ mod tests {
         Keys::new(names.iter().map(|name| Key::from(*name))).unwrap()
     }
 
-    fn ways() -> impl Iterator<Item = Way> {
+    fn ways() -> impl Iterator<Item = Encoding> {
         [None, Some(Delete::IfEq), Some(Delete::Ex)].into_iter().flat_map(|delete| {
-            [Form::Usual, Form::Script, Form::Text].map(|form| Way { form, delete, watches: true })
+            [Form::Usual, Form::Script, Form::Text].map(|form| Encoding {
+                form,
+                delete,
+                watches: true,
+            })
         })
     }
 
@@ -342,7 +351,7 @@ mod tests {
 
     fn seen(keys: &Keys, told: Vec<Reply>) -> Result<Answer, Form> {
         let command = Command::Inspect { keys: keys.clone(), intents: None };
-        let way = Way { form: Form::Script, ..Way::default() };
+        let way = Encoding { form: Form::Script, ..Encoding::default() };
         decode(&command, way, &mut [Reply::List(told)].into_iter())
     }
 
@@ -425,8 +434,8 @@ mod tests {
         let command = Command::Inspect { keys: keys(&["k"]), intents: None };
         let wrong = Reply::Error("WRONGTYPE Operation".to_owned());
         let replies = || [wrong.clone(), Reply::Int(5)].into_iter();
-        assert_eq!(decode(&command, Way::default(), &mut replies()), Err(Form::Script));
-        let way = Way { form: Form::Script, ..Way::default() };
+        assert_eq!(decode(&command, Encoding::default(), &mut replies()), Err(Form::Script));
+        let way = Encoding { form: Form::Script, ..Encoding::default() };
         let unknown = Reply::Error("NOSCRIPT No matching script.".to_owned());
         assert_eq!(decode(&command, way, &mut [unknown].into_iter()), Err(Form::Text));
     }
@@ -437,7 +446,7 @@ mod tests {
         let intents = keys.clone();
         let command = Command::AcquireShared { keys, intents, value, ttl_ms: 1 };
         let error = Reply::Error("SAMESERVER this value is among the readers already".to_owned());
-        let answer = decode(&command, Way::default(), &mut [error].into_iter());
+        let answer = decode(&command, Encoding::default(), &mut [error].into_iter());
         assert_eq!(answer, Ok(Answer::Failed(Failure::unsent(FailureKind::SameServer))));
     }
 }

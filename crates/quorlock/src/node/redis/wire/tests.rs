@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
 use quorlock_core::{Answer, Command, Event, Exchange, MarkerSeen, NodeId, Session, Token, Value};
 
-use super::super::codec::Way;
+use super::super::codec::Encoding;
 use super::super::evidence::{Beside, ask_marker};
 use super::super::resp::{self, BYTES_KEPT};
 use super::*;
@@ -116,7 +116,7 @@ fn ask(wire: &Wire) -> oneshot::Receiver<Box<Parcel>> {
     session.send(&mut parcel.exchange);
     let beside = Beside::new(parcel.exchange.evidence_request(), false, false);
     assert!(beside.has_marker() && beside.before == 0);
-    parcel.prepare(Way { watches: true, ..Way::default() }, beside);
+    parcel.prepare(Encoding { watches: true, ..Encoding::default() }, beside);
     let (done, back) = oneshot::channel();
     let write = |out: &mut Vec<u8>, parcel: &mut Parcel| {
         let replies = ping(out);
