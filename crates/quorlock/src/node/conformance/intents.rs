@@ -12,7 +12,7 @@ use super::{
 };
 use crate::node::{Answer, Command, Holding, Keys, Value};
 
-/// What has been announced keeps new readers out, whoever has announced it; those that are there stay.
+/// An intent keeps new readers out. Readers that are there stay.
 pub async fn an_intent_keeps_new_readers_out(subject: &Subject) {
     let (keys, outside) = (new_keys("intent", 2), &subject.outside);
     let [reader, late, writer] = [new_value(), new_value(), new_value()];

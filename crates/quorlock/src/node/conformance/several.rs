@@ -204,7 +204,7 @@ pub async fn an_inspection_tells_what_each_key_holds(subject: &Subject) {
     assert_eq!(see(subject, &keys).await, Holding::Free);
 }
 
-/// Who watches several keys is told of a change of each.
+/// A client that watches several keys hears when one of them changes.
 pub async fn each_of_several_watched_keys_is_spoken_of(subject: &Subject) {
     let (keys, outside) = (new_keys("watched", 3), &subject.outside);
     outside.set(&keys[1], b"held", Some(LONG));
