@@ -20,7 +20,10 @@ pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
     let stored = |key: &Key| view.node(*node).stored(key, view.now);
     let is_there = |it: &Stored| match &it.content {
         Content::Text(_) => it.holds(value),
-        Content::Scored(members) => members.contains_key(value.as_bytes()),
+        Content::Scored(members) => {
+            let end = members.get(value.as_bytes());
+            end.is_some_and(|end| view.node(*node).lives(*end, view.now))
+        }
         Content::Other => false,
     };
     let is_yes = matches!(

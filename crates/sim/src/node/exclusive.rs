@@ -74,8 +74,9 @@ impl ModelNode {
         for key in &**keys {
             let until = now_ms + ttl_ms as i64;
             let before = self.keys.get(key).filter(|stored| stored.holds(value));
-            let until =
-                before.and_then(|stored| stored.expires_ms).map_or(until, |at| at.max(until));
+            if before.and_then(|stored| stored.expires_ms).is_some_and(|at| at >= until) {
+                continue;
+            }
             self.put(key, Stored::text(value.as_bytes().to_vec(), Some(until)), by);
         }
     }

@@ -54,7 +54,11 @@ impl ModelNode {
                     if self.write_error(true).is_some() {
                         return None;
                     }
-                    self.count(counter, *to, by, now_ms);
+                    let below = counter.keys.iter().filter(|key| is_below(key)).cloned();
+                    let below: Vec<Key> = below.collect();
+                    if let Some(keys) = Keys::new(below) {
+                        self.count(&Counter { keys, ..counter.clone() }, *to, by, now_ms);
+                    }
                 }
                 Some(Answer::Raised { fence: fence.max(*to) })
             }

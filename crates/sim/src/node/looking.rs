@@ -47,8 +47,14 @@ impl ModelNode {
                     value: value.clone(),
                     ttl: left(*end),
                 };
-                let readers = living.into_iter().take(Holding::READERS_MAX).map(reader).collect();
-                announced.unwrap_or(Holding::Shared { readers, count, ttl })
+                // Those are told that end last.
+                let first = count.saturating_sub(Holding::READERS_MAX);
+                let readers = living.into_iter().skip(first).map(reader).collect();
+                let shared = match count {
+                    0 => Holding::Free,
+                    _ => Holding::Shared { readers, count, ttl },
+                };
+                announced.unwrap_or(shared)
             }
             _ => Holding::OtherType { ttl },
         }

@@ -55,7 +55,7 @@ impl ModelNode {
             Command::HealShared { value, ttl_ms, .. } => {
                 let all = self.conditions((keys, value), now_ms);
                 let is_full = |key: &Key| self.is_full(key, now_ms);
-                let is_new = |standing: &Standing| matches!(standing, Standing::Readers);
+                let is_new = |it: &Standing| matches!(it, Standing::Readers | Standing::HasRead);
                 let is_refused = all.contains(&Standing::Foreign)
                     || is_active(Mutant::IntentStopsHeal) && self.is_any_announced(keys)
                     || all.iter().zip(&**keys).any(|(it, key)| is_new(it) && is_full(key));
@@ -71,11 +71,8 @@ impl ModelNode {
                     return Ok(answer);
                 }
                 let until = now_ms + *ttl_ms as i64;
-                let is_later = |key: &Key| self.end_of(key, value).is_none_or(|end| end < until);
-                if keys.iter().any(is_later) {
-                    self.check_write(true)?;
-                    self.read_until((keys, value), until, by, now_ms);
-                }
+                self.check_write(true)?;
+                self.read_until((keys, value), until, by, now_ms);
                 Ok(Answer::Extended)
             }
             Command::ReleaseShared { value, .. } => self.remove_reader((keys, value), by, now_ms),
@@ -83,10 +80,14 @@ impl ModelNode {
                 if let Some(answer) = self.does_not_read((keys, value), now_ms) {
                     return Ok(answer);
                 }
-                if self.conditions((keys, value), now_ms).contains(&Standing::Writes) {
+                // One without an end stays a writer's: nobody may be a reader for ever.
+                let ends = |stored: &Stored| stored.holds(value) && stored.expires_ms.is_some();
+                let is_text = |key: &&Key| self.keys.get(*key).is_some_and(ends);
+                let texts: Vec<Key> = keys.iter().filter(is_text).cloned().collect();
+                if let Some(texts) = Keys::new(texts) {
                     self.check_write(true)?;
                     // No later than the key would have ended: so it counts no longer than before.
-                    self.read_until((keys, value), i64::MIN, by, now_ms);
+                    self.read_until((&texts, value), i64::MIN, by, now_ms);
                 }
                 Ok(Answer::Downgraded)
             }
@@ -133,10 +134,12 @@ impl ModelNode {
     ) -> Result<Answer, FailureKind> {
         let all = self.conditions((keys, value), now_ms);
         if all.iter().any(|it| matches!(it, Standing::Reads | Standing::HasRead)) {
-            return Ok(Answer::Failed(Failure::new(FailureKind::SameServer)));
+            return Ok(Answer::Failed(Failure::unsent(FailureKind::SameServer)));
         }
         let is_refused = all.iter().any(|it| matches!(it, Standing::Foreign | Standing::Writes))
-            || intents.iter().any(|intent| self.keys.contains_key(intent))
+            || intents
+                .iter()
+                .any(|intent| self.keys.get(intent).is_some_and(|it| !it.holds(value)))
             || keys.iter().any(|key| self.is_full(key, now_ms));
         if is_refused {
             return Ok(Answer::Refused);
@@ -155,7 +158,7 @@ impl ModelNode {
         let all = self.conditions((keys, value), now_ms);
         let is_there = |it: &Standing| match it {
             Standing::Writes => !is_active(Mutant::WriterStays),
-            it => matches!(it, Standing::Reads | Standing::HasRead),
+            it => *it == Standing::Reads,
         };
         if all.iter().any(is_there) {
             self.check_write(false)?;
@@ -167,6 +170,7 @@ impl ModelNode {
             };
             let mut left = members.clone();
             left.remove(value.as_bytes());
+            left.retain(|_, end| !self.has_ended(*end, now_ms));
             if is_active(Mutant::ReaderLeavesEnd)
                 && !left.is_empty()
                 && let Some(Stored { content, .. }) = self.keys.get_mut(key)
@@ -240,9 +244,7 @@ impl ModelNode {
     fn standing(&self, key: &Key, value: &Value, now_ms: i64) -> Standing {
         let Some(stored) = self.keys.get(key) else { return Standing::Free };
         match &stored.content {
-            Content::Text(_) if stored.holds(value) && stored.expires_ms.is_some() => {
-                Standing::Writes
-            }
+            Content::Text(_) if stored.holds(value) => Standing::Writes,
             Content::Scored(members)
                 if stored.is_of_readers() || is_active(Mutant::AnySetReads) =>
             {

@@ -7,6 +7,7 @@
 //! taken away.
 
 mod asking;
+mod kinds;
 mod pushes;
 mod replies;
 #[path = "../common/resp3.rs"]
@@ -135,6 +136,7 @@ struct Pair {
     early: ModelNode,
     late: ModelNode,
     seen: Seen,
+    told: kinds::Told,
     native: bool,
     /// Who has asked to be told of what, and has not been told.
     asked: BTreeSet<(u64, String)>,
@@ -166,6 +168,7 @@ impl Pair {
             early,
             late,
             seen,
+            told: kinds::Told::default(),
             native,
             asked: BTreeSet::new(),
             last_by: 0,
@@ -345,7 +348,9 @@ impl Pair {
         };
         let (value, ttl_ms) = (fence.to_string().into_bytes(), counter.ttl_ms as i64);
         for model in [&mut self.early, &mut self.late] {
-            model.set(&counter.keys[0], Some(value.clone()), Some(ttl_ms), now);
+            for key in &*counter.keys {
+                model.set(key, Some(value.clone()), Some(ttl_ms), now);
+            }
         }
     }
 

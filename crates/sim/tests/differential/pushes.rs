@@ -22,8 +22,9 @@ impl Pair {
         }
         let now = self.now();
         let mut expected = self.pushes_of_models();
-        for key in 0..3 {
-            let key: Key = format!("k{key}").into();
+        let keys = (0..3).flat_map(|key| ["", "quorlock:intent:"].map(|of| format!("{of}k{key}")));
+        for key in keys {
+            let key: Key = key.into();
             let of_key = |set: &BTreeSet<(u64, String)>| {
                 set.iter().filter(|(_, of)| **of == *key).cloned().collect::<BTreeSet<_>>()
             };
