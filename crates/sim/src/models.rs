@@ -27,7 +27,7 @@ use self::bounds::{Bounds, TICK};
 use self::rare::{Rare, Witnesses};
 pub use self::scenarios::{Found, Scenario, negatives, positives};
 use self::steps::Step;
-use self::world::{CLIENTS, Call, ModelLink, ModelWorld, NODES, Pace};
+use self::world::{CLIENTS, Call, ModelLink, ModelWorld, NODES, Pace, RESOURCES};
 use crate::fact::{ClientId, NodeIndex};
 use crate::time::Time;
 
@@ -47,6 +47,7 @@ enum Action {
     GiveBack(ClientId),
     Look(ClientId),
     Extend(ClientId),
+    Downgrade(ClientId),
     /// Of late: the node's clock has run fast, and its key is over already. Nobody sees that before.
     Execute {
         client: ClientId,
@@ -59,7 +60,10 @@ enum Action {
     Cut(ClientId, NodeIndex),
     Wake(ClientId),
     Flush(NodeIndex),
-    Vanish(NodeIndex),
+    Vanish {
+        node: NodeIndex,
+        key: usize,
+    },
     Restart(NodeIndex),
     /// Some clients stand still meanwhile.
     Tick([Pace; CLIENTS], [bool; CLIENTS]),
@@ -77,7 +81,7 @@ impl Model for Timed {
         if world.violation.is_some() {
             return;
         }
-        for client in 0..CLIENTS {
+        for client in 0..self.bounds.clients {
             self.client_actions(world, client, actions);
         }
         for node in 0..NODES {
@@ -87,17 +91,17 @@ impl Model for Timed {
             if world.restarts > 0 && world.stored(node).is_some() {
                 actions.push(Action::Restart(node));
             }
-            if world.vanishing > 0 && world.stored(node).is_some() {
-                actions.push(Action::Vanish(node));
+            for key in 0..if world.vanishing > 0 { RESOURCES.len() } else { 0 } {
+                if world.nodes[node].stored(RESOURCES[key], 0).is_some() {
+                    actions.push(Action::Vanish { node, key });
+                }
             }
         }
         for paused in self.pauses(world) {
-            for first in self.paces(world, 0) {
-                for second in self.paces(world, 1) {
-                    let odd = [first, second].iter().filter(|pace| apart(**pace)).count();
-                    if odd <= usize::from(world.suspends) {
-                        actions.push(Action::Tick([first, second], paused));
-                    }
+            for paces in self.all_paces(world) {
+                let odd = paces.iter().filter(|pace| apart(**pace)).count();
+                if odd <= usize::from(world.suspends) {
+                    actions.push(Action::Tick(paces, paused));
                 }
             }
         }
@@ -131,6 +135,7 @@ impl Timed {
             Action::GiveBack(client) => step.give_up(client),
             Action::Look(client) => step.look(client),
             Action::Extend(client) => step.extend(client),
+            Action::Downgrade(client) => step.downgrade(client),
             Action::Execute { client, node, fast } => step.execute(client, node, fast),
             Action::Zombie(client, node) => step.execute_zombie(client, node),
             Action::Bury(client, node) => step.bury(client, node),
@@ -138,7 +143,7 @@ impl Timed {
             Action::Cut(client, node) => step.cut(client, node),
             Action::Wake(client) => step.wake(client),
             Action::Flush(node) => step.flush(node),
-            Action::Vanish(node) => step.vanish(node),
+            Action::Vanish { node, key } => step.vanish(node, key),
             Action::Restart(node) => step.restart(node),
             Action::Tick(paces, paused) => step.tick(paces, paused),
         }
@@ -156,8 +161,13 @@ impl Timed {
                 if let Some(guard) = guard.filter(|guard| guard.hold.ended().is_none()) {
                     if !guard.is_valid(Reading::default()) {
                         actions.push(Action::Look(client));
-                    } else if it.extensions < self.bounds.extensions[client] {
-                        actions.push(Action::Extend(client));
+                    } else {
+                        if it.extensions < self.bounds.extensions[client] {
+                            actions.push(Action::Extend(client));
+                        }
+                        if it.downgrades < self.bounds.downgrades[client] {
+                            actions.push(Action::Downgrade(client));
+                        }
                     }
                 }
             }
@@ -203,21 +213,24 @@ impl Timed {
                 let waits = first(&world.links[0][node]);
                 !waits || world.links[0][..node].iter().all(|link| !first(link))
             }
-            _ => begun || !self.bounds.alike,
+            _ => begun || !self.bounds.alike || self.bounds.modes[client] != self.bounds.modes[0],
         }
     }
 
     /// Who stands still while the next tick passes: as few clients as must. None if it must not pass.
     fn pauses(&self, world: &ModelWorld) -> Vec<[bool; CLIENTS]> {
-        let busy = world.clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
-        let all_over = world.clients.iter().all(|it| it.call == Call::Over);
-        let keys = (0..NODES).any(|node| world.stored(node).is_some());
+        let clients = &world.clients[..self.bounds.clients];
+        let busy = clients.iter().any(|it| matches!(it.call, Call::Waiting | Call::Holding));
+        let all_over = clients.iter().all(|it| it.call == Call::Over);
+        let keys = (0..NODES).any(|node| world.has_keys(node));
         if self.bounds.vanishing.is_some() || all_over || !busy && !keys {
             return Vec::new();
         }
-        for some in [&[[false, false]][..], &[[true, false], [false, true]], &[[true, true]]] {
-            let may = |paused: &&[bool; CLIENTS]| self.may_pass(world, **paused);
-            let some: Vec<_> = some.iter().filter(may).copied().collect();
+        for count in 0..=self.bounds.clients {
+            let some = (0..1_usize << self.bounds.clients)
+                .filter(|some| some.count_ones() as usize == count)
+                .map(|some| std::array::from_fn(|client| some >> client & 1 == 1));
+            let some: Vec<_> = some.filter(|paused| self.may_pass(world, *paused)).collect();
             if !some.is_empty() {
                 return some;
             }
@@ -230,7 +243,7 @@ impl Timed {
         let Bounds { command_age, answer_age, pause, slow_links, zombie_age, .. } = self.bounds;
         let age = |sent: &Reading| (-sent.boot().as_nanos()).max(-sent.real_ns());
         let (mut slow, mut newly) = (0, 0);
-        for (client, it) in world.clients.iter().enumerate() {
+        for (client, it) in world.clients.iter().enumerate().take(self.bounds.clients) {
             let active = matches!(it.call, Call::Waiting | Call::Holding);
             match (it.paused > 0, paused[client]) {
                 (true, false) => return false,
@@ -259,6 +272,23 @@ impl Timed {
             }
         }
         slow <= slow_links && newly <= usize::from(world.pauses)
+    }
+
+    /// How the clients' clocks may go now.
+    fn all_paces(&self, world: &ModelWorld) -> Vec<[Pace; CLIENTS]> {
+        let mut all = vec![[Pace::Even; CLIENTS]];
+        for client in 0..self.bounds.clients {
+            let paces = self.paces(world, client);
+            let with = |one: [Pace; CLIENTS]| {
+                paces.iter().map(move |pace| {
+                    let mut one = one;
+                    one[client] = *pace;
+                    one
+                })
+            };
+            all = all.into_iter().flat_map(with).collect();
+        }
+        all
     }
 
     /// How a client's clocks may go now.

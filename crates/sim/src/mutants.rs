@@ -32,6 +32,8 @@ pub enum Mutant {
     IntentStopsHeal,
     /// The node's script leaves a writer's value to a reader's release.
     WriterStays,
+    /// The node sets a writer's key in the place of readers.
+    ReadersIgnored,
 }
 
 #[cfg(not(quorlock_mutants))]
@@ -100,6 +102,12 @@ mod switches {
         ),
         ("each counter raised by itself", "node's script", Mutant::RaisesEach, "fencing"),
         ("an intent obeyed by a heal", "node's script", Mutant::IntentStopsHeal, "intents"),
+        (
+            "a writer let in among readers",
+            "node's script",
+            Mutant::ReadersIgnored,
+            "token ownership",
+        ),
         (
             "a reader's release leaves a writer's value",
             "node's script",

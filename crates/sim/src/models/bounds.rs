@@ -5,10 +5,11 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{
-    Counter, Delay, Mode, NodeSet, Request, RestartGuard, Retry, Rules, Timing, TimingOptions,
-    Words,
+    Counter, Delay, Key, Keys, Mode, NodeSet, Request, RestartGuard, Retry, Rules, Timing,
+    TimingOptions, Words,
 };
 
+use super::world::{CLIENTS, RESOURCES};
 use crate::ledger::Drift;
 use crate::time::{MS, SECOND, Time};
 
@@ -19,6 +20,14 @@ pub(crate) const TICK: Time = 20 * SECOND;
 /// The bounds of one model: flat, so that a model is written down as what it has beside another (`..M1`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
+    /// How many clients there are.
+    pub(crate) clients: usize,
+    /// Whom each of them excludes.
+    pub(crate) modes: [Mode; CLIENTS],
+    /// Which keys each of them locks, by their places.
+    pub(crate) keys: [&'static [usize]; CLIENTS],
+    /// How often each of them becomes a reader at most.
+    pub(crate) downgrades: [u8; CLIENTS],
     /// How long a node keeps a key.
     pub(crate) ttl: u32,
     /// The error of clocks that the clients allow for, per ttl.
@@ -30,9 +39,9 @@ pub(crate) struct Bounds {
     /// How often all in all one of a client's two clocks may stand still while the other goes on.
     pub(crate) suspends: u8,
     /// How many attempts each client makes at most.
-    pub(crate) attempts: [u32; 2],
+    pub(crate) attempts: [u32; CLIENTS],
     /// How many extensions each client asks for at most.
-    pub(crate) extensions: [u8; 2],
+    pub(crate) extensions: [u8; CLIENTS],
     /// How old a command may be when a node carries it out.
     pub(crate) command_age: u32,
     /// How old it may be when its answer is dealt with: the way there and back.
@@ -66,7 +75,7 @@ pub(crate) struct Bounds {
     /// The lock has a fence, no time passes, and so many keys vanish, whenever and wherever they like:
     /// what holds then rests on no clock.
     pub(crate) vanishing: Option<u8>,
-    /// The clients do the same, so that it may be called the first one whose command comes first.
+    /// The clients, or those that want the same mode, do the same, so that it may be called the first one whose command comes first.
     pub(crate) alike: bool,
 }
 
@@ -89,8 +98,8 @@ impl Bounds {
             Err(error) => unreachable!("the bounds of a model go together: {error}"),
         };
         Request {
-            keys: "orders".into(),
-            mode: Mode::Exclusive,
+            keys: self.keys_of(client),
+            mode: self.modes[client],
             prefix_bytes: 0,
             owner: "".into(),
             timing,
@@ -108,11 +117,16 @@ impl Bounds {
             max_hold: ticks(1000),
             progress: true,
             fenced: self.vanishing.map(|_| Counter {
-                keys: "quorlock:fence:orders".into(),
+                keys: self.keys_of(client).map(|key| format!("quorlock:fence:{key}").into()),
                 ttl_ms: u64::MAX,
                 marker: "quorlock:node".into(),
             }),
         }
+    }
+
+    fn keys_of(&self, client: usize) -> Keys {
+        let keys = self.keys[client].iter().map(|place| Key::from(RESOURCES[*place]));
+        Keys::new(keys).unwrap_or_else(|| unreachable!("no key twice, and one at least"))
     }
 
     /// What the clients measure nodes by.

@@ -41,6 +41,8 @@ rare! {
     Voided "a vote does not count, for its node is in its quarantine",
     Adopted "a node is marked after its quarantine",
     Reordered "a command overtakes one on a dead connection",
+    Together "two read at a time",
+    Downgrade "a writer becomes a reader",
 }
 
 impl Rare {

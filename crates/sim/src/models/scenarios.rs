@@ -1,6 +1,6 @@
 //! The models that are checked, with their bounds, and what must come of each.
 
-use quorlock_core::RestartGuard;
+use quorlock_core::{Mode, RestartGuard};
 use stateright::Path;
 
 use super::*;
@@ -59,8 +59,12 @@ const M1: Bounds = Bounds {
     node_fast: 1,
     client_slow: 0,
     suspends: 0,
-    attempts: [1, 1],
-    extensions: [0, 0],
+    clients: 2,
+    modes: [Mode::Exclusive; 3],
+    keys: [&[0]; 3],
+    downgrades: [0; 3],
+    attempts: [1; 3],
+    extensions: [0; 3],
     command_age: 0,
     answer_age: 0,
     slow_links: 0,
@@ -87,7 +91,7 @@ const PAUSES: Bounds = Bounds { pauses: 1, ..M1 };
 
 /// The first client extends, the second only wants the lock.
 const M4: Bounds =
-    Bounds { node_fast: 0, extensions: [1, 0], alike: false, in_turn: true, prompt: true, ..M1 };
+    Bounds { node_fast: 0, extensions: [1, 0, 0], alike: false, in_turn: true, prompt: true, ..M1 };
 
 /// Fences, on no clock: keys vanish whenever they like, so both clients may believe that they hold the
 /// lock.
@@ -108,6 +112,37 @@ const M3: Bounds = Bounds {
     ..M1
 };
 
+/// Two readers and a writer.
+const M5: Bounds = Bounds {
+    ttl: 2,
+    drift: 1,
+    node_fast: 0,
+    clients: 3,
+    modes: [Mode::Shared, Mode::Shared, Mode::Exclusive],
+    prompt: true,
+    ..M1
+};
+
+/// A writer becomes a reader.
+const DOWNGRADES: Bounds =
+    Bounds { clients: 2, modes: [Mode::Exclusive; 3], downgrades: [1, 0, 0], ..M4 };
+
+/// Two keys, and both of them.
+const M6: Bounds = Bounds {
+    ttl: 1,
+    drift: 0,
+    node_fast: 0,
+    clients: 3,
+    keys: [&[0, 1], &[0], &[1]],
+    prompt: true,
+    in_turn: true,
+    alike: false,
+    ..M1
+};
+
+/// Two sets with one key in common, with fences on no clock: keys vanish one by one.
+const SETS: Bounds = Bounds { keys: [&[0, 1], &[1, 2], &[0]], vanishing: Some(1), ..M2 };
+
 /// Models in which every invariant holds in every state.
 pub fn positives() -> Vec<Scenario> {
     let new = |name, about, bounds, (states, steps), sometimes| {
@@ -118,14 +153,14 @@ pub fn positives() -> Vec<Scenario> {
         new(
             "M1 retries",
             "timed mutex: two attempts each, fast node clocks",
-            Bounds { attempts: [2, 2], ..M1 },
+            Bounds { attempts: [2; 3], ..M1 },
             (59_291, 205_286),
             &[Rare::InTurn, Rare::Retry, Rare::Contended, Rare::LostExpired],
         ),
         new(
             "M1 looks",
             "timed mutex: two attempts each, and who is refused looks, and waits to be told",
-            Bounds { attempts: [2, 2], node_fast: 0, looks: true, ..M1 },
+            Bounds { attempts: [2; 3], node_fast: 0, looks: true, ..M1 },
             (142_475, 542_891),
             &[Rare::InTurn, Rare::Retry, Rare::Contended, Rare::Watched],
         ),
@@ -210,6 +245,46 @@ pub fn positives() -> Vec<Scenario> {
                 Rare::Adopted,
             ],
         ),
+        new(
+            "M5 readers",
+            "readers: two of them and a writer",
+            M5,
+            (812_251, 3_600_600),
+            &[Rare::InTurn, Rare::Together, Rare::Contended, Rare::LostExpired],
+        ),
+        new(
+            "M5 downgrades",
+            "readers: a writer becomes one while another writer waits, and a connection breaks",
+            Bounds { breaks: 1, zombie_age: 2, extensions: [0; 3], ..DOWNGRADES },
+            (389_779, 1_508_671),
+            &[Rare::InTurn, Rare::Downgrade, Rare::Break, Rare::Reordered, Rare::LostExpired],
+        ),
+        new(
+            "M5 joins",
+            "readers: a writer becomes one while another reader waits, and a key vanishes",
+            Bounds {
+                flushes: 1,
+                extensions: [0; 3],
+                modes: [Mode::Exclusive, Mode::Shared, Mode::Exclusive],
+                ..DOWNGRADES
+            },
+            (167_273, 584_153),
+            &[Rare::InTurn, Rare::Together, Rare::Downgrade, Rare::Heal, Rare::Flush],
+        ),
+        new(
+            "M6 sets",
+            "sets of keys: two keys, and both of them",
+            M6,
+            (475_877, 2_153_780),
+            &[Rare::InTurn, Rare::Contended, Rare::LostExpired],
+        ),
+        new(
+            "M6 fencing",
+            "fences of sets without time: keys vanish one by one, only the fences are looked at",
+            SETS,
+            (392_746, 1_545_758),
+            &[Rare::InTurn, Rare::Raise, Rare::Vanished],
+        ),
     ]
 }
 
@@ -250,6 +325,20 @@ pub fn negatives() -> Vec<Scenario> {
             Some("no clock check after the quorum"),
             PAUSES,
             14,
+        ));
+        all.push(new(
+            "what is free",
+            "a node grants several keys and has set those that are free",
+            Some("several keys: what is free is set"),
+            M6,
+            0,
+        ));
+        all.push(new(
+            "readers ignored",
+            "a node lets a writer in where there are readers",
+            Some("a writer let in among readers"),
+            M5,
+            0,
         ));
         all.push(new(
             "quorum less one",

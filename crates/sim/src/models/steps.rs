@@ -10,7 +10,7 @@ use quorlock_core::{
 use super::bounds::{Bounds, TICK};
 use super::rare::{Rare, Witnesses};
 use super::world::{
-    CLIENTS, Call, LOCK, ModelLink, ModelWorld, NODES, NOW, Pace, RESOURCE, Sent, engine, quorum,
+    CLIENTS, Call, LOCK, ModelLink, ModelWorld, NODES, NOW, Pace, RESOURCES, Sent, engine, quorum,
 };
 use crate::driver::Driver;
 use crate::fact::{ClientId, Fact, FaultEvent, NodeIndex};
@@ -38,7 +38,7 @@ impl Step<'_> {
     /// Ends the step. Returns the world after it, and the trace.
     pub(crate) fn done(mut self) -> (ModelWorld, Vec<String>) {
         if self.bounds.guard != RestartGuard::Off {
-            (0..CLIENTS).for_each(|client| self.forget(client));
+            (0..self.bounds.clients).for_each(|client| self.forget(client));
         }
         self.world.watch.change().rebase(0, |_| NOW);
         self.world.seal();
@@ -93,6 +93,15 @@ impl Step<'_> {
         self.world.clients[client].extensions += 1;
         self.note(&Fact::ExtendAsked { guard: GuardId { client, lock: LOCK } });
         self.tell(client, Event::Extend { lock: LOCK });
+    }
+
+    /// The holder, a writer, becomes a reader.
+    pub(crate) fn downgrade(&mut self, client: ClientId) {
+        self.go_on(client);
+        self.seen.add(Rare::Downgrade);
+        self.world.clients[client].downgrades += 1;
+        self.become_reader(GuardId { client, lock: LOCK });
+        self.tell_all(client);
     }
 
     /// A node carries out the next command of a client. If `fast`, the node's clock has run fast, so the lock's key
@@ -247,10 +256,10 @@ impl Step<'_> {
     }
 
     /// The lock's key vanishes from a node; the counter for fencing tokens stays.
-    pub(crate) fn vanish(&mut self, node: NodeIndex) {
+    pub(crate) fn vanish(&mut self, node: NodeIndex, key: usize) {
         self.seen.add(Rare::Vanished);
         self.world.vanishing -= 1;
-        self.world.nodes[node].change().delete(RESOURCE, 0);
+        self.world.nodes[node].change().delete(RESOURCES[key], 0);
         self.note(&Fact::FaultEvent(FaultEvent::KeyDeleted { node }));
     }
 
@@ -339,7 +348,8 @@ impl Step<'_> {
         // After a tick for which both of its clocks stood still, a client's clocks must run for so many ticks before they
         // may stand still again. This bounds the error of their rate.
         let ticks_between = self.bounds.client_slow;
-        for (client, it) in self.world.clients.iter_mut().enumerate() {
+        let count = self.bounds.clients;
+        for (client, it) in self.world.clients.iter_mut().enumerate().take(count) {
             let advance = advance_of(client);
             if advance != NOW {
                 let (engine, _) = it.engine.rebased(advance, LOCK.0);
@@ -384,7 +394,7 @@ impl Step<'_> {
             // With the restart guard, a client whose deadline has come is woken at once, so that it looks at nodes in
             // time. Other orders within the tick need not be explored: what a node says of itself depends on nothing
             // that others do within the tick, except a restart. A restart can also happen before the tick.
-            for client in 0..CLIENTS {
+            for client in 0..self.bounds.clients {
                 let it = &self.world.clients[client];
                 if it.call != Call::Over && it.engine.is_due(NOW) {
                     self.tell(client, Event::Wake);

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Effect, Event, Evidence, Extended, Failure, FailureKind, FailureReason, LockId,
-    LossCause, NodeId, Reading, RefusalKind, TicketedCommand, Token, TrustState, Verb,
+    Answer, Effect, Event, Evidence, Extended, Failure, FailureKind, FailureReason, Keys, LockId,
+    LossCause, Mode, NodeId, Reading, RefusalKind, TicketedCommand, Token, TrustState, Verb,
 };
 
 use super::rare::Rare;
 use super::shared::Shared;
 use super::steps::Step;
-use super::world::{CLIENTS, Call, HANDED_OUT, LOCK, ModelWorld, NODES, NOW, quorum, token};
+use super::world::{Call, HANDED_OUT, LOCK, ModelWorld, NODES, NOW, quorum, token};
 use crate::checker::Moment;
 use crate::count::Counts;
 use crate::driver::Driver;
@@ -202,14 +202,30 @@ impl Step<'_> {
         if attempts > 1 {
             self.seen.add(Rare::Retry);
         }
-        let valid = |(other, held): &(GuardId, &Guard)| *other != id && held.is_valid(NOW);
+        let its =
+            self.world.watch.guards.of(id).map(|it| (it.request.keys.clone(), it.hold.mode()));
+        let excludes = |held: &Guard| {
+            let is_other = |(keys, mode): &(Keys, Mode)| {
+                held.request.keys.overlaps(keys) && held.hold.mode().excludes(*mode)
+            };
+            its.as_ref().is_some_and(is_other)
+        };
+        let valid = |(other, held): &(GuardId, &Guard)| {
+            *other != id && held.is_valid(NOW) && excludes(held)
+        };
         let other = self.world.watch.guards.iter().find(valid).map(|(other, _)| other);
         if let Some(other) = other.filter(|_| self.bounds.vanishing.is_none()) {
             let what = format!("{id} is handed out, and {other} is held");
             self.violated(Violation { invariant: HANDED_OUT, what, at: 0 });
         }
-        if self.world.clients[(client + 1) % CLIENTS].held {
+        let mut others = self.world.clients.iter().enumerate().filter(|(it, _)| *it != client);
+        if others.any(|(_, it)| it.held) {
             self.seen.add(Rare::InTurn);
+        }
+        let reads =
+            |(_, held): &(GuardId, &Guard)| held.is_valid(NOW) && held.hold.mode() == Mode::Shared;
+        if self.world.watch.guards.iter().filter(reads).count() > 1 {
+            self.seen.add(Rare::Together);
         }
     }
 }

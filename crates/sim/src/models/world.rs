@@ -1,4 +1,4 @@
-//! The state of a model: two clients with the production engine, three model nodes, and what is on
+//! The state of a model: two clients or three with the production engine, three model nodes, and what is on
 //! its way between them; all seen from the present, so that it is always now.
 //!
 //! The links are the models' own: a `NodePipeline` counts its batches up and keeps readings that nobody outside can
@@ -27,13 +27,13 @@ use crate::plan::Modes;
 use crate::time::{Clock, Time};
 
 pub(crate) const NODES: usize = 3;
-pub(crate) const CLIENTS: usize = 2;
+pub(crate) const CLIENTS: usize = 3;
 
 /// Each client makes one call.
 pub(crate) const LOCK: LockId = LockId(0);
 
 /// What they lock.
-pub(crate) const RESOURCE: &str = "orders";
+pub(crate) const RESOURCES: [&str; 3] = ["orders", "jobs", "mails"];
 
 /// It is always now.
 pub(crate) const NOW: Reading = Reading::new(0, 0);
@@ -65,6 +65,7 @@ pub(crate) struct Client {
     pub(crate) call: Call,
     pub(crate) attempts: u8,
     pub(crate) extensions: u8,
+    pub(crate) downgrades: u8,
     /// After so many ticks its clock may fall behind again.
     pub(crate) steady_for: u8,
     /// It has held the lock.
@@ -152,6 +153,7 @@ impl ModelWorld {
             call: Call::NotYet,
             attempts: 0,
             extensions: 0,
+            downgrades: 0,
             steady_for: 0,
             held: false,
             paused: 0,
@@ -177,7 +179,7 @@ impl ModelWorld {
             Invariants::new(NODES, only.map(str::to_owned)),
         );
         Self {
-            clients: [client.clone(), client],
+            clients: std::array::from_fn(|_| client.clone()),
             nodes: std::array::from_fn(node),
             links: std::array::from_fn(|_| std::array::from_fn(|_| link.clone())),
             watch: Shared::new(watch),
@@ -195,9 +197,14 @@ impl ModelWorld {
         self.watch.guards.of(GuardId { client, lock: LOCK })
     }
 
-    /// The value under the key on a node and how much longer the node keeps it.
+    /// Whether a node has any of the locks' keys.
+    pub(crate) fn has_keys(&self, node: NodeIndex) -> bool {
+        RESOURCES.iter().any(|key| self.nodes[node].stored(key, 0).is_some())
+    }
+
+    /// The value under the first key on a node and how much longer the node keeps it.
     pub(crate) fn stored(&self, node: NodeIndex) -> Option<(&[u8], Time)> {
-        let stored = self.nodes[node].stored(RESOURCE, 0)?;
+        let stored = self.nodes[node].stored(RESOURCES[0], 0)?;
         Some((stored.value()?, stored.expires_ms? * crate::time::MS))
     }
 

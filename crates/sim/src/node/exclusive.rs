@@ -59,7 +59,10 @@ impl ModelNode {
     ) -> bool {
         self.expire_all(keys, by, now_ms);
         let may_be_ours = is_heal && keys.single().is_none();
-        let is_in_the_way = |stored: &Stored| !(may_be_ours && stored.holds(value));
+        let is_in_the_way = |stored: &Stored| {
+            !(may_be_ours && stored.holds(value))
+                && !(stored.is_of_readers() && is_active(Mutant::ReadersIgnored))
+        };
         keys.iter().any(|key| self.keys.get(key).is_some_and(is_in_the_way))
     }
 

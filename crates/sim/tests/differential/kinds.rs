@@ -110,6 +110,7 @@ impl Pair {
         let command = self.draw_of_kinds();
         self.last_by = by as u64;
         let touched = touched(&command);
+        self.looked.extend(touched.iter().map(|key| (self.last_by, key.to_string())));
         if let Command::Watch { .. } = &command {
             self.asked.extend(touched.iter().map(|key| (self.last_by, key.to_string())));
         }

@@ -141,6 +141,8 @@ struct Pair {
     /// Who has asked to be told of what, and has not been told.
     asked: BTreeSet<(u64, String)>,
     last_by: u64,
+    /// Who has asked about what at all: a script that has seen enough does not look whether the other keys have expired.
+    looked: BTreeSet<(u64, String)>,
 }
 
 impl Pair {
@@ -172,6 +174,7 @@ impl Pair {
             native,
             asked: BTreeSet::new(),
             last_by: 0,
+            looked: BTreeSet::new(),
         }
     }
 
