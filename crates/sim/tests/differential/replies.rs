@@ -14,9 +14,13 @@ pub(crate) fn understand(command: &Command, native: bool, replies: &[Reply]) -> 
             Answer::GrantedFenced { fence: fence.unsigned_abs() }
         }
         (Command::AcquireFenced { .. }, [Reply::Array(held)]) => {
-            let (fence, ttl) = (number(&held[0]), &held[1]);
+            let fence = number(&held[0]);
             let other_type = Reply::Error("WRONGTYPE".to_owned());
-            let holding = Box::new(holding(held.get(2).unwrap_or(&other_type), ttl));
+            // What the first key holds: -2, or a word, the ttl, and for a string its value.
+            let holding = Box::new(match &held[1] {
+                Reply::Array(parts) => holding(parts.get(2).unwrap_or(&other_type), &parts[1]),
+                gone => holding(&Reply::Bulk(None), gone),
+            });
             Answer::RefusedFenced { fence, holding }
         }
         (Command::Raise { .. }, [Reply::Array(counter)]) => {
