@@ -56,7 +56,7 @@ cargo xtask COMMAND
                 --guard: with the restart guard as well; --check: fail if it costs more than is pinned
   matrix tests  run every test three times in a row on one core that a busy loop loads as well, then
                 once with each server version. With options, run only what they name: --loaded N is
-                N loaded runs, --server NAME is this version. `tests` is the only matrix
+                N loaded runs, --server NAME is one server version. The word `tests` must be given
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   mutants       switch on every known mistake (a mutant), one at a time, and check that the simulator
                 or a test catches it; run each negative model (a model of the protocol without one of

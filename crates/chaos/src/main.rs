@@ -5,7 +5,7 @@
 //!  (a seed)     │    ──► connections: a proxy for each process and node
 //!               │    ──► servers: stopped, killed, emptied, replaced, their clocks moved
 //!   workers ── what they hold and write ──► ledger ──► oracles
-//!   servers ── MONITOR ── what they did ──► votes  ──►
+//!   servers ── MONITOR ── what they did ──► votes  ──► oracles
 //! ```
 
 mod act;
@@ -205,7 +205,8 @@ fn find_quorlock(args: &Args) -> Result<PathBuf, String> {
     }
 }
 
-/// How many rounds without the restart guard [`negative`] runs at most, until it sees two holders of one lock.
+/// [`negative`] runs at most so many rounds with the restart guard off. It stops sooner when it sees two holders of one
+/// lock.
 const ATTEMPTS: u32 = 10;
 
 /// Runs the same faults twice: a majority of the nodes loses its data, again and again. Without the restart guard, a lock

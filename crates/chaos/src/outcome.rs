@@ -92,7 +92,8 @@ pub(crate) struct Exclusion {
     pub(crate) overlaps: usize,
     /// Readers that were let in while another one held the same lock.
     pub(crate) together: usize,
-    /// How often a writer that waited has left word of it on a node, for readers not to keep it waiting for ever.
+    /// How often a waiting writer has left a note on a node that it waits. Later readers then stay out, so it does not
+    /// wait for ever.
     pub(crate) intents: u64,
     /// The updates that holders without fences made, and how many were lost.
     pub(crate) witness: Witness,
@@ -119,7 +120,7 @@ pub(crate) struct Votes {
 /// What was seen of fencing tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Fences {
-    /// The store that accepts writes by fence, and how many updates it lost.
+    /// The store that refuses a write with a smaller fence than the last one; and how many updates it lost.
     pub(crate) store: Store,
     /// Holders with a fence.
     pub(crate) holders: usize,

@@ -136,7 +136,7 @@ fn without_a_server_it_runs_in_memory_and_says_what_helps() {
     for help in ["not real servers", "no Redis or Valkey server found", "apt install"] {
         assert!(said.contains(help), "{said}");
     }
-    // Another test has seen the rest of the demo.
+    // Another test looks at the rest of the demo, so this one ends it here.
     demo.signal(Signal::TERM);
     assert_eq!(demo.end().status.code(), Some(ENDED_BY_TERM));
     room.assert_nothing_is_left();

@@ -54,7 +54,8 @@ pub(crate) enum Change {
 pub(crate) struct ProcessTree {
     /// The command's own process, which leads the group. `None`: not known yet.
     leader: Option<Pid>,
-    /// The leader is a child of this process, dead or alive, and was not reaped yet. So the group's number is still its.
+    /// The leader is a child of this process, dead or alive, and was not reaped yet. So the number still
+    /// belongs to this group.
     pinned: bool,
     /// The last signal found no process in the group. This counts only where there is no process table.
     group_empty: bool,
@@ -69,7 +70,7 @@ pub(crate) struct ProcessTree {
 pub(crate) struct Strangers {
     /// Each with its number and its start.
     there_before: BTreeSet<(i32, u64)>,
-    /// In the keeper: the guardian, which is no part of the command, but its children are.
+    /// Only in the keeper: the guardian. It does not belong to the command; its children do.
     guardian: Option<i32>,
 }
 
@@ -150,7 +151,8 @@ impl ProcessTree {
         if !(is_active(Mutant::TakeOverOfTheGroupOnly) && self.is_keepers()) {
             let members = members.ok().flatten().unwrap_or_default();
             let others = || members.all.iter().filter(|member| !in_group(member));
-            // This mistake is made by the keeper when it kills in place of the guardian.
+            // With this mutant the keeper, when it kills in place of the guardian, kills one process after another and no
+            // whole groups.
             let one_by_one = is_active(Mutant::OneKillInItsPlace) && self.is_keepers();
             if signal == Signal::KILL && !one_by_one {
                 for number in &members.groups {

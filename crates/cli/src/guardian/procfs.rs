@@ -31,7 +31,7 @@ pub(crate) struct Process {
 }
 
 /// One process. `None`: it does not exist, or it cannot be read now. So `None` does not prove that a process has ended.
-/// [`processes`] reports errors, and is used to find that out.
+/// To find out whether it has ended, use [`processes`], which reports errors.
 pub(crate) fn process(pid: i32) -> Option<Process> {
     let numbers_are_ours = has_our_numbers().unwrap_or(false);
     if numbers_are_ours { look_up(pid).ok().flatten() } else { None }
@@ -72,7 +72,7 @@ fn has_our_numbers() -> io::Result<bool> {
     }
 }
 
-/// Whether the error will not go away: the process has ended, or it belongs to another user and this one may not see it.
+/// Whether the error will not go away: the process has ended, or it belongs to another user and ours may not see it.
 /// Such a process counts as absent. It could not be signalled either, and GUARANTEES.md promises nothing about a
 /// descendant that changes its user.
 fn is_not_there(error: &io::Error) -> bool {

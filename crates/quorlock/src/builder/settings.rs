@@ -99,7 +99,7 @@ impl Settings {
         Ok(Client::new(Shared::new(common, quorum, settings, nodes, metrics)))
     }
 
-    /// The quorum of so many nodes.
+    /// The quorum for `node_count` nodes: the one that was set, or the majority.
     pub(super) fn quorum_of(&self, node_count: usize) -> Result<Quorum, QuorumError> {
         match self.quorum {
             Some(needed) => Quorum::new(node_count, needed),

@@ -76,7 +76,7 @@ impl World {
         let wall = random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
         let wall = Clock::new(self.client_wall(wall), ppm);
         let mut machine = Machine { boot, wall };
-        // A step by 0 does not change what a clock shows. It only makes the present the origin of its reckoning.
+        // A step by 0 does not change what a clock shows. It only makes the clock count its drift from now on.
         machine.boot.step(0, self.now);
         machine.wall.step(0, self.now);
         let engine = Engine::guarded(self.plan.servers.quorum, self.rules_of(id));
@@ -151,6 +151,7 @@ impl World {
             && self.random.faults[Fault::Stalls as usize].percent(2);
         let client_state = &mut self.clients[client];
         client_state.ticks.is_due = false;
+        // What the clock shows. A mutant may give the tick an earlier reading.
         let honest = client_state.machine.read(self.now);
         let tick = ClientTick { tick: client_state.arrivals.tick(|| honest), honest };
         // The tick is kept here until `carry_on` takes it: at once, or at the end of the stall.

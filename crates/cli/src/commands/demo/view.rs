@@ -6,7 +6,7 @@ use super::nodes::NAMES;
 use super::observer::{Seen, Told};
 use super::screen::{StyledLine, style};
 
-/// How many lines [`View::panel`] has: one for each node, and five others. A test compares them.
+/// How many lines [`View::panel`] has: one for each node, and five others. A test checks that it has so many.
 pub(super) const ROWS: usize = NAMES.len() + 5;
 
 /// What is shown at one moment of the demo.
@@ -87,7 +87,7 @@ impl View {
         };
         let seen = &self.seen[place];
         let (reply, says_style, says) = match &seen.lock {
-            // The reason looks like the fate, because the fate is usually why the node does not answer.
+            // The reason has the colour of the fate, because the fate is usually why the node does not answer.
             Told::Nothing(why) => ("none".to_owned(), fate_style, why.clone()),
             Told::Free => (self.reply(place), style::DIM, "free".to_owned()),
             Told::Held(owner, left) => {
