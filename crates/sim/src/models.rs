@@ -91,8 +91,8 @@ impl Model for Timed {
             if world.restarts > 0 && world.stored(node).is_some() {
                 actions.push(Action::Restart(node));
             }
-            for key in 0..if world.vanishing > 0 { RESOURCES.len() } else { 0 } {
-                if world.nodes[node].stored(RESOURCES[key], 0).is_some() {
+            for (key, name) in RESOURCES.iter().enumerate().filter(|_| world.vanishing > 0) {
+                if world.nodes[node].stored(name, 0).is_some() {
                     actions.push(Action::Vanish { node, key });
                 }
             }

@@ -210,6 +210,10 @@ impl Plan {
         plan.servers.duplicates =
             guard == RestartGuard::Strict && plan.servers.quorum.nodes() > 1 && more.percent(3);
         plan.later = Later::draw(&plan);
+        if plan.later.kinds.fenced {
+            plan.load.fenced = 100;
+            plan.faults.kinds.retain(|fault| !plan.clocks.sober || *fault != Fault::WallSteps);
+        }
         let Later { merges, modes, .. } = &plan.later;
         if *merges || !modes.is_empty() {
             plan.faults.kinds.retain(|fault| !matches!(fault, Fault::Distrust | Fault::Losses));

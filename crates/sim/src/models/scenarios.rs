@@ -133,7 +133,7 @@ const M6: Bounds = Bounds {
     drift: 0,
     node_fast: 0,
     clients: 3,
-    keys: [&[0, 1], &[0], &[1]],
+    keys: [&[0], &[0, 1], &[1]],
     prompt: true,
     in_turn: true,
     alike: false,
@@ -275,7 +275,7 @@ pub fn positives() -> Vec<Scenario> {
             "M6 sets",
             "sets of keys: two keys, and both of them",
             M6,
-            (475_877, 2_153_780),
+            (764_608, 3_846_615),
             &[Rare::InTurn, Rare::Contended, Rare::LostExpired],
         ),
         new(
@@ -331,14 +331,14 @@ pub fn negatives() -> Vec<Scenario> {
             "a node grants several keys and has set those that are free",
             Some("several keys: what is free is set"),
             M6,
-            0,
+            6,
         ));
         all.push(new(
             "readers ignored",
             "a node lets a writer in where there are readers",
             Some("a writer let in among readers"),
             M5,
-            0,
+            6,
         ));
         all.push(new(
             "quorum less one",

@@ -60,8 +60,8 @@ impl ModelNode {
         self.expire_all(keys, by, now_ms);
         let may_be_ours = is_heal && keys.single().is_none();
         let is_in_the_way = |stored: &Stored| {
-            !(may_be_ours && stored.holds(value))
-                && !(stored.is_of_readers() && is_active(Mutant::ReadersIgnored))
+            let is_ignored = stored.is_of_readers() && is_active(Mutant::ReadersIgnored);
+            !(is_ignored || may_be_ours && stored.holds(value))
         };
         keys.iter().any(|key| self.keys.get(key).is_some_and(is_in_the_way))
     }

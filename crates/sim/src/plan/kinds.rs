@@ -20,6 +20,8 @@ pub struct Kinds {
     pub readers_stay: bool,
     /// Nodes forget the scripts that they have been told.
     pub forgets_scripts: bool,
+    /// Locks of several keys have fences, if any has one by this.
+    pub fenced: bool,
 }
 
 impl Kinds {
@@ -40,7 +42,8 @@ impl Kinds {
             downgrades: if reads { downgrades } else { 0 },
             is_deaf: reads && is_deaf,
             readers_stay: reads && !is_deaf && stays && plan.servers.down_to_the_end.is_empty(),
-            forgets_scripts: random.percent(if is_strict { 30 } else { 15 }),
+            forgets_scripts: random.percent(if is_strict { 20 } else { 50 }),
+            fenced: several > 0 && random.coin(),
         }
     }
 

@@ -288,11 +288,13 @@ impl World {
             Some(Outside::Amnesia) => 2,
             _ => self.chance(Fault::Losses).below(3),
         };
+        // Of several keys one alone may be lost.
+        let is_several = self.plan.later.kinds.several > 0;
         match what {
-            0 => {
+            0 if !is_several => {
                 self.flush_node(node);
             }
-            1 => {
+            0 | 1 => {
                 let place =
                     self.random.faults[Fault::Losses as usize].index(self.setting.keys.len());
                 let key = self.setting.keys[place].clone();

@@ -188,7 +188,10 @@ impl World {
         let forgets = self.plan.later.forgets_scripts && !self.progress.healing;
         if forgets && self.random.scripts.below(40) == 0 {
             self.record.counts.add(Count::ScriptFlushes);
-            self.servers[node].known_scripts.clear();
+            let (kinds, random) = (&self.plan.later.kinds, &mut self.random.kinds);
+            // Somebody else may have told it some of them since.
+            let is_told = |_: &Script| kinds.is_any() && random.coin();
+            self.servers[node].known_scripts.retain(is_told);
         }
     }
 
