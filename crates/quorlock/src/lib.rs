@@ -1,5 +1,6 @@
 // The README links to files, for those who read it as a file. Here the first definition of a name counts.
 //! [`Acquire::fenced`]: Acquire::fenced
+//! [`Acquire::shared`]: Acquire::shared
 //! [`AcquireError`]: AcquireError
 //! [`AcquireError::nodes`]: AcquireError::nodes
 //! [`BuildError`]: BuildError
@@ -12,6 +13,7 @@
 //! [`ExtendError::HoldLimit`]: ExtendError::HoldLimit
 //! [`ExtendError::Lost`]: ExtendError::Lost
 //! [`ExtendError::Unconfirmed`]: ExtendError::Unconfirmed
+//! [`Guard::downgrade`]: Guard::downgrade
 //! [`Guard::is_valid`]: Guard::is_valid
 //! [`HoldError::Lost`]: HoldError::Lost
 //! [`HoldError::NotAcquired`]: HoldError::NotAcquired

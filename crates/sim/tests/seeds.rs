@@ -108,13 +108,13 @@ fn seed_1795357018933923_floors_rest_on_clocks_that_agree() {
     holds(&plan);
     // Others whose nodes' clocks are set by as much: in some of them fences are lost for that.
     let kind = |plan: &Plan| plan.load.fenced > 0 && plan.later.jumps.is_some();
-    let lost = (0..).map(Plan::draw).filter(kind).take(500).map(|mut plan| {
+    let mut lost = (0..).map(Plan::draw).filter(kind).take(5_000).map(|mut plan| {
         plan.later.jumps = Some(2 * plan.quarantine());
         let outcome = run(&plan, false);
         assert_eq!(outcome.violation, None, "seed {}", plan.seed);
         outcome.counts.of(Count::FencesLost)
     });
-    assert!(lost.sum::<u64>() > 0);
+    assert!(lost.any(|count| count > 0));
 }
 
 /// A node was adopted, trusted, flushed and adopted again, in the same words; meanwhile a client's boot clock had

@@ -40,7 +40,7 @@ pub(super) struct Call {
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
     /// Boxed, because most of the time there is none.
-    intent: Option<Box<Intent>>,
+    pub(in crate::engine) intent: Option<Box<Intent>>,
 }
 
 /// As of the last attempt.

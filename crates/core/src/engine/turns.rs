@@ -15,8 +15,8 @@ use alloc::collections::BTreeSet;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
-use super::{Call, Engine, LockId, Phase, Request, Sink, Wait};
-use crate::keys::Keys;
+use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Wait};
+use crate::keys::{Keys, Mode};
 use crate::queue::{LocalQueue, Place};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
@@ -150,6 +150,7 @@ impl Engine {
         self.advance(&keys, Some(lent), now);
         for (its, Place { lock, .. }) in places {
             self.advance(&its, Some(lent), now);
+            self.hand_on_intent(lock, next, now, out);
             // Readers are not to wait for a writer that waits for others itself.
             let call = self.calls.get_mut(&lock).map(|timed| &mut timed.record);
             if let Some(withdrawal) = call.and_then(|call| call.withdrawal(lock)) {
@@ -160,6 +161,27 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// Two writers that wait for the same keys and take turns share one intent. If each took back its own, readers would
+    /// get in at every turn, and could keep both waiting for ever.
+    fn hand_on_intent(&mut self, from: LockId, to: LockId, now: Reading, out: &mut dyn Sink) {
+        let request = |lock| self.calls.get(&lock).map(|timed| &timed.record.request);
+        let is_alike = request(from)
+            .zip(request(to))
+            .is_some_and(|(from, to)| to.mode == Mode::Exclusive && from.keys == to.keys);
+        if !is_alike {
+            return;
+        }
+        let intent = self.calls.get_mut(&from).and_then(|timed| timed.record.intent.take());
+        let (Some(intent), Some(timed)) = (intent, self.calls.get_mut(&to)) else {
+            return;
+        };
+        if let Some(command) = timed.record.take_over(intent, now) {
+            let ticket = timed.record.announcement(to);
+            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+        }
+        Self::index_call(&mut self.deadlines, to, timed);
     }
 
     fn step_aside(&mut self, lock: LockId, next: LockId) {

@@ -1,6 +1,6 @@
 //! The word of a writer that waits is no vote: it keeps new readers waiting, and nobody else; and it is taken back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use quorlock_core::{Answer, Command, Key, Keys, LockId, Mode, Value};
 
@@ -15,8 +15,8 @@ pub(crate) const SENTENCE: &str = "Heal: as acquire, but ignores intents. No vot
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Intents {
-    /// Calls whose word is on nodes.
-    said: BTreeSet<(ClientId, LockId)>,
+    /// The words that are on nodes, and whose each is. A call can hand its word on to another one.
+    said: BTreeMap<(ClientId, Value), LockId>,
     /// Those of them that are over, and whether a turn is over that could take note of that.
     over: BTreeMap<(ClientId, LockId), bool>,
 }
@@ -24,8 +24,8 @@ pub(crate) struct Intents {
 impl Intents {
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
-            Fact::Ordered { client, ticket, command: Command::Announce { .. }, .. } => {
-                self.said.insert((*client, ticket.lock));
+            Fact::Ordered { client, ticket, command: Command::Announce { value, .. }, .. } => {
+                self.said.insert((*client, value.clone()), ticket.lock);
                 let request = view.ledger.request(*client, ticket.lock);
                 if request.is_none_or(|request| request.mode == Mode::Shared) {
                     return Err(format!(
@@ -33,8 +33,8 @@ impl Intents {
                     ));
                 }
             }
-            Fact::Ordered { client, ticket, command: Command::Withdraw { .. }, .. } => {
-                self.said.remove(&(*client, ticket.lock));
+            Fact::Ordered { client, command: Command::Withdraw { value, .. }, .. } => {
+                self.said.remove(&(*client, value.clone()));
             }
             Fact::Granted { guard, .. } => self.is_over(guard.client, guard.lock),
             Fact::Cancelled { client, lock } | Fact::NotAcquired { client, lock, .. } => {
@@ -46,7 +46,7 @@ impl Intents {
             }
             Fact::TickOver { client } => {
                 let its = |((of, _), is_due): (&(ClientId, LockId), &bool)| of == client && *is_due;
-                let stands = |call: &&(ClientId, LockId)| self.said.contains(*call);
+                let stands = |call: &&(ClientId, LockId)| self.stands(**call);
                 let due = || self.over.iter().filter(|it| its(*it)).map(|(call, _)| call);
                 if let Some((_, lock)) = due().find(stands) {
                     let lock = lock.0;
@@ -65,9 +65,14 @@ impl Intents {
     }
 
     fn is_over(&mut self, client: ClientId, lock: LockId) {
-        if self.said.contains(&(client, lock)) {
+        if self.stands((client, lock)) {
             self.over.insert((client, lock), false);
         }
+    }
+
+    /// Whether a word of this call is on nodes.
+    fn stands(&self, (client, lock): (ClientId, LockId)) -> bool {
+        self.said.iter().any(|((of, _), whose)| *of == client && *whose == lock)
     }
 }
 

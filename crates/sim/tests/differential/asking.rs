@@ -4,7 +4,10 @@ use super::*;
 
 const EXTEND: &str = include_str!("../../../quorlock/src/node/scripts/extend.lua");
 const RELEASE: &str = include_str!("../../../quorlock/src/node/scripts/release.lua");
-const ACQUIRE_FENCED: &str = include_str!("../../../quorlock/src/node/scripts/acquire_fenced.lua");
+const ACQUIRE_FENCED: &str = concat!(
+    include_str!("../../../quorlock/src/node/scripts/holding.lua"),
+    include_str!("../../../quorlock/src/node/scripts/acquire_fenced.lua")
+);
 const RAISE: &str = include_str!("../../../quorlock/src/node/scripts/raise.lua");
 const HEAL_FENCED: &str = include_str!("../../../quorlock/src/node/scripts/heal_fenced.lua");
 const ADOPT: &str = include_str!("../../../quorlock/src/node/scripts/adopt.lua");

@@ -20,7 +20,7 @@ const INTENT_TTL: Duration = Duration::from_secs(1);
 
 /// What a call has said.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Intent {
+pub(in crate::engine) struct Intent {
     keys: Keys,
     value: Value,
     pub(super) renew_at: BootTime,
@@ -91,6 +91,17 @@ impl Call {
         let (intents, value) = (intents(&intent.keys, prefix_bytes), intent.value.clone());
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         Some(Command::Announce { intents, value, ttl_ms })
+    }
+
+    /// The intent of another call for the same keys is this one's from now on, and is said again at once.
+    pub(in crate::engine) fn take_over(
+        &mut self,
+        mut intent: Box<Intent>,
+        now: Reading,
+    ) -> Option<Command> {
+        intent.renew_at = now.boot();
+        self.intent = Some(intent);
+        self.renew_intent(now)
     }
 
     pub(in crate::engine) fn shift_intent(&mut self, base: Reading) {
