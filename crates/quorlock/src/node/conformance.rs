@@ -164,6 +164,7 @@ pub async fn all(node: impl Node, outside: impl Outside) {
     a_reader_that_is_there_already_was_added_by_another_name(&subject).await;
     readers_touch_nothing_of_others(&subject).await;
     a_key_has_so_many_readers_and_no_more(&subject).await;
+    a_look_at_all_that_there_may_be_is_answered(&subject).await;
     a_reader_has_all_of_its_keys_or_none(&subject).await;
     a_release_takes_a_reader_from_where_it_is(&subject).await;
     a_change_of_readers_is_spoken_of(&subject).await;

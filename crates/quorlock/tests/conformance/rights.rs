@@ -165,9 +165,10 @@ impl Lock {
             match before {
                 Nothing => {}
                 Readers => self.past.set_sorted_set(key, &[ended, other], Some(long / 2)),
+                // Less than it is extended for: that shows.
                 Reader => {
-                    let ours = (self.value.as_bytes(), long);
-                    self.past.set_sorted_set(key, &[ended, other, ours], Some(long));
+                    let ours = (self.value.as_bytes(), long / 4 * 3);
+                    self.past.set_sorted_set(key, &[ended, other, ours], Some(long / 4 * 3));
                 }
                 Writer => self.past.set(key, self.value.as_bytes(), Some(long)),
             }

@@ -233,13 +233,14 @@ pub async fn a_key_has_so_many_readers_and_no_more(subject: &Subject) {
     assert_eq!(subject.ask(acquire_shared(&keys, &late, LONG)).await, Answer::Refused);
     assert_eq!(subject.ask(heal_shared(&keys, &late, LONG)).await, Answer::Refused);
     assert_eq!(subject.ask(heal_shared(&keys, &values[0], LONG)).await, Answer::Granted);
-    assert_eq!(subject.ask(extend_shared(&keys, &values[1], LONG)).await, Answer::Extended);
+    assert_eq!(subject.ask(extend_shared(&keys, &values[1], 2 * LONG)).await, Answer::Extended);
     assert_eq!(outside.sorted_set(&keys[0]).len(), 1024);
-    // Of so many, some are told.
+    // Of so many, some are told: the last of them.
     match see(subject, &keys).await {
         Holding::Shared { readers, count, .. } => {
             assert_eq!((readers.len(), count), (Holding::READERS_MAX, 1024));
             assert!(readers.is_sorted_by_key(|reader| reader.ttl));
+            assert_eq!(readers[readers.len() - 1].value, values[1].as_bytes(), "it ends last");
         }
         other => panic!("{other:?}"),
     }
@@ -255,6 +256,32 @@ pub async fn a_key_has_so_many_readers_and_no_more(subject: &Subject) {
     assert_eq!(subject.ask(release_shared(&keys, &values[2])).await, Answer::Deleted);
     assert_eq!(subject.ask(acquire_shared(&keys, &late, LONG)).await, Answer::Granted);
     outside.remove(&keys[0]);
+}
+
+/// However many readers have however long values under however many keys: a look is answered.
+pub async fn a_look_at_all_that_there_may_be_is_answered(subject: &Subject) {
+    let (keys, outside) = (new_keys("looked at", Keys::MAX), &subject.outside);
+    let members: Vec<Vec<u8>> = (b'a'..b'q').map(|byte| vec![byte; 300]).collect();
+    let members: Vec<(&[u8], Duration)> = members.iter().map(|it| (&**it, LONG)).collect();
+    keys.iter().for_each(|key| outside.set_sorted_set(key, &members, Some(LONG)));
+    let Holding::Several(each) = see(subject, &keys).await else { panic!("all are held") };
+    assert_eq!(each.len(), Keys::MAX);
+    for holding in each {
+        match holding {
+            Holding::Shared { readers, count: 16, .. } => assert!(!readers.is_empty()),
+            other => panic!("{other:?}"),
+        }
+    }
+    remove(subject, &keys);
+    let long = vec![b'x'; 3 * Holding::VALUE_BYTES_MAX];
+    outside.set_sorted_set(&keys[0], &[(&long, LONG)], Some(LONG));
+    match see(subject, &keys[0].clone().into()).await {
+        Holding::Shared { readers, .. } => {
+            assert_eq!(readers[0].value, long[..Holding::VALUE_BYTES_MAX], "long values are cut");
+        }
+        other => panic!("{other:?}"),
+    }
+    remove(subject, &keys);
 }
 
 /// Commands of a reader with several keys are carried out on all of them, or on none.

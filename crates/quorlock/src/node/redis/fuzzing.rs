@@ -4,12 +4,16 @@
 #![allow(unreachable_pub, reason = "public where cargo-fuzz builds it, and nowhere else")]
 #![allow(missing_docs, clippy::panic, reason = "each says what it asserts")]
 
+mod answers;
+
 use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{LINE_MAX, shown, shown_text, shown_value};
 
 use super::registration::Registration;
 use super::resp::{self, Found, Malformed, Reply};
+
+pub use self::answers::answers;
 
 /// Inputs are split at no more places than this; long ones at fewer, such that so many bytes are read.
 const SPLITS_MAX: usize = 256;
@@ -244,6 +248,39 @@ mod tests {
             self.spoil(out)
         }
 
+        /// Which command, and what may be the reply to it: often what scripts tell of keys.
+        fn answer(&mut self) -> Vec<u8> {
+            // Every other one is a look.
+            let which =
+                if self.below(2) == 0 { 1 + self.below(4) as u8 } else { self.word() as u8 };
+            let mut out = vec![which];
+            if self.below(4) == 0 {
+                out.extend(self.stream());
+                return out;
+            }
+            let lists = ["*1\r\n", "+OK\r\n*1\r\n", "*2\r\n", "*2\r\n:7\r\n", "$1\r\nv\r\n"];
+            out.extend(self.pick(&lists).bytes());
+            for _ in 0..1 + self.below(2) {
+                let value = self.below(700);
+                let value = format!("${value}\r\n{}\r\n", "x".repeat(value));
+                let readers = [0, 1, 3, 100][self.below(4)];
+                match self.below(6) {
+                    0 => out.extend(self.pick(&[":-2\r\n", ":0\r\n", ":-1\r\n", "_\r\n"]).bytes()),
+                    1 => out.extend(format!("*3\r\n+held\r\n:-1\r\n{value}").bytes()),
+                    2 => out.extend(format!("*3\r\n$4\r\nheld\r\n:5\r\n{value}").bytes()),
+                    3 => out.extend(format!("*3\r\n$9\r\nannounced\r\n:5\r\n{value}").bytes()),
+                    4 => out.extend(b"*2\r\n$5\r\nother\r\n:-1\r\n"),
+                    _ => {
+                        let start =
+                            format!("*{}\r\n$6\r\nshared\r\n:5\r\n:{readers}\r\n", 3 + 2 * readers);
+                        out.extend(start.bytes());
+                        (0..readers).for_each(|_| out.extend(format!("{value}:3\r\n").bytes()));
+                    }
+                }
+            }
+            if self.below(3) == 0 { self.spoil(out) } else { out }
+        }
+
         /// Half of the time a few bytes are others, or it is cut.
         fn spoil(&mut self, mut text: Vec<u8>) -> Vec<u8> {
             if self.below(2) == 0 || text.is_empty() {
@@ -319,8 +356,9 @@ mod tests {
     /// A body, and what makes its inputs.
     type Target = (&'static str, fn(&[u8]), fn(&mut Random) -> Vec<u8>);
 
-    const TARGETS: [Target; 6] = [
+    const TARGETS: [Target; 7] = [
         ("replies", replies, Random::stream),
+        ("answers", answers, Random::answer),
         ("commands", commands, |random| random.bytes(300)),
         ("marker", marker, |random| random.text(false)),
         ("adoption", adoption, |random| random.text(true)),
@@ -362,21 +400,21 @@ mod tests {
     #[test]
     fn inputs_are_of_both_kinds() {
         let mut random = Random(fastrand::Rng::with_seed(1));
-        let (mut good, mut bad, mut values, mut markers, mut infos) = (0, 0, 0, 0, 0);
+        let (mut good, mut bad, mut values, mut held, mut markers, mut infos) = (0, 0, 0, 0, 0, 0);
         for _ in 0..2000 {
             let stream = random.stream();
             let (replies, well) = read_in_parts(&[&stream]);
             values += short_values(&stream);
             good += usize::from(well && !replies.is_empty());
             bad += usize::from(!well);
+            held += usize::from(answers::are_looked_at(&random.answer()));
             let text = random.text(false);
             markers += usize::from(Marker::parse(&String::from_utf8_lossy(&text)).is_some());
             let info = random.info();
             infos += usize::from(Info::parse(&String::from_utf8_lossy(&info)).is_ok());
         }
-        assert!(
-            good > 500 && bad > 200 && values > 500 && markers > 500 && infos > 300,
-            "{good} {bad} {values} {markers} {infos}"
-        );
+        let counts = [good, bad, values, held, markers, infos];
+        let least = [500, 200, 500, 100, 500, 300];
+        assert!(counts.iter().zip(least).all(|(count, least)| *count > least), "{counts:?}");
     }
 }
