@@ -12,7 +12,7 @@ use crate::ledger::seconds;
 pub(crate) enum Kind {
     Delay,
     Hold,
-    HoldOld,
+    HoldOldConnections,
     Drop,
     HalfClose,
     Reset,
@@ -106,7 +106,7 @@ impl Kind {
         match self {
             Self::Delay => "delay",
             Self::Hold => "hold, then release",
-            Self::HoldOld => "hold old connections only",
+            Self::HoldOldConnections => "hold old connections only",
             Self::Drop => "drop",
             Self::HalfClose => "half-close",
             Self::Reset => "reset",

@@ -321,7 +321,7 @@ fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
     let Outcome { faults, tally, exclusion, fences, .. } = outcome;
     println!(
         "  {} faults, {} grants ({} of several keys, {} of readers, {} downgraded), {} losses; {} overlaps; \
-         lost updates: {} without fences, {} with fences; {} numbers changed under readers; \
+         lost updates: {} without fences, {} with fences; {} numbers changed while readers held the lock; \
          {} pairs of {} fences wrong; {} of {} holders short of votes; {} keys left; {healed}",
         faults.injected.values().sum::<u64>(),
         tally.granted,

@@ -56,7 +56,7 @@ impl Faults {
     pub(crate) fn happened(&self, kind: Kind) -> bool {
         let effect_of_kind = match kind {
             Kind::Delay => Effect::Delayed,
-            Kind::Hold | Kind::HoldOld => Effect::Held,
+            Kind::Hold | Kind::HoldOldConnections => Effect::Held,
             Kind::Drop => Effect::Dropped,
             Kind::Split => Effect::Split,
             Kind::HalfClose => Effect::HalfClosed,

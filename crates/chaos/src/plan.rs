@@ -29,7 +29,7 @@ pub(crate) const KINDS: [&[Kind]; 3] = [
         Kind::Forget,
     ],
     &[
-        Kind::HoldOld,
+        Kind::HoldOldConnections,
         Kind::Reset,
         Kind::KillClient,
         Kind::LogTail,
@@ -229,7 +229,7 @@ impl Draw {
                 let piece = 1 + self.random.index(40);
                 self.weather(kind, (at, span), Traffic::Split(piece));
             }
-            Kind::HoldOld => {
+            Kind::HoldOldConnections => {
                 // Long enough for clients to make new connections beside the old ones.
                 let (at, span) = (at / 2, self.random.between(FAULTS / 2, FAULTS * 4 / 5));
                 let (ways, direction) = (self.ways(), self.direction());

@@ -319,7 +319,7 @@ impl fmt::Display for Summary {
             writeln!(
                 f,
                 "  {:<54}{rounds:>9}  {overlaps} overlaps, {lost_updates} updates lost by \
-                 trust in validity, {changed} numbers changed under readers, {short_of_votes} short of votes",
+                 trust in validity, {changed} numbers changed while readers held the lock, {short_of_votes} short of votes",
                 "rounds outside what exclusion is promised for"
             )?;
         }

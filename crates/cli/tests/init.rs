@@ -460,5 +460,5 @@ fn what_is_not_this_versions_is_not_replaced() {
     let unknown = strict(&testbed, 5, "900ms", &["run", "k", "--durable", "a,z", "--", "true"]);
     let unknown = { unknown }.output().unwrap();
     code(&unknown, 64);
-    assert!(stderr(&unknown).contains("the list has no node \"z\""), "{}", stderr(&unknown));
+    assert!(stderr(&unknown).contains("no node has the name \"z\""), "{}", stderr(&unknown));
 }

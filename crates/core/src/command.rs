@@ -179,7 +179,8 @@ pub enum Command {
         /// The whole value.
         value: Value,
     },
-    /// If the keys hold this value as a writer's, make it a reader's that counts no longer than the key would live.
+    /// If the keys hold this value as a writer's, make it a reader's that counts as long as the key would have lived, never
+    /// shorter.
     /// Creates nothing from nothing. Answered by [`Answer::Downgraded`], also if it is a reader's already;
     /// [`Answer::Absent`] or [`Answer::Other`], and then nothing is written.
     Downgrade {

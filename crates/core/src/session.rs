@@ -146,7 +146,9 @@ impl Exchange {
         match answer {
             answer if !self.is_again => self.answers.push(answer),
             // It is known that it was not ours, if not what it was.
-            Answer::Failed(_) if self.form == Form::Script => self.answers[place] = Answer::NotOurs,
+            Answer::Failed(_) if self.commands[place].is_release() && self.form == Form::Script => {
+                self.answers[place] = Answer::NotOurs;
+            }
             answer => self.answers[place] = answer,
         }
     }
@@ -442,6 +444,19 @@ mod tests {
         it.fail(&Failure::new(FailureKind::Unreachable));
         assert!(!session.conclude(&mut it, Evidence::NotRequired));
         assert_eq!(*it.take().0, [Answer::NotOurs]);
+    }
+
+    #[test]
+    fn a_look_that_fails_when_it_is_asked_again_has_failed() {
+        let session = &mut Session::new(false);
+        let look = Command::Inspect { keys: "k".into(), intents: None };
+        let mut it = sent(session, [look], [Err(Form::Script)]);
+        assert!(session.conclude(&mut it, Evidence::NotRequired));
+        session.send(&mut it);
+        let failure = Failure::new(FailureKind::Unreachable);
+        it.fail(&failure);
+        assert!(!session.conclude(&mut it, Evidence::NotRequired));
+        assert_eq!(*it.take().0, [Answer::Failed(failure)]);
     }
 
     /// It had said that it does not know the script, and that is not what became of the release.

@@ -19,7 +19,7 @@ pub struct TimingOptions {
     /// How long a node keeps the key; rounded down to whole milliseconds.
     pub ttl: Duration,
     /// The longest ttl that any client of these nodes uses.
-    pub ttl_max: Duration,
+    pub max_ttl: Duration,
     /// The clock rate error ε that is allowed for, in parts per million of the ttl.
     pub drift_ppm: u32,
     /// The clock step and rounding error δ that is allowed for.
@@ -38,7 +38,7 @@ impl Default for TimingOptions {
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(10),
-            ttl_max: Duration::from_secs(30),
+            max_ttl: Duration::from_secs(30),
             drift_ppm: 10_000,
             drift_constant: Duration::from_millis(2),
             margin: None,
@@ -70,7 +70,7 @@ impl Timing {
     pub fn new(options: TimingOptions) -> Result<Self, TimingError> {
         let TimingOptions {
             ttl,
-            ttl_max,
+            max_ttl,
             drift_ppm,
             drift_constant,
             margin,
@@ -81,11 +81,11 @@ impl Timing {
         if ttl < TTL_MIN {
             return Err(TimingError::TtlTooShort { ttl });
         }
-        if ttl_max > TTL_CEILING {
-            return Err(TimingError::MaxTtlTooLong { ttl_max });
+        if max_ttl > TTL_CEILING {
+            return Err(TimingError::MaxTtlTooLong { max_ttl });
         }
-        if ttl > ttl_max {
-            return Err(TimingError::TtlTooLong { ttl, ttl_max });
+        if ttl > max_ttl {
+            return Err(TimingError::TtlTooLong { ttl, max_ttl });
         }
         // Rounded down once; this number is sent, and this number is reckoned with.
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
@@ -187,14 +187,14 @@ pub enum TimingError {
     /// The longest ttl is above [`TTL_CEILING`].
     MaxTtlTooLong {
         /// The longest ttl asked for.
-        ttl_max: Duration,
+        max_ttl: Duration,
     },
     /// The ttl is above the longest that the clients of these nodes have agreed on.
     TtlTooLong {
         /// The ttl asked for.
         ttl: Duration,
         /// The longest ttl allowed.
-        ttl_max: Duration,
+        max_ttl: Duration,
     },
     /// The node timeout is zero or more than a quarter of the ttl.
     NodeTimeout {
@@ -231,11 +231,11 @@ impl fmt::Display for TimingError {
             Self::TtlTooShort { ttl } => {
                 write!(f, "ttl ({ttl:?}) must be at least {TTL_MIN:?}")
             }
-            Self::MaxTtlTooLong { ttl_max } => {
-                write!(f, "max_ttl ({ttl_max:?}) must be at most {TTL_CEILING:?}")
+            Self::MaxTtlTooLong { max_ttl } => {
+                write!(f, "max_ttl ({max_ttl:?}) must be at most {TTL_CEILING:?}")
             }
-            Self::TtlTooLong { ttl, ttl_max } => {
-                write!(f, "ttl ({ttl:?}) must not be above max_ttl ({ttl_max:?})")
+            Self::TtlTooLong { ttl, max_ttl } => {
+                write!(f, "ttl ({ttl:?}) must not be above max_ttl ({max_ttl:?})")
             }
             Self::NodeTimeout { node_timeout, ttl } => write!(
                 f,

@@ -179,7 +179,7 @@ impl<C> ClientBuilder<C> {
     /// The longest ttl that any client of these nodes uses; at most 24 h. Default 30 s. A node that was restarted
     /// without its data must stay down for this long.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
-        self.settings.defaults.timing.ttl_max = max_ttl;
+        self.settings.defaults.timing.max_ttl = max_ttl;
         self
     }
 

@@ -58,7 +58,7 @@ impl Driver {
         nodes: &[Arc<dyn Node>],
         metrics: Arc<Metrics>,
         (common, commands): (Weak<Common>, CommandReceiver),
-        (clock, ttl_max): (Clock, Duration),
+        (clock, max_ttl): (Clock, Duration),
     ) -> Self {
         #[cfg(quorlock_mutants)]
         crate::mutants::active();
@@ -72,7 +72,7 @@ impl Driver {
             ready: Ready::new(),
             entropy: Entropy::default(),
             metrics,
-            drain_for: ttl_max + DRAIN_GRACE,
+            drain_for: max_ttl + DRAIN_GRACE,
             drain_until: None,
         }
     }

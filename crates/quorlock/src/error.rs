@@ -134,7 +134,7 @@ pub enum BuildError {
         prefix: String,
     },
     /// A setting names a node that is not in the list.
-    #[error("the list has no node {}; it has these nodes: {known}", quoted(.name))]
+    #[error("no node has the name {}; the nodes are: {known}", quoted(.name))]
     UnknownNode {
         /// The name that was given.
         name: String,

@@ -99,7 +99,7 @@ impl Guard {
     /// Whom the lock excludes: as a writer (the default) all others, as a reader
     /// ([`Acquire::shared`](crate::Acquire::shared)) the writers.
     pub fn mode(&self) -> Mode {
-        self.held.state().hold.mode()
+        self.held.mode()
     }
 
     /// The fencing token: larger than that of every earlier holder of this lock, and smaller than that of every
@@ -118,9 +118,9 @@ impl Guard {
 
     /// A node that had lost this lock's vote has given a larger fence out since: somebody may have had
     /// the lock after us, and what the lock protects may refuse our number. The votes of others are held
-    /// as before. Once true it stays true.
+    /// as before. Once true it stays true; in a forked child it is false, as [`Guard::is_valid`].
     pub fn is_superseded(&self) -> bool {
-        self.held.state().hold.is_superseded()
+        self.held.is_superseded()
     }
 
     /// Whether the lock is held right now. Reads the clock at every call, and asks nobody.

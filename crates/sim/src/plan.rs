@@ -53,7 +53,7 @@ pub struct Load {
     /// The times of the locks; every call takes one of these.
     pub timings: Vec<Timing>,
     /// The longest ttl.
-    pub ttl_max: Time,
+    pub max_ttl: Time,
     /// So many calls in a hundred want a fence.
     pub fenced: u64,
 }
@@ -322,7 +322,7 @@ impl Plan {
         let every = ttl * random.between(1, 6);
         Self {
             seed,
-            load: Load { clients, callers, resources, timings, ttl_max: ttl, fenced: 0 },
+            load: Load { clients, callers, resources, timings, max_ttl: ttl, fenced: 0 },
             servers: Servers { quorum, prepared: false, duplicates: false, lossy, down_to_the_end },
             wiring: Wiring {
                 one_way,
@@ -358,7 +358,7 @@ impl Plan {
     /// holders' keys, and those that come late, expire; connections are made again; then those who
     /// wait have their turns.
     pub fn bound(&self) -> Time {
-        let expiry = self.wiring.zombie_for + 3 * self.load.ttl_max + self.back_steps();
+        let expiry = self.wiring.zombie_for + 3 * self.load.max_ttl + self.back_steps();
         let connect =
             2 * SECOND + self.wiring.silence + self.wiring.replace_after + 2 * CONNECT_TIMEOUT;
         expiry + connect + 3 * SECOND + self.trust()
@@ -395,7 +395,7 @@ impl Plan {
     pub fn rules(&self) -> Rules {
         let names: Vec<_> =
             (0..self.servers.quorum.nodes()).map(|node| format!("n{node}").into()).collect();
-        let max_ttl_ms = u64::try_from(self.load.ttl_max / MS).unwrap_or(0);
+        let max_ttl_ms = u64::try_from(self.load.max_ttl / MS).unwrap_or(0);
         let cluster = Cluster::new(&names, self.servers.quorum.needed(), max_ttl_ms);
         let (marker, adoption) = (marker_key(), Key::from("quorlock:adopt"));
         let durable = self.later.declared.iter().map(|node| NodeId::new(*node)).collect();
@@ -407,7 +407,7 @@ impl Plan {
     pub fn back_steps(&self) -> Time {
         let jumps = self.later.jumps.unwrap_or(0);
         if self.has(Fault::NodeSteps) || self.outside == Some(Outside::Clocks) {
-            4 * self.load.ttl_max + jumps
+            4 * self.load.max_ttl + jumps
         } else {
             jumps
         }
@@ -425,7 +425,7 @@ pub(crate) const CONNECT_TIMEOUT: Time = 300 * MS;
 fn timing(ttl: Time, one_way: Time, random: &mut Random) -> Timing {
     let options = TimingOptions {
         ttl: duration(ttl),
-        ttl_max: duration(ttl),
+        max_ttl: duration(ttl),
         // Without a margin a mistake of the drift's size shows.
         margin: random.pick(&[None, Some(Duration::ZERO), Some(duration(ttl / 10))]),
         min_validity: duration(random.pick(&[0, 0, ttl / 4])),

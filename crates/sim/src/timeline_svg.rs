@@ -146,7 +146,7 @@ impl<'a> Drawing<'a> {
         });
         let what = format!(
             "{nodes} nodes, {needed} of them needed; ttl {}; faults: {:?}{beyond}",
-            span(plan.load.ttl_max),
+            span(plan.load.max_ttl),
             plan.faults.kinds
         );
         svg.text("note", 12.0, 42.0, &what);

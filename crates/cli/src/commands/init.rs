@@ -79,7 +79,7 @@ fn can_answer(args: &Init) -> Result<(), Refused> {
     if io::stdin().is_terminal() && io::stderr().is_terminal() {
         return Ok(());
     }
-    Err(Refused::usage(format!("{} To confirm, give --yes", question(args))))
+    Err(Refused::usage(format!("{} If so, give --yes", question(args))))
 }
 
 fn confirm(args: &Init, before: &Before) -> Result<(), Refused> {

@@ -33,8 +33,8 @@ pub(crate) struct Process {
 /// One process. `None`: it does not exist, or it cannot be read now. So `None` does not prove that a process has ended.
 /// To find out whether it has ended, use [`processes`], which reports errors.
 pub(crate) fn process(pid: i32) -> Option<Process> {
-    let numbers_are_ours = has_our_numbers().unwrap_or(false);
-    if numbers_are_ours { look_up(pid).ok().flatten() } else { None }
+    let is_our_table = has_our_numbers().unwrap_or(false);
+    if is_our_table { look_up(pid).ok().flatten() } else { None }
 }
 
 /// Every process that existed during the whole of this call. `None`: there is no process table.

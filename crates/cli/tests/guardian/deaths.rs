@@ -197,8 +197,9 @@ fn a_late_guardian_goes_by_the_newest_deadlines() -> bool {
 
 /// The keeper killed the command while the guardian stood still; an extension came too late for the command.
 pub(crate) fn a_kill_in_a_stopped_guardians_place_is_told_although_the_lock_lives_on() {
-    let lease = ["--term", "2500", "--kill", "2500"];
-    let renewed = ["--renew-every", "3000", "--renew-times", "1"];
+    // Long enough that the command has started and the guardian is stopped, also on a machine with a lot to do.
+    let lease = ["--term", "8000", "--kill", "8000"];
+    let renewed = ["--renew-every", "9000", "--renew-times", "1"];
     let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);
     let process_tree = run.process_tree_of(2);
     let guardian = run.guardian();

@@ -241,6 +241,11 @@ impl Engine {
         if attempt.is_permission_denied() {
             self.refuse(lock, RefusalKind::NoQuorum, now, out);
         } else if refused.is_empty() {
+            // Readers are not what keeps it waiting, so they need not wait for it.
+            let timed = self.calls.get_mut(&lock);
+            if let Some(withdrawal) = timed.and_then(|timed| timed.record.withdrawal(lock)) {
+                self.withdraw(withdrawal, now, out);
+            }
             self.rest(lock, true, now, out);
         } else {
             self.look(lock, asked, false, now, out);

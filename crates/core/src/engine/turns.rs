@@ -15,7 +15,7 @@ use alloc::collections::BTreeSet;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
-use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Wait};
+use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Timed, Wait};
 use crate::keys::{Keys, Mode};
 use crate::queue::{LocalQueue, Place};
 use crate::time::{BootTime, Reading};
@@ -163,17 +163,19 @@ impl Engine {
         true
     }
 
-    /// Two writers that wait for the same keys and take turns share one intent. If each took back its own, readers would
-    /// get in at every turn, and could keep both waiting for ever.
+    /// Two writers that wait for the same keys and take turns share the intent for those. If each took back its own,
+    /// readers would get in at every turn, and could keep both waiting for ever.
     fn hand_on_intent(&mut self, from: LockId, to: LockId, now: Reading, out: &mut dyn Sink) {
-        let request = |lock| self.calls.get(&lock).map(|timed| &timed.record.request);
-        let is_alike = request(from)
-            .zip(request(to))
-            .is_some_and(|(from, to)| to.mode == Mode::Exclusive && from.keys == to.keys);
-        if !is_alike {
+        let Some(Timed { record: Call { request, intent: None, .. }, .. }) = self.calls.get(&to)
+        else {
+            return;
+        };
+        if request.mode == Mode::Shared {
             return;
         }
-        let intent = self.calls.get_mut(&from).and_then(|timed| timed.record.intent.take());
+        let keys = request.keys.clone();
+        let from = self.calls.get_mut(&from);
+        let intent = from.and_then(|timed| timed.record.part_of_intent(&keys));
         let (Some(intent), Some(timed)) = (intent, self.calls.get_mut(&to)) else {
             return;
         };

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Command, Extended, FailureKind, Keys, LockId, LossCause, Mode, Quorum, RefusalKind, Request,
+    Command, Extended, FailureKind, Key, Keys, LockId, LossCause, Mode, Quorum, RefusalKind,
+    Request,
 };
 use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, waiting};
@@ -215,6 +216,55 @@ fn what_a_writer_has_said_is_taken_back_when_it_gives_up() {
     assert!(world.granted_at(again).is_some());
     let _ = held;
     world.finish();
+}
+
+/// Whichever of them has the turn: readers would get in at every turn otherwise.
+#[test]
+fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
+    let mut world = ScriptedWorld::with(3, Quorum::majority(3).expect("three nodes"));
+    let held = [("k", 1), ("j", 2)].map(|(key, client)| world.acquire_by(client, reader(key)));
+    world.run_for(20);
+    let writers = [several(&["j", "k"]), automatic("k")].map(|request| world.acquire(request));
+    world.run_for(3000);
+    let ours: Key = "quorlock:intent:k".into();
+    let mut attempts = [0, 0];
+    for (_, command) in world.orders(0) {
+        match command {
+            Command::Acquire { keys, .. } => attempts[keys.len() - 1] += 1,
+            Command::Withdraw { intents, .. } => assert!(!intents.contains(&ours)),
+            _ => {}
+        }
+    }
+    assert!(attempts.iter().all(|count| *count > 0), "it was the turn of both");
+    assert!((0..3).all(|node| world.has(node, "quorlock:intent:k")));
+    held.into_iter().for_each(|it| world.release(it, false));
+    for _ in writers {
+        world.run_for(500);
+        let holds =
+            writers.iter().find(|it| world.granted_at(**it).is_some() && world.is_valid(**it));
+        world.release(*holds.expect("one of them"), false);
+    }
+    world.run_for(50);
+    assert!((0..3).all(|node| !world.has(node, "quorlock:intent:k")));
+    world.finish();
+}
+
+/// All three nodes are needed, and one does not answer the writer any more.
+#[test]
+fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
+    let mut world = ScriptedWorld::with(2, Quorum::new(3, 3).expect("all of three"));
+    let held = world.acquire_by(1, reader("k"));
+    world.run_for(20);
+    let writer = world.acquire(automatic("k"));
+    world.run_for(100);
+    assert!((0..3).all(|node| world.has(node, "quorlock:intent:k")));
+    world.lose(0, 2, true);
+    world.run_for(50);
+    world.release(held, false);
+    world.run_for(100);
+    let late = world.acquire_by(1, reader("k"));
+    world.run_for(2 * TTL);
+    assert!(world.granted_at(writer).is_none() && world.granted_at(late).is_some());
 }
 
 #[test]

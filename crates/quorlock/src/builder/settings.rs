@@ -73,7 +73,7 @@ impl Settings {
         };
         let (handle, commands) =
             DriverHandle::new(thread.as_ref().map(Arc::downgrade).unwrap_or_default());
-        let (clock, max_ttl) = (self.clock, self.defaults.timing.ttl_max);
+        let (clock, max_ttl) = (self.clock, self.defaults.timing.max_ttl);
         let common = Arc::new(Common { driver: handle, names, clock });
         // A closure, because the driver is created on the runtime that runs it. Its reference to `common` is weak: the
         // client's handles and guards own `common`, and the driver must not keep the client alive.
@@ -127,7 +127,7 @@ impl Settings {
             place.and_then(|place| quorum.node_ids().nth(place)).ok_or_else(unknown)
         };
         let durable = self.trust.durable.iter().map(find).collect::<Result<NodeSet, _>>()?;
-        let max_ttl = self.defaults.timing.ttl_max;
+        let max_ttl = self.defaults.timing.max_ttl;
         let max_ttl_ms = u64::try_from(max_ttl.as_millis()).unwrap_or(u64::MAX);
         Ok(Rules {
             guard: self.trust.guard,

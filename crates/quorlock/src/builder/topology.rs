@@ -70,7 +70,7 @@ impl Topology {
 fn timing(settings: &Settings) -> Result<Timing, BuildError> {
     let mut defaults = settings.defaults.clone();
     let times = &mut defaults.timing;
-    times.ttl = times.ttl.min(times.ttl_max);
+    times.ttl = times.ttl.min(times.max_ttl);
     defaults.max_hold = defaults.max_hold.max(times.ttl);
     Ok(defaults.check()?)
 }

@@ -1,10 +1,11 @@
 //! What a guard and the driver share: whether the lock is held, until when, and why not any more.
 
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use quorlock_core::{BootTime, Ended, Hold, LockId, LossCause, Reading, Validity};
+use quorlock_core::{BootTime, Ended, Hold, LockId, LossCause, Mode, Reading, Validity};
 use tokio::sync::Notify;
 
 use super::GuardToken;
@@ -20,6 +21,8 @@ pub(crate) struct Held {
     pub(super) token: GuardToken,
     /// `None` if none was asked for.
     pub(super) fence: Option<NonZeroU64>,
+    /// It is a reader's, as `state` says as well; that cannot be locked in a forked child.
+    is_shared: AtomicBool,
     clock: Clock,
     /// The process that the lock is held by.
     process: u32,
@@ -54,6 +57,7 @@ impl Held {
             resource,
             token,
             fence: fence.and_then(NonZeroU64::new),
+            is_shared: AtomicBool::new(hold.mode() == Mode::Shared),
             clock: common.clock,
             process: common.driver.process(),
             common: Arc::downgrade(common),
@@ -120,6 +124,7 @@ impl Held {
     pub(crate) fn downgrade(&self) -> bool {
         let mut state = self.state();
         let is_first = state.hold.downgrade();
+        self.is_shared.store(state.hold.mode() == Mode::Shared, Ordering::Release);
         self.wake(&state);
         is_first
     }
@@ -140,6 +145,14 @@ impl Held {
         if state.blocked > 0 {
             self.changed_blocking.notify_all();
         }
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        if self.is_shared.load(Ordering::Acquire) { Mode::Shared } else { Mode::Exclusive }
+    }
+
+    pub(super) fn is_superseded(&self) -> bool {
+        self.is_own_process() && self.state().hold.is_superseded()
     }
 
     pub(super) fn loss_reason(&self) -> Option<LossCause> {

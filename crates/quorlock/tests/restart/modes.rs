@@ -46,7 +46,7 @@ async fn a_node_that_is_said_to_last_votes_at_once_when_it_has_its_marker() {
     let guard = build(&["a"]).unwrap().acquire("orders").wait(Duration::from_secs(1)).await;
     assert!(guard.is_ok(), "{guard:?}");
     let unknown = build(&["a", "z"]).unwrap_err().to_string();
-    assert_eq!(unknown, "the list has no node \"z\"; it has these nodes: a");
+    assert_eq!(unknown, "no node has the name \"z\"; the nodes are: a");
 }
 
 #[tokio::test]

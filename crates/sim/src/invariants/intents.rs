@@ -15,8 +15,8 @@ pub(crate) const SENTENCE: &str = "Heal: as acquire, but ignores intents. No vot
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Intents {
-    /// The words that are on nodes, and whose each is. A call can hand its word on to another one.
-    said: BTreeMap<(ClientId, Value), LockId>,
+    /// The words that are on nodes, each under its key, and whose each is. A call can hand its word on to another one.
+    said: BTreeMap<(ClientId, Key, Value), LockId>,
     /// Those of them that are over, and whether a turn is over that could take note of that.
     over: BTreeMap<(ClientId, LockId), bool>,
 }
@@ -24,8 +24,15 @@ pub(crate) struct Intents {
 impl Intents {
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         match fact {
-            Fact::Ordered { client, ticket, command: Command::Announce { value, .. }, .. } => {
-                self.said.insert((*client, value.clone()), ticket.lock);
+            Fact::Ordered {
+                client,
+                ticket,
+                command: Command::Announce { intents, value, .. },
+                ..
+            } => {
+                for key in &**intents {
+                    self.said.insert((*client, key.clone(), value.clone()), ticket.lock);
+                }
                 let request = view.ledger.request(*client, ticket.lock);
                 if request.is_none_or(|request| request.mode == Mode::Shared) {
                     return Err(format!(
@@ -33,8 +40,10 @@ impl Intents {
                     ));
                 }
             }
-            Fact::Ordered { client, command: Command::Withdraw { value, .. }, .. } => {
-                self.said.remove(&(*client, value.clone()));
+            Fact::Ordered { client, command: Command::Withdraw { intents, value }, .. } => {
+                for key in &**intents {
+                    self.said.remove(&(*client, key.clone(), value.clone()));
+                }
             }
             Fact::Granted { guard, .. } => self.is_over(guard.client, guard.lock),
             Fact::Cancelled { client, lock } | Fact::NotAcquired { client, lock, .. } => {
@@ -72,7 +81,7 @@ impl Intents {
 
     /// Whether a word of this call is on nodes.
     fn stands(&self, (client, lock): (ClientId, LockId)) -> bool {
-        self.said.iter().any(|((of, _), whose)| *of == client && *whose == lock)
+        self.said.iter().any(|((of, _, _), whose)| *of == client && *whose == lock)
     }
 }
 

@@ -85,7 +85,7 @@ impl Bounds {
         let ticks = |ticks: u32| Duration::from_nanos(TICK.unsigned_abs()) * ticks;
         let options = TimingOptions {
             ttl: ticks(self.ttl),
-            ttl_max: ticks(self.ttl),
+            max_ttl: ticks(self.ttl),
             drift_ppm: u32::try_from(self.assumed().ppm).unwrap_or(0),
             drift_constant: Duration::ZERO,
             // None, so that a mistake of one tick shows.

@@ -153,7 +153,7 @@ impl Later {
         // Where every node may lose its counters, the order of fences rests on clocks that agree: they are
         // set by little. Else by so much that a node seems to be waited for no more.
         let rests_on_clocks = plan.clocks.sober && plan.load.fenced > 0;
-        let most = if rests_on_clocks { plan.load.ttl_max / 4 } else { 2 * plan.quarantine() };
+        let most = if rests_on_clocks { plan.load.max_ttl / 4 } else { 2 * plan.quarantine() };
         let jumps = jumps.then_some(most);
         // A floor rests on the clocks of so many others and on the node's own.
         let behind = order[..needed.min(nodes - 1)].to_vec();

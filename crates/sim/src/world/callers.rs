@@ -16,7 +16,7 @@ use crate::time::{MS, Time, US};
 impl World {
     /// A caller is idle for a while.
     pub(crate) fn plan_next_wish(&mut self, client: ClientId, caller: usize) {
-        let mean = if self.comes_and_goes(client) { MS } else { self.plan.load.ttl_max / 6 };
+        let mean = if self.comes_and_goes(client) { MS } else { self.plan.load.max_ttl / 6 };
         let span = self.random.callers.span(mean);
         self.plan_caller(client, caller, span);
     }
@@ -50,7 +50,7 @@ impl World {
 
     fn want(&mut self, client: ClientId, caller: usize) {
         let random = &mut self.random.callers;
-        let ttl = self.plan.load.ttl_max;
+        let ttl = self.plan.load.max_ttl;
         let key = random.index(self.setting.keys.len());
         let timing = self.plan.load.timings[random.index(self.plan.load.timings.len())];
         let wait = match random.below(4) {
@@ -87,7 +87,7 @@ impl World {
         };
         self.ask_for(client, caller, request);
         if self.random.callers.percent(15) {
-            let span = self.random.callers.span(self.plan.load.ttl_max / 4);
+            let span = self.random.callers.span(self.plan.load.max_ttl / 4);
             self.plan_caller(client, caller, span);
         }
     }
@@ -133,7 +133,7 @@ impl World {
             return self.give_back(guard, false);
         };
         let random = &mut self.random.callers;
-        let ttl = self.plan.load.ttl_max;
+        let ttl = self.plan.load.max_ttl;
         let span = match random.below(4) {
             0 => random.span(MS),
             1 => random.span(ttl / 8),
@@ -157,7 +157,7 @@ impl World {
     /// is set ahead by that little meanwhile: then it is handed over within its margin, or is not.
     fn step_to_the_margin(&mut self, guard: GuardId) -> Option<Time> {
         let (ttl, is_sober) =
-            (self.plan.load.ttl_max, self.plan.clocks.sober && self.plan.load.fenced > 0);
+            (self.plan.load.max_ttl, self.plan.clocks.sober && self.plan.load.fenced > 0);
         if !self.plan.later.small_steps || is_sober || self.progress.healing {
             return None;
         }
@@ -176,7 +176,7 @@ impl World {
 
     fn plan_step(&mut self, client: ClientId, caller: usize, until: Time) {
         let left = (until - self.now).max(1);
-        let step = self.random.callers.span(self.plan.load.ttl_max / 4);
+        let step = self.random.callers.span(self.plan.load.max_ttl / 4);
         self.plan_caller(client, caller, step.min(left));
     }
 

@@ -158,7 +158,7 @@ impl World {
         client_state.ticks.stalled = Some(tick);
         self.note(&Fact::Tick { client });
         if stalls {
-            let mean = self.plan.load.ttl_max / 2;
+            let mean = self.plan.load.max_ttl / 2;
             let span = self.random.faults[Fault::Stalls as usize].span(mean);
             self.record.counts.add(Count::Stalls);
             self.plan_in(span, SimEvent::Carry(client));
@@ -236,7 +236,7 @@ impl World {
             return;
         };
         let longest = (timing.term().saturating_sub(timing.margin())).as_nanos() as Time;
-        let span = longest - self.random.later.between(0, self.plan.load.ttl_max / 12);
+        let span = longest - self.random.later.between(0, self.plan.load.max_ttl / 12);
         self.record.counts.add(Count::StillBeforeAnswers);
         self.plan_in(US, SimEvent::Mend(Mend::Pause(client, span.max(US))));
     }

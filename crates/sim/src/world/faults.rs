@@ -23,9 +23,9 @@ impl World {
 
     fn mean_of(&self, fault: Fault) -> Time {
         match fault {
-            Fault::Distrust => self.plan.load.ttl_max * 2,
+            Fault::Distrust => self.plan.load.max_ttl * 2,
             // Where nodes lose votes, this is what the run is about.
-            Fault::Losses if self.plan.outside.is_some() => self.plan.load.ttl_max / 2,
+            Fault::Losses if self.plan.outside.is_some() => self.plan.load.max_ttl / 2,
             _ => self.plan.faults.every,
         }
     }
@@ -40,7 +40,7 @@ impl World {
             return;
         }
         self.plan_fault(fault);
-        let ttl = self.plan.load.ttl_max;
+        let ttl = self.plan.load.max_ttl;
         let nodes = self.servers.len();
         let node = self.chance(fault).index(nodes);
         let alive: Vec<ClientId> =
@@ -454,7 +454,7 @@ impl World {
 
     /// Node clocks are set back at will, and ahead by 1 ms in all: the rounding of ttls takes the other.
     fn set_node_clock(&mut self, node: NodeIndex) {
-        let ttl = self.plan.load.ttl_max;
+        let ttl = self.plan.load.max_ttl;
         let wild = self.plan.outside == Some(Outside::Clocks);
         let chance = self.chance(Fault::NodeSteps);
         let by = if wild {

@@ -147,7 +147,7 @@ impl World {
                 retry: Retry::default(),
                 automatic: false,
                 keeps_on_loss: false,
-                max_hold: Duration::from_nanos((2 * self.plan.load.ttl_max).unsigned_abs()),
+                max_hold: Duration::from_nanos((2 * self.plan.load.max_ttl).unsigned_abs()),
                 progress: false,
             };
             self.ask_for(newcomer, caller, request);
@@ -215,7 +215,7 @@ impl World {
     fn check_nothing_left(&mut self) {
         let expired: Time = self.now
             + self.plan.wiring.zombie_for
-            + self.plan.load.ttl_max * 2
+            + self.plan.load.max_ttl * 2
             + self.plan.back_steps();
         self.run_until(expired, |_| false);
         if self.has_failed() {

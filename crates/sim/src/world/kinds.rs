@@ -97,7 +97,7 @@ impl World {
 
     /// For how long such a reader reads.
     pub(super) fn reads_for(&mut self) -> Time {
-        let ttl = self.plan.load.ttl_max;
+        let ttl = self.plan.load.max_ttl;
         self.random.kinds.between(ttl / 8, ttl / 2)
     }
 
@@ -112,7 +112,7 @@ impl World {
             retry: Retry::default(),
             automatic: true,
             keeps_on_loss: false,
-            max_hold: Duration::from_nanos((2 * self.plan.load.ttl_max).unsigned_abs()),
+            max_hold: Duration::from_nanos((2 * self.plan.load.max_ttl).unsigned_abs()),
             progress: false,
             fenced: None,
         };

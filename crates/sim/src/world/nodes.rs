@@ -178,7 +178,7 @@ impl World {
             && is_done
         {
             parcel.duplicate = true;
-            let late = random.span(self.plan.load.ttl_max / 2);
+            let late = random.span(self.plan.load.max_ttl / 2);
             self.plan_in(late, SimEvent::Request(Box::new(parcel)));
         }
     }
@@ -380,13 +380,13 @@ impl World {
         let is_off = server.ahead > MS;
         let (passed, ppm) = (self.now - server.sound_since, server.node.clock.ppm());
         let ahead = if ppm > HALF_DRIFT_PPM { passed / 1_000_000 * ppm } else { 0 };
-        !is_off && passed + ahead < self.plan.load.ttl_max / 100 * 101
+        !is_off && passed + ahead < self.plan.load.max_ttl / 100 * 101
     }
 
     /// How long a node must stay down that has lost its data: until no vote can count any more that
     /// it had given before.
     pub(crate) fn quarantine(&self) -> i64 {
-        self.plan.load.ttl_max * 102 / 100 + 3 * MS
+        self.plan.load.max_ttl * 102 / 100 + 3 * MS
     }
 
     pub(crate) fn mend(&mut self, mend: Mend) {

@@ -6,6 +6,7 @@
 //! leaves none, excludes and is excluded as before.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Call, Phase};
@@ -13,7 +14,7 @@ use crate::command::{Command, Holding};
 use crate::engine::{LockId, Ticket, Verb};
 use crate::keys::{Keys, Mode, intents};
 use crate::time::{BootTime, Reading};
-use crate::token::Value;
+use crate::token::{Key, Value};
 
 /// Nodes forget an intent after so long, or after the ttl of the lock, if that is shorter, unless it is said again.
 const INTENT_TTL: Duration = Duration::from_secs(1);
@@ -43,14 +44,31 @@ impl Call {
         if wanted.as_ref() == self.intent.as_ref().map(|intent| &intent.keys) {
             return [None, None];
         }
+        // The intent for keys that are wanted still must not be absent for a moment, or readers get in.
+        let kept = wanted.as_ref().and_then(|wanted| self.part_of_intent(wanted));
         let withdrawn = self.withdraw();
-        // The token of an attempt that has failed: nobody else has it.
-        let Some((keys, token)) = wanted.zip(self.history.token) else {
+        let value = kept.map(|intent| intent.value).or_else(|| {
+            // The token of an attempt that has failed: nobody else has it.
+            Some(Value::new(self.history.token.as_ref()?, &self.request.owner))
+        });
+        let Some((keys, value)) = wanted.zip(value) else {
             return [withdrawn, None];
         };
-        let value = Value::new(&token, &self.request.owner);
         self.intent = Some(Box::new(Intent { keys, value, renew_at: now.boot() }));
         [withdrawn, self.renew_intent(now)]
+    }
+
+    /// Takes what is said for these keys out of the intent; the rest stays.
+    pub(in crate::engine) fn part_of_intent(&mut self, of: &Keys) -> Option<Box<Intent>> {
+        let Intent { keys, value, renew_at } = *self.intent.take()?;
+        let (part, rest): (Vec<Key>, Vec<Key>) =
+            keys.iter().cloned().partition(|key| of.contains(key));
+        let intent = |keys: Vec<Key>| {
+            let keys = Keys::new(keys)?;
+            Some(Box::new(Intent { keys, value: value.clone(), renew_at }))
+        };
+        self.intent = intent(rest);
+        intent(part)
     }
 
     /// For which keys an intent should be there, by what was just seen. `None`: what is there may stay.
@@ -93,7 +111,7 @@ impl Call {
         Some(Command::Announce { intents, value, ttl_ms })
     }
 
-    /// The intent of another call for the same keys is this one's from now on, and is said again at once.
+    /// The intent of another call for keys of this one is its own from now on, and is said again at once.
     pub(in crate::engine) fn take_over(
         &mut self,
         mut intent: Box<Intent>,

@@ -55,7 +55,7 @@ impl Target {
                 );
             }
             Some(_) => {
-                return Err("the part from # on is not supported, and not shown here; if the # belongs to the \
+                return Err("a URL must not contain # (what follows it is not shown here); if the # belongs to the \
                             password, write it as %23"
                     .to_owned());
             }
