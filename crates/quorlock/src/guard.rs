@@ -269,12 +269,17 @@ impl Guard {
     /// ```
     pub async fn downgrade(&self) -> Result<Duration, ExtendError> {
         let (outcome, span) = self.ask_downgrade();
+        if mutant!(ModeTurnedLate) {
+            let outcome = outcome.await.ok();
+            self.held.downgrade();
+            return self.extended(outcome, &span);
+        }
         self.extended(outcome.await.ok(), &span)
     }
 
     pub(crate) fn ask_downgrade(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {
         let is_own = self.held.is_own_process();
-        if !is_own || !self.held.downgrade() {
+        if !is_own || !(mutant!(ModeTurnedLate) || self.held.downgrade()) {
             return self.ask_extend();
         }
         let span = tracing::debug_span!(parent: self.held.span(), "downgrade");

@@ -182,11 +182,6 @@ impl Sink for Outputs<'_> {
                 }
             }
             Effect::Extended { lock, outcome } => {
-                if mutant!(ModeTurnedLate)
-                    && let Some(held) = callers.held.get(&lock)
-                {
-                    held.downgrade();
-                }
                 for reply in callers.extends.remove(&lock).into_iter().flatten() {
                     let _ = reply.send(outcome.clone());
                 }

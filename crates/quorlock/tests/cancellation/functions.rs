@@ -2,11 +2,12 @@
 //! public.rs sees to it that none is left out.
 
 use std::fmt;
-use std::future::IntoFuture as _;
+use std::future::{IntoFuture as _, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use quorlock::{AcquireError, Guard};
+use quorlock::{AcquireError, Guard, Mode};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
@@ -155,7 +156,15 @@ pub(crate) const ALL: &[Case] = &[
         prepare: held,
         call: |scene| {
             Box::pin(async move {
-                let _ = scene.guard().downgrade().await;
+                let guard = scene.guard();
+                let mut downgrade = pin!(guard.downgrade());
+                poll_fn(|cx| {
+                    let polled = downgrade.as_mut().poll(cx);
+                    let is_writer = guard.is_valid() && guard.mode() == Mode::Exclusive;
+                    assert!(!is_writer, "S30: a reader for its holder before any node knows");
+                    polled.map(drop)
+                })
+                .await;
             })
         },
     },

@@ -13,33 +13,55 @@ local function digits(number)
 end
 
 -- Says what `key` holds: its kind, 'none', 'text', 'readers' or 'other'; its `ttl` as PTTL has it; a `time` that was
--- read after that; and of readers when the `last` of them ends. `is_ours`: the text is `value`, or that is a reader that
--- counts; then it counts until `ends`, which a text without expiry does not have. A reader's `score` tells that it is
--- there, also if it has ended.
+-- read after that; and of readers when the `last` of them ends, and the `next` to last. `is_ours`: the text is
+-- `value`, or that is a reader that counts; then it counts until `ends`, which a text without expiry does not have. A
+-- reader's `score` tells that it is there, also if it has ended; then `next` is the end of the last of the others.
 local function look_at(key, value)
-  local kind = redis.call('TYPE', key).ok
-  local before = clock()
-  local it = {key = key, kind = kind, ttl = redis.call('PTTL', key)}
-  it.time = clock()
-  if kind == 'string' then
-    it.kind = 'text'
-    it.is_ours = redis.call('GET', key) == value
-    -- The expiry was read before the clock: so it is not earlier than that of the key.
-    it.ends = it.ttl >= 0 and it.ttl + it.time or nil
-  elseif kind == 'zset' then
-    it.last = tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
-    -- A sorted set that does not expire with its largest score is not of this family.
-    if it.ttl < 0 or it.last < before + it.ttl - 1 or it.time + it.ttl + 1 < it.last then
-      it.kind = 'other'
-      return it
+  local it = {key = key, kind = 'none'}
+  local readers = redis.pcall('ZRANGE', key, -2, -1, 'WITHSCORES')
+  if readers.err then
+    -- An error other than that of another type says nothing about the key: it is handed on, for it comes again.
+    if not string.find(readers.err, 'WRONGTYPE', 1, true) then
+      redis.call('ZRANGE', key, -2, -1, 'WITHSCORES')
     end
-    it.kind = 'readers'
-    it.score = tonumber(redis.call('ZSCORE', key, value) or nil)
-    it.is_ours = it.score and it.score >= it.time
-    it.ends = it.is_ours and it.score or nil
-  elseif kind ~= 'none' then
-    it.kind = 'other'
+    it.kind = redis.call('TYPE', key).ok == 'string' and 'text' or 'other'
+    it.ttl = redis.call('PTTL', key)
+    it.time = clock()
+    if it.kind == 'text' then
+      it.is_ours = redis.call('GET', key) == value
+      -- The expiry was read before the clock: so it is not earlier than that of the key.
+      it.ends = it.ttl >= 0 and it.ttl + it.time or nil
+    end
+    return it
   end
+  if #readers == 0 then
+    it.time = clock()
+    return it
+  end
+  it.last = tonumber(readers[#readers])
+  it.ttl = redis.call('PTTL', key)
+  it.time = clock()
+  local before = it.time
+  if it.last < before + it.ttl - 1 then
+    -- The clock may have moved since the expiry was read.
+    before = clock()
+    it.ttl = redis.call('PTTL', key)
+    it.time = clock()
+  end
+  -- A sorted set that does not expire with its largest score is not of this family.
+  if it.ttl < 0 or it.last < before + it.ttl - 1 or it.time + it.ttl + 1 < it.last then
+    it.kind = 'other'
+    return it
+  end
+  it.kind = 'readers'
+  if readers[1] == value then
+    it.score, it.next = tonumber(readers[2]), tonumber(readers[4])
+  elseif readers[3] then
+    it.score = readers[3] == value and it.last or tonumber(redis.call('ZSCORE', key, value) or nil)
+    it.next = readers[3] == value and tonumber(readers[2]) or it.last
+  end
+  it.is_ours = it.score and it.score >= it.time
+  it.ends = it.is_ours and it.score or nil
   return it
 end
 

@@ -13,9 +13,9 @@ for _, key in ipairs(KEYS) do
   end
 end
 -- What is not allowed must fail before anything is done: so each command is given first such that it changes
--- nothing. No value is empty, and readers that have ended count no more.
+-- nothing, unless there is a single one to give. No value is empty, and readers that have ended count no more.
 for _, it in ipairs(ours) do
-  if it.kind == 'readers' then
+  if it.kind == 'readers' and (#ours > 1 or it.next) then
     redis.call('ZREM', it.key, '')
     redis.call('ZREMRANGEBYSCORE', it.key, '-inf', '(' .. digits(it.time))
     redis.call('PEXPIREAT', it.key, digits(math.max(it.last, it.time + 1)))
@@ -26,9 +26,8 @@ for _, it in ipairs(texts_first(ours)) do
     redis.call('DEL', it.key)
   else
     redis.call('ZREM', it.key, ARGV[1])
-    local last = redis.call('ZRANGE', it.key, -1, -1, 'WITHSCORES')[2]
-    if last then
-      redis.call('PEXPIREAT', it.key, digits(math.max(tonumber(last), it.time + 1)))
+    if it.next and it.next < it.last then
+      redis.call('PEXPIREAT', it.key, digits(math.max(it.next, it.time + 1)))
     end
   end
 end
