@@ -4,8 +4,10 @@
 //! checked what cargo does not ask for: what describes a crate, what is in its package, and what it depends on.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use serde_json::Value;
@@ -47,6 +49,7 @@ fn check(workspace: &Path) -> Result<String, String> {
     if !wrong.is_empty() {
         return Err(wrong.join("\n"));
     }
+    forget_unpacked(&published)?;
     let mut command = cargo(workspace);
     command.args(["package", "--locked", "--quiet"]);
     command.args(names.iter().flat_map(|name| ["-p", name]));
@@ -69,6 +72,31 @@ fn check(workspace: &Path) -> Result<String, String> {
         lines.push(format!("{name} {version}: {} files, {} KiB", files.len(), bytes.len() / 1024));
     }
     Ok(lines.join("\n"))
+}
+
+/// Removes what cargo unpacked of these packages when they were last checked. It takes a package of the same name and
+/// version for the same, and would build the others beside the code of that time.
+fn forget_unpacked(published: &[&Value]) -> Result<(), String> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let Some(Ok(registries)) = home.map(|home| fs::read_dir(home.join("registry/src"))) else {
+        return Ok(());
+    };
+    // That of `cargo package` is a folder of this machine, and has no host that its name could begin with.
+    let is_local = |name: &OsStr| name.to_string_lossy().starts_with('-');
+    for registry in registries.flatten().filter(|it| is_local(&it.file_name())) {
+        for it in published {
+            let folder =
+                registry.path().join(format!("{}-{}", text(it, "name"), text(it, "version")));
+            match fs::remove_dir_all(&folder) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(format!("{}: {error}", folder.display()));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The packages of the workspace that may be published.

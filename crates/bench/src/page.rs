@@ -3,15 +3,21 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::mem::take;
 use std::path::Path;
 
 use crate::report::{Report, Row, Target};
 use crate::saved::{self, number};
+use crate::workloads::kinds;
 use crate::workloads::recovery::{self, guard};
 
 /// Between which comments what is written: `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
 const ALL: &str = "bench";
-const RECOVERY: &str = "recovery";
+
+/// What has a section of its own, which is called like it: the workloads whose names begin so; and how the names of its
+/// targets begin.
+const SECTIONS: [(&str, &str); 2] =
+    [(recovery::NAME, guard::TARGETS), (kinds::NAME, kinds::TARGETS)];
 
 /// Writes the tables into `page`, and the small table into `readme`. The page links the plots of
 /// the folder `plots` beside it. What the report has nothing of is left as it is.
@@ -33,15 +39,18 @@ pub(crate) fn run(
             report.commit_in_words()
         ));
     }
-    let (others, recovery) = split(report);
+    let mut report = report;
     let mut page_text = read(page)?;
     let mut changed = Vec::new();
-    if !others.results.is_empty() {
-        page_text = within(page, &page_text, ALL, &whole(&others)?)?;
-        changed.push((readme, within(readme, &read(readme)?, ALL, &small(&others))?));
+    for (name, targets) in SECTIONS {
+        let part = section(&mut report, name, targets);
+        if !part.results.is_empty() {
+            page_text = within(page, &page_text, name, &whole(&part)?)?;
+        }
     }
-    if !recovery.results.is_empty() {
-        page_text = within(page, &page_text, RECOVERY, &whole(&recovery)?)?;
+    if !report.results.is_empty() {
+        page_text = within(page, &page_text, ALL, &whole(&report)?)?;
+        changed.push((readme, within(readme, &read(readme)?, ALL, &small(&report))?));
     }
     changed.push((page, page_text));
     for (path, text) in changed {
@@ -60,18 +69,17 @@ fn within(path: &Path, text: &str, name: &str, content: &str) -> Result<String, 
     between(text, name, content).map_err(|why| format!("{}: {why}", path.display()))
 }
 
-/// All but the recovery, and the recovery, which has a section of its own.
-fn split(report: Report) -> (Report, Report) {
-    let mut others = Report { results: vec![], not_run: vec![], targets: vec![], ..report.clone() };
-    let mut recovery = others.clone();
-    let is_recovery = |workload: &str| workload.starts_with(recovery::NAME);
-    (recovery.results, others.results) =
-        report.results.into_iter().partition(|row| is_recovery(&row.workload));
-    (recovery.not_run, others.not_run) =
-        report.not_run.into_iter().partition(|absent| is_recovery(&absent.workload));
-    (recovery.targets, others.targets) =
-        report.targets.into_iter().partition(|target| target.name.starts_with(guard::TARGETS));
-    (others, recovery)
+/// Takes a section out of a report.
+fn section(report: &mut Report, name: &str, target: &str) -> Report {
+    let mut part = Report { results: vec![], not_run: vec![], targets: vec![], ..report.clone() };
+    let is_in = |workload: &str| workload.starts_with(name);
+    (part.results, report.results) =
+        take(&mut report.results).into_iter().partition(|row| is_in(&row.workload));
+    (part.not_run, report.not_run) =
+        take(&mut report.not_run).into_iter().partition(|absent| is_in(&absent.workload));
+    (part.targets, report.targets) =
+        take(&mut report.targets).into_iter().partition(|it| it.name.starts_with(target));
+    part
 }
 
 /// `text` with `content` in place of what was between the two comments of that name.

@@ -194,14 +194,19 @@ impl Judge<'_> {
         };
         let ratio = |one, other| rate(one).zip(rate(other)).map(|(one, other)| one / other);
         let wait = self.quorlock(kinds::WRITER, 9, "writer_p99_wait_holds");
+        let name = |name| format!("{}, {name}", kinds::TARGETS);
         vec![
             AtLeast(0.8).target(
-                "shared, keys of their own, N=5, 64 lockers",
+                &name("shared, pairs/s, N=5, 64 lockers"),
                 "fenced",
                 ratio("shared", "fenced"),
             ),
-            AtLeast(0.7).target("two keys, N=5, 64 lockers", "one", ratio("two keys", "plain")),
-            AtMost(3.0).target("a writer among 8 readers, p99 of waits", "a hold", wait),
+            AtLeast(0.7).target(
+                &name("two keys, pairs/s, N=5, 64 lockers"),
+                "one key",
+                ratio("two keys", "plain"),
+            ),
+            AtMost(3.0).target(&name("p99 of a writer's waits, 8 readers"), "a hold", wait),
         ]
     }
 

@@ -15,6 +15,9 @@ use crate::testbed;
 
 pub(crate) const NAME: &str = "kinds";
 
+/// How the names of the targets begin.
+pub(crate) const TARGETS: &str = "kinds";
+
 /// All readers on one key.
 pub(crate) const ONE_KEY: &str = "kinds_one_key";
 
