@@ -49,7 +49,8 @@ fn check(workspace: &Path) -> Result<String, String> {
     if !wrong.is_empty() {
         return Err(wrong.join("\n"));
     }
-    forget_unpacked(&published)?;
+    let target = Path::new(metadata["target_directory"].as_str().unwrap_or("target"));
+    forget_packages(&published, target)?;
     let mut command = cargo(workspace);
     command.args(["package", "--locked", "--quiet"]);
     command.args(names.iter().flat_map(|name| ["-p", name]));
@@ -57,11 +58,10 @@ fn check(workspace: &Path) -> Result<String, String> {
     if !status.success() {
         return Err("cargo package failed; what it said is above".to_owned());
     }
-    let target = metadata["target_directory"].as_str().unwrap_or("target");
     let mut lines = Vec::new();
     for it in &published {
         let (name, version) = (text(it, "name"), text(it, "version"));
-        let file = Path::new(target).join(format!("package/{name}-{version}.crate"));
+        let file = target.join(format!("package/{name}-{version}.crate"));
         let bytes = fs::metadata(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let files = list(&file)?;
         let wrong = misplaced(&files);
@@ -74,29 +74,49 @@ fn check(workspace: &Path) -> Result<String, String> {
     Ok(lines.join("\n"))
 }
 
-/// Removes what cargo unpacked of these packages when they were last checked. It takes a package of the same name and
-/// version for the same, and would build the others beside the code of that time.
-fn forget_unpacked(published: &[&Value]) -> Result<(), String> {
+/// Removes what cargo unpacked and built of these packages when they were last checked. It takes a package of the same
+/// name and version for the same, and would build the others beside the code of that time.
+fn forget_packages(published: &[&Value], target: &Path) -> Result<(), String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let Some(Ok(registries)) = home.map(|home| fs::read_dir(home.join("registry/src"))) else {
-        return Ok(());
-    };
-    // That of `cargo package` is a folder of this machine, and has no host that its name could begin with.
+    // The registry of `cargo package` is a folder of this machine, and has no host that its name could begin with.
     let is_local = |name: &OsStr| name.to_string_lossy().starts_with('-');
-    for registry in registries.flatten().filter(|it| is_local(&it.file_name())) {
+    let sources = home.map(|home| entries(&home.join("registry/src"))).unwrap_or_default();
+    for registry in sources.iter().filter(|it| it.file_name().is_some_and(is_local)) {
         for it in published {
-            let folder =
-                registry.path().join(format!("{}-{}", text(it, "name"), text(it, "version")));
-            match fs::remove_dir_all(&folder) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(format!("{}: {error}", folder.display()));
-                }
-                _ => {}
-            }
+            let folder = format!("{}-{}", text(it, "name"), text(it, "version"));
+            remove(&registry.join(folder))?;
+        }
+    }
+    for made_from in entries(&target.join("debug/deps")) {
+        let name = made_from.file_name().unwrap_or_default().to_string_lossy();
+        let Some((library, hash)) = name.strip_suffix(".d").and_then(|it| it.rsplit_once('-'))
+        else {
+            continue;
+        };
+        let package = library.replace('_', "-");
+        let is_ours = published.iter().any(|it| text(it, "name") == package);
+        let is_local =
+            || fs::read_to_string(&made_from).is_ok_and(|it| it.contains("registry/src/-"));
+        if is_ours && is_local() {
+            remove(&target.join(format!("debug/.fingerprint/{package}-{hash}")))?;
         }
     }
     Ok(())
+}
+
+/// What is in a folder; nothing if there is none.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path()).collect()
+}
+
+fn remove(folder: &Path) -> Result<(), String> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(format!("{}: {error}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The packages of the workspace that may be published.
