@@ -96,12 +96,12 @@ fn nodes_that_may_have_forgotten_a_lock_do_not_make_it_free() {
     assert_eq!(status.status.code(), Some(69), "{text}");
     assert!(text.starts_with("k: UNKNOWN: held by the foreign value \"x\", "), "{text}");
     assert!(
-        text.contains("on 2 of 5 nodes; 3 that say it is free may have forgotten it"),
+        text.contains("on 2 of 5 nodes; 3 nodes that say it is free may have forgotten it"),
         "{text}"
     );
     assert!(text.contains("\n  node e: quarantined: "), "{text}");
     let other = strict(&["status", "other"]);
-    assert!(stdout(&other).starts_with("other: UNKNOWN: 3 that say"), "{}", stdout(&other));
+    assert!(stdout(&other).starts_with("other: UNKNOWN: 3 nodes that say"), "{}", stdout(&other));
 
     // With a majority that knows of it, it is held.
     testbed.nodes[2].command(&["SET", "k", "x", "PX", "60000"]).unwrap();

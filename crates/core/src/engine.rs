@@ -42,7 +42,7 @@ use crate::deadlines::Deadlines;
 use crate::inspect::Inspection;
 use crate::lease::{Lease, LossCause};
 use crate::queue::LocalQueue;
-use crate::quorum::{NodeId, Quorum};
+use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::records::{Records, Rounds};
 use crate::release::Release;
 use crate::round_trip::RoundTrips;
@@ -90,8 +90,10 @@ struct Paths {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Closing {
     has_begun: bool,
-    /// Nodes are being taken into use: until then that may finish.
+    /// Nodes are being taken into use, or have not answered that readers may go on: until then that may finish.
     drains_by: Option<BootTime>,
+    /// Intents that are being taken back, and which nodes have not answered.
+    withdrawals: BTreeMap<Ticket, NodeSet>,
 }
 
 /// A record and where it stands among the deadlines: at its own, or before it. Whatever can only
@@ -397,8 +399,7 @@ impl Engine {
             Verb::Raise => self.handle_raised(node, sent, ticket, answer, now, out),
             Verb::Trust => self.handle_trust(node, ticket, answer, now, out),
             Verb::Inspect => self.handle_seen(node, ticket, answer, now, out),
-            // Whether readers have heard of it shows in who gets the lock.
-            Verb::Announce => {}
+            Verb::Announce => self.handle_announced(node, ticket, out),
         }
     }
 
@@ -444,6 +445,7 @@ impl Engine {
         for lock in waiting {
             self.abandon(lock, RefusalKind::Closed, now, out);
         }
+        self.await_withdrawals(now);
         let held: Vec<LockId> = self.leases.keys().collect();
         for lock in held {
             self.lose(lock, LossCause::Shutdown, now, out);

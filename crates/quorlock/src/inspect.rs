@@ -91,7 +91,7 @@ impl Inspection {
     /// The holder on the most nodes: one stored value, or keys that are no lock. It has a quorum if the verdict is
     /// [`Verdict::Held`].
     pub fn holder(&self) -> Option<Holder> {
-        most_frequent(&self.nodes).map(|(holder, _)| holder)
+        most_frequent(&self.nodes, self.quorum.needed()).map(|(holder, _)| holder)
     }
 
     /// The readers that hold the lock: those that a quorum of nodes names. A reader that fewer nodes name has lost the
@@ -122,9 +122,9 @@ impl Inspection {
         !self.holder().is_some_and(|holder| matches!(holder.kind, HolderKind::Readers { .. }))
     }
 
-    /// On how many nodes this holder has the key.
+    /// On how many nodes this holder has the key; of readers, the one that the most nodes name.
     pub fn holder_nodes(&self) -> usize {
-        most_frequent(&self.nodes).map_or(0, |(_, nodes)| nodes)
+        most_frequent(&self.nodes, self.quorum.needed()).map_or(0, |(_, nodes)| nodes)
     }
 
     fn seen(&self) -> impl Iterator<Item = &Holding> {

@@ -34,6 +34,7 @@ pub(crate) mod released_everywhere;
 pub(crate) mod stored;
 pub(crate) mod tally;
 pub(crate) mod token_ownership;
+mod turn;
 pub(crate) mod unique_guards;
 pub(crate) mod validity;
 pub(crate) mod votes;
@@ -95,6 +96,7 @@ pub(crate) struct Invariants {
     mutual_exclusion: mutual_exclusion::MutualExclusion,
     token_ownership: token_ownership::TokenOwnership,
     votes: votes::Votes,
+    validity: validity::Validity,
     in_order: in_order::InOrder,
     nothing_resent: nothing_resent::NothingResent,
     latched: latched::Latched,
@@ -117,6 +119,7 @@ impl Invariants {
             mutual_exclusion: mutual_exclusion::MutualExclusion::default(),
             token_ownership: token_ownership::TokenOwnership::new(nodes),
             votes: votes::Votes::default(),
+            validity: validity::Validity::default(),
             in_order: in_order::InOrder::default(),
             nothing_resent: nothing_resent::NothingResent::default(),
             latched: latched::Latched::default(),
@@ -156,7 +159,7 @@ impl Invariants {
             (quarantine::NAME, self.quarantine.check(fact, view)),
             (in_order::NAME, self.in_order.check(fact)),
             (votes::NAME, self.votes.check(fact, view)),
-            (validity::NAME, validity::check(fact, view)),
+            (validity::NAME, self.validity.check(fact, view)),
             (clock_check::NAME, clock_check::check(fact, view)),
             (nothing_resent::NAME, self.nothing_resent.check(fact)),
             (extension::NAME, extension::check(fact, view)),

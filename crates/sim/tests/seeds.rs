@@ -199,6 +199,13 @@ fn seed_1795425041702940_votes_are_looked_at_when_a_turn_is_over() {
     holds(&Plan::draw(1_795_425_041_702_940));
 }
 
+/// The same between an extension and a downgrade, that was asked again in the same batch, when the key had been deleted:
+/// the checker looked how long the guard counts before its end was told. (It has kinds.)
+#[test]
+fn seed_1795568838658511_validity_is_looked_at_when_a_turn_is_over() {
+    holds(&Plan::draw(1_795_568_838_658_511));
+}
+
 /// A node was one server under two names for a client, which did not count what it confirmed, and kept its vote from
 /// before. The checker counted the latest yes instead; then the wall clock was set ahead, by which the earlier vote
 /// counted for longer. (It has later faults.)

@@ -123,7 +123,8 @@ fn headline(inspection: &Inspection) -> String {
                 Some(holder) => format!("held by {holder} on {held} of {nodes} nodes; "),
                 None => String::new(),
             };
-            format!("{verdict}: {holder}{untrusted} that say it is free may have forgotten it")
+            let nodes = if untrusted == 1 { "node that says" } else { "nodes that say" };
+            format!("{verdict}: {holder}{untrusted} {nodes} it is free may have forgotten it")
         }
         _ => format!("{verdict}: too few of {nodes} nodes answered"),
     }
@@ -191,6 +192,7 @@ pub(crate) fn node_json(node: &NodeAnswer) -> Value {
     let state = match (&node.said, &holder) {
         (NodeOutcome::Failed(_), _) => "failed",
         (NodeOutcome::Granted, _) => "granted",
+        (_, Some(Holder { kind: HolderKind::WaitingWriter(_), .. })) => "writer_waits",
         (_, Some(_)) => "held",
         (NodeOutcome::Refused(_), None) => "refused",
         (NodeOutcome::Seen(_), None) => "free",

@@ -8,8 +8,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 pub(super) use self::history::AttemptHistory;
-use self::intent::Intent;
-pub(super) use self::intent::Withdrawal;
+pub(super) use self::intent::{Intent, Withdrawal};
 use super::{AttemptReport, Refusal, RefusalKind, Request, Wait};
 use crate::acquire::{Attempt, FailureReason, NodeOutcome, NodeResult};
 use crate::command::{Command, Holding};

@@ -141,8 +141,10 @@ impl Engine {
     pub(super) fn cancel(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         self.inspections.remove(&lock);
         self.release_attempt(lock, now, out);
-        if let Some(call) = self.take_call(lock, now, out) {
+        if let Some(mut call) = self.remove_call(lock) {
             self.leave_queue(&call.request.keys, lock, now, out);
+            let ticket = call.announcement(lock);
+            self.pass_intent_on(call.intent, ticket, now, out);
         }
     }
 
@@ -165,7 +167,7 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(mut call) = self.take_call(lock, now, out) else {
+        let Some(mut call) = self.remove_call(lock) else {
             return;
         };
         if kind == RefusalKind::NoQuorum {
@@ -173,17 +175,23 @@ impl Engine {
         }
         out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
         self.leave_queue(&call.request.keys, lock, now, out);
+        let ticket = call.announcement(lock);
+        self.pass_intent_on(call.intent, ticket, now, out);
     }
 
-    /// The call is over. If readers were told that it waits, they are told that it does not any more.
+    fn remove_call(&mut self, lock: LockId) -> Option<Call> {
+        self.local.aside.remove(&lock);
+        Some(self.calls.remove(&lock)?.record)
+    }
+
+    /// The call has the lock. If readers were told that it waits, they are told that it does not any more.
     pub(super) fn take_call(
         &mut self,
         lock: LockId,
         now: Reading,
         out: &mut dyn Sink,
     ) -> Option<Call> {
-        self.local.aside.remove(&lock);
-        let mut call = self.calls.remove(&lock)?.record;
+        let mut call = self.remove_call(lock)?;
         if let Some(withdrawal) = call.withdrawal(lock) {
             self.withdraw(withdrawal, now, out);
         }

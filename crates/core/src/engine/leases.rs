@@ -157,7 +157,7 @@ impl Engine {
                 extension.want();
             }
             let keys = lease.keys().clone();
-            self.downgrade_place(&keys, holder, now);
+            self.downgrade_place(&keys, holder, now, out);
         }
         self.extend(holder, now, out);
     }

@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Call, Engine, LockId, Owner, Phase, Timed};
+use super::{Call, Engine, LockId, Owner, Phase, Ticket, Timed};
 use crate::deadlines::Deadlines;
 use crate::records::Records;
 use crate::time::{BootTime, Reading};
@@ -68,6 +68,10 @@ impl Engine {
         let to = |lock: LockId| map.get(&lock).copied().unwrap_or(lock);
         self.local.begins.retain(|lock| self.calls.contains_key(lock));
         self.local.begins.iter_mut().for_each(|lock| *lock = to(*lock));
+        let withdrawals = core::mem::take(&mut self.closing.withdrawals);
+        let ticket = |it: Ticket| Ticket { lock: to(it.lock), ..it };
+        self.closing.withdrawals =
+            withdrawals.into_iter().map(|(it, nodes)| (ticket(it), nodes)).collect();
         let aside = core::mem::take(&mut self.local.aside);
         self.local.aside = aside.into_iter().map(to).collect();
         self.calls.renumber(to);

@@ -192,22 +192,33 @@ impl Engine {
     /// short-lived clients would begin that for ever.
     pub(super) fn settle_for_a_moment(&mut self, now: Reading) {
         if self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting()) {
-            let by = now.after(CLOSE_WITHIN);
-            self.closing.drains_by = Some(by);
-            self.deadlines.extend([(by, Owner::Close)]);
+            self.drain_until(now.after(CLOSE_WITHIN));
         }
     }
 
-    /// Nothing is being done to take a node into use, or there is no more time for it.
+    /// It also lets nodes hear that readers need not wait for its calls any more.
+    pub(super) fn await_withdrawals(&mut self, now: Reading) {
+        if !self.closing.withdrawals.is_empty() {
+            self.drain_until(now.after(CLOSE_WITHIN));
+        }
+    }
+
+    fn drain_until(&mut self, by: BootTime) {
+        self.closing.drains_by = Some(by);
+        self.deadlines.extend([(by, Owner::Close)]);
+    }
+
+    /// Nothing is being done to take a node into use, or to take back an intent, or there is no more time for it.
     pub(super) fn has_settled(&mut self) -> bool {
         if self.closing.drains_by.is_none() {
             return true;
         }
         let is_adopting = self.monitor.as_ref().is_some_and(|monitor| monitor.is_adopting());
-        if !is_adopting {
+        let has_settled = !is_adopting && self.closing.withdrawals.is_empty();
+        if has_settled {
             self.closing.drains_by = None;
         }
-        !is_adopting
+        has_settled
     }
 
     /// Until when a call lets what has been asked about trust be answered, however short its wait is; `None`:

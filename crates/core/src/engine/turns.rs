@@ -11,11 +11,13 @@
 //! A lock with several keys has its turn for all of them at one moment. It steps aside whenever it pauses. It is not known
 //! at which of its keys another is in the way, and a call that wants only the other keys need not wait.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
-use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Timed, Wait};
+use super::call::{Intent, Withdrawal};
+use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Wait};
 use crate::keys::{Keys, Mode};
 use crate::queue::{LocalQueue, Place};
 use crate::time::{BootTime, Reading};
@@ -47,11 +49,7 @@ impl Engine {
             return self.turn_comes(lock, None, now);
         }
         let keys = call.request.keys.clone();
-        Self::index_call(&mut self.deadlines, lock, timed);
-        for key in &*keys {
-            self.local.queues.entry(key.clone()).or_default().join(place);
-        }
-        self.advance(&keys, None, now);
+        self.join(lock, None, now);
         let is_in_the_way = |key: &Key| self.local.queues.get(key).into_iter();
         let active: Vec<LockId> = keys
             .iter()
@@ -62,6 +60,21 @@ impl Engine {
         for other in active {
             self.pass_on(other, now, out);
         }
+    }
+
+    /// A call takes its places in the queues, and has its turn if nobody is in its way; but it is `lent` until then.
+    fn join(&mut self, lock: LockId, lent: Option<BootTime>, now: Reading) {
+        let Some(timed) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        timed.record.phase = Phase::Queued;
+        self.local.aside.remove(&lock);
+        let (keys, place) = (timed.record.request.keys.clone(), timed.record.request.place(lock));
+        Self::index_call(&mut self.deadlines, lock, timed);
+        for key in &*keys {
+            self.local.queues.entry(key.clone()).or_default().join(place);
+        }
+        self.advance(&keys, lent, now);
     }
 
     /// Whether a call that does not queue would have its turn now.
@@ -124,6 +137,9 @@ impl Engine {
         let (keys, mode) = (keys.clone(), *mode);
         let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
         let active = queues.flat_map(LocalQueue::active);
+        if active.clone().any(|place| place.lock == next) {
+            return false;
+        }
         let in_the_way = active.filter(|place| place.mode.excludes(mode));
         let in_the_way: BTreeSet<LockId> = in_the_way.map(|place| place.lock).collect();
         let lent = in_the_way.iter().map(|lock| self.lends(*lock)).collect::<Option<Vec<_>>>();
@@ -148,42 +164,79 @@ impl Engine {
             self.step_aside(place.lock, next);
         }
         self.advance(&keys, Some(lent), now);
-        for (its, Place { lock, .. }) in places {
-            self.advance(&its, Some(lent), now);
-            self.hand_on_intent(lock, next, now, out);
-            // Readers are not to wait for a writer that waits for others itself.
-            let call = self.calls.get_mut(&lock).map(|timed| &mut timed.record);
-            if let Some(withdrawal) = call.and_then(|call| call.withdrawal(lock)) {
-                self.withdraw(withdrawal, now, out);
-            }
+        for (its, Place { lock, .. }) in &places {
+            self.advance(its, Some(lent), now);
             if its.single().is_none() {
-                self.local.aside.insert(lock);
+                self.local.aside.insert(*lock);
+            }
+        }
+        for (_, Place { lock, .. }) in places {
+            if let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) {
+                let (intent, ticket) = (call.intent.take(), call.announcement(lock));
+                self.pass_intent_on(intent, ticket, now, out);
             }
         }
         true
     }
 
-    /// Two writers that wait for the same keys and take turns share the intent for those. If each took back its own,
-    /// readers would get in at every turn, and could keep both waiting for ever.
-    fn hand_on_intent(&mut self, from: LockId, to: LockId, now: Reading, out: &mut dyn Sink) {
-        let Some(Timed { record: Call { request, intent: None, .. }, .. }) = self.calls.get(&to)
-        else {
+    /// What one has said that has stepped aside, or given up, is said by the writers whose turn it is for those keys: if
+    /// each took back its own, readers would get in at every turn, and could keep all of them waiting for ever. The rest
+    /// is taken back: readers are not to wait for a writer that waits for others of this process.
+    pub(super) fn pass_intent_on(
+        &mut self,
+        intent: Option<Box<Intent>>,
+        ticket: Ticket,
+        now: Reading,
+        out: &mut dyn Sink,
+    ) {
+        let Some(mut intent) = intent else {
             return;
         };
-        if request.mode == Mode::Shared {
-            return;
+        self.bring_back(&intent.keys, now);
+        let queues = intent.keys.iter().filter_map(|key| self.local.queues.get(key));
+        let active = queues.flat_map(LocalQueue::active);
+        let writers: BTreeSet<LockId> =
+            active.filter(|it| it.mode == Mode::Exclusive).map(|it| it.lock).collect();
+        for to in writers {
+            // Who holds the lock already need not say anything.
+            let Some(timed) = self.calls.get_mut(&to) else {
+                continue;
+            };
+            let (part, rest) = intent.split(&timed.record.request.keys);
+            if let Some(part) = part {
+                for command in timed.record.take_over(part, now).into_iter().flatten() {
+                    let ticket = timed.record.announcement(to);
+                    out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+                }
+                Self::index_call(&mut self.deadlines, to, timed);
+            }
+            match rest {
+                Some(rest) => intent = rest,
+                None => return,
+            }
         }
-        let keys = request.keys.clone();
-        let from = self.calls.get_mut(&from);
-        let intent = from.and_then(|timed| timed.record.part_of_intent(&keys));
-        let (Some(intent), Some(timed)) = (intent, self.calls.get_mut(&to)) else {
-            return;
-        };
-        if let Some(command) = timed.record.take_over(intent, now) {
-            let ticket = timed.record.announcement(to);
-            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+        let command = intent.withdraw();
+        self.withdraw(Withdrawal { ticket, command, keys: intent.keys }, now, out);
+    }
+
+    /// Writers that have stepped aside, and want any of these keys, have their turn again if nobody is in their way now; but
+    /// none tries before its pause is over.
+    fn bring_back(&mut self, wanted: &Keys, now: Reading) {
+        for lock in self.local.aside.clone() {
+            let Some(Timed { record: Call { request, phase, .. }, .. }) = self.calls.get(&lock)
+            else {
+                continue;
+            };
+            let queues = request.keys.iter().filter_map(|key| self.local.queues.get(key));
+            let mut active = queues.flat_map(LocalQueue::active);
+            if let Phase::Aside { until } = *phase
+                && request.mode == Mode::Exclusive
+                && request.keys.iter().any(|key| wanted.contains(key))
+                && active.next().is_none()
+            {
+                self.join(lock, Some(until), now);
+            }
         }
-        Self::index_call(&mut self.deadlines, to, timed);
     }
 
     fn step_aside(&mut self, lock: LockId, next: LockId) {
@@ -223,20 +276,34 @@ impl Engine {
         } else {
             self.with_queues(keys, |queue| queue.leave(lock));
         }
+        self.go_on(keys, now, out);
+    }
+
+    /// Somebody has left these keys, or excludes fewer. Whose turn it is may pause at once, or another call may keep one that
+    /// waits for several keys waiting at the others: either steps aside.
+    fn go_on(&mut self, keys: &Keys, now: Reading, out: &mut dyn Sink) {
         self.advance(keys, None, now);
-        // One that waits for several keys may be kept waiting at the others by calls that would step aside.
+        let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
+        let mut active = queues.flat_map(LocalQueue::active);
+        let is_lent = active.any(|place| self.lends(place.lock).is_some());
         for next in self.waiting_for(keys) {
             let call = self.calls.get(&next).map(|timed| &timed.record);
-            if call.is_some_and(|call| call.request.keys.single().is_none()) {
+            if is_lent || call.is_some_and(|call| call.request.keys.single().is_none()) {
                 self.make_way(next, now, out);
             }
         }
     }
 
     /// The holder of a lock is a reader from now on.
-    pub(super) fn downgrade_place(&mut self, keys: &Keys, holder: LockId, now: Reading) {
+    pub(super) fn downgrade_place(
+        &mut self,
+        keys: &Keys,
+        holder: LockId,
+        now: Reading,
+        out: &mut dyn Sink,
+    ) {
         self.with_queues(keys, |queue| queue.downgrade(holder));
-        self.advance(keys, None, now);
+        self.go_on(keys, now, out);
     }
 
     pub(super) fn with_queues(&mut self, keys: &Keys, act: impl Fn(&mut LocalQueue)) {

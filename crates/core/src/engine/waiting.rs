@@ -134,9 +134,25 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
+        self.closing.withdrawals.insert(ticket, self.quorum.all());
         out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
         for node in self.quorum.all().iter() {
             self.tell_of_change(node, Some(&keys), |call| call.mode == Mode::Shared, now, out);
+        }
+    }
+
+    /// A node has heard what readers are told. Whether they have heard of it shows in who gets the lock; but a client does
+    /// not end before it is known that it has been taken back.
+    pub(super) fn handle_announced(&mut self, node: NodeId, ticket: Ticket, out: &mut dyn Sink) {
+        let Some(unheard) = self.closing.withdrawals.get_mut(&ticket) else {
+            return;
+        };
+        unheard.remove(node);
+        if unheard.is_empty() {
+            self.closing.withdrawals.remove(&ticket);
+            if self.closing.drains_by.is_some() {
+                self.review_drained(out);
+            }
         }
     }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Command, Extended, FailureKind, Key, Keys, LockId, LossCause, Mode, Quorum, RefusalKind,
-    Request,
+    Command, Effect, Event, Extended, FailureKind, Key, Keys, LockId, LossCause, Mode, Quorum,
+    RefusalKind, Request,
 };
 use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, waiting};
+use quorlock_sim::time::MS;
 
 /// Wants all of these keys.
 fn several(keys: &[&str]) -> Request {
@@ -249,6 +250,84 @@ fn writers_of_one_process_share_the_intent_for_a_key_that_both_want() {
     world.finish();
 }
 
+/// Another call has its turn at the other key first. Readers of the key that is not wanted by that one need not wait.
+#[test]
+fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
+    let mut world = two_clients(3);
+    let _held = world.acquire_by(1, reader("a"));
+    world.run_for(20);
+    let first = world.acquire(several(&["a", "b"]));
+    let between = world.acquire(automatic("b"));
+    let last = world.acquire(several(&["a", "b"]));
+    world.run_for(3000);
+    assert!(world.is_valid(between), "nobody else holds it");
+    assert!(world.granted_at(first).is_none() && world.granted_at(last).is_none());
+    assert!((0..3).all(|node| !world.has(node, "quorlock:intent:a")));
+    // Nested locks: whoever holds the one reads the other.
+    let nested = world.acquire(reader("a"));
+    world.run_for(300);
+    assert!(world.granted_at(nested).is_some());
+}
+
+/// What two others have said is said by the one for which both step aside, and by them again when that one gives up.
+#[test]
+fn intents_go_with_the_turns_of_several_writers() {
+    let mut world = two_clients(3);
+    let held = ["b", "c"].map(|key| world.acquire_by(1, reader(key)));
+    world.run_for(20);
+    let both = [["a", "b"], ["c", "d"]].map(|keys| world.acquire(several(&keys)));
+    world.run_for(100);
+    let between = world.acquire(Request { wait: waiting("b", 500).wait, ..several(&["b", "c"]) });
+    let announced = |world: &ScriptedWorld| {
+        let keys = ["quorlock:intent:b", "quorlock:intent:c"];
+        (0..3).all(|node| keys.iter().all(|key| world.has(node, key)))
+    };
+    for _ in 0..2000 {
+        world.run_for(1);
+        assert!(announced(&world));
+    }
+    assert!(world.refused(between).is_some());
+    held.into_iter().for_each(|it| world.release(it, false));
+    world.run_for(200);
+    assert!(both.iter().all(|it| world.is_valid(*it)));
+}
+
+/// A writer that only tries has the turn of one that waits, and gives it back.
+#[test]
+fn whoever_only_tries_leaves_the_intent_of_one_that_waits() {
+    let mut world = two_clients(3);
+    let held = world.acquire_by(1, reader("k"));
+    world.run_for(20);
+    let waits = world.acquire(several(&["j", "k"]));
+    world.run_for(100);
+    for _ in 0..50 {
+        let tries = world.acquire(once("k"));
+        world.run_for(10);
+        assert!(world.refused(tries).is_some());
+        assert!((0..3).all(|node| world.has(node, "quorlock:intent:k")));
+    }
+    world.release(held, false);
+    world.run_for(100);
+    assert!(world.is_valid(waits));
+}
+
+/// A set waits for the writer that becomes a reader, and at its other key for one that would step aside.
+#[test]
+fn after_a_downgrade_whoever_would_step_aside_does() {
+    let mut world = two_clients(3);
+    let _foreign = world.acquire_by(1, automatic("c"));
+    world.run_for(20);
+    let writer = world.hold(automatic("a"));
+    let pauses = world.acquire(several(&["b", "c"]));
+    world.run_for(200);
+    let reads = world.acquire(Request { mode: Mode::Shared, ..several(&["a", "b"]) });
+    world.run_for(50);
+    assert!(world.granted_at(pauses).is_none() && world.granted_at(reads).is_none());
+    world.downgrade(writer);
+    world.run_for(50);
+    assert!(world.granted_at(reads).is_some());
+}
+
 /// All three nodes are needed, and one does not answer the writer any more.
 #[test]
 fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
@@ -265,6 +344,32 @@ fn a_writer_that_no_reader_keeps_waiting_lets_readers_in() {
     let late = world.acquire_by(1, reader("k"));
     world.run_for(2 * TTL);
     assert!(world.granted_at(writer).is_none() && world.granted_at(late).is_some());
+}
+
+/// A client that is shut down does not end before readers need not wait for it any more; but a node that does not answer
+/// keeps it for a moment only.
+#[test]
+fn a_client_takes_back_what_it_has_said_before_it_ends() {
+    for is_silent in [false, true] {
+        let mut world = two_clients(3);
+        let _held = world.acquire_by(1, reader("k"));
+        world.run_for(20);
+        let writer = world.acquire(automatic("k"));
+        world.run_for(200);
+        assert!((0..3).all(|node| world.has(node, "quorlock:intent:k")));
+        world.lose(0, 2, is_silent);
+        world.tell(0, Event::Close);
+        assert!(world.refused(writer).is_some());
+        let drained =
+            |world: &ScriptedWorld| world.log.iter().any(|(.., effect)| *effect == Effect::Drained);
+        while !drained(&world) {
+            world.run_for(1);
+        }
+        let took = world.now / MS - world.refused(writer).expect("it was").0;
+        assert!(if is_silent { (250..260).contains(&took) } else { took < 10 }, "{took}");
+        assert!((0..2).all(|node| !world.has(node, "quorlock:intent:k")));
+        assert!(is_silent || !world.has(2, "quorlock:intent:k"));
+    }
 }
 
 #[test]

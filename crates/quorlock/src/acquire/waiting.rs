@@ -44,7 +44,7 @@ impl Waiting {
     /// Who holds the lock: on a quorum of the nodes. `None` if nobody was seen to: then the nodes are shared by several, or
     /// too few of them told who it is.
     pub fn holder(&self) -> Option<crate::Holder> {
-        let (holder, nodes) = crate::error::most_frequent(&self.nodes)?;
+        let (holder, nodes) = crate::error::most_frequent(&self.nodes, self.quorum.needed())?;
         self.quorum.is_reached(nodes).then_some(holder)
     }
 }

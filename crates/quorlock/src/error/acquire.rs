@@ -95,7 +95,7 @@ impl AcquireError {
         if attempts.why == Why::BusyHere {
             return Some(Holder::THIS_PROCESS);
         }
-        most_frequent(&attempts.nodes).map(|(holder, _)| holder)
+        most_frequent(&attempts.nodes, attempts.needed).map(|(holder, _)| holder)
     }
 
     /// Wrong passwords or missing rights alone prevent the lock: only a person can fix that.

@@ -255,23 +255,45 @@ fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) ->
 }
 
 /// The holder of the most nodes, and of how many: who has the same value on them, or keys that are no lock. The first one
-/// wins a tie.
-pub(crate) fn most_frequent(nodes: &[NodeAnswer]) -> Option<(Holder, usize)> {
+/// wins a tie. Of readers, those that `needed` nodes name; or if there is none, those that the most nodes name.
+pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Holder, usize)> {
     let seen = || nodes.iter().filter_map(NodeAnswer::holding);
-    let count = |holding: &Holding| seen().filter(|other| is_same(holding, other)).count();
+    let names = |holding: &Holding, reader: &Reader| match holding {
+        Holding::Shared { readers, .. } => readers.iter().any(|it| it.value == reader.value),
+        _ => false,
+    };
+    let named = |reader: &Reader| seen().filter(|holding| names(holding, reader)).count();
+    let count = |holding: &Holding| match holding {
+        Holding::Shared { readers, .. } if !readers.is_empty() => {
+            readers.iter().map(named).max().unwrap_or_default()
+        }
+        _ => seen().filter(|other| is_same(holding, other)).count(),
+    };
     let counted = seen().map(|holding| (holding, count(holding)));
     // Of several largest ones the last is taken, so they are looked at from behind.
     let most = counted.collect::<Vec<_>>().into_iter().rev().max_by_key(|(_, count)| *count);
-    most.and_then(|(holding, count)| Some((Holder::of(holding)?, count)))
+    let (holding, most) = most?;
+    let mut holding = holding.clone();
+    if let Holding::Shared { readers, count, .. } = &mut holding {
+        let before = readers.len();
+        readers.retain(|reader| named(reader) >= most.min(needed));
+        // Of a node with many readers not all are told.
+        *count = *count - before + readers.len();
+    }
+    Some((Holder::of(&holding)?, most))
 }
 
 /// Whether two nodes are held by the same: two clients may describe themselves alike, but no two have one value.
 fn is_same(one: &Holding, other: &Holding) -> bool {
     match (one, other) {
         (Holding::Held { value: one, .. }, Holding::Held { value: other, .. }) => one == other,
-        (Holding::OtherType { .. }, Holding::OtherType { .. })
-        | (Holding::Shared { .. }, Holding::Shared { .. })
-        | (Holding::Free, Holding::Free) => true,
+        (Holding::OtherType { .. }, Holding::OtherType { .. }) | (Holding::Free, Holding::Free) => {
+            true
+        }
+        (Holding::Shared { readers: one, .. }, Holding::Shared { readers: other, .. }) => {
+            let is_there = |it: &Reader| other.iter().any(|other| other.value == it.value);
+            one.is_empty() || other.is_empty() || one.iter().any(is_there)
+        }
         (Holding::Announced { value: one, .. }, Holding::Announced { value: other, .. }) => {
             one == other
         }
@@ -321,4 +343,50 @@ pub(super) fn list(nodes: &[NodeAnswer]) -> String {
         }
     }
     Nodes(nodes).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use quorlock_core::Token;
+
+    use super::*;
+
+    fn answers(nodes: &[&[u8]]) -> Vec<NodeAnswer> {
+        let second = Duration::from_secs(1);
+        let reader = |name: &u8| Reader {
+            value: Value::new(&Token::new([*name; 20]), &char::from(*name).to_string())
+                .as_bytes()
+                .to_vec(),
+            ttl: second,
+        };
+        let said = |readers: &&[u8]| match readers {
+            [] => Holding::Free,
+            readers => Holding::Shared {
+                readers: readers.iter().map(reader).collect(),
+                count: readers.len(),
+                ttl: second,
+            },
+        };
+        let answer = |readers| NodeAnswer {
+            node: "a".into(),
+            said: NodeOutcome::Seen(said(readers)),
+            took: second,
+            several: None,
+        };
+        nodes.iter().map(answer).collect()
+    }
+
+    /// Readers are not one holder: each has the nodes that name it.
+    #[test]
+    fn of_readers_those_hold_the_lock_that_a_quorum_names() {
+        let named = |nodes: &[&[u8]]| {
+            let (holder, nodes) = most_frequent(&answers(nodes), 3).expect("somebody reads");
+            (holder.kind.to_string(), nodes)
+        };
+        let one = |name: &str| format!("1 reader ({name})");
+        assert_eq!(named(&[b"x", b"x", b"y", b"y", b""]), (one("x"), 2));
+        assert_eq!(named(&[b"xy", b"x", b"y", b"y", b""]), (one("y"), 3));
+        assert_eq!(named(&[b"xy", b"xyz", b"xy", b"x", b"z"]), ("2 readers (x, y)".to_owned(), 4));
+        assert_eq!(most_frequent(&answers(&[b"", b""]), 2), None);
+    }
 }

@@ -1,6 +1,7 @@
 //! A lock is valid no longer than its votes make it.
 
 use super::Checked;
+use super::turn::Turn;
 use crate::fact::{Fact, span};
 use crate::guard::GuardId;
 use crate::view::View;
@@ -11,10 +12,14 @@ pub(crate) const SENTENCE: &str = "If the lock was acquired, its validity time i
      the initial validity time minus the time elapsed. (paper) — S2: E_i = t_send_i + T − (ε·T + δ); \
      valid until the Q-th largest. S4: t_send before the first byte. (protocol, 12)";
 
-pub(crate) fn check(fact: &Fact<'_>, view: &View<'_>) -> Checked {
-    match fact {
-        Fact::Granted { guard, .. } | Fact::Changed { guard, .. } => check_guard(*guard, view),
-        _ => Ok(()),
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Validity {
+    turn: Turn,
+}
+
+impl Validity {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
+        self.turn.due(fact).into_iter().try_for_each(|guard| check_guard(guard, view))
     }
 }
 

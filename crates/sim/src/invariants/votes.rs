@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quorlock_core::{Answer, Ticket, Verb};
 
 use super::Checked;
+use super::turn::Turn;
 use crate::fact::{ClientId, Fact, NodeIndex};
 use crate::guard::GuardId;
 use crate::view::View;
@@ -20,9 +21,7 @@ pub(crate) struct Votes {
     /// What was sent to each node on the present connection, kept from the first connection on. In the
     /// models there are none, and so nothing is kept: what is on its way there is taken away when it breaks.
     epochs: BTreeMap<(ClientId, NodeIndex), Epoch>,
-    /// Guards whose votes have changed in the turn under way. They are looked at when it is over: a node's
-    /// answers to several commands come together, and the engine tells what follows of each in their order.
-    changed: BTreeSet<GuardId>,
+    turn: Turn,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -36,19 +35,8 @@ struct Epoch {
 impl Votes {
     pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
         self.check_epoch(fact)?;
+        self.turn.due(fact).into_iter().try_for_each(|guard| check_guard(guard, view))?;
         match fact {
-            Fact::Granted { guard, .. } => check_guard(*guard, view),
-            Fact::Changed { guard, .. } => {
-                self.changed.insert(*guard);
-                Ok(())
-            }
-            Fact::TickOver { client } => {
-                let is_its = |guard: &GuardId| guard.client == *client;
-                let changed = std::mem::take(&mut self.changed);
-                let (its, others): (BTreeSet<_>, _) = changed.into_iter().partition(is_its);
-                self.changed = others;
-                its.into_iter().try_for_each(|guard| check_guard(guard, view))
-            }
             Fact::Ordered { client, node, ticket, .. } if ticket.verb == Verb::Heal => {
                 let token = view.ledger.of_ticket(*client, *ticket);
                 if token.is_some_and(|token| token.nodes[*node].released) {

@@ -22,8 +22,9 @@ const INTENT_TTL: Duration = Duration::from_secs(1);
 /// What a call has said.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::engine) struct Intent {
-    keys: Keys,
+    pub(in crate::engine) keys: Keys,
     value: Value,
+    prefix_bytes: u16,
     pub(super) renew_at: BootTime,
 }
 
@@ -32,6 +33,22 @@ pub(in crate::engine) struct Withdrawal {
     pub(in crate::engine) ticket: Ticket,
     pub(in crate::engine) command: Command,
     pub(in crate::engine) keys: Keys,
+}
+
+impl Intent {
+    /// What it says for these keys, and the rest.
+    pub(in crate::engine) fn split(self, by: &Keys) -> (Option<Box<Self>>, Option<Box<Self>>) {
+        let (part, rest): (Vec<Key>, Vec<Key>) =
+            self.keys.iter().cloned().partition(|key| by.contains(key));
+        let of = |keys| Some(Box::new(Self { keys: Keys::new(keys)?, ..self.clone() }));
+        (of(part), of(rest))
+    }
+
+    /// The command that takes it back.
+    pub(in crate::engine) fn withdraw(&self) -> Command {
+        let intents = intents(&self.keys, self.prefix_bytes);
+        Command::Withdraw { intents, value: self.value.clone() }
+    }
 }
 
 impl Call {
@@ -45,8 +62,11 @@ impl Call {
             return [None, None];
         }
         // The intent for keys that are wanted still must not be absent for a moment, or readers get in.
-        let kept = wanted.as_ref().and_then(|wanted| self.part_of_intent(wanted));
-        let withdrawn = self.withdraw();
+        let (kept, rest) = match (self.intent.take(), &wanted) {
+            (Some(intent), Some(wanted)) => intent.split(wanted),
+            (intent, _) => (None, intent),
+        };
+        let withdrawn = rest.map(|intent| intent.withdraw());
         let value = kept.map(|intent| intent.value).or_else(|| {
             // The token of an attempt that has failed: nobody else has it.
             Some(Value::new(self.history.token.as_ref()?, &self.request.owner))
@@ -54,21 +74,9 @@ impl Call {
         let Some((keys, value)) = wanted.zip(value) else {
             return [withdrawn, None];
         };
-        self.intent = Some(Box::new(Intent { keys, value, renew_at: now.boot() }));
+        let prefix_bytes = self.request.prefix_bytes;
+        self.intent = Some(Box::new(Intent { keys, value, prefix_bytes, renew_at: now.boot() }));
         [withdrawn, self.renew_intent(now)]
-    }
-
-    /// Takes what is said for these keys out of the intent; the rest stays.
-    pub(in crate::engine) fn part_of_intent(&mut self, of: &Keys) -> Option<Box<Intent>> {
-        let Intent { keys, value, renew_at } = *self.intent.take()?;
-        let (part, rest): (Vec<Key>, Vec<Key>) =
-            keys.iter().cloned().partition(|key| of.contains(key));
-        let intent = |keys: Vec<Key>| {
-            let keys = Keys::new(keys)?;
-            Some(Box::new(Intent { keys, value: value.clone(), renew_at }))
-        };
-        self.intent = intent(rest);
-        intent(part)
     }
 
     /// For which keys an intent should be there, by what was just seen. `None`: what is there may stay.
@@ -103,23 +111,33 @@ impl Call {
     /// The command to say it again, if it is time.
     pub(in crate::engine) fn renew_intent(&mut self, now: Reading) -> Option<Command> {
         let ttl = self.request.timing.ttl().min(INTENT_TTL);
-        let prefix_bytes = self.request.prefix_bytes;
         let intent = self.intent.as_mut().filter(|it| it.renew_at.remaining(now).is_zero())?;
         intent.renew_at = now.after(ttl / 3);
-        let (intents, value) = (intents(&intent.keys, prefix_bytes), intent.value.clone());
+        let (intents, value) = (intents(&intent.keys, intent.prefix_bytes), intent.value.clone());
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         Some(Command::Announce { intents, value, ttl_ms })
     }
 
-    /// The intent of another call for keys of this one is its own from now on, and is said again at once.
+    /// The intent of another call for keys of this one is its own from now on, and is said again at once: under the same
+    /// value, unless this one has said something itself.
     pub(in crate::engine) fn take_over(
         &mut self,
-        mut intent: Box<Intent>,
+        intent: Box<Intent>,
         now: Reading,
-    ) -> Option<Command> {
-        intent.renew_at = now.boot();
-        self.intent = Some(intent);
-        self.renew_intent(now)
+    ) -> [Option<Command>; 2] {
+        let mut withdrawn = None;
+        match &mut self.intent {
+            Some(ours) => {
+                withdrawn = Some(intent.withdraw());
+                let keys = ours.keys.iter().chain(intent.keys.iter()).cloned();
+                ours.keys = Keys::new(keys).unwrap_or_else(|| ours.keys.clone());
+            }
+            None => self.intent = Some(intent),
+        }
+        if let Some(ours) = &mut self.intent {
+            ours.renew_at = now.boot();
+        }
+        [withdrawn, self.renew_intent(now)]
     }
 
     pub(in crate::engine) fn shift_intent(&mut self, base: Reading) {
@@ -130,13 +148,8 @@ impl Call {
 
     /// What it takes to take it back, if there is one.
     pub(in crate::engine) fn withdrawal(&mut self, lock: LockId) -> Option<Withdrawal> {
-        let command = self.withdraw()?;
-        let (ticket, keys) = (self.announcement(lock), self.request.keys.clone());
-        Some(Withdrawal { ticket, command, keys })
-    }
-
-    fn withdraw(&mut self) -> Option<Command> {
-        let Intent { keys, value, .. } = *self.intent.take()?;
-        Some(Command::Withdraw { intents: intents(&keys, self.request.prefix_bytes), value })
+        let intent = *self.intent.take()?;
+        let (ticket, command) = (self.announcement(lock), intent.withdraw());
+        Some(Withdrawal { ticket, command, keys: intent.keys })
     }
 }

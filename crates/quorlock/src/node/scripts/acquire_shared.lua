@@ -18,7 +18,7 @@ for _, it in ipairs(found) do
   if it.kind == 'other' or it.kind == 'text' and (is_new or not it.is_ours) then
     return 0
   end
-  if it.kind == 'readers' and not it.is_ours and redis.call('ZCOUNT', it.key, digits(it.time), '+inf') >= 1024 then
+  if it.kind == 'readers' and not it.is_ours and redis.call('ZCOUNT', it.key, it.time, '+inf') >= 1024 then
     return 0
   end
   it.to = math.max(it.ends or 0, it.time + ttl)

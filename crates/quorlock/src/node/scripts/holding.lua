@@ -8,65 +8,70 @@ local function clock()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
-local function digits(number)
-  return string.format('%.0f', number)
-end
-
 -- Says what `key` holds: its kind, 'none', 'text', 'readers' or 'other'; its `ttl` as PTTL has it; a `time` that was
 -- read after that; and of readers when the `last` of them ends, and the `next` to last. `is_ours`: the text is
 -- `value`, or that is a reader that counts; then it counts until `ends`, which a text without expiry does not have. A
 -- reader's `score` tells that it is there, also if it has ended; then `next` is the end of the last of the others.
 local function look_at(key, value)
-  local it = {key = key, kind = 'none'}
+  local ttl = redis.call('PTTL', key)
+  local time = clock()
+  if ttl == -2 then
+    return {key = key, kind = 'none', ttl = ttl, time = time}
+  end
   local readers = redis.pcall('ZRANGE', key, -2, -1, 'WITHSCORES')
   if readers.err then
     -- An error other than that of another type says nothing about the key: it is handed on, for it comes again.
     if not string.find(readers.err, 'WRONGTYPE', 1, true) then
       redis.call('ZRANGE', key, -2, -1, 'WITHSCORES')
     end
-    it.kind = redis.call('TYPE', key).ok == 'string' and 'text' or 'other'
-    it.ttl = redis.call('PTTL', key)
-    it.time = clock()
-    if it.kind == 'text' then
-      it.is_ours = redis.call('GET', key) == value
-      -- The expiry was read before the clock: so it is not earlier than that of the key.
-      it.ends = it.ttl >= 0 and it.ttl + it.time or nil
+    local text = redis.pcall('GET', key)
+    if type(text) == 'table' then
+      if not string.find(text.err, 'WRONGTYPE', 1, true) then
+        redis.call('GET', key)
+      end
+      return {key = key, kind = 'other', ttl = ttl, time = time}
     end
-    return it
+    -- The expiry was read before the clock: so it is not earlier than that of the key.
+    return {
+      key = key, kind = 'text', ttl = ttl, time = time, is_ours = text == value, ends = ttl >= 0 and ttl + time or nil
+    }
   end
   if #readers == 0 then
-    it.time = clock()
-    return it
+    -- It has expired since.
+    return {key = key, kind = 'none', ttl = -2, time = time}
   end
-  it.last = tonumber(readers[#readers])
-  it.ttl = redis.call('PTTL', key)
-  it.time = clock()
-  local before = it.time
-  if it.last < before + it.ttl - 1 then
+  local last = tonumber(readers[#readers])
+  local before = time
+  if last < before + ttl - 1 then
     -- The clock may have moved since the expiry was read.
     before = clock()
-    it.ttl = redis.call('PTTL', key)
-    it.time = clock()
+    ttl = redis.call('PTTL', key)
+    time = clock()
   end
   -- A sorted set that does not expire with its largest score is not of this family.
-  if it.ttl < 0 or it.last < before + it.ttl - 1 or it.time + it.ttl + 1 < it.last then
-    it.kind = 'other'
-    return it
+  if ttl < 0 or last < before + ttl - 1 or time + ttl + 1 < last then
+    return {key = key, kind = 'other', ttl = ttl, time = time}
   end
-  it.kind = 'readers'
+  local score, next
   if readers[1] == value then
-    it.score, it.next = tonumber(readers[2]), tonumber(readers[4])
+    score, next = tonumber(readers[2]), tonumber(readers[4])
+  elseif readers[3] == value then
+    score, next = last, tonumber(readers[2])
   elseif readers[3] then
-    it.score = readers[3] == value and it.last or tonumber(redis.call('ZSCORE', key, value) or nil)
-    it.next = readers[3] == value and tonumber(readers[2]) or it.last
+    score, next = tonumber(redis.call('ZSCORE', key, value) or nil), last
   end
-  it.is_ours = it.score and it.score >= it.time
-  it.ends = it.is_ours and it.score or nil
-  return it
+  local is_ours = score and score >= time
+  return {
+    key = key, kind = 'readers', ttl = ttl, time = time, last = last, next = next, score = score,
+    is_ours = is_ours, ends = is_ours and score or nil
+  }
 end
 
 -- The keys that were looked at, texts first: whether these may be deleted shows only when it is done.
 local function texts_first(found)
+  if #found == 1 then
+    return found
+  end
   local sorted = {}
   for _, it in ipairs(found) do
     if it.kind == 'text' then
@@ -86,7 +91,7 @@ end
 -- too late: so each command is given first such that it changes nothing. Returns 1, or an error.
 local function add(found, value)
   for _, it in ipairs(found) do
-    local tried = redis.pcall('ZADD', it.key, 'XX', digits(it.score or 0), value)
+    local tried = redis.pcall('ZADD', it.key, 'XX', it.score or 0, value)
     if type(tried) == 'table' then
       -- A text cannot be added to; that it is allowed is all there is to know.
       if it.kind ~= 'text' or not string.find(tried.err, 'WRONGTYPE', 1, true) then
@@ -94,18 +99,18 @@ local function add(found, value)
       end
     end
     if it.kind == 'readers' then
-      redis.call('ZREMRANGEBYSCORE', it.key, '-inf', '(' .. digits(it.time))
-      redis.call('PEXPIREAT', it.key, digits(math.max(it.last, it.time + 1)))
+      redis.call('ZREMRANGEBYSCORE', it.key, '-inf', string.format('(%.0f', it.time))
+      redis.call('PEXPIREAT', it.key, math.max(it.last, it.time + 1))
     else
-      redis.call('PEXPIREAT', it.key, digits(it.to))
+      redis.call('PEXPIREAT', it.key, it.to)
     end
   end
   for _, it in ipairs(texts_first(found)) do
     if it.kind == 'text' then
       redis.call('DEL', it.key)
     end
-    redis.call('ZADD', it.key, digits(it.to), value)
-    redis.call('PEXPIREAT', it.key, digits(math.max(it.to, it.last or 0)))
+    redis.call('ZADD', it.key, it.to, value)
+    redis.call('PEXPIREAT', it.key, math.max(it.to, it.last or 0))
   end
   return 1
 end
@@ -134,7 +139,7 @@ local function tell(key, count)
   if it.kind ~= 'readers' then
     return {'other', ttl}
   end
-  local readers = redis.call('ZCOUNT', key, digits(it.time), '+inf')
+  local readers = redis.call('ZCOUNT', key, it.time, '+inf')
   if readers == 0 then
     -- The last of them has ended while this script ran.
     return -2

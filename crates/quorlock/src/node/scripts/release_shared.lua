@@ -13,12 +13,12 @@ for _, key in ipairs(KEYS) do
   end
 end
 -- What is not allowed must fail before anything is done: so each command is given first such that it changes
--- nothing, unless there is a single one to give. No value is empty, and readers that have ended count no more.
+-- nothing, unless there is a single one to give. No value goes on like that, and readers that have ended count no more.
 for _, it in ipairs(ours) do
   if it.kind == 'readers' and (#ours > 1 or it.next) then
-    redis.call('ZREM', it.key, '')
-    redis.call('ZREMRANGEBYSCORE', it.key, '-inf', '(' .. digits(it.time))
-    redis.call('PEXPIREAT', it.key, digits(math.max(it.last, it.time + 1)))
+    redis.call('ZREM', it.key, ARGV[1] .. '?')
+    redis.call('ZREMRANGEBYSCORE', it.key, '-inf', string.format('(%.0f', it.time))
+    redis.call('PEXPIREAT', it.key, math.max(it.last, it.time + 1))
   end
 end
 for _, it in ipairs(texts_first(ours)) do
@@ -27,7 +27,7 @@ for _, it in ipairs(texts_first(ours)) do
   else
     redis.call('ZREM', it.key, ARGV[1])
     if it.next and it.next < it.last then
-      redis.call('PEXPIREAT', it.key, digits(math.max(it.next, it.time + 1)))
+      redis.call('PEXPIREAT', it.key, math.max(it.next, it.time + 1))
     end
   end
 end
