@@ -171,6 +171,31 @@ async fn a_full_node_still_extends_and_releases() {
     no_key_is_left(&nodes).await;
 }
 
+/// The same for readers, and for a writer that becomes one; but new readers are refused, as new writers are.
+#[tokio::test]
+async fn a_full_node_still_extends_and_releases_readers() {
+    let Some(nodes) = five("a_full_node_still_extends_and_releases_readers") else { return };
+    let client = client(&nodes);
+    let reader = client.acquire("orders").shared().await.unwrap();
+    let writer = client.acquire(["jobs", "mails"]).await.unwrap();
+    let all_votes = || reader.votes() == 5 && writer.votes() == 5;
+    eventually("all nodes have given their votes", all_votes).await;
+    for node in &nodes {
+        run(node, &["CONFIG", "SET", "maxmemory", "1"]);
+    }
+    reader.extend().await.unwrap();
+    writer.downgrade().await.unwrap();
+    writer.extend().await.unwrap();
+    assert!(reader.votes() == 5 && writer.votes() == 5);
+    let late = client.acquire("orders").shared().wait(Duration::ZERO).await.unwrap_err();
+    // Those that were heard until it was decided.
+    let failures: Vec<_> = late.nodes().iter().filter_map(|node| node.failure()).collect();
+    assert!(failures.len() >= 3, "{late}");
+    assert!(failures.iter().all(|it| it.kind() == FailureKind::OutOfMemory), "{late}");
+    assert!(reader.release().await.is_released() && writer.release().await.is_released());
+    no_key_is_left(&nodes).await;
+}
+
 #[tokio::test]
 async fn a_server_that_has_forgotten_the_scripts_is_told_them_again() {
     let Some(nodes) = five("a_server_that_has_forgotten_the_scripts_is_told_them_again") else {

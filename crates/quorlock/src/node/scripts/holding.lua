@@ -86,23 +86,35 @@ local function texts_first(found)
   return sorted
 end
 
+-- Whether `value` may be added to a key, by a command that changes nothing. Returns an error, or nothing.
+local function try_to_add(it, value)
+  local tried = redis.pcall('ZADD', it.key, 'XX', it.score or 0, value)
+  -- A text cannot be added to; that it is allowed is all there is to know.
+  if type(tried) == 'table' and not (it.kind == 'text' and string.find(tried.err, 'WRONGTYPE', 1, true)) then
+    return tried
+  end
+end
+
 -- Makes `value` a reader of the keys that were looked at, each until the time `to`. Readers that have ended are
 -- dropped. What is not allowed must fail before anything is done, for a key that is left halfway might never expire, or
--- too late: so each command is given first such that it changes nothing. Returns 1, or an error.
+-- too late: so each command is given first such that it changes nothing. A server whose memory is full refuses a command
+-- that may need more, unless another write came before it in the script. So whoever is new is refused there, and
+-- whoever holds the lock goes on. Returns 1, or an error.
 local function add(found, value)
   for _, it in ipairs(found) do
-    local tried = redis.pcall('ZADD', it.key, 'XX', it.score or 0, value)
-    if type(tried) == 'table' then
-      -- A text cannot be added to; that it is allowed is all there is to know.
-      if it.kind ~= 'text' or not string.find(tried.err, 'WRONGTYPE', 1, true) then
-        return tried
-      end
+    local refused = not it.ends and try_to_add(it, value)
+    if refused then
+      return refused
     end
     if it.kind == 'readers' then
       redis.call('ZREMRANGEBYSCORE', it.key, '-inf', string.format('(%.0f', it.time))
       redis.call('PEXPIREAT', it.key, math.max(it.last, it.time + 1))
     else
       redis.call('PEXPIREAT', it.key, it.to)
+    end
+    refused = it.ends and try_to_add(it, value)
+    if refused then
+      return refused
     end
   end
   for _, it in ipairs(texts_first(found)) do
