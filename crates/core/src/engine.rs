@@ -329,6 +329,7 @@ impl Engine {
                 Owner::Trust(node) => self.trust_is_due(node, now, out),
                 Owner::Close => {
                     self.closing.drains_by = None;
+                    self.closing.withdrawals.clear();
                     self.review_drained(out);
                 }
             }
@@ -437,7 +438,8 @@ impl Engine {
     }
 
     fn close(&mut self, now: Reading, out: &mut dyn Sink) {
-        if !core::mem::replace(&mut self.closing.has_begun, true) {
+        let is_first = !core::mem::replace(&mut self.closing.has_begun, true);
+        if is_first {
             self.settle_for_a_moment(now);
         }
         self.stop_looking();
@@ -445,7 +447,9 @@ impl Engine {
         for lock in waiting {
             self.abandon(lock, RefusalKind::Closed, now, out);
         }
-        self.await_withdrawals(now);
+        if is_first {
+            self.await_withdrawals(now);
+        }
         let held: Vec<LockId> = self.leases.keys().collect();
         for lock in held {
             self.lose(lock, LossCause::Shutdown, now, out);

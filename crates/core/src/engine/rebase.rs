@@ -28,6 +28,7 @@ impl Engine {
             .chain(self.releases.iter().map(|((lock, _), _)| lock))
             .chain(self.releases.iter().filter_map(|(_, timed)| timed.record.awaited_by()))
             .chain(self.local.handed.keys().copied())
+            .chain(self.closing.withdrawals.keys().map(|ticket| ticket.lock))
             .collect();
         let map: BTreeMap<LockId, LockId> =
             ids.into_iter().zip(first..).map(|(old, new)| (old, LockId(new))).collect();

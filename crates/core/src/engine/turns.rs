@@ -192,6 +192,10 @@ impl Engine {
         let Some(mut intent) = intent else {
             return;
         };
+        if self.closing.has_begun {
+            let command = intent.withdraw();
+            return self.withdraw(Withdrawal { ticket, command, keys: intent.keys }, now, out);
+        }
         self.bring_back(&intent.keys, now);
         let queues = intent.keys.iter().filter_map(|key| self.local.queues.get(key));
         let active = queues.flat_map(LocalQueue::active);
@@ -219,8 +223,8 @@ impl Engine {
         self.withdraw(Withdrawal { ticket, command, keys: intent.keys }, now, out);
     }
 
-    /// Writers that have stepped aside, and want any of these keys, have their turn again if nobody is in their way now; but
-    /// none tries before its pause is over.
+    /// Writers of several keys that have stepped aside, and want any of these, have their turn again if nobody is in their
+    /// way now. They go on with their pause.
     fn bring_back(&mut self, wanted: &Keys, now: Reading) {
         for lock in self.local.aside.clone() {
             let Some(Timed { record: Call { request, phase, .. }, .. }) = self.calls.get(&lock)

@@ -255,7 +255,7 @@ fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) ->
 }
 
 /// The holder of the most nodes, and of how many: who has the same value on them, or keys that are no lock. The first one
-/// wins a tie. Of readers, those that `needed` nodes name; or if there is none, those that the most nodes name.
+/// wins a tie. Of readers of one key, those that `needed` nodes name; or if there is none, those that the most nodes name.
 pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Holder, usize)> {
     let seen = || nodes.iter().filter_map(NodeAnswer::holding);
     let names = |holding: &Holding, reader: &Reader| match holding {
@@ -278,7 +278,7 @@ pub(crate) fn most_frequent(nodes: &[NodeAnswer], needed: usize) -> Option<(Hold
         let before = readers.len();
         readers.retain(|reader| named(reader) >= most.min(needed));
         // Of a node with many readers not all are told.
-        *count = *count - before + readers.len();
+        *count = (*count + readers.len()).saturating_sub(before);
     }
     Some((Holder::of(&holding)?, most))
 }

@@ -102,7 +102,7 @@ end
 -- whoever holds the lock goes on. Returns 1, or an error.
 local function add(found, value)
   for _, it in ipairs(found) do
-    local refused = not it.ends and try_to_add(it, value)
+    local refused = not it.is_ours and try_to_add(it, value)
     if refused then
       return refused
     end
@@ -112,7 +112,7 @@ local function add(found, value)
     else
       redis.call('PEXPIREAT', it.key, it.to)
     end
-    refused = it.ends and try_to_add(it, value)
+    refused = it.is_ours and try_to_add(it, value)
     if refused then
       return refused
     end
