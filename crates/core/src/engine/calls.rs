@@ -143,8 +143,7 @@ impl Engine {
         self.release_attempt(lock, now, out);
         if let Some(mut call) = self.remove_call(lock) {
             self.leave_queue(&call.request.keys, lock, now, out);
-            let ticket = call.announcement(lock);
-            self.pass_intent_on(call.intent, ticket, now, out);
+            self.pass_intent_on(call.take_intent(lock), now, out);
         }
     }
 
@@ -175,8 +174,7 @@ impl Engine {
         }
         out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
         self.leave_queue(&call.request.keys, lock, now, out);
-        let ticket = call.announcement(lock);
-        self.pass_intent_on(call.intent, ticket, now, out);
+        self.pass_intent_on(call.take_intent(lock), now, out);
     }
 
     fn remove_call(&mut self, lock: LockId) -> Option<Call> {

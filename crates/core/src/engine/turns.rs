@@ -16,7 +16,7 @@ use alloc::collections::BTreeSet;
 use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
-use super::call::{Intent, Withdrawal};
+use super::call::Intent;
 use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Wait};
 use crate::keys::{Keys, Mode};
 use crate::queue::{LocalQueue, Place};
@@ -35,20 +35,17 @@ impl Request {
 impl Engine {
     /// A call wants its turn, for the first time or after it stepped aside.
     pub(super) fn enter(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
-        let Some(timed) = self.calls.get_mut(&lock) else {
+        let Some(timed) = self.calls.get(&lock) else {
             return;
         };
-        let call = &mut timed.record;
-        call.phase = Phase::Queued;
-        self.local.aside.remove(&lock);
-        let place = call.request.place(lock);
-        if let Some(key) = call.request.keys.single()
+        let request = &timed.record.request;
+        if let Some(key) = request.keys.single()
             && let Entry::Vacant(queue) = self.local.queues.entry(key.clone())
         {
-            queue.insert(LocalQueue::new(place));
+            queue.insert(LocalQueue::new(request.place(lock)));
             return self.turn_comes(lock, None, now);
         }
-        let keys = call.request.keys.clone();
+        let keys = request.keys.clone();
         self.join(lock, None, now);
         let is_in_the_way = |key: &Key| self.local.queues.get(key).into_iter();
         let active: Vec<LockId> = keys
@@ -172,8 +169,8 @@ impl Engine {
         }
         for (_, Place { lock, .. }) in places {
             if let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) {
-                let (intent, ticket) = (call.intent.take(), call.announcement(lock));
-                self.pass_intent_on(intent, ticket, now, out);
+                let intent = call.take_intent(lock);
+                self.pass_intent_on(intent, now, out);
             }
         }
         true
@@ -184,17 +181,15 @@ impl Engine {
     /// is taken back: readers are not to wait for a writer that waits for others of this process.
     pub(super) fn pass_intent_on(
         &mut self,
-        intent: Option<Box<Intent>>,
-        ticket: Ticket,
+        intent: Option<(Box<Intent>, Ticket)>,
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(mut intent) = intent else {
+        let Some((mut intent, ticket)) = intent else {
             return;
         };
         if self.closing.has_begun {
-            let command = intent.withdraw();
-            return self.withdraw(Withdrawal { ticket, command, keys: intent.keys }, now, out);
+            return self.withdraw(intent.withdrawal(ticket), now, out);
         }
         self.bring_back(&intent.keys, now);
         let queues = intent.keys.iter().filter_map(|key| self.local.queues.get(key));
@@ -219,8 +214,7 @@ impl Engine {
                 None => return,
             }
         }
-        let command = intent.withdraw();
-        self.withdraw(Withdrawal { ticket, command, keys: intent.keys }, now, out);
+        self.withdraw(intent.withdrawal(ticket), now, out);
     }
 
     /// Writers of several keys that have stepped aside, and want any of these, have their turn again if nobody is in their

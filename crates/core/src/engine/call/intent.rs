@@ -44,8 +44,12 @@ impl Intent {
         (of(part), of(rest))
     }
 
-    /// The command that takes it back.
-    pub(in crate::engine) fn withdraw(&self) -> Command {
+    /// What it takes to take it back.
+    pub(in crate::engine) fn withdrawal(self, ticket: Ticket) -> Withdrawal {
+        Withdrawal { ticket, command: self.withdraw(), keys: self.keys }
+    }
+
+    fn withdraw(&self) -> Command {
         let intents = intents(&self.keys, self.prefix_bytes);
         Command::Withdraw { intents, value: self.value.clone() }
     }
@@ -146,10 +150,15 @@ impl Call {
         }
     }
 
+    /// Its intent, which is its own no more, and what the command belongs to that takes it back.
+    pub(in crate::engine) fn take_intent(&mut self, lock: LockId) -> Option<(Box<Intent>, Ticket)> {
+        let intent = self.intent.take()?;
+        Some((intent, self.announcement(lock)))
+    }
+
     /// What it takes to take it back, if there is one.
     pub(in crate::engine) fn withdrawal(&mut self, lock: LockId) -> Option<Withdrawal> {
-        let intent = *self.intent.take()?;
-        let (ticket, command) = (self.announcement(lock), intent.withdraw());
-        Some(Withdrawal { ticket, command, keys: intent.keys })
+        let (intent, ticket) = self.take_intent(lock)?;
+        Some(intent.withdrawal(ticket))
     }
 }
