@@ -12,7 +12,7 @@ mod plan;
 
 use std::time::Duration;
 
-use quorlock::{AcquireError, Client, Guard, Holder, HolderKind, NodeTrustState, Waiting};
+use quorlock::{AcquireError, Client, Guard, NodeTrustState, Waiting};
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::sync::watch;
@@ -159,7 +159,7 @@ impl Keeper<'_> {
             "nodes": nodes,
         });
         let why = match waiting.holder() {
-            Some(holder) if waiting.contended => held_by(&holder),
+            Some(holder) if waiting.contended => holder.describe(),
             _ if waiting.contended => "others hold it or want it".to_owned(),
             _ if waiting.untrusted => self.who_is_not_trusted(),
             _ => {
@@ -249,14 +249,6 @@ impl Keeper<'_> {
             _ if error.is_permission_denied() => ExitCode::NotAllowed,
             _ => ExitCode::NoQuorum,
         }
-    }
-}
-
-/// Who keeps a call waiting.
-fn held_by(holder: &Holder) -> String {
-    match holder.kind {
-        HolderKind::WaitingWriter(_) => holder.to_string(),
-        _ => format!("held by {holder}"),
     }
 }
 

@@ -73,13 +73,13 @@ impl NodeAnswer {
     fn write_holders(&self, f: &mut fmt::Formatter<'_>, holding: &Holding) -> fmt::Result {
         let (Holding::Several(holdings), Some(names)) = (holding, &self.several) else {
             let Some(holder) = Holder::of(holding) else { return f.write_str("free") };
-            return write!(f, "{}{holder}", holder.verb());
+            return write!(f, "{}", holder.describe());
         };
         let held = names.iter().zip(holdings);
         let held = held.filter_map(|(name, holding)| Some((name, Holder::of(holding)?)));
         for (place, (name, holder)) in held.enumerate() {
             let comma = if place == 0 { "" } else { ", " };
-            write!(f, "{comma}{} {}{holder}", super::quoted(name), holder.verb())?;
+            write!(f, "{comma}{} {}", super::quoted(name), holder.describe())?;
         }
         Ok(())
     }
@@ -187,11 +187,11 @@ impl Holder {
         Self { kind: HolderKind::Owner(owner_shown(&reader.value)), remaining: Some(reader.ttl) }
     }
 
-    /// What it does to the lock.
-    const fn verb(&self) -> &'static str {
+    /// What it does to the lock, in words: `held by host:7, 9.5s left`, or `host:7 waits as a writer`.
+    pub fn describe(&self) -> String {
         match self.kind {
-            HolderKind::WaitingWriter(_) => "",
-            _ => "held by ",
+            HolderKind::WaitingWriter(_) => self.to_string(),
+            _ => format!("held by {self}"),
         }
     }
 
