@@ -299,7 +299,8 @@ impl Client {
     /// Shuts the client down, for all its clones. Calls that wait, and all later ones, end with
     /// [`AcquireError::Closed`](crate::AcquireError::Closed). Locks still held are lost
     /// ([`LossCause::Shutdown`](crate::LossCause::Shutdown)) and given back. Releases that are owed
-    /// are waited for, for `timeout` at most; and for a moment, that nodes hear that readers need not wait any more.
+    /// are waited for, for `timeout` at most. If writers were waiting, nodes are told that readers need not wait for them
+    /// any more. The answers are waited for as well, for a quarter of a second of that time.
     ///
     /// To shut down again is no error: it waits for what is still owed.
     ///

@@ -263,7 +263,7 @@ fn a_writer_that_waits_in_its_own_process_keeps_no_reader_waiting() {
     assert!(world.is_valid(between), "nobody else holds it");
     assert!(world.granted_at(first).is_none() && world.granted_at(last).is_none());
     assert!((0..3).all(|node| !world.has(node, "quorlock:intent:a")));
-    // Nested locks: whoever holds the one reads the other.
+    // Nested locks: the holder of the one reads the other.
     let nested = world.acquire(reader("a"));
     world.run_for(300);
     assert!(world.granted_at(nested).is_some());
@@ -294,7 +294,7 @@ fn intents_go_with_the_turns_of_several_writers() {
 
 /// A writer that only tries has the turn of one that waits, and gives it back.
 #[test]
-fn whoever_only_tries_leaves_the_intent_of_one_that_waits() {
+fn a_call_that_only_tries_leaves_the_intent_of_one_that_waits() {
     let mut world = two_clients(3);
     let held = world.acquire_by(1, reader("k"));
     world.run_for(20);

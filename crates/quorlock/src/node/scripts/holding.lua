@@ -98,8 +98,8 @@ end
 -- Makes `value` a reader of the keys that were looked at, each until the time `to`. Readers that have ended are
 -- dropped. What is not allowed must fail before anything is done, for a key that is left halfway might never expire, or
 -- too late: so each command is given first such that it changes nothing. A server whose memory is full refuses a command
--- that may need more, unless another write came before it in the script. So whoever is new is refused there, and
--- whoever holds the lock goes on. Returns 1, or an error.
+-- that may need more, unless another write came before it in the script. So a new reader is refused there, and one
+-- that holds the lock goes on. Returns 1, or an error.
 local function add(found, value)
   for _, it in ipairs(found) do
     local refused = not it.is_ours and try_to_add(it, value)

@@ -13,7 +13,8 @@ for _, key in ipairs(KEYS) do
   end
 end
 -- What is not allowed must fail before anything is done: so each command is given first such that it changes
--- nothing, unless there is a single one to give. No value goes on like that, and readers that have ended count no more.
+-- nothing, unless there is a single one to give. No reader's value is ours with a '?' behind it, and readers that have
+-- ended count no more.
 for _, it in ipairs(ours) do
   if it.kind == 'readers' and (#ours > 1 or it.next) then
     redis.call('ZREM', it.key, ARGV[1] .. '?')

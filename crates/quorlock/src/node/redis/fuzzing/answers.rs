@@ -5,8 +5,8 @@ use quorlock_core::{Answer, Command, Counter, Form, Holding, Keys, Reader, Token
 use super::read_in_parts;
 use crate::node::redis::codec::{Delete, Encoding, decode};
 
-/// Answers: whatever is replied to whichever command, no more is kept of it than can be shown, and no command is asked
-/// again for ever.
+/// Answers: of a reply no more is kept than can be shown, whatever the command was, and no command is asked again for
+/// ever.
 pub fn answers(data: &[u8]) {
     are_looked_at(data);
 }
