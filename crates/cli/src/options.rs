@@ -305,7 +305,7 @@ fn tls(args: &NodeArgs, file: &File) -> Result<Option<Tls>, Refused> {
         (None, None) => {}
         _ => return Err(Refused::config("tls-cert and tls-key go together")),
     }
-    Ok(Some(tls))
+    Ok(Some(tls.read_from(ca.cloned(), cert.cloned().zip(key.cloned()))))
 }
 
 fn read_text(path: &Path, what: &str) -> Result<String, Refused> {

@@ -2,7 +2,7 @@
 //! node for questions that no lock asks.
 
 pub use crate::builder::Topology;
-pub use crate::node::redis::{AdminConnection, Do, Reply};
+pub use crate::node::redis::{AdminConnection, Do, RedisCli, Reply};
 
 /// The time, by the clock that clients read.
 pub fn now() -> quorlock_core::Reading {

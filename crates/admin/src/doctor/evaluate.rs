@@ -1,12 +1,11 @@
 //! What follows for locks from what was seen on the nodes. Reads facts, and asks nobody.
 
-mod commands;
 mod together;
 mod trust_state;
 
 use std::time::Duration;
 
-use quorlock::admin::Topology;
+use quorlock::admin::{RedisCli, Topology};
 use quorlock::node::Node as _;
 use quorlock_core::info::Info;
 use quorlock_core::shown::{WORD_MAX, shown};
@@ -18,7 +17,6 @@ use trust_state::is_for_its_kind;
 
 use Severity::{Error, Note, Warning};
 
-use commands::{redis_cli, unpromoted};
 pub(super) use together::together;
 
 /// Clocks that differ by more are worth a word; a lock does not compare them, but its ttl does not
@@ -110,7 +108,7 @@ impl Case<'_> {
     }
 
     fn cli(&self, command: &str) -> String {
-        redis_cli(&self.node.address, command)
+        self.node.redis_cli.line(command)
     }
 
     /// Settings that are in force at once, and after a restart.
@@ -459,7 +457,7 @@ impl Case<'_> {
                 "a replica that takes its place has not seen all votes; if a tool may do that by itself, locks depend on the quarantine alone",
                 format!(
                     "take this server out of Sentinel (SENTINEL REMOVE), or forbid to promote its replicas: {}",
-                    unpromoted(&more.replica_addresses)
+                    unpromoted(&self.node.redis_cli, &more.replica_addresses)
                 ),
             );
         }
@@ -485,6 +483,19 @@ impl Case<'_> {
         }
         findings
     }
+}
+
+/// Replicas whose priority is 0 are promoted by no Sentinel. They are reached as their master is.
+fn unpromoted(master: &RedisCli, replicas: &[String]) -> String {
+    let command = "CONFIG SET replica-priority 0";
+    if replicas.is_empty() {
+        return master.at("REPLICA:PORT").line(command);
+    }
+    let all = replicas.iter().map(|replica| {
+        let replica = master.at(replica);
+        format!("{} && {}", replica.line(command), replica.line("CONFIG REWRITE"))
+    });
+    all.collect::<Vec<_>>().join(" && ")
 }
 
 /// Whole seconds, and no less than that.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::admin::{AdminConnection, Do, Reply, Topology, now};
+use quorlock::admin::{AdminConnection, Do, RedisCli, Reply, Topology, now};
 use quorlock::node::{Node as _, RedisNode};
 use quorlock_core::Failure;
 use quorlock_core::info::Info;
@@ -20,6 +20,7 @@ const ROUND_TRIPS: usize = 7;
 pub(crate) struct Looked {
     pub(crate) name: Arc<str>,
     pub(crate) address: String,
+    pub(crate) redis_cli: RedisCli,
     /// Or why nothing was.
     pub(crate) facts: Result<Facts, Failure>,
 }
@@ -98,7 +99,12 @@ pub(crate) async fn look_at_all(
 ) -> Vec<Looked> {
     let looks = servers.iter().map(|server| async move {
         let facts = look(topology, server, thorough).await;
-        Looked { name: server.name().into(), address: server.address().to_owned(), facts }
+        Looked {
+            name: server.name().into(),
+            address: server.address().to_owned(),
+            redis_cli: server.redis_cli().clone(),
+            facts,
+        }
     });
     futures_util::future::join_all(looks).await
 }

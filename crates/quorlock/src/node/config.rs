@@ -1,6 +1,7 @@
 //! What a user says about a node, and what is wrong with it.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use super::redis::Target;
 use crate::error::printable;
@@ -125,6 +126,15 @@ impl std::str::FromStr for NodeConfig {
 pub struct Tls {
     pub(super) ca: Option<Vec<u8>>,
     pub(super) client: Option<(Vec<u8>, Vec<u8>)>,
+    pub(super) files: TlsFiles,
+}
+
+/// The files that the certificates and the key were read from.
+#[derive(Clone, Default)]
+pub(super) struct TlsFiles {
+    pub(super) ca: Option<PathBuf>,
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
 }
 
 impl Tls {
@@ -144,6 +154,16 @@ impl Tls {
     #[must_use]
     pub fn client_pem(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.client = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Names the files that these were read from: the authority's, and the certificate's with its key's. Only command
+    /// lines that people paste repeat them.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn read_from(mut self, ca: Option<PathBuf>, client: Option<(PathBuf, PathBuf)>) -> Self {
+        let (cert, key) = client.unzip();
+        self.files = TlsFiles { ca, cert, key };
         self
     }
 }

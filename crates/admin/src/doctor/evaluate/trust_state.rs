@@ -6,7 +6,7 @@ use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{SETTINGS_MAX, shown, shown_text};
 
-use super::{Case, Error, LACKS_RIGHTS, Note, Warning, redis_cli, seconds};
+use super::{Case, Error, LACKS_RIGHTS, Note, Warning, seconds};
 use crate::doctor::look::{Facts, Seen};
 use crate::doctor::{Finding, Severity, Votes};
 
@@ -192,7 +192,7 @@ impl Case<'_> {
 
     /// A key of the library's own holds what it never wrote.
     fn foreign(&self, key: &str, what: &str) -> Finding {
-        let delete = redis_cli(&self.node.address, &format!("DEL {key}"));
+        let delete = self.node.redis_cli.line_about("DEL", key.as_bytes());
         Finding {
             severity: Error,
             check: "marker",

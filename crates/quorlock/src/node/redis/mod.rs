@@ -25,6 +25,7 @@ mod evidence;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod parcel;
+mod redis_cli;
 mod registration;
 mod resp;
 mod scripts;
@@ -51,6 +52,7 @@ use self::connection::Connection;
 pub(crate) use self::direct::Direct;
 pub(crate) use self::parcel::Encoder;
 use self::parcel::{Parcel, To};
+pub use self::redis_cli::RedisCli;
 pub use self::registration::Do;
 use self::registration::Registration;
 pub use self::resp::Reply;
@@ -81,6 +83,7 @@ pub struct RedisNode {
 struct Shared {
     name: String,
     address: String,
+    redis_cli: RedisCli,
     dialer: Dialer,
     /// The server speaks no RESP3: then RESP2 it is.
     resp2: AtomicBool,
@@ -113,6 +116,7 @@ impl RedisNode {
     ) -> Result<Self, NodeConfigError> {
         let (name, target, tls) = config.into_parts();
         let address = target.address();
+        let redis_cli = RedisCli::new(&target, tls.as_ref());
         #[cfg(not(feature = "tls"))]
         drop(tls);
         #[cfg(feature = "tls")]
@@ -130,6 +134,7 @@ impl RedisNode {
         let shared = Shared {
             name,
             address,
+            redis_cli,
             dialer,
             resp2: AtomicBool::new(false),
             connect_timeout,
@@ -147,6 +152,12 @@ impl RedisNode {
     /// `host:port`, or the path of the socket.
     pub fn address(&self) -> &str {
         &self.shared.address
+    }
+
+    /// How a person reaches the server with `redis-cli`.
+    #[doc(hidden)]
+    pub fn redis_cli(&self) -> &RedisCli {
+        &self.shared.redis_cli
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Encryption(TlsConnector);
 impl Encryption {
     /// What is wrong with a certificate or key is told without showing it.
     pub(super) fn new(tls: Tls) -> Result<Self, String> {
-        let Tls { ca, client } = tls;
+        let Tls { ca, client, .. } = tls;
         let mut roots = RootCertStore::empty();
         match ca {
             Some(pem) => {
