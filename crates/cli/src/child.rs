@@ -36,6 +36,7 @@ pub(crate) use self::watch::Gone;
 use super::guardian::clock::Moment;
 use super::guardian::kill_policy::KillPolicy;
 pub(crate) use super::guardian::kill_policy::{Deadlines, Killed, KilledBy, Why};
+use super::guardian::own_program;
 use super::guardian::process_tree::Strangers;
 use super::guardian::wire::{Channel, Message};
 
@@ -48,6 +49,15 @@ pub(crate) struct Child {
     guardian: Channel,
     shared: Arc<Shared>,
     events: mpsc::UnboundedReceiver<ChildEvent>,
+}
+
+/// Finds out whether a guardian could be started here. To be called before a lock is asked for.
+///
+/// # Errors
+/// This program or the process table cannot be read, because /proc or a file descriptor is missing.
+pub(crate) fn check_machine() -> io::Result<()> {
+    own_program()?;
+    Strangers::look().map(drop)
 }
 
 /// What keeper and listening thread both know.
@@ -120,8 +130,19 @@ impl Child {
     /// other inherited descriptor. This process becomes a sub-reaper.
     ///
     /// # Errors
-    /// If this process has no descriptor or thread left. Nothing was started then.
+    /// If this process has no descriptor or thread left. Nothing was started then, so the lock can be given back.
     pub(crate) fn spawn(
+        command: &[OsString],
+        env_set: &[(OsString, OsString)],
+        env_remove: &[OsString],
+        deadlines: Deadlines,
+    ) -> Result<Self, (io::Error, Gone)> {
+        Self::start_thread(command, env_set, env_remove, deadlines)
+            .map_err(|error| (error, Gone::never_started()))
+    }
+
+    /// The thread starts the guardian. If this fails, there is no thread.
+    fn start_thread(
         command: &[OsString],
         env_set: &[(OsString, OsString)],
         env_remove: &[OsString],

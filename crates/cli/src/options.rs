@@ -4,9 +4,11 @@
 //! where it came from: exit code 64 for arguments, 78 for the environment and files.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use quorlock::admin::explained;
 use quorlock::node::{NodeConfig, Tls};
 use quorlock::{BuildError, Client, ClientBuilder, InvalidRequest, RESOURCES_MAX};
 use serde::Deserialize;
@@ -19,7 +21,7 @@ use crate::exit_code::ExitCode;
 pub(crate) struct Refused {
     /// For people.
     pub(crate) message: String,
-    /// 64 or 78.
+    /// 64, 78, or 70 for a fault of the machine.
     pub(crate) code: ExitCode,
 }
 
@@ -50,6 +52,14 @@ impl Refused {
         } else {
             Self::usage(message)
         }
+    }
+}
+
+/// The machine lacks what quorlock needs to begin.
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        let message = format!("cannot run on this machine: {}", explained(&error));
+        Self { message, code: ExitCode::Internal }
     }
 }
 

@@ -53,6 +53,7 @@ mod clock;
 mod driver;
 mod driver_timer;
 mod error;
+mod exhausted;
 mod fault;
 mod guard;
 /// For the fuzz targets alone.

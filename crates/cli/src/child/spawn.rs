@@ -5,8 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{self, Command, Stdio};
 
+use quorlock::admin::{exhausted, explained};
 use thiserror::Error;
 
 use super::super::guardian::wire::Message;
@@ -16,15 +18,19 @@ use super::super::guardian::{GUARDIAN, own_program};
 #[derive(Debug, Error)]
 pub(crate) enum SpawnError {
     /// There is no such program (exit code 127).
-    #[error("{}: {source}", program.display())]
+    #[error("{}: {}", program.display(), if *is_there {
+        "the interpreter that its first line names, or its loader, was not found"
+    } else {
+        "command not found"
+    })]
     NotFound {
         /// As the user named it.
         program: OsString,
-        /// What exec said.
-        source: io::Error,
+        /// The file exists.
+        is_there: bool,
     },
     /// It cannot be executed (exit code 126).
-    #[error("{}: {source}", program.display())]
+    #[error("{}: not executable: {source}", program.display())]
     CannotRun {
         /// As the user named it.
         program: OsString,
@@ -34,9 +40,9 @@ pub(crate) enum SpawnError {
     /// The lock's time was up before the command could start.
     #[error("the lock's time was up before the command could start")]
     TooLate,
-    /// There is no guardian, and without one no command is started.
-    #[error("the guardian process: {0}")]
-    Guardian(#[from] io::Error),
+    /// The machine lacks what the guardian or the command's process needs.
+    #[error("cannot start the command: {}", explained(.0))]
+    Machine(#[from] io::Error),
 }
 
 /// A guardian that is about to be started.
@@ -90,9 +96,23 @@ pub(super) fn not_started(word: Message, program: &OsStr) -> Option<SpawnError> 
 fn cannot_run(program: OsString, errno: i32) -> SpawnError {
     let source = io::Error::from_raw_os_error(errno);
     match source.kind() {
-        io::ErrorKind::NotFound => SpawnError::NotFound { program, source },
+        io::ErrorKind::NotFound => {
+            let is_there = is_there(&program);
+            SpawnError::NotFound { program, is_there }
+        }
+        _ if exhausted(&source).is_some() => SpawnError::Machine(source),
         _ => SpawnError::CannotRun { program, source },
     }
+}
+
+/// Whether the program's file exists, where exec looks for it.
+fn is_there(program: &OsStr) -> bool {
+    let path = Path::new(program);
+    if program.as_encoded_bytes().contains(&b'/') {
+        return path.is_file();
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).any(|folder| folder.join(path).is_file())
 }
 
 /// What `ps` shows and `pkill -f quorlock` does not match.

@@ -24,10 +24,17 @@ use super::super::guardian::wire::{Channel, Message, Next};
 use super::spawn::{Launch, SpawnError, not_started};
 use super::{ChildEvent, How, Shared};
 
-/// Nothing of the command is left, or it was never started. Made in one place, `ChildWatch::see_the_end`,
-/// and nothing else gives the lock back.
+/// Nothing of the command is left, or it was never started. Made in two places: `ChildWatch::see_the_end`, and where
+/// its thread cannot be started. Nothing else gives the lock back.
 #[derive(Debug)]
 pub(crate) struct Gone(());
+
+impl Gone {
+    /// There is no thread that could have started a guardian.
+    pub(super) fn never_started() -> Self {
+        Self(())
+    }
+}
 
 /// What the thread works with.
 pub(super) struct ChildWatch {
@@ -266,7 +273,7 @@ fn last_word(word: Message, program: &OsString) -> LastWord {
             Some(error) => How::NotStarted(error),
             // No guardian says anything else, so this one cannot be relied upon.
             None => {
-                let error = SpawnError::Guardian(Errno::PROTO.into());
+                let error = SpawnError::Machine(Errno::PROTO.into());
                 return LastWord::Broken(How::NotStarted(error));
             }
         },

@@ -16,9 +16,7 @@ use crate::output::{millis, time};
 pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     let file = File::read(&args.nodes)?;
     let builder = options::builder(&args.nodes, &file)?;
-    let runtime = super::runtime()
-        .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
-    let examined = runtime.block_on(examine(&builder));
+    let examined = super::runtime()?.block_on(examine(&builder));
     let examined = examined.map_err(|error| options::blamed(error, &args.nodes))?;
     let paint = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let text = if args.systemd {

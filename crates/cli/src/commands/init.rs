@@ -25,11 +25,8 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
     let old: Result<Vec<NodeConfig>, _> =
         args.old_node.iter().map(|url| NodeConfig::parse(url)).collect();
     let old = old.map_err(|error| Refused::usage(format!("--old-node: {error}")))?;
-    let mut output =
-        Output::new(args.output, None).map_err(|error| Refused::usage(error.to_string()))?;
-    let internal =
-        |error: io::Error| Refused { message: error.to_string(), code: ExitCode::Internal };
-    let runtime = super::runtime().map_err(internal)?;
+    let mut output = Output::new(args.output, None)?;
+    let runtime = super::runtime()?;
     if !args.yes {
         can_answer(args)?;
         let before = match runtime.block_on(before(&builder, &old)) {
@@ -40,7 +37,7 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
         confirm(args, &before)?;
     }
     // Only from here on: who is asked may still press Ctrl-C.
-    let signals = Signals::catch().map_err(internal)?;
+    let signals = Signals::catch()?;
     let change = runtime.block_on(async {
         if args.fresh {
             fresh(&builder).await.map(Ended::Done)

@@ -12,6 +12,7 @@ mod plan;
 
 use std::time::Duration;
 
+use quorlock::admin::exhausted;
 use quorlock::{AcquireError, Client, Guard, NodeTrustState, Waiting};
 use rustix::process::Signal;
 use serde_json::json;
@@ -21,7 +22,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use self::plan::RunPlan;
 use super::status::node_json;
 use crate::args::{IfHeld, Run, WaitArg};
-use crate::child::Signals;
+use crate::child::{self, Signals};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{boot_ns, real_ns};
 use crate::guardian::mutants::{Mutant, is_active};
@@ -36,23 +37,22 @@ pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
         return Err(Refused::usage(message.to_owned()));
     }
     let plan = RunPlan::new(args, &file)?;
-    let output = Output::new(args.output, args.status_fd).map_err(|error| {
-        let fd = args.status_fd.unwrap_or_default();
-        Refused::usage(format!(
+    child::check_machine()?;
+    let output = Output::new(args.output, args.status_fd).map_err(|error| match args.status_fd {
+        Some(fd) if exhausted(&error).is_none() => Refused::usage(format!(
             "--status-fd {fd}: cannot write to file descriptor {fd} ({error}); open it when you start quorlock, as \
              in {fd}>status.json"
-        ))
+        )),
+        _ => error.into(),
     })?;
-    let internal =
-        |error: std::io::Error| Refused { message: error.to_string(), code: ExitCode::Internal };
     let builder = options::builder(&args.nodes, &file)?
         .ttl(plan.ttl)
         .max_hold(plan.max_hold)
         .owner(quorlock::this_process(&plan.label));
     // From here on a signal is heard, also if it comes before anybody listens.
-    let signals = Signals::catch().map_err(internal)?;
+    let signals = Signals::catch()?;
     let client = options::build(builder, &args.nodes)?;
-    let runtime = super::runtime().map_err(internal)?;
+    let runtime = super::runtime()?;
     let keeper = Keeper { args, plan, output, signals, client, is_left: false };
     Ok(runtime.block_on(keeper.run()))
 }
@@ -247,6 +247,7 @@ impl Keeper<'_> {
             AcquireError::Invalid(_) => ExitCode::Usage,
             AcquireError::Closed { .. } => ExitCode::Internal,
             _ if error.is_permission_denied() => ExitCode::NotAllowed,
+            _ if error.is_exhausted() => ExitCode::Internal,
             _ => ExitCode::NoQuorum,
         }
     }

@@ -28,9 +28,7 @@ pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
         builder = builder.restart_guard(RestartGuard::Observe);
     }
     let client = options::build(builder, &args.nodes)?;
-    let runtime = super::runtime()
-        .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
-    runtime.block_on(show(&client, args))
+    super::runtime()?.block_on(show(&client, args))
 }
 
 async fn show(client: &Client, args: &Status) -> Result<ExitCode, Refused> {

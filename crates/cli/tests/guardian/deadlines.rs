@@ -25,7 +25,7 @@ pub(crate) fn a_program_that_is_not_there_is_127() {
     for program in ["no-such-program-anywhere", "./no/such/file"] {
         let mut run = Run::with(LONG, &[program]);
         assert_eq!(run.code(), 127);
-        assert!(run.event("error").words.concat().contains("Nosuchfile"));
+        assert!(run.event("error").words.concat().contains("commandnotfound"));
         run.nobody_is_left();
     }
 }

@@ -180,7 +180,7 @@ impl Options {
                     SpawnError::NotFound { .. } => 127,
                     SpawnError::CannotRun { .. } => 126,
                     SpawnError::TooLate => 79,
-                    SpawnError::Guardian(_) => 71,
+                    SpawnError::Machine(_) => 71,
                 }
             }
         }

@@ -93,6 +93,8 @@ impl fmt::Debug for Failure {
 pub enum FailureKind {
     /// There is no connection, or it broke.
     Unreachable,
+    /// No connection can be made, because this process or machine has no file descriptor, thread or memory left.
+    Exhausted,
     /// The connection was not made within its bound.
     ConnectTimeout,
     /// No answer within the node timeout.
@@ -142,7 +144,7 @@ pub enum FailureKind {
 impl FailureKind {
     /// The node could not be reached at all.
     pub const fn is_about_reach(self) -> bool {
-        matches!(self, Self::Unreachable | Self::ConnectTimeout | Self::Suspended)
+        matches!(self, Self::Unreachable | Self::Exhausted | Self::ConnectTimeout | Self::Suspended)
     }
 
     /// Only a person can fix this; to try again at once is useless.
@@ -178,6 +180,7 @@ impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unreachable => "unreachable",
+            Self::Exhausted => "no connection",
             Self::ConnectTimeout => "no connection in time",
             Self::Silent => "no answer in time",
             Self::Suspended => "suspended for being silent",

@@ -12,6 +12,7 @@ use crate::client::{Client, Common, Names, RESERVED, Shared};
 use crate::clock::Clock;
 use crate::driver::{Driver, DriverHandle, Metrics};
 use crate::error::BuildError;
+use crate::exhausted::explained;
 use crate::node::{Node, NodeConfig, NodeConfigError, RedisNode, Tls};
 use crate::own_thread::OwnThread;
 
@@ -200,5 +201,5 @@ pub(super) fn check_names<'a>(nodes: impl Iterator<Item = &'a str>) -> Result<()
 }
 
 fn no_thread(error: std::io::Error) -> BuildError {
-    BuildError::Thread { reason: error.to_string() }
+    BuildError::Thread { reason: explained(&error) }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::{Keys, Refusal};
+use quorlock_core::{FailureKind, Keys, Refusal};
 
 use super::node::{Holder, HolderKind, NodeAnswer, most_frequent, write_asked_nodes};
 use super::{InvalidRequest, quoted};
@@ -100,13 +100,23 @@ impl AcquireError {
 
     /// Wrong passwords or missing rights alone prevent the lock: only a person can fix that.
     pub fn is_permission_denied(&self) -> bool {
+        self.is_prevented_by(FailureKind::is_about_rights)
+    }
+
+    /// This machine has no file descriptor, thread or memory left to connect to a quorum
+    /// ([`FailureKind::Exhausted`](crate::FailureKind::Exhausted)): nothing is known of the nodes.
+    pub fn is_exhausted(&self) -> bool {
+        self.is_prevented_by(|kind| kind == FailureKind::Exhausted)
+    }
+
+    /// Without the nodes that failed in such a way there is no quorum.
+    fn is_prevented_by(&self, such: impl Fn(FailureKind) -> bool) -> bool {
         let (Self::NoQuorum(attempts) | Self::NodesUntrusted(attempts)) = self else {
             return false;
         };
-        let about_rights = |node: &&NodeAnswer| {
-            node.failure().is_some_and(|failure| failure.kind().is_about_rights())
-        };
-        let without = attempts.nodes.iter().filter(about_rights).count();
+        let failed =
+            |node: &&NodeAnswer| node.failure().is_some_and(|failure| such(failure.kind()));
+        let without = attempts.nodes.iter().filter(failed).count();
         without > 0 && attempts.nodes.len() - without < attempts.needed
     }
 

@@ -47,11 +47,7 @@ impl Keeper<'_> {
         let mut pulse = Pulse::new(boot_ns(), &self.plan);
         let watched = match Child::spawn(&self.args.cmd, &env, &remove, told.deadlines) {
             Ok(child) => self.watch_over(child, &lease, &mut told, &mut pulse).await,
-            Err(error) => {
-                self.say_not_started(&error.into());
-                self.leave();
-                return ExitCode::Internal;
-            }
+            Err((error, gone)) => Watched::Over { how: How::NotStarted(error.into()), gone },
         };
         pulse.beat(boot_ns(), told.deadlines);
         let killed = match watched {
@@ -243,7 +239,7 @@ impl Keeper<'_> {
             SpawnError::NotFound { .. } => ExitCode::NotFound,
             SpawnError::CannotRun { .. } => ExitCode::CannotRun,
             SpawnError::TooLate => ExitCode::Lost,
-            SpawnError::Guardian(_) => ExitCode::Internal,
+            SpawnError::Machine(_) => ExitCode::Internal,
         }
     }
 

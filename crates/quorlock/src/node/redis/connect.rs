@@ -2,12 +2,15 @@
 //! server can do. All that is said takes one round trip.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::thread;
 use std::time::Duration;
 
 use quorlock_core::{Failure, FailureKind};
 use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
+use tokio::sync::oneshot;
 
 use super::codec::{ASK_CAPABILITIES, Capabilities, code, explanation, kind_of};
 use super::for_people;
@@ -17,6 +20,7 @@ use super::target::{Address, Target};
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use super::wire::{Socket, Wire};
+use crate::exhausted::{exhausted, explained};
 use crate::node::PushSink;
 
 /// How to reach a server.
@@ -33,12 +37,21 @@ impl Dialer {
     pub(super) async fn dial(&self) -> io::Result<Box<dyn Socket>> {
         match &self.target.address {
             Address::Port { host, port, encrypted } => {
-                let stream = TcpStream::connect((&**host, *port)).await?;
+                let stream = TcpStream::connect(&*resolve(host, *port).await?).await?;
                 self.set_up(&stream)?;
                 if *encrypted { self.encrypt(host, stream).await } else { Ok(Box::new(stream)) }
             }
             #[cfg(unix)]
-            Address::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Address::Socket(path) => {
+                let stream = UnixStream::connect(path).await;
+                Ok(Box::new(stream.map_err(|error| match error.kind() {
+                    // Elsewhere EAGAIN means that there is no thread.
+                    io::ErrorKind::WouldBlock => {
+                        io::Error::other("its queue of new connections is full")
+                    }
+                    _ => error,
+                })?))
+            }
             #[cfg(not(unix))]
             Address::Socket(_) => Err(io::ErrorKind::Unsupported.into()),
         }
@@ -70,6 +83,21 @@ impl Dialer {
     }
 }
 
+/// Looks a host up. A thread of its own does that: tokio's threads panic if none can be started.
+async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let (tell, addresses) = oneshot::channel();
+    let host = host.to_owned();
+    let look_up = move || {
+        // Nobody listens if the connection is not wanted any more.
+        let _ = tell.send((&*host, port).to_socket_addrs().map(Iterator::collect));
+    };
+    thread::Builder::new().name("resolve".to_owned()).spawn(look_up)?;
+    addresses.await.map_err(io::Error::other)?
+}
+
 /// Why there is no connection.
 pub(super) enum NotConnected {
     /// The server knows only the older protocol.
@@ -80,8 +108,11 @@ pub(super) enum NotConnected {
 
 impl From<io::Error> for NotConnected {
     fn from(error: io::Error) -> Self {
-        let detail = for_people(&error.to_string());
-        Self::Because(Failure::unsent(FailureKind::Unreachable).with_detail(detail))
+        let kind = match exhausted(&error) {
+            Some(_) => FailureKind::Exhausted,
+            None => FailureKind::Unreachable,
+        };
+        Self::Because(Failure::unsent(kind).with_detail(for_people(&explained(&error))))
     }
 }
 

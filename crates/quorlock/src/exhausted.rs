@@ -1,0 +1,57 @@
+//! Resources of this machine that the operating system reports as exhausted.
+
+use std::io::{self, ErrorKind};
+
+/// Names the resource that is exhausted, and its limit. `None`: the error has another cause.
+///
+/// `EAGAIN` counts as the process limit, so the error must come from the start of a thread or process, or from a call
+/// that does not report `EAGAIN` for anything else.
+pub fn exhausted(error: &io::Error) -> Option<&'static str> {
+    Some(match (error.raw_os_error(), error.kind()) {
+        (Some(ENFILE), _) if cfg!(unix) => {
+            "this machine has no file descriptor left (limit: sysctl fs.file-max)"
+        }
+        (Some(EMFILE), _) if cfg!(unix) => {
+            "this process has no file descriptor left (limit: ulimit -n)"
+        }
+        (_, ErrorKind::WouldBlock) => {
+            "no further process or thread can be started (limits: ulimit -u, ulimit -v, and pids.max of the container)"
+        }
+        (_, ErrorKind::OutOfMemory) => {
+            "no memory is left (limits: ulimit -v, and memory.max of the container)"
+        }
+        (_, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => "no space is left on the device",
+        _ => return None,
+    })
+}
+
+/// The error as the operating system words it, behind the resource if one is exhausted.
+pub fn explained(error: &io::Error) -> String {
+    match exhausted(error) {
+        Some(resource) => format!("{resource}: {error}"),
+        None => error.to_string(),
+    }
+}
+
+/// The numbers are the same on every Unix.
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exhausted_resource_is_named_and_another_error_is_not() {
+        let names = |number, name: &str| {
+            let error = io::Error::from_raw_os_error(number);
+            exhausted(&error).is_some_and(|resource| resource.contains(name))
+        };
+        assert!(names(EMFILE, "ulimit -n") && names(ENFILE, "fs.file-max"));
+        assert!(names(12, "memory") && names(28, "space"));
+        let refused = io::Error::from(ErrorKind::ConnectionRefused);
+        assert_eq!((exhausted(&refused), explained(&refused)), (None, refused.to_string()));
+        let no_thread = io::Error::from(ErrorKind::WouldBlock);
+        assert!(explained(&no_thread).starts_with("no further process or thread"));
+    }
+}
