@@ -1,21 +1,23 @@
-//! What is seen from outside: messages, exit codes, events, JSON and the commands that servers get, as they
-//! were recorded in `outside/`.
+//! Messages, exit codes, events, JSON and the commands that servers get, as the files in `outside/` record them.
 //!
-//! What differs from run to run (tokens, times, process ids, places) is replaced by its kind. `UPDATE_EXPECT=1
-//! cargo test -p quorlock-cli --test outside` records anew; the difference belongs into the commit's message.
-//! Servers differ in what they are asked and say, so one version stands for all.
+//! Tokens, times, process ids and places differ from run to run; their kind replaces them. `UPDATE_EXPECT=1
+//! cargo test -p quorlock-cli --test outside` records again; the commit message explains the difference.
+//! Servers differ in their commands and messages, so one version stands for all.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
 mod common;
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use common::{Running, Testbed, stderr, stdout};
+use common::{PATIENCE, Running, Testbed, boot, eventually, stderr, stdout};
 use expect_test::{ExpectFile, expect_file};
+use quorlock_servers::resp::RespConnection;
 use quorlock_servers::{Flavor, Reply, ServerOptions, find_or_skip, not_for};
 use regex_lite::Regex;
+use rustix::process::Signal;
 
 /// The server that was recorded.
 const RECORDED: (Flavor, &str) = (Flavor::Redis, "7.0.");
@@ -25,6 +27,52 @@ struct Scene {
     testbed: Testbed,
     node_timeout: &'static str,
     seen: String,
+    /// The commands at the beginning of a connection, once they are in the record.
+    greeting: Option<String>,
+}
+
+/// A command that says that it runs, and ends when the file `go` exists.
+const UNTIL_GO: &str = "echo > up; while [ ! -e go ]; do sleep 0.02; done";
+
+/// A command that writes to files.
+struct Writes {
+    running: Running,
+    files: [PathBuf; 2],
+}
+
+impl Writes {
+    fn until_it_says(&self, text: &str) {
+        let says = |file| std::fs::read_to_string(file).unwrap().contains(text);
+        eventually(text, || self.files.iter().any(says).then_some(()));
+    }
+
+    fn end(mut self) -> Output {
+        let status = eventually("quorlock ends", || self.running.0.try_wait().unwrap());
+        let [stdout, stderr] = self.files.map(|file| std::fs::read(file).unwrap());
+        Output { status, stdout, stderr }
+    }
+}
+
+/// A thing that happens while quorlock runs.
+#[derive(Clone, Copy)]
+enum Meanwhile {
+    Go,
+    Delete,
+}
+
+/// MONITOR's last line of a scene.
+const THE_END: &str = r#""ECHO" "the end""#;
+
+/// The commands at the beginning of a connection.
+const GREETING: &str = r#"  "HELLO"[^\n]*\n(  "(PING|CLIENT|COMMAND|SCRIPT)"[^\n]*\n)*"#;
+
+/// Reads one line of MONITOR, adds its command to `commands`, and returns the line.
+fn note_command(monitor: &mut RespConnection, commands: &mut String) -> String {
+    let Reply::Simple(line) = monitor.reply().unwrap() else { panic!("MONITOR sends lines") };
+    let (by, command) = line.split_once("] ").unwrap();
+    let by = if by.ends_with(" lua") { "  by the script: " } else { "  " };
+    writeln!(commands, "{by}{command}").unwrap();
+    line
 }
 
 impl Scene {
@@ -38,7 +86,7 @@ impl Scene {
         }
         let testbed = Testbed::sized(test, nodes, ServerOptions::default())?;
         // Longer than any answer takes here, also on a busy machine.
-        Some(Self { testbed, node_timeout: "2s", seen: String::new() })
+        Some(Self { testbed, node_timeout: "2s", seen: String::new(), greeting: None })
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -49,21 +97,58 @@ impl Scene {
 
     /// Runs it to its end.
     fn quorlock(&mut self, args: &[&str]) {
-        let output = self.command(args).output().unwrap();
-        self.note(args, &output);
+        self.quorlock_with(&[], args);
+    }
+
+    /// The same with these variables.
+    fn quorlock_with(&mut self, variables: &[(&str, &str)], args: &[&str]) {
+        let output = self.command(args).envs(variables.iter().copied()).output().unwrap();
+        let set: String =
+            variables.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+        self.note_as(&format!("{set}quorlock"), args, &output);
     }
 
     /// Starts it and waits for the file `up`.
     fn start(&self, args: &[&str]) -> Running {
         let running = Running::start(&mut self.command(args));
-        self.testbed.await_file("up");
-        std::fs::remove_file(self.testbed.path("up")).unwrap();
+        self.await_up();
         running
     }
 
+    /// Starts it with files in place of pipes, so that it can be read while it runs.
+    fn writes(&self, args: &[&str]) -> Writes {
+        let files = ["stdout", "stderr"].map(|name| self.testbed.path(name));
+        let [stdout, stderr] =
+            [0, 1].map(|file: usize| std::fs::File::create(&files[file]).unwrap());
+        let child = self.command(args).stdout(stdout).stderr(stderr).spawn();
+        Writes { running: Running(child.unwrap()), files }
+    }
+
+    /// Waits for the file `up`, which a command or an event writes, and removes it.
+    fn await_up(&self) {
+        self.testbed.await_file("up");
+        std::fs::remove_file(self.testbed.path("up")).unwrap();
+    }
+
+    /// Lets the command [`UNTIL_GO`] end.
+    fn go(&self) {
+        std::fs::write(self.testbed.path("go"), "").unwrap();
+    }
+
+    /// Writes a file and runs with it as the configuration.
+    fn configured(&mut self, file: &str, args: &[&str]) {
+        self.say(&format!("config.toml: {file}"));
+        std::fs::write(self.testbed.path("config.toml"), file).unwrap();
+        self.quorlock(args);
+    }
+
     fn note(&mut self, args: &[&str], output: &Output) {
+        self.note_as("quorlock", args, output);
+    }
+
+    fn note_as(&mut self, command: &str, args: &[&str], output: &Output) {
         let code = output.status.code().map_or("a signal".to_owned(), |code| code.to_string());
-        writeln!(self.seen, "$ quorlock {}", args.join(" ")).unwrap();
+        writeln!(self.seen, "$ {command} {}", args.join(" ")).unwrap();
         stdout(output).lines().for_each(|line| writeln!(self.seen, "{line}").unwrap());
         stderr(output).lines().for_each(|line| writeln!(self.seen, "! {line}").unwrap());
         writeln!(self.seen, "= {code}\n").unwrap();
@@ -74,23 +159,45 @@ impl Scene {
         writeln!(self.seen, "# {what}\n").unwrap();
     }
 
-    /// Runs it, and notes what the first server is asked.
+    /// Runs it, and notes the commands that the first server gets.
     fn wire(&mut self, what: &str, args: &[&str]) {
-        let mut stream = self.testbed.nodes[0].connect().unwrap();
-        assert_eq!(stream.command(&["MONITOR"]).unwrap(), Reply::Simple("OK".to_owned()));
+        self.wire_until(what, args, None);
+    }
+
+    /// The same, and one thing happens meanwhile: when the server has got a command that contains `text`, [`UNTIL_GO`]
+    /// ends, or, when quorlock has said that it waits, another client deletes the key `k`.
+    fn wire_until(&mut self, what: &str, args: &[&str], text: Option<(&str, Meanwhile)>) {
+        let mut monitor = self.testbed.nodes[0].connect().unwrap();
+        assert_eq!(monitor.command(&["MONITOR"]).unwrap(), Reply::Simple("OK".to_owned()));
         self.say(what);
-        self.quorlock(args);
-        self.server(0, &["ECHO", "the end"]);
-        loop {
-            let reply = stream.reply().unwrap();
-            let Reply::Simple(line) = &reply else { panic!("before the end: {reply:?}") };
-            let (by, command) = line.split_once("] ").unwrap();
-            if command == r#""ECHO" "the end""# {
-                break;
+        let start = boot();
+        let running = self.writes(args);
+        let mut commands = String::new();
+        if let Some((text, meanwhile)) = text {
+            while !note_command(&mut monitor, &mut commands).contains(text) {
+                assert!(boot() - start < PATIENCE, "in vain: {text} in\n{commands}");
             }
-            let by = if by.ends_with(" lua") { "  by the script: " } else { "  " };
-            writeln!(self.seen, "{by}{command}").unwrap();
+            match meanwhile {
+                Meanwhile::Go => self.go(),
+                Meanwhile::Delete => {
+                    running.until_it_says("waiting");
+                    self.server(0, &["DEL", "k"]);
+                }
+            }
         }
+        let output = running.end();
+        let _ = std::fs::remove_file(self.testbed.path("go"));
+        self.note(args, &output);
+        self.server(0, &["ECHO", "the end"]);
+        while !note_command(&mut monitor, &mut commands).contains(THE_END) {}
+        commands = commands.replace(&format!("  {THE_END}\n"), "");
+        // A connection begins with the same commands each time.
+        let greeting = Regex::new(GREETING).unwrap();
+        match &self.greeting {
+            Some(known) => commands = commands.replace(known, "  (greeting)\n"),
+            None => self.greeting = greeting.find(&commands).map(|found| found.as_str().to_owned()),
+        }
+        self.seen.push_str(&commands);
         self.seen.push('\n');
     }
 
@@ -117,13 +224,17 @@ impl Scene {
 const KINDS: &[(&str, &str)] = &[
     (r"(TOKEN=|run_id=|doctor:)[0-9a-f]{40}", "${1}ID"),
     (r"[0-9a-f]{40} [^ ]+:[0-9]+ ", "ID HOST:PID "),
-    (r"[A-Za-z0-9.-]+:[0-9]+ nightly", "HOST:PID nightly"),
+    (r"[A-Za-z0-9.-]+:[0-9]+ (nightly|true|sh)", "HOST:PID $1"),
     // The scripts are in the library's sources.
     (r#""(-- [^\\"]*)\\n(?:[^"\\]|\\.)*""#, "\"$1…\""),
     (r#""([a-z_]+_(?:ms|us|s))":-?[0-9]+"#, "\"$1\":N"),
     (r"\b[0-9]{13,16}\b", "N"),
     (r"clock [^ ]+ms", "clock TIME"),
+    // Of several nodes, some answer after the quorum.
+    (r#""votes":[2-9]"#, r#""votes":N"#),
     (r"[0-9]+\.[0-9]+(?:ms|µs|s)", "TIME"),
+    (r"[0-9]+(?:ms|s) (more|left)", "TIME $1"),
+    (r"[0-9]+ min\b", "N min"),
     (r"up [0-9]+s", "up TIME"),
     (r"[0-9]+ s\b", "N s"),
     (r"  +", "  "),
@@ -293,11 +404,261 @@ fn nodes_that_get_other_settings() {
 }
 
 #[test]
+fn doctor_on_three_nodes() {
+    let Some(mut scene) = Scene::new("doctor_on_three_nodes", 3) else { return };
+    scene.testbed.guard = "strict";
+    scene.quorlock(&["init", "--fresh", "--yes", "--quiet"]);
+    for args in [&["doctor"][..], &["doctor", "--quiet"], &["doctor", "--notes"]] {
+        scene.quorlock(args);
+    }
+    scene.say("a node has a memory limit");
+    scene.server(0, &["CONFIG", "SET", "maxmemory", "100mb"]);
+    scene.quorlock(&["doctor"]);
+    scene.say("and deletes keys when it is full; another one lost its data; the user of the third may not do everything");
+    scene.server(0, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    scene.server(1, &["FLUSHALL"]);
+    scene.server(2, &["ACL", "SETUSER", "default", "-eval", "-getrange"]);
+    for args in [
+        &["doctor"][..],
+        &["doctor", "--quiet"],
+        &["doctor", "--json"],
+        &["status", "k"],
+        &["run", "k", "--wait", "0s", "--", "true"],
+        &["run", "k", "--wait", "0s", "--json", "--", "true"],
+        &["init", "--fresh", "--yes"],
+    ] {
+        scene.quorlock(args);
+    }
+    scene.compare(&expect_file!["outside/doctor.txt"]);
+}
+
+#[test]
+fn init_and_its_questions() {
+    let Some(mut scene) = Scene::new("init_and_its_questions", 3) else { return };
+    scene.testbed.guard = "strict";
+    for args in [
+        &["init", "--fresh"][..],
+        &["init", "--fresh", "--yes"],
+        &["init", "--fresh", "--yes", "--json"],
+        &["init", "--fresh", "--yes", "--quiet"],
+        &["init", "--fresh", "--max-ttl", "20s"],
+        &["init", "--fresh", "--max-ttl", "20s", "--yes"],
+        &["init", "--fresh", "--quorum", "3", "--yes"],
+        &["doctor"],
+    ] {
+        scene.quorlock(args);
+    }
+    scene.say("a lock is held");
+    let held = ["run", "held", "--quorum", "3", "--label", "nightly", "--", "sh", "-c", UNTIL_GO];
+    let running = scene.start(&held);
+    scene.quorlock(&["init", "--fresh", "--quorum", "3", "--yes"]);
+    scene.go();
+    scene.note(&held, &running.end());
+    scene.compare(&expect_file!["outside/init.txt"]);
+}
+
+#[test]
+fn readers_and_several_keys() {
+    let Some(mut scene) = Scene::new("readers_and_several_keys", 1) else { return };
+    for args in [
+        &["run", "k", "--shared", "--fenced", "--", "true"][..],
+        &["run", "k", "--also", "k", "--", "true"],
+        &["run", "k", "--also", "l", "--fenced", "--json", "--", "true"],
+        &["run", "k", "--shared", "--also", "l", "--json", "--", "true"],
+    ] {
+        scene.quorlock(args);
+    }
+    scene.say("a reader holds k and l");
+    let reader =
+        ["run", "k", "--shared", "--also", "l", "--label", "nightly", "--", "sh", "-c", UNTIL_GO];
+    let running = scene.start(&reader);
+    for args in [
+        &["status", "k"][..],
+        &["status", "l", "--json"],
+        &["run", "l", "--shared", "--", "echo", "ran"],
+        &["run", "l", "--wait", "0s", "--", "true"],
+        &["run", "m", "--also", "l", "--wait", "0s", "--json", "--", "true"],
+    ] {
+        scene.quorlock(args);
+    }
+    scene.go();
+    scene.note(&reader, &running.end());
+    scene.compare(&expect_file!["outside/readers.txt"]);
+}
+
+#[test]
+fn holding_for_a_while_and_waiting() {
+    let Some(mut scene) = Scene::new("holding_for_a_while_and_waiting", 1) else { return };
+    let left = ["run", "n", "--min-hold", "1h", "--status-fd", "1", "--", "sh", "-c", "exit 3"];
+    let holder = scene.writes(&left);
+    holder.until_it_says("left");
+    holder.running.signal(Signal::TERM);
+    scene.note(&left, &holder.end());
+    scene.quorlock(&["run", "n", "--wait", "0s", "--if-held", "skip", "--json", "--", "true"]);
+
+    scene.say("another holds k");
+    let holder = ["run", "k", "--label", "nightly", "--", "sh", "-c", UNTIL_GO];
+    let running = scene.start(&holder);
+    let waits = [
+        &["--"][..],
+        &["--json", "--"],
+        &["--quiet", "--"],
+        &["--if-held", "skip", "--"],
+        &["--if-held", "skip", "--json", "--"],
+    ]
+    .map(|options| [&["run", "k", "--wait", "500ms"], options, &["true"]].concat())
+    .map(|args| (Running::start(&mut scene.command(&args)), args));
+    for (waiting, args) in waits {
+        scene.note(&args, &waiting.end());
+    }
+    scene.say("a signal ends the wait");
+    let waits = ["run", "k", "--", "echo", "ran"];
+    let waiting = scene.writes(&waits);
+    waiting.until_it_says("waiting");
+    waiting.running.signal(Signal::TERM);
+    scene.note(&waits, &waiting.end());
+    scene.go();
+    running.end();
+    scene.say("the holder ends");
+    for options in [&["--"][..], &["--json", "--"], &["--wait", "forever", "--"]] {
+        std::fs::remove_file(scene.testbed.path("go")).unwrap();
+        let running = scene.start(&holder);
+        let waits = [&["run", "k"], options, &["echo", "ran"]].concat();
+        let waiting = scene.writes(&waits);
+        waiting.until_it_says("waiting");
+        scene.go();
+        scene.note(&waits, &waiting.end());
+        running.end();
+    }
+    scene.compare(&expect_file!["outside/waiting.txt"]);
+}
+
+#[test]
+fn a_quorum_that_is_lost() {
+    let Some(mut scene) = Scene::new("a_quorum_that_is_lost", 3) else { return };
+    scene.node_timeout = "500ms";
+    let args = |output: &'static str| {
+        ["run", "k", "--ttl", "2s", output, "--", "sh", "-c", "echo > up; exec sleep 60"]
+    };
+    let text = scene.start(&args("--kill-after=400ms"));
+    let json = scene.start(&[
+        "run",
+        "l",
+        "--ttl",
+        "2s",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "echo > up; exec sleep 60",
+    ]);
+    scene.say("two of three nodes are killed");
+    scene.testbed.nodes[0].kill().unwrap();
+    scene.testbed.nodes[2].kill().unwrap();
+    scene.note(&args("--kill-after=400ms"), &text.end());
+    scene.note(&["run", "l", "--ttl", "2s", "--json", "--", "…"], &json.end());
+    scene.compare(&expect_file!["outside/lost.txt"]);
+}
+
+#[test]
+fn variables_and_the_file() {
+    let Some(mut scene) = Scene::new("variables_and_the_file", 1) else { return };
+    let environment = ["run", "k", "--", "sh", "-c", "env | grep ^QUORLOCK_ | sort"];
+    let mut all = vec![
+        ("QUORLOCK_TTL", "9s"),
+        ("QUORLOCK_WAIT", "5s"),
+        ("QUORLOCK_LABEL", "nightly"),
+        ("QUORLOCK_MAX_TTL", "20s"),
+        ("QUORLOCK_KEY_PREFIX", "p:"),
+        ("QUORLOCK_USERNAME", "default"),
+        ("QUORLOCK_PASSWORD", "secret"),
+        ("QUORLOCK_FENCED", "true"),
+        ("QUORLOCK_IF_HELD", "skip"),
+        ("QUORLOCK_HELD_EXIT_CODE", "3"),
+        ("QUORLOCK_MAX_HOLD", "1h"),
+        ("QUORLOCK_KILL_AFTER", "2s"),
+        ("QUORLOCK_QUIET", "no"),
+        ("QUORLOCK_NOSUCH", "x"),
+    ];
+    scene.quorlock_with(&all, &environment);
+    all.push(("QUORLOCK_PASS_NODES", "1"));
+    scene.quorlock_with(&all, &environment);
+    for variable in [
+        ("QUORLOCK_SHARED", "maybe"),
+        ("QUORLOCK_SHARED", "1"),
+        ("QUORLOCK_SHARED", "no"),
+        ("QUORLOCK_SHARED", ""),
+        ("QUORLOCK_TTL", "soon"),
+        ("QUORLOCK_WAIT", "5"),
+        ("QUORLOCK_QUORUM", "2"),
+        ("QUORLOCK_IF_HELD", "wait"),
+        ("QUORLOCK_STATUS_FD", "77"),
+        ("QUORLOCK_NODES", "redis://h:1,,x"),
+        ("QUORLOCK_RESTART_GUARD", "some"),
+        ("QUORLOCK_CONFIG", "missing.toml"),
+    ] {
+        scene.quorlock_with(&[variable], &["run", "k", "--wait", "0s", "--", "echo", "ran"]);
+    }
+    let run = ["run", "k", "--wait", "0s", "--config", "config.toml", "--", "echo", "ran"];
+    for file in [
+        "ttl = \"5s\"",
+        "ttl = 10",
+        "ttl = \"soon\"",
+        "min-hold = \"1s\"",
+        "nodes = [\"redis://:secret@x#y\"]",
+        "quorum = 2",
+        "ttl = [",
+    ] {
+        scene.configured(file, &run);
+    }
+    scene.compare(&expect_file!["outside/settings.txt"]);
+}
+
+/// How a lock is taken, extended once and given back, of each kind.
+#[test]
+fn what_a_server_is_asked_for_each_kind() {
+    let Some(mut scene) = Scene::new("what_a_server_is_asked_for_each_kind", 1) else { return };
+    // With a command of its extension.
+    let kinds = [
+        (&["--fenced"][..], r#""PEXPIRE" "k" "3000""#),
+        (&["--shared"], r#""ZREMRANGEBYSCORE" "k""#),
+        (&["--also", "l"], r#""PEXPIRE" "k" "3000""#),
+        (&["--also", "l", "--fenced"], r#""PEXPIRE" "k" "3000""#),
+    ];
+    for (kind, extension) in kinds {
+        let times = ["run", "k", "--ttl", "3s", "--node-timeout", "500ms"];
+        let args = [&times, kind, &["--", "sh", "-c", UNTIL_GO]].concat();
+        scene.wire_until("a lock that is extended once", &args, Some((extension, Meanwhile::Go)));
+    }
+    scene.compare(&expect_file!["outside/wire_kinds.txt"]);
+}
+
+#[test]
+fn what_a_server_is_asked_by_a_waiting_call() {
+    let Some(mut scene) = Scene::new("what_a_server_is_asked_by_a_waiting_call", 1) else { return };
+    let waits = (r#""CLIENT" "CACHING""#, Meanwhile::Delete);
+    for (what, args) in [
+        ("another client's key is deleted", &["run", "k", "--", "true"][..]),
+        ("and a reader waits", &["run", "k", "--shared", "--", "true"]),
+        ("and a call for two keys waits", &["run", "k", "--also", "l", "--", "true"]),
+    ] {
+        scene.server(0, &["SET", "k", "other", "PX", "60000"]);
+        scene.wire_until(what, args, Some(waits));
+    }
+    scene.compare(&expect_file!["outside/wire_waiting.txt"]);
+}
+
+#[test]
 fn what_a_server_is_asked() {
     let Some(mut scene) = Scene::new("what_a_server_is_asked", 1) else { return };
     scene.wire("a lock", &["run", "k", "--", "true"]);
-    let extended = ["run", "k", "--ttl", "3s", "--node-timeout", "500ms", "--", "sleep", "1.2"];
-    scene.wire("a lock that is extended once", &extended);
+    let extended =
+        ["run", "k", "--ttl", "3s", "--node-timeout", "500ms", "--", "sh", "-c", UNTIL_GO];
+    scene.wire_until(
+        "a lock that is extended once",
+        &extended,
+        Some((r#""PEXPIRE" "k""#, Meanwhile::Go)),
+    );
     scene.wire("with a fence, for the first time", &["run", "f", "--fenced", "--", "true"]);
     scene.wire("and again", &["run", "f", "--fenced", "--", "true"]);
     scene.wire("a look", &["status", "k"]);
