@@ -4,7 +4,7 @@
 //! Nothing is changed. To find out which rights a user has, they are used, on one key of the
 //! library's own that is gone afterwards.
 
-mod acl;
+pub(crate) mod acl;
 mod evaluate;
 pub(crate) mod look;
 mod rights;

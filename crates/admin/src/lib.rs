@@ -28,3 +28,5 @@
 
 pub mod doctor;
 pub mod init;
+pub mod locks;
+mod scan;

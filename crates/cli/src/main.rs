@@ -62,6 +62,7 @@ fn run(command: Command) -> Code {
     let (json, result) = match command {
         Command::Run(args) => (args.output.json, commands::run::main(&args).map(as_shells_see_it)),
         Command::Status(args) => (args.output.json, commands::status::main(&args)),
+        Command::Ls(args) => (args.output.json, commands::ls::main(&args)),
         Command::Init(args) => {
             (args.output.json, commands::init::main(&args).map(as_shells_see_it))
         }

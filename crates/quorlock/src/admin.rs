@@ -1,11 +1,28 @@
 //! For quorlock's own programs alone, not API-stable: the nodes of a client that is not built, a connection to a
 //! node for questions that no lock asks, and the names of exhausted resources.
 
+use std::time::Duration;
+
+use quorlock_core::{Holding, Value};
+
 pub use crate::builder::Topology;
+pub use crate::client::RESERVED;
+use crate::error::Holder;
 pub use crate::exhausted::{exhausted, explained};
-pub use crate::node::redis::{AdminConnection, Do, RedisCli, Reply};
+pub use crate::node::redis::{AdminConnection, Do, RedisCli, Reply, failure_of};
 
 /// The time, by the clock that clients read.
 pub fn now() -> quorlock_core::Reading {
     crate::Clock::System.now()
+}
+
+/// Waits for this time.
+pub async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// The holder that stored this value; `None` if another library did.
+pub fn holder(value: &[u8], remaining: Option<Duration>) -> Option<Holder> {
+    Value::owner_of(value)?;
+    Holder::of(&Holding::Held { value: value.to_vec(), ttl: remaining })
 }

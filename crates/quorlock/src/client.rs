@@ -144,7 +144,7 @@ pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
 
 /// What the library's own keys begin with, behind the prefix. No prefix and no lock's key contains it: else a
 /// key `app:quorlock:node` would be the marker of those with the prefix `app:`.
-pub(crate) const RESERVED: &str = "quorlock:";
+pub const RESERVED: &str = "quorlock:";
 
 /// One lock is about no more resources than this.
 pub const RESOURCES_MAX: usize = Keys::MAX;

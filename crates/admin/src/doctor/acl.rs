@@ -12,7 +12,7 @@ pub(super) fn line(user: &str, rules: &str) -> String {
 }
 
 /// A prefix as a pattern that matches itself.
-fn escaped(prefix: &str) -> String {
+pub(crate) fn escaped(prefix: &str) -> String {
     let mut escaped = String::with_capacity(prefix.len());
     for c in prefix.chars() {
         if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {

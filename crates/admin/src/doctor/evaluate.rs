@@ -172,6 +172,11 @@ impl Case<'_> {
                 "locks work, but those who wait for one are told late, or commands are sent the long way",
             ),
             (Warning, &rights.shared, "locks work, but not those that readers share"),
+            (
+                Note,
+                &rights.listing,
+                "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held",
+            ),
         ];
         for (severity, rights, why) in
             lacking.into_iter().filter(|(_, rights, _)| !rights.is_empty())

@@ -18,6 +18,8 @@ pub(crate) struct Rights {
     pub(crate) wanted: Vec<&'static str>,
     /// Without these no lock can be shared.
     pub(crate) shared: Vec<&'static str>,
+    /// Without these nobody can list the locks.
+    pub(crate) listing: Vec<&'static str>,
     /// The library's own keys are out of bounds.
     pub(crate) keys: bool,
     /// Why nothing can be written, if not for want of a right.
@@ -37,6 +39,8 @@ pub(crate) enum Weight {
     Wanted,
     /// Readers cannot share one; all others are as they were.
     Shared,
+    /// They work, but cannot be listed.
+    Listing,
     /// Nothing.
     Nicety,
 }
@@ -46,7 +50,7 @@ pub(crate) type Right = (&'static str, Weight, &'static [&'static str]);
 
 const KEY: &str = "KEY";
 
-use Weight::{Needed, Nicety, Shared, Wanted};
+use Weight::{Listing, Needed, Nicety, Shared, Wanted};
 
 /// All rights, in an order in which the calls make sense one after the other.
 pub(crate) const RIGHTS: &[Right] = &[
@@ -79,6 +83,7 @@ pub(crate) const RIGHTS: &[Right] = &[
     ("+zrem", Shared, &["ZREM", KEY, "x"]),
     ("+zremrangebyscore", Shared, &["ZREMRANGEBYSCORE", KEY, "0", "1"]),
     ("+zscore", Shared, &["ZSCORE", KEY, "x"]),
+    ("+scan", Listing, &["SCAN", "0", "COUNT", "1"]),
 ];
 
 /// Tries each right, all in one round trip.
@@ -116,6 +121,7 @@ impl Rights {
                     Needed => rights.needed.push(right),
                     Wanted => rights.wanted.push(right),
                     Shared => rights.shared.push(right),
+                    Listing => rights.listing.push(right),
                     Nicety => {}
                 }
             } else if *right == "+set" {

@@ -147,7 +147,7 @@ fn row(node: &NodeAnswer) -> [String; 4] {
 }
 
 /// The holder without the time, which has a column of its own.
-fn who(holder: &Holder) -> String {
+pub(crate) fn who(holder: &Holder) -> String {
     match &holder.kind {
         HolderKind::Owner(owner) if owner.is_empty() => "a client without a name".to_owned(),
         HolderKind::Owner(owner) => owner.clone(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use quorlock_core::{Failure, FailureKind, Key, NodeId};
 use tokio::time::timeout;
 
-use super::codec::Delete;
+use super::codec::{Delete, rejected};
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
 use super::{Connection, RedisNode};
@@ -46,6 +46,25 @@ impl AdminConnection {
         replies.first().map_or(Ok(()), |reply| registration.check(reply))
     }
 
+    /// The database that has the locks, as far as it is written; whether it is this client's or another one.
+    pub async fn registered(&self, marker: &Key) -> Result<Option<u32>, Failure> {
+        let Some(registration) = Registration::beside(marker, self.database) else {
+            return Ok(None);
+        };
+        match self.ask(&[registration.ask(Do::Look)]).await?.first() {
+            Some(Reply::Bytes(text)) => {
+                Ok(std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()))
+            }
+            Some(Reply::Error(error)) => Err(rejected(error)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The database of this connection.
+    pub fn database(&self) -> u32 {
+        self.database
+    }
+
     /// The server can push, so who waits for a lock is told when it changes.
     pub fn speaks_resp3(&self) -> bool {
         self.speaks_resp3
@@ -61,11 +80,14 @@ impl AdminConnection {
 
     /// Asks all of this in one round trip. Errors that the server answers are replies; none of them
     /// ends the others.
-    pub async fn ask<W: AsRef<[u8]>>(&self, commands: &[Vec<W>]) -> Result<Vec<Reply>, Failure> {
+    pub async fn ask<C: AsRef<[W]>, W: AsRef<[u8]>>(
+        &self,
+        commands: &[C],
+    ) -> Result<Vec<Reply>, Failure> {
         let wire = &self.connection.wire;
         let said = wire.send(|out| {
             for words in commands {
-                let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
+                let words: Vec<&[u8]> = words.as_ref().iter().map(AsRef::as_ref).collect();
                 resp::write(out, &words);
             }
             commands.len()
@@ -82,6 +104,11 @@ impl AdminConnection {
             Err(Failure::new(FailureKind::Silent).with_detail(bound))
         })
     }
+}
+
+/// What an error means that a server answered.
+pub fn failure_of(error: &str) -> Failure {
+    rejected(error)
 }
 
 impl fmt::Debug for AdminConnection {

@@ -45,7 +45,7 @@ use quorlock_core::{Answer, Command, Failure, FailureKind, Session, Supervisor};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-pub use self::admin::AdminConnection;
+pub use self::admin::{AdminConnection, failure_of};
 use self::codec::Capabilities;
 use self::connect::{Dialer, NotConnected};
 use self::connection::Connection;

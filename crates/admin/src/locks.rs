@@ -1,0 +1,227 @@
+//! Every lock on the nodes: [`list`] looks at all keys in small steps, so other clients are served in between.
+//!
+//! A lock that is held throughout the look is listed, and a lock that is listed was held at some time during it. This
+//! holds as far as the nodes could be looked at; see [`Locks::complete`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use quorlock::admin::{AdminConnection, Reply, Topology, holder};
+use quorlock::node::Node as _;
+use quorlock::{BuildError, ClientBuilder, Holder};
+
+use crate::doctor::acl::escaped;
+pub use crate::scan::Incomplete;
+use crate::scan::{Scan, Scanned, Votes, get_ranges, read_all};
+
+/// At most this number of votes is listed of one node. More are reported as [`Incomplete::TooMany`].
+pub const VOTES_MAX: usize = 50_000;
+
+/// Digits of the largest fencing token.
+const TOKEN_DIGITS: usize = 16;
+
+/// Fencing tokens that are asked for at once.
+const AT_A_TIME: usize = 250;
+
+/// One holder of one lock. A lock with several keys is listed once for each key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lock {
+    /// The resource's name, without the key prefix.
+    pub resource: Arc<str>,
+    /// The holder is a reader, which shares the lock with other readers.
+    pub shared: bool,
+    /// The holder, and the time after which no node has the lock any more unless it is extended. `None` for that time:
+    /// the key has no expiry, so it is a leftover.
+    pub holder: Holder,
+    /// The nodes that have the holder's value.
+    pub nodes: Vec<Arc<str>>,
+    /// The fencing token, if a quorum of nodes has one.
+    pub fencing_token: Option<u64>,
+    /// Fewer than a quorum of nodes can have the holder's value: the lock is lost, being taken or being released.
+    pub stale: bool,
+}
+
+/// How a look at one node went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeLook {
+    /// The node's name.
+    pub node: Arc<str>,
+    /// Why not all of its keys were looked at; `None`: they were.
+    pub incomplete: Option<Incomplete>,
+}
+
+/// What was found on all nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Locks {
+    /// By resource; of one resource, the holder with the most nodes first.
+    pub locks: Vec<Lock>,
+    /// In the order of the list.
+    pub nodes: Vec<NodeLook>,
+    /// How many nodes must grant a lock.
+    pub quorum: usize,
+}
+
+impl Locks {
+    /// How many nodes were looked at completely. With at least a quorum of them, every lock that was held throughout
+    /// the look is listed.
+    pub fn complete(&self) -> usize {
+        self.nodes.iter().filter(|node| node.incomplete.is_none()).count()
+    }
+}
+
+/// Lists the locks whose resources match `glob`, a pattern as `KEYS` has it; without it, all behind the key prefix.
+///
+/// Needs the right to `SCAN` beyond those of a client. Keys of other programs are passed over: only values in the form
+/// that this library stores are listed. On each node the look holds one page of names, and at most [`VOTES_MAX`] votes.
+///
+/// # Errors
+/// [`BuildError`], as from [`ClientBuilder::build`]; nothing was sent. A node that fails is reported in
+/// [`Locks::nodes`].
+///
+/// # Cancel safety
+/// Nothing is written. It may be dropped at any time.
+pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks, BuildError> {
+    let topology = Topology::of(settings)?;
+    let prefix = &*topology.prefix;
+    let pattern = match glob {
+        None if prefix.is_empty() => None,
+        glob => Some(format!("{}{}", escaped(prefix), glob.unwrap_or("*"))),
+    };
+    let scan =
+        Scan { pattern: pattern.as_deref(), prefix, votes_max: VOTES_MAX, ..Scan::default() };
+    let mut scans = join_all(topology.servers.iter().map(|server| scan.of(server))).await;
+    look_again(&mut scans).await;
+    let merged = merged(scans.iter().map(|scan| &scan.votes));
+    let fences = fences(&topology, &scans, &merged).await;
+    let needed = topology.quorum.needed();
+    let names: Vec<Arc<str>> = topology.servers.iter().map(|server| server.name().into()).collect();
+    let unseen = scans.iter().filter(|scan| scan.incomplete.is_some()).count();
+    let mut locks: Vec<Lock> = merged
+        .into_iter()
+        .filter_map(|((key, value), found)| {
+            let tokens = fences.iter().enumerate().filter_map(|(place, tokens)| {
+                tokens.get(&key).filter(|_| found.nodes.contains(&place))
+            });
+            Some(Lock {
+                resource: key.strip_prefix(prefix)?.into(),
+                shared: found.shared,
+                holder: holder(&value, found.left)?,
+                fencing_token: agreed(tokens, needed).filter(|_| !found.shared),
+                stale: found.nodes.len() + unseen < needed,
+                nodes: found.nodes.iter().map(|place| names[*place].clone()).collect(),
+            })
+        })
+        .collect();
+    locks.sort_by(|one, other| {
+        let nodes = |lock: &Lock| std::cmp::Reverse(lock.nodes.len());
+        (&one.resource, nodes(one)).cmp(&(&other.resource, nodes(other)))
+    });
+    let nodes = names.into_iter().zip(scans);
+    let nodes = nodes.map(|(node, scan)| NodeLook { node, incomplete: scan.incomplete }).collect();
+    Ok(Locks { locks, nodes, quorum: needed })
+}
+
+/// The votes of one value under one key.
+pub(crate) struct Found {
+    pub(crate) shared: bool,
+    /// The longest time of any node; `None` if one of them has no end.
+    pub(crate) left: Option<Duration>,
+    /// Places in the list of nodes.
+    pub(crate) nodes: Vec<usize>,
+}
+
+/// The votes of all nodes, by key and value.
+pub(crate) fn merged<'a>(
+    nodes: impl Iterator<Item = &'a Votes>,
+) -> BTreeMap<(Arc<str>, Arc<[u8]>), Found> {
+    let mut merged: BTreeMap<_, Found> = BTreeMap::new();
+    for (place, votes) in nodes.enumerate() {
+        for (key, votes) in votes {
+            for vote in votes {
+                let found = merged.entry((key.clone(), vote.value.clone()));
+                let found = found.or_insert_with(|| Found {
+                    shared: vote.shared,
+                    left: Some(Duration::ZERO),
+                    nodes: Vec::new(),
+                });
+                found.left = found.left.zip(vote.left).map(|(one, other)| one.max(other));
+                found.nodes.push(place);
+            }
+        }
+    }
+    merged
+}
+
+/// Nodes reach a key at different times, so a lock that is taken or released meanwhile seems to have too few votes.
+/// Keys on which the nodes differ are read once more, on all nodes at once.
+async fn look_again(scans: &mut [Scanned]) {
+    let whole = scans.iter().filter(|scan| scan.connection.is_some()).count();
+    let found = merged(scans.iter().map(|scan| &scan.votes));
+    let mut differ: Vec<Arc<str>> = found
+        .into_iter()
+        .filter(|(_, found)| found.nodes.len() < whole)
+        .map(|((key, _), _)| key)
+        .collect();
+    differ.dedup();
+    let reads = scans.iter().map(|scan| async {
+        let connection = scan.connection.as_ref()?;
+        read_all(connection, &differ).await.ok()
+    });
+    for (scan, read) in join_all(reads).await.into_iter().enumerate() {
+        let (Some(read), votes) = (read, &mut scans[scan].votes) else { continue };
+        differ.iter().for_each(|key| {
+            votes.remove(key);
+        });
+        votes.extend(read);
+    }
+}
+
+/// The counters of each node for the keys that have a writer.
+async fn fences(
+    topology: &Topology,
+    scans: &[Scanned],
+    merged: &BTreeMap<(Arc<str>, Arc<[u8]>), Found>,
+) -> Vec<BTreeMap<Arc<str>, u64>> {
+    let keys = merged.iter().filter(|(_, found)| !found.shared).map(|((key, _), _)| key.clone());
+    let keys: Vec<Arc<str>> = keys.collect();
+    join_all(scans.iter().map(|scan| async {
+        let mut tokens = BTreeMap::new();
+        let Some(connection) = &scan.connection else { return tokens };
+        for keys in keys.chunks(AT_A_TIME) {
+            let Ok(told) = read_fences(topology, connection, keys).await else { break };
+            tokens.extend(told);
+        }
+        tokens
+    }))
+    .await
+}
+
+async fn read_fences(
+    topology: &Topology,
+    connection: &AdminConnection,
+    keys: &[Arc<str>],
+) -> Result<Vec<(Arc<str>, u64)>, quorlock::node::Failure> {
+    let counter = |key: &Arc<str>| {
+        topology.own_key(&format!("fence:{}", key.strip_prefix(&*topology.prefix).unwrap_or(key)))
+    };
+    let counters: Vec<_> = keys.iter().map(counter).collect();
+    let replies = get_ranges(connection, &counters, TOKEN_DIGITS).await?;
+    let number = |reply| match reply {
+        Reply::Bytes(digits) => std::str::from_utf8(&digits).ok()?.parse().ok(),
+        _ => None,
+    };
+    let told = keys.iter().zip(replies);
+    Ok(told.filter_map(|(key, reply)| Some((key.clone(), number(reply)?))).collect())
+}
+
+/// The token that a quorum of nodes has.
+fn agreed<'a>(tokens: impl Iterator<Item = &'a u64>, needed: usize) -> Option<u64> {
+    let mut count: BTreeMap<u64, usize> = BTreeMap::new();
+    tokens.for_each(|token| *count.entry(*token).or_default() += 1);
+    count.into_iter().find(|(_, nodes)| *nodes >= needed).map(|(token, _)| token)
+}

@@ -1,0 +1,434 @@
+//! A look at all keys of a node for locks, in small steps: `SCAN` pages, then short reads of the few keys that may
+//! be locks. One page is in flight per node, and half of the time is pauses, so other clients are served in between.
+//! What is kept grows with the locks that are found, up to a limit, and not with the keys.
+//!
+//! Every vote that exists from the beginning to the end of the scan is found. Strings are read before sorted sets,
+//! because a writer that becomes a reader turns its string into a sorted set, and never the reverse. Whatever is found
+//! was there at some time during the scan.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock::admin::{AdminConnection, RESERVED, Reply, failure_of, now, pause};
+use quorlock::node::{Holding, RedisNode};
+use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
+
+/// Keys that one `SCAN` looks at. A server needs about 0.1 ms for them.
+const COUNT: usize = 100;
+
+/// No lock has a longer key: prefix and resource.
+const KEY_BYTES_MAX: usize = 1024 + 4096;
+
+/// The first read of a value ends here: a token, and the space before the owner text.
+const START_BYTES: usize = 41;
+
+/// Pauses are as long together as the pages, and each is about this long. Timers count in milliseconds.
+const PAUSE: Duration = Duration::from_millis(4);
+
+/// A key of this library has at most this number of readers.
+const READERS_MAX: i64 = 1024;
+
+/// Readers that one command reads.
+const READERS_AT_A_TIME: i64 = 64;
+
+/// At most this number of other clients' key prefixes is noted.
+const PREFIXES_MAX: usize = 16;
+
+/// One vote: a value of this library under a lock's key.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Vote {
+    pub(crate) value: Arc<[u8]>,
+    /// Time until it ends; `None`: never, so it is no lock but a leftover.
+    pub(crate) left: Option<Duration>,
+    /// A reader's.
+    pub(crate) shared: bool,
+}
+
+/// The votes of one node, by key.
+pub(crate) type Votes = BTreeMap<Arc<str>, Vec<Vote>>;
+
+/// Which keys are looked at, and for how long.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Scan<'a> {
+    /// Only keys that match this pattern.
+    pub(crate) pattern: Option<&'a str>,
+    /// Keys of the client begin with this. If the user may not read other keys, only these are read.
+    pub(crate) prefix: &'a str,
+    /// In this database instead of the client's own.
+    pub(crate) database: Option<u32>,
+    /// The scan ends then, complete or not.
+    pub(crate) until: Option<BootTime>,
+    /// The scan ends when this number of votes was found on the node.
+    pub(crate) votes_max: usize,
+}
+
+/// What was found on one node.
+#[derive(Default)]
+pub(crate) struct Scanned {
+    pub(crate) votes: Votes,
+    /// Prefixes of clients that have a marker on the node.
+    pub(crate) prefixes: Vec<String>,
+    /// Why not all keys were looked at.
+    pub(crate) incomplete: Option<Incomplete>,
+    /// For further reads.
+    pub(crate) connection: Option<AdminConnection>,
+}
+
+/// Why not all keys of a node were looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Incomplete {
+    /// The node failed, or the user lacks a right.
+    Failed(Failure),
+    /// The time was up.
+    TimeIsUp,
+    /// More locks than are listed.
+    TooMany {
+        /// How many are listed of this node.
+        max: usize,
+    },
+}
+
+impl Incomplete {
+    /// The user lacks a right, or is not known.
+    pub fn is_about_rights(&self) -> bool {
+        matches!(self, Self::Failed(failure) if failure.kind().is_about_rights())
+    }
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(failure) => failure.fmt(f),
+            Self::TimeIsUp => f.write_str("it has too many keys to look at all of them in time"),
+            Self::TooMany { max } => write!(f, "it has more than {max} locks"),
+        }
+    }
+}
+
+impl From<Failure> for Incomplete {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Scan<'_> {
+    /// Looks at the keys of one node.
+    pub(crate) async fn of(&self, server: &RedisNode) -> Scanned {
+        let mut scanned = Scanned::default();
+        scanned.incomplete = self.run(server, &mut scanned).await.err();
+        scanned
+    }
+
+    async fn run(&self, server: &RedisNode, scanned: &mut Scanned) -> Result<(), Incomplete> {
+        let mut connection = self.open(server).await?;
+        let (mut forbidden, mut found) = (None, 0);
+        for kind in ["string", "zset"] {
+            let (mut cursor, mut count) = (b"0".to_vec(), COUNT);
+            let mut busy = Duration::ZERO;
+            loop {
+                if self.until.is_some_and(|until| until.remaining(now()).is_zero()) {
+                    return Err(Incomplete::TimeIsUp);
+                }
+                let started = now();
+                let (next, keys) = match self.page(&connection, kind, &cursor, count).await {
+                    // The names in the page are longer than a reply may be. The cursor is still good.
+                    Err(failure) if failure.kind() == FailureKind::Protocol && count > 1 => {
+                        connection = self.open(server).await?;
+                        count /= 8;
+                        count = count.max(1);
+                        continue;
+                    }
+                    page => page?,
+                };
+                scanned.note_prefixes(&keys);
+                let may_read = |key: &Arc<str>| forbidden.is_none() || key.starts_with(self.prefix);
+                let keys = keys.into_iter().filter(|key| may_be_a_lock(key) && may_read(key));
+                let keys: Vec<Arc<str>> = keys.collect();
+                let read = match kind {
+                    "string" => read_strings(&connection, &keys).await?,
+                    _ => read_sets(&connection, &keys).await?,
+                };
+                forbidden = forbidden.or(read.forbidden);
+                found += read.votes.values().map(Vec::len).sum::<usize>();
+                scanned.votes.extend(read.votes);
+                if found > self.votes_max {
+                    return Err(Incomplete::TooMany { max: self.votes_max });
+                }
+                if next == b"0" {
+                    break;
+                }
+                cursor = next;
+                busy += now().elapsed_since(started);
+                if busy >= PAUSE {
+                    pause(std::mem::take(&mut busy).min(2 * PAUSE)).await;
+                }
+            }
+        }
+        scanned.connection = Some(connection);
+        forbidden.map_or(Ok(()), |failure| Err(failure.into()))
+    }
+
+    async fn open(&self, server: &RedisNode) -> Result<AdminConnection, Failure> {
+        let connection = AdminConnection::open(server).await?;
+        if let Some(database) = self.database {
+            let select = vec!["SELECT".to_owned(), database.to_string()];
+            answers(&connection, &[select]).await?;
+        }
+        Ok(connection)
+    }
+
+    /// One page of names, and where the next one begins.
+    async fn page(
+        &self,
+        connection: &AdminConnection,
+        kind: &str,
+        cursor: &[u8],
+        count: usize,
+    ) -> Result<(Vec<u8>, Vec<Arc<str>>), Failure> {
+        let count = count.to_string();
+        let mut words: Vec<&[u8]> = vec![b"SCAN", cursor, b"COUNT", count.as_bytes(), b"TYPE"];
+        words.push(kind.as_bytes());
+        if let Some(pattern) = self.pattern {
+            words.extend([&b"MATCH"[..], pattern.as_bytes()]);
+        }
+        let mut page = match answers(connection, &[words]).await?.into_iter().next() {
+            Some(Reply::List(page)) => page.into_iter(),
+            _ => return Err(Failure::new(FailureKind::Protocol)),
+        };
+        let (Some(Reply::Bytes(next)), Some(Reply::List(names))) = (page.next(), page.next())
+        else {
+            return Err(Failure::new(FailureKind::Protocol));
+        };
+        let text = |name| match name {
+            Reply::Bytes(name) => String::from_utf8(name).ok().map(Arc::from),
+            _ => None,
+        };
+        Ok((next, names.into_iter().filter_map(text).collect()))
+    }
+}
+
+impl Scanned {
+    fn note_prefixes(&mut self, keys: &[Arc<str>]) {
+        for key in keys {
+            if let Some(prefix) = key.strip_suffix("quorlock:node")
+                && self.prefixes.len() < PREFIXES_MAX
+                && !self.prefixes.iter().any(|other| other == prefix)
+            {
+                self.prefixes.push(prefix.to_owned());
+            }
+        }
+    }
+}
+
+/// The library's own keys are no locks, nor are names that no lock can have.
+fn may_be_a_lock(key: &str) -> bool {
+    !key.is_empty() && key.len() <= KEY_BYTES_MAX && !key.contains(RESERVED)
+}
+
+/// What was read of some keys.
+#[derive(Default)]
+pub(crate) struct Read {
+    pub(crate) votes: Votes,
+    /// The user may not read one of them.
+    pub(crate) forbidden: Option<Failure>,
+}
+
+impl Read {
+    /// The reply, unless it says that there is no such value any more, or that the user may not read it.
+    fn take(&mut self, reply: Option<Reply>) -> Result<Option<Reply>, Failure> {
+        match reply {
+            Some(Reply::Error(error)) if error.starts_with("WRONGTYPE") => Ok(None),
+            Some(Reply::Error(error)) => {
+                let failure = failure_of(&error);
+                if failure.kind() != FailureKind::Forbidden {
+                    return Err(failure);
+                }
+                self.forbidden.get_or_insert(failure);
+                Ok(None)
+            }
+            reply => Ok(reply),
+        }
+    }
+}
+
+/// The votes under these keys, of whatever type they are.
+pub(crate) async fn read_all(
+    connection: &AdminConnection,
+    keys: &[Arc<str>],
+) -> Result<Votes, Failure> {
+    let mut votes = Votes::new();
+    for keys in keys.chunks(COUNT) {
+        votes.extend(read_strings(connection, keys).await?.votes);
+        votes.extend(read_sets(connection, keys).await?.votes);
+    }
+    Ok(votes)
+}
+
+/// The writers' votes under these keys.
+async fn read_strings(connection: &AdminConnection, keys: &[Arc<str>]) -> Result<Read, Failure> {
+    let mut read = Read::default();
+    let mut some = Vec::new();
+    let replies = get_ranges(connection, keys, START_BYTES).await?;
+    for (key, reply) in keys.iter().zip(replies) {
+        if let Some(Reply::Bytes(start)) = read.take(Some(reply))?
+            && Value::owner_of(&start).is_some()
+        {
+            some.push(key.clone());
+        }
+    }
+    let values = get_ranges(connection, &some, Holding::VALUE_BYTES_MAX).await?;
+    let ttls: Vec<[&str; 2]> = some.iter().map(|key| ["PTTL", &**key]).collect();
+    let ttls = ask(connection, &ttls).await?;
+    for ((key, value), ttl) in some.into_iter().zip(values).zip(ttls) {
+        // No value of this library is as long as what was asked for.
+        if let Some(Reply::Bytes(value)) = read.take(Some(value))?
+            && value.len() < Holding::VALUE_BYTES_MAX
+            && Value::owner_of(&value).is_some()
+            && let Some(left) = time_left(&ttl)
+        {
+            read.votes.insert(key, vec![Vote { value: value.into(), left, shared: false }]);
+        }
+    }
+    Ok(read)
+}
+
+/// The first bytes of the values under these keys.
+pub(crate) async fn get_ranges(
+    connection: &AdminConnection,
+    keys: &[Arc<str>],
+    bytes: usize,
+) -> Result<Vec<Reply>, Failure> {
+    let last = (bytes - 1).to_string();
+    let words: Vec<[&str; 4]> = keys.iter().map(|key| ["GETRANGE", &**key, "0", &last]).collect();
+    ask(connection, &words).await
+}
+
+/// The readers' votes under these keys.
+async fn read_sets(connection: &AdminConnection, keys: &[Arc<str>]) -> Result<Read, Failure> {
+    let mut read = Read::default();
+    let words = keys.iter().flat_map(|key| {
+        let key = &**key;
+        [
+            vec!["ZRANGE", key, "-1", "-1"],
+            vec!["ZCOUNT", key, "-inf", "+inf"],
+            vec!["PTTL", key],
+            vec!["TIME"],
+        ]
+    });
+    let words: Vec<Vec<&str>> = words.collect();
+    let mut replies = ask(connection, &words).await?.into_iter();
+    for key in keys {
+        let [last, count, ttl, time] = std::array::from_fn(|_| replies.next());
+        let (last, count) = (read.take(last)?, read.take(count)?);
+        let (Some(Reply::List(last)), Some(Reply::Int(count))) = (last, count) else { continue };
+        let is_ours = matches!(&last[..], [Reply::Bytes(last)] if Value::owner_of(last).is_some());
+        let (Some(left), Some(now_ms)) = (time_left(&ttl.unwrap_or(Reply::Nil)), time_ms(time))
+        else {
+            continue;
+        };
+        if is_ours && (1..=READERS_MAX).contains(&count) {
+            let mut votes = readers(connection, key, count, now_ms).await?;
+            if left.is_none() {
+                votes.iter_mut().for_each(|vote| vote.left = None);
+            } else {
+                votes.retain(|vote| vote.left.is_some());
+            }
+            if !votes.is_empty() {
+                read.votes.insert(key.clone(), votes);
+            }
+        }
+    }
+    Ok(read)
+}
+
+/// All readers of one key, those that have ended with no time left.
+async fn readers(
+    connection: &AdminConnection,
+    key: &str,
+    count: i64,
+    now_ms: f64,
+) -> Result<Vec<Vote>, Failure> {
+    let starts = (0..count).step_by(READERS_AT_A_TIME as usize);
+    let words = starts.map(|start| {
+        let bounds = [start.to_string(), (start + READERS_AT_A_TIME - 1).to_string()];
+        let [from, to] = bounds;
+        vec!["ZRANGE".to_owned(), key.to_owned(), from, to, "WITHSCORES".to_owned()]
+    });
+    let mut votes = Vec::new();
+    for reply in ask(connection, &words.collect::<Vec<_>>()).await? {
+        let Reply::List(members) = reply else { continue };
+        // In RESP3 a list of pairs.
+        let flat: Vec<Reply> = members
+            .into_iter()
+            .flat_map(|member| match member {
+                Reply::List(pair) => pair,
+                one => vec![one],
+            })
+            .collect();
+        for pair in flat.chunks_exact(2) {
+            let (Reply::Bytes(value), Some(end_ms)) = (&pair[0], score(&pair[1])) else { continue };
+            if Value::owner_of(value).is_none() {
+                continue;
+            }
+            let left = (end_ms - now_ms).clamp(-1.0, TTL_CEILING.as_millis() as f64);
+            let left = (left >= 0.0).then(|| Duration::from_millis(left as u64));
+            votes.push(Vote { value: value.as_slice().into(), left, shared: true });
+        }
+    }
+    Ok(votes)
+}
+
+/// Time left by a reply to `PTTL`. `None`: there is no such key any more, or it lives for longer than any lock.
+fn time_left(reply: &Reply) -> Option<Option<Duration>> {
+    match reply {
+        Reply::Int(-1) => Some(None),
+        Reply::Int(ms) => {
+            let left = Duration::from_millis(u64::try_from(*ms).ok()?);
+            (left <= TTL_CEILING).then_some(Some(left))
+        }
+        _ => None,
+    }
+}
+
+/// The node's clock, by a reply to `TIME`, in milliseconds.
+fn time_ms(reply: Option<Reply>) -> Option<f64> {
+    let Reply::List(parts) = reply? else { return None };
+    Some(score(parts.first()?)? * 1000.0 + (score(parts.get(1)?)? / 1000.0).floor())
+}
+
+/// A number that a server writes as text.
+fn score(reply: &Reply) -> Option<f64> {
+    match reply {
+        Reply::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
+        Reply::Text(digits) => digits.parse().ok(),
+        Reply::Int(number) => Some(*number as f64),
+        _ => None,
+    }
+}
+
+/// The replies to these commands. Errors are replies, too.
+async fn ask<C: AsRef<[W]>, W: AsRef<[u8]>>(
+    connection: &AdminConnection,
+    commands: &[C],
+) -> Result<Vec<Reply>, Failure> {
+    // No command, no round trip.
+    if commands.is_empty() { Ok(Vec::new()) } else { connection.ask(commands).await }
+}
+
+/// The same, if none of them is an error.
+async fn answers<C: AsRef<[W]>, W: AsRef<[u8]>>(
+    connection: &AdminConnection,
+    commands: &[C],
+) -> Result<Vec<Reply>, Failure> {
+    let replies = connection.ask(commands).await?;
+    match replies.iter().find_map(|reply| match reply {
+        Reply::Error(error) => Some(failure_of(error)),
+        _ => None,
+    }) {
+        Some(failure) => Err(failure),
+        None => Ok(replies),
+    }
+}

@@ -1,0 +1,122 @@
+//! `quorlock ls`: every lock on the nodes.
+
+use std::io::{self, Write};
+
+use quorlock_admin::locks::{Lock, Locks, NodeLook, list};
+use quorlock_bench::columns;
+use serde_json::{Value, json};
+
+use super::status::who;
+use crate::args::Ls;
+use crate::exit_code::ExitCode;
+use crate::options::{self, File, Refused};
+use crate::output::{self, millis, time};
+
+pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
+    if args.glob.as_deref() == Some("") {
+        return Err(Refused::usage("the pattern is empty, and no lock has an empty name"));
+    }
+    let file = File::read(&args.nodes)?;
+    let builder = options::builder(&args.nodes, &file)?;
+    let runtime = super::runtime()
+        .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
+    let found = runtime.block_on(list(&builder, args.glob.as_deref()));
+    let mut found = found.map_err(|error| options::blamed(error, &args.nodes))?;
+    let text = args.holder.as_deref().unwrap_or_default();
+    found.locks.retain(|lock| who(&lock.holder).contains(text) && (lock.stale || !args.stale));
+    let shown = if args.output.json {
+        format!("{}\n", as_json(&found))
+    } else if args.output.quiet {
+        names(&found)
+    } else {
+        as_table(&found)
+    };
+    // A reader that has gone away has seen enough.
+    let _ = io::stdout().write_all(shown.as_bytes());
+    if found.complete() >= found.quorum {
+        return Ok(ExitCode::Success);
+    }
+    let (complete, nodes, quorum) = (found.complete(), found.nodes.len(), found.quorum);
+    let message = format!(
+        "locks may be missing: all keys of {complete} of {nodes} nodes were looked at, but {quorum} are needed"
+    );
+    if !args.output.json {
+        output::refused(false, &message);
+    }
+    let without_rights = |node: &&NodeLook| {
+        node.incomplete.as_ref().is_some_and(quorlock_admin::locks::Incomplete::is_about_rights)
+    };
+    let others = nodes - found.nodes.iter().filter(without_rights).count();
+    Ok(if others < quorum { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
+}
+
+/// The resources, each once.
+fn names(found: &Locks) -> String {
+    let mut names: Vec<&str> = found.locks.iter().map(|lock| &*lock.resource).collect();
+    names.dedup();
+    names.iter().map(|name| format!("{}\n", name.escape_debug())).collect()
+}
+
+fn as_table(found: &Locks) -> String {
+    let mut table = String::new();
+    let head = ["KEY", "KIND", "HOLDER", "NODES", "LEFT", "FENCING TOKEN", ""];
+    if !found.locks.is_empty() {
+        let rows = found.locks.iter().map(|lock| row(lock, found.nodes.len()));
+        for line in columns(Some(head), rows, &[3, 4]) {
+            table += &format!("{line}\n");
+        }
+    } else if found.complete() >= found.quorum {
+        table += "no locks\n";
+    }
+    for node in &found.nodes {
+        if let Some(why) = &node.incomplete {
+            let hint = if why.is_about_rights() {
+                "; quorlock doctor --acl USER prints the command that gives the right"
+            } else {
+                ""
+            };
+            table += &format!("node {}: not all keys were looked at: {why}{hint}\n", node.node);
+        }
+    }
+    table
+}
+
+fn row(lock: &Lock, nodes: usize) -> [String; 7] {
+    [
+        lock.resource.escape_debug().to_string(),
+        kind(lock).to_owned(),
+        who(&lock.holder),
+        format!("{} of {nodes}", lock.nodes.len()),
+        lock.holder.remaining.map_or_else(|| "never ends".to_owned(), time),
+        lock.fencing_token.map(|token| token.to_string()).unwrap_or_default(),
+        if lock.stale { "below quorum" } else { "" }.to_owned(),
+    ]
+}
+
+fn kind(lock: &Lock) -> &'static str {
+    if lock.shared { "shared" } else { "exclusive" }
+}
+
+fn as_json(found: &Locks) -> Value {
+    let lock = |lock: &Lock| {
+        json!({
+            "key": &*lock.resource,
+            "kind": kind(lock),
+            "holder": who(&lock.holder),
+            "nodes": lock.nodes.iter().map(|node| &**node).collect::<Vec<_>>(),
+            "left_ms": lock.holder.remaining.map(millis),
+            "fencing_token": lock.fencing_token,
+            "below_quorum": lock.stale,
+        })
+    };
+    let node = |node: &NodeLook| {
+        let incomplete = node.incomplete.as_ref().map(ToString::to_string);
+        json!({ "node": &*node.node, "incomplete": incomplete })
+    };
+    json!({
+        "complete": found.complete() >= found.quorum,
+        "quorum": found.quorum,
+        "locks": found.locks.iter().map(lock).collect::<Vec<_>>(),
+        "nodes": found.nodes.iter().map(node).collect::<Vec<_>>(),
+    })
+}

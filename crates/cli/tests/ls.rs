@@ -1,0 +1,239 @@
+//! `quorlock ls` on real servers: locks among many keys that are none.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::process::Output;
+
+use common::{Running, Testbed, eventually, stderr, stdout};
+use quorlock_servers::{Reply, Server, ServerOptions};
+use serde_json::{Value, json};
+
+fn testbed(test: &str) -> Option<Testbed> {
+    Testbed::sized(test, 3, ServerOptions::default())
+}
+
+fn command(server: &Server, words: &[&str]) -> Reply {
+    let reply = server.command(words).unwrap();
+    assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
+    reply
+}
+
+fn everywhere(testbed: &Testbed, words: &[&str]) {
+    testbed.nodes.iter().for_each(|node| {
+        command(node, words);
+    });
+}
+
+/// What a client stores.
+fn value(token: u8, owner: &str) -> String {
+    format!("{} {owner}", format!("{token:02x}").repeat(20))
+}
+
+fn ls(testbed: &Testbed, args: &[&str]) -> Output {
+    testbed.quorlock(&[&["ls"], args].concat()).output().unwrap()
+}
+
+fn listed(testbed: &Testbed, args: &[&str]) -> Value {
+    let output = ls(testbed, &[&["--json"], args].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn keys(found: &Value) -> Vec<&str> {
+    found["locks"].as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap()).collect()
+}
+
+fn calls(server: &Server, of: &str) -> u64 {
+    let Reply::Bulk(Some(stats)) = command(server, &["INFO", "commandstats"]) else { panic!() };
+    let stats = String::from_utf8(stats).unwrap();
+    let find = |line: &str| {
+        let calls = line.strip_prefix(&format!("cmdstat_{of}:calls="))?;
+        calls.split(',').next()?.parse().ok()
+    };
+    stats.lines().find_map(find).unwrap_or(0)
+}
+
+/// Keys that look like locks in one way or another, and none of which is one.
+const FOREIGN: &str = "
+    for n = 1, 20000 do redis.call('SET', 'foreign:' .. n, 'some value ' .. n) end
+    local token = string.rep('0a', 20)
+    redis.call('SET', 'days', token, 'PX', 172800000)
+    redis.call('SET', 'upper', string.rep('0A', 20), 'PX', 10000000)
+    redis.call('SET', 'more', token .. 'b', 'PX', 10000000)
+    redis.call('SET', 'endless', token .. ' ' .. string.rep('x', 700), 'PX', 10000000)
+    redis.call('SET', 'quorlock:intent:k', token, 'PX', 10000000)
+    redis.call('SET', 'binary\\255', token, 'PX', 10000000)
+    redis.call('HSET', 'hash', token, token)
+    redis.call('RPUSH', 'list', token)
+    redis.call('ZADD', 'board', 1, 'alice', 2, 'bob')
+    redis.call('ZADD', 'ended', 1, token)
+    redis.call('PEXPIRE', 'ended', 10000000)";
+
+#[test]
+fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
+    let name = "fifty_locks_of_every_kind_are_listed_among_many_other_keys";
+    let Some(testbed) = testbed(name) else { return };
+    assert_eq!(stdout(&ls(&testbed, &[])), "no locks\n");
+    everywhere(&testbed, &["EVAL", FOREIGN, "0"]);
+    assert_eq!(stdout(&ls(&testbed, &[])), "no locks\n");
+    let mut expected: Vec<String> = (0..46).map(|n| format!("lock:{n:02}")).collect();
+    for (n, key) in expected.iter().enumerate() {
+        let value = value(u8::try_from(n).unwrap(), "host:1 job");
+        everywhere(&testbed, &["SET", key, &value, "PX", "10000000"]);
+    }
+    let hold = |args: &[&str]| {
+        let command = ["--ttl", "30s", "--", "sleep", "60"];
+        Running::start(&mut testbed.quorlock(&[&["run"], args, &command].concat()))
+    };
+    let _held = [
+        hold(&["fenced", "--fenced"]),
+        hold(&["one", "--also", "two"]),
+        hold(&["read", "--shared"]),
+        hold(&["read", "--shared"]),
+    ];
+    for key in ["fenced", "one", "two", "read"] {
+        eventually("it is held", || (testbed.holders_of(key) == 3).then_some(()));
+        expected.push(key.to_owned());
+    }
+    let readers = || command(&testbed.nodes[0], &["ZCARD", "read"]) == Reply::Int(2);
+    eventually("both read", || readers().then_some(()));
+    expected.push("read".to_owned());
+    expected.sort_unstable();
+    let slow = "slowlog-log-slower-than";
+    everywhere(&testbed, &["CONFIG", "SET", slow, "1000"]);
+    everywhere(&testbed, &["CONFIG", "RESETSTAT"]);
+
+    let found = listed(&testbed, &[]);
+    assert_eq!(
+        (keys(&found), found["complete"].clone()),
+        (expected.iter().map(|key| &**key).collect(), json!(true))
+    );
+    for lock in found["locks"].as_array().unwrap() {
+        let key = lock["key"].as_str().unwrap();
+        assert_eq!(lock["nodes"], json!(["a", "b", "c"]), "{lock}");
+        assert_eq!(lock["below_quorum"], false, "{lock}");
+        assert_eq!(lock["kind"], if key == "read" { "shared" } else { "exclusive" }, "{lock}");
+        assert_eq!(lock["fencing_token"].is_u64(), key == "fenced", "{lock}");
+        let is_job = key.starts_with("lock:");
+        let holder = lock["holder"].as_str().unwrap();
+        assert!(if is_job { holder == "host:1 job" } else { holder.ends_with(" sleep") }, "{lock}");
+        let left = lock["left_ms"].as_u64().unwrap();
+        assert!(left <= if is_job { 10_000_000 } else { 30_000 } && left > 10_000, "{lock}");
+    }
+    for node in testbed.nodes.iter() {
+        let Reply::Int(all) = command(node, &["DBSIZE"]) else { panic!() };
+        // With a page of more keys there were fewer calls: this bounds what one call does.
+        let (all, scans) = (u64::try_from(all).unwrap(), calls(node, "scan"));
+        assert!((19 * all / 1000..30 * all / 1000).contains(&scans), "{scans} for {all} keys");
+        assert_eq!(calls(node, "keys"), 0);
+        // Nothing but the few that may be locks is read twice.
+        assert!(calls(node, "getrange") < all + 300, "{}", calls(node, "getrange"));
+    }
+
+    let table = stdout(&ls(&testbed, &["fenced"]));
+    let [head, line] = table.lines().collect::<Vec<_>>()[..] else { panic!("{table}") };
+    assert!(head.starts_with("KEY     KIND       HOLDER"), "{table}");
+    assert!(line.starts_with("fenced  exclusive  ") && line.contains(" sleep  3 of 3"), "{table}");
+    let found = |args: &[&str]| keys(&listed(&testbed, args)).join(" ");
+    assert_eq!(found(&["t?o"]), "two");
+    assert_eq!(found(&["[or]*e*"]), "one read read");
+    assert_eq!(found(&["--holder", " sleep"]), "fenced one read read two");
+    assert_eq!(found(&["nothing*"]), "");
+    assert_eq!(stdout(&ls(&testbed, &["-q", "*e*"])), "fenced\none\nread\n");
+    assert_eq!(ls(&testbed, &[""]).status.code(), Some(64));
+}
+
+/// A hundred of these names are longer than any reply that is accepted.
+#[test]
+fn pages_become_smaller_where_names_are_long() {
+    let Some(testbed) = testbed("pages_become_smaller_where_names_are_long") else { return };
+    let long = "for n = 1, 500 do redis.call('SET', string.rep('long', 1000) .. n, n) end";
+    everywhere(&testbed, &["EVAL", long, "0"]);
+    let key = "k".repeat(4096);
+    everywhere(&testbed, &["SET", &key, &value(1, "h:1"), "PX", "100000"]);
+    assert_eq!(keys(&listed(&testbed, &[])), [key]);
+}
+
+/// A prefix is not a pattern, and other prefixes' locks are not this client's.
+#[test]
+fn the_pattern_is_about_names_behind_the_prefix() {
+    let Some(testbed) = testbed("the_pattern_is_about_names_behind_the_prefix") else { return };
+    for key in ["a*[:x", "a*[:y", "abc[:x", "a*:x"] {
+        everywhere(&testbed, &["SET", key, &value(1, "h:1"), "PX", "100000"]);
+    }
+    let found = |args: &[&str]| {
+        keys(&listed(&testbed, &[&["--key-prefix", "a*[:"], args].concat())).join(" ")
+    };
+    assert_eq!(found(&[]), "x y");
+    assert_eq!(found(&["[x"]), "x");
+    assert_eq!(found(&["[^x]"]), "y");
+}
+
+#[test]
+fn what_has_too_few_votes_is_marked_and_can_be_listed_alone() {
+    let name = "what_has_too_few_votes_is_marked_and_can_be_listed_alone";
+    let Some(testbed) = testbed(name) else { return };
+    let [a, b, c] = &testbed.nodes[..] else { panic!("three") };
+    let set = |node, key: &str, token| {
+        command(node, &["SET", key, &value(token, "h:1"), "PX", "100000"]);
+    };
+    everywhere(&testbed, &["SET", "held", &value(1, "h:1"), "PX", "100000"]);
+    set(a, "lost", 2);
+    set(a, "split", 3);
+    set(b, "split", 4);
+    set(a, "most", 5);
+    set(b, "most", 5);
+    set(c, "most", 6);
+    command(b, &["SET", "left over", &value(7, "")]);
+    let table = stdout(&ls(&testbed, &["--stale"]));
+    let marked: Vec<&str> = table.lines().filter(|line| line.ends_with("below quorum")).collect();
+    let names = marked.iter().map(|line| line.split("  ").next().unwrap());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["left over", "lost", "most", "split", "split"],
+        "{table}"
+    );
+    assert!(table.contains("a client without a name  1 of 3  never ends"), "{table}");
+    assert_eq!(table.lines().count(), 6, "{table}");
+    let found = listed(&testbed, &["most"]);
+    let nodes = |place: usize| found["locks"][place]["nodes"].clone();
+    assert_eq!((nodes(0), nodes(1)), (json!(["a", "b"]), json!(["c"])));
+}
+
+#[test]
+fn too_few_nodes_to_look_at_is_not_the_same_as_no_locks() {
+    let name = "too_few_nodes_to_look_at_is_not_the_same_as_no_locks";
+    let Some(testbed) = testbed(name) else { return };
+    let [a, b, c] = &testbed.nodes[..] else { panic!("three") };
+    command(a, &["SET", "k", &value(1, "h:1"), "PX", "100000"]);
+    let forbid = |node| command(node, &["ACL", "SETUSER", "default", "-scan"]);
+    forbid(c);
+    let output = ls(&testbed, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("\nnode c: not all keys were looked at: not allowed: "), "{text}");
+    assert!(text.contains("'scan'") && text.contains("--acl USER"), "{text}");
+    // The node that could not be looked at may have the second vote.
+    assert!(!text.contains("below quorum"), "{text}");
+
+    forbid(b);
+    let output = ls(&testbed, &["x"]);
+    assert_eq!(output.status.code(), Some(77), "{}", stdout(&output));
+    assert!(!stdout(&output).contains("no locks"), "{}", stdout(&output));
+    let said = "locks may be missing: all keys of 1 of 3 nodes were looked at, but 2 are needed";
+    assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    let output = ls(&testbed, &["--json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((found["complete"].clone(), keys(&found)), (json!(false), vec!["k"]));
+    assert!(
+        found["nodes"][1]["incomplete"].is_string() && found["nodes"][0]["incomplete"].is_null()
+    );
+
+    b.kill().unwrap();
+    command(c, &["ACL", "SETUSER", "default", "+scan"]);
+    assert_eq!(ls(&testbed, &[]).status.code(), Some(0));
+    c.kill().unwrap();
+    assert_eq!(ls(&testbed, &[]).status.code(), Some(69));
+}
