@@ -8,6 +8,7 @@
 //! [`Acquire::hold`]: Acquire::hold
 //! [`Client::inspect`]: Client::inspect
 //! [`Client::shutdown`]: Client::shutdown
+//! [`Client::stats`]: Client::stats
 //! [`Client::try_acquire`]: Client::try_acquire
 //! [`Clock::Tokio`]: Clock::Tokio
 //! [`ExtendError::HoldLimit`]: ExtendError::HoldLimit

@@ -1,0 +1,49 @@
+//! Errors of work under a lock: one `match` for those of the lock and those of the work, or one `??`.
+//!
+//! `cargo run --example hold_errors`
+
+use std::error::Error;
+use std::num::ParseIntError;
+
+use quorlock::node::MemoryNode;
+use quorlock::{AcquireError, Client, HoldError};
+
+/// Work that can fail.
+async fn work(text: &str) -> Result<u32, ParseIntError> {
+    text.parse()
+}
+
+/// `hold` gives a `Result<Result<T, E>, HoldError>`: the outer error is the lock's, the inner one is the work's.
+pub(crate) async fn told_apart(client: &Client, text: &str) -> String {
+    let done = client.try_acquire("orders").hold(async |_| work(text).await).await;
+    match done {
+        Ok(Ok(number)) => format!("done: {number}"),
+        // The lock was held until the end of the work, and is given back.
+        Ok(Err(error)) => format!("the work failed: {error}"),
+        // The work was not begun.
+        Err(HoldError::NotAcquired(AcquireError::Contended(_))) => {
+            "another client is at it".to_owned()
+        }
+        Err(HoldError::NotAcquired(error)) => format!("no lock can be had: {error}"),
+        // The work was stopped, or its end came after the end of the lock: what it did so far may be half done.
+        Err(HoldError::Lost { cause, .. }) => format!("lost during the work: {cause:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Where the caller's error has a `From` for both, `??` is enough.
+pub(crate) async fn passed_on(client: &Client, text: &str) -> Result<u32, Box<dyn Error>> {
+    Ok(client.acquire("orders").hold(async |_| work(text).await).await??)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let client = Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)).build()?;
+    println!("{}", told_apart(&client, "12").await);
+    println!("{}", told_apart(&client, "twelve").await);
+    let other = client.acquire("orders").await?;
+    println!("{}", told_apart(&client, "12").await);
+    let _ = other.release().await;
+    println!("{}", passed_on(&client, "12").await?);
+    Ok(())
+}
