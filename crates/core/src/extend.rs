@@ -161,6 +161,17 @@ impl Extension {
         }
     }
 
+    /// Every node has confirmed.
+    pub fn is_confirmed_by_all(&self) -> bool {
+        self.count(&SlotState::Extended) == self.slots.len()
+    }
+
+    /// A node has answered, and has not confirmed.
+    pub fn has_denial(&self) -> bool {
+        let count = self.count(&SlotState::Extended) + self.count(&SlotState::Outstanding);
+        count < self.slots.len()
+    }
+
     /// Every node has answered, or its time is up: nothing more can be healed in this round.
     pub fn is_over(&self) -> bool {
         self.count(&SlotState::Outstanding) == 0

@@ -40,6 +40,7 @@ pub struct Lease {
     acquire_round: u32,
     round: u32,
     extending: Extending,
+    confirmation: Confirmation,
     /// From this round on it is a reader's, if it was a writer's before.
     downgraded_in: Option<u32>,
     lost: Option<LossCause>,
@@ -58,6 +59,18 @@ struct GuardTerms {
     keeps_on_loss: bool,
     /// As long as the guard may hold it.
     hold_until: BootTime,
+}
+
+/// How the nodes confirmed the latest round of extending.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Confirmation {
+    /// All nodes confirmed it. The same before the first round.
+    #[default]
+    Full,
+    /// A quorum confirmed it, and not all nodes.
+    Quorum,
+    /// No quorum confirmed it.
+    None,
 }
 
 /// This process's time with a lock, from the attempt on, over all hand-overs.
@@ -124,6 +137,7 @@ impl Lease {
             },
             extending: Extending::begin(guard.automatic.then(|| now.after(timing.extend_every()))),
             guard,
+            confirmation: Confirmation::default(),
             downgraded_in: None,
             lost: None,
             fenced: fence_request.map(|fence_request| Box::new(Fenced::new(*fence_request))),
@@ -224,6 +238,7 @@ impl Lease {
         debug_assert!(self.lost.is_none(), "a lease is lost once");
         self.lost.get_or_insert(cause);
         self.extending = Extending::default();
+        self.confirmation = Confirmation::default();
     }
 
     /// The release on every node that ends this lease. With `report`, its outcome is told: by the

@@ -72,6 +72,8 @@ pub enum Mutant {
     DowngradeProlongs,
     OldAnswersDrop,
     WritersSayNothing,
+    FailureUntold,
+    RecoveryUntold,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.
@@ -135,6 +137,8 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("a downgrade prolongs its vote", Mutant::DowngradeProlongs, "validity"),
     ("what a writer was answered drops a reader's vote", Mutant::OldAnswersDrop, "extension"),
     ("a writer that waits says nothing", Mutant::WritersSayNothing, "no starvation"),
+    ("an extension without a quorum is not told", Mutant::FailureUntold, "announced"),
+    ("that a quorum confirms again is not told", Mutant::RecoveryUntold, "announced"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);

@@ -221,7 +221,7 @@ impl Acquire {
     /// Safe as far as the lock is concerned: it is given back. The work is dropped where it stands.
     pub async fn hold<T>(self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, HoldError> {
         let guard = self.await?;
-        let lost = |cause| HoldError::Lost { resource: guard.resource().into(), cause };
+        let lost = |cause| guard.lost_during_work(cause);
         let result = tokio::select! {
             biased;
             cause = guard.lost() => return Err(lost(cause)),

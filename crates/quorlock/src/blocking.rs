@@ -28,7 +28,7 @@ use quorlock_core::{BootTime, LossCause, Mode, Retry};
 use crate::builder::ClientBuilder;
 use crate::client::Stats;
 use crate::error::{AcquireError, ExtendError, HoldError, InvalidRequest, ShutdownError};
-use crate::guard::{GuardToken, Released};
+use crate::guard::{GuardToken, Health, Released};
 use crate::inspect::Inspection;
 use crate::resources::Resources;
 
@@ -189,7 +189,7 @@ impl Acquire {
         let guard = self.call()?;
         let result = work(&guard);
         if let Some(cause) = guard.loss_reason() {
-            return Err(HoldError::Lost { resource: guard.resource().into(), cause });
+            return Err(guard.0.lost_during_work(cause));
         }
         // How the release went is of no consequence to the work, which was done under the lock.
         let _ = guard.release();
@@ -268,6 +268,11 @@ impl Guard {
     /// Blocks until the lock is lost.
     pub fn lost(&self) -> LossCause {
         self.0.wait_lost()
+    }
+
+    /// How the nodes confirm the lock, as of now; see [`crate::Guard::health`].
+    pub fn health(&self) -> Health {
+        self.0.health().borrow().clone()
     }
 
     /// Extends the lock now; see [`crate::Guard::extend`].

@@ -13,8 +13,8 @@ use crate::node::NodeConfigError;
 
 pub(crate) use self::acquire::Impatient;
 pub use self::acquire::{AcquireError, AcquireFailure};
-pub(crate) use self::node::most_frequent;
 pub use self::node::{Holder, HolderKind, NodeAnswer};
+pub(crate) use self::node::{grouped, most_frequent};
 
 /// What the caller has said, without what a terminal or a log would take for more than text. What others
 /// have said goes through [`shown`](quorlock_core::shown::shown).
@@ -222,14 +222,20 @@ pub enum HoldError {
     /// The lock was lost before the work was done. The work was stopped where it stood; if it was
     /// done by then, it may have been done without the lock.
     #[error(
-        "lock {} was lost during the work: {}", quoted(.resource), describe(.cause)
+        "lock {} was lost during the work: {}{}", quoted(.resource), describe(.cause), why(.nodes)
     )]
     Lost {
         /// The resource's name.
         resource: Arc<str>,
         /// Why it was lost.
         cause: LossCause,
+        /// The nodes that did not confirm the lock when it was last extended, and what they said.
+        nodes: Vec<NodeAnswer>,
     },
+}
+
+fn why(nodes: &[NodeAnswer]) -> String {
+    if nodes.is_empty() { String::new() } else { format!("; {}", grouped(nodes.iter())) }
 }
 
 /// A client did not get rid of all it owed in time.

@@ -8,16 +8,18 @@ use std::time::Duration;
 use quorlock_core::{
     BootTime, Extended, LossCause, Mode, NodeReleased, Outcome, ReleaseReport, Token,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 pub(crate) use self::claim::{CallReply, Called, Claim, Granted};
+pub use self::health::Health;
 pub(crate) use self::held::Held;
 use crate::client::{Common, Names};
 use crate::driver::{DriverCommand, DriverHandle};
-use crate::error::{ExtendError, NodeAnswer};
+use crate::error::{ExtendError, HoldError, NodeAnswer};
 use crate::reply::Receiver;
 
 mod claim;
+mod health;
 mod held;
 
 /// A held lock. Before the runtime it was built on ends, call
@@ -220,6 +222,39 @@ impl Guard {
         }
     }
 
+    /// How the nodes confirm the lock, as it changes: whether a quorum confirmed the last extension, and what each node
+    /// answered. This announces a loss: as soon as an extension fails, some two thirds of the ttl are left.
+    ///
+    /// Changes when a quorum does not confirm an extension, when a quorum confirms again, and when another node stops or
+    /// starts to confirm. A refused connection is noticed at once, a silent node after one node timeout. Extensions are
+    /// a third of the ttl apart, and a tenth of it after one that failed. The channel closes when the lock has been
+    /// given back and the client has taken note of that. The last value stays after a loss: it shows what the nodes
+    /// answered while the lock was being lost.
+    ///
+    /// While all nodes confirm, this costs nothing, whether or not anybody listens. In a forked child the channel is
+    /// closed, and its value has no nodes.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use quorlock::{Client, node::MemoryNode};
+    /// # let client = Client::builder().custom_nodes([MemoryNode::new("a")]).build()?;
+    /// let guard = client.acquire("orders").await?;
+    /// let mut health = guard.health();
+    /// assert!(health.borrow().is_confirmed());
+    /// tokio::spawn(async move {
+    ///     while health.changed().await.is_ok() {
+    ///         eprintln!("orders: {}", *health.borrow_and_update());
+    ///     }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.held.health(&self.common.names)
+    }
+
     /// Extends the lock to its full ttl now, beside the automatic extension. Returns the time for
     /// which it is held. Nodes that have lost the key get it back on this occasion.
     ///
@@ -328,6 +363,17 @@ impl Guard {
                 let nodes = NodeAnswer::all(&self.common.names, None, results);
                 Err(ExtendError::Unconfirmed { resource, nodes })
             }
+        }
+    }
+
+    /// The lock was lost while work was done under it.
+    pub(crate) fn lost_during_work(&self, cause: LossCause) -> HoldError {
+        let health = self.held.last_health();
+        let nodes = health.map(|health| health.unconfirmed().cloned().collect());
+        HoldError::Lost {
+            resource: self.held.resource.clone(),
+            cause,
+            nodes: nodes.unwrap_or_default(),
         }
     }
 

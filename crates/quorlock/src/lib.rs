@@ -87,7 +87,7 @@ pub use crate::error::{
     AcquireError, AcquireFailure, BuildError, ExtendError, HoldError, Holder, HolderKind,
     InvalidRequest, NodeAnswer, ShutdownError,
 };
-pub use crate::guard::{Guard, GuardToken, Released};
+pub use crate::guard::{Guard, GuardToken, Health, Released};
 pub use crate::inspect::{Inspection, Verdict};
 pub use crate::resources::Resources;
 pub use quorlock_core::{

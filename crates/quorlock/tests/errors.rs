@@ -377,7 +377,8 @@ fn errors_say_what_went_wrong_and_why() {
     let not_acquired = HoldError::from(closed);
     assert_eq!(not_acquired.to_string(), "lock \"orders\" not acquired: the client is shut down");
     assert!(not_acquired.source().is_none(), "it is told once");
-    let lost = HoldError::Lost { resource: resource(), cause: LossCause::HoldLimit };
+    let lost =
+        HoldError::Lost { resource: resource(), cause: LossCause::HoldLimit, nodes: Vec::new() };
     assert_eq!(
         lost.to_string(),
         "lock \"orders\" was lost during the work: it was held for as long as max_hold allows"

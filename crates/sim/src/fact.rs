@@ -4,8 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Command, Evidence, Extended, Holding, Key, LockId, LossCause, Mode, Reading, Refusal,
-    ReleaseReport, Request, Ticket, Token, TrustState, Validity, Value,
+    Answer, Command, Evidence, Extended, Holding, Key, LockId, LossCause, Mode, NodeOutcome,
+    NodeResult, Reading, Refusal, ReleaseReport, Request, Ticket, Token, TrustState, Validity,
+    Value,
 };
 
 use crate::guard::GuardId;
@@ -83,6 +84,8 @@ pub(crate) enum Fact<'a> {
     Written { guard: GuardId },
     /// The engine says how an extension went.
     Extension { guard: GuardId, outcome: &'a Extended },
+    /// The engine says whether a quorum confirms a held lock, and what each node said.
+    Health { guard: GuardId, is_confirmed: bool, nodes: &'a [NodeResult] },
     /// The engine says how a release went.
     Released { guard: GuardId, report: &'a ReleaseReport },
     /// The engine says that an attempt has failed and that it will try again.
@@ -246,6 +249,12 @@ impl fmt::Display for Fact<'_> {
                 Extended::Unconfirmed(_) => write!(f, "{guard}: extension not confirmed"),
                 outcome => write!(f, "{guard}: extension {outcome:?}"),
             },
+            Self::Health { guard, is_confirmed, nodes } => {
+                let confirmed = nodes.iter().filter(|node| node.said == NodeOutcome::Granted);
+                let (confirmed, of) = (confirmed.count(), nodes.len());
+                let how = if *is_confirmed { "confirmed" } else { "NOT CONFIRMED" };
+                write!(f, "{guard}: {how}, by {confirmed} of {of} nodes")
+            }
             Self::Released { guard, report } => {
                 let how = if report.handed_over { " (handed over)" } else { "" };
                 write!(f, "{guard}: release reported {:?}{how}", report.outcome)

@@ -11,6 +11,7 @@ use crate::guard::Guards;
 use crate::time::Time;
 use crate::view::View;
 
+pub(crate) mod announced;
 pub(crate) mod clock_check;
 pub(crate) mod deadlock_free;
 pub(crate) mod extension;
@@ -73,6 +74,7 @@ pub const SENTENCES: &[(&str, &str)] = &[
     (nothing_resent::NAME, nothing_resent::SENTENCE),
     (extension::NAME, extension::SENTENCE),
     (latched::NAME, latched::SENTENCE),
+    (announced::NAME, announced::SENTENCE),
     (invalid_first::NAME, invalid_first::SENTENCE),
     (released_everywhere::NAME, released_everywhere::SENTENCE),
     (owed::NAME, owed::SENTENCE),
@@ -100,6 +102,7 @@ pub(crate) struct Invariants {
     in_order: in_order::InOrder,
     nothing_resent: nothing_resent::NothingResent,
     latched: latched::Latched,
+    announced: announced::Announced,
     unique_guards: unique_guards::UniqueGuards,
     fencing: fencing::Fencing,
     patience: patience::Patience,
@@ -123,6 +126,7 @@ impl Invariants {
             in_order: in_order::InOrder::default(),
             nothing_resent: nothing_resent::NothingResent::default(),
             latched: latched::Latched::default(),
+            announced: announced::Announced::default(),
             unique_guards: unique_guards::UniqueGuards::default(),
             fencing: fencing::Fencing::new(nodes),
             patience: patience::Patience::default(),
@@ -164,6 +168,7 @@ impl Invariants {
             (nothing_resent::NAME, self.nothing_resent.check(fact)),
             (extension::NAME, extension::check(fact, view)),
             (latched::NAME, self.latched.check(fact, view)),
+            (announced::NAME, self.announced.check(fact, view)),
             (invalid_first::NAME, invalid_first::check(fact, view)),
             (released_everywhere::NAME, released_everywhere::check(fact, view)),
             (unique_guards::NAME, self.unique_guards.check(fact, view)),

@@ -318,6 +318,13 @@ impl Engine {
             let report = lease.handover_report();
             return self.give_back(lock, report, now, out);
         }
+        // What the nodes said while the lock was being lost, if they have said anything since the last time.
+        let by_answers =
+            matches!(cause, LossCause::Expired | LossCause::KeyGone | LossCause::KeyOverwritten);
+        let is_open = lease.extension().is_some_and(|it| !it.is_told() && it.has_denial());
+        if by_answers && is_open {
+            Self::tell_health(lease, now, out);
+        }
         Self::tell_extension(lease, Extended::Lost(cause), out);
         lease.lose(cause);
         let holder = lease.holder();
@@ -406,7 +413,8 @@ impl Engine {
             return;
         };
         let started = extension.started();
-        if !extension.is_told() {
+        let was_told = extension.is_told();
+        if !was_told {
             let progress = extension.progress();
             let outcome = match progress {
                 Progress::Open => None,
@@ -422,6 +430,9 @@ impl Engine {
                 Self::tell_extension(lease, outcome, out);
                 lease.schedule_extension(progress == Progress::Confirmed, started, now);
             }
+        }
+        if lease.note_confirmation(!was_told) {
+            Self::tell_health(lease, now, out);
         }
         let Some(extension) = lease.extension_mut() else {
             return;
@@ -456,6 +467,21 @@ impl Engine {
     fn tell_change(lease: &Lease, out: &mut dyn Sink) {
         if !lease.is_handing_over() {
             out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
+        }
+    }
+
+    /// Tells the holder how the nodes confirm the lock, by the round under way.
+    fn tell_health(lease: &Lease, now: Reading, out: &mut dyn Sink) {
+        if let Some(extension) = lease.extension() {
+            let is_confirmed = extension.progress() == Progress::Confirmed;
+            if mutant!(FailureUntold) && !is_confirmed {
+                return;
+            }
+            if mutant!(RecoveryUntold) && is_confirmed {
+                return;
+            }
+            let (lock, nodes) = (lease.holder(), extension.report(now));
+            out.push(Effect::Health { lock, is_confirmed, nodes });
         }
     }
 

@@ -248,6 +248,16 @@ pub enum Effect {
         /// How it went.
         outcome: Extended,
     },
+    /// A quorum does not confirm that the lock is held, or confirms it again (V15). Also: which nodes confirm it has
+    /// changed, or may have. There is none while all nodes confirm.
+    Health {
+        /// The lock that this is about.
+        lock: LockId,
+        /// Whether a quorum confirmed the latest extension.
+        is_confirmed: bool,
+        /// What each node said to it.
+        nodes: Vec<NodeResult>,
+    },
     /// A node that had lost the lock's vote has given a larger fence since: another may have come
     /// after us, and resources may refuse ours. The lock is held as before, by the votes of others.
     Superseded {

@@ -2,9 +2,9 @@
 
 use alloc::boxed::Box;
 
-use super::Lease;
+use super::{Confirmation, Lease};
 use crate::command::Command;
-use crate::extend::Extension;
+use crate::extend::{Extension, Progress};
 use crate::keys::{Entry, Mode};
 use crate::quorum::NodeSet;
 use crate::time::{BootTime, Reading};
@@ -82,6 +82,28 @@ impl Lease {
                 false => now.after(self.timing.extend_retry()),
             };
             self.extending.at = Some(next);
+        }
+    }
+
+    /// Notes how the nodes confirm the round under way: when its outcome is clear (`is_decided`), and when the round
+    /// is over. Returns whether the holder is to be notified: if a quorum does not confirm or confirms again (V15), or
+    /// if the other nodes' answers are not all confirmations, or are so again.
+    pub(crate) fn note_confirmation(&mut self, is_decided: bool) -> bool {
+        let before = self.confirmation;
+        let Some(extension) = self.extension() else { return false };
+        let is_over = extension.is_over();
+        self.confirmation = match extension.progress() {
+            Progress::Open => return false,
+            Progress::Failed => Confirmation::None,
+            Progress::Confirmed if extension.is_confirmed_by_all() => Confirmation::Full,
+            Progress::Confirmed if is_over => Confirmation::Quorum,
+            // The other nodes may still confirm.
+            Progress::Confirmed => before.min(Confirmation::Quorum),
+        };
+        match self.confirmation.max(before) {
+            Confirmation::Full => false,
+            Confirmation::Quorum => is_over,
+            Confirmation::None => is_decided || is_over,
         }
     }
 

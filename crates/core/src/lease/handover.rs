@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use core::time::Duration;
 
 use super::extending::Extending;
-use super::{GuardTerms, Lease};
+use super::{Confirmation, GuardTerms, Lease};
 use crate::command::Command;
 use crate::contention::HANDOVERS_MAX;
 use crate::engine::{LockId, Request};
@@ -50,6 +50,8 @@ impl Lease {
         self.tenure.handover_count += 1;
         let at = next.automatic.then(|| now.after(self.timing.extend_every()));
         self.extending = Extending::begin(at);
+        // The new holder learns about its own rounds only.
+        self.confirmation = Confirmation::default();
         if let Some(fenced) = &mut self.fenced
             && let Some(handover) = fenced.handover.take()
         {

@@ -152,6 +152,64 @@ fn with_fewer_votes_than_a_quorum_left_the_lock_is_lost_now() {
     }
 }
 
+/// Nodes that refuse are noticed with their answers, a silent one after the node timeout.
+#[test]
+fn its_holder_is_notified_when_no_quorum_confirms_and_when_one_confirms_again() {
+    let mut world = ScriptedWorld::new(3);
+    let lock = world.hold(automatic("k"));
+    world.run_until(300);
+    assert_eq!(world.health(lock), [], "all is well");
+    (1..3).for_each(|node| world.refuse(node, Some(FailureKind::Loading)));
+    world.run_until(400);
+    assert_eq!(world.health(lock)[0], (FIRST_EXTENSION + 2, false, 1));
+    world.refuse(1, None);
+    world.run_until(500);
+    // One more round, T/10 after the outcome of the first.
+    assert_eq!(world.health(lock)[1..], [(439, true, 2); 2], "clear, and over");
+    world.refuse(2, None);
+    world.run_until(1500);
+    assert_eq!(world.health(lock)[3..], [(772, true, 3)], "and then all do, once");
+    world.finish();
+
+    let mut world = ScriptedWorld::new(3);
+    let lock = world.hold(automatic("k"));
+    (1..3).for_each(|node| world.freeze(node, true));
+    world.run_until(FIRST_EXTENSION + NODE_TIMEOUT + 1);
+    assert_eq!(world.health(lock), [(FIRST_EXTENSION + NODE_TIMEOUT, false, 1)]);
+    (1..3).for_each(|node| world.freeze(node, false));
+    world.run_until(600);
+    assert_eq!(world.health(lock).last().map(|(_, is_confirmed, _)| *is_confirmed), Some(true));
+    assert_eq!(world.lost(lock), None);
+    world.finish();
+}
+
+#[test]
+fn its_holder_is_notified_of_a_minority_that_does_not_confirm() {
+    let mut world = ScriptedWorld::new(3);
+    let lock = world.hold(automatic("k"));
+    world.freeze(2, true);
+    world.run_until(FIRST_EXTENSION + NODE_TIMEOUT + 1);
+    assert_eq!(world.health(lock), [(FIRST_EXTENSION + NODE_TIMEOUT, true, 2)]);
+    world.freeze(2, false);
+    world.run_until(2000);
+    assert_eq!(world.health(lock)[1..], [(FIRST_EXTENSION + 335, true, 3)]);
+    world.finish();
+}
+
+/// The answers that end a lock come before the round is over.
+#[test]
+fn what_the_nodes_said_while_a_lock_was_lost_comes_before_the_loss() {
+    let mut world = ScriptedWorld::new(5);
+    let lock = world.hold(automatic("k"));
+    world.run_until(300);
+    (0..3).for_each(|node| world.flush(node));
+    (3..5).for_each(|node| world.freeze(node, true));
+    world.run_until(FIRST_EXTENSION + 3);
+    let (at, _) = world.lost(lock).unwrap();
+    assert_eq!(world.health(lock), [(at, false, 0)]);
+    world.finish();
+}
+
 /// Of three votes one has run out, for its node is silent, and one is proved gone: it was the answer that
 /// ended the lock, not its time.
 #[test]

@@ -186,6 +186,11 @@ impl Sink for Outputs<'_> {
                     let _ = reply.send(outcome.clone());
                 }
             }
+            Effect::Health { lock, is_confirmed, nodes } => {
+                if let Some(held) = callers.held.get(&lock) {
+                    held.confirm(is_confirmed, nodes, self.names);
+                }
+            }
             Effect::Lost { lock, cause } => {
                 if let Some(held) = callers.held.get(&lock).cloned() {
                     if mutant!(LossToldLate) {

@@ -84,6 +84,16 @@ impl NodeAnswer {
         Ok(())
     }
 
+    /// What it said instead of confirming a held lock.
+    fn denial(&self) -> String {
+        match &self.said {
+            NodeOutcome::Failed(failure) => failure.to_string(),
+            NodeOutcome::Seen(Holding::Free) => "does not have the key any more".to_owned(),
+            NodeOutcome::Refused(_) => "has another value under the key".to_owned(),
+            _ => "no answer yet".to_owned(),
+        }
+    }
+
     pub(super) fn is_disagreement(&self) -> bool {
         self.failure().is_some_and(|failure| failure.kind().is_disagreement())
     }
@@ -333,6 +343,20 @@ fn write_each(
         write(f, node)?;
     }
     Ok(())
+}
+
+/// Nodes that do not confirm a held lock, those with the same answer together: `b, c: unreachable; d: …`.
+pub(crate) fn grouped<'a>(nodes: impl Iterator<Item = &'a NodeAnswer>) -> String {
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for node in nodes {
+        let denial = node.denial();
+        match groups.iter_mut().find(|(other, _)| *other == denial) {
+            Some((_, names)) => names.push(&node.node),
+            None => groups.push((denial, vec![&node.node])),
+        }
+    }
+    let groups = groups.iter().map(|(denial, names)| format!("{}: {denial}", names.join(", ")));
+    groups.collect::<Vec<_>>().join("; ")
 }
 
 pub(super) fn list(nodes: &[NodeAnswer]) -> String {

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use quorlock_core::{BootTime, Ended, Hold, LockId, LossCause, Mode, Reading, Validity};
-use tokio::sync::Notify;
+use quorlock_core::{
+    BootTime, Ended, Hold, LockId, LossCause, Mode, NodeResult, Reading, Validity,
+};
+use tokio::sync::{Notify, watch};
 
-use super::GuardToken;
+use super::{GuardToken, Health};
 use crate::client::Common;
 use crate::clock::Clock;
 use crate::driver::DriverCommand;
@@ -41,6 +43,8 @@ pub(super) struct State {
     pub(super) hold: Hold,
     /// How many threads wait for a change: to wake none would cost a system call all the same.
     pub(super) blocked: u32,
+    /// Made when somebody asks for it, or when a node does not confirm the lock.
+    health: Option<watch::Sender<Health>>,
 }
 
 impl Held {
@@ -61,7 +65,7 @@ impl Held {
             clock: common.clock,
             process: common.driver.process(),
             common: Arc::downgrade(common),
-            state: Mutex::new(State { hold, blocked: 0 }),
+            state: Mutex::new(State { hold, blocked: 0, health: None }),
             changed: Notify::new(),
             changed_blocking: Condvar::new(),
             span: (!span.is_none()).then(|| Box::new(span)),
@@ -106,6 +110,38 @@ impl Held {
         if state.hold.supersede() {
             tracing::warn!(parent: self.span(), "a node has given out a larger fence since");
             self.wake(&state);
+        }
+    }
+
+    /// How the nodes confirm the lock, as it changes.
+    pub(super) fn health(&self, names: &[Arc<str>]) -> watch::Receiver<Health> {
+        match self.is_own_process() {
+            true => self.health_sender(names).subscribe(),
+            false => watch::channel(Health::unknown()).1,
+        }
+    }
+
+    fn health_sender(&self, names: &[Arc<str>]) -> watch::Sender<Health> {
+        let State { hold, health, .. } = &mut *self.state();
+        let granted = || watch::Sender::new(Health::granted(names, hold.validity()));
+        health.get_or_insert_with(granted).clone()
+    }
+
+    /// How the nodes confirmed the lock last, if they did not all confirm it, or if somebody has asked before.
+    pub(super) fn last_health(&self) -> Option<Health> {
+        self.state().health.as_ref().map(|health| health.borrow().clone())
+    }
+
+    /// The driver knows what the nodes answered to an extension.
+    pub(crate) fn confirm(&self, is_confirmed: bool, results: Vec<NodeResult>, names: &[Arc<str>]) {
+        let health = self.health_sender(names);
+        let was_confirmed = health.borrow().is_confirmed();
+        health.send_if_modified(|health| health.update(is_confirmed, results));
+        let (span, now) = (self.span(), health.borrow());
+        match (was_confirmed, is_confirmed) {
+            (true, false) => tracing::warn!(parent: span, "no quorum confirms the lock: {}", *now),
+            (false, true) => tracing::info!(parent: span, "a quorum confirms the lock: {}", *now),
+            _ => tracing::debug!(parent: span, "the lock is extended: {}", *now),
         }
     }
 

@@ -164,7 +164,7 @@ async fn hold_stops_the_work_when_the_lock_is_lost() {
     assert_eq!(
         error.to_string(),
         "lock \"orders\" was lost during the work: its validity ran out before enough nodes \
-         confirmed an extension"
+         confirmed an extension; n0: unreachable: stopped; n1: suspended for being silent"
     );
     nodes[1].thaw();
     sleep(MS).await;

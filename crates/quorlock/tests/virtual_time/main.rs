@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic as its test may")]
 
 mod calling;
+mod health;
 mod holding;
 mod releasing;
 mod slow;

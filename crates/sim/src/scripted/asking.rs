@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Counter, Effect, Event, Extended, LockId, LossCause, Mode, NodeId, Refusal, ReleaseReport,
-    Request, Retry, Timing, TimingOptions, Verb,
+    Counter, Effect, Event, Extended, LockId, LossCause, Mode, NodeId, NodeOutcome, Refusal,
+    ReleaseReport, Request, Retry, Timing, TimingOptions, Verb,
 };
 
 pub use super::ONE_WAY;
@@ -156,6 +156,18 @@ impl ScriptedWorld {
             _ => None,
         });
         extended.collect()
+    }
+
+    /// When its holder was notified of the nodes' confirmations: whether a quorum confirmed, and how many nodes.
+    pub fn health(&self, wanted: LockId) -> Vec<(i64, bool, usize)> {
+        let health = self.log.iter().filter_map(|(at, _, effect)| match effect {
+            Effect::Health { lock, is_confirmed, nodes } if *lock == wanted => {
+                let confirmed = nodes.iter().filter(|node| node.said == NodeOutcome::Granted);
+                Some((*at, *is_confirmed, confirmed.count()))
+            }
+            _ => None,
+        });
+        health.collect()
     }
 
     /// When it was told to be released, and how.

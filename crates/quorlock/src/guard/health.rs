@@ -1,0 +1,94 @@
+//! How the nodes confirm a held lock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorlock_core::{NodeId, NodeOutcome, NodeResult, Validity};
+
+use crate::error::{NodeAnswer, grouped};
+
+/// How the nodes confirm a held lock: whether a quorum confirmed the last extension, and the last answer of each node.
+///
+/// [`Guard::health`](crate::Guard::health) returns a channel with it. Until the first extension it shows the nodes
+/// that granted the lock.
+///
+/// Displayed, it counts the nodes and names those that do not confirm, nodes with the same answer together:
+/// `1 of 3 nodes confirms it; b, c: unreachable: connection refused`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    is_confirmed: bool,
+    nodes: Vec<NodeAnswer>,
+}
+
+impl Health {
+    /// Whether a quorum confirmed the last extension. While this is false, the lock is held until its present validity
+    /// ends, and it is lost then unless a quorum confirms again.
+    pub const fn is_confirmed(&self) -> bool {
+        self.is_confirmed
+    }
+
+    /// The number of nodes that confirmed the lock with their last answers.
+    pub fn confirmed(&self) -> usize {
+        self.nodes.iter().filter(|node| node.said == NodeOutcome::Granted).count()
+    }
+
+    /// The last answer of each node, in the order of the client's list. [`NodeOutcome::Granted`] is a confirmation.
+    /// [`NodeOutcome::Nothing`] is that of a node that has not answered since the lock was asked for.
+    pub fn nodes(&self) -> &[NodeAnswer] {
+        &self.nodes
+    }
+
+    /// The nodes whose last answer was no confirmation. Nodes that have not answered yet are not among them.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = &NodeAnswer> {
+        let has_confirmed =
+            |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Granted | NodeOutcome::Nothing);
+        self.nodes.iter().filter(move |node| !has_confirmed(node))
+    }
+
+    /// The nodes whose last answer was no confirmation, with that answer, nodes with the same answer together:
+    /// `b, c: unreachable: connection refused; d: no answer in time`. Empty if there are none.
+    pub fn reasons(&self) -> String {
+        grouped(self.unconfirmed())
+    }
+
+    /// As of the grant.
+    pub(super) fn granted(names: &[Arc<str>], validity: &Validity) -> Self {
+        let said = |node| match validity.has_vote_of(NodeId::new(node)) {
+            true => NodeOutcome::Granted,
+            false => NodeOutcome::Nothing,
+        };
+        let result = |node| NodeResult { said: said(node), took: Duration::ZERO };
+        let results = (0..names.len()).map(result).collect();
+        Self { is_confirmed: true, nodes: NodeAnswer::all(names, None, results) }
+    }
+
+    /// In a forked child: the lock is the parent's.
+    pub(super) const fn unknown() -> Self {
+        Self { is_confirmed: false, nodes: Vec::new() }
+    }
+
+    /// Takes over what the nodes answered to an extension. A node that has not answered keeps its last answer. Returns
+    /// whether anything is different.
+    pub(super) fn update(&mut self, is_confirmed: bool, results: Vec<NodeResult>) -> bool {
+        let mut is_different = self.is_confirmed != is_confirmed;
+        self.is_confirmed = is_confirmed;
+        let answered = |(_, result): &(_, NodeResult)| result.said != NodeOutcome::Nothing;
+        for (node, NodeResult { said, took }) in self.nodes.iter_mut().zip(results).filter(answered)
+        {
+            is_different |= node.said != said;
+            (node.said, node.took) = (said, took);
+        }
+        is_different
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (confirmed, of) = (self.confirmed(), self.nodes.len());
+        let verb = if confirmed == 1 { "confirms" } else { "confirm" };
+        write!(f, "{confirmed} of {of} nodes {verb} it")?;
+        let reasons = self.reasons();
+        if reasons.is_empty() { Ok(()) } else { write!(f, "; {reasons}") }
+    }
+}
