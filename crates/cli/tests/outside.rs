@@ -14,6 +14,7 @@ use std::process::{Command, Output};
 
 use common::{PATIENCE, Running, Testbed, boot, eventually, stderr, stdout};
 use expect_test::{ExpectFile, expect_file};
+use quorlock::admin::{BESIDE, RIGHTS};
 use quorlock_servers::resp::RespConnection;
 use quorlock_servers::{Flavor, Reply, ServerOptions, find_or_skip, not_for};
 use regex_lite::Regex;
@@ -70,6 +71,10 @@ const GREETING: &str = r#"  "HELLO"[^\n]*\n(  "(PING|CLIENT|COMMAND|SCRIPT)"[^\n
 fn note_command(monitor: &mut RespConnection, commands: &mut String) -> String {
     let Reply::Simple(line) = monitor.reply().unwrap() else { panic!("MONITOR sends lines") };
     let (by, command) = line.split_once("] ").unwrap();
+    let name = command.split('"').nth(1).unwrap();
+    // The test itself sends an `ECHO`.
+    let is_listed = name == "ECHO" || RIGHTS.iter().any(|(.., call)| call[0] == name);
+    assert!(is_listed || BESIDE.contains(&name), "nothing examines whether a node has {name}");
     let by = if by.ends_with(" lua") { "  by the script: " } else { "  " };
     writeln!(commands, "{by}{command}").unwrap();
     line

@@ -239,6 +239,11 @@ impl Session {
         self.parcels == 0
     }
 
+    /// A marker was read on this connection.
+    pub const fn has_marker(&self) -> bool {
+        self.marker.is_some()
+    }
+
     /// The exchange's commands are being sent, for the first time or again. Says what is asked beside them: what the
     /// node is with the first of all, and with every [`Command::Identify`]; its marker then, and with every command
     /// about votes (S9).
@@ -414,6 +419,25 @@ mod tests {
         assert_eq!(form(session, &[release(1)]), Form::Usual, "that would not tell it");
         assert_eq!(form(session, &[release(1), acquire(2)]), Form::Text);
         assert_eq!(form(session, &[acquire(3)]), Form::Usual, "it has been told");
+    }
+
+    /// Its script is not loaded before, and must not be found missing when it is too late to ask again.
+    #[test]
+    fn the_first_reader_on_a_connection_brings_its_script() {
+        let session = &mut Session::new(false);
+        let reader = |token: u8| {
+            let (keys, intents) = ("k".into(), "i".into());
+            Command::AcquireShared { keys, intents, value: value(token), ttl_ms: 1000 }
+        };
+        let form = |session: &mut Session, command: Command| {
+            let mut exchange = Exchange::new(vec![command]);
+            session.send(&mut exchange);
+            exchange.form()
+        };
+        assert_eq!(form(session, acquire(1)), Form::Usual);
+        assert_eq!(form(session, reader(2)), Form::Text);
+        assert_eq!(form(session, reader(3)), Form::Usual);
+        assert_eq!(form(&mut Session::new(false), reader(4)), Form::Text, "another connection");
     }
 
     #[test]

@@ -9,7 +9,9 @@ pub use crate::builder::Topology;
 pub use crate::client::RESERVED;
 use crate::error::Holder;
 pub use crate::exhausted::{exhausted, explained};
-pub use crate::node::redis::{AdminConnection, Do, RedisCli, Reply, failure_of};
+pub use crate::node::redis::{
+    AdminConnection, BESIDE, Do, KEY, RIGHTS, RedisCli, Reply, Right, Weight, failure_of,
+};
 
 /// The time, by the clock that clients read.
 pub fn now() -> quorlock_core::Reading {

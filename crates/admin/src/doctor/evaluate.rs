@@ -13,6 +13,7 @@ use quorlock_core::{Failure, FailureKind};
 
 use super::look::{Facts, Looked, Seen};
 use super::{ClockOffset, Finding, NodeReport, Severity, Votes};
+use quorlock::admin::Weight;
 use trust_state::is_for_its_kind;
 
 use Severity::{Error, Note, Warning};
@@ -31,6 +32,13 @@ const VERSION_MIN: (u32, u32) = (6, 2);
 
 /// What mends a want of rights.
 const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them; then ACL SAVE, where an aclfile is used";
+
+/// Locks without what is wanted.
+const SLOWER: &str =
+    "locks work, but those who wait for one are told late, or commands are sent the long way";
+
+/// Locks without what lists them.
+const NOT_LISTED: &str = "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held";
 
 /// A word on each node, in order.
 pub(super) fn evaluate(topology: &Topology, looked: &[Looked]) -> Vec<NodeReport> {
@@ -166,18 +174,11 @@ impl Case<'_> {
                 &rights.needed,
                 "without these a lock cannot be taken, extended or given back here",
             ),
-            (
-                Warning,
-                &rights.wanted,
-                "locks work, but those who wait for one are told late, or commands are sent the long way",
-            ),
+            (Warning, &rights.wanted, SLOWER),
             (Warning, &rights.shared, "locks work, but not those that readers share"),
-            (
-                Note,
-                &rights.listing,
-                "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held",
-            ),
+            (Note, &rights.listing, NOT_LISTED),
         ];
+        findings.extend(self.missing(&rights.missing));
         for (severity, rights, why) in
             lacking.into_iter().filter(|(_, rights, _)| !rights.is_empty())
         {
@@ -195,6 +196,38 @@ impl Case<'_> {
             });
         }
         findings
+    }
+
+    /// Commands that the server does not have.
+    fn missing(&self, missing: &[(&'static str, Weight)]) -> Vec<Finding> {
+        let weights = [
+            (Weight::Needed, Error, "without it no lock can be taken, extended or given back here"),
+            (Weight::Shared, Warning, "locks work, but not those that readers share"),
+            (Weight::Wanted, Note, SLOWER),
+            (Weight::Listing, Note, NOT_LISTED),
+        ];
+        let findings = weights.into_iter().filter_map(|(weight, severity, why)| {
+            let mut names: Vec<&str> =
+                missing.iter().filter(|(_, other)| *other == weight).map(|(name, _)| *name).collect();
+            names.dedup();
+            let (first, rest) = names.split_first()?;
+            let lines: Vec<String> =
+                names.iter().map(|name| format!("rename-command {name}")).collect();
+            let commands = if rest.is_empty() { "command" } else { "commands" };
+            let names = rest.iter().fold((*first).to_owned(), |all, name| all + ", " + name);
+            Some(Finding {
+                severity,
+                check: "command",
+                what: format!("the server has no {commands} {names} (renamed or disabled)"),
+                why,
+                fix: format!(
+                    "remove what begins with {} from its configuration file ({} names it) and restart it; a service                      that disables commands cannot be a node",
+                    lines.join(" and "),
+                    self.cli("INFO server")
+                ),
+            })
+        });
+        findings.collect()
     }
 
     /// What mends that nothing can be written, by what the server says.

@@ -3,7 +3,7 @@
 //! Each is tried on a key that nobody else uses. The answer to the command itself says more than
 //! the answer to a question about it. And a user who may lock is seldom allowed to ask.
 
-use quorlock::admin::{AdminConnection, Reply, Topology};
+use quorlock::admin::{AdminConnection, KEY, RIGHTS, Reply, Right, Topology, Weight};
 use quorlock_core::shown::{LINE_MAX, shown};
 use quorlock_core::{Failure, Token};
 
@@ -26,65 +26,13 @@ pub(crate) struct Rights {
     pub(crate) cannot_write: Option<String>,
     /// Commands that the server does not know, as an ACL spells them.
     pub(crate) unknown: Vec<&'static str>,
+    /// Of these, the commands with which locks work, or work better: each with what becomes of locks without it.
+    pub(crate) missing: Vec<(&'static str, Weight)>,
     /// The keys are not in the first database.
     pub(crate) selects: bool,
 }
 
-/// What becomes of locks without it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weight {
-    /// There are none.
-    Needed,
-    /// They are slower, or less is told.
-    Wanted,
-    /// Readers cannot share one; all others are as they were.
-    Shared,
-    /// They work, but cannot be listed.
-    Listing,
-    /// Nothing.
-    Nicety,
-}
-
-/// A right: as an ACL spells it, what it is worth, and a call that needs it; `KEY` stands for the key.
-pub(crate) type Right = (&'static str, Weight, &'static [&'static str]);
-
-const KEY: &str = "KEY";
-
 use Weight::{Listing, Needed, Nicety, Shared, Wanted};
-
-/// All rights, in an order in which the calls make sense one after the other.
-pub(crate) const RIGHTS: &[Right] = &[
-    ("+info", Needed, &["INFO", "server"]),
-    ("+set", Needed, &["SET", KEY, "x", "NX", "PX", "10000"]),
-    ("+get", Needed, &["GET", KEY]),
-    ("+getrange", Needed, &["GETRANGE", KEY, "0", "1"]),
-    ("+exists", Needed, &["EXISTS", KEY]),
-    ("+pttl", Needed, &["PTTL", KEY]),
-    ("+pexpire", Needed, &["PEXPIRE", KEY, "10000"]),
-    ("+eval", Needed, &["EVAL", "return 1", "1", KEY]),
-    ("+evalsha", Needed, &["EVALSHA", "0000000000000000000000000000000000000000", "1", KEY]),
-    ("+time", Needed, &["TIME"]),
-    ("+ping", Wanted, &["PING"]),
-    ("+script|load", Wanted, &["SCRIPT", "LOAD", "return 1"]),
-    ("+command|info", Wanted, &["COMMAND", "INFO", "SET"]),
-    ("+client|tracking", Wanted, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]),
-    ("+client|caching", Wanted, &["CLIENT", "CACHING", "YES"]),
-    // Only shows in lists of clients who is connected. Servers before 7.2 do not know it.
-    ("+client|setinfo", Nicety, &["CLIENT", "SETINFO", "LIB-NAME", "quorlock"]),
-    ("+delifeq", Needed, &["DELIFEQ", KEY, "y"]),
-    ("+delex", Needed, &["DELEX", KEY, "IFEQ", "y"]),
-    ("+del", Needed, &["DEL", KEY]),
-    // Nothing is there any more, and none of these makes anything of nothing.
-    ("+type", Shared, &["TYPE", KEY]),
-    ("+pexpireat", Shared, &["PEXPIREAT", KEY, "1"]),
-    ("+zadd", Shared, &["ZADD", KEY, "XX", "0", "x"]),
-    ("+zcount", Shared, &["ZCOUNT", KEY, "0", "1"]),
-    ("+zrange", Shared, &["ZRANGE", KEY, "0", "1"]),
-    ("+zrem", Shared, &["ZREM", KEY, "x"]),
-    ("+zremrangebyscore", Shared, &["ZREMRANGEBYSCORE", KEY, "0", "1"]),
-    ("+zscore", Shared, &["ZSCORE", KEY, "x"]),
-    ("+scan", Listing, &["SCAN", "0", "COUNT", "1"]),
-];
 
 /// Tries each right, all in one round trip.
 pub(crate) async fn test(
@@ -112,6 +60,9 @@ impl Rights {
             let is_own = matches!(*right, "+delifeq" | "+delex");
             if is_unknown(error) {
                 rights.unknown.push(right);
+                if !is_own && *weight != Nicety {
+                    rights.missing.push((call[0], *weight));
+                }
             } else if is_own && own_delete != Some(call[0]) {
                 continue;
             } else if is_about_keys(error) {

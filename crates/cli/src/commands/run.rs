@@ -236,7 +236,7 @@ impl Keeper<'_> {
                 "; use a longer --wait; or, if no lock is in use: quorlock init --fresh"
             }
             AcquireError::NodesUntrusted(_) => "; quorlock doctor says more",
-            _ if error.is_permission_denied() => "; quorlock doctor says which rights are missing",
+            _ if error.is_permission_denied() => "; quorlock doctor says what is missing",
             _ => "",
         };
         self.output.error(event, &format!("{error}{hint}"));

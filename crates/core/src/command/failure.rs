@@ -75,6 +75,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;
         match &self.detail {
+            Some(name) if self.kind == FailureKind::MissingCommand => write!(f, " {name}"),
             Some(detail) => write!(f, ": {detail}"),
             None => Ok(()),
         }
@@ -107,6 +108,8 @@ pub enum FailureKind {
     Unauthenticated,
     /// The user lacks a right that is needed.
     Forbidden,
+    /// The node does not have a command that is needed: it was renamed or disabled.
+    MissingCommand,
     /// The node is a replica.
     ReadOnly,
     /// The node is loading its data.
@@ -149,7 +152,7 @@ impl FailureKind {
 
     /// Only a person can fix this; to try again at once is useless.
     pub const fn is_about_rights(self) -> bool {
-        matches!(self, Self::Unauthenticated | Self::Forbidden)
+        matches!(self, Self::Unauthenticated | Self::Forbidden | Self::MissingCommand)
     }
 
     /// The node answers, but its votes do not count.
@@ -187,6 +190,7 @@ impl fmt::Display for FailureKind {
             Self::QueueFull => "its queue is full",
             Self::Unauthenticated => "not authenticated",
             Self::Forbidden => "not allowed",
+            Self::MissingCommand => "the server has no command",
             Self::ReadOnly => "is a read-only replica",
             Self::Loading => "is loading its data",
             Self::MasterDown => "is a replica without its master",

@@ -2,12 +2,21 @@
 
 use crate::command::Command;
 
-/// The scripts that a node has forgotten and that it was too late to tell: the next commands of their kind bring
-/// them along. A bit for each kind of command.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// The scripts that a node does not know, or may not, and that it was too late to tell: the next commands of their kind
+/// bring them along. A bit for each kind of command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Untold(u8);
 
+impl Default for Untold {
+    /// Those of a new connection: the scripts with which readers get a lock are not sent before a reader comes.
+    fn default() -> Self {
+        Self(Self::READERS)
+    }
+}
+
 impl Untold {
+    const READERS: u8 = 16;
+
     /// The bit of a command that must not be asked again late.
     fn of(command: &Command) -> u8 {
         match command {
@@ -16,9 +25,9 @@ impl Untold {
             Command::Heal { keys, .. } => 2 * u8::from(keys.single().is_none()),
             Command::AcquireFenced { .. } => 4,
             Command::HealFenced { .. } => 8,
-            Command::AcquireShared { .. } => 16,
-            Command::HealShared { .. } => 32,
-            Command::Announce { .. } => 64,
+            // The same script.
+            Command::AcquireShared { .. } | Command::HealShared { .. } => Self::READERS,
+            Command::Announce { .. } => 32,
             _ => 0,
         }
     }

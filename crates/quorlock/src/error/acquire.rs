@@ -98,7 +98,7 @@ impl AcquireError {
         most_frequent(&attempts.nodes, attempts.needed).map(|(holder, _)| holder)
     }
 
-    /// Wrong passwords or missing rights alone prevent the lock: only a person can fix that.
+    /// Wrong passwords, missing rights or missing commands alone prevent the lock: only a person can fix that.
     pub fn is_permission_denied(&self) -> bool {
         self.is_prevented_by(FailureKind::is_about_rights)
     }

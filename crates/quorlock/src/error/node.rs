@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock_core::shown::{shown, shown_value};
-use quorlock_core::{Failure, Holding, Keys, NodeOutcome, NodeResult, Reader, Value};
+use quorlock_core::{Failure, FailureKind, Holding, Keys, NodeOutcome, NodeResult, Reader, Value};
 
 /// What one node said, and when.
 ///
@@ -121,7 +121,10 @@ impl fmt::Display for NodeAnswer {
                 self.write_holders(f, holding)
             }
             // It answers, and well enough; only that it is not believed.
-            NodeOutcome::Failed(failure) if failure.kind().is_about_trust() => {
+            NodeOutcome::Failed(failure)
+                if failure.kind().is_about_trust()
+                    || failure.kind() == FailureKind::MissingCommand =>
+            {
                 write!(f, "{node}: {failure}")
             }
             NodeOutcome::Failed(failure) => write!(f, "{node} failed: {failure}"),

@@ -104,6 +104,26 @@ async fn clients_with_different_databases_are_told_both() {
     each.collect::<JoinSet<()>>().join_all().await;
 }
 
+/// A server that may not vote is not ours to write to.
+#[tokio::test]
+async fn a_server_that_is_refused_is_not_written_to() {
+    let servers = all_servers("a_server_that_is_refused_is_not_written_to");
+    let each = servers.into_iter().map(|binary| async move {
+        for args in [["--cluster-enabled", "yes"], ["--maxmemory-policy", "allkeys-lru"]] {
+            let nodes =
+                Nodes::start(&binary, 1, with_args(&[args[0], args[1], "--maxmemory", "64mb"]))
+                    .unwrap();
+            let client = named([('a', nodes[0].url())]).build().unwrap();
+            for resources in [vec!["one"], vec!["one", "other"]] {
+                let error = client.acquire(resources).await.unwrap_err();
+                assert!(matches!(error, AcquireError::NodesUntrusted(_)), "{args:?}: {error}");
+            }
+            assert_eq!(run(&nodes[0], &["DBSIZE"]), Reply::Int(0), "{args:?}");
+        }
+    });
+    each.collect::<JoinSet<()>>().join_all().await;
+}
+
 /// One server by two addresses, which the client cannot tell from two servers: but it can be asked.
 #[tokio::test]
 async fn one_server_under_two_names_is_refused() {

@@ -28,7 +28,7 @@ impl AdminConnection {
         // Nobody waits for what it may say unasked.
         let nobody = Inbox::new(1).push_sink(NodeId::new(0));
         let shared = &node.shared;
-        let connection = shared.connect(&nobody).await?;
+        let connection = shared.open(&nobody).await?;
         let speaks_resp3 = !shared.resp2.load(Ordering::Relaxed);
         let database = shared.dialer.target.database;
         Ok(Self { connection, speaks_resp3, database, patience: shared.connect_timeout })

@@ -3,10 +3,11 @@
 mod errors;
 mod replies;
 
-use quorlock_core::{Command, Form, Key, Keys};
+use quorlock_core::{Command, Failure, Form, Key, Keys};
 
 pub(super) use self::errors::{code, explanation, kind_of, rejected};
 pub(super) use self::replies::{decode, is_out_of_protocol, usual};
+use super::commands::Lacking;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
@@ -19,9 +20,25 @@ pub(super) struct Encoding {
     pub(super) delete: Option<Delete>,
     /// The server can push.
     pub(super) watches: bool,
+    /// The commands that the server does not have.
+    pub(super) lacking: Lacking,
 }
 
 impl Encoding {
+    /// Why this command is not sent: it is about readers, and the server lacks what readers need.
+    fn refusal(self, command: &Command) -> Option<Failure> {
+        use Command::{AcquireShared, Downgrade, ExtendShared, HealShared, ReleaseShared};
+        let about_readers = matches!(
+            command,
+            AcquireShared { .. }
+                | HealShared { .. }
+                | ExtendShared { .. }
+                | ReleaseShared { .. }
+                | Downgrade { .. }
+        );
+        if about_readers { self.lacking.no_readers() } else { None }
+    }
+
     /// By which command of the server's own these keys are released, if by one.
     fn own_delete(self, keys: &Keys) -> Option<(Delete, &Key)> {
         match self.form {
@@ -45,7 +62,7 @@ pub(super) enum Delete {
 }
 
 /// What a server can do, as it has said on this connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Capabilities {
     /// It pushes when a key changes that was looked at.
     pub(super) watches: bool,
@@ -53,17 +70,24 @@ pub(super) struct Capabilities {
     pub(super) delete: Option<Delete>,
     /// It tells several sections of its `INFO` at a time: Redis and Valkey from 7.0 on.
     pub(super) sections: bool,
+    /// The commands that it does not have.
+    pub(super) lacking: Lacking,
 }
 
 impl Capabilities {
     /// How commands are said in this form.
     pub(super) const fn way(self, form: Form) -> Encoding {
-        Encoding { form, delete: self.delete, watches: self.watches }
+        let Self { watches, delete, lacking, .. } = self;
+        Encoding { form, delete, watches, lacking }
     }
 
-    /// Reads the answer to [`ASK_CAPABILITIES`].
-    pub(super) fn delete(known: &Reply) -> Option<Delete> {
-        let Reply::List(known) = known else { return None };
+    /// Reads the answer to the [question](super::commands::question) which commands the server has.
+    pub(super) fn note_commands(&mut self, known: &[Reply]) {
+        self.delete = Self::delete(known);
+        self.lacking = Lacking::read(known);
+    }
+
+    fn delete(known: &[Reply]) -> Option<Delete> {
         let has = |place: usize| known.get(place).is_some_and(|info| *info != Reply::Nil);
         match (has(0), has(1)) {
             (true, _) => Some(Delete::IfEq),
@@ -73,11 +97,11 @@ impl Capabilities {
     }
 }
 
-/// Which of the commands does the server have that compare and delete?
-pub(super) const ASK_CAPABILITIES: [&str; 4] = ["COMMAND", "INFO", "DELIFEQ", "DELEX"];
-
 /// How many replies a command gets.
 pub(super) fn replies_to(command: &Command, way: Encoding) -> usize {
+    if way.refusal(command).is_some() {
+        return 0;
+    }
     match command {
         Command::Inspect { keys, intents } | Command::Watch { keys, intents } => {
             let asks_for_pushes = way.watches && matches!(command, Command::Watch { .. });
@@ -127,6 +151,9 @@ fn is_seen_by_script(keys: &Keys, intents: Option<&Keys>, way: Encoding) -> bool
 pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &mut Vec<u8>) {
     let mut digits = [itoa::Buffer::new(); 3];
     let [first, second, third] = &mut digits;
+    if way.refusal(command).is_some() {
+        return;
+    }
     let form = way.form;
     match command {
         Command::Acquire { keys, value, ttl_ms } | Command::Heal { keys, value, ttl_ms } => {

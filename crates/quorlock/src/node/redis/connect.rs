@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
-use super::codec::{ASK_CAPABILITIES, Capabilities, code, explanation, kind_of};
+use super::codec::{Capabilities, code, explanation, kind_of};
+use super::commands::{self, Lacking, missing_command};
 use super::for_people;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
@@ -161,7 +162,7 @@ async fn handshake(
         // Tell us of keys that we ask you to watch, but not of what we do to them ourselves.
         handshake.say(Purpose::Watching, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
     }
-    handshake.say(Purpose::Capabilities, &ASK_CAPABILITIES);
+    commands::question().for_each(|words| handshake.say(Purpose::Capabilities, &words));
     for text in scripts.texts() {
         handshake.say(Purpose::Convenience, &["SCRIPT", "LOAD", text]);
     }
@@ -199,22 +200,9 @@ impl Handshake {
         resp2: bool,
         logs_in: bool,
     ) -> Result<Capabilities, NotConnected> {
-        let closed = || match wire.last_words() {
-            Some(error) => refused(&error),
-            None => NotConnected::Because(unsent(&wire.why_closed())),
-        };
-        let Self { bytes, purposes } = self;
-        let said = wire.send(|out| {
-            out.extend_from_slice(&bytes);
-            purposes.len()
-        });
-        let said = said.map_err(NotConnected::Because)?;
-        let replies = tokio::select! {
-            biased;
-            said = said => said.map_err(|_| closed())?,
-            () = wire.run() => return Err(closed()),
-        };
-        let mut capabilities = Capabilities { watches: false, delete: None, sections: false };
+        let (purposes, replies) = self.answers(wire).await?;
+        let mut capabilities = Capabilities::default();
+        let (mut known, mut knows_commands) = (Vec::new(), true);
         for (purpose, reply) in purposes.into_iter().zip(replies) {
             match (purpose, reply) {
                 (Purpose::Login, Reply::Error(error))
@@ -241,13 +229,39 @@ impl Handshake {
                     return Err(NotConnected::Because(stranger()));
                 }
                 (Purpose::Watching, reply) => capabilities.watches = reply == Reply::Okay,
-                (Purpose::Capabilities, reply) => {
-                    capabilities.delete = Capabilities::delete(&reply)
-                }
+                (Purpose::Capabilities, Reply::List(some)) => known.extend(some),
+                (Purpose::Capabilities, _) => knows_commands = false,
                 (Purpose::Convenience, _) => {}
             }
         }
+        if knows_commands {
+            capabilities.note_commands(&known);
+        } else {
+            let mut questions = Self::default();
+            commands::questions().for_each(|words| questions.say(Purpose::Convenience, &words));
+            capabilities.lacking = Lacking::read_each(&questions.answers(wire).await?.1);
+        }
         Ok(capabilities)
+    }
+
+    /// Says all of it, and waits for the replies.
+    async fn answers(self, wire: &Wire) -> Result<(Vec<Purpose>, Vec<Reply>), NotConnected> {
+        let closed = || match wire.last_words() {
+            Some(error) => refused(&error),
+            None => NotConnected::Because(unsent(&wire.why_closed())),
+        };
+        let Self { bytes, purposes } = self;
+        let said = wire.send(|out| {
+            out.extend_from_slice(&bytes);
+            purposes.len()
+        });
+        let said = said.map_err(NotConnected::Because)?;
+        let replies = tokio::select! {
+            biased;
+            said = said => said.map_err(|_| closed())?,
+            () = wire.run() => return Err(closed()),
+        };
+        Ok((purposes, replies))
     }
 }
 
@@ -299,6 +313,9 @@ fn not_logged_in(error: &str, logs_in: bool) -> NotConnected {
 }
 
 fn refused(error: &str) -> NotConnected {
+    if let Some(missing) = missing_command(error) {
+        return NotConnected::Because(missing);
+    }
     let kind = match kind_of(code(error)) {
         FailureKind::Rejected => FailureKind::Unreachable,
         kind => kind,

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quorlock_core::info::Info;
-use quorlock_core::{Evidence, Failure, FailureKind, Session};
+use quorlock_core::{Command, Evidence, Failure, FailureKind, Session};
 
 use super::Shared;
 use super::codec::{Capabilities, count_watches};
@@ -20,8 +20,10 @@ pub(super) struct Connection {
     pub(super) capabilities: Capabilities,
     /// What is said to ask for its marker, if it has to prove itself.
     pub(super) marker: Option<Box<[u8]>>,
-    /// Which database it is in, and whether that is to be written if nobody has.
-    pub(super) registration: Option<(Registration, Do)>,
+    /// Which of the server's databases this client uses.
+    pub(super) registration: Option<Registration>,
+    /// The client may write which database has the locks.
+    pub(super) registers: bool,
     /// The operator says that it forgets nothing when it stops, and it is asked whether that can be.
     pub(super) is_durable: bool,
     /// What is asked beside commands, and in which form they are sent. All are sent by one task, the client's.
@@ -38,14 +40,21 @@ impl Connection {
         to: To,
         encoder: &mut Encoder,
     ) -> Result<(), Box<Parcel>> {
-        let is_first = {
+        let (is_first, has_marker) = {
             let mut session = self.session();
             let is_first = session.is_new();
             session.send(&mut parcel.exchange);
-            is_first
+            (is_first, session.has_marker())
         };
         let (evidence_request, form) = (parcel.exchange.evidence_request(), parcel.exchange.form());
-        let beside = Beside::new(evidence_request, self.is_durable, self.registration.is_some());
+        let registration = self.registration.as_ref().and_then(|_| {
+            // A server that is refused is not taken into use, and nothing is written there.
+            let is_taken_into_use = parcel.exchange.to_send().any(writes_a_marker);
+            let is_in_use = has_marker || is_taken_into_use;
+            let what = if is_in_use && self.registers { Do::Register } else { Do::Look };
+            (evidence_request.info || is_taken_into_use).then_some(what)
+        });
+        let beside = Beside::new(evidence_request, self.is_durable, registration);
         let Capabilities { watches, sections, .. } = self.capabilities;
         parcel.prepare(self.capabilities.way(form), beside);
         parcel.is_first = is_first;
@@ -98,7 +107,7 @@ impl Connection {
             shared.contradict(info.as_ref());
         }
         let registered = registered.zip(self.registration.as_ref());
-        let registered = registered.map(|(reply, (registration, _))| registration.check(&reply));
+        let registered = registered.map(|(reply, registration)| registration.check(&reply));
         let seen = evidence::read(info, marker, registered, self.epoch, flushes);
         match seen {
             Some(evidence) if in_step && self.marker.is_some() && !mutant!(NothingProved) => {
@@ -120,6 +129,11 @@ impl Connection {
     fn session(&self) -> MutexGuard<'_, Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A client that sends this has found nothing that keeps the server from being taken into use.
+fn writes_a_marker(command: &Command) -> bool {
+    matches!(command, Command::Adopt { .. } | Command::Mark { .. })
 }
 
 impl Shared {

@@ -17,8 +17,8 @@ pub(super) struct Beside {
     evidence_request: EvidenceRequest,
     /// What of its settings says whether it forgets anything when it stops: asked with `INFO`.
     settings: bool,
-    /// Which database has the locks: asked with `INFO`.
-    registration: bool,
+    /// Which database has the locks: asked with `INFO`, and written with a marker.
+    registration: Option<Do>,
     /// So many replies come before those to the commands.
     pub(super) before: usize,
 }
@@ -31,13 +31,13 @@ impl Beside {
     pub(super) fn new(
         evidence_request: EvidenceRequest,
         is_durable: bool,
-        has_registration: bool,
+        registration: Option<Do>,
     ) -> Self {
-        let (settings, registration) =
-            (evidence_request.info && is_durable, evidence_request.info && has_registration);
+        let settings = evidence_request.info && is_durable;
         let settings_count = if settings { SETTINGS.len() } else { 0 };
-        let before =
-            usize::from(evidence_request.info) + settings_count + usize::from(registration);
+        let before = usize::from(evidence_request.info)
+            + settings_count
+            + usize::from(registration.is_some());
         Self { evidence_request, settings, registration, before }
     }
 
@@ -50,7 +50,7 @@ impl Beside {
     pub(super) fn say_before(
         self,
         sections: bool,
-        registration: Option<&(Registration, Do)>,
+        registration: Option<&Registration>,
         out: &mut Vec<u8>,
     ) {
         if self.evidence_request.info {
@@ -64,8 +64,8 @@ impl Beside {
                 resp::write(out, &[b"CONFIG", b"GET", setting.as_bytes()]);
             }
         }
-        if let Some((registration, what)) = registration.filter(|_| self.registration) {
-            resp::write(out, &registration.ask(*what).each_ref().map(|word| word.as_bytes()));
+        if let Some((registration, what)) = registration.zip(self.registration) {
+            resp::write(out, &registration.ask(what).each_ref().map(|word| word.as_bytes()));
         }
     }
 
@@ -76,10 +76,7 @@ impl Beside {
         self,
         replies: &mut impl Iterator<Item = Reply>,
     ) -> (Option<Reply>, Option<Reply>) {
-        if !self.evidence_request.info {
-            return (None, None);
-        }
-        let info = replies.next();
+        let info = if self.evidence_request.info { replies.next() } else { None };
         let mut settings = String::new();
         for reply in replies.take(if self.settings { SETTINGS.len() } else { 0 }) {
             if let Reply::List(parts) = reply
@@ -96,7 +93,7 @@ impl Beside {
             }
             other => other,
         };
-        (info, replies.next().filter(|_| self.registration))
+        (info, replies.next().filter(|_| self.registration.is_some()))
     }
 
     /// The server was asked for its settings.

@@ -18,6 +18,7 @@
 
 mod admin;
 mod codec;
+mod commands;
 mod connect;
 mod connection;
 mod direct;
@@ -47,6 +48,7 @@ use tokio::time::timeout;
 
 pub use self::admin::{AdminConnection, failure_of};
 use self::codec::Capabilities;
+pub use self::commands::{BESIDE, KEY, RIGHTS, Right, Weight};
 use self::connect::{Dialer, NotConnected};
 use self::connection::Connection;
 pub(crate) use self::direct::Direct;
@@ -269,8 +271,18 @@ impl Shared {
         }
     }
 
-    /// Connects, logs in, and makes the scripts known.
+    /// Connects to a server that has all commands that are needed.
     async fn connect(&self, push_sink: &PushSink) -> Result<Arc<Connection>, Failure> {
+        let connection = self.open(push_sink).await?;
+        // A client that only looks may do so without `INFO`.
+        match connection.capabilities.lacking.no_locks(push_sink.registers()) {
+            Some(failure) => Err(failure),
+            None => Ok(connection),
+        }
+    }
+
+    /// Connects, logs in, and makes the scripts known.
+    async fn open(&self, push_sink: &PushSink) -> Result<Arc<Connection>, Failure> {
         let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
         let made = timeout(self.connect_timeout, self.connect_somehow(push_sink)).await;
         let (wire, capabilities) = made.unwrap_or_else(|_| {
@@ -282,11 +294,10 @@ impl Shared {
             wire,
             capabilities,
             marker: push_sink.marker().map(evidence::ask_marker),
-            registration: push_sink.marker().and_then(|marker| {
-                let registration = Registration::beside(marker, self.dialer.target.database)?;
-                let what = if push_sink.registers() { Do::Register } else { Do::Look };
-                Some((registration, what))
-            }),
+            registration: push_sink
+                .marker()
+                .and_then(|marker| Registration::beside(marker, self.dialer.target.database)),
+            registers: push_sink.registers(),
             is_durable: push_sink.is_durable(),
             session: Mutex::new(Session::new(push_sink.marker().is_some())),
         }))

@@ -214,7 +214,10 @@ mod tests {
         let mut parcel = Parcel::default();
         *parcel.exchange.renew() = commands;
         Session::new(false).send(&mut parcel.exchange);
-        parcel.prepare(Encoding { form, delete, watches: true }, Beside::default());
+        parcel.prepare(
+            Encoding { form, delete, watches: true, ..Encoding::default() },
+            Beside::default(),
+        );
         parcel
     }
 

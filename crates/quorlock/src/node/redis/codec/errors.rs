@@ -2,10 +2,14 @@
 
 use quorlock_core::{Failure, FailureKind};
 
+use crate::node::redis::commands::missing_command;
 use crate::node::redis::for_people;
 
 /// An error that the server answered to one command, which may have done part of its work.
 pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
+    if let Some(missing) = missing_command(error) {
+        return missing;
+    }
     // What a script may not do is told without the code for it, and by each server in its own words.
     let is_forbidden = ["The user executing the script", "ACL failure in script"]
         .iter()

@@ -26,6 +26,9 @@ pub(in crate::node::redis) fn decode(
     way: Encoding,
     replies: &mut impl Iterator<Item = Reply>,
 ) -> Result<Answer, Form> {
+    if let Some(failure) = way.refusal(command) {
+        return Ok(Answer::Failed(failure));
+    }
     let mut next = || replies.next().unwrap_or(Reply::Nil);
     Ok(match command {
         Command::Acquire { keys, .. } | Command::Heal { keys, .. } if keys.single().is_some() => {
@@ -313,6 +316,7 @@ mod tests {
                 form,
                 delete,
                 watches: true,
+                ..Encoding::default()
             })
         })
     }

@@ -19,7 +19,8 @@ pub(super) fn are_looked_at(data: &[u8]) -> bool {
     let command = &commands[usize::from(*which) % commands.len()];
     let (replies, _) = read_in_parts(&[data]);
     for form in [Form::Usual, Form::Script, Form::Text] {
-        let encoding = Encoding { form, delete: Some(Delete::IfEq), watches: which % 2 == 0 };
+        let (delete, watches) = (Some(Delete::IfEq), which % 2 == 0);
+        let encoding = Encoding { form, delete, watches, ..Encoding::default() };
         match decode(command, encoding, &mut replies.iter().cloned()) {
             Ok(Answer::Seen(holding) | Answer::Watched(holding)) => {
                 is_bounded(&holding);

@@ -114,7 +114,7 @@ fn ask(wire: &Wire) -> oneshot::Receiver<Box<Parcel>> {
     let value = Value::new(&Token::new([7; 20]), "");
     *parcel.exchange.renew() = vec![Command::Acquire { keys: "k".into(), value, ttl_ms: 1000 }];
     session.send(&mut parcel.exchange);
-    let beside = Beside::new(parcel.exchange.evidence_request(), false, false);
+    let beside = Beside::new(parcel.exchange.evidence_request(), false, None);
     assert!(beside.has_marker() && beside.before == 0);
     parcel.prepare(Encoding { watches: true, ..Encoding::default() }, beside);
     let (done, back) = oneshot::channel();

@@ -1,0 +1,146 @@
+//! A server that lacks one of the commands that quorlock sends, each in turn: `run` says so at once and leaves nothing
+//! behind, and `doctor` names the command and the remedy.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Testbed, boot, stderr};
+use quorlock::admin::{BESIDE, RIGHTS, Weight};
+use quorlock_servers::{Nodes, Reply, ServerBinary, ServerOptions, find_or_skip};
+use serde_json::Value;
+
+/// One server on which these commands were renamed away.
+fn without(binary: &ServerBinary, commands: &[&str], guard: &'static str) -> Testbed {
+    let args = commands.iter().flat_map(|command| ["--rename-command", command, ""]);
+    let args = args.map(str::to_owned).collect();
+    let nodes = Nodes::start(binary, 1, ServerOptions { args, ..ServerOptions::default() });
+    Testbed { guard, ..Testbed::of(nodes.unwrap()) }
+}
+
+/// The forms of a lock, and whether readers' commands are needed for it.
+const FORMS: [(&[&str], bool); 4] = [
+    (&["k"], false),
+    (&["k", "--shared"], true),
+    (&["k", "--fenced"], false),
+    (&["k", "--also", "l"], false),
+];
+
+/// Runs a command under each form of a lock. `named`: what must be said where no lock is granted.
+fn each_form(testbed: &Testbed, named: &str, is_refused: impl Fn(bool) -> bool) {
+    for (form, about_readers) in FORMS {
+        for skip in [false, true] {
+            let skip: &[&str] = if skip { &["--if-held", "skip"] } else { &[] };
+            let args = [&["run"], form, skip, &["--wait", "20s", "--", "touch", "ran"]].concat();
+            let began = boot();
+            let output = testbed.quorlock(&args).output().unwrap();
+            let said = stderr(&output);
+            let expected = if is_refused(about_readers) { 77 } else { 0 };
+            assert_eq!(output.status.code(), Some(expected), "{named}: {args:?}: {said}");
+            assert_eq!(testbed.path("ran").exists(), expected == 0, "{named}: {args:?}");
+            if expected == 0 {
+                std::fs::remove_file(testbed.path("ran")).unwrap();
+                continue;
+            }
+            assert!(boot() - began < Duration::from_secs(10), "{named}: it waited");
+            assert!(said.contains(&format!("no command {named} (renamed")), "{args:?}: {said}");
+            assert!(said.contains("remove its rename-command line"), "{said}");
+            let keys = testbed.nodes[0].command(&["DBSIZE"]).unwrap();
+            assert!(matches!(keys, Reply::Int(0)), "{named}: {args:?} leaves {keys:?}");
+        }
+    }
+}
+
+/// How `doctor` ends, and what it says of the missing command.
+fn doctor(testbed: &Testbed) -> (i32, Option<Value>) {
+    let output = testbed.quorlock(&["doctor", "--json"]).output().unwrap();
+    let examined: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = examined["nodes"][0]["findings"].as_array().unwrap();
+    let finding = findings.iter().find(|finding| finding["check"] == "command").cloned();
+    (output.status.code().unwrap(), finding)
+}
+
+fn says(finding: &Value, severity: &str, command: &str) {
+    assert_eq!(finding["severity"], severity, "{finding}");
+    let told = |field: &str, words: &str| finding[field].as_str().unwrap().contains(words);
+    assert!(told("what", &format!("no command {command} (renamed or disabled)")), "{finding}");
+    assert!(told("fix", &format!("rename-command {command} ")), "{finding}");
+}
+
+/// The default guard, for the user who knows of none: a new node would have to be waited for, but nobody waits here.
+#[test]
+fn a_command_that_every_lock_needs() {
+    let Some(binary) = find_or_skip("a_command_that_every_lock_needs") else { return };
+    for (_, weight, call) in RIGHTS {
+        let command = call[0];
+        if *weight != Weight::Needed || matches!(command, "DELIFEQ" | "DELEX") {
+            continue;
+        }
+        let testbed = without(&binary, &[command], "strict");
+        each_form(&testbed, command, |_| true);
+        let (code, finding) = doctor(&testbed);
+        assert_eq!(code, 2, "{command}");
+        says(&finding.unwrap(), "error", command);
+    }
+}
+
+#[test]
+fn a_command_that_readers_need() {
+    let Some(binary) = find_or_skip("a_command_that_readers_need") else { return };
+    for (_, _, call) in RIGHTS.iter().filter(|(_, weight, _)| *weight == Weight::Shared) {
+        let testbed = without(&binary, &[call[0]], "off");
+        each_form(&testbed, call[0], |about_readers| about_readers);
+        says(&doctor(&testbed).1.unwrap(), "warning", call[0]);
+    }
+}
+
+#[test]
+fn a_command_that_quorlock_can_do_without() {
+    let Some(binary) = find_or_skip("a_command_that_quorlock_can_do_without") else { return };
+    let wanted =
+        RIGHTS.iter().filter(|(_, weight, _)| matches!(weight, Weight::Wanted | Weight::Listing));
+    let mut commands: Vec<&str> = wanted.map(|(.., call)| call[0]).collect();
+    commands.extend(BESIDE);
+    commands.dedup();
+    for command in commands {
+        let testbed = without(&binary, &[command], "off");
+        each_form(&testbed, command, |_| false);
+        let finding = doctor(&testbed).1;
+        match BESIDE.contains(&command) {
+            true => assert_eq!(finding, None, "{command}"),
+            false => says(&finding.unwrap(), "note", command),
+        }
+    }
+}
+
+/// Which commands there are cannot be asked with one question then.
+#[test]
+fn a_server_that_does_not_say_which_commands_it_has() {
+    let test = "a_server_that_does_not_say_which_commands_it_has";
+    let Some(binary) = find_or_skip(test) else { return };
+    for command in ["EVAL", "DEL", "PTTL"] {
+        each_form(&without(&binary, &["COMMAND", command], "off"), command, |_| true);
+    }
+    each_form(&without(&binary, &["COMMAND", "ZADD"], "off"), "ZADD", |about_readers| {
+        about_readers
+    });
+}
+
+/// One node of three without a command is a node that is down, and the lock is held on the others.
+#[test]
+fn one_node_of_three_without_a_command() {
+    let test = "one_node_of_three_without_a_command";
+    let Some(binary) = find_or_skip(test) else { return };
+    let (two, one) = (
+        Nodes::start(&binary, 2, ServerOptions::default()).unwrap(),
+        without(&binary, &["EVAL"], "off"),
+    );
+    let urls: Vec<String> = two.urls().into_iter().chain(one.nodes.urls()).collect();
+    let nodes = urls.iter().flat_map(|url| ["-n", url.as_str()]);
+    let args: Vec<&str> = ["run", "k"].into_iter().chain(nodes).chain(["--", "true"]).collect();
+    let output = one.quorlock(&args).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(one.nodes[0].command(&["DBSIZE"]).unwrap(), Reply::Int(0));
+}

@@ -1,0 +1,264 @@
+//! The commands that a client sends, by itself or in its scripts: the one list of them, and which of them a server
+//! lacks.
+
+use quorlock_core::{Failure, FailureKind};
+
+use super::for_people;
+use super::resp::Reply;
+
+/// What becomes of locks without a command, or without the right to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// There are none.
+    Needed,
+    /// They are slower, or less is told.
+    Wanted,
+    /// Readers cannot share one; all others are as they were.
+    Shared,
+    /// They work, but cannot be listed.
+    Listing,
+    /// Nothing.
+    Nicety,
+}
+
+/// A right: as an ACL spells it, what it is worth, and a call that needs it; [`KEY`] stands for the key.
+pub type Right = (&'static str, Weight, &'static [&'static str]);
+
+/// Stands for a key in a [`Right`]'s call.
+pub const KEY: &str = "KEY";
+
+use Weight::{Listing, Needed, Nicety, Shared, Wanted};
+
+/// All rights, in an order in which the calls make sense one after the other.
+pub const RIGHTS: &[Right] = &[
+    ("+info", Needed, &["INFO", "server"]),
+    ("+set", Needed, &["SET", KEY, "x", "NX", "PX", "10000"]),
+    ("+get", Needed, &["GET", KEY]),
+    ("+getrange", Needed, &["GETRANGE", KEY, "0", "1"]),
+    ("+exists", Needed, &["EXISTS", KEY]),
+    ("+pttl", Needed, &["PTTL", KEY]),
+    ("+pexpire", Needed, &["PEXPIRE", KEY, "10000"]),
+    ("+eval", Needed, &["EVAL", "return 1", "1", KEY]),
+    ("+evalsha", Needed, &["EVALSHA", "0000000000000000000000000000000000000000", "1", KEY]),
+    ("+time", Needed, &["TIME"]),
+    ("+ping", Wanted, &["PING"]),
+    ("+script|load", Wanted, &["SCRIPT", "LOAD", "return 1"]),
+    ("+command|info", Wanted, &["COMMAND", "INFO", "SET"]),
+    ("+client|tracking", Wanted, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]),
+    ("+client|caching", Wanted, &["CLIENT", "CACHING", "YES"]),
+    // Only shows in lists of clients who is connected. Servers before 7.2 do not know it.
+    ("+client|setinfo", Nicety, &["CLIENT", "SETINFO", "LIB-NAME", "quorlock"]),
+    ("+delifeq", Needed, &["DELIFEQ", KEY, "y"]),
+    ("+delex", Needed, &["DELEX", KEY, "IFEQ", "y"]),
+    ("+del", Needed, &["DEL", KEY]),
+    // Nothing is there any more, and none of these makes anything of nothing.
+    ("+type", Shared, &["TYPE", KEY]),
+    ("+pexpireat", Shared, &["PEXPIREAT", KEY, "1"]),
+    ("+zadd", Shared, &["ZADD", KEY, "XX", "0", "x"]),
+    ("+zcount", Shared, &["ZCOUNT", KEY, "0", "1"]),
+    ("+zrange", Shared, &["ZRANGE", KEY, "0", "1"]),
+    ("+zrem", Shared, &["ZREM", KEY, "x"]),
+    ("+zremrangebyscore", Shared, &["ZREMRANGEBYSCORE", KEY, "0", "1"]),
+    ("+zscore", Shared, &["ZSCORE", KEY, "x"]),
+    ("+scan", Listing, &["SCAN", "0", "COUNT", "1"]),
+];
+
+/// The commands that need no right of their own, or only where a setting asks for them: the log-in, the database, and
+/// settings of a server that is declared durable.
+pub const BESIDE: &[&str] = &["HELLO", "AUTH", "SELECT", "CONFIG"];
+
+/// The commands of a server's own that compare and delete. A server has one of them at most.
+pub(super) const OWN_DELETES: [&str; 2] = ["DELIFEQ", "DELEX"];
+
+/// The rights whose commands every server must have: without them no vote could be extended or taken back.
+fn checked() -> impl Iterator<Item = (usize, &'static Right)> {
+    let is_checked = |(_, (_, weight, call)): &(usize, &Right)| {
+        matches!(weight, Needed | Shared) && !OWN_DELETES.contains(&call[0])
+    };
+    RIGHTS.iter().enumerate().filter(is_checked)
+}
+
+/// Asks which of all these commands the server has. Before the log-in a server takes at most ten words at a time, and
+/// the log-in may fail.
+pub(super) fn question() -> impl Iterator<Item = Vec<&'static str>> {
+    let names = checked().map(|(_, (.., call))| call[0]);
+    let names: Vec<&str> = OWN_DELETES.into_iter().chain(names).collect();
+    let parts: Vec<_> =
+        names.chunks(8).map(|names| [&["COMMAND", "INFO"], names].concat()).collect();
+    parts.into_iter()
+}
+
+/// The same, each by itself, of a server that does not answer the question: without arguments none of them does
+/// anything, and a command that is missing is told before the arguments and the rights are looked at.
+pub(super) fn questions() -> impl Iterator<Item = [&'static str; 1]> {
+    checked().map(|(_, (.., call))| [call[0]])
+}
+
+/// The commands that a server lacks: a bit for each of [`RIGHTS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Lacking(u32);
+
+impl Lacking {
+    /// Reads the answer to [`question`].
+    pub(super) fn read(known: &[Reply]) -> Self {
+        let told = known.get(OWN_DELETES.len()..).unwrap_or_default();
+        Self::where_it_is(told, |reply| *reply == Reply::Nil)
+    }
+
+    /// Reads the answers to [`questions`].
+    pub(super) fn read_each(told: &[Reply]) -> Self {
+        Self::where_it_is(told, |reply| matches!(reply, Reply::Error(error) if is_missing(error)))
+    }
+
+    fn where_it_is(told: &[Reply], is_missing: impl Fn(&Reply) -> bool) -> Self {
+        let lacking = checked().zip(told).filter(|(_, reply)| is_missing(reply));
+        Self(lacking.fold(0, |bits, ((place, _), _)| bits | 1 << place))
+    }
+
+    /// Why no lock can be had, if a command is missing. `INFO` is needed only under the restart guard.
+    pub(super) fn no_locks(self, is_guarded: bool) -> Option<Failure> {
+        let unneeded = if is_guarded { 0 } else { Self::INFO };
+        Self(self.0 & !unneeded).failure(Needed)
+    }
+
+    /// Why no lock can be shared, if a command is missing.
+    pub(super) fn no_readers(self) -> Option<Failure> {
+        self.failure(Shared)
+    }
+
+    /// The bit of `INFO`, which comes first.
+    const INFO: u32 = 1;
+
+    fn failure(self, weight: Weight) -> Option<Failure> {
+        let lacking = RIGHTS.iter().enumerate();
+        let lacking =
+            lacking.filter(|(place, right)| self.0 >> place & 1 == 1 && right.1 == weight);
+        let names: Vec<&str> = lacking.map(|(_, (.., call))| call[0]).collect();
+        (!names.is_empty()).then(|| missing(&names.join(", ")))
+    }
+}
+
+/// The failure of commands that a server does not have, and therefore has not executed.
+fn missing(names: &str) -> Failure {
+    let detail = format!(
+        "{names} (renamed or disabled); quorlock needs it: remove its rename-command line from the server's \
+         configuration and restart the server, or use another server"
+    );
+    Failure::unsent(FailureKind::MissingCommand).with_detail(detail)
+}
+
+/// A command is missing, or is not to be called from scripts, in the words of any server.
+fn is_missing(error: &str) -> bool {
+    let error = error.to_ascii_lowercase();
+    error.starts_with("err unknown command") || is_missing_in_script(&error)
+}
+
+/// The same, of a command in a script. Servers do not tell which. `error` is in lower case.
+fn is_missing_in_script(error: &str) -> bool {
+    let calls_unknown = error.contains("unknown") && error.contains("command called from");
+    calls_unknown || error.contains("command is not allowed from script")
+}
+
+/// What an error says of a command that the server does not have, if that is what it says.
+pub(super) fn missing_command(error: &str) -> Option<Failure> {
+    if !is_missing(error) {
+        return None;
+    }
+    if is_missing_in_script(&error.to_ascii_lowercase()) {
+        let detail =
+            format!("that a script calls ({}); quorlock doctor names it", for_people(error));
+        return Some(Failure::new(FailureKind::MissingCommand).with_detail(detail));
+    }
+    let quotes = ['\'', '`', '"'];
+    let name = error.split(quotes).nth(1).unwrap_or("that was sent");
+    Some(missing(&for_people(name).to_uppercase()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_command_is_known_in_the_words_of_each_server() {
+        for (error, named) in [
+            ("ERR unknown command 'EVAL', with args beginning with: 'secret' '1'", "EVAL (renamed"),
+            ("ERR unknown command `evalsha`, with args beginning with: ", "EVALSHA (renamed"),
+            ("ERR unknown command 'GET'", "GET (renamed"),
+            (
+                "ERR Unknown Redis command called from script script: 1f, on @user_script:2.",
+                "a script calls",
+            ),
+            (
+                "ERR Error running script (call to f_1f): @user_script:1: @user_script: 1: Unknown Redis command called from Lua script ",
+                "a script calls",
+            ),
+            (
+                "ERR Unknown command called from script script: 1f, on @user_script:2.",
+                "a script calls",
+            ),
+            (
+                "ERR This Redis command is not allowed from script script: 1f, on @user_script:2.",
+                "a script calls",
+            ),
+            ("ERR This Valkey command is not allowed from script", "a script calls"),
+        ] {
+            let failure = missing_command(error).expect(error);
+            assert_eq!(failure.kind(), FailureKind::MissingCommand);
+            let said = failure.to_string();
+            assert!(said.contains(named) && !said.contains("secret"), "{said}");
+            let in_script = named == "a script calls";
+            assert_eq!(
+                failure.may_have_been_executed(),
+                in_script,
+                "a script may have written before"
+            );
+        }
+        for other in [
+            "ERR unknown subcommand 'X'",
+            "NOPERM no",
+            "ERR wrong number of arguments for 'get' command",
+        ] {
+            assert_eq!(missing_command(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn each_answer_belongs_to_its_command() {
+        let names: Vec<&str> = question().flat_map(|words| words[2..].to_vec()).collect();
+        assert!(question().all(|words| words.len() <= 10));
+        let count = names.len();
+        assert!(RIGHTS.len() <= 32 && RIGHTS[0].2[0] == "INFO", "one bit for each");
+        let has = || Reply::List(Vec::new());
+        let all: Vec<Reply> = (0..count).map(|_| has()).collect();
+        assert_eq!(Lacking::read(&all), Lacking::default());
+        for (place, name) in names.into_iter().enumerate() {
+            let mut known: Vec<Reply> = (0..count).map(|_| has()).collect();
+            known[place] = Reply::Nil;
+            let lacking = Lacking::read(&known);
+            let weight = if name.starts_with('Z') || matches!(name, "TYPE" | "PEXPIREAT") {
+                Shared
+            } else {
+                Needed
+            };
+            let Some(failure) = lacking.failure(weight) else {
+                assert!(OWN_DELETES.contains(&name), "{name}");
+                continue;
+            };
+            assert!(
+                failure.detail().is_some_and(|it| it.starts_with(&format!("{name} ("))),
+                "{failure}"
+            );
+            let told: Vec<Reply> = questions()
+                .map(|[it]| match it == name {
+                    true => Reply::Error(format!("ERR unknown command '{it}'")),
+                    false => {
+                        Reply::Error(format!("ERR wrong number of arguments for '{it}' command"))
+                    }
+                })
+                .collect();
+            assert_eq!(Lacking::read_each(&told), lacking);
+        }
+        // An answer that does not fit says nothing.
+        assert_eq!(Lacking::read(&[]), Lacking::default());
+    }
+}
