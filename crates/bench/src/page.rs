@@ -265,20 +265,14 @@ fn small(report: &Report) -> String {
             of("p50_us", 1)
         );
     }
-    let missed = report.targets.iter().filter(|target| !target.met).count();
     let _ = write!(
         text,
-        "\n{}, {} cores shared by servers and clients, {}, {}, {}. ",
+        "\n{}, {} cores shared by servers and clients, {}, {}.",
         report.machine.cpu,
         report.machine.cores,
         report.servers_in_words(),
         report.date,
-        report.commit_in_words()
     );
-    let _ = match missed {
-        0 => write!(text, "All {} targets are met.", report.targets.len()),
-        _ => write!(text, "{missed} of {} targets are missed.", report.targets.len()),
-    };
     text
 }
 

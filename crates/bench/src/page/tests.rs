@@ -66,7 +66,8 @@ fn the_readme_has_the_fastest_first() {
         .collect();
     assert_eq!(subjects, ["quorlock", "raw", "rslock", "a<b>&c"]);
     assert!(table.contains("| quorlock | 83\u{a0}000 | 5.20 µs | 125 µs |"), "{table}");
-    assert!(table.ends_with("3 of 4 targets are missed."), "{table}");
+    // The project's own targets and the commit are on the page of benchmarks.
+    assert!(!table.contains("target") && !table.contains("commit"), "{table}");
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! The README's own lines, on real servers: from nothing to a held lock; and the servers of compose.yaml.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::{stderr, stdout};
+use quorlock_servers::find_or_skip;
+
+/// The ports of the README and of compose.yaml.
+const PORTS: [&str; 3] = ["7001", "7002", "7003"];
+
+fn root(file: &str) -> String {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::read_to_string(root.join(file)).unwrap()
+}
+
+/// The lines between this fence and the end of its block.
+fn block<'a>(page: &'a str, fence: &str) -> Vec<&'a str> {
+    let (_, rest) = page.split_once(&format!("\n```{fence}\n")).unwrap();
+    rest.lines().take_while(|line| *line != "```").collect()
+}
+
+/// Ends the servers that the README's lines have started on these ports.
+struct Ports(Vec<String>);
+
+impl Drop for Ports {
+    fn drop(&mut self) {
+        for port in &self.0 {
+            let Ok(mut stream) = TcpStream::connect(format!("127.0.0.1:{port}")) else { continue };
+            let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+            let _ = stream.write_all(b"SHUTDOWN NOSAVE\r\n");
+            // The server closes the connection as it ends.
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    }
+}
+
+#[test]
+fn the_quick_start_ends_in_a_held_lock() {
+    let Some(server) = find_or_skip("the_quick_start_ends_in_a_held_lock") else { return };
+    let page = root("README.md");
+    let lines = block(&page, "sh");
+    assert!(lines.len() <= 6, "the quick start has {} lines", lines.len());
+    // Other ports than those of a person who has tried it on this machine.
+    let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let free = listeners.map(|listener| listener.local_addr().unwrap().port().to_string());
+    let ports = PORTS.iter().zip(&free);
+    let script = ports.fold(lines.join("\n"), |text, (port, free)| text.replace(port, free));
+
+    let folder = tempfile::tempdir().unwrap();
+    let programs = folder.path().join("programs");
+    fs::create_dir(&programs).unwrap();
+    std::os::unix::fs::symlink(&server.path, programs.join("redis-server")).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_quorlock"), programs.join("quorlock")).unwrap();
+    let script = script.replace("/tmp ", &format!("{} ", folder.path().display()));
+
+    let _ports = Ports(free.to_vec());
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-eu", "-c", &script]).current_dir(folder.path()).stdin(Stdio::null());
+    // A new user has none of our variables.
+    shell.env_clear().env("HOME", folder.path());
+    shell.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", programs.display()));
+    let output = shell.output().unwrap();
+    let (out, err) = (stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{out}{err}");
+    assert!(out.contains("hi\n"), "the command has run: {out}{err}");
+    let held = out.lines().find(|line| line.contains("hi: HELD by ")).unwrap_or(&out);
+    assert!(held.contains(" quorlock, ") && held.contains("left (on 3 of 3 nodes)"), "{out}{err}");
+}
+
+#[test]
+fn compose_yaml_has_the_servers_of_the_quick_start_on_this_machine_only() {
+    let (page, compose) = (root("README.md"), root("compose.yaml"));
+    let nodes = |text: &str| {
+        let line = text.lines().find(|line| line.contains("export QUORLOCK_NODES=")).unwrap();
+        line.trim_start_matches(['#', ' ']).to_owned()
+    };
+    assert_eq!(nodes(&compose), nodes(block(&page, "sh").join("\n").as_str()));
+    let published = compose.lines().filter_map(|line| line.trim().strip_prefix("ports: "));
+    let expected = PORTS.map(|port| format!("[\"127.0.0.1:{port}:6379\"]"));
+    assert_eq!(published.collect::<Vec<_>>(), expected);
+    let image = compose.lines().find_map(|line| line.trim().strip_prefix("image: ")).unwrap();
+    assert!(image.split_once(':').is_some_and(|(_, tag)| tag != "latest"), "{image}");
+    assert!(!compose.contains('\t'));
+    for line in compose.lines().filter(|line| !line.starts_with('#')) {
+        assert_eq!((line.len() - line.trim_start().len()) % 2, 0, "{line:?}");
+    }
+    // Where there is a parser, it reads it.
+    let parse = "import sys, yaml; print(len(yaml.safe_load(open(sys.argv[1]))['services']))";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compose.yaml");
+    let python = std::process::Command::new("python3").args(["-c", parse]).arg(file).output();
+    if let Ok(parsed) = python
+        && !stderr(&parsed).contains("No module named 'yaml'")
+    {
+        assert_eq!(stdout(&parsed), "3\n", "{}", stderr(&parsed));
+    }
+}
