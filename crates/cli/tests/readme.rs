@@ -76,6 +76,20 @@ fn the_quick_start_ends_in_a_held_lock() {
     assert!(held.contains(" quorlock, ") && held.contains("left (on 3 of 3 nodes)"), "{out}{err}");
 }
 
+/// Examples are compiled with the tests.
+#[test]
+fn the_lines_of_rust_are_an_example() {
+    let (page, example) = (root("README.md"), root("crates/quorlock/examples/readme.rs"));
+    let (_, program) = example.split_once("\n\n").unwrap();
+    assert_eq!(program.trim_end(), block(&page, "rust,no_run").join("\n"));
+    // Nodes are marked for their names, so all clients give them the same names.
+    let lines = block(&page, "sh").join("\n");
+    let (_, nodes) = lines.split_once("QUORLOCK_NODES=").unwrap();
+    for node in nodes.lines().next().unwrap().split(',') {
+        assert!(program.contains(&format!("\"{node}\"")), "{node}");
+    }
+}
+
 #[test]
 fn compose_yaml_has_the_servers_of_the_quick_start_on_this_machine_only() {
     let (page, compose) = (root("README.md"), root("compose.yaml"));
