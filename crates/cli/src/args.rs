@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::FalseyValueParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use quorlock::RestartGuard;
-use serde::Deserialize;
+use quorlock::env::{duration, restart_guard};
 
 use crate::exit_code;
+use crate::settings::Origins;
 
 /// A lock over several independent Redis or Valkey servers. A client holds it while a majority has
 /// granted it.
@@ -19,6 +20,13 @@ use crate::exit_code;
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+
+    // The options that may also stand before the command. Each command has them too.
+    #[command(flatten)]
+    config: ConfigArg,
+
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -32,6 +40,34 @@ pub(crate) enum Command {
     Demo(Demo),
 }
 
+impl Command {
+    /// The options about nodes; `None` for a command that uses none.
+    pub(crate) fn nodes_mut(&mut self) -> Option<&mut NodeArgs> {
+        match self {
+            Self::Run(args) => Some(&mut args.nodes),
+            Self::Status(args) => Some(&mut args.nodes),
+            Self::Ls(args) => Some(&mut args.nodes),
+            Self::Init(args) => Some(&mut args.nodes),
+            Self::Doctor(args) => Some(&mut args.nodes),
+            Self::Bench(args) => Some(&mut args.nodes),
+            Self::Demo(_) => None,
+        }
+    }
+
+    /// How messages are written.
+    pub(crate) fn output(&self) -> OutputArgs {
+        match self {
+            Self::Run(args) => args.output,
+            Self::Status(args) => args.output,
+            Self::Ls(args) => args.output,
+            Self::Init(args) => args.output,
+            Self::Doctor(args) => args.output,
+            Self::Bench(args) => args.output,
+            Self::Demo(_) => OutputArgs { quiet: false, json: false },
+        }
+    }
+}
+
 /// Run a command while holding the lock KEY
 ///
 /// Takes the lock, runs CMD, extends the lock while CMD runs, and gives the lock back. If the lock
@@ -41,8 +77,9 @@ pub(crate) enum Command {
 ///
 /// The environment of CMD has QUORLOCK_KEY, QUORLOCK_TOKEN, with --fenced QUORLOCK_FENCE, and
 /// QUORLOCK_VALID_UNTIL_MS. The last one is the Unix time in milliseconds until which the lock is
-/// held if it is never extended. QUORLOCK_NODES and QUORLOCK_PASSWORD are removed unless
-/// --pass-nodes is given.
+/// held if it is never extended. The variables that describe this call (QUORLOCK_TTL,
+/// QUORLOCK_SHARED, …) are removed. So are those that describe the nodes, unless --pass-nodes is
+/// given.
 #[derive(Debug, Args)]
 #[command(after_help = exit_code::HELP)]
 pub(crate) struct Run {
@@ -57,11 +94,12 @@ pub(crate) struct Run {
 
     /// Share the lock with others that use --shared; it excludes all that do not. A command without
     /// --shared that waits is let in before those with it that come later
-    #[arg(long, env = "QUORLOCK_SHARED", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "QUORLOCK_SHARED")]
     pub(crate) shared: bool,
 
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command and its arguments: all words from the first one after KEY on. Options of quorlock
+    /// stand before it. Put -- before the command if its first word begins with -
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub(crate) cmd: Vec<OsString>,
 
     #[command(flatten)]
@@ -78,7 +116,7 @@ pub(crate) struct Run {
     /// Ask for a fencing token: a number that is larger than that of every earlier holder. The
     /// resource that CMD writes to can then refuse holders that have lost the lock. CMD finds it in
     /// QUORLOCK_FENCE. Either all users of KEY ask for one, or none
-    #[arg(long, env = "QUORLOCK_FENCED", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "QUORLOCK_FENCED")]
     pub(crate) fenced: bool,
 
     /// Describe this holder to those who ask who holds the lock [default: the command's name]
@@ -90,8 +128,9 @@ pub(crate) struct Run {
     #[arg(long, env = "QUORLOCK_STATUS_FD", value_name = "N")]
     pub(crate) status_fd: Option<u32>,
 
-    /// Leave QUORLOCK_NODES and QUORLOCK_PASSWORD in CMD's environment
-    #[arg(long, env = "QUORLOCK_PASS_NODES", value_parser = FalseyValueParser::new())]
+    /// Leave the variables that describe the nodes in CMD's environment: QUORLOCK_NODES,
+    /// QUORLOCK_PASSWORD, QUORLOCK_CONFIG and all others of the section "Nodes"
+    #[arg(long, env = "QUORLOCK_PASS_NODES")]
     pub(crate) pass_nodes: bool,
 
     #[command(flatten)]
@@ -301,8 +340,6 @@ pub(crate) struct Demo {
 }
 
 /// The nodes and how to talk to them
-///
-/// One field per option, each with a namesake in [`crate::options::File`].
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Nodes")]
 pub(crate) struct NodeArgs {
@@ -310,13 +347,11 @@ pub(crate) struct NodeArgs {
     /// `[user][:password@]host[:port][/db]`; NAME= before it names it. Other users can see it with
     /// ps, so put passwords into QUORLOCK_NODES (comma separated), QUORLOCK_PASSWORD or
     /// --password-file. Without --node, QUORLOCK_NODES is used, then the file's nodes
-    #[arg(long = "node", short = 'n', value_name = "[NAME=]URL")]
+    #[arg(long = "node", short = 'n', env = "QUORLOCK_NODES", value_name = "[NAME=]URL")]
     pub(crate) node: Vec<String>,
 
-    /// Settings from this TOML file: nodes = ["…"], every other option of this section by its long
-    /// name, and ttl, wait and max-hold
-    #[arg(long, env = "QUORLOCK_CONFIG", value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) config: ConfigArg,
 
     /// How many nodes must grant [default: the majority]
     #[arg(long, env = "QUORLOCK_QUORUM", value_name = "N")]
@@ -332,8 +367,13 @@ pub(crate) struct NodeArgs {
 
     /// What to do about nodes that were restarted, lost data, or are no independent masters. It
     /// protects a lock only if all its clients are strict [default: strict]
+    ///
+    /// strict: votes of nodes that are not trusted do not count. observe: their votes count, and the
+    /// nodes are reported. off: nodes are not checked
     #[arg(long, env = "QUORLOCK_RESTART_GUARD", value_name = "MODE")]
-    pub(crate) restart_guard: Option<GuardMode>,
+    #[arg(value_parser = PossibleValuesParser::new(["strict", "observe", "off"])
+        .try_map(|mode| restart_guard(&mode)))]
+    pub(crate) restart_guard: Option<RestartGuard>,
 
     /// Names of nodes that lose nothing when they stop, and so need not wait after a restart. They
     /// run with appendonly yes and appendfsync always, and did so before they last stopped.
@@ -363,12 +403,26 @@ pub(crate) struct NodeArgs {
     pub(crate) tls_ca: Option<PathBuf>,
 
     /// Show this certificate (PEM) to the nodes
-    #[arg(long, env = "QUORLOCK_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    #[arg(long, env = "QUORLOCK_TLS_CERT", value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
 
     /// The key (PEM) of --tls-cert
-    #[arg(long, env = "QUORLOCK_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, env = "QUORLOCK_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
+
+    /// Where each value came from.
+    #[arg(skip)]
+    pub(crate) origins: Origins,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArg {
+    /// Settings from this TOML file: nodes = ["…"], and most options by their long names
+    ///
+    /// Without it, the first of these that exists: $XDG_CONFIG_HOME/quorlock/config.toml (by default
+    /// ~/.config/quorlock/config.toml), /etc/quorlock/config.toml. /dev/null stands for no file
+    #[arg(long, env = "QUORLOCK_CONFIG", value_name = "FILE", global = true)]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// What quorlock itself prints
@@ -376,34 +430,12 @@ pub(crate) struct NodeArgs {
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArgs {
     /// Print errors only
-    #[arg(long, short, env = "QUORLOCK_QUIET", value_parser = FalseyValueParser::new())]
+    #[arg(long, short, env = "QUORLOCK_QUIET", global = true)]
     pub(crate) quiet: bool,
 
     /// Print JSON instead of text
-    #[arg(long, env = "QUORLOCK_JSON", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "QUORLOCK_JSON", global = true)]
     pub(crate) json: bool,
-}
-
-/// What to do about nodes that may have forgotten locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum GuardMode {
-    /// Votes of nodes that are not trusted do not count.
-    Strict,
-    /// Votes of nodes that are not trusted count; the nodes are reported.
-    Observe,
-    /// Nodes are not checked.
-    Off,
-}
-
-impl From<GuardMode> for RestartGuard {
-    fn from(mode: GuardMode) -> Self {
-        match mode {
-            GuardMode::Strict => Self::Strict,
-            GuardMode::Observe => Self::Observe,
-            GuardMode::Off => Self::Off,
-        }
-    }
 }
 
 /// What to do if others hold the lock.
@@ -431,14 +463,8 @@ impl std::str::FromStr for WaitArg {
         if text == "forever" {
             return Ok(Self::Forever);
         }
-        duration(text).map(Self::For)
+        duration(text).map(Self::For).map_err(|reason| format!("{reason}; or it is \"forever\""))
     }
-}
-
-/// Reads a time such as `250ms`, `10s`, `5m` or `1h 30m`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; write a time as 250ms, 10s, 5m or 24h"))
 }
 
 /// A name that needs no quotes in an ACL command.
@@ -466,13 +492,5 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn times_need_a_unit() {
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("0s"), Ok(Duration::ZERO));
-        assert!(duration("10").is_err());
-        assert_eq!("forever".parse(), Ok(WaitArg::Forever));
     }
 }

@@ -7,17 +7,19 @@ mod exit_code;
 mod guardian;
 mod options;
 mod output;
+mod settings;
 mod window;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 use signal_hook::consts::SIGINT;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::args::{Cli, Command};
+use crate::args::Command;
 use crate::exit_code::ExitCode as Code;
+use crate::settings::Stop;
 
 fn main() -> ExitCode {
     // The guardian and its helpers must run before any thread or runtime exists, and what they are
@@ -25,12 +27,20 @@ fn main() -> ExitCode {
     if let Some(code) = commands::hidden() {
         return code;
     }
-    match Cli::try_parse() {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    match settings::parse(&typed) {
         Ok(cli) => run(cli.command).into(),
-        Err(error) => {
+        Err(Stop::Clap(error)) => {
             // Nothing can be done about a closed standard error.
             let _ = error.print();
-            blame(&error).into()
+            match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Code::Success.into(),
+                _ => Code::Usage.into(),
+            }
+        }
+        Err(Stop::Refused(refused, json)) => {
+            output::refused(json, &refused.message);
+            refused.code.into()
         }
     }
 }
@@ -45,33 +55,24 @@ fn as_shells_see_it(code: Code) -> Code {
     code
 }
 
-/// The exit code for what clap refuses: 78 if the wrong value was never typed, so that it must have
-/// come from the environment.
-fn blame(error: &clap::Error) -> Code {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return Code::Success;
-    }
-    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
-        return Code::Usage;
-    };
-    let typed = std::env::args().skip(1).any(|arg| arg.contains(value.as_str()));
-    if value.is_empty() || typed { Code::Usage } else { Code::Config }
-}
-
 fn run(command: Command) -> Code {
-    let (json, result) = match command {
-        Command::Run(args) => (args.output.json, commands::run::main(&args).map(as_shells_see_it)),
-        Command::Status(args) => (args.output.json, commands::status::main(&args)),
-        Command::Ls(args) => (args.output.json, commands::ls::main(&args)),
-        Command::Init(args) => {
-            (args.output.json, commands::init::main(&args).map(as_shells_see_it))
-        }
-        Command::Doctor(args) => (args.output.json, commands::doctor::main(&args)),
-        Command::Bench(args) => (args.output.json, commands::bench::main(&args)),
-        Command::Demo(args) => (false, commands::demo::main(&args)),
+    let output = command.output();
+    if let Some(line) = quorlock::env::unknown_variables()
+        && !output.quiet
+    {
+        output::warning(output.json, &line);
+    }
+    let result = match command {
+        Command::Run(args) => commands::run::main(&args).map(as_shells_see_it),
+        Command::Status(args) => commands::status::main(&args),
+        Command::Ls(args) => commands::ls::main(&args),
+        Command::Init(args) => commands::init::main(&args).map(as_shells_see_it),
+        Command::Doctor(args) => commands::doctor::main(&args),
+        Command::Bench(args) => commands::bench::main(&args),
+        Command::Demo(args) => commands::demo::main(&args),
     };
     result.unwrap_or_else(|refused| {
-        output::refused(json, &refused.message);
+        output::refused(output.json, &refused.message);
         refused.code
     })
 }

@@ -159,8 +159,18 @@ fn dropped_lines(count: u64) -> String {
 
 /// A refusal before anything began, in the form that was asked for.
 pub(crate) fn refused(json: bool, message: &str) {
+    say(json, "refused", message);
+}
+
+/// A doubt that does not keep quorlock from its work.
+pub(crate) fn warning(json: bool, message: &str) {
+    say(json, "warning", message);
+}
+
+fn say(json: bool, event: &str, message: &str) {
+    // Nothing can be done about a closed standard error.
     let _ = if json {
-        writeln!(io::stderr(), "{}", json!({ "event": "refused", "message": message }))
+        writeln!(io::stderr(), "{}", json!({ "event": event, "message": message }))
     } else {
         writeln!(io::stderr(), "quorlock: {message}")
     };

@@ -58,7 +58,7 @@ fn it_refuses_what_cannot_be_measured() {
     let Some(testbed) = Testbed::new("it_refuses_what_cannot_be_measured") else { return };
     let wrong: [(&[&str], &str); 3] = [
         (&["bench", "--time", "0s"], "must be 1s to 600s"),
-        (&["bench", "--time", "10"], "time unit needed"),
+        (&["bench", "--time", "10"], "a time has a unit"),
         (&["bench", "--quorum", "1"], "between 3 (the majority) and 5"),
     ];
     for (args, says) in wrong {

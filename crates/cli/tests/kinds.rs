@@ -228,7 +228,7 @@ fn what_does_not_go_together_is_refused_before_anything_is_sent() {
     let name = "what_does_not_go_together_is_refused_before_anything_is_sent";
     let Some(testbed) = Testbed::sized(name, 1, options) else { return };
     for (args, why) in [
-        (&["k", "--shared", "--fenced"][..], "--shared and --fenced do not go together"),
+        (&["k", "--shared", "--fenced"][..], "--shared, --fenced: these do not go together"),
         (&["k", "--also", "k"][..], "\"k\" is named twice"),
         (&["k", "--also", ""][..], "the resource must have a name"),
         (&["k", "--also", "quorlock:x"][..], "quorlock:"),

@@ -27,7 +27,10 @@ use quorlock_core::{BootTime, LossCause, Mode, Retry};
 
 use crate::builder::ClientBuilder;
 use crate::client::Stats;
-use crate::error::{AcquireError, ExtendError, HoldError, InvalidRequest, ShutdownError};
+use crate::env;
+use crate::error::{
+    AcquireError, BuildError, ExtendError, HoldError, InvalidRequest, ShutdownError,
+};
 use crate::guard::{GuardToken, Health, Released};
 use crate::inspect::Inspection;
 use crate::resources::Resources;
@@ -47,6 +50,14 @@ impl Client {
     /// What a client is made from. Its `build` starts the client on a thread of its own.
     pub fn builder() -> ClientBuilder<Self> {
         crate::Client::builder().blocking()
+    }
+
+    /// Starts the client that the environment describes; see [`ClientBuilder::from_env`].
+    ///
+    /// # Errors
+    /// As the async client's [`from_env`](crate::Client::from_env).
+    pub fn from_env() -> Result<Self, BuildError> {
+        ClientBuilder::from_env()?.blocking().build().map_err(env::blamed)
     }
 
     /// A call for the lock on a resource, or on several at once: set options, then [`Acquire::call`].

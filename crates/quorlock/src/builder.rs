@@ -15,6 +15,7 @@ pub use self::topology::Topology;
 use crate::blocking;
 use crate::client::{Client, RESERVED};
 use crate::clock::Clock;
+use crate::env;
 use crate::error::{BuildError, InvalidRequest};
 use crate::node::{Key, Node, NodeConfig, Tls};
 
@@ -87,6 +88,43 @@ pub struct ClientBuilder<C = Client> {
 impl ClientBuilder {
     pub(crate) fn new() -> Self {
         Self::of(Settings::new())
+    }
+
+    /// The builder that the environment describes, by the variables that the command line reads too.
+    ///
+    /// | variable | method |
+    /// |---|---|
+    /// | `QUORLOCK_NODES`: URLs between commas; required | [`nodes`](Self::nodes) |
+    /// | `QUORLOCK_QUORUM` | [`quorum`](Self::quorum) |
+    /// | `QUORLOCK_KEY_PREFIX` | [`key_prefix`](Self::key_prefix) |
+    /// | `QUORLOCK_MAX_TTL`, such as `30s` | [`max_ttl`](Self::max_ttl); locks then have a ttl of at most this |
+    /// | `QUORLOCK_RESTART_GUARD`: `strict`, `observe` or `off` | [`restart_guard`](Self::restart_guard) |
+    /// | `QUORLOCK_DURABLE`: names between commas | [`durable_nodes`](Self::durable_nodes) |
+    /// | `QUORLOCK_NODE_TIMEOUT`, such as `50ms` | [`node_timeout`](Self::node_timeout) |
+    /// | `QUORLOCK_CONNECT_TIMEOUT`, such as `1s` | [`connect_timeout`](Self::connect_timeout) |
+    /// | `QUORLOCK_USERNAME` | [`username`](Self::username) |
+    /// | `QUORLOCK_PASSWORD_FILE`, a path; or `QUORLOCK_PASSWORD` | [`password`](Self::password) |
+    /// | `QUORLOCK_TLS_CA`, `QUORLOCK_TLS_CERT`, `QUORLOCK_TLS_KEY`: paths of PEM files | [`tls`](Self::tls) |
+    ///
+    /// An empty variable counts as not set. No configuration file is read, and no variable that describes a single
+    /// call of the command line (`QUORLOCK_TTL`, `QUORLOCK_WAIT`, …). A variable `QUORLOCK_…` that quorlock does not
+    /// know is reported by a `tracing` event at WARN.
+    ///
+    /// # Errors
+    /// [`BuildError::Environment`] names the variable that cannot be used, or that `QUORLOCK_NODES` is not set. The
+    /// message never contains a password. Nothing was sent.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// use quorlock::ClientBuilder;
+    ///
+    /// # fn main() -> Result<(), quorlock::BuildError> {
+    /// let client = ClientBuilder::from_env()?.ttl(Duration::from_secs(5)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_env() -> Result<Self, BuildError> {
+        env::builder()
     }
 
     /// The same settings, for a client whose methods block.

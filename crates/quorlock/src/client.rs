@@ -15,7 +15,8 @@ use crate::acquire::Acquire;
 use crate::builder::{CallDefaults, ClientBuilder};
 use crate::clock::Clock;
 use crate::driver::{DriverCommand, DriverHandle, Metrics, NodeMetrics};
-use crate::error::{Impatient, InvalidRequest, NodeAnswer, ShutdownError};
+use crate::env;
+use crate::error::{BuildError, Impatient, InvalidRequest, NodeAnswer, ShutdownError};
 use crate::inspect::Inspection;
 use crate::node::{Node, NodeState};
 use crate::resources::Resources;
@@ -156,6 +157,23 @@ impl Client {
     /// What a client is made from.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::new()
+    }
+
+    /// Starts the client that the environment describes: `QUORLOCK_NODES` and the other variables of
+    /// [`ClientBuilder::from_env`], which also lets you change settings.
+    ///
+    /// # Errors
+    /// As [`ClientBuilder::from_env`] and [`ClientBuilder::build`]. An error about a value names its variable.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = quorlock::Client::from_env()?;
+    /// let guard = client.acquire("orders").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_env() -> Result<Self, BuildError> {
+        ClientBuilder::from_env()?.build().map_err(env::blamed)
     }
 
     pub(crate) fn new(shared: Shared) -> Self {

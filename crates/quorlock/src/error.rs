@@ -141,6 +141,14 @@ pub enum BuildError {
         /// The nodes' names.
         known: String,
     },
+    /// A variable `QUORLOCK_…` cannot be used; see [`ClientBuilder::from_env`](crate::ClientBuilder::from_env).
+    #[error("{variable}: {reason}")]
+    Environment {
+        /// The name of the variable, or of several between commas.
+        variable: String,
+        /// What is wrong with it, without a secret.
+        reason: String,
+    },
     /// There is no tokio runtime here to run the client's task on.
     #[error(
         "no tokio runtime here: build the client inside one, or give it a thread of its own with own_thread()"
@@ -152,6 +160,30 @@ pub enum BuildError {
         /// What the operating system said.
         reason: String,
     },
+}
+
+impl BuildError {
+    /// The options of the command line that the error is about, by their long names.
+    #[doc(hidden)]
+    pub fn settings(&self) -> &'static [&'static str] {
+        match self {
+            Self::Node(NodeConfigError::Tls { .. }) => &["tls-ca", "tls-cert", "tls-key"],
+            Self::Node(_) | Self::Duplicate { .. } => &["node"],
+            Self::Quorum(_) => &["quorum", "node"],
+            Self::PrefixTooLong { .. } | Self::PrefixReserved { .. } => &["key-prefix"],
+            Self::UnknownNode { .. } => &["durable"],
+            Self::Defaults(InvalidRequest::Owner { .. }) => &["label"],
+            Self::Defaults(InvalidRequest::Timing(error)) => match error {
+                TimingError::MaxTtlTooLong { .. } => &["max-ttl"],
+                TimingError::TtlTooLong { .. } => &["ttl", "max-ttl"],
+                TimingError::NodeTimeout { .. } => &["node-timeout", "ttl", "max-ttl"],
+                TimingError::ConnectTimeoutZero => &["connect-timeout"],
+                TimingError::HoldTooShort { .. } => &["max-hold", "ttl"],
+                _ => &["ttl"],
+            },
+            _ => &[],
+        }
+    }
 }
 
 impl From<TimingError> for BuildError {

@@ -53,6 +53,8 @@ mod client;
 mod clock;
 mod driver;
 mod driver_timer;
+#[doc(hidden)]
+pub mod env;
 mod error;
 mod exhausted;
 mod fault;

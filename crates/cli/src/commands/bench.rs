@@ -10,14 +10,13 @@ use serde_json::json;
 
 use crate::args::Bench;
 use crate::exit_code::ExitCode;
-use crate::options::{self, File, Refused};
+use crate::options::{self, Refused};
 use crate::output::{Output, time};
 
 pub(crate) fn main(args: &Bench) -> Result<ExitCode, Refused> {
-    let file = File::read(&args.nodes)?;
-    let guarded = options::guard(&args.nodes, &file).is_some();
+    let guarded = args.nodes.restart_guard.is_some();
     let build = || {
-        let builder = options::builder(&args.nodes, &file)?;
+        let builder = options::builder(&args.nodes)?;
         // Nobody relies on these locks, and nodes that are new are to be measured without a wait.
         let builder = if guarded { builder } else { builder.restart_guard(RestartGuard::Off) };
         options::build_here(builder, &args.nodes)

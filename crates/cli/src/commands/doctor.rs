@@ -10,12 +10,11 @@ use serde_json::{Value, json};
 
 use crate::args::Doctor;
 use crate::exit_code::ExitCode;
-use crate::options::{self, File, Refused};
+use crate::options::{self, Refused};
 use crate::output::{millis, time};
 
 pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
-    let file = File::read(&args.nodes)?;
-    let builder = options::builder(&args.nodes, &file)?;
+    let builder = options::builder(&args.nodes)?;
     let examined = super::runtime()?.block_on(examine(&builder));
     let examined = examined.map_err(|error| options::blamed(error, &args.nodes))?;
     let paint = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();

@@ -16,12 +16,11 @@ use super::run::ends_the_wait;
 use crate::args::Init;
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
-use crate::options::{self, File, Refused};
+use crate::options::{self, Refused};
 use crate::output::{Output, millis, time};
 
 pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
-    let file = File::read(&args.nodes)?;
-    let builder = options::builder(&args.nodes, &file)?;
+    let builder = options::builder(&args.nodes)?;
     let old: Result<Vec<NodeConfig>, _> =
         args.old_node.iter().map(|url| NodeConfig::parse(url)).collect();
     let old = old.map_err(|error| Refused::usage(format!("--old-node: {error}")))?;

@@ -9,15 +9,14 @@ use serde_json::{Value, json};
 use super::status::who;
 use crate::args::Ls;
 use crate::exit_code::ExitCode;
-use crate::options::{self, File, Refused};
+use crate::options::{self, Refused};
 use crate::output::{self, millis, time};
 
 pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
     if args.glob.as_deref() == Some("") {
         return Err(Refused::usage("the pattern is empty, and no lock has an empty name"));
     }
-    let file = File::read(&args.nodes)?;
-    let builder = options::builder(&args.nodes, &file)?;
+    let builder = options::builder(&args.nodes)?;
     let runtime = super::runtime()
         .map_err(|error| Refused { message: error.to_string(), code: ExitCode::Internal })?;
     let found = runtime.block_on(list(&builder, args.glob.as_deref()));

@@ -26,26 +26,28 @@ use crate::child::{self, Signals};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{boot_ns, real_ns};
 use crate::guardian::mutants::{Mutant, is_active};
-use crate::options::{self, File, Refused};
+use crate::options::{self, Refused};
 use crate::output::{Output, millis, time};
 
 pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
-    let file = File::read(&args.nodes)?;
-    options::check_keys(args.keys(), &args.nodes, &file)?;
+    options::check_keys(args.keys(), &args.nodes)?;
     if args.shared && args.fenced {
-        let message = "--shared and --fenced do not go together: a reader has no fencing token";
-        return Err(Refused::usage(message.to_owned()));
+        let message = "these do not go together: a reader has no fencing token";
+        return Err(Refused::about(&["shared", "fenced"], message, &args.nodes));
     }
-    let plan = RunPlan::new(args, &file)?;
+    let plan = RunPlan::new(args)?;
     child::check_machine()?;
     let output = Output::new(args.output, args.status_fd).map_err(|error| match args.status_fd {
-        Some(fd) if exhausted(&error).is_none() => Refused::usage(format!(
-            "--status-fd {fd}: cannot write to file descriptor {fd} ({error}); open it when you start quorlock, as \
-             in {fd}>status.json"
-        )),
+        Some(fd) if exhausted(&error).is_none() => {
+            let message = format!(
+                "cannot write to file descriptor {fd} ({error}); open it when you start quorlock, as in \
+                 {fd}>status.json"
+            );
+            Refused::about(&["status-fd"], message, &args.nodes)
+        }
         _ => error.into(),
     })?;
-    let builder = options::builder(&args.nodes, &file)?
+    let builder = options::builder(&args.nodes)?
         .ttl(plan.ttl)
         .max_hold(plan.max_hold)
         .owner(quorlock::this_process(&plan.label));

@@ -13,17 +13,16 @@ use serde_json::{Value, json};
 
 use crate::args::Status;
 use crate::exit_code::ExitCode;
-use crate::options::{self, File, Refused};
+use crate::options::{self, Refused};
 use crate::output::{millis, time};
 
 /// Time between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
-    let file = File::read(&args.nodes)?;
-    options::check_key(&args.key, &args.nodes, &file)?;
-    let mut builder = options::builder(&args.nodes, &file)?;
-    if !options::guard_is_off(&args.nodes, &file) {
+    options::check_key(&args.key, &args.nodes)?;
+    let mut builder = options::builder(&args.nodes)?;
+    if !options::guard_is_off(&args.nodes) {
         // Who only looks writes nothing.
         builder = builder.restart_guard(RestartGuard::Observe);
     }

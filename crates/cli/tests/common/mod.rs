@@ -86,6 +86,7 @@ pub(crate) fn quorlock(args: &[&str]) -> Command {
             command.env_remove(name);
         }
     }
+    command.env("XDG_CONFIG_HOME", "/no/such/folder");
     // The servers are new, and tests do not wait until they vote; those about that say so.
     command.env("QUORLOCK_RESTART_GUARD", "off");
     command.args(args).stdin(Stdio::null());

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use quorlock::env::{Class, VARIABLES};
 use quorlock::{Guard, LossCause, Outcome};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
@@ -218,14 +219,16 @@ impl Keeper<'_> {
         environment
     }
 
+    /// What the command does not inherit: what describes this call or a lock around this one, and, unless they are
+    /// to be passed on, all variables that describe the nodes.
     fn environment_to_remove(&self) -> Vec<OsString> {
-        // That of another lock, around this one, says nothing about this one.
-        let mut removed: Vec<OsString> =
-            if self.args.fenced { Vec::new() } else { vec!["QUORLOCK_FENCE".into()] };
-        if !self.args.pass_nodes {
-            removed.extend(["QUORLOCK_NODES".into(), "QUORLOCK_PASSWORD".into()]);
-        }
-        removed
+        let stays = |class| match class {
+            Class::Deployment => self.args.pass_nodes,
+            Class::Call | Class::Lock => false,
+            Class::Tool => true,
+        };
+        let removed = VARIABLES.iter().filter(|(_, class)| !stays(*class));
+        removed.map(|(name, _)| name.into()).collect()
     }
 
     fn say_not_started(&mut self, error: &SpawnError) -> ExitCode {

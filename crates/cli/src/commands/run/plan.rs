@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use quorlock::{Guard, LossCause};
+use quorlock::env::default_ttl;
+use quorlock::{Guard, LossCause, RestartGuard};
 
-use crate::args::{GuardMode, Run, WaitArg};
+use crate::args::{Run, WaitArg};
 use crate::child::{Deadlines, Killed, Why};
 use crate::guardian::clock::{Moment, NEVER_NS};
 use crate::guardian::mutants::{Mutant, is_active};
-use crate::options::{self, File, Refused};
+use crate::options::Refused;
 
 /// A command needs time to be stopped in; a lock shorter than this leaves none.
 const TTL_MIN: Duration = Duration::from_millis(500);
@@ -31,56 +32,56 @@ pub(super) struct RunPlan {
 }
 
 impl RunPlan {
-    pub(super) fn new(args: &Run, file: &File) -> Result<Self, Refused> {
+    pub(super) fn new(args: &Run) -> Result<Self, Refused> {
         let times = &args.times;
-        let ttl = times.ttl.or(file.ttl.map(|time| time.0));
-        let ttl = ttl.unwrap_or_else(|| options::default_ttl(&args.nodes, file));
-        let refuse = |message: String| {
-            Err(Refused::settings(message, options::TIMES, args.nodes.config.is_some()))
-        };
+        let ttl = times.ttl.unwrap_or_else(|| default_ttl(args.nodes.max_ttl));
+        let refuse = |options: &[&str], message| Err(Refused::about(options, message, &args.nodes));
         if ttl < TTL_MIN {
-            // None was given: it is no longer than the longest.
-            let is_given = times.ttl.is_some() || file.ttl.is_some();
-            let name = if is_given { "ttl" } else { "max-ttl" };
-            return refuse(format!(
-                "{name} ({ttl:?}) must be at least {TTL_MIN:?}, so that there is time to stop a command"
-            ));
+            // Without one that was given, it is no longer than the longest.
+            let name = if times.ttl.is_some() { "ttl" } else { "max-ttl" };
+            return refuse(
+                &[name],
+                format!(
+                    "{name} ({ttl:?}) must be at least {TTL_MIN:?}, so that there is time to stop a command"
+                ),
+            );
         }
         let term_before = times.kill_after.unwrap_or(ttl / 5);
         if term_before >= ttl / 3 {
-            return refuse(format!(
-                "kill-after ({term_before:?}) must be less than a third of ttl ({ttl:?})"
-            ));
+            return refuse(
+                &["kill-after", "ttl"],
+                format!("kill-after ({term_before:?}) must be less than a third of ttl ({ttl:?})"),
+            );
         }
         let kill_before = (ttl / 20).max(Duration::from_millis(50));
         if term_before < kill_before {
-            return refuse(format!(
-                "kill-after ({term_before:?}) must be at least {kill_before:?}, when SIGKILL follows"
-            ));
+            return refuse(
+                &["kill-after", "ttl"],
+                format!(
+                    "kill-after ({term_before:?}) must be at least {kill_before:?}, when SIGKILL follows"
+                ),
+            );
         }
-        let max_hold = times
-            .max_hold
-            .or(file.max_hold.map(|time| time.0))
-            .unwrap_or(Duration::from_secs(24 * 3600));
+        let max_hold = times.max_hold.unwrap_or(Duration::from_secs(24 * 3600));
         if let Some(min_hold) = times.min_hold
             && min_hold > max_hold
         {
-            return refuse(format!(
-                "min-hold ({min_hold:?}) must not be above max-hold ({max_hold:?})"
-            ));
+            return refuse(
+                &["min-hold", "max-hold"],
+                format!("min-hold ({min_hold:?}) must not be above max-hold ({max_hold:?})"),
+            );
         }
-        let wait = times.wait.or(file.wait.map(|wait| wait.0));
         let program = args.cmd.first().map(OsString::as_os_str).unwrap_or_default();
         let name = std::path::Path::new(program).file_name().unwrap_or(program);
         let label = args.label.clone().unwrap_or_else(|| name.to_string_lossy().into_owned());
         Ok(Self {
             ttl,
-            wait: wait.unwrap_or(WaitArg::For(Duration::from_secs(60))),
+            wait: times.wait.unwrap_or(WaitArg::For(Duration::from_secs(60))),
             max_hold,
             term_before,
             kill_before,
             label,
-            observes: options::guard(&args.nodes, file) == Some(GuardMode::Observe),
+            observes: args.nodes.restart_guard == Some(RestartGuard::Observe),
             give_back: args.nodes.node_timeout.unwrap_or((ttl / 20).min(Duration::from_millis(50))),
         })
     }

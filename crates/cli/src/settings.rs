@@ -1,0 +1,305 @@
+//! The origin of each option's value: the command line, else the environment, else the file.
+//!
+//! A value from the environment or the file becomes the default of its option. So clap reads all values in the same
+//! way, and [`Origins`] remembers where each one came from, for messages and exit codes.
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::{env, fmt, fs, io};
+
+use clap::builder::OsStr as ClapStr;
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory as _, FromArgMatches as _};
+use quorlock::env::{boolean, nearest};
+use toml::Value;
+
+use crate::args::{Cli, Command};
+use crate::options::Refused;
+
+/// Options that describe one call, and so are not taken from a file.
+const NOT_IN_FILE: &[&str] = &["config", "json", "quiet", "shared", "status-fd"];
+
+/// Where a value came from.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// The option that was typed.
+    Typed(String),
+    Variable(String),
+    File {
+        key: String,
+        path: PathBuf,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Typed(name) => write!(f, "--{name}"),
+            Self::Variable(name) => f.write_str(name),
+            Self::File { key, path } => write!(f, "{key} in {}", path.display()),
+        }
+    }
+}
+
+/// The origins of all options that have a value, by their long names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Origins {
+    given: BTreeMap<String, Origin>,
+    /// The file that was read.
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl Origins {
+    pub(crate) fn of(&self, option: &str) -> Option<&Origin> {
+        self.given.get(option)
+    }
+}
+
+/// Why there is nothing to run.
+pub(crate) enum Stop {
+    /// Wrong arguments, or a wish for help.
+    Clap(clap::Error),
+    /// A wrong value; and whether to say so in JSON.
+    Refused(Refused, bool),
+}
+
+/// Reads the command line, the environment and the file.
+pub(crate) fn parse(typed: &[OsString]) -> Result<Cli, Stop> {
+    let mut variables = BTreeMap::new();
+    let command = prepared(Cli::command(), &mut variables);
+    let matches = command.clone().try_get_matches_from(typed).map_err(Stop::Clap)?;
+    let mut layers =
+        Layers { command, variables, origins: Origins::default(), defaults: BTreeMap::new() };
+    let json = match matches.subcommand() {
+        Some((name, matches)) => {
+            let json = is_json(matches);
+            layers.gather(name, matches).map_err(|refused| Stop::Refused(refused, json))?;
+            json
+        }
+        None => false,
+    };
+    let Layers { command, origins, mut defaults, .. } = layers;
+    let name = matches.subcommand_name().unwrap_or_default();
+    let command = command.mut_subcommand(name, |subcommand| {
+        subcommand.mut_args(|arg| match arg.get_long().and_then(|long| defaults.remove(long)) {
+            Some(values) => arg.default_values(values),
+            None => arg,
+        })
+    });
+    let read =
+        command.try_get_matches_from(typed).and_then(|matches| Cli::from_arg_matches(&matches));
+    let mut cli = read.map_err(Stop::Clap)?;
+    if let Command::Run(run) = &cli.command {
+        let behind = typed.iter().rev().take_while(|word| *word != "--").count();
+        let first = typed.iter().position(|word| word == "--");
+        let behind_first = first.map_or(behind, |place| typed.len() - place - 1);
+        if first.is_some() && behind_first > run.cmd.len() {
+            let message = "KEY stands before --, as in: quorlock run KEY -- CMD";
+            return Err(Stop::Refused(Refused::usage(message), json));
+        }
+    }
+    if let Some(nodes) = cli.command.nodes_mut() {
+        nodes.origins = origins;
+    }
+    Ok(cli)
+}
+
+/// Whether a refusal is written as JSON.
+fn is_json(matches: &ArgMatches) -> bool {
+    let typed = matches!(matches.try_get_one::<bool>("json"), Ok(Some(true)));
+    typed || env::var("QUORLOCK_JSON").is_ok_and(|text| boolean(&text) == Ok(true))
+}
+
+/// Takes the variables out of clap's hands, and makes flags that have one strict: `--flag`, `--flag=false`.
+fn prepared(command: clap::Command, variables: &mut BTreeMap<String, String>) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let (Some(variable), Some(long)) = (arg.get_env(), arg.get_long()) else { return arg };
+        let variable = variable.to_string_lossy().into_owned();
+        let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string);
+        let help = format!("{} [env: {variable}]", help.unwrap_or_default());
+        variables.insert(long.to_owned(), variable);
+        let arg = arg.env(clap::builder::Resettable::Reset).long_help(help);
+        if !matches!(arg.get_action(), ArgAction::SetTrue) {
+            return arg;
+        }
+        arg.action(ArgAction::Set)
+            .value_parser(boolean)
+            .value_name("BOOL")
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .default_value("false")
+            .hide_default_value(true)
+    });
+    command.mut_subcommands(|subcommand| prepared(subcommand, variables))
+}
+
+/// The values below the command line.
+struct Layers {
+    command: clap::Command,
+    /// By the long name of the option.
+    variables: BTreeMap<String, String>,
+    origins: Origins,
+    defaults: BTreeMap<String, Vec<ClapStr>>,
+}
+
+impl Layers {
+    fn gather(&mut self, name: &str, typed: &ArgMatches) -> Result<(), Refused> {
+        let Some(subcommand) = self.command.find_subcommand(name) else { return Ok(()) };
+        let args: Vec<Arg> = subcommand.get_arguments().cloned().collect();
+        if !args.iter().any(|arg| arg.get_long() == Some("node")) {
+            return Ok(());
+        }
+        for arg in &args {
+            let Some(long) = arg.get_long() else { continue };
+            if typed.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) {
+                self.origins.given.insert(long.to_owned(), Origin::Typed(long.to_owned()));
+            } else if let Some(variable) = self.variables.get(long)
+                && let Some(text) = env::var_os(variable)
+                && !text.to_str().is_some_and(|text| text.trim().is_empty())
+            {
+                check(arg, &text)
+                    .map_err(|reason| Refused::config(format!("{variable}: {reason}")))?;
+                self.origins.given.insert(long.to_owned(), Origin::Variable(variable.clone()));
+                self.defaults.insert(long.to_owned(), vec![text.into()]);
+            }
+        }
+        let named = typed.get_one::<PathBuf>("config").cloned();
+        let named = named
+            .or(env::var_os("QUORLOCK_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
+        let Some(path) = named.map_or_else(default_file, |path| Ok(Some(path)))? else {
+            return Ok(());
+        };
+        for (key, value) in read_file(&path)? {
+            let long = if key == "nodes" { "node" } else { &key };
+            let refuse =
+                |reason: String| Refused::config(format!("{key} in {}: {reason}", path.display()));
+            let arg = self.option_in_file(long).ok_or_else(|| refuse(self.unknown(&key)))?;
+            let texts =
+                texts(value, matches!(arg.get_action(), ArgAction::Append)).map_err(refuse)?;
+            texts.iter().try_for_each(|text| check(arg, text.as_ref())).map_err(refuse)?;
+            let is_here = args.iter().any(|arg| arg.get_long() == Some(long));
+            if is_here && !self.origins.given.contains_key(long) {
+                self.defaults
+                    .insert(long.to_owned(), texts.into_iter().map(ClapStr::from).collect());
+                let origin = Origin::File { key: key.clone(), path: path.clone() };
+                self.origins.given.insert(long.to_owned(), origin);
+            }
+        }
+        self.origins.file = Some(path);
+        Ok(())
+    }
+
+    /// The option, of any command, that a key of the file sets.
+    fn option_in_file(&self, long: &str) -> Option<&Arg> {
+        let mut args = self.command.get_subcommands().flat_map(clap::Command::get_arguments);
+        args.find(|arg| arg.get_long() == Some(long)).filter(|_| self.is_in_file(long))
+    }
+
+    fn is_in_file(&self, long: &str) -> bool {
+        self.variables.contains_key(long) && !NOT_IN_FILE.contains(&long)
+    }
+
+    fn unknown(&self, key: &str) -> String {
+        if self.variables.contains_key(key) {
+            return "it describes one call, and cannot stand in the file".to_owned();
+        }
+        let known = self.variables.keys().map(String::as_str).filter(|long| self.is_in_file(long));
+        match nearest(key, known.map(|long| if long == "node" { "nodes" } else { long })) {
+            Some(near) => format!("no such setting; do you mean {near}?"),
+            None => "no such setting".to_owned(),
+        }
+    }
+}
+
+/// Checks a value as clap would. The reason shows the value: no option that is checked here is a secret.
+fn check(arg: &Arg, text: &OsStr) -> Result<(), String> {
+    let parser = arg.get_value_parser().clone();
+    let value = Arg::new("value").value_parser(parser).allow_hyphen_values(true);
+    let command = clap::Command::new("value").no_binary_name(true).arg(value);
+    let Err(error) = command.try_get_matches_from([text]) else { return Ok(()) };
+    let reason = match (error.source(), error.get(ContextKind::ValidValue)) {
+        (Some(reason), _) => reason.to_string(),
+        (_, Some(ContextValue::Strings(valid))) => format!("must be one of: {}", valid.join(", ")),
+        _ => "it is not UTF-8 text".to_owned(),
+    };
+    let shown: String = text.to_string_lossy().chars().take(40).collect();
+    Err(format!("{shown:?}: {reason}"))
+}
+
+/// The file that is read if none is named: the first of these that exists. Never one in the working directory.
+fn default_file() -> Result<Option<PathBuf>, Refused> {
+    let absolute = |name, below: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .map(|path| path.join(below))
+    };
+    let own = absolute("XDG_CONFIG_HOME", "").or_else(|| absolute("HOME", ".config"));
+    let folders = own.into_iter().chain([PathBuf::from("/etc")]);
+    for path in folders.map(|folder| folder.join("quorlock/config.toml")) {
+        match fs::metadata(&path) {
+            Ok(metadata) if metadata.mode() & 0o002 != 0 => {
+                return Err(Refused::config(format!(
+                    "{0}: every user of this machine can change this file, and so the nodes; chmod o-w {0}",
+                    path.display()
+                )));
+            }
+            Ok(_) => return Ok(Some(path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // A folder that is not for this user, or no folder.
+            Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+fn read_file(path: &Path) -> Result<toml::Table, Refused> {
+    let text = fs::read_to_string(path).map_err(|error| {
+        Refused::config(format!("the configuration in {}: {error}", path.display()))
+    })?;
+    text.parse().map_err(|error: toml::de::Error| {
+        // The message alone: the crate's full text quotes the line, which may hold a password.
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        Refused::config(format!("{}, line {line}: {}", path.display(), error.message()))
+    })
+}
+
+/// The value of a key as it would be typed: several values of an option that is repeatable.
+fn texts(value: Value, repeatable: bool) -> Result<Vec<OsString>, String> {
+    match value {
+        Value::String(text) => Ok(vec![text.into()]),
+        Value::Integer(number) => Ok(vec![number.to_string().into()]),
+        Value::Boolean(yes) => Ok(vec![yes.to_string().into()]),
+        Value::Array(values) if repeatable => {
+            let texts = values.into_iter().map(|value| texts(value, false));
+            texts.collect::<Result<Vec<_>, _>>().map(|texts| texts.concat())
+        }
+        _ => Err("must be a text, a number, true or false".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorlock::env::{Class, class_of, variable_of};
+
+    use super::*;
+
+    #[test]
+    fn every_variable_is_in_the_table_and_is_called_as_its_option() {
+        let mut variables = BTreeMap::new();
+        prepared(Cli::command(), &mut variables);
+        assert!(variables.len() > 25);
+        for (long, variable) in variables {
+            assert!(
+                matches!(class_of(&variable), Some(Class::Deployment | Class::Call)),
+                "{variable}: add it to quorlock::env::VARIABLES"
+            );
+            assert_eq!(variable, variable_of(&long));
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Where values come from: the command line, else the environment, else the file; and which of them a command sees.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use common::{Testbed, quorlock, stderr, stdout};
+use quorlock::env::{Class, VARIABLES};
+use quorlock_servers::ServerOptions;
+
+/// Nothing listens there: a command whose settings are accepted ends with 69.
+const NOBODY: &str = "redis://127.0.0.1:1";
+
+/// The exit code and the messages of a command with these variables.
+fn run(args: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
+    let mut command = quorlock(args);
+    command.env("QUORLOCK_NODES", NOBODY).envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    (output.status.code().unwrap(), stderr(&output))
+}
+
+const RUN: &[&str] = &["run", "k", "--wait", "0s", "--", "true"];
+
+#[test]
+fn a_variable_that_is_neither_yes_nor_no_is_refused() {
+    for variable in ["SHARED", "FENCED", "PASS_NODES", "JSON", "QUIET"] {
+        let name = format!("QUORLOCK_{variable}");
+        for wrong in ["maybe", "flase", "2", "y", "-"] {
+            let (code, said) = run(RUN, &[(&name, wrong)]);
+            assert_eq!(code, 78, "{name}={wrong}: {said}");
+            assert!(said.contains(&format!("{name}: \"{wrong}\": must be 1, true")), "{said}");
+        }
+        for right in ["1", "true", "YES", "On", "0", "False", "no", "OFF", "", " "] {
+            assert_eq!(run(RUN, &[(&name, right)]).0, 69, "{name}={right}");
+        }
+        // The command line wins, whatever the variable says.
+        let flag = format!("--{}=no", variable.to_lowercase().replace('_', "-"));
+        let args = ["run", "k", &flag, "--wait", "0s", "true"];
+        assert_eq!(run(&args, &[(&name, "maybe")]).0, 69, "{args:?}");
+    }
+    let (code, said) = run(&["run", "k", "--shared=maybe", "--", "true"], &[]);
+    assert_eq!(code, 64, "{said}");
+    assert!(said.contains("--shared"), "{said}");
+}
+
+#[test]
+fn a_flag_that_is_no_wins_over_its_variable() {
+    let name = "a_flag_that_is_no_wins_over_its_variable";
+    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+    let shares = |variable: &str, flags: &[&str]| {
+        let args = [&["run", "k", "--status-fd", "1"], flags, &["--", "true"]].concat();
+        let output = testbed.quorlock(&args).env("QUORLOCK_SHARED", variable).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        stdout(&output).contains(r#""mode":"shared""#)
+    };
+    assert!(shares("on", &[]) && shares("off", &["--shared"]) && shares("", &["--shared=yes"]));
+    assert!(!shares("on", &["--shared=false"]) && !shares("", &[]) && !shares("0", &[]));
+}
+
+/// A value for each variable that a run can have.
+const VALUES: &[(&str, &str)] = &[
+    ("QUORLOCK_QUORUM", "1"),
+    ("QUORLOCK_KEY_PREFIX", "p:"),
+    ("QUORLOCK_MAX_TTL", "30s"),
+    ("QUORLOCK_RESTART_GUARD", "off"),
+    ("QUORLOCK_DURABLE", "a"),
+    ("QUORLOCK_NODE_TIMEOUT", "2s"),
+    ("QUORLOCK_CONNECT_TIMEOUT", "5s"),
+    ("QUORLOCK_USERNAME", "default"),
+    ("QUORLOCK_PASSWORD", "x"),
+    ("QUORLOCK_SHARED", "no"),
+    ("QUORLOCK_FENCED", "no"),
+    ("QUORLOCK_IF_HELD", "fail"),
+    ("QUORLOCK_HELD_EXIT_CODE", "3"),
+    ("QUORLOCK_MIN_HOLD", "0s"),
+    ("QUORLOCK_MAX_HOLD", "1h"),
+    ("QUORLOCK_KILL_AFTER", "2s"),
+    ("QUORLOCK_TTL", "10s"),
+    ("QUORLOCK_WAIT", "30s"),
+    ("QUORLOCK_LABEL", "here"),
+    ("QUORLOCK_STATUS_FD", "2"),
+    ("QUORLOCK_JSON", "yes"),
+    ("QUORLOCK_QUIET", "yes"),
+    ("QUORLOCK_PASS_NODES", "no"),
+    // Those of a lock around this one.
+    ("QUORLOCK_KEY", "outer"),
+    ("QUORLOCK_TOKEN", "outer"),
+    ("QUORLOCK_FENCE", "outer"),
+    ("QUORLOCK_VALID_UNTIL_MS", "outer"),
+];
+
+#[test]
+fn a_command_inherits_no_variable_of_the_call_and_all_or_none_about_the_nodes() {
+    let name = "a_command_inherits_no_variable_of_the_call_and_all_or_none_about_the_nodes";
+    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+    let file = testbed.path("file");
+    fs::write(&file, "# nothing\n").unwrap();
+    let file = file.to_str().unwrap();
+    let files = ["CONFIG", "PASSWORD_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY"];
+    let files = files.map(|name| (format!("QUORLOCK_{name}"), file.to_owned()));
+    let seen = |flags: &[&str]| {
+        let args = [&["run", "k"], flags, &["--", "env"]].concat();
+        let mut command = testbed.quorlock(&args);
+        command.envs(files.clone()).envs(VALUES.iter().copied()).env("QUORLOCK_SERVER", "s");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let output = stdout(&output);
+        let lines = output.lines().filter(|line| line.starts_with("QUORLOCK_"));
+        lines.map(|line| line.split_once('=').unwrap().0.to_owned()).collect::<Vec<_>>()
+    };
+    let tested = |name: &&str| {
+        *name == "QUORLOCK_NODES"
+            || VALUES.iter().any(|(other, _)| other == name)
+            || files.iter().any(|(other, _)| other == name)
+    };
+    let of =
+        |class| VARIABLES.iter().filter(move |(_, other)| *other == class).map(|(name, _)| *name);
+    for (flags, passes) in [(&[][..], false), (&["--pass-nodes"][..], true)] {
+        let seen = seen(flags);
+        let has = |name: &str| seen.iter().any(|other| other == name);
+        for name in of(Class::Deployment) {
+            assert!(tested(&name), "{name} needs a value here");
+            assert_eq!(has(name), passes, "{name} {flags:?}");
+        }
+        for name in of(Class::Call) {
+            assert!(tested(&name), "{name} needs a value here");
+            assert!(!has(name), "{name} {flags:?}");
+        }
+        assert!(has("QUORLOCK_SERVER"));
+        assert!(has("QUORLOCK_KEY") && has("QUORLOCK_TOKEN") && !has("QUORLOCK_FENCE"));
+    }
+}
+
+#[test]
+fn an_error_names_the_variable_or_the_key() {
+    for (variable, value, says) in [
+        ("QUORLOCK_TTL", "abc", "QUORLOCK_TTL: \"abc\": a time has a unit"),
+        ("QUORLOCK_TTL", "1ms", "QUORLOCK_TTL: ttl (1ms) must be at least 500ms"),
+        (
+            "QUORLOCK_IF_HELD",
+            "perhaps",
+            "QUORLOCK_IF_HELD: \"perhaps\": must be one of: fail, skip",
+        ),
+        ("QUORLOCK_HELD_EXIT_CODE", "300", "QUORLOCK_HELD_EXIT_CODE: \"300\": "),
+        ("QUORLOCK_QUORUM", "2", "QUORLOCK_QUORUM, QUORLOCK_NODES: a quorum of 2 of 1 nodes"),
+        ("QUORLOCK_DURABLE", "z", "QUORLOCK_DURABLE: no node has the name \"z\""),
+        ("QUORLOCK_KEY_PREFIX", "quorlock:", "QUORLOCK_KEY_PREFIX: "),
+        ("QUORLOCK_NODE_TIMEOUT", "9s", "QUORLOCK_NODE_TIMEOUT: node timeout (9s)"),
+        ("QUORLOCK_STATUS_FD", "77", "QUORLOCK_STATUS_FD: cannot write to file descriptor 77"),
+        ("QUORLOCK_PASSWORD_FILE", "/no/such", "QUORLOCK_PASSWORD_FILE: the password in /no/such"),
+        ("QUORLOCK_TLS_CERT", "/no/such", "QUORLOCK_TLS_CERT: tls-cert and tls-key go together"),
+        ("QUORLOCK_RESTART_GUARD", "of", "QUORLOCK_RESTART_GUARD: \"of\": must be one of: strict"),
+    ] {
+        let (code, said) = run(RUN, &[(variable, value)]);
+        assert_eq!(code, 78, "{variable}={value}: {said}");
+        assert!(said.starts_with(&format!("quorlock: {says}")), "{variable}={value}: {said}");
+        assert_eq!(run(RUN, &[(variable, "")]).0, 69, "an empty {variable} counts as not set");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("q.toml");
+    let path = file.display();
+    for (text, says) in [
+        ("ttl = 10", format!("ttl in {path}: \"10\": a time has a unit")),
+        ("ttl = \"1ms\"", format!("ttl in {path}: ttl (1ms) must be")),
+        (
+            "min-holt = \"1s\"",
+            format!("min-holt in {path}: no such setting; do you mean min-hold?"),
+        ),
+        ("shared = true", format!("shared in {path}: it describes one call")),
+        ("fenced = \"maybe\"", format!("fenced in {path}: \"maybe\": must be 1, true")),
+        ("quorum = [1, 2]", format!("quorum in {path}: must be a text, a number, true or false")),
+        ("max-hold = \"1s\"\n[more]", format!("more in {path}: no such setting")),
+        ("ttl = \"1", format!("{path}, line 1: ")),
+    ] {
+        fs::write(&file, text).unwrap();
+        let config = file.to_str().unwrap();
+        let (code, said) = run(&[&["--config", config], RUN].concat(), &[]);
+        assert_eq!(code, 78, "{text}: {said}");
+        assert!(said.starts_with(&format!("quorlock: {says}")), "{text}: {said}");
+    }
+}
+
+#[test]
+fn a_variable_that_quorlock_does_not_know_is_reported_once() {
+    let typo = [("QUORLOCK_TLL", "1s"), ("QUORLOCK_ZZZZZZZZ", "1"), ("QUORLOCK_TEST_X", "1")];
+    let (code, said) = run(RUN, &typo);
+    assert_eq!((code, said.matches("QUORLOCK_TLL").count()), (69, 1), "{said}");
+    assert!(
+        said.contains("QUORLOCK_TLL (do you mean QUORLOCK_TTL?), QUORLOCK_ZZZZZZZZ\n"),
+        "{said}"
+    );
+    let (_, said) = run(&[&["--json"], RUN].concat(), &typo);
+    assert!(said.starts_with(r#"{"event":"warning","message":"unknown variables"#), "{said}");
+    assert!(!run(&[&["-q"], RUN].concat(), &typo).1.contains("QUORLOCK_TLL"));
+    let known = VARIABLES.iter().filter(|(_, class)| matches!(class, Class::Lock | Class::Tool));
+    let known: Vec<_> = known.map(|(name, _)| (*name, "x")).collect();
+    assert!(!run(RUN, &known).1.contains("unknown"));
+}
+
+#[test]
+fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
+    let name = "the_command_line_wins_over_the_environment_and_that_over_the_file";
+    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+    let config = |label: &str| format!("label = \"{label}\"\nkey-prefix = \"p:\"\nwait = \"0s\"\n");
+    let (own, other) = (testbed.path("quorlock/config.toml"), testbed.path("other.toml"));
+    fs::create_dir(own.parent().unwrap()).unwrap();
+    fs::write(&own, config("own")).unwrap();
+    fs::write(&other, config("other")).unwrap();
+    // A file of the working directory is not read.
+    fs::write(testbed.path("config.toml"), "nonsense").unwrap();
+    let folder = testbed.folder.path().to_str().unwrap().to_owned();
+    let holder = |before: &[&str], behind: &[&str], variables: &[(&str, &str)]| {
+        let script = "exec \"$Q\" status k --key-prefix p: --config /dev/null --json";
+        let args = [before, &["run", "k"], behind, &["sh", "-c", script]].concat();
+        let mut command = testbed.quorlock(&args);
+        command.env("Q", env!("CARGO_BIN_EXE_quorlock")).env("QUORLOCK_PASS_NODES", "1");
+        command.env("XDG_CONFIG_HOME", &folder).envs(variables.iter().copied());
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let found = ["own", "other", "variable", "typed"];
+        let said = stdout(&output);
+        found.into_iter().find(|label| said.contains(&format!(" {label}"))).expect(&said)
+    };
+    let other = other.to_str().unwrap();
+    assert_eq!(holder(&[], &[], &[]), "own");
+    assert_eq!(holder(&[], &[], &[("QUORLOCK_CONFIG", other)]), "other");
+    assert_eq!(holder(&[], &[], &[("QUORLOCK_CONFIG", "")]), "own");
+    assert_eq!(holder(&["--config", other], &[], &[]), "other");
+    assert_eq!(holder(&[], &["--config", other], &[("QUORLOCK_CONFIG", "/no/such")]), "other");
+    let variable = ("QUORLOCK_LABEL", "variable");
+    assert_eq!(holder(&["--config", other], &[], &[variable]), "variable");
+    assert_eq!(holder(&[], &["--label", "typed"], &[variable]), "typed");
+    // Without the other variable, the folder is in the home directory.
+    let home = testbed.path("home");
+    fs::create_dir_all(home.join(".config/quorlock")).unwrap();
+    fs::write(home.join(".config/quorlock/config.toml"), config("other")).unwrap();
+    let home = home.to_str().unwrap();
+    assert_eq!(holder(&[], &[], &[("XDG_CONFIG_HOME", ""), ("HOME", home)]), "other");
+    // One that every user can change decides nothing, unless it is named.
+    fs::set_permissions(&own, Permissions::from_mode(0o646)).unwrap();
+    let (code, said) = run(RUN, &[("XDG_CONFIG_HOME", &folder)]);
+    assert_eq!(code, 78, "{said}");
+    assert!(said.contains(&format!("chmod o-w {}", own.display())), "{said}");
+    assert_eq!(holder(&["--config", own.to_str().unwrap()], &[], &[]), "own");
+}
+
+#[test]
+fn the_file_takes_every_option_that_does_not_describe_one_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let secret = written("secret", "hunter2\n");
+    let mut text = format!("nodes = [\"a={NOBODY}\"]\npassword-file = {secret:?}\n");
+    for name in ["tls-ca", "tls-cert", "tls-key"] {
+        text += &format!("{name} = {secret:?}\n");
+    }
+    text += "quorum = 1\nmax-ttl = \"20s\"\nrestart-guard = \"off\"\ndurable = [\"a\"]\n";
+    text +=
+        "node-timeout = \"1s\"\nconnect-timeout = \"1s\"\nusername = \"u\"\nkey-prefix = \"p\"\n";
+    text +=
+        "ttl = \"5s\"\nwait = \"0s\"\nmax-hold = \"1h\"\nmin-hold = \"1s\"\nkill-after = \"1s\"\n";
+    text += "if-held = \"skip\"\nheld-exit-code = 3\nlabel = \"x\"\nfenced = true\npass-nodes = false\n";
+    let file = written("q.toml", &text);
+    for args in [&["run", "k", "true"][..], &["status", "k"], &["doctor"]] {
+        let mut command = quorlock(&[&["--config", &file], args].concat());
+        let output = command.env("QUORLOCK_NODES", "").output().unwrap();
+        let code = if args[0] == "doctor" { 2 } else { 69 };
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+    }
+    assert!(!Path::new("/etc/quorlock/config.toml").exists(), "these tests read that file");
+}
+
+#[test]
+fn the_command_begins_at_the_first_word_behind_the_key() {
+    let name = "the_command_begins_at_the_first_word_behind_the_key";
+    let Some(testbed) = Testbed::sized(name, 1, ServerOptions::default()) else { return };
+    let out = |args: &[&str]| {
+        let output = testbed.quorlock(args).output().unwrap();
+        (output.status.code().unwrap(), stdout(&output), stderr(&output))
+    };
+    for (args, told) in [
+        (&["run", "k", "echo", "1"][..], "1\n"),
+        (&["run", "k", "--wait", "9s", "echo", "--wait", "-q", "x"], "--wait -q x\n"),
+        (&["run", "k", "echo", "--", "x"], "-- x\n"),
+        (&["run", "k", "--", "echo", "--", "x"], "-- x\n"),
+        (&["run", "--wait", "9s", "k", "--", "echo", "1"], "1\n"),
+        (&["run", "k", "--shared", "echo", "1"], "1\n"),
+    ] {
+        assert_eq!(out(args), (0, told.to_owned(), String::new()), "{args:?}");
+    }
+    for (args, says) in [
+        (&["run", "--", "echo", "1"][..], "KEY stands before --"),
+        (&["run", "k", "--nonsense", "echo"], "'-- --nonsense'"),
+        (&["run", "k"], "<CMD>"),
+    ] {
+        let (code, told, said) = out(args);
+        assert_eq!((code, told.as_str()), (64, ""), "{args:?}");
+        assert!(said.contains(says), "{args:?}: {said}");
+    }
+}
