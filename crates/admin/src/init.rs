@@ -3,6 +3,7 @@
 //!
 //! Both write the markers by which nodes say for whom they vote; see [`guarantees`](quorlock::guarantees).
 
+mod in_use;
 mod keys;
 mod reconfiguration;
 
@@ -15,6 +16,7 @@ use quorlock_core::Counter;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{SETTINGS_MAX, shown};
 
+pub use self::in_use::{InUse, LiveLock, in_use};
 use self::keys::Change;
 use self::reconfiguration::with_others;
 pub use self::reconfiguration::{Reconfiguration, reconfigure};
@@ -152,17 +154,23 @@ pub struct Before {
 pub async fn before(settings: &ClientBuilder, others: &[NodeConfig]) -> Result<Before, InitError> {
     let topology = Topology::of(settings)?;
     let servers = with_others(&topology, Topology::others(settings, others)?)?;
-    let new = &topology.rules.cluster;
-    let mut old: Vec<(String, Vec<Arc<str>>)> = Vec::new();
-    for node in look_at_all(&topology, &servers, false).await {
-        let says = node.facts.as_ref().ok().and_then(|facts| marked_for(facts, new));
-        let Some(text) = says else { continue };
-        match old.iter_mut().find(|(other, _)| *other == text) {
-            Some((_, nodes)) => nodes.push(node.name),
-            None => old.push((text, vec![node.name])),
+    Ok(Before::of(&topology, &look_at_all(&topology, &servers, false).await))
+}
+
+impl Before {
+    fn of(topology: &Topology, looked: &[Looked]) -> Self {
+        let new = &topology.rules.cluster;
+        let mut old: Vec<(String, Vec<Arc<str>>)> = Vec::new();
+        for node in looked {
+            let says = node.facts.as_ref().ok().and_then(|facts| marked_for(facts, new));
+            let Some(text) = says else { continue };
+            match old.iter_mut().find(|(other, _)| *other == text) {
+                Some((_, nodes)) => nodes.push(node.name.clone()),
+                None => old.push((text, vec![node.name.clone()])),
+            }
         }
+        Self { new: settings_shown(new), old }
     }
-    Ok(Before { new: settings_shown(new), old })
 }
 
 /// The settings that a node's marker names; or its adoption, if it has none. `None`: there are neither, or
@@ -204,7 +212,7 @@ fn advice(missing: &[String], unmarked: &[String]) -> String {
 }
 
 /// Marks all nodes for clients of these settings, **on the word of the operator that no lock is in
-/// use**: their votes count from now on, without a wait.
+/// use**: their votes count from now on, without a wait. It does not look for locks; [`in_use`] does.
 ///
 /// Whatever markers there were are replaced; fences go on from above theirs. Nodes that cannot be
 /// reached are told in the result; they join later, after a wait.

@@ -96,7 +96,7 @@ pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks,
         Scan { pattern: pattern.as_deref(), prefix, votes_max: VOTES_MAX, ..Scan::default() };
     let mut scans = join_all(topology.servers.iter().map(|server| scan.of(server))).await;
     look_again(&mut scans).await;
-    let merged = merged(scans.iter().map(|scan| &scan.votes));
+    let merged = merged(scans.iter().map(|scan| &scan.votes).enumerate());
     let fences = fences(&topology, &scans, &merged).await;
     let needed = topology.quorum.needed();
     let names: Vec<Arc<str>> = topology.servers.iter().map(|server| server.name().into()).collect();
@@ -135,12 +135,12 @@ pub(crate) struct Found {
     pub(crate) nodes: Vec<usize>,
 }
 
-/// The votes of all nodes, by key and value.
+/// The votes of nodes, by key and value. Each node is given with its place in the list.
 pub(crate) fn merged<'a>(
-    nodes: impl Iterator<Item = &'a Votes>,
+    nodes: impl Iterator<Item = (usize, &'a Votes)>,
 ) -> BTreeMap<(Arc<str>, Arc<[u8]>), Found> {
     let mut merged: BTreeMap<_, Found> = BTreeMap::new();
-    for (place, votes) in nodes.enumerate() {
+    for (place, votes) in nodes {
         for (key, votes) in votes {
             for vote in votes {
                 let found = merged.entry((key.clone(), vote.value.clone()));
@@ -161,7 +161,7 @@ pub(crate) fn merged<'a>(
 /// Keys on which the nodes differ are read once more, on all nodes at once.
 async fn look_again(scans: &mut [Scanned]) {
     let whole = scans.iter().filter(|scan| scan.connection.is_some()).count();
-    let found = merged(scans.iter().map(|scan| &scan.votes));
+    let found = merged(scans.iter().map(|scan| &scan.votes).enumerate());
     let mut differ: Vec<Arc<str>> = found
         .into_iter()
         .filter(|(_, found)| found.nodes.len() < whole)

@@ -240,11 +240,12 @@ pub(crate) struct Ls {
 /// the old ones, or change their quorum or longest TTL, without two holders in between. No locks
 /// are granted meanwhile, for a bit more than the longest TTL, old or new.
 ///
-/// Exit code 0 if a quorum of nodes votes now, 69 if not.
+/// Exit code 0 if a quorum of nodes votes now, 69 if not. With --fresh also 75 if locks are in use,
+/// and 77 if the user may not look for them.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub(crate) struct Init {
-    /// You know that no lock is in use, and that none has been for a while: all nodes vote at once.
+    /// You know that no lock is in use: all nodes vote at once. Refused if a lock is found on them.
     /// If this is wrong, two clients may hold one lock
     #[arg(long, group = "what")]
     pub(crate) fresh: bool,
@@ -259,9 +260,14 @@ pub(crate) struct Init {
     #[arg(long, value_name = "[NAME=]URL", requires = "reconfigure", conflicts_with = "fresh")]
     pub(crate) old_node: Vec<String>,
 
-    /// Do not ask for confirmation
+    /// Do not ask whether a lock is in use, or whether locks may be refused meanwhile
     #[arg(long)]
     pub(crate) yes: bool,
+
+    /// With --fresh: go on although locks are in use, or that could not be found out, or the nodes
+    /// have other settings so far. Two clients may then hold one lock
+    #[arg(long, requires = "fresh", conflicts_with = "reconfigure")]
+    pub(crate) force: bool,
 
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,

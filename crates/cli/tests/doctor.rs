@@ -207,7 +207,7 @@ fn clients_that_do_not_agree_are_shown_both_settings() {
     );
     assert_eq!((found[4].len(), code), (0, 2));
     // Fences go on from there.
-    assert!(testbed.quorlock(FRESH).status().unwrap().success());
+    assert!(testbed.quorlock(&[FRESH, &["--force"]].concat()).status().unwrap().success());
     let Ok(Reply::Bulk(Some(marker))) = c.command(&["GET", "quorlock:node"]) else {
         panic!("text")
     };

@@ -42,6 +42,7 @@ fn code(output: &Output, expected: i32) {
 }
 
 const FRESH: &[&str] = &["init", "--fresh", "--yes"];
+const FORCE: &[&str] = &["init", "--fresh", "--yes", "--force"];
 const RECONFIGURE: &[&str] = &["init", "--reconfigure", "--yes"];
 const RUN: &[&str] = &["run", "k", "--wait", "0s", "--", "echo", "ran"];
 
@@ -118,7 +119,7 @@ fn who_loses_a_lock_by_a_change_of_settings_is_sent_to_the_doctor() {
     let hold = ["run", "k", "--ttl", "1s", "--", "sleep", "30"];
     let run = Running::start(&mut strict(&testbed, 5, "4s", &hold));
     eventually("the lock is held", || get(&testbed.nodes[0], "k"));
-    code(&strict(&testbed, 5, "3s", FRESH).output().unwrap(), 0);
+    code(&strict(&testbed, 5, "3s", FORCE).output().unwrap(), 0);
     let lost = run.end();
     code(&lost, 79);
     let said = stderr(&lost);
@@ -242,7 +243,7 @@ fn new_nodes_that_new_clients_have_marked_wait_as_well() {
     let Some(testbed) = Testbed::new(name) else { return };
     // As a client of the new settings would have marked b and c, had it been given the time.
     code(&strict(&testbed, 3, "900ms", FRESH).output().unwrap(), 0);
-    code(&strict(&testbed, 1, "4s", FRESH).output().unwrap(), 0);
+    code(&strict(&testbed, 1, "4s", FORCE).output().unwrap(), 0);
     let hold = ["run", "k", "--ttl", "4s", "--", "sleep", "30"];
     let old = Running::start(&mut strict(&testbed, 1, "4s", &hold));
     eventually("the old client has the lock", || get(&testbed.nodes[0], "k"));

@@ -449,6 +449,7 @@ fn init_and_its_questions() {
         &["init", "--fresh", "--max-ttl", "20s"],
         &["init", "--fresh", "--max-ttl", "20s", "--yes"],
         &["init", "--fresh", "--quorum", "3", "--yes"],
+        &["init", "--fresh", "--quorum", "3", "--yes", "--force"],
         &["doctor"],
     ] {
         scene.quorlock(args);
@@ -457,6 +458,7 @@ fn init_and_its_questions() {
     let held = ["run", "held", "--quorum", "3", "--label", "nightly", "--", "sh", "-c", UNTIL_GO];
     let running = scene.start(&held);
     scene.quorlock(&["init", "--fresh", "--quorum", "3", "--yes"]);
+    scene.quorlock(&["init", "--fresh", "--quorum", "3", "--yes", "--force"]);
     scene.go();
     scene.note(&held, &running.end());
     scene.compare(&expect_file!["outside/init.txt"]);

@@ -1,18 +1,19 @@
 //! `quorlock init`: what an operator decides about the nodes.
 
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::sync::Arc;
 use std::time::Duration;
 
 use quorlock::ClientBuilder;
 use quorlock::node::NodeConfig;
 use quorlock_admin::init::{
-    Before, ChangedNode, InitError, Initialized, NodeChange, before, fresh, reconfigure,
+    Before, ChangedNode, InUse, InitError, Initialized, NodeChange, before, fresh, in_use,
+    reconfigure,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::run::ends_the_wait;
+use super::status::who;
 use crate::args::Init;
 use crate::child::Signals;
 use crate::exit_code::ExitCode;
@@ -26,14 +27,37 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
     let old = old.map_err(|error| Refused::usage(format!("--old-node: {error}")))?;
     let mut output = Output::new(args.output, None)?;
     let runtime = super::runtime()?;
-    if !args.yes {
-        can_answer(args)?;
-        let before = match runtime.block_on(before(&builder, &old)) {
-            Ok(before) => before,
-            Err(InitError::Build(error)) => return Err(options::blamed(error, &args.nodes)),
-            Err(error) => return Err(Refused::usage(error.to_string())),
+    let question = if args.fresh { FRESH } else { RECONFIGURE };
+    if !args.yes && !can_answer() {
+        return Err(Refused::usage(format!("{question} If so, give --yes")));
+    }
+    if args.fresh {
+        let found = match runtime.block_on(in_use(&builder)) {
+            Ok(found) => found,
+            Err(error) => return failed(error, args, &mut output),
         };
-        confirm(args, &before)?;
+        if let Some(code) = objections(args, &found, &mut output) {
+            return Ok(code);
+        }
+        if !args.yes {
+            confirm(&settings(&found.before), question)?;
+        }
+        match &found.before {
+            before if before.old.is_empty() => {}
+            before if args.force => {
+                let event = json!({ "event": "settings_change", "message": settings(before) });
+                output.event(
+                    event,
+                    Some(settings(before).trim_start_matches("quorlock: ").trim_end()),
+                );
+            }
+            before => confirm_change(before)?,
+        }
+    } else if !args.yes {
+        match runtime.block_on(before(&builder, &old)) {
+            Ok(before) => confirm(&settings(&before), question)?,
+            Err(error) => return failed(error, args, &mut output),
+        }
     }
     // Only from here on: who is asked may still press Ctrl-C.
     let signals = Signals::catch()?;
@@ -47,13 +71,18 @@ pub(crate) fn main(args: &Init) -> Result<ExitCode, Refused> {
     match change {
         Ok(Ended::Done(change)) => Ok(conclude(&change, &mut output)),
         Ok(Ended::Signal(signal)) => Ok(ExitCode::Signal(signal.as_raw())),
-        Err(InitError::Build(error)) => Err(options::blamed(error, &args.nodes)),
-        Err(error) => {
-            let message = error.to_string();
-            output.error(json!({ "event": "not_initialized", "message": message }), &message);
-            Ok(ExitCode::NoQuorum)
-        }
+        Err(error) => failed(error, args, &mut output),
     }
+}
+
+/// Nothing was changed, or not enough.
+fn failed(error: InitError, args: &Init, output: &mut Output) -> Result<ExitCode, Refused> {
+    if let InitError::Build(error) = error {
+        return Err(options::blamed(error, &args.nodes));
+    }
+    let message = error.to_string();
+    output.error(json!({ "event": "not_initialized", "message": message }), &message);
+    Ok(ExitCode::NoQuorum)
 }
 
 /// How it ended.
@@ -63,25 +92,19 @@ enum Ended {
 }
 
 const FRESH: &str =
-    "No lock is in use on these nodes, and no client is about to take one by the old settings?";
-const RECONFIGURE: &str = "No lock will be granted until this is done. Go on?";
+    "Is it certain that no client has a lock on these nodes, or is about to take one?";
+const RECONFIGURE: &str = "No lock is granted until this is done. Is that acceptable?";
 
-fn question(args: &Init) -> &'static str {
-    if args.fresh { FRESH } else { RECONFIGURE }
+/// At most this number of locks is listed.
+const LISTED_MAX: usize = 20;
+
+fn can_answer() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Whoever does not say so beforehand is asked, if there is somebody to ask.
-fn can_answer(args: &Init) -> Result<(), Refused> {
-    if io::stdin().is_terminal() && io::stderr().is_terminal() {
-        return Ok(());
-    }
-    Err(Refused::usage(format!("{} If so, give --yes", question(args))))
-}
-
-fn confirm(args: &Init, before: &Before) -> Result<(), Refused> {
+fn confirm(lines: &str, question: &str) -> Result<(), Refused> {
     let mut answer = String::new();
-    let (shown, question) = (shown(args.fresh, &before.old, &before.new), question(args));
-    let asked = write!(io::stderr(), "{shown}quorlock: {question} Type yes: ")
+    let asked = write!(io::stderr(), "{lines}quorlock: {question} Type yes: ")
         .and_then(|()| io::stderr().flush())
         .and_then(|()| io::stdin().lock().read_line(&mut answer));
     match asked {
@@ -90,22 +113,91 @@ fn confirm(args: &Init, before: &Before) -> Result<(), Refused> {
     }
 }
 
+/// A change of settings is a question of its own, which --yes does not answer.
+fn confirm_change(before: &Before) -> Result<(), Refused> {
+    let lines = settings(before);
+    if can_answer() {
+        let question = "Is it certain that no client uses the old settings any more?";
+        return confirm(&lines, question);
+    }
+    Err(Refused::usage(format!(
+        "nothing was changed: these nodes have other settings so far, and clients with the old and the new ones could \
+         hold one lock at the same time; quorlock init --reconfigure changes them safely; give --force if no client \
+         uses the old ones any more\n{}",
+        lines.trim_end()
+    )))
+}
+
 /// What was, and what will be: a line each.
-fn shown(fresh: bool, old: &[(String, Vec<Arc<str>>)], new: &str) -> String {
+fn settings(before: &Before) -> String {
     let mut lines = String::new();
-    for (settings, nodes) in old {
-        let nodes = nodes.join(", ");
-        lines += &if fresh {
-            format!("quorlock: overwritten on {nodes}: the mark of other clients, {settings}\n")
-        } else {
-            format!("quorlock: old settings, as {nodes} say: {settings}\n")
-        };
+    for (settings, nodes) in &before.old {
+        lines += &format!("quorlock: old settings, as {} say: {settings}\n", nodes.join(", "));
     }
-    if old.is_empty() && !fresh {
-        lines += "quorlock: old settings: no node that answers is marked for others\n";
+    lines + &format!("quorlock: new settings: {}\n", before.new)
+}
+
+/// Why the nodes are not marked without --force: locks are in use, or that could not be found out.
+fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCode> {
+    let (locks, incomplete) = (&found.locks, &found.incomplete);
+    if locks.is_empty() && incomplete.is_empty() {
+        return None;
     }
-    lines += &format!("quorlock: new settings: {new}\n");
-    lines
+    let mut lines: Vec<String> = locks
+        .iter()
+        .take(LISTED_MAX)
+        .map(|lock| {
+            let (key, holder, nodes) =
+                (lock.key.escape_debug(), lock.holder.describe(), lock.nodes.join(", "));
+            format!("\"{key}\" in database {} is {holder} (on {nodes})", lock.database)
+        })
+        .collect();
+    if locks.len() > LISTED_MAX {
+        lines.push(format!("and {} more", locks.len() - LISTED_MAX));
+    }
+    lines.extend(
+        incomplete
+            .iter()
+            .map(|(node, why)| format!("node {node}: not all keys were looked at: {why}")),
+    );
+    let (code, what, advice) = if let [_] = locks[..] {
+        (ExitCode::Held, "a lock is in use".to_owned(), "wait until it has ended")
+    } else if !locks.is_empty() {
+        let what = format!("{} locks are in use", locks.len());
+        (ExitCode::Held, what, "wait until they have ended")
+    } else if incomplete.iter().any(|(_, why)| why.is_about_rights()) {
+        (
+            ExitCode::NotAllowed,
+            "the user may not look for locks".to_owned(),
+            "give it the rights that quorlock doctor --acl USER prints and all keys (~*)",
+        )
+    } else {
+        (ExitCode::NoQuorum, "not all keys could be looked at".to_owned(), "try again")
+    };
+    let listed = lines.join("\nquorlock:   ");
+    if args.force {
+        output.event(
+            json!({ "event": "forced", "message": what }),
+            Some(&format!("{what}; --force goes on:\nquorlock:   {listed}")),
+        );
+        return None;
+    }
+    let lock_json = |lock: &quorlock_admin::init::LiveLock| {
+        json!({
+            "key": &*lock.key,
+            "database": lock.database,
+            "holder": who(&lock.holder),
+            "left_ms": lock.holder.remaining.map(millis),
+            "nodes": lock.nodes.iter().map(|node| &**node).collect::<Vec<_>>(),
+        })
+    };
+    let message = format!(
+        "nothing was changed: {what}; {advice}, or give --force if you are certain that no client relies on a lock"
+    );
+    let locks: Vec<Value> = locks.iter().map(lock_json).collect();
+    let event = json!({ "event": "not_initialized", "message": message, "locks": locks });
+    output.error(event, &format!("{message}\nquorlock:   {listed}"));
+    Some(code)
 }
 
 /// Moves the nodes, and counts the wait down.
@@ -193,25 +285,4 @@ fn node_json(node: &ChangedNode) -> Value {
         Err(why) => ("nothing", Some(why)),
     };
     json!({ "node": &*node.node, "done": change, "why": why })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shown;
-
-    #[test]
-    fn the_question_shows_what_was_and_what_will_be() {
-        let old = vec![("nodes=a,b quorum=2".to_owned(), vec!["a".into(), "b".into()])];
-        let changes = |fresh, old: &[_]| shown(fresh, old, "nodes=c quorum=1");
-        assert_eq!(
-            changes(false, &old),
-            "quorlock: old settings, as a, b say: nodes=a,b quorum=2\n\
-             quorlock: new settings: nodes=c quorum=1\n"
-        );
-        assert!(
-            changes(true, &old).starts_with("quorlock: overwritten on a, b: the mark of other")
-        );
-        assert_eq!(changes(true, &[]), "quorlock: new settings: nodes=c quorum=1\n");
-        assert!(changes(false, &[]).contains("no node that answers is marked for others"));
-    }
 }

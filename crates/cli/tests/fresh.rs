@@ -1,0 +1,216 @@
+//! `quorlock init --fresh` refuses while locks are in use, and does not change settings unasked.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::process::{Command, Output};
+
+use common::{Running, Testbed, eventually, stderr, stdout};
+use quorlock_servers::{Reply, Server, ServerOptions};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+const FRESH: &[&str] = &["init", "--fresh", "--yes"];
+
+fn testbed(test: &str) -> Option<Testbed> {
+    Testbed::sized(test, 3, ServerOptions::default())
+}
+
+/// Strict, on the first so many nodes, in this database.
+fn strict(testbed: &Testbed, nodes: usize, database: u32, args: &[&str]) -> Command {
+    let mut command = testbed.quorlock(args);
+    let named = ["a", "b", "c"].iter().zip(testbed.nodes.urls()).take(nodes);
+    let named = named.map(|(name, url)| format!("{name}={url}?db={database}"));
+    command.env("QUORLOCK_NODES", named.collect::<Vec<_>>().join(","));
+    command.env("QUORLOCK_RESTART_GUARD", "strict");
+    command
+}
+
+fn with(args: &[&str], more: &[&str]) -> Vec<String> {
+    args.iter().chain(more).map(ToString::to_string).collect()
+}
+
+fn fresh(testbed: &Testbed, more: &[&str]) -> Output {
+    let args = with(FRESH, more);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    strict(testbed, 3, 0, &args).output().unwrap()
+}
+
+fn code(output: &Output, expected: i32) {
+    assert_eq!(output.status.code(), Some(expected), "{}{}", stdout(output), stderr(output));
+}
+
+fn command(server: &Server, words: &[&str]) {
+    let reply = server.command(words).unwrap();
+    assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
+}
+
+fn marker(server: &Server) -> Reply {
+    server.command(&["GET", "quorlock:node"]).unwrap()
+}
+
+/// What a client stores.
+fn value(token: u8, owner: &str) -> String {
+    format!("{} {owner}", format!("{token:02x}").repeat(20))
+}
+
+#[test]
+fn it_is_refused_while_a_lock_is_held_and_names_lock_and_holder() {
+    let name = "it_is_refused_while_a_lock_is_held_and_names_lock_and_holder";
+    let Some(testbed) = testbed(name) else { return };
+    let output = fresh(&testbed, &[]);
+    code(&output, 0);
+    assert!(stderr(&output).ends_with("done: 3 nodes vote, and a quorum needs 2\n"));
+    let before = marker(&testbed.nodes[0]);
+    let hold = ["run", "held", "--label", "nightly", "--", "sleep", "60"];
+    let run = Running::start(&mut strict(&testbed, 3, 0, &hold));
+    eventually("it is held", || (testbed.holders_of("held") == 3).then_some(()));
+    let output = fresh(&testbed, &[]);
+    code(&output, 75);
+    let said = stderr(&output);
+    for words in [
+        "nothing was changed: a lock is in use; wait until it has ended, or give --force",
+        "\"held\" in database 0 is held by ",
+        " nightly, ",
+        "s left (on a, b, c)",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let output = fresh(&testbed, &["--json"]);
+    code(&output, 75);
+    let event: Value = serde_json::from_str(stderr(&output).trim()).unwrap();
+    assert_eq!(
+        (&event["event"], &event["locks"][0]["key"]),
+        (&json!("not_initialized"), &json!("held"))
+    );
+    assert!(event["locks"][0]["left_ms"].as_u64().unwrap() <= 10_000, "{event}");
+    assert_eq!(marker(&testbed.nodes[0]), before);
+
+    // The operator may know better.
+    let output = fresh(&testbed, &["--force"]);
+    code(&output, 0);
+    assert!(stderr(&output).contains("a lock is in use; --force goes on"), "{}", stderr(&output));
+    run.signal(Signal::TERM);
+    run.end();
+    code(&fresh(&testbed, &[]), 0);
+}
+
+#[test]
+fn locks_of_every_kind_count_under_any_prefix_and_on_any_node() {
+    let name = "locks_of_every_kind_count_under_any_prefix_and_on_any_node";
+    let Some(testbed) = testbed(name) else { return };
+    let node = &testbed.nodes[1];
+    let in_use = |key: &str| {
+        let output = fresh(&testbed, &[]);
+        code(&output, 75);
+        assert!(
+            stderr(&output).contains(&format!("\"{key}\" in database 0 is held by h:1")),
+            "{}",
+            stderr(&output)
+        );
+        assert!(stderr(&output).contains("left (on b)"), "{}", stderr(&output));
+        command(node, &["DEL", key]);
+    };
+    command(node, &["SET", "other:prefix:k", &value(1, "h:1 job"), "PX", "100000"]);
+    in_use("other:prefix:k");
+    let end = u64::try_from(rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec)
+        .unwrap()
+        + 100;
+    let end = (end * 1000).to_string();
+    command(node, &["ZADD", "read", &end, &value(2, "h:1 reader")]);
+    command(node, &["PEXPIREAT", "read", &end]);
+    in_use("read");
+    // None of these is a lock that is held.
+    command(node, &["SET", "left over", &value(3, "h:1")]);
+    command(node, &["SET", "session", "x", "PX", "100000"]);
+    command(node, &["SET", "quorlock:intent:k", &value(4, "h:1"), "PX", "100000"]);
+    code(&fresh(&testbed, &[]), 0);
+}
+
+/// Clients in two databases know nothing of each other.
+#[test]
+fn locks_in_the_database_that_was_used_so_far_count() {
+    let name = "locks_in_the_database_that_was_used_so_far_count";
+    let Some(testbed) = testbed(name) else { return };
+    code(&fresh(&testbed, &[]), 0);
+    let key = ["SET", "held", &value(1, "h:1 job"), "PX", "100000"];
+    testbed.nodes.iter().for_each(|node| command(node, &key));
+    let other = |more: &[&str]| {
+        let args = with(FRESH, more);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        strict(&testbed, 3, 1, &args).output().unwrap()
+    };
+    let output = other(&[]);
+    code(&output, 75);
+    assert!(
+        stderr(&output).contains("\"held\" in database 0 is held by h:1 job, "),
+        "{}",
+        stderr(&output)
+    );
+    testbed.nodes.iter().for_each(|node| command(node, &["DEL", "held"]));
+
+    // --yes does not answer whether the database is to change.
+    let output = other(&[]);
+    code(&output, 64);
+    let said = stderr(&output);
+    assert!(said.contains("old settings, as a, b, c say: database 0\n"), "{said}");
+    assert!(said.contains("new settings: ") && said.contains("give --force"), "{said}");
+    code(&other(&["--force"]), 0);
+}
+
+#[test]
+fn other_nodes_max_ttl_or_prefix_need_more_than_yes() {
+    let name = "other_nodes_max_ttl_or_prefix_need_more_than_yes";
+    let Some(testbed) = testbed(name) else { return };
+    code(&fresh(&testbed, &[]), 0);
+    let before = marker(&testbed.nodes[0]);
+    let two = strict(&testbed, 2, 0, FRESH).output().unwrap();
+    let cases = [
+        (two, "nodes=a,b,c quorum=2 max_ttl_ms=30000\n", "nodes=a,b quorum=2 max_ttl_ms=30000"),
+        (fresh(&testbed, &["--max-ttl", "1m"]), "max_ttl_ms=30000\n", "max_ttl_ms=60000"),
+        (fresh(&testbed, &["--quorum", "3"]), "quorum=2 max_ttl_ms=30000\n", "quorum=3"),
+        (fresh(&testbed, &["--key-prefix", "app:"]), "key prefix \"\"\n", "key prefix \"app:\""),
+    ];
+    for (output, old, new) in cases {
+        code(&output, 64);
+        let said = stderr(&output);
+        let new_line = said.lines().last().unwrap();
+        assert!(said.contains("old settings, as a, b") && said.contains(old), "{old}: {said}");
+        assert!(
+            new_line.starts_with("quorlock: new settings: ") && new_line.contains(new),
+            "{new}: {said}"
+        );
+    }
+    assert_eq!(marker(&testbed.nodes[0]), before);
+    code(&fresh(&testbed, &["--max-ttl", "1m", "--force"]), 0);
+    code(&fresh(&testbed, &["--max-ttl", "1m"]), 0);
+}
+
+#[test]
+fn who_may_not_look_for_locks_is_told_so() {
+    let Some(testbed) = testbed("who_may_not_look_for_locks_is_told_so") else { return };
+    let every = |words: &[&str]| testbed.nodes.iter().for_each(|node| command(node, words));
+    every(&["ACL", "SETUSER", "default", "-scan"]);
+    let output = fresh(&testbed, &[]);
+    code(&output, 77);
+    let said = stderr(&output);
+    assert!(said.contains("the user may not look for locks; give it the rights"), "{said}");
+    assert!(said.contains("node a: not all keys were looked at: not allowed: "), "{said}");
+    code(&fresh(&testbed, &["--force"]), 0);
+    // Others' keys cannot be read, so they may be locks.
+    every(&["ACL", "SETUSER", "default", "+scan"]);
+    every(&["SET", "app:k", &value(1, "h:1 job")]);
+    every(&["SET", "other", "x"]);
+    every(&["ACL", "SETUSER", "app", "on", "nopass", "+@all", "~app:*"]);
+    let app = |more: &[&str]| {
+        fresh(&testbed, &[&["--key-prefix", "app:", "--username", "app", "--force"], more].concat())
+    };
+    let output = app(&[]);
+    code(&output, 0);
+    assert!(
+        stderr(&output).contains("the user may not look for locks; --force goes on"),
+        "{}",
+        stderr(&output)
+    );
+}
