@@ -1,10 +1,12 @@
-//! `run --shared` and `run --also` on five real servers: who runs together, who alone, and who is next.
+//! `run --shared` and `run --also` on real servers: who runs together, who alone, and who is next.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails panics")]
 
 mod common;
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use common::{Running, Testbed, eventually, stderr, stdout};
@@ -215,7 +217,7 @@ fn opposite_orders_in_two_shells_never_wait_for_each_other() {
             }
         }
     };
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(shell("a", "b"));
         scope.spawn(shell("b", "a"));
     });
@@ -261,4 +263,72 @@ fn a_reader_that_crashed_is_waited_for_no_longer_than_its_ttl() {
     let waited = common::boot() - began;
     // Its ttl bounds the wait; the rest is what a busy machine takes to start a process.
     assert!(waited < Duration::from_secs(10), "{waited:?}");
+}
+
+/// Readers of these keys start one after the other, and again and again until a writer has had its lock. Returns how many
+/// came in between the writer's intents and its lock.
+fn writer_among_readers(testbed: &Testbed, keys: &[&str], writer: &[&str]) -> usize {
+    /// Also ends the readers of a test that fails.
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let start = |args: &[&str], script: &str| {
+        testbed.start(&[&["run", "--wait", "20s"], args].concat(), script)
+    };
+    let log = || fs::read_to_string(testbed.path("log")).unwrap_or_default();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let over = Ends(&is_over);
+        for (nth, key) in keys.iter().enumerate() {
+            let (is_over, start) = (&is_over, &start);
+            scope.spawn(move || {
+                // They overlap, so at no moment is every key free.
+                thread::sleep(Duration::from_millis(120) * u32::try_from(nth).unwrap());
+                while !is_over.load(Ordering::Relaxed) {
+                    Testbed::all_end([start(&[key, "--shared"], "echo r >> log; sleep 0.5")]);
+                }
+            });
+        }
+        eventually("all have been there", || (log().lines().count() > keys.len()).then_some(()));
+        let run = start(writer, "echo w >> log");
+        let intents =
+            || keys.iter().map(|key| testbed.holders_of(&format!("quorlock:intent:{key}")));
+        let before = eventually("the writer says that it waits, or has its lock", || {
+            let log = log();
+            (intents().all(|nodes| nodes >= 2) || log.contains('w')).then(|| log.lines().count())
+        });
+        Testbed::all_end([run]);
+        drop(over);
+        log().lines().position(|line| line == "w").unwrap().saturating_sub(before)
+    })
+}
+
+#[test]
+fn a_writer_of_two_keys_is_next_although_readers_of_each_take_turns() {
+    let name = "a_writer_of_two_keys_is_next_although_readers_of_each_take_turns";
+    let Some(testbed) = Testbed::sized(name, 3, ServerOptions::default()) else { return };
+    let keys = ["a", "a", "a", "b", "b", "b"];
+    let came = writer_among_readers(&testbed, &keys, &["a", "--also", "b"]);
+    // Each may have been let in before the intents were there, and told of it afterwards.
+    assert!(came <= keys.len(), "{came} later readers");
+}
+
+#[test]
+fn a_leftover_key_on_one_node_keeps_no_writer_waiting() {
+    let name = "a_leftover_key_on_one_node_keeps_no_writer_waiting";
+    for leftover in [
+        &["SET", "a", "leftover"][..],
+        &["SET", "a", "leftover", "PX", "20000"],
+        &["HSET", "a", "leftover", "1"],
+        &["ZADD", "a", "1790000000000", "leftover"],
+    ] {
+        let Some(testbed) = Testbed::sized(name, 3, ServerOptions::default()) else { return };
+        testbed.nodes[1].command(leftover).unwrap();
+        let came = writer_among_readers(&testbed, &["a", "a", "a"], &["a"]);
+        assert!(came <= 3, "{leftover:?}: {came} later readers");
+        assert!(testbed.holders_of("a") <= 1, "the lock was given back");
+    }
 }

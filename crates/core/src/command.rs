@@ -190,7 +190,7 @@ pub enum Command {
         value: Value,
     },
     /// Say that a writer waits: set those of these keys that are absent, or hold this value, to expire after the ttl.
-    /// No vote. Answered by [`Answer::Announced`].
+    /// No vote. Answered by [`Answer::Announced`], or by [`Answer::Other`] if any of them holds something else.
     Announce {
         /// The keys for that, of the keys of the lock.
         intents: Keys,

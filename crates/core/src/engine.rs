@@ -73,7 +73,7 @@ struct LocalCallers {
     queues: BTreeMap<Key, LocalQueue>,
     /// Of leases that were handed over: under whose id they are kept, by who holds them now.
     handed: BTreeMap<LockId, LockId>,
-    /// Calls for several keys that have stepped aside: what nodes push concerns them as well.
+    /// Calls that have stepped aside. What nodes push wakes those for several keys.
     aside: BTreeSet<LockId>,
     /// Attempts that are due.
     begins: VecDeque<LockId>,
@@ -293,9 +293,10 @@ impl Engine {
         self.calls.len()
     }
 
-    /// How many tokens are being released, or owed to a node that cannot be reached.
+    /// How many tokens are being released, or owed to a node that cannot be reached; and how many intents are being
+    /// taken back.
     pub fn releases_owed(&self) -> usize {
-        self.releases.len()
+        self.releases.len() + self.closing.withdrawals.len()
     }
 
     /// Nothing is under way.
@@ -400,7 +401,7 @@ impl Engine {
             Verb::Raise => self.handle_raised(node, sent, ticket, answer, now, out),
             Verb::Trust => self.handle_trust(node, ticket, answer, now, out),
             Verb::Inspect => self.handle_seen(node, ticket, answer, now, out),
-            Verb::Announce => self.handle_announced(node, ticket, out),
+            Verb::Announce => self.handle_announced(node, ticket, &answer, out),
         }
     }
 

@@ -50,6 +50,16 @@ impl Inspection {
         self.quorum.node_ids().filter(move |node| asked(&self.slots[node.index()]))
     }
 
+    /// Asks one node more. Returns whether it had not been asked.
+    pub(crate) fn ask_too(&mut self, node: NodeId) -> bool {
+        let slot = &mut self.slots[node.index()];
+        let is_new = *slot == Slot::NotAsked;
+        if is_new {
+            *slot = Slot::Outstanding;
+        }
+        is_new
+    }
+
     /// Takes a node's answer.
     pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
         let slot = &mut self.slots[node.index()];

@@ -74,6 +74,8 @@ pub enum Mutant {
     WritersSayNothing,
     FailureUntold,
     RecoveryUntold,
+    IntentLeavesFreeKeys,
+    OneForeignKeyEndsIntent,
 }
 
 /// Every mistake: its name, and the simulator's invariant that is expected to catch it.
@@ -139,6 +141,8 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("a writer that waits says nothing", Mutant::WritersSayNothing, "no starvation"),
     ("an extension without a quorum is not told", Mutant::FailureUntold, "announced"),
     ("that a quorum confirms again is not told", Mutant::RecoveryUntold, "announced"),
+    ("an intent leaves keys that are free", Mutant::IntentLeavesFreeKeys, "no starvation"),
+    ("one foreign key ends an intent", Mutant::OneForeignKeyEndsIntent, "no starvation"),
 ];
 
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);

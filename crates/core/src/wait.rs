@@ -157,16 +157,29 @@ impl Waiting {
 
     /// In what time a quorum is free by expiry alone: the Q-th smallest of the nodes' times.
     pub fn free_in(&self, now: Reading) -> Option<Duration> {
-        let mut times: Vec<Duration> =
-            self.slots.iter().filter_map(|slot| slot.free_in(now)).collect();
+        self.quorum_free_in(self.slots.iter().filter_map(|slot| slot.free_in(now)))
+    }
+
+    /// The same at the soonest: nodes of which nothing is known may be free.
+    pub(crate) fn may_be_free_in(&self, now: Reading) -> Option<Duration> {
+        let soonest = |slot: &Slot| match slot {
+            Slot::Held { .. } => slot.free_in(now),
+            _ => Some(Duration::ZERO),
+        };
+        self.quorum_free_in(self.slots.iter().filter_map(soonest))
+    }
+
+    fn quorum_free_in(&self, times: impl Iterator<Item = Duration>) -> Option<Duration> {
+        let mut times: Vec<Duration> = times.collect();
         times.sort_unstable();
         times.get(self.quorum.needed() - 1).copied()
     }
 
-    /// As many of the nodes that can be reached as it takes to tell whether the lock is held.
-    pub(crate) fn to_ask(&self) -> NodeSet {
+    /// The nodes that can be reached; `few`: as many of them as it takes to tell whether the lock is held.
+    pub(crate) fn to_ask(&self, few: bool) -> NodeSet {
         let known = |node: &NodeId| self.slots[node.index()] != Slot::Unknown;
-        self.quorum.node_ids().filter(known).take(self.quorum.telling()).collect()
+        let most = if few { self.quorum.telling() } else { self.quorum.nodes() };
+        self.quorum.node_ids().filter(known).take(most).collect()
     }
 
     pub(crate) fn shift(&mut self, base: Reading) {

@@ -274,6 +274,6 @@ fn why(nodes: &[NodeAnswer]) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("shut down with {owed} releases still owed; their keys are gone after their ttl")]
 pub struct ShutdownError {
-    /// How many tokens were still being released or owed.
+    /// How many tokens were still being released or owed, and how many intents of waiting writers were being taken back.
     pub owed: usize,
 }

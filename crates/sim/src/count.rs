@@ -119,6 +119,7 @@ counts! {
     ForeignSets "keys occupied by a sorted set that is none of readers",
     Deaf "runs in which no such word reaches a node",
     ReadersStay "runs in which readers come and go to the end",
+    Leftovers "foreign keys that stay to the end on a minority of nodes",
     MixedModes "runs with clients of which not all look at nodes",
     Guarded "runs with the restart guard",
     MinorityDown "runs with a minority of nodes out of order to the end",

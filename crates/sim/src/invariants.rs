@@ -112,6 +112,7 @@ pub(crate) struct Invariants {
     waits: waits::Waits,
     mode_first: mode_first::ModeFirst,
     intents: intents::Intents,
+    no_starvation: no_starvation::NoStarvation,
     only: Option<String>,
 }
 
@@ -136,6 +137,7 @@ impl Invariants {
             waits: waits::Waits::default(),
             mode_first: mode_first::ModeFirst::default(),
             intents: intents::Intents::default(),
+            no_starvation: no_starvation::NoStarvation::default(),
             only,
         }
     }
@@ -180,6 +182,7 @@ impl Invariants {
             (waits::NAME, self.waits.check(fact, view)),
             (mode_first::NAME, self.mode_first.check(fact, view)),
             (intents::NAME, self.intents.check(fact, view)),
+            (no_starvation::NAME, self.no_starvation.check(fact, view)),
             (stored::NAME, stored::check(fact, view)),
         ];
         for (invariant, verdict) in verdicts {

@@ -78,6 +78,8 @@ pub(crate) enum Mend {
     Cure(NodeIndex),
     Vacate(NodeIndex, Key),
     KeepKeys(NodeIndex),
+    /// A foreign key takes the place of a lock for good, once the lock is free there.
+    Litter(NodeIndex, Key),
     /// Nothing is mended by these. Set is the clock of a node that is waited for, or of a client that waits.
     SetNode(NodeIndex, Time),
     SetWall(ClientId, Time),

@@ -112,6 +112,9 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
+        if matches!(answer, Answer::Refused | Answer::RefusedFenced { .. }) {
+            self.look_at_late(lock, node, out);
+        }
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };

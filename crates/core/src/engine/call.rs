@@ -290,7 +290,7 @@ impl Call {
 
     /// For how long to wait by these rules. Who contends for a free lock again counts in the same `step` as
     /// the others.
-    pub(super) fn pause(&self, retry: Retry, step: Duration) -> Duration {
+    pub(super) fn pause(&self, retry: Retry, step: Duration, now: Reading) -> Duration {
         let (round_trip, word) = (self.pace.round_trip, self.pace.word);
         if self.is_to_watch() && self.is_open() {
             // Given back while we asked: at once. But if votes are split, or others are faster time
@@ -301,9 +301,13 @@ impl Call {
             };
         }
         let watched = self.is_watched();
+        let soonest = self.waiting.as_ref().and_then(|waiting| waiting.may_be_free_in(now));
         match (self.free_in, retry.delay) {
             (Some(_), _) if watched && mutant!(WaitersTrustPush) => Duration::from_secs(3600),
-            (Some(free_in), _) if watched => free_in + after_expiry(word),
+            // A foreign key with a long ttl on few nodes says nothing about the nodes that were not asked.
+            (Some(free_in), Delay::Adaptive { ceiling }) if watched => {
+                free_in.min(soonest.unwrap_or(free_in) + ceiling) + after_expiry(word)
+            }
             // Held for ever, by something foreign: who knows whether it ever tells.
             (None, Delay::Adaptive { ceiling }) if watched => ceiling,
             _ => retry.delay(self.contention.polls, word, round_trip, self.free_in),

@@ -17,7 +17,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
 use super::call::Intent;
-use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Wait};
+use super::{Call, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Wait};
 use crate::keys::{Keys, Mode};
 use crate::queue::{LocalQueue, Place};
 use crate::time::{BootTime, Reading};
@@ -163,9 +163,7 @@ impl Engine {
         self.advance(&keys, Some(lent), now);
         for (its, Place { lock, .. }) in &places {
             self.advance(its, Some(lent), now);
-            if its.single().is_none() {
-                self.local.aside.insert(*lock);
-            }
+            self.local.aside.insert(*lock);
         }
         for (_, Place { lock, .. }) in places {
             if let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) {
@@ -203,11 +201,13 @@ impl Engine {
             };
             let (part, rest) = intent.split(&timed.record.request.keys);
             if let Some(part) = part {
-                for command in timed.record.take_over(part, now).into_iter().flatten() {
-                    let ticket = timed.record.announcement(to);
-                    out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
-                }
+                let ticket = timed.record.announcement(to);
+                let (withdrawal, announcement) = timed.record.take_over(part, ticket, now);
                 Self::index_call(&mut self.deadlines, to, timed);
+                if let Some(withdrawal) = withdrawal {
+                    self.send_withdrawal(withdrawal, out);
+                }
+                self.announce(to, self.quorum.all(), announcement, out);
             }
             match rest {
                 Some(rest) => intent = rest,
@@ -217,8 +217,8 @@ impl Engine {
         self.withdraw(intent.withdrawal(ticket), now, out);
     }
 
-    /// Writers of several keys that have stepped aside, and want any of these, have their turn again if nobody is in their
-    /// way now. They go on with their pause.
+    /// Writers that have stepped aside, and want any of these keys, have their turn again if nobody is in their way now.
+    /// They go on with their pause, and step aside again for the next call.
     fn bring_back(&mut self, wanted: &Keys, now: Reading) {
         for lock in self.local.aside.clone() {
             let Some(Timed { record: Call { request, phase, .. }, .. }) = self.calls.get(&lock)
@@ -233,6 +233,11 @@ impl Engine {
                 && active.next().is_none()
             {
                 self.join(lock, Some(until), now);
+                if let Some(timed) = self.calls.get_mut(&lock)
+                    && let Phase::Pausing { lent, .. } = &mut timed.record.phase
+                {
+                    lent.get_or_insert(now.boot());
+                }
             }
         }
     }
@@ -284,10 +289,17 @@ impl Engine {
         let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
         let mut active = queues.flat_map(LocalQueue::active);
         let is_lent = active.any(|place| self.lends(place.lock).is_some());
+        // A call that gets its turn here keeps it: younger ones do not make it step aside at once.
+        let mut came: Vec<(Keys, Mode)> = Vec::new();
         for next in self.waiting_for(keys) {
-            let call = self.calls.get(&next).map(|timed| &timed.record);
-            if is_lent || call.is_some_and(|call| call.request.keys.single().is_none()) {
-                self.make_way(next, now, out);
+            let Some(timed) = self.calls.get(&next) else { continue };
+            let (its, mode) = (timed.record.request.keys.clone(), timed.record.request.mode);
+            let is_behind = |(keys, of): &(Keys, Mode)| of.excludes(mode) && keys.overlaps(&its);
+            if (is_lent || its.single().is_none())
+                && !came.iter().any(is_behind)
+                && self.make_way(next, now, out)
+            {
+                came.push((its, mode));
             }
         }
     }

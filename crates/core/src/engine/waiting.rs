@@ -1,18 +1,19 @@
 //! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
 
 use super::call::Withdrawal;
-use super::{Effect, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Verb};
+use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Verb};
 use crate::acquire::FailureReason;
-use crate::command::Answer;
+use crate::command::{Answer, Command, Holding};
 use crate::contention::believed;
 use crate::inspect::Inspection;
-use crate::keys::{Mode, of_intent};
+use crate::keys::{Keys, Mode, of_intent};
 use crate::queue::LocalQueue;
 use crate::quorum::{NodeId, NodeSet};
 use crate::retry::Retry;
 use crate::time::Reading;
 use crate::token::Key;
 use crate::wait::Waiting;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -47,6 +48,23 @@ impl Engine {
         out.push(Effect::Send { nodes, ticket, command });
         call.phase = Phase::Looking { inspection, again };
         Self::index_call(&mut self.deadlines, lock, timed);
+    }
+
+    /// A node has refused after the attempt was decided: a writer with an intent looks at this node too.
+    pub(super) fn look_at_late(&mut self, lock: LockId, node: NodeId, out: &mut dyn Sink) {
+        let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
+            return;
+        };
+        let Phase::Looking { inspection, .. } = &mut call.phase else {
+            return;
+        };
+        if call.intent.is_some() && inspection.ask_too(node) {
+            if let Some(waiting) = &mut call.waiting {
+                waiting.ask(node);
+            }
+            let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
+            out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command: call.look() });
+        }
     }
 
     /// What a node holds, for a call or for an inspection of its own.
@@ -120,39 +138,93 @@ impl Engine {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
-        for command in call.review_intent(now).into_iter().flatten() {
-            let ticket = call.announcement(lock);
-            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+        let (withdrawal, announcement) = call.review_intent(lock, now);
+        if let Some(withdrawal) = withdrawal {
+            self.withdraw(withdrawal, now, out);
+        }
+        self.announce(lock, self.quorum.all(), announcement, out);
+    }
+
+    /// Sends what a call says about its intent.
+    pub(super) fn announce(
+        &mut self,
+        lock: LockId,
+        nodes: NodeSet,
+        command: Option<Command>,
+        out: &mut dyn Sink,
+    ) {
+        if let Some((Timed { record: call, .. }, command)) = self.calls.get_mut(&lock).zip(command)
+        {
+            out.push(Effect::Send { nodes, ticket: call.announcement(lock), command });
         }
     }
 
     /// Takes back what readers were told of a call, which is not among those that wait any more. Those of this process are
     /// not told by the nodes: servers push nothing to the connection that made the change.
-    pub(super) fn withdraw(
-        &mut self,
-        Withdrawal { ticket, command, keys }: Withdrawal,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
-        self.closing.withdrawals.insert(ticket, self.quorum.all());
-        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+    pub(super) fn withdraw(&mut self, withdrawal: Withdrawal, now: Reading, out: &mut dyn Sink) {
+        let keys = self.send_withdrawal(withdrawal, out);
         for node in self.quorum.all().iter() {
             self.tell_of_change(node, Some(&keys), |call| call.mode == Mode::Shared, now, out);
         }
     }
 
+    /// The nodes' answers are awaited when the client ends.
+    pub(super) fn send_withdrawal(
+        &mut self,
+        Withdrawal { ticket, command, keys }: Withdrawal,
+        out: &mut dyn Sink,
+    ) -> Keys {
+        self.closing.withdrawals.insert(ticket, self.quorum.all());
+        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+        keys
+    }
+
     /// A node has heard what readers are told. Whether they have heard of it shows in who gets the lock; but a client does
     /// not end before it is known that it has been taken back.
-    pub(super) fn handle_announced(&mut self, node: NodeId, ticket: Ticket, out: &mut dyn Sink) {
-        let Some(unheard) = self.closing.withdrawals.get_mut(&ticket) else {
-            return;
-        };
-        unheard.remove(node);
-        if unheard.is_empty() {
-            self.closing.withdrawals.remove(&ticket);
-            if self.closing.drains_by.is_some() {
-                self.review_drained(out);
+    ///
+    /// Where the intent of another process's writer is, this one says its own again as soon as that has gone: its next
+    /// renewal would be too late to keep readers out (V13).
+    pub(super) fn handle_announced(
+        &mut self,
+        node: NodeId,
+        ticket: Ticket,
+        answer: &Answer,
+        out: &mut dyn Sink,
+    ) {
+        if let Some(unheard) = self.closing.withdrawals.get_mut(&ticket) {
+            unheard.remove(node);
+            if unheard.is_empty() {
+                self.closing.withdrawals.remove(&ticket);
+                if self.closing.drains_by.is_some() {
+                    self.review_drained(out);
+                }
             }
+        }
+        let call = self.calls.get(&ticket.lock).map(|timed| &timed.record);
+        let command = match answer {
+            Answer::Other => call.and_then(Call::watch_intent),
+            Answer::Seen(seen) | Answer::Watched(seen) if seen.each().contains(&Holding::Free) => {
+                call.and_then(Call::repeat_intent)
+            }
+            _ => None,
+        };
+        self.announce(ticket.lock, NodeSet::only(node), command, out);
+    }
+
+    /// Another writer's intent for these keys has gone from the node, or all has (`None`): the writers that wait say theirs
+    /// again.
+    fn repeat_intents(&mut self, node: NodeId, keys: Option<&[Key]>, out: &mut dyn Sink) {
+        let queues: Vec<&LocalQueue> = match keys {
+            Some(keys) => {
+                keys.iter().filter_map(|key| self.local.queues.get(&of_intent(key)?)).collect()
+            }
+            None => self.local.queues.values().collect(),
+        };
+        let active = queues.into_iter().flat_map(LocalQueue::active);
+        let active: BTreeSet<LockId> = active.map(|place| place.lock).collect();
+        for lock in active {
+            let command = self.calls.get(&lock).and_then(|timed| timed.record.repeat_intent());
+            self.announce(lock, NodeSet::only(node), command, out);
         }
     }
 
@@ -219,10 +291,10 @@ impl Engine {
         let steps = call.request.keys.iter().filter_map(|key| self.backoff.step(key, now));
         let step = steps.max().unwrap_or(call.pace.round_trip);
         call.count_pause();
-        let pause = call.pause(call.request.retry, step);
+        let pause = call.pause(call.request.retry, step, now);
         // What is longer than usual is the caller's own wish, and what is not for the lock's being taken
         // may be its own trouble: neither holds the others of this process back.
-        let usual = call.pause(Retry::default(), step);
+        let usual = call.pause(Retry::default(), step, now);
         let is_taken = matches!(call.history.last, Some((FailureReason::Contended, _)));
         let lent = match call.request.keys.single() {
             Some(_) => (!is_taken || usual < pause).then(|| now.after(usual)),
@@ -248,7 +320,13 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        self.tell_of_change(node, keys, |_| true, now, out);
+        self.repeat_intents(node, keys, out);
+        let is_of_intents = |keys: &[Key]| keys.iter().all(|key| of_intent(key).is_some());
+        let is_concerned: fn(&Request) -> bool = match keys.is_some_and(is_of_intents) {
+            true => |call| call.mode == Mode::Shared,
+            false => |_| true,
+        };
+        self.tell_of_change(node, keys, is_concerned, now, out);
     }
 
     /// The same for some of those that wait.
@@ -270,7 +348,8 @@ impl Engine {
         let active = queues.into_iter().flat_map(LocalQueue::active);
         let is_about = |lock: &&LockId| {
             let its = self.calls.get(lock).map(|timed| &timed.record.request.keys);
-            its.is_some_and(|its| keys.is_none_or(|keys| keys.iter().any(|key| its.contains(key))))
+            its.filter(|its| its.single().is_none())
+                .is_some_and(|its| keys.is_none_or(|keys| keys.iter().any(|key| its.contains(key))))
         };
         let aside = self.local.aside.iter().filter(is_about).copied();
         let contenders: Vec<LockId> = active.map(|place| place.lock).chain(aside).collect();
@@ -339,7 +418,8 @@ impl Engine {
         }
     }
 
-    /// The time to look again has come: at as few nodes as will do.
+    /// The time to look again has come: at as few nodes as will do. A writer with an intent looks at all that it can reach,
+    /// because too few nodes do not show whether another writer holds a quorum (V13).
     pub(super) fn look_again(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
@@ -347,7 +427,7 @@ impl Engine {
         let Some(waiting) = &mut call.waiting else {
             return;
         };
-        let nodes = waiting.to_ask();
+        let nodes = waiting.to_ask(call.intent.is_none());
         waiting.forget();
         self.look(lock, nodes, true, now, out);
     }

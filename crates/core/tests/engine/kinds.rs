@@ -1,16 +1,17 @@
 //! Locks with several keys, and readers beside writers.
 
 mod in_the_way;
+mod intents;
 
 use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Command, Effect, Event, Extended, FailureKind, Key, Keys, LockId, LossCause, Mode, Quorum,
-    RefusalKind, Request,
+    Command, Delay, Effect, Event, Extended, FailureKind, Key, Keys, LockId, LossCause, Mode,
+    NodeId, Quorum, RefusalKind, Request, Verb,
 };
 use quorlock_sim::scripted::ScriptedWorld;
-use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, waiting};
+use quorlock_sim::scripted::asking::{TTL, automatic, fenced, once, request, waiting};
 use quorlock_sim::time::MS;
 
 /// Wants all of these keys.

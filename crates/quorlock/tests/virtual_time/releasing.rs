@@ -48,6 +48,22 @@ async fn an_owed_release_is_sent_again_until_the_key_must_have_expired() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_shutdown_counts_the_intents_that_no_node_has_taken_back() {
+    let nodes = nodes::<3>();
+    let (one, other) = (client(&nodes), client(&nodes));
+    let reader = other.acquire("orders").shared().await.unwrap();
+    let waits = one.clone();
+    let waits = tokio::spawn(async move { waits.acquire("orders").wait(TTL).await });
+    sleep(SECOND).await;
+    assert!(nodes[0].contains("quorlock:intent:orders"));
+    nodes[0].freeze();
+    let error = one.shutdown(100 * MS).await.unwrap_err();
+    assert_eq!(error.owed, 1);
+    assert!(waits.await.unwrap().is_err());
+    assert!(reader.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_owed_releases_no_longer_than_their_ttl() {
     let nodes = nodes::<3>();
     let client = client(&nodes);

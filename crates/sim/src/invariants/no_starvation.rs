@@ -1,7 +1,260 @@
-//! Readers that come and go do not keep a writer waiting for ever. Checked by the healing phase of those runs in which
-//! they go on coming; not where the writers' words reach no node.
+//! Readers that come and go do not keep a writer waiting for ever. A writer that waits is let in before readers that come
+//! later, on every key of its lock.
+//!
+//! Two checks say so together. The healing phase bounds the time in which every writer has its lock, in those runs in which
+//! readers go on coming; not where the writers' words reach no node. This one is exact, and is made in every run: once a
+//! node has a writer's word for a key, it lets no later reader in, for as long as the last word would have lived. Only this
+//! ends that:
+//!
+//! - The writer's call ends.
+//! - Another call of its process wants one of its keys, and may have its turn.
+//! - Its look has found others than readers on so many nodes of one key that the rest is no quorum.
+//! - Its attempt has failed, and no node has refused it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quorlock_core::{
+    Answer, Command, Holding, Key, Keys, LockId, Mode, Quorum, Ticket, Value, Verb,
+};
+
+use super::Checked;
+use crate::fact::{ClientId, Fact, NodeIndex};
+use crate::time::Time;
+use crate::view::View;
 
 pub(crate) const NAME: &str = "no starvation";
 
-pub(crate) const SENTENCE: &str = "Writers do not starve: a reader refused by an intent waits. Manners, not \
-     safety. (kinds, 1)";
+pub(crate) const SENTENCE: &str = "Writers do not starve: an intent stays on every key of the call's set until the \
+     grant, the end of the call, or a look that finds non-readers on so many nodes of one key that the rest is below Q. \
+     (kinds, 1)";
+
+const INTENT: &str = "quorlock:intent:";
+
+type CallId = (ClientId, LockId);
+
+/// In the models no client begins its life, and so nothing is kept.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct NoStarvation {
+    is_watching: bool,
+    /// Calls that wait: what they want, and since when.
+    calls: BTreeMap<CallId, (Keys, Mode, Time)>,
+    writers: BTreeMap<CallId, Writer>,
+}
+
+/// What a writer has said, and what it knows of others than readers.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Writer {
+    words: BTreeMap<(NodeIndex, Key), Word>,
+    /// The newest command about its intent, and the newest whose words bind nobody any more.
+    ordered: u32,
+    excused: u32,
+    /// Its last look: for each key the nodes where others than readers are. What it says before the look is over binds
+    /// nobody either if they are too many.
+    look: (u32, BTreeMap<usize, BTreeSet<NodeIndex>>),
+    /// Its last attempt, and whether a node has refused it.
+    attempt: (u32, bool),
+}
+
+/// A writer's word on a node.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Word {
+    value: Value,
+    since: Time,
+    until_ms: i64,
+    is_taken_back: bool,
+}
+
+impl Writer {
+    fn is_excused(&mut self) {
+        self.words.clear();
+        self.excused = self.ordered;
+    }
+
+    /// Others than readers are on so many nodes of one key that the rest is no quorum.
+    fn waits_for_others(&self, quorum: Quorum) -> bool {
+        let left = |nodes: &BTreeSet<NodeIndex>| quorum.nodes() - nodes.len();
+        self.look.1.values().any(|nodes| left(nodes) < quorum.needed())
+    }
+}
+
+impl NoStarvation {
+    pub(crate) fn check(&mut self, fact: &Fact<'_>, view: &View<'_>) -> Checked {
+        match fact {
+            Fact::Started { .. } => self.is_watching = true,
+            _ if !self.is_watching => {}
+            Fact::Wanted { client, lock, request } => {
+                let call = (*client, *lock);
+                self.calls.insert(call, (request.keys.clone(), request.mode, view.now));
+                if request.mode == Mode::Exclusive {
+                    self.writers.insert(call, Writer::default());
+                }
+                self.has_company(*client, &request.keys);
+            }
+            Fact::Granted { guard, .. } => self.is_over((guard.client, guard.lock)),
+            Fact::Cancelled { client, lock } | Fact::NotAcquired { client, lock, .. } => {
+                self.is_over((*client, *lock));
+            }
+            Fact::Ordered { client, ticket, .. } => {
+                if let Some(writer) = self.writers.get_mut(&(*client, ticket.lock)) {
+                    ordered(writer, *ticket, view.ledger.needs_evidence(*client));
+                    if writer.waits_for_others(view.terms.quorum) {
+                        writer.is_excused();
+                    }
+                }
+            }
+            Fact::Told { client, node, ticket, answer, .. } => {
+                if let Some(writer) = self.writers.get_mut(&(*client, ticket.lock)) {
+                    told(writer, *node, *ticket, answer, view);
+                }
+            }
+            Fact::Executed { node, client, ticket, command, answer, zombie, duplicate, .. } => {
+                let executed = (*node, *client, *ticket);
+                match command {
+                    Command::Announce { intents, value, .. } if !zombie && !duplicate => {
+                        self.says(executed, intents, value, view);
+                    }
+                    Command::Withdraw { intents, value } if !zombie && !duplicate => {
+                        self.takes_back(executed, intents, value);
+                    }
+                    Command::AcquireShared { keys, .. } if **answer == Answer::Granted => {
+                        return self.lets_in(executed, keys, view);
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_over(&mut self, call: CallId) {
+        self.writers.remove(&call);
+        if let Some((keys, ..)) = self.calls.remove(&call) {
+            // What was under way meanwhile binds nobody.
+            self.has_company(call.0, &keys);
+        }
+    }
+
+    /// Another call of the process wants these keys, or has done so until now.
+    fn has_company(&mut self, client: ClientId, keys: &Keys) {
+        for (call, writer) in &mut self.writers {
+            if call.0 == client && self.calls.get(call).is_some_and(|(its, ..)| its.overlaps(keys))
+            {
+                writer.is_excused();
+            }
+        }
+    }
+
+    fn is_alone(&self, call: CallId) -> bool {
+        let Some((keys, ..)) = self.calls.get(&call) else { return false };
+        let mut others =
+            self.calls.iter().filter(|(other, _)| other.0 == call.0 && **other != call);
+        !others.any(|(_, (its, ..))| its.overlaps(keys))
+    }
+
+    fn says(
+        &mut self,
+        (node, client, ticket): (NodeIndex, ClientId, Ticket),
+        intents: &Keys,
+        value: &Value,
+        view: &View<'_>,
+    ) {
+        let call = (client, ticket.lock);
+        if !self.is_alone(call) {
+            return;
+        }
+        let Some(writer) = self.writers.get_mut(&call) else { return };
+        if ticket.round <= writer.excused {
+            return;
+        }
+        for intent in &**intents {
+            let stored = view.node(node).stored(intent, view.now);
+            let until_ms = stored.filter(|it| it.holds(value)).and_then(|it| it.expires_ms);
+            let (Some(until_ms), Some(key)) = (until_ms, intent.strip_prefix(INTENT)) else {
+                continue;
+            };
+            let place = (node, Key::from(key));
+            let before = writer.words.get(&place).filter(|word| !word.is_taken_back);
+            let since = before.map_or(view.now, |word| word.since);
+            let word = Word { value: value.clone(), since, until_ms, is_taken_back: false };
+            writer.words.insert(place, word);
+        }
+    }
+
+    fn takes_back(
+        &mut self,
+        (node, client, _): (NodeIndex, ClientId, Ticket),
+        intents: &Keys,
+        value: &Value,
+    ) {
+        let its = self.writers.iter_mut().filter(|(call, _)| call.0 == client);
+        for ((on, key), word) in its.flat_map(|(_, writer)| &mut writer.words) {
+            let is_it = intents.iter().any(|intent| intent.strip_prefix(INTENT) == Some(&**key));
+            word.is_taken_back |= *on == node && is_it && word.value == *value;
+        }
+    }
+
+    fn lets_in(
+        &self,
+        (node, client, ticket): (NodeIndex, ClientId, Ticket),
+        keys: &Keys,
+        view: &View<'_>,
+    ) -> Checked {
+        let Some((.., wanted)) = self.calls.get(&(client, ticket.lock)) else { return Ok(()) };
+        for ((waits, lock), writer) in &self.writers {
+            for key in &**keys {
+                let Some(word) = writer.words.get(&(node, key.clone())) else { continue };
+                let lives = word.since < *wanted && view.node(node).lives(word.until_ms, view.now);
+                let intent = [INTENT, key].concat();
+                let stands = || {
+                    let stored = view.node(node).stored(&intent, view.now);
+                    stored.is_some_and(|stored| stored.holds(&word.value))
+                };
+                if lives && (word.is_taken_back || stands()) {
+                    return Err(format!(
+                        "node {node} lets a later reader of {key} in, client {client}, and client \
+                         {waits} waits there for lock {}",
+                        lock.0
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An attempt that is given up without a refusal shows that it is not readers that keep the writer waiting. What counts as
+/// a refusal is for the client to say where it does not believe every node.
+fn ordered(writer: &mut Writer, ticket: Ticket, needs_evidence: bool) {
+    match ticket.verb {
+        Verb::Announce => writer.ordered = writer.ordered.max(ticket.round),
+        Verb::Acquire if writer.attempt.0 != ticket.round => writer.attempt = (ticket.round, false),
+        Verb::Release if needs_evidence || !writer.attempt.1 => writer.is_excused(),
+        _ => {}
+    }
+}
+
+fn told(writer: &mut Writer, node: NodeIndex, ticket: Ticket, answer: &Answer, view: &View<'_>) {
+    match answer {
+        Answer::Refused | Answer::RefusedFenced { .. } if writer.attempt.0 == ticket.round => {
+            writer.attempt.1 = true;
+        }
+        Answer::Seen(holding) | Answer::Watched(holding) if ticket.verb == Verb::Inspect => {
+            if ticket.round < writer.look.0 {
+                return;
+            }
+            if ticket.round > writer.look.0 {
+                writer.look = (ticket.round, BTreeMap::new());
+            }
+            for (place, holding) in holding.each().iter().enumerate() {
+                if !matches!(holding, Holding::Free | Holding::Shared { .. }) {
+                    writer.look.1.entry(place).or_default().insert(node);
+                }
+            }
+            if writer.waits_for_others(view.terms.quorum) {
+                writer.is_excused();
+            }
+        }
+        _ => {}
+    }
+}

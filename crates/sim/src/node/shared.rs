@@ -98,6 +98,7 @@ impl ModelNode {
                     .filter(|key| self.keys.get(*key).is_none_or(may_be))
                     .cloned()
                     .collect();
+                let is_ours = to_set.len() == keys.len();
                 if !to_set.is_empty() {
                     self.check_write(true)?;
                 }
@@ -105,7 +106,7 @@ impl ModelNode {
                     let until = Some(now_ms + *ttl_ms as i64);
                     self.put(&key, Stored::text(value.as_bytes().to_vec(), until), by);
                 }
-                Ok(Answer::Announced)
+                Ok(if is_ours { Answer::Announced } else { Answer::Other })
             }
             Command::Withdraw { value, .. } => {
                 let is_ours = |key: &&Key| self.keys.get(*key).is_some_and(|it| it.holds(value));

@@ -22,6 +22,8 @@ pub struct Kinds {
     pub forgets_scripts: bool,
     /// Locks of several keys have fences, if any has one by this.
     pub fenced: bool,
+    /// When the faults have ended, so many nodes, a minority, keep foreign keys in the places of locks.
+    pub leftovers: usize,
 }
 
 impl Kinds {
@@ -36,14 +38,19 @@ impl Kinds {
         let downgrades = random.pick(&[0, 10, 30]);
         let (is_deaf, stays) = (random.percent(15), random.percent(40));
         let is_strict = plan.guard == RestartGuard::Strict;
+        let is_whole = plan.servers.down_to_the_end.is_empty();
+        let (forgets_scripts, fenced) =
+            (random.percent(if is_strict { 20 } else { 50 }), random.coin());
+        let spare = plan.servers.quorum.nodes() - plan.servers.quorum.needed();
         Self {
             several,
             shared,
             downgrades: if reads { downgrades } else { 0 },
             is_deaf: reads && is_deaf,
-            readers_stay: reads && !is_deaf && stays && plan.servers.down_to_the_end.is_empty(),
-            forgets_scripts: random.percent(if is_strict { 20 } else { 50 }),
-            fenced: several > 0 && random.coin(),
+            readers_stay: reads && !is_deaf && stays && is_whole,
+            forgets_scripts,
+            fenced: several > 0 && fenced,
+            leftovers: if is_whole && random.coin() { random.index(spare + 1) } else { 0 },
         }
     }
 

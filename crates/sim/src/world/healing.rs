@@ -26,6 +26,7 @@ impl World {
         let waiting = self.settle_callers();
         let newcomer = self.start_newcomer();
         self.start_readers();
+        self.leave_litter();
         let healed_at = self.now;
         let mut bound = 0;
         // Late answers show how slow the nodes were; the back-off goes by that.

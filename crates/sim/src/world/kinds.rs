@@ -5,7 +5,7 @@ use std::time::Duration;
 use quorlock_core::engine::Wait;
 use quorlock_core::{Key, Keys, Mode, Request, Retry};
 
-use super::{Mend, Setting, SimEvent, World};
+use super::{Mend, Process, Setting, SimEvent, World};
 use crate::client::{Caller, CallerState};
 use crate::count::Count;
 use crate::driver::Driver;
@@ -101,9 +101,11 @@ impl World {
         self.random.kinds.between(ttl / 8, ttl / 2)
     }
 
+    /// The callers of each such client read a key of their own, so readers of one key come while those of another go.
     pub(super) fn want_to_read(&mut self, client: ClientId, caller: usize) {
+        let place = self.progress.readers.iter().position(|reader| *reader == client).unwrap_or(0);
         let request = Request {
-            keys: self.setting.wishes[0].clone(),
+            keys: self.setting.keys[place % self.setting.keys.len()].clone().into(),
             mode: Mode::Shared,
             prefix_bytes: 0,
             owner: "".into(),
@@ -117,6 +119,43 @@ impl World {
             fenced: None,
         };
         self.ask_for(client, caller, request);
+    }
+
+    /// Foreign keys stay on a minority of nodes, the same for all keys: a lock of several needs a quorum for all of them.
+    pub(super) fn leave_litter(&mut self) {
+        let leftovers = self.plan.later.kinds.leftovers;
+        // Where two names lead to one server, a quorum needs all others.
+        if leftovers == 0 || self.plan.servers.duplicates || self.plan.later.merges {
+            return;
+        }
+        let nodes = self.servers.len();
+        let first = self.random.kinds.index(nodes);
+        for place in 0..leftovers {
+            for key in self.setting.keys.clone() {
+                self.plan_in(0, SimEvent::Mend(Mend::Litter((first + place) % nodes, key)));
+            }
+        }
+    }
+
+    pub(super) fn litter(&mut self, node: NodeIndex, key: Key) {
+        let server = &mut self.servers[node];
+        if self.progress.closing {
+            return;
+        }
+        if server.process != Process::Runs || server.node.stored(&key, self.now).is_some() {
+            let span = self.random.kinds.span(self.plan.load.max_ttl / 8);
+            return self.plan_in(span, SimEvent::Mend(Mend::Litter(node, key)));
+        }
+        self.record.counts.add(Count::Leftovers);
+        let content = match self.random.kinds.below(3) {
+            0 => Content::Text(b"another library's".to_vec()),
+            1 => Content::Other,
+            _ => self.foreign_set(),
+        };
+        let ttl_ms = self.random.kinds.percent(30).then_some(3_600_000);
+        self.servers[node].node.put_there(&key, content, ttl_ms, self.now);
+        self.note_fault(FaultEvent::KeyOccupied { node });
+        self.deliver_pushes(node);
     }
 
     /// Somebody's own key sits where a lock would be, for a while.

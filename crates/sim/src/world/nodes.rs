@@ -407,6 +407,7 @@ impl World {
             Mend::Thaw(node) => self.thaw_node(node),
             Mend::Cure(node) => self.cure_node(node),
             Mend::Vacate(node, key) => self.vacate(node, &key),
+            Mend::Litter(node, key) => self.litter(node, key),
             Mend::KeepKeys(node) => self.evict(node, false),
             Mend::SetNode(..) | Mend::SetWall(..) | Mend::Pause(..) if self.progress.healing => {}
             Mend::SetNode(node, by) => {

@@ -61,6 +61,7 @@ pub(crate) fn understand(command: &Command, native: bool, replies: &[Reply]) -> 
             Answer::Other
         }
         (Command::Announce { .. }, [Reply::Int(1)]) => Answer::Announced,
+        (Command::Announce { .. }, [Reply::Int(0)]) => Answer::Other,
         (Command::Withdraw { .. }, [Reply::Int(-1..=1)]) => Answer::Announced,
         (Command::Release { tell: false, keys, .. }, [Reply::Int(0)])
             if native && keys.single().is_some() =>

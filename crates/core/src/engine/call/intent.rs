@@ -1,9 +1,9 @@
 //! Word for readers that a writer waits, so that no others come before it.
 //!
-//! Readers that come and go can keep a lock held for ever. So a writer that finds readers alone in its way leaves an
-//! *intent* on the nodes, under a key of its own for each key of the lock, and renews it. A node that
-//! knows of one lets no new readers in. That is about the order, not about safety. A client that does not heed it, or
-//! leaves none, excludes and is excluded as before.
+//! Readers that come and go can keep a lock held for ever. So a writer that finds readers in its way leaves an
+//! *intent* on the nodes, under a key of its own for each key of the lock, and renews it. A node that has an intent lets
+//! no new readers in (V13). Intents decide the order and never who holds: they are no votes, and no invariant S1 to
+//! S29 rests on them. A client that does not heed intents, or leaves none, excludes and is excluded as before.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -56,54 +56,72 @@ impl Intent {
 }
 
 impl Call {
-    /// After a look: the commands that follow from it. An intent is left if readers alone hold the keys, and taken back if
-    /// anybody else does.
-    pub(in crate::engine) fn review_intent(&mut self, now: Reading) -> [Option<Command>; 2] {
-        let Some(wanted) = self.wanted_intent(now).filter(|_| !mutant!(WritersSayNothing)) else {
-            return [None, None];
+    /// Decides, after a look, whether readers are to wait for this call: what it takes back, and what it says.
+    ///
+    /// The call leaves an intent on all of its keys as soon as it sees readers. A key that is free at the moment keeps
+    /// its intent, because readers would enter it while those of another key leave. Foreign keys and other writers'
+    /// values end the intent only where they hold so many nodes of one key that a quorum of it is out of reach: then
+    /// the call waits for somebody else than readers (V13).
+    pub(in crate::engine) fn review_intent(
+        &mut self,
+        lock: LockId,
+        now: Reading,
+    ) -> (Option<Withdrawal>, Option<Command>) {
+        let Phase::Looking { inspection, .. } = &self.phase else {
+            return (None, None);
         };
-        if wanted.as_ref() == self.intent.as_ref().map(|intent| &intent.keys) {
-            return [None, None];
+        if self.request.mode == Mode::Shared || self.is_to_end(now) || mutant!(WritersSayNothing) {
+            return (None, None);
         }
-        // The intent for keys that are wanted still must not be absent for a moment, or readers get in.
-        let (kept, rest) = match (self.intent.take(), &wanted) {
-            (Some(intent), Some(wanted)) => intent.split(wanted),
-            (intent, _) => (None, intent),
+        let (mut readers, mut is_for_others) = (Vec::new(), false);
+        for (place, key) in self.request.keys.iter().enumerate() {
+            let seen = inspection.asked().filter_map(|node| inspection.seen(node));
+            let seen = seen.filter_map(|holding| holding.each().get(place));
+            let (shared, others): (Vec<_>, Vec<_>) = seen
+                .filter(|holding| **holding != Holding::Free)
+                .partition(|holding| matches!(holding, Holding::Shared { .. }));
+            let left = inspection.quorum().nodes() - others.len();
+            is_for_others |= inspection.quorum().is_out_of_reach(left, 0)
+                || mutant!(OneForeignKeyEndsIntent) && !others.is_empty();
+            readers.extend((!shared.is_empty()).then(|| key.clone()));
+        }
+        if is_for_others {
+            return (self.withdrawal(lock), None);
+        }
+        if mutant!(IntentLeavesFreeKeys) {
+            return self.announce_for(Keys::new(readers), lock, now);
+        }
+        let is_wanted = self.intent.is_some() || !readers.is_empty();
+        self.announce_for(is_wanted.then(|| self.request.keys.clone()), lock, now)
+    }
+
+    /// Leaves an intent on `wanted`, and nowhere else.
+    fn announce_for(
+        &mut self,
+        wanted: Option<Keys>,
+        lock: LockId,
+        now: Reading,
+    ) -> (Option<Withdrawal>, Option<Command>) {
+        let Some(wanted) = wanted else {
+            return (None, None);
         };
-        let withdrawn = rest.map(|intent| intent.withdraw());
+        if self.intent.as_ref().is_some_and(|intent| intent.keys == wanted) {
+            return (None, None);
+        }
+        // Readers must not get in between, so the keys that stay wanted keep the value that is there.
+        let (kept, rest) = self.intent.take().map_or((None, None), |intent| intent.split(&wanted));
+        let withdrawn = rest.map(|intent| intent.withdrawal(self.announcement(lock)));
         let value = kept.map(|intent| intent.value).or_else(|| {
             // The token of an attempt that has failed: nobody else has it.
             Some(Value::new(self.history.token.as_ref()?, &self.request.owner))
         });
-        let Some((keys, value)) = wanted.zip(value) else {
-            return [withdrawn, None];
+        let Some(value) = value else {
+            return (withdrawn, None);
         };
         let prefix_bytes = self.request.prefix_bytes;
-        self.intent = Some(Box::new(Intent { keys, value, prefix_bytes, renew_at: now.boot() }));
-        [withdrawn, self.renew_intent(now)]
-    }
-
-    /// For which keys an intent should be there, by what was just seen. `None`: what is there may stay.
-    fn wanted_intent(&self, now: Reading) -> Option<Option<Keys>> {
-        let Phase::Looking { inspection, .. } = &self.phase else {
-            return None;
-        };
-        if self.request.mode == Mode::Shared || self.is_to_end(now) {
-            return None;
-        }
-        let seen = || inspection.asked().filter_map(|node| inspection.seen(node));
-        let mut held = seen().filter(|holding| **holding != Holding::Free).peekable();
-        held.peek()?;
-        if !held.all(Holding::is_shared_alone) {
-            return Some(None);
-        }
-        let is_shared = |place: &usize| {
-            let mut holdings = seen().filter_map(|holding| holding.each().get(*place));
-            holdings.any(|holding| matches!(holding, Holding::Shared { .. }))
-        };
-        let all = &self.request.keys;
-        let shared = (0..all.len()).filter(is_shared);
-        Some(Keys::new(shared.map(|place| all[place].clone())))
+        self.intent =
+            Some(Box::new(Intent { keys: wanted, value, prefix_bytes, renew_at: now.boot() }));
+        (withdrawn, self.renew_intent(now))
     }
 
     /// What the next command for readers belongs to; each has one of its own.
@@ -114,12 +132,28 @@ impl Call {
 
     /// The command to say it again, if it is time.
     pub(in crate::engine) fn renew_intent(&mut self, now: Reading) -> Option<Command> {
-        let ttl = self.request.timing.ttl().min(INTENT_TTL);
+        let life = self.intent_life();
         let intent = self.intent.as_mut().filter(|it| it.renew_at.remaining(now).is_zero())?;
-        intent.renew_at = now.after(ttl / 3);
+        intent.renew_at = now.after(life / 3);
+        self.repeat_intent()
+    }
+
+    /// The command to say it again, whether or not it is time.
+    pub(in crate::engine) fn repeat_intent(&self) -> Option<Command> {
+        let intent = self.intent.as_ref()?;
         let (intents, value) = (intents(&intent.keys, intent.prefix_bytes), intent.value.clone());
-        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let ttl_ms = u64::try_from(self.intent_life().as_millis()).unwrap_or(u64::MAX);
         Some(Command::Announce { intents, value, ttl_ms })
+    }
+
+    fn intent_life(&self) -> Duration {
+        self.request.timing.ttl().min(INTENT_TTL)
+    }
+
+    /// Another writer's intent is in the place of this one: a look at it, to be told when it goes.
+    pub(in crate::engine) fn watch_intent(&self) -> Option<Command> {
+        let intent = self.intent.as_ref().filter(|_| self.is_to_watch())?;
+        Some(Command::Watch { keys: intents(&intent.keys, intent.prefix_bytes), intents: None })
     }
 
     /// The intent of another call for keys of this one is its own from now on, and is said again at once: under the same
@@ -127,13 +161,15 @@ impl Call {
     pub(in crate::engine) fn take_over(
         &mut self,
         intent: Box<Intent>,
+        ticket: Ticket,
         now: Reading,
-    ) -> [Option<Command>; 2] {
+    ) -> (Option<Withdrawal>, Option<Command>) {
         let mut withdrawn = None;
         match &mut self.intent {
             Some(ours) => {
-                withdrawn = Some(intent.withdraw());
-                let keys = ours.keys.iter().chain(intent.keys.iter()).cloned();
+                withdrawn = Some(intent.clone().withdrawal(ticket));
+                let more = intent.keys.iter().filter(|key| !ours.keys.contains(key));
+                let keys = ours.keys.iter().chain(more).cloned();
                 ours.keys = Keys::new(keys).unwrap_or_else(|| ours.keys.clone());
             }
             None => self.intent = Some(intent),
@@ -141,7 +177,7 @@ impl Call {
         if let Some(ours) = &mut self.intent {
             ours.renew_at = now.boot();
         }
-        [withdrawn, self.renew_intent(now)]
+        (withdrawn, self.renew_intent(now))
     }
 
     pub(in crate::engine) fn shift_intent(&mut self, base: Reading) {

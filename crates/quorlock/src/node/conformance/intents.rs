@@ -70,7 +70,7 @@ pub async fn an_intent_is_left_where_there_is_none_and_taken_back_where_it_is_ou
         outside.remove(&keys[1]);
         outside.set_other_type(&keys[1], None);
         outside.remove(&keys[2]);
-        assert_eq!(subject.ask(announce(&keys, &value, LONG)).await, Answer::Announced);
+        assert_eq!(subject.ask(announce(&keys, &value, LONG)).await, Answer::Other);
         assert_eq!(outside.value(&keys[2]).as_deref(), Some(value.as_bytes()));
         assert_eq!(subject.ask(withdraw(&keys, &value)).await, Answer::Announced);
         assert_eq!(outside.value(&keys[0]), Some(other), "another's is left as it is");

@@ -109,12 +109,15 @@ impl Inner {
             Command::ReleaseShared { keys, value } => self.release_shared(&keys, &value),
             Command::Downgrade { keys, value } => self.downgrade(&keys, &value),
             Command::Announce { intents, value, ttl_ms } => {
+                let mut answer = Answer::Announced;
                 for key in &*intents {
                     if self.keys.get(&**key).is_none_or(|entry| entry.holds(&value)) {
                         self.set_text(key, value.as_bytes(), Some(ttl_ms));
+                    } else {
+                        answer = Answer::Other;
                     }
                 }
-                Answer::Announced
+                answer
             }
             Command::Withdraw { intents, value } => {
                 self.release(&intents, &value);

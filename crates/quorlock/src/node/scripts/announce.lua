@@ -1,5 +1,7 @@
 -- Says that a writer waits: those of KEYS that are absent, or hold ARGV[1], are set to it for ARGV[2]
--- milliseconds. Another writer's word is left as it is, for it does the same. Answers 1.
+-- milliseconds. Another writer's word is left as it is, because it keeps readers out too. Answers 1 if all of KEYS hold
+-- ARGV[1] now, 0 if any holds something else.
+local is_ours = 1
 for _, key in ipairs(KEYS) do
   local value = redis.pcall('GET', key)
   if value == false or value == ARGV[1] then
@@ -7,6 +9,8 @@ for _, key in ipairs(KEYS) do
   elseif type(value) == 'table' and value.err and not string.find(value.err, 'WRONGTYPE', 1, true) then
     -- An error other than that of another type says nothing about the key: it is handed on.
     return value
+  else
+    is_ours = 0
   end
 end
-return 1
+return is_ours

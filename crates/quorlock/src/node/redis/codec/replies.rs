@@ -87,6 +87,7 @@ pub(in crate::node::redis) fn decode(
         },
         Command::Announce { .. } => match next() {
             Reply::Int(1) => Answer::Announced,
+            Reply::Int(0) => Answer::Other,
             other => return no_script(other, way, rejected),
         },
         // Whatever was there: it is not ours any more.
