@@ -416,6 +416,12 @@ pub(crate) struct NodeArgs {
     #[arg(long, env = "QUORLOCK_TLS_KEY", value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
 
+    /// The name that the nodes' certificates must have, in place of the URLs' hosts: for servers
+    /// that are reached by addresses or through tunnels. For one node: ?tls-server-name=NAME in its
+    /// URL
+    #[arg(long, env = "QUORLOCK_TLS_SERVER_NAME", value_name = "NAME")]
+    pub(crate) tls_server_name: Option<String>,
+
     /// Where each value came from.
     #[arg(skip)]
     pub(crate) origins: Origins,

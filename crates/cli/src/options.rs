@@ -110,6 +110,7 @@ pub(crate) fn builder(args: &NodeArgs) -> Result<ClientBuilder, Refused> {
         tls_ca: args.tls_ca.clone(),
         tls_cert: args.tls_cert.clone(),
         tls_key: args.tls_key.clone(),
+        tls_server_name: args.tls_server_name.clone(),
     };
     let told = |error: SettingError| Refused::about(&[error.setting], error.reason, args);
     deployment.builder().map_err(told)

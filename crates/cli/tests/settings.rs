@@ -72,6 +72,7 @@ const VALUES: &[(&str, &str)] = &[
     ("QUORLOCK_CONNECT_TIMEOUT", "5s"),
     ("QUORLOCK_USERNAME", "default"),
     ("QUORLOCK_PASSWORD", "x"),
+    ("QUORLOCK_TLS_SERVER_NAME", "x"),
     ("QUORLOCK_SHARED", "no"),
     ("QUORLOCK_FENCED", "no"),
     ("QUORLOCK_IF_HELD", "fail"),
@@ -261,7 +262,7 @@ fn the_file_takes_every_option_that_does_not_describe_one_call() {
     for name in ["tls-ca", "tls-cert", "tls-key"] {
         text += &format!("{name} = {secret:?}\n");
     }
-    text += "quorum = 1\nmax-ttl = \"20s\"\nrestart-guard = \"off\"\ndurable = [\"a\"]\n";
+    text += "tls-server-name = \"x\"\nquorum = 1\nmax-ttl = \"20s\"\nrestart-guard = \"off\"\ndurable = [\"a\"]\n";
     text +=
         "node-timeout = \"1s\"\nconnect-timeout = \"1s\"\nusername = \"u\"\nkey-prefix = \"p\"\n";
     text +=

@@ -105,6 +105,7 @@ impl ClientBuilder {
     /// | `QUORLOCK_USERNAME` | [`username`](Self::username) |
     /// | `QUORLOCK_PASSWORD_FILE`, a path; or `QUORLOCK_PASSWORD` | [`password`](Self::password) |
     /// | `QUORLOCK_TLS_CA`, `QUORLOCK_TLS_CERT`, `QUORLOCK_TLS_KEY`: paths of PEM files | [`tls`](Self::tls) |
+    /// | `QUORLOCK_TLS_SERVER_NAME` | [`tls_server_name`](Self::tls_server_name) |
     ///
     /// An empty variable counts as not set. No configuration file is read, and no variable that describes a single
     /// call of the command line (`QUORLOCK_TTL`, `QUORLOCK_WAIT`, …). A variable `QUORLOCK_…` that quorlock does not
@@ -295,6 +296,14 @@ impl<C> ClientBuilder<C> {
     /// Certificates for all nodes that have none of their own.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.settings.tls = Some(tls);
+        self
+    }
+
+    /// The name that the certificates of all nodes must have, in place of the URLs' hosts: for servers that
+    /// are reached by addresses or through tunnels. A node's own name wins; see
+    /// [`NodeConfig::tls_server_name`]. Of no effect on nodes without TLS.
+    pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
+        self.settings.tls_server_name = Some(name.into());
         self
     }
 

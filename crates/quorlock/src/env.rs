@@ -42,6 +42,7 @@ pub const VARIABLES: &[(&str, Class)] = &[
     ("QUORLOCK_TLS_CA", Class::Deployment),
     ("QUORLOCK_TLS_CERT", Class::Deployment),
     ("QUORLOCK_TLS_KEY", Class::Deployment),
+    ("QUORLOCK_TLS_SERVER_NAME", Class::Deployment),
     ("QUORLOCK_SHARED", Class::Call),
     ("QUORLOCK_FENCED", Class::Call),
     ("QUORLOCK_IF_HELD", Class::Call),
@@ -208,6 +209,7 @@ pub struct Deployment {
     pub tls_ca: Option<PathBuf>,
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
+    pub tls_server_name: Option<String>,
 }
 
 /// A setting that cannot be used.
@@ -261,6 +263,7 @@ impl Deployment {
             tls_ca: path("tls-ca"),
             tls_cert: path("tls-cert"),
             tls_key: path("tls-key"),
+            tls_server_name: text("tls-server-name")?,
         })
     }
 
@@ -285,6 +288,7 @@ impl Deployment {
         builder = with(builder, self.connect_timeout, ClientBuilder::connect_timeout);
         builder = with(builder, self.username, ClientBuilder::username);
         builder = with(builder, password, ClientBuilder::password);
+        builder = with(builder, self.tls_server_name, ClientBuilder::tls_server_name);
         Ok(with(builder, tls, ClientBuilder::tls))
     }
 
@@ -301,21 +305,26 @@ impl Deployment {
     }
 
     fn tls(&self) -> Result<Option<Tls>, SettingError> {
-        let ca =
-            self.tls_ca.as_ref().map(|ca| read_text("tls-ca", ca, "the certificate authority"));
-        let tls = ca.transpose()?.map(|ca| Tls::new().ca_pem(ca));
-        match (&self.tls_cert, &self.tls_key) {
-            (Some(cert), Some(key)) => {
-                let cert = read_text("tls-cert", cert, "the certificate")?;
-                let key = read_text("tls-key", key, "the certificate's key")?;
-                Ok(Some(tls.unwrap_or_default().client_pem(cert, key)))
-            }
-            (None, None) => Ok(tls),
-            (cert, _) => Err(SettingError {
-                setting: if cert.is_some() { "tls-cert" } else { "tls-key" },
+        let client = self.tls_cert.clone().zip(self.tls_key.clone());
+        if client.is_none() && (self.tls_cert.is_some() || self.tls_key.is_some()) {
+            let setting = if self.tls_cert.is_some() { "tls-cert" } else { "tls-key" };
+            return Err(SettingError {
+                setting,
                 reason: "tls-cert and tls-key go together".to_owned(),
-            }),
+            });
         }
+        if client.is_none() && self.tls_ca.is_none() {
+            return Ok(None);
+        }
+        let mut tls = Tls::new();
+        if let Some(ca) = &self.tls_ca {
+            tls = tls.ca_pem(read_text("tls-ca", ca, "the certificate authority")?);
+        }
+        if let Some((cert, key)) = &client {
+            let cert = read_text("tls-cert", cert, "the certificate")?;
+            tls = tls.client_pem(cert, read_text("tls-key", key, "the certificate's key")?);
+        }
+        Ok(Some(tls.read_from(self.tls_ca.clone(), client)))
     }
 }
 
@@ -463,5 +472,30 @@ mod tests {
         let get = |name: &str| (name == "QUORLOCK_MAX_TTL").then(|| "1ms".into());
         let error = Deployment::read(get).unwrap().builder().unwrap_err();
         assert_eq!(error.setting, "max-ttl");
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn files_and_names_of_certificates_reach_the_node() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../servers/tests/tls");
+        let file = |name: &str| Some(folder.join(name).into_os_string());
+        let get = |name: &str| match name {
+            "QUORLOCK_NODES" => Some("rediss://h,rediss://g?tls-server-name=g.internal".into()),
+            "QUORLOCK_TLS_CA" => file("ca.pem"),
+            "QUORLOCK_TLS_CERT" => file("node.pem"),
+            "QUORLOCK_TLS_KEY" => file("node.key"),
+            "QUORLOCK_TLS_SERVER_NAME" => Some("h.internal".into()),
+            _ => None,
+        };
+        let builder = Deployment::read(get).unwrap().builder().unwrap();
+        let servers = crate::builder::Topology::of(&builder).unwrap().servers;
+        for (server, name) in servers.iter().zip(["h", "g"]) {
+            let line = server.redis_cli().line("PING");
+            let folder = folder.display();
+            let files = format!(
+                "--cacert {folder}/ca.pem --cert {folder}/node.pem --key {folder}/node.key"
+            );
+            assert!(line.contains(&format!("--tls --sni {name}.internal {files} PING")), "{line}");
+        }
     }
 }

@@ -167,7 +167,9 @@ impl BuildError {
     #[doc(hidden)]
     pub fn settings(&self) -> &'static [&'static str] {
         match self {
-            Self::Node(NodeConfigError::Tls { .. }) => &["tls-ca", "tls-cert", "tls-key"],
+            Self::Node(NodeConfigError::Tls { .. }) => {
+                &["tls-server-name", "tls-ca", "tls-cert", "tls-key"]
+            }
             Self::Node(_) | Self::Duplicate { .. } => &["node"],
             Self::Quorum(_) => &["quorum", "node"],
             Self::PrefixTooLong { .. } | Self::PrefixReserved { .. } => &["key-prefix"],

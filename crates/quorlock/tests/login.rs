@@ -348,6 +348,36 @@ async fn tls_with_our_own_authority_and_client_certificates() {
     }
 }
 
+/// The certificates are for 127.0.0.1 and localhost.
+#[tokio::test]
+async fn a_certificate_for_another_name_needs_that_name() {
+    const TEST: &str = "a_certificate_for_another_name_needs_that_name";
+    let Some(nodes) = start_tls(TEST, false) else { return };
+    let urls = |query: &str| -> Vec<String> {
+        nodes.iter().map(|node| format!("{}{query}", node.url())).collect()
+    };
+    let trusting = |builder: ClientBuilder| builder.tls(Tls::new().ca_pem(pem("ca.pem")));
+    let all = |query| trusting(common::unguarded().nodes(urls(query)).wait(PATIENCE));
+    does_everything(&all("").tls_server_name("localhost").build().unwrap()).await;
+    does_everything(&all("?tls-server-name=localhost").build().unwrap()).await;
+    // A node's own name wins.
+    let named = urls("")
+        .into_iter()
+        .map(|url| NodeConfig::parse(&url).unwrap().tls_server_name("localhost"));
+    let named = trusting(named.fold(common::unguarded(), ClientBuilder::node)).wait(PATIENCE);
+    does_everything(&named.tls_server_name("other.internal").build().unwrap()).await;
+    for wrong in [all("").tls_server_name("other.internal"), all("?tls-server-name=other.internal")]
+    {
+        let client = wrong.build().unwrap();
+        let error = client.acquire("orders").wait(Duration::ZERO).await.unwrap_err();
+        assert_eq!(kind(&error), FailureKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("other.internal"), "{error}");
+    }
+    let error = all("").tls_server_name("no name").build().unwrap_err().to_string();
+    assert!(error.contains("tls-server-name: a server has no such name"), "{error}");
+    no_key_is_left(&nodes).await;
+}
+
 #[tokio::test]
 async fn an_unknown_authority_is_refused_with_a_clear_reason() {
     const TEST: &str = "an_unknown_authority_is_refused_with_a_clear_reason";

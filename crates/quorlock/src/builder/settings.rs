@@ -28,6 +28,7 @@ pub(crate) struct Settings {
     pub(super) prefix: String,
     pub(super) defaults: CallDefaults,
     pub(super) tls: Option<Tls>,
+    pub(super) tls_server_name: Option<String>,
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) clock: Clock,
@@ -52,6 +53,7 @@ impl Settings {
             prefix: String::new(),
             defaults: CallDefaults::new(),
             tls: None,
+            tls_server_name: None,
             username: None,
             password: None,
             clock: Clock::System,
@@ -171,10 +173,14 @@ impl Settings {
     }
 
     /// Applies what is set for all nodes, as the builder's documentation says: the username replaces that of the URL.
-    /// TLS and the password apply only to a node that has none of its own.
+    /// TLS, its server name and the password apply only to a node that has none of its own.
     fn complete(&self, config: NodeConfig) -> NodeConfig {
         let config = match &self.tls {
             Some(tls) => config.tls_unless_set(tls),
+            None => config,
+        };
+        let config = match &self.tls_server_name {
+            Some(name) => config.tls_server_name_unless_set(name),
             None => config,
         };
         let config = match &self.username {

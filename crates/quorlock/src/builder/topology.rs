@@ -52,6 +52,7 @@ impl Topology {
         let others = Settings {
             nodes: nodes.iter().cloned().map(Ok).collect(),
             tls: settings.tls.clone(),
+            tls_server_name: settings.tls_server_name.clone(),
             username: settings.username.clone(),
             password: settings.password.clone(),
             defaults: settings.defaults.clone(),

@@ -10,7 +10,9 @@ use crate::error::printable;
 ///
 /// Made from `URL` or `NAME=URL`; the schemes are `redis://`, `rediss://` (TLS), `valkey://`,
 /// `valkeys://` (TLS), `redis+unix://`, `valkey+unix://` and `unix://`:
-/// `redis://[user][:password@]host[:port][/db]`, `redis+unix:///path?db=1&user=u&pass=p`.
+/// `redis://[user][:password@]host[:port][/db]`, `redis+unix:///path?db=1&user=u&pass=p`. `host` and
+/// `host:port` alone stand for `redis://`. A server that is reached by another name than that in its
+/// certificate: `rediss://host?tls-server-name=NAME`.
 ///
 /// The name stands for the node in messages; without one, `host:port` or the path does. `Debug`
 /// and every error leave the password out.
@@ -91,6 +93,21 @@ impl NodeConfig {
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// The name that the server's certificate must have, in place of the URL's host: for a server that
+    /// is reached by its address or through a tunnel. Of no effect on a node without TLS.
+    ///
+    /// A name that cannot be one is refused by [`ClientBuilder::build`](crate::ClientBuilder::build).
+    #[must_use]
+    pub fn tls_server_name(mut self, name: impl Into<String>) -> Self {
+        *self.target.tls_server_name() = Some(name.into());
+        self
+    }
+
+    pub(crate) fn tls_server_name_unless_set(mut self, name: &str) -> Self {
+        self.target.tls_server_name().get_or_insert_with(|| name.to_owned());
         self
     }
 
@@ -226,7 +243,9 @@ fn redacted(url: &str) -> String {
         Some((_, host)) => ("***@", host),
         None => ("", shown),
     };
-    let rest = if looks_like_a_host(host) && !hidden.contains('@') {
+    // Several URLs without an @ are shown too: then there is no password.
+    let is_list = !rest.contains('@') && host.split(',').all(looks_like_a_part);
+    let rest = if (looks_like_a_host(host) || is_list) && !hidden.contains('@') {
         format!("{mask}{host}")
     } else {
         "***".to_owned()
@@ -235,8 +254,14 @@ fn redacted(url: &str) -> String {
     format!("\"{shown}\"")
 }
 
+/// A host, with or without a scheme.
+fn looks_like_a_part(text: &str) -> bool {
+    let host = text.split_once("://").map_or(text, |(_, host)| host);
+    looks_like_a_host(host)
+}
+
 /// `host`, `host:port`, either with a path; or a path alone, as of a socket.
-fn looks_like_a_host(text: &str) -> bool {
+pub(super) fn looks_like_a_host(text: &str) -> bool {
     let authority = text.split('/').next().unwrap_or_default();
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !authority.ends_with(']') => (host, port),
@@ -261,6 +286,12 @@ mod tests {
             ("redis://[::1]:7000", "[::1]:7000"),
             ("redis+unix:///run/r.sock", "/run/r.sock"),
             ("unix:///run/r.sock?db=2", "/run/r.sock"),
+            ("rediss://a?tls-server-name=b", "a:6379"),
+            ("localhost", "localhost:6379"),
+            ("redis", "redis:6379"),
+            ("Redis-1.internal:7000/3", "redis-1.internal:7000"),
+            ("10.0.0.1:7000", "10.0.0.1:7000"),
+            ("[::1]:7000", "[::1]:7000"),
         ] {
             let config = NodeConfig::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
             assert_eq!(config.address(), address);
@@ -281,7 +312,11 @@ mod tests {
     fn bad_urls_are_refused_without_telling_the_password() {
         for url in [
             "",
-            "redis",
+            "6379",
+            "host:hunter2",
+            "user:hunter2@host",
+            "/run/r.sock",
+            "::1",
             "http://user:hunter2@host",
             "redis://",
             "redis://user:hunter2@host:99999",
@@ -296,6 +331,10 @@ mod tests {
             let error = NodeConfig::parse(url).unwrap_err().to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }
+        let shown = |url| NodeConfig::parse(url).unwrap_err().to_string();
+        let list = shown("redis://h:1,redis://h:2");
+        assert!(list.starts_with("node URL \"redis://h:1,redis://h:2\": "), "{list}");
+        assert!(!shown("redis://h,:hunter2,redis://h:2").contains("hunter2"));
         let error = NodeConfig::parse("http://user:hunter2@host").unwrap_err().to_string();
         assert!(error.contains("unknown scheme \"http\""), "{error}");
     }

@@ -124,7 +124,7 @@ impl RedisNode {
         #[cfg(feature = "tls")]
         let encryption = target
             .is_encrypted()
-            .then(|| Encryption::new(tls.unwrap_or_default()))
+            .then(|| Encryption::new(tls.unwrap_or_default(), target.tls_server_name.as_deref()))
             .transpose()
             .map_err(|reason| NodeConfigError::Tls { node: name.clone(), reason })?;
         let dialer = Dialer {

@@ -21,6 +21,9 @@ impl RedisCli {
         let mut options = String::new();
         if matches!(target.address, Address::Port { encrypted: true, .. }) {
             options.push_str(" --tls");
+            if let Some(name) = &target.tls_server_name {
+                let _ = write!(options, " --sni {}", word(name.as_bytes()).0);
+            }
             let file = |path: &Option<PathBuf>, stand_in: &str| match path {
                 Some(path) => word(path.to_string_lossy().as_bytes()).0.into_owned(),
                 None => stand_in.to_owned(),

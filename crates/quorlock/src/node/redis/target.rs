@@ -1,8 +1,11 @@
 //! Where a server is and how to log in there, as a URL says it.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use url::{Host, Url};
+
+use crate::node::config::looks_like_a_host;
 
 /// Servers listen here unless told otherwise.
 const DEFAULT_PORT: u16 = 6379;
@@ -14,6 +17,8 @@ pub(in crate::node) struct Target {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: u32,
+    /// The name that the server's certificate must have; without it, the host.
+    pub(super) tls_server_name: Option<String>,
 }
 
 /// Where a server listens.
@@ -25,6 +30,12 @@ pub(super) enum Address {
 
 impl Target {
     pub(in crate::node) fn parse(text: &str) -> Result<Self, String> {
+        let text = match text {
+            "" => return Err("it is empty".to_owned()),
+            text if is_bare(text) => Cow::Owned(format!("redis://{text}")),
+            text => Cow::Borrowed(text),
+        };
+        let text = &*text;
         let Some((scheme, _)) = text.split_once("://") else {
             return Err("malformed: a URL starts with a scheme, such as redis://".to_owned());
         };
@@ -65,6 +76,11 @@ impl Target {
 
     fn of_port(url: &Url) -> Result<Self, String> {
         let host = match url.host() {
+            Some(Host::Domain(name)) if name.contains(',') => {
+                return Err(
+                    "one URL names one node; a comma in a password is written %2C".to_owned()
+                );
+            }
             Some(Host::Domain(name)) if !name.is_empty() => name.to_lowercase(),
             Some(Host::Ipv4(address)) => address.to_string(),
             Some(Host::Ipv6(address)) => address.to_string(),
@@ -73,10 +89,22 @@ impl Target {
         if matches!(&*host, "0.0.0.0" | "::") {
             return Err(format!("{host} stands for all addresses; name one of them"));
         }
-        if url.query().is_some() {
-            return Err("it takes no parameters; the database is the path, as in /3".to_owned());
-        }
         let encrypted = matches!(url.scheme(), "rediss" | "valkeys");
+        let mut tls_server_name = None;
+        for (name, value) in url.query_pairs() {
+            match &*name {
+                "tls-server-name" if encrypted => tls_server_name = Some(value.into_owned()),
+                "tls-server-name" => {
+                    return Err("tls-server-name is for rediss:// and valkeys://".to_owned());
+                }
+                _ => {
+                    return Err(
+                        "its only parameter is tls-server-name; the database is the path, as in /3"
+                            .to_owned(),
+                    );
+                }
+            }
+        }
         let username = Some(url.username()).filter(|name| !name.is_empty());
         let decoded = |what: &str, text: Option<&str>| {
             let decode = |text| percent_encoding::percent_decode_str(text).decode_utf8();
@@ -89,6 +117,7 @@ impl Target {
             username: decoded("user name", username)?,
             password: decoded("password", url.password())?,
             database: database(url.path().trim_matches('/'))?,
+            tls_server_name,
         })
     }
 
@@ -97,8 +126,13 @@ impl Target {
         let path = url.to_file_path().ok().filter(|_| !is_rootless);
         let path =
             path.ok_or_else(|| format!("a socket has an absolute path: {}:///path", url.scheme()))?;
-        let mut target =
-            Self { address: Address::Socket(path), username: None, password: None, database: 0 };
+        let mut target = Self {
+            address: Address::Socket(path),
+            username: None,
+            password: None,
+            database: 0,
+            tls_server_name: None,
+        };
         for (name, value) in url.query_pairs() {
             match &*name {
                 "user" => target.username = Some(value.into_owned()),
@@ -132,6 +166,10 @@ impl Target {
         self.password = Some(password.to_owned());
     }
 
+    pub(in crate::node) fn tls_server_name(&mut self) -> &mut Option<String> {
+        &mut self.tls_server_name
+    }
+
     pub(in crate::node) fn set_username(&mut self, username: &str) {
         self.username = Some(username.to_owned());
     }
@@ -146,6 +184,13 @@ impl Target {
             }
         }
     }
+}
+
+/// `host` or `host:port`, without a scheme. A number alone is no host: it may be meant as a port.
+fn is_bare(text: &str) -> bool {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let has_scheme = text.contains("://");
+    looks_like_a_host(text) && !has_scheme && !is_number && !text.starts_with([':', '/'])
 }
 
 fn database(text: &str) -> Result<u32, String> {
@@ -206,6 +251,9 @@ mod tests {
             "redis://0.0.0.0",
             "redis://[::]",
             "redis+unix://a/b",
+            "redis://h?tls-server-name=a",
+            "rediss://h?sni=a",
+            "redis://h,h2",
         ] {
             assert!(Target::parse(url).is_err(), "{url}");
         }

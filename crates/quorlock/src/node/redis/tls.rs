@@ -15,11 +15,17 @@ use crate::node::Tls;
 
 /// How to encrypt.
 #[derive(Clone)]
-pub(super) struct Encryption(TlsConnector);
+pub(super) struct Encryption {
+    connector: TlsConnector,
+    /// The name to be proven; without it, that of the host.
+    name: Option<ServerName<'static>>,
+}
 
 impl Encryption {
     /// What is wrong with a certificate or key is told without showing it.
-    pub(super) fn new(tls: Tls) -> Result<Self, String> {
+    pub(super) fn new(tls: Tls, name: Option<&str>) -> Result<Self, String> {
+        let name = name.map(|name| ServerName::try_from(name.to_owned())).transpose();
+        let name = name.map_err(|_| "tls-server-name: a server has no such name")?;
         let Tls { ca, client, .. } = tls;
         let mut roots = RootCertStore::empty();
         match ca {
@@ -45,17 +51,20 @@ impl Encryption {
             }
             None => config.with_no_client_auth(),
         };
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
-    /// Encrypts a connection to `host`, which must prove that it is that one.
+    /// Encrypts a connection to `host`, which must prove that it is that one, or has the name that was set.
     pub(super) async fn encrypt(
         &self,
         host: &str,
         stream: TcpStream,
     ) -> std::io::Result<TlsStream<TcpStream>> {
-        let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
-        self.0.connect(name, stream).await
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?,
+        };
+        self.connector.connect(name, stream).await
     }
 }
 
@@ -90,7 +99,7 @@ mod tests {
                 (Tls::new().client_pem(pem(), pem()), "private key"),
                 (Tls::new().client_pem(ca.clone(), pem()), "private key"),
             ] {
-                let error = Encryption::new(tls).err().expect("it is refused");
+                let error = Encryption::new(tls, None).err().expect("it is refused");
                 assert_eq!(error, format!("no {missing} in PEM format found"));
             }
         }
