@@ -181,15 +181,21 @@ pub(crate) struct Times {
     pub(crate) kill_after: Option<Duration>,
 }
 
-/// Show who holds the lock KEY, node by node
+/// Show who holds the locks KEY…, node by node
 ///
 /// The verdict is HELD (one holder has a quorum), FREE (a quorum of nodes is free), SPLIT (neither)
 /// or UNKNOWN. It is UNKNOWN if too few nodes answered, or if too many of those that say it is free
 /// may have forgotten it. The exit code is then 69, or 77 if rights are missing.
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// The lock's name
-    pub(crate) key: String,
+    /// The locks' names
+    #[arg(required = true, value_name = "KEY")]
+    pub(crate) keys: Vec<String>,
+
+    /// Exit with 75 if any of the locks is held or split, and with 0 if all are free. A lock that is
+    /// UNKNOWN comes first: 69 or 77
+    #[arg(long)]
+    pub(crate) exit_code: bool,
 
     /// Look again every second, until interrupted
     #[arg(long)]

@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 #[cfg(target_os = "linux")]
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use self::sink::{Sink, Target};
 use crate::args::OutputArgs;
+use crate::guardian::clock::real_ns;
 use crate::window::{Window, cut};
 
 /// Where messages go.
@@ -185,6 +186,25 @@ pub(crate) fn time(duration: Duration) -> String {
     } else {
         format!("{}ms", duration.as_millis())
     }
+}
+
+/// Since when, and for how long by now: `12:03:11Z (4m 10s)`. A time that is not today has its date.
+pub(crate) fn since(then: SystemTime) -> String {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(real_ns());
+    let [text, today] = [then, now].map(|it| humantime::format_rfc3339_seconds(it).to_string());
+    let text = match text.split_once('T') {
+        Some((date, time)) if today.starts_with(date) => time.to_owned(),
+        _ => text,
+    };
+    // The holder's clock may be ahead of this one.
+    let Ok(held) = now.duration_since(then) else { return text };
+    let held = humantime::format_duration(Duration::from_secs(held.as_secs()));
+    format!("{text} ({held})")
+}
+
+/// A point in time for scripts.
+pub(crate) fn unix_millis(then: SystemTime) -> u64 {
+    then.duration_since(SystemTime::UNIX_EPOCH).map_or(0, millis)
 }
 
 /// A duration for scripts.

@@ -232,7 +232,9 @@ impl Scene {
 /// What differs from run to run, and what stands for it.
 const KINDS: &[(&str, &str)] = &[
     (r"(TOKEN=|run_id=|doctor:)[0-9a-f]{40}", "${1}ID"),
+    (r"[0-9a-f]{40} @[0-9]{13} [^ ]+:[0-9]+ ", "ID @SINCE HOST:PID "),
     (r"[0-9a-f]{40} [^ ]+:[0-9]+ ", "ID HOST:PID "),
+    (r"since [0-9]{2}:[0-9]{2}:[0-9]{2}Z \([^)]*\)", "since CLOCK"),
     (r"[A-Za-z0-9.-]+:[0-9]+ (nightly|true|sh)", "HOST:PID $1"),
     // The scripts are in the library's sources.
     (r#""(-- [^\\"]*)\\n(?:[^"\\]|\\.)*""#, "\"$1…\""),

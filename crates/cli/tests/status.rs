@@ -4,8 +4,8 @@
 
 mod common;
 
-use common::{Running, Testbed, quorlock, stderr, stdout};
-use quorlock_servers::Reply;
+use common::{Running, Testbed, quorlock, stderr, stdout, unix_ms};
+use quorlock_servers::{Reply, find_or_skip, not_for};
 use serde_json::Value;
 
 #[test]
@@ -69,7 +69,7 @@ fn the_headline_counts_the_votes_of_one_holder() {
     set(0..5, &["DEL", "k"]);
     set(1..5, &["ZADD", "k", "1", "member"]);
     let foreign = headline(&[]);
-    assert!(foreign.starts_with("k: HELD by a key that is no lock"), "{foreign}");
+    assert!(foreign.starts_with("k: HELD by something that is no lock"), "{foreign}");
     assert!(foreign.ends_with("(on 4 of 5 nodes)"), "{foreign}");
 }
 
@@ -261,4 +261,136 @@ fn a_file_is_read_and_its_mistakes_are_told_without_secrets() {
     let said = stderr(&unknown);
     assert!(said.contains(&format!("password in {}", file.display())), "{said}");
     assert!(!said.contains("hunter2"), "{said}");
+}
+
+/// The time is that of the attempt, the same on all nodes; a plain token, as version 0.1.0 wrote them too, has none.
+#[test]
+fn since_when_a_lock_is_held_is_told_by_its_holder() {
+    let Some(testbed) = Testbed::new("since_when_a_lock_is_held_is_told_by_its_holder") else {
+        return;
+    };
+    let before = unix_ms();
+    let args = ["run", "k", "--label", "nightly", "--", "sh", "-c", "echo > up; sleep 60"];
+    let run = Running::start(&mut testbed.quorlock(&args));
+    testbed.await_file("up");
+    let values: Vec<Reply> =
+        testbed.nodes.iter().map(|node| node.command(&["GET", "k"]).unwrap()).collect();
+    assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+    let status = |args: &[&str]| {
+        let output = testbed.quorlock(&[&["status", "k"], args].concat()).output().unwrap();
+        stdout(&output)
+    };
+    let json: Value = serde_json::from_str(&status(&["--json"])).unwrap();
+    let since = json["since_unix_ms"].as_u64().unwrap();
+    assert!((before..=unix_ms()).contains(&since), "{before} {json}");
+    assert_eq!(json["nodes"][0]["since_unix_ms"], since);
+    assert!(json["holder"].as_str().unwrap().ends_with(&format!(":{} nightly", run.0.id())));
+    let Reply::Bulk(Some(value)) = &values[0] else { panic!("a value: {values:?}") };
+    let value = String::from_utf8(value.clone()).unwrap();
+    assert!(value[40..].starts_with(&format!(" @{since} ")), "{value}");
+    let table = status(&[]);
+    let headline = table.lines().next().unwrap();
+    assert!(headline.contains("nightly, since ") && headline.contains("Z ("), "{headline}");
+    assert!(table.lines().nth(1).unwrap().contains("TTL LEFT"), "{table}");
+    drop(run);
+
+    for (value, says) in
+        [("a".repeat(40), "a client without a name"), ("a".repeat(40) + " old", "old")]
+    {
+        testbed
+            .nodes
+            .iter()
+            .for_each(|node| drop(node.command(&["SET", "k", &value, "PX", "60000"])));
+        let headline = status(&[]).lines().next().unwrap().to_owned();
+        assert_eq!(headline, format!("k: HELD by {says}, since unknown (on 5 of 5 nodes)"));
+    }
+}
+
+#[test]
+fn several_keys_have_a_table_each_and_one_exit_code() {
+    let name = "several_keys_have_a_table_each_and_one_exit_code";
+    let Some(testbed) = Testbed::new(name) else { return };
+    let on = |places: std::ops::Range<usize>, args: &[&str]| {
+        testbed.nodes[places].iter().for_each(|node| drop(node.command(args).unwrap()));
+    };
+    on(0..5, &["SET", "held", "x", "PX", "60000"]);
+    on(0..2, &["SET", "split", "x", "PX", "60000"]);
+    on(2..4, &["SET", "split", "y", "PX", "60000"]);
+    let status = |args: &[&str]| {
+        let output = testbed.quorlock(&[&["status"], args].concat()).output().unwrap();
+        (output.status.code().unwrap(), stdout(&output))
+    };
+    assert_eq!(
+        status(&["free", "held", "split", "-q"]),
+        (0, "free: FREE\nheld: HELD\nsplit: SPLIT\n".into())
+    );
+    for (keys, code) in [
+        (&["free"][..], 0),
+        (&["free", "other"], 0),
+        (&["free", "held"], 75),
+        (&["split", "free"], 75),
+    ] {
+        assert_eq!(status(&[keys, &["--exit-code"]].concat()).0, code, "{keys:?}");
+    }
+    let (_, json) = status(&["held", "free", "--json"]);
+    let verdicts = json.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let verdicts: Vec<(Value, Value)> =
+        verdicts.map(|it| (it["key"].clone(), it["verdict"].clone())).collect();
+    assert_eq!(verdicts, [("held".into(), "held".into()), ("free".into(), "free".into())]);
+    let (_, tables) = status(&["held", "free"]);
+    assert!(
+        tables.starts_with("held: HELD by ") && tables.contains("\nfree: FREE\n  NODE"),
+        "{tables}"
+    );
+    // What is unknown comes first.
+    testbed.nodes[..3].iter().for_each(|node| node.kill().unwrap());
+    assert_eq!(status(&["held", "free", "--exit-code"]).0, 69);
+}
+
+#[test]
+fn for_a_key_that_never_expires_the_line_that_removes_it_is_printed_and_works() {
+    let name = "for_a_key_that_never_expires_the_line_that_removes_it_is_printed_and_works";
+    let Some(testbed) = Testbed::new(name) else { return };
+    testbed.nodes[1].command(&["SET", "app:it's mine", "x"]).unwrap();
+    testbed.nodes[3].command(&["HSET", "app:it's mine", "field", "x"]).unwrap();
+    testbed.nodes[4].command(&["SET", "app:it's mine", "x", "PX", "60000"]).unwrap();
+    let status = || {
+        let args = ["status", "it's mine", "--key-prefix", "app:"];
+        stdout(&testbed.quorlock(&args).output().unwrap())
+    };
+    let table = status();
+    let lines: Vec<&str> =
+        table.lines().filter(|line| line.contains("its key never expires")).collect();
+    let [b, d] = &lines[..] else { panic!("one line for each of two nodes: {table}") };
+    assert!(b.starts_with("  node b: ") && d.starts_with("  node d: "), "{table}");
+    if std::process::Command::new("redis-cli").arg("--version").output().is_err() {
+        return not_for(&find_or_skip(name).unwrap(), name, "there is no redis-cli here");
+    }
+    for line in lines {
+        let (_, command) = line.split_once("if no program uses it: ").unwrap();
+        let output = std::process::Command::new("sh").args(["-c", command]).output().unwrap();
+        assert_eq!(stdout(&output), "1\n", "{command}: {}", stderr(&output));
+    }
+    assert!(!status().contains("never expires"), "{}", status());
+}
+
+/// A node lists 64 readers at most.
+#[test]
+fn more_readers_than_a_node_lists_are_counted_right() {
+    let Some(testbed) = Testbed::new("more_readers_than_a_node_lists_are_counted_right") else {
+        return;
+    };
+    let script = "local t = redis.call('TIME') local e = t[1] * 1000 + 60000 \
+                  for i = 1, 200 do redis.call('ZADD', KEYS[1], e, string.format('%040x', i) .. ' r' .. i) end \
+                  redis.call('PEXPIREAT', KEYS[1], e) return 1";
+    for node in testbed.nodes.iter() {
+        node.command(&["EVAL", script, "1", "k"]).unwrap();
+    }
+    let table = stdout(&testbed.quorlock(&["status", "k"]).output().unwrap());
+    let headline = table.lines().next().unwrap();
+    assert!(headline.starts_with("k: HELD shared by 200 readers (10 of 200 shown): r"), "{table}");
+    assert!(table.contains("200 readers (r"), "{table}");
+    let json = stdout(&testbed.quorlock(&["status", "k", "--json"]).output().unwrap());
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["verdict"], &json["readers"]), (&"shared".into(), &200.into()));
 }

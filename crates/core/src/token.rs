@@ -4,6 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::time::Reading;
+
 /// The name under which a lock is stored on every node: the client's prefix and the resource.
 pub type Key = Arc<str>;
 
@@ -51,7 +53,9 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a node stores: the token and, behind a space, who the owner is.
+/// What a node stores: the token and, if there is an owner's description, a space, since when, and the description.
+///
+/// Since when is `@`, the milliseconds since the Unix epoch in decimal digits, and a space.
 ///
 /// Every comparison on a node is of the *whole* value (invariant S7).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,9 +67,31 @@ impl Value {
         if owner.is_empty() {
             return Self(Arc::new(token.digits()));
         }
-        let mut bytes = Vec::with_capacity(Token::DIGITS + 1 + owner.len());
+        Self::described(token, &[], owner)
+    }
+
+    /// The same, and if there is an owner's description, the time of the attempt that stores the value: the wall
+    /// clock's part of `now`. All nodes of an attempt get the same value. A wall clock that was never set is left out.
+    pub fn dated(token: &Token, owner: &str, now: Reading) -> Self {
+        let since_ms = u64::try_from(now.real_ns() / 1_000_000).unwrap_or(0);
+        if owner.is_empty() || !IS_SET_MS.contains(&since_ms) {
+            return Self::new(token, owner);
+        }
+        let mut date = *b"@0000000000000 ";
+        let mut rest = since_ms;
+        for digit in date[1..=DATE_DIGITS].iter_mut().rev() {
+            // A remainder below ten fits.
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        Self::described(token, &date, owner)
+    }
+
+    fn described(token: &Token, date: &[u8], owner: &str) -> Self {
+        let mut bytes = Vec::with_capacity(Token::DIGITS + 1 + date.len() + owner.len());
         bytes.extend_from_slice(&token.digits());
         bytes.push(b' ');
+        bytes.extend_from_slice(date);
         bytes.extend_from_slice(owner.as_bytes());
         Self(bytes.into())
     }
@@ -84,17 +110,47 @@ impl Value {
     ///
     /// `None` for a value of another library, `Some("")` for one of ours without a description.
     pub fn owner_of(stored: &[u8]) -> Option<&str> {
+        Self::parse(stored).map(|(_, owner)| owner)
+    }
+
+    /// Since when the owner has the lock, by its own wall clock, in milliseconds since the Unix epoch.
+    ///
+    /// `None` for a value of another library, one without a description, and one of version 0.1.0.
+    pub fn since_ms_of(stored: &[u8]) -> Option<u64> {
+        Self::parse(stored)?.0
+    }
+
+    fn parse(stored: &[u8]) -> Option<(Option<u64>, &str)> {
         let (token, rest) = stored.split_at_checked(Token::DIGITS)?;
         if !token.iter().all(|digit| HEX.contains(digit)) {
             return None;
         }
         match rest {
-            [] => Some(""),
-            [b' ', owner @ ..] => core::str::from_utf8(owner).ok(),
+            [] => Some((None, "")),
+            [b' ', owner @ ..] => {
+                let owner = core::str::from_utf8(owner).ok()?;
+                Some(match split_date(owner) {
+                    Some((since_ms, owner)) => (Some(since_ms), owner),
+                    None => (None, owner),
+                })
+            }
             _ => None,
         }
     }
 }
+
+/// The date at the beginning of what follows the token, and the rest.
+fn split_date(text: &str) -> Option<(u64, &str)> {
+    let (digits, owner) = text.strip_prefix('@')?.split_once(' ')?;
+    let is_date = digits.len() == DATE_DIGITS && digits.bytes().all(|it| it.is_ascii_digit());
+    Some((digits.parse().ok().filter(|_| is_date)?, owner))
+}
+
+/// Enough for milliseconds of the years 2001 to 2286.
+const DATE_DIGITS: usize = 13;
+
+/// Times that a wall clock shows that was set: from the year 2020 on, in milliseconds since the Unix epoch.
+const IS_SET_MS: core::ops::Range<u64> = 1_577_836_800_000..10_000_000_000_000;
 
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,5 +181,29 @@ mod tests {
         assert_eq!(Value::owner_of(Value::new(&token, "").as_bytes()), Some(""));
         assert_eq!(Value::owner_of(b"some-other-library"), None);
         assert_eq!(Value::owner_of(&[b'f'; 41]), None);
+    }
+
+    #[test]
+    fn a_described_value_has_its_date_and_a_plain_one_or_an_old_one_none() {
+        let token = Token::new([7; 20]);
+        let read = |value: &[u8]| {
+            (Value::since_ms_of(value), Value::owner_of(value).map(ToString::to_string))
+        };
+        let owner = |text: &str| Some(text.to_string());
+        let now = Reading::new(5, 1_764_065_000_123_999_999);
+        let dated = Value::dated(&token, "build-7:41 nightly", now);
+        let stored = format!("{token} @1764065000123 build-7:41 nightly");
+        assert_eq!(dated.as_bytes(), stored.as_bytes());
+        assert_eq!(read(dated.as_bytes()), (Some(1_764_065_000_123), owner("build-7:41 nightly")));
+        assert_eq!(Value::dated(&token, "", now), Value::new(&token, ""), "the plain token");
+        let never_set = Reading::new(5, 5_000_000_000);
+        assert_eq!(Value::dated(&token, "x", never_set), Value::new(&token, "x"));
+        assert_eq!(Value::dated(&token, "x", Reading::new(5, -1)), Value::new(&token, "x"));
+        // Version 0.1.0 wrote none, and what looks like one only in part is the owner's own text.
+        for text in ["h:1 nightly", "@17 x", "@1764065000123", "@176406500012x y", "@", "@ "] {
+            let old = Value::new(&token, text);
+            assert_eq!(read(old.as_bytes()), (None, owner(text)));
+        }
+        assert_eq!(read(b"some-other-library @1764065000123 x"), (None, None));
     }
 }

@@ -140,8 +140,9 @@ impl Acquire {
         self
     }
 
-    /// Describes the owner to clients that ask who holds the lock. It is stored behind the token,
-    /// at most 256 bytes without control characters. Default: the client's; none, unless set.
+    /// Describes the owner to clients that ask who holds the lock. It is stored behind the token, with the time since
+    /// when the lock is held ([`Holder::since`](crate::Holder::since)); at most 256 bytes without control characters.
+    /// Default: the client's; none, unless set.
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.options_to_check().owner = owner.into().into();
         self

@@ -1,5 +1,6 @@
 //! For quorlock's own programs alone, not API-stable: the nodes of a client that is not built, a connection to a
-//! node for questions that no lock asks, and the names of exhausted resources.
+//! node for questions that no lock asks, the names of exhausted resources, and nodes
+//! that say the same in one entry.
 
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use quorlock_core::{Holding, Value};
 pub use crate::builder::Topology;
 pub use crate::client::RESERVED;
 use crate::error::Holder;
+pub use crate::error::{group, list_nodes, names};
 pub use crate::exhausted::{exhausted, explained};
 pub use crate::node::redis::{
     AdminConnection, BESIDE, Do, KEY, RIGHTS, RedisCli, Reply, Right, Weight, failure_of,

@@ -1,6 +1,7 @@
 //! Errors that tell the story, node by node.
 
 mod acquire;
+mod group;
 mod node;
 
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use crate::node::NodeConfigError;
 
 pub(crate) use self::acquire::Impatient;
 pub use self::acquire::{AcquireError, AcquireFailure};
+pub use self::group::{group, names};
+pub use self::node::list as list_nodes;
 pub use self::node::{Holder, HolderKind, NodeAnswer};
 pub(crate) use self::node::{grouped, most_frequent};
 

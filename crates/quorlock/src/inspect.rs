@@ -101,6 +101,19 @@ impl Inspection {
         held.map(|(reader, _)| Holder::of_reader(reader)).collect()
     }
 
+    /// How many readers hold the lock: the largest number that a quorum of nodes reaches. Of a node with many readers
+    /// not all are named, so this may be more than [`readers`](Self::readers) has.
+    pub fn reader_count(&self) -> usize {
+        let count = |holding: &Holding| match holding {
+            Holding::Shared { count, .. } => *count,
+            _ => 0,
+        };
+        let mut counts: Vec<usize> = self.seen().map(count).collect();
+        counts.sort_unstable_by(|one, other| other.cmp(one));
+        let by_quorum = counts.get(self.quorum.needed() - 1).copied().unwrap_or_default();
+        by_quorum.max(self.readers().len())
+    }
+
     /// Every reader that any node names, and how many do.
     fn named(&self) -> Vec<(&Reader, usize)> {
         let readers = self.seen().flat_map(|holding| match holding {

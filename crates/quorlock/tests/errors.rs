@@ -398,19 +398,22 @@ async fn a_refusal_tells_the_story_node_by_node() {
     let error = client.try_acquire("orders").await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "lock \"orders\" not acquired after 1 attempt in 0.0ns: node a refused (held by api-7:41, \
-         4.1s left), node b refused (held by a client without a name, 4.0s left), node c refused \
-         (held by the foreign value \"uuid\\u{1b}[…\", which quorlock did not write, without expiry), \
-         node d refused, node e failed: unreachable: stopped; a key without expiry blocks the lock until \
-         somebody deletes it: delete it if no program uses it"
+        "lock \"orders\" not acquired after 1 attempt in 0.0ns: a key without expiry blocks the lock until \
+         somebody deletes it: delete it if no program uses it; node a refused (held by api-7:41, ends in 4.1s \
+         unless extended); node b refused (held by a client without a name, ends in 4.0s unless extended); \
+         node c refused (held by the foreign value \"uuid\\u{1b}[…\", which quorlock did not write, without \
+         expiry); node d refused; node e failed: unreachable: stopped"
     );
-    assert_eq!(error.holder().unwrap().to_string(), "api-7:41, 4.1s left");
+    assert_eq!(error.holder().unwrap().to_string(), "api-7:41, ends in 4.1s unless extended");
     assert_eq!(error.retry_after(), None, "two of three never expire");
     let shows_token = |text: String| text.contains(token) || text.contains("48, 49, 50, 51, 52");
     assert!(!shows_token(format!("{error:?}")), "tokens are nobody else's business: {error:?}");
     let seen = client.inspect("orders").await.unwrap();
     let story: Vec<String> = seen.nodes.iter().map(ToString::to_string).collect();
-    assert_eq!(story[3], "d held by a key that is no lock (not a string), without expiry");
+    assert_eq!(
+        story[3],
+        "d held by something that is no lock (a key of another type), without expiry"
+    );
     assert_eq!(story[4], "e failed: unreachable: stopped");
     assert!(!shows_token(format!("{seen:?}")), "tokens are nobody else's business: {seen:?}");
     let free = client.inspect("other").await.unwrap();
@@ -419,7 +422,7 @@ async fn a_refusal_tells_the_story_node_by_node() {
     // Who is late is no fault, if the others had decided it.
     nodes[3].freeze();
     let error = client.try_acquire("orders").await.unwrap_err().to_string();
-    assert!(error.contains(", node d: its answer was not needed, node e failed: "), "{error}");
+    assert!(error.contains("; node d: no answer was needed; node e failed: "), "{error}");
     nodes[3].thaw();
 
     // What is long is cut.

@@ -219,6 +219,15 @@ impl Keeper<'_> {
     }
 
     fn refused(&mut self, error: &AcquireError) -> ExitCode {
+        let hint = match error {
+            AcquireError::NodesUntrusted(_) if error.retry_after().is_some() => {
+                "use a longer --wait; or, if no lock is in use: quorlock init --fresh"
+            }
+            AcquireError::NodesUntrusted(_) => "quorlock doctor says more",
+            _ if error.is_permission_denied() => "quorlock doctor says what is missing",
+            _ => "",
+        };
+        let message = error.told_with(hint);
         let nodes: Vec<_> = error.nodes().iter().map(node_json).collect();
         let event = json!({
             "event": "not_acquired",
@@ -226,22 +235,14 @@ impl Keeper<'_> {
             "contended": error.is_contended(),
             "untrusted": matches!(error, AcquireError::NodesUntrusted(_)),
             "retry_after_ms": error.retry_after().map(millis),
-            "message": error.to_string(),
+            "message": message,
             "nodes": nodes,
         });
         if error.is_contended() && self.args.if_held == IfHeld::Skip {
             self.output.event(event, None);
             return ExitCode::Success;
         }
-        let hint = match error {
-            AcquireError::NodesUntrusted(_) if error.retry_after().is_some() => {
-                "; use a longer --wait; or, if no lock is in use: quorlock init --fresh"
-            }
-            AcquireError::NodesUntrusted(_) => "; quorlock doctor says more",
-            _ if error.is_permission_denied() => "; quorlock doctor says what is missing",
-            _ => "",
-        };
-        self.output.error(event, &format!("{error}{hint}"));
+        self.output.error(event, &message);
         match error {
             AcquireError::Contended(_) => {
                 self.args.held_exit_code.map_or(ExitCode::Held, ExitCode::Own)

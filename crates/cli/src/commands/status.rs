@@ -3,7 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use quorlock::node::Holding;
+use quorlock::admin::Topology;
+use quorlock::node::{FailureKind, Holding};
 use quorlock::{
     Client, Holder, HolderKind, Inspection, NodeAnswer, NodeOutcome, NodeStats, NodeTrustState,
     RestartGuard, Verdict,
@@ -14,69 +15,170 @@ use serde_json::{Value, json};
 use crate::args::Status;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{millis, time};
+use crate::output::{millis, since, time, unix_millis};
 
 /// Time between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
+/// How many locks are looked at at a time.
+const LOOKS_AT_ONCE: usize = 64;
+
+/// More readers than this are not named in the headline.
+const READERS_NAMED: usize = 10;
+
 pub(crate) fn main(args: &Status) -> Result<ExitCode, Refused> {
-    options::check_key(&args.key, &args.nodes)?;
+    args.keys.iter().try_for_each(|key| options::check_key(key, &args.nodes))?;
     let mut builder = options::builder(&args.nodes)?;
     if !options::guard_is_off(&args.nodes) {
         // Who only looks writes nothing.
         builder = builder.restart_guard(RestartGuard::Observe);
     }
+    let topology = Topology::of(&builder).map_err(|error| options::blamed(error, &args.nodes))?;
     let client = options::build(builder, &args.nodes)?;
-    super::runtime()?.block_on(show(&client, args))
+    super::runtime()?.block_on(show(&client, &topology, args))
 }
 
-async fn show(client: &Client, args: &Status) -> Result<ExitCode, Refused> {
-    let inspect = || async {
-        let inspected = client.inspect(&args.key).await;
-        inspected.map_err(|error| Refused::usage(error.to_string()))
-    };
+async fn show(client: &Client, topology: &Topology, args: &Status) -> Result<ExitCode, Refused> {
     // What follows from the first look at a node is asked behind it: with the second one it is known.
-    inspect().await?;
+    inspect(client, &args.keys[..1]).await?;
     loop {
-        let inspection = inspect().await?;
+        let inspections = inspect(client, &args.keys).await?;
         let nodes = client.stats().nodes;
         if args.watch && !args.output.json && io::stdout().is_terminal() {
             // Home, and clear what follows: nothing is scrolled away.
             print_out("\x1b[H\x1b[2J");
         }
-        if args.output.json {
-            print_out(&format!("{}\n", as_json(&args.key, &inspection, &nodes)));
-        } else if args.output.quiet {
-            print_out(&format!("{}\n", inspection.verdict()));
-        } else {
-            print_out(&(as_table(&args.key, &inspection) + &trust_states(&inspection, &nodes)));
+        for (key, inspection) in args.keys.iter().zip(&inspections) {
+            let look = Look { key, inspection, nodes: &nodes, topology };
+            print_out(&if args.output.json {
+                format!("{}\n", look.as_json())
+            } else if !args.output.quiet {
+                look.as_table()
+            } else if args.keys.len() == 1 {
+                format!("{}\n", inspection.verdict())
+            } else {
+                format!("{}: {}\n", key.escape_debug(), inspection.verdict())
+            });
         }
         if !args.watch {
-            return Ok(exit_code(&inspection));
+            return Ok(exit_code(&inspections, args.exit_code));
         }
         tokio::time::sleep(WATCH_EVERY).await;
     }
 }
 
-fn exit_code(inspection: &Inspection) -> ExitCode {
-    if inspection.verdict() != Verdict::Unknown {
-        return ExitCode::Success;
+/// Looks at all of the keys, at many at a time.
+async fn inspect(client: &Client, keys: &[String]) -> Result<Vec<Inspection>, Refused> {
+    let mut inspections = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(LOOKS_AT_ONCE) {
+        let look = |key: &String| {
+            let (client, key) = (client.clone(), key.clone());
+            tokio::spawn(async move { client.inspect(&key).await })
+        };
+        let looks: Vec<_> = keys.iter().map(look).collect();
+        for look in looks {
+            let inspected = look.await.map_err(io::Error::other)?;
+            inspections.push(inspected.map_err(|error| Refused::usage(error.to_string()))?);
+        }
     }
-    let without_rights = inspection
-        .nodes
-        .iter()
-        .filter(|node| node.failure().is_some_and(|failure| failure.kind().is_about_rights()));
-    let others = inspection.nodes.len() - without_rights.count();
-    if others < inspection.quorum() { ExitCode::NotAllowed } else { ExitCode::NoQuorum }
+    Ok(inspections)
 }
 
-fn as_table(key: &str, inspection: &Inspection) -> String {
-    let mut table = format!("{}: {}\n", key.escape_debug(), headline(inspection));
-    let head = ["NODE", "STATE", "LEFT", "HOLDER"];
-    for line in columns(Some(head), inspection.nodes.iter().map(row), &[2]) {
-        table.push_str(&format!("  {line}\n"));
+/// What is unknown comes first; what is held counts only if that is asked for.
+fn exit_code(inspections: &[Inspection], tells_held: bool) -> ExitCode {
+    let of_verdict =
+        |verdict: Verdict| inspections.iter().filter(move |it| it.verdict() == verdict);
+    let mut unknown = of_verdict(Verdict::Unknown).map(why_unknown);
+    if let Some(first) = unknown.next() {
+        return if unknown.all(|other| other == first) { first } else { ExitCode::NoQuorum };
     }
-    table
+    let are_free = of_verdict(Verdict::Free).count() == inspections.len();
+    if tells_held && !are_free { ExitCode::Held } else { ExitCode::Success }
+}
+
+fn why_unknown(inspection: &Inspection) -> ExitCode {
+    let without = |is_such: fn(FailureKind) -> bool| {
+        let failed =
+            |node: &&NodeAnswer| node.failure().is_some_and(|failure| is_such(failure.kind()));
+        let failed = inspection.nodes.iter().filter(failed).count();
+        inspection.nodes.len() - failed < inspection.quorum()
+    };
+    if without(FailureKind::is_about_rights) {
+        ExitCode::NotAllowed
+    } else if without(|kind| kind == FailureKind::Exhausted) {
+        ExitCode::Internal
+    } else {
+        ExitCode::NoQuorum
+    }
+}
+
+/// What is shown of one lock.
+struct Look<'a> {
+    key: &'a str,
+    inspection: &'a Inspection,
+    nodes: &'a [NodeStats],
+    topology: &'a Topology,
+}
+
+impl Look<'_> {
+    fn as_table(&self) -> String {
+        let Self { key, inspection, nodes, .. } = self;
+        let mut table = format!("{}: {}\n", key.escape_debug(), headline(inspection));
+        let head = ["NODE", "STATE", "TTL LEFT", "HOLDER"];
+        for line in columns(Some(head), inspection.nodes.iter().map(row), &[2]) {
+            table.push_str(&format!("  {line}\n"));
+        }
+        table.push_str(&trust_states(inspection, nodes));
+        for (place, answer) in inspection.nodes.iter().enumerate() {
+            if let Some(line) = self.removal(place, answer) {
+                let node = &answer.node;
+                table.push_str(&format!(
+                    "  node {node}: its key never expires; if no program uses it: {line}\n"
+                ));
+            }
+        }
+        table
+    }
+
+    /// The command line that removes a key that never expires: every lock expires, so it is a leftover, or no lock.
+    fn removal(&self, place: usize, answer: &NodeAnswer) -> Option<String> {
+        answer.holder().filter(|holder| holder.remaining.is_none())?;
+        let server = self.topology.servers.get(place)?;
+        let key = format!("{}{}", self.topology.prefix, self.key);
+        Some(server.redis_cli().line_about("DEL", key.as_bytes()))
+    }
+
+    fn as_json(&self) -> Value {
+        let Self { key, inspection, nodes, .. } = self;
+        let with_trust_state = |(place, (answer, stats)): (usize, (&NodeAnswer, &NodeStats))| {
+            let mut node = node_json(answer);
+            let (trust_state, remaining) = match &stats.trust_state {
+                NodeTrustState::Trusted => ("trusted", None),
+                NodeTrustState::Quarantined { remaining, .. } => ("quarantined", Some(*remaining)),
+                NodeTrustState::Refused(_) => ("refused", None),
+                NodeTrustState::Unguarded => ("unguarded", None),
+                _ => ("unverified", None),
+            };
+            node["trust_state"] = json!(trust_state);
+            node["trust_state_text"] = json!(stats.trust_state.to_string());
+            node["votes_count_in_ms"] = json!(remaining.map(millis));
+            node["removed_by"] = json!(self.removal(place, answer));
+            node
+        };
+        let nodes: Vec<Value> =
+            inspection.nodes.iter().zip(*nodes).enumerate().map(with_trust_state).collect();
+        let holder = inspection.holder();
+        json!({
+            "key": key,
+            "verdict": inspection.verdict().to_string().to_lowercase(),
+            "quorum": inspection.quorum(),
+            "holder": holder.as_ref().map(who),
+            "holder_nodes": inspection.holder_nodes(),
+            "since_unix_ms": holder.and_then(|holder| holder.since).map(unix_millis),
+            "readers": inspection.reader_count(),
+            "nodes": nodes,
+        })
+    }
 }
 
 /// A line for each node whose votes do not count. Of one that did not answer, the table says it all.
@@ -101,14 +203,21 @@ fn headline(inspection: &Inspection) -> String {
     let nodes = inspection.nodes.len();
     match (verdict, inspection.holder()) {
         (Verdict::Held, Some(holder)) => {
-            format!("{verdict} by {holder} (on {held} of {nodes} nodes)")
+            let (holder, since) = (&holder.kind, held_since(&holder));
+            format!("{verdict} by {holder}, {since} (on {held} of {nodes} nodes)")
         }
         (Verdict::Shared, _) => {
             let readers = inspection.readers();
-            let names: Vec<String> = readers.iter().map(who).collect();
-            let count = readers.len();
+            let name = |reader: &Holder| match reader.since {
+                Some(then) => format!("{} since {}", who(reader), since(then)),
+                None => who(reader),
+            };
+            let names: Vec<String> = readers.iter().take(READERS_NAMED).map(name).collect();
+            let (count, shown) = (inspection.reader_count(), names.len());
             let plural = if count == 1 { "" } else { "s" };
-            format!("HELD shared by {count} reader{plural}: {}", names.join(", "))
+            let shown =
+                if shown < count { format!(" ({shown} of {count} shown)") } else { String::new() };
+            format!("HELD shared by {count} reader{plural}{shown}: {}", names.join(", "))
         }
         (Verdict::Free, _) => format!("{verdict}"),
         (Verdict::Split, _) => {
@@ -117,13 +226,22 @@ fn headline(inspection: &Inspection) -> String {
         (_, holder) if inspection.untrusted() > 0 => {
             let untrusted = inspection.untrusted();
             let holder = match holder {
-                Some(holder) => format!("held by {holder} on {held} of {nodes} nodes; "),
+                Some(holder) => format!("held by {} on {held} of {nodes} nodes; ", holder.kind),
                 None => String::new(),
             };
             let nodes = if untrusted == 1 { "node that says" } else { "nodes that say" };
             format!("{verdict}: {holder}{untrusted} {nodes} it is free may have forgotten it")
         }
         _ => format!("{verdict}: too few of {nodes} nodes answered"),
+    }
+}
+
+/// Since when somebody holds the lock, if it tells; and that the key never expires, if so.
+fn held_since(holder: &Holder) -> String {
+    match (holder.since, holder.remaining) {
+        (Some(then), _) => format!("since {}", since(then)),
+        (None, Some(_)) => "since unknown".to_owned(),
+        (None, None) => "without expiry".to_owned(),
     }
 }
 
@@ -151,36 +269,10 @@ pub(crate) fn who(holder: &Holder) -> String {
         HolderKind::Owner(owner) if owner.is_empty() => "a client without a name".to_owned(),
         HolderKind::Owner(owner) => owner.clone(),
         HolderKind::Foreign(value) => format!("foreign value \"{value}\""),
-        HolderKind::OtherType => "not a lock: a key of another type".to_owned(),
+        HolderKind::OtherType => "something that is no lock (a key of another type)".to_owned(),
         kind @ (HolderKind::Readers { .. } | HolderKind::WaitingWriter(_)) => kind.to_string(),
         _ => "another caller".to_owned(),
     }
-}
-
-fn as_json(key: &str, inspection: &Inspection, stats: &[NodeStats]) -> Value {
-    let with_trust_state = |(answer, stats): (&NodeAnswer, &NodeStats)| {
-        let mut node = node_json(answer);
-        let (trust_state, remaining) = match &stats.trust_state {
-            NodeTrustState::Trusted => ("trusted", None),
-            NodeTrustState::Quarantined { remaining, .. } => ("quarantined", Some(*remaining)),
-            NodeTrustState::Refused(_) => ("refused", None),
-            NodeTrustState::Unguarded => ("unguarded", None),
-            _ => ("unverified", None),
-        };
-        node["trust_state"] = json!(trust_state);
-        node["trust_state_text"] = json!(stats.trust_state.to_string());
-        node["votes_count_in_ms"] = json!(remaining.map(millis));
-        node
-    };
-    let nodes: Vec<Value> = inspection.nodes.iter().zip(stats).map(with_trust_state).collect();
-    json!({
-        "key": key,
-        "verdict": inspection.verdict().to_string().to_lowercase(),
-        "quorum": inspection.quorum(),
-        "holder": inspection.holder().as_ref().map(who),
-        "holder_nodes": inspection.holder_nodes(),
-        "nodes": nodes,
-    })
 }
 
 /// A node's answer, as `status --json` and the events of `run` show it.
@@ -201,6 +293,7 @@ pub(crate) fn node_json(node: &NodeAnswer) -> Value {
         "state": state,
         "holder": holder.as_ref().map(who),
         "left_ms": holder.as_ref().and_then(|holder| holder.remaining).map(millis),
+        "since_unix_ms": holder.as_ref().and_then(|holder| holder.since).map(unix_millis),
         "failure": node.failure().map(ToString::to_string),
     })
 }

@@ -55,7 +55,7 @@ impl Engine {
         let entry = Entry {
             keys: call.request.keys.clone(),
             mode: call.request.mode,
-            value: Value::new(&token, &call.request.owner),
+            value: Value::dated(&token, &call.request.owner, now),
         };
         let nodes = &self.paths.links;
         let connecting = |node: NodeId| nodes[node.index()].connecting;

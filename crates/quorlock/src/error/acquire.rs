@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quorlock_core::{FailureKind, Keys, Refusal};
 
-use super::node::{Holder, HolderKind, NodeAnswer, most_frequent, write_asked_nodes};
+use super::node::{Holder, HolderKind, NodeAnswer, asked_nodes, most_frequent};
 use super::{InvalidRequest, quoted};
 
 /// Why a lock was not acquired.
@@ -120,6 +120,21 @@ impl AcquireError {
         without > 0 && attempts.nodes.len() - without < attempts.needed
     }
 
+    /// The same text as `Display`, with a remedy that the program knows before what each node said.
+    #[doc(hidden)]
+    pub fn told_with(&self, remedy: &str) -> String {
+        struct Told<'a>(&'a AcquireFailure, &'a str);
+        impl fmt::Display for Told<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.write(f, self.1)
+            }
+        }
+        match self.attempts() {
+            Some(attempts) => Told(attempts, remedy).to_string(),
+            None => self.to_string(),
+        }
+    }
+
     fn attempts(&self) -> Option<&AcquireFailure> {
         match self {
             Self::Contended(attempts)
@@ -171,6 +186,13 @@ enum Why {
 
 impl fmt::Display for AcquireFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, "")
+    }
+}
+
+impl AcquireFailure {
+    /// What happened, then what to do, then what each node said. `remedy`: what the caller of this knows, or empty.
+    fn write(&self, f: &mut fmt::Formatter<'_>, remedy: &str) -> fmt::Result {
         let Self { resource, attempts, elapsed, nodes, needed, why, impatient, .. } = self;
         write!(f, "lock {} not acquired", quoted(resource))?;
         if *why == Why::BusyHere {
@@ -185,21 +207,21 @@ impl fmt::Display for AcquireFailure {
             _ => write!(f, " after {attempts} attempts")?,
         }
         write!(f, " in {elapsed:.1?}: ")?;
+        let count = nodes.len();
         match why {
-            Why::NoQuorum => {
-                write!(f, "no quorum, {needed} of {} nodes must grant: ", nodes.len())?
-            }
+            Why::NoQuorum => write!(f, "no quorum, {needed} of {count} nodes must grant; ")?,
             Why::NodesUntrusted if nodes.iter().any(NodeAnswer::is_disagreement) => {
-                write!(f, "clients do not agree about the nodes, so nobody may have it: ")?
+                f.write_str("clients do not agree about the nodes, so nobody may have it; ")?
             }
             Why::NodesUntrusted => {
-                let count = nodes.len();
-                write!(f, "too few nodes can be trusted, {needed} of {count} must grant: ")?
+                write!(f, "too few nodes can be trusted, {needed} of {count} must grant; ")?
             }
-            Why::TooSlow => write!(f, "granted too late, too little validity was left: ")?,
+            Why::TooSlow => f.write_str("granted too late, too little validity was left; ")?,
             Why::Contended | Why::BusyHere => {}
         }
-        write_asked_nodes(f, nodes, *needed)?;
+        if !remedy.is_empty() {
+            write!(f, "{remedy}; ")?;
+        }
         let never_expires = |node: &NodeAnswer| {
             node.holder().is_some_and(|holder| {
                 let is_no_lock =
@@ -208,18 +230,17 @@ impl fmt::Display for AcquireFailure {
             })
         };
         if nodes.iter().any(never_expires) {
-            write!(
-                f,
-                "; a key without expiry blocks the lock until somebody deletes it: delete it if no program uses it"
+            f.write_str(
+                "a key without expiry blocks the lock until somebody deletes it: delete it if no program uses it; ",
             )?;
         }
         if let Some(Impatient { node, round_trip, node_timeout }) = impatient {
             write!(
                 f,
-                "; the node timeout of {node_timeout:.1?} is shorter than the usual {round_trip:.1?} of node \
-                 {node}: choose a longer one, or none, for it then follows the round trip"
+                "the node timeout of {node_timeout:.1?} is shorter than the usual {round_trip:.1?} of node {node}: \
+                 choose a longer one, or none, because it then follows the round trip; "
             )?;
         }
-        Ok(())
+        f.write_str(&asked_nodes(nodes, *needed))
     }
 }

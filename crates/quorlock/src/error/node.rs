@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use quorlock_core::shown::{shown, shown_value};
 use quorlock_core::{Failure, FailureKind, Holding, Keys, NodeOutcome, NodeResult, Reader, Value};
+
+use super::group::{group, names};
 
 /// What one node said, and when.
 ///
@@ -101,23 +103,28 @@ impl NodeAnswer {
 
 impl fmt::Display for NodeAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, said, took, .. } = self;
-        match said {
-            NodeOutcome::NotAsked => write!(f, "{node} was not asked"),
-            NodeOutcome::Nothing => write!(f, "{node} had not answered after {took:.1?}"),
-            NodeOutcome::Granted => write!(f, "{node} granted"),
-            NodeOutcome::Refused(None) => write!(f, "{node} refused"),
-            NodeOutcome::Refused(Some(Holding::Free)) => {
-                write!(f, "{node} refused (free again since)")
-            }
+        write!(f, "{}", self.node)?;
+        self.write_said(f)
+    }
+}
+
+impl NodeAnswer {
+    /// What follows the node's name, or the names of several nodes.
+    fn write_said(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.said {
+            NodeOutcome::NotAsked => f.write_str(": not asked"),
+            NodeOutcome::Nothing => write!(f, " had not answered after {:.1?}", self.took),
+            NodeOutcome::Granted => f.write_str(" granted"),
+            NodeOutcome::Refused(None) => f.write_str(" refused"),
+            NodeOutcome::Refused(Some(Holding::Free)) => f.write_str(" refused (free again since)"),
             NodeOutcome::Refused(Some(holding)) => {
-                write!(f, "{node} refused (")?;
+                f.write_str(" refused (")?;
                 self.write_holders(f, holding)?;
                 f.write_str(")")
             }
-            NodeOutcome::Seen(Holding::Free) => write!(f, "{node} free"),
+            NodeOutcome::Seen(Holding::Free) => f.write_str(" free"),
             NodeOutcome::Seen(holding) => {
-                write!(f, "{node} ")?;
+                f.write_str(" ")?;
                 self.write_holders(f, holding)
             }
             // It answers, and well enough; only that it is not believed.
@@ -125,10 +132,25 @@ impl fmt::Display for NodeAnswer {
                 if failure.kind().is_about_trust()
                     || failure.kind() == FailureKind::MissingCommand =>
             {
-                write!(f, "{node}: {failure}")
+                write!(f, ": {failure}")
             }
-            NodeOutcome::Failed(failure) => write!(f, "{node} failed: {failure}"),
-            _ => write!(f, "{node}: {said:?}"),
+            NodeOutcome::Failed(failure) => write!(f, " failed: {failure}"),
+            said => write!(f, ": {said:?}"),
+        }
+    }
+
+    /// Both say the same to people. The time that a holder has left differs from node to node, and how long an answer
+    /// took does too.
+    fn says_the_same(&self, other: &Self) -> bool {
+        use NodeOutcome::{Failed, Refused, Seen};
+        match (&self.said, &other.said) {
+            (Refused(Some(one)), Refused(Some(other))) | (Seen(one), Seen(other)) => {
+                is_same(one, other)
+            }
+            (Failed(one), Failed(other)) => {
+                one.kind() == other.kind() && one.detail() == other.detail()
+            }
+            (one, other) => one == other,
         }
     }
 }
@@ -139,8 +161,12 @@ impl fmt::Display for NodeAnswer {
 pub struct Holder {
     /// What kind of holder it is.
     pub kind: HolderKind,
-    /// Time until the key expires; `None`: it does not, or that is not known.
+    /// Time until the key expires unless the holder extends it; `None`: it does not, or that is not known.
     pub remaining: Option<Duration>,
+    /// Since when it holds the lock, by its own wall clock: the beginning of the attempt that got it. After a hand-over
+    /// within a process, the time of the first holder. `None`: not known. Holders that describe themselves
+    /// ([`Acquire::owner`](crate::Acquire::owner)) tell it; other holders, other libraries and version 0.1.0 do not.
+    pub since: Option<SystemTime>,
 }
 
 /// What kind of holder it is.
@@ -192,15 +218,20 @@ impl Holder {
             Holding::Shared { ttl, .. } => Some(*ttl),
             _ => None,
         };
-        Some(Self { kind, remaining })
+        let since = match holding {
+            Holding::Held { value, .. } => since(value),
+            _ => None,
+        };
+        Some(Self { kind, remaining, since })
     }
 
     /// One reader of a lock.
     pub(crate) fn of_reader(reader: &Reader) -> Self {
-        Self { kind: HolderKind::Owner(owner_shown(&reader.value)), remaining: Some(reader.ttl) }
+        let kind = HolderKind::Owner(owner_shown(&reader.value));
+        Self { kind, remaining: Some(reader.ttl), since: since(&reader.value) }
     }
 
-    /// What it does to the lock, in words: `held by host:7, 9.5s left`, or `host:7 waits as a writer`.
+    /// What it does to the lock, in words: `held by host:7, ends in 9.5s unless extended`, or `host:7 waits as a writer`.
     pub fn describe(&self) -> String {
         match self.kind {
             HolderKind::WaitingWriter(_) => self.to_string(),
@@ -208,7 +239,8 @@ impl Holder {
         }
     }
 
-    pub(crate) const THIS_PROCESS: Self = Self { kind: HolderKind::ThisProcess, remaining: None };
+    pub(crate) const THIS_PROCESS: Self =
+        Self { kind: HolderKind::ThisProcess, remaining: None, since: None };
 }
 
 impl fmt::Display for HolderKind {
@@ -220,7 +252,7 @@ impl fmt::Display for HolderKind {
             Self::Foreign(value) => {
                 write!(f, "the foreign value \"{value}\", which quorlock did not write")
             }
-            Self::OtherType => write!(f, "a key that is no lock (not a string)"),
+            Self::OtherType => write!(f, "something that is no lock (a key of another type)"),
             Self::Readers { count, owners } => write_readers(f, *count, owners),
             Self::WaitingWriter(owner) if owner.is_empty() => {
                 write!(f, "a writer without a name waits")
@@ -237,7 +269,7 @@ impl fmt::Display for Holder {
             _ if matches!(self.kind, HolderKind::ThisProcess | HolderKind::WaitingWriter(_)) => {
                 Ok(())
             }
-            Some(left) => write!(f, ", {left:.1?} left"),
+            Some(left) => write!(f, ", ends in {left:.1?} unless extended"),
             None => write!(f, ", without expiry"),
         }
     }
@@ -249,6 +281,11 @@ fn owner_shown(value: &[u8]) -> String {
         Some(owner) => shown(owner, OWNER_MAX),
         None => shown_value(value),
     }
+}
+
+fn since(value: &[u8]) -> Option<SystemTime> {
+    let since = Duration::from_millis(Value::since_ms_of(value)?);
+    SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
 /// No more readers than this are named.
@@ -320,56 +357,43 @@ fn is_same(one: &Holding, other: &Holding) -> bool {
 
 /// What was said in an attempt without success. Nodes that have not answered are no fault if the others had
 /// decided it.
-pub(super) fn write_asked_nodes(
-    f: &mut fmt::Formatter<'_>,
-    nodes: &[NodeAnswer],
-    needed: usize,
-) -> fmt::Result {
+pub(super) fn asked_nodes(nodes: &[NodeAnswer], needed: usize) -> String {
     let without =
         |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Refused(_) | NodeOutcome::Failed(_));
     let is_decided = nodes.len() - nodes.iter().filter(without).count() < needed;
-    write_each(f, nodes, |f, node| match node.said {
-        NodeOutcome::Nothing if is_decided => {
-            write!(f, "{}: its answer was not needed", node.node)
-        }
-        _ => write!(f, "{node}"),
-    })
+    list_with(nodes, |node| is_decided && node.said == NodeOutcome::Nothing)
 }
 
-fn write_each(
-    f: &mut fmt::Formatter<'_>,
-    nodes: &[NodeAnswer],
-    write: impl Fn(&mut fmt::Formatter<'_>, &NodeAnswer) -> fmt::Result,
-) -> fmt::Result {
-    for (place, node) in nodes.iter().enumerate() {
-        f.write_str(if place == 0 { "node " } else { ", node " })?;
-        write(f, node)?;
-    }
-    Ok(())
+/// What each node said; nodes that say the same are one entry.
+pub fn list<'a>(nodes: impl IntoIterator<Item = &'a NodeAnswer>) -> String {
+    list_with(nodes, |_| false)
 }
 
 /// Nodes that do not confirm a held lock, those with the same answer together: `b, c: unreachable; d: …`.
 pub(crate) fn grouped<'a>(nodes: impl Iterator<Item = &'a NodeAnswer>) -> String {
-    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
-    for node in nodes {
-        let denial = node.denial();
-        match groups.iter_mut().find(|(other, _)| *other == denial) {
-            Some((_, names)) => names.push(&node.node),
-            None => groups.push((denial, vec![&node.node])),
-        }
-    }
-    let groups = groups.iter().map(|(denial, names)| format!("{}: {denial}", names.join(", ")));
+    let groups = group(nodes.map(|node| (&*node.node, node.denial())), |one, other| one == other);
+    let groups = groups.iter().map(|(names, denial)| format!("{}: {denial}", names.join(", ")));
     groups.collect::<Vec<_>>().join("; ")
 }
 
-pub(super) fn list(nodes: &[NodeAnswer]) -> String {
-    struct Nodes<'a>(&'a [NodeAnswer]);
-    impl fmt::Display for Nodes<'_> {
+fn list_with<'a>(
+    nodes: impl IntoIterator<Item = &'a NodeAnswer>,
+    was_not_needed: impl Fn(&NodeAnswer) -> bool,
+) -> String {
+    /// What follows the names of the nodes.
+    struct Said<'a>(&'a NodeAnswer);
+    impl fmt::Display for Said<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write_each(f, self.0, |f, node| write!(f, "{node}"))
+            self.0.write_said(f)
         }
     }
-    Nodes(nodes).to_string()
+    let named = nodes.into_iter().map(|node| (&*node.node, node));
+    let groups = group(named, |one, other| one.says_the_same(other));
+    let told = groups.iter().map(|(nodes, node)| match was_not_needed(node) {
+        true => format!("{}: no answer was needed", names(nodes)),
+        false => format!("{}{}", names(nodes), Said(node)),
+    });
+    told.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -69,9 +69,8 @@ async fn an_extension_that_too_few_confirm_changes_nothing() {
     let error = guard.extend().await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "lock \"orders\" not extended, still held: node n0 granted, node n1 granted, node n2 \
-         failed: is loading its data, node n3 failed: is loading its data, node n4 failed: is \
-         loading its data"
+        "lock \"orders\" not extended, still held: nodes n0, n1 granted; nodes n2, n3, n4 \
+         failed: is loading its data"
     );
     let ExtendError::Unconfirmed { nodes: answers, .. } = &error else { panic!("{error}") };
     assert_eq!(answers.len(), 5);

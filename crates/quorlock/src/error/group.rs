@@ -1,0 +1,40 @@
+//! Nodes that say the same, in one entry.
+
+/// Puts nodes that say the same together: for each different answer the names of the nodes, and the answer of the first
+/// one. The order is that of the first nodes.
+///
+/// Everything that lists what nodes said goes through here: errors, and the messages of the command line.
+pub fn group<N, T>(
+    nodes: impl IntoIterator<Item = (N, T)>,
+    is_same: impl Fn(&T, &T) -> bool,
+) -> Vec<(Vec<N>, T)> {
+    let mut groups: Vec<(Vec<N>, T)> = Vec::new();
+    for (node, said) in nodes {
+        match groups.iter_mut().find(|(_, other)| is_same(other, &said)) {
+            Some((nodes, _)) => nodes.push(node),
+            None => groups.push((vec![node], said)),
+        }
+    }
+    groups
+}
+
+/// `node a`, or `nodes a, b`.
+pub fn names<N: AsRef<str>>(nodes: &[N]) -> String {
+    let plural = if nodes.len() == 1 { "" } else { "s" };
+    let names: Vec<&str> = nodes.iter().map(AsRef::as_ref).collect();
+    format!("node{plural} {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_answers_are_one_entry_with_all_names() {
+        let said = [("a", "x"), ("b", "y"), ("c", "x"), ("d", "x")];
+        let groups = group(said, |one, other| one == other);
+        assert_eq!(groups, [(vec!["a", "c", "d"], "x"), (vec!["b"], "y")]);
+        let told: Vec<String> = groups.iter().map(|(nodes, _)| names(nodes)).collect();
+        assert_eq!(told, ["nodes a, c, d", "node b"]);
+    }
+}
