@@ -365,7 +365,7 @@ pub(crate) fn builder() -> Result<ClientBuilder, BuildError> {
         reason: error.reason,
     };
     if let Some(line) = unknown_variables() {
-        tracing::warn!("{line}");
+        tracing::warn!("environment: {line}");
     }
     let deployment = Deployment::read(|variable| env::var_os(variable)).map_err(told)?;
     if deployment.nodes.is_empty() {

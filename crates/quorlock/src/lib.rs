@@ -6,6 +6,7 @@
 //! [`BuildError`]: BuildError
 //! [`Client::acquire`]: Client::acquire
 //! [`Acquire::hold`]: Acquire::hold
+//! [`Client::from_env`]: Client::from_env
 //! [`Client::inspect`]: Client::inspect
 //! [`Client::shutdown`]: Client::shutdown
 //! [`Client::stats`]: Client::stats
@@ -15,6 +16,7 @@
 //! [`ExtendError::Lost`]: ExtendError::Lost
 //! [`ExtendError::Unconfirmed`]: ExtendError::Unconfirmed
 //! [`Guard::downgrade`]: Guard::downgrade
+//! [`Guard::health`]: Guard::health
 //! [`Guard::is_valid`]: Guard::is_valid
 //! [`HoldError::Lost`]: HoldError::Lost
 //! [`HoldError::NotAcquired`]: HoldError::NotAcquired

@@ -16,8 +16,8 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock::Client;
 use quorlock::node::MemoryNode;
+use quorlock::{Client, ClientBuilder};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,9 +25,9 @@ use ledger::Ledger;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let builder = match std::env::var("QUORLOCK_NODES") {
-        Ok(nodes) => Client::builder().nodes(nodes.split(',')),
-        Err(_) => Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)),
+    let builder = match std::env::var_os("QUORLOCK_NODES") {
+        Some(_) => ClientBuilder::from_env()?,
+        None => Client::builder().custom_nodes(["a", "b", "c"].map(MemoryNode::new)),
     };
     let client = builder.owner(quorlock::this_process("service example")).build()?;
     let listener = TcpListener::bind("127.0.0.1:8080").await?;
