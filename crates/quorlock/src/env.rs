@@ -25,7 +25,7 @@ pub enum Class {
     Tool,
 }
 
-/// All variables.
+/// All variables that quorlock knows.
 pub const VARIABLES: &[(&str, Class)] = &[
     ("QUORLOCK_NODES", Class::Deployment),
     ("QUORLOCK_CONFIG", Class::Deployment),

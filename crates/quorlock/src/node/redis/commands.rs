@@ -17,7 +17,7 @@ pub enum Weight {
     Shared,
     /// They work, but cannot be listed.
     Listing,
-    /// Nothing.
+    /// No effect on locks.
     Nicety,
 }
 
