@@ -230,12 +230,10 @@ async fn node_lists_that_make_no_quorum_are_refused() {
 async fn urls_that_cannot_be_used_are_refused_without_their_secrets() {
     let schemes = "use redis://, rediss://, valkey://, valkeys:// or redis+unix://";
     for (url, shown, reason) in [
-        ("", "", "malformed: a URL starts with a scheme, such as redis://"),
-        (
-            "10.0.0.1:6379",
-            "10.0.0.1:6379",
-            "malformed: a URL starts with a scheme, such as redis://",
-        ),
+        ("", "", "it is empty"),
+        ("6379", "6379", "malformed: a URL starts with a scheme, such as redis://"),
+        ("redis:/a", "redis:/a", "malformed: a URL starts with a scheme, such as redis://"),
+        ("10.0.0.1:x", "***", "malformed: a URL starts with a scheme, such as redis://"),
         ("http://u:hunter2@a", "http://***@a", &format!("unknown scheme \"http\"; {schemes}")),
         (
             "redis-cluster://a",

@@ -186,11 +186,13 @@ impl Target {
     }
 }
 
-/// `host` or `host:port`, without a scheme. A number alone is no host: it may be meant as a port.
+/// `host` or `host:port`, without a scheme. A number alone is no host: it may be meant as a port. `unix:` and `redis:`
+/// are schemes that lack their slashes.
 fn is_bare(text: &str) -> bool {
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let has_scheme = text.contains("://");
-    looks_like_a_host(text) && !has_scheme && !is_number && !text.starts_with([':', '/'])
+    let authority = text.split('/').next().unwrap_or_default();
+    let is_number = authority.bytes().all(|byte| byte.is_ascii_digit());
+    let is_cut = authority.starts_with(':') || authority.ends_with(':');
+    looks_like_a_host(text) && !is_number && !is_cut
 }
 
 fn database(text: &str) -> Result<u32, String> {
