@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use quorlock::admin::Topology;
 use quorlock::{BuildError, ClientBuilder};
+use quorlock_core::shown::seconds;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +125,9 @@ pub struct Examination {
     acl: BTreeMap<String, Vec<Arc<str>>>,
 }
 
+/// What systemd allows a service to start within by itself, in seconds.
+const STARTS_WITHIN_S: u64 = 90;
+
 impl Examination {
     /// How bad the worst finding is; `None`: there is none.
     pub fn worst(&self) -> Option<Severity> {
@@ -143,8 +147,8 @@ impl Examination {
     /// A drop-in for the servers' unit: systemd then starts a server only after the quarantine, which
     /// protects also those who lock by other libraries and do not look for restarts.
     pub fn systemd(&self) -> String {
-        let seconds = self.quarantine.as_secs() + u64::from(self.quarantine.subsec_nanos() > 0);
-        let limit = seconds + 90;
+        let seconds = seconds(self.quarantine);
+        let limit = seconds + STARTS_WITHIN_S;
         format!(
             "# systemctl edit redis-server.service    (or valkey-server.service)\n\
              # A server that comes back without its data has forgotten its locks: it stays away for longer\n\

@@ -5,6 +5,7 @@
 //! adoptions of others, the values of keys.
 
 use alloc::string::String;
+use core::time::Duration;
 
 /// The most characters that are shown of a line that others wrote, such as an error.
 pub const LINE_MAX: usize = 160;
@@ -24,6 +25,11 @@ const TOKEN_DIGITS: usize = 32;
 
 /// A value of so many characters is shown whole: nobody locks with a token that can be guessed.
 const WHOLE_MAX: usize = 8;
+
+/// How long a wait lasts, in whole seconds: rounded up, so that it is over when it was said to be.
+pub fn seconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX)
+}
 
 /// The text without what a terminal or a log would take for more than text, and of what looks like a token
 /// the beginning; cut to `max` characters, and then one that says so.

@@ -42,6 +42,7 @@ use crate::command::{Adopted, Answer, Command, Failure, FailureKind, Holding};
 use crate::evidence::MarkerSeen;
 use crate::marker::{Adoption, Cluster};
 use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::shown::seconds;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
@@ -206,6 +207,11 @@ struct MarkerPlan {
     /// Why it does not vote yet.
     why: Arc<str>,
     adoption: Option<Adopted>,
+}
+
+/// When a wait is over, in words.
+pub fn in_time(left: Duration) -> String {
+    if left.is_zero() { "at the next use".into() } else { format!("in {} s", seconds(left)) }
 }
 
 /// What is to be sent.
@@ -409,8 +415,7 @@ impl NodeMonitor {
             TrustState::Unverified | TrustState::Trusted => Failure::new(FailureKind::Unverified),
             TrustState::Quarantined { until, why } => {
                 let left = until.remaining(now);
-                let seconds = left.as_millis().div_ceil(1000);
-                let detail = format!("{why}, its votes count in {seconds} s");
+                let detail = format!("{why}, its votes count {}", in_time(left));
                 Failure::new(FailureKind::Quarantined).with_detail(detail).clearing_in(left)
             }
             TrustState::Refused(failure) => failure.clone(),

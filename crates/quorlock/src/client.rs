@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorlock_core::{
     Failure, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Reading, Timing,
-    TrustState,
+    TrustState, trust::in_time,
 };
 use tokio::sync::oneshot;
 
@@ -279,7 +279,9 @@ impl Client {
 
     pub(crate) fn inspected(&self, results: Vec<quorlock_core::NodeResult>) -> Inspection {
         let is_untrusted = |(place, node): (usize, &NodeStats)| match node.trust_state {
-            NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => true,
+            // A node whose wait is over has no earlier lock to forget.
+            NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),
+            NodeTrustState::Refused(_) => true,
             // What a server is, it says with its first answer. Nodes of others' making need not say it.
             NodeTrustState::Unverified => place < self.shared.servers,
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
@@ -436,10 +438,9 @@ impl fmt::Display for NodeTrustState {
         match self {
             Self::Unguarded => f.write_str("not looked at"),
             Self::Unverified => f.write_str("not verified"),
-            Self::Trusted => f.write_str("trusted"),
+            Self::Trusted => f.write_str("votes"),
             Self::Quarantined { remaining, why } => {
-                let seconds = remaining.as_millis().div_ceil(1000);
-                write!(f, "quarantined: {why}, its votes count in {seconds} s")
+                write!(f, "quarantined: {why}, its votes count {}", in_time(*remaining))
             }
             Self::Refused(failure) => write!(f, "{failure}"),
         }

@@ -24,10 +24,10 @@ pub(crate) fn in_words(fault: &Fault<'_>) -> String {
             format!("node {other} is the same server: it would vote twice; list it once")
         }
         Fault::OtherSettings { is_marked, theirs, ours } => {
-            let how = if *is_marked { "marked" } else { "being taken into use" };
+            let how = if *is_marked { "votes" } else { "is in quarantine" };
             let theirs = shown(&theirs.to_string(), SETTINGS_MAX);
             format!(
-                "it is {how} for {theirs}, but this client has {ours}; give all clients the same, or run quorlock init --reconfigure"
+                "it {how} for {theirs}, but this client has {ours}; give all clients the same, or run quorlock init --reconfigure"
             )
         }
         Fault::ForeignKey { key, text } => format!(
@@ -80,14 +80,13 @@ mod tests {
             ),
             (
                 Fault::OtherSettings { is_marked: true, theirs, ours },
-                "it is marked for nodes=a quorum=1 max_ttl_ms=30000, but this client has nodes=b quorum=1 \
+                "it votes for nodes=a quorum=1 max_ttl_ms=30000, but this client has nodes=b quorum=1 \
                  max_ttl_ms=20000; give all clients the same, or run quorlock init --reconfigure",
             ),
             (
                 Fault::OtherSettings { is_marked: false, theirs, ours },
-                "it is being taken into use for nodes=a quorum=1 max_ttl_ms=30000, but this client has \
-                 nodes=b quorum=1 max_ttl_ms=20000; give all clients the same, or run quorlock init \
-                 --reconfigure",
+                "it is in quarantine for nodes=a quorum=1 max_ttl_ms=30000, but this client has nodes=b quorum=1 \
+                 max_ttl_ms=20000; give all clients the same, or run quorlock init --reconfigure",
             ),
             (
                 Fault::ForeignKey { key, text: "quorlock 2 \u{1b}[2J" },

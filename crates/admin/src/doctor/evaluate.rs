@@ -140,16 +140,45 @@ impl Case<'_> {
             check: if login { "login" } else { "reach" },
             what: failure.to_string(),
             why: "its vote is missing from every lock",
-            fix: if login {
-                "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
-                    .to_owned()
-            } else {
-                format!(
-                    "start the server, or fix the way to it (its address, a firewall, TLS), until this answers: {}",
-                    self.cli("PING")
-                )
-            },
+            fix: self.to_reach(failure),
         }
+    }
+
+    /// What mends that the server cannot be reached or logged in to.
+    fn to_reach(&self, failure: &Failure) -> String {
+        let says = |words| failure.detail().is_some_and(|detail| detail.contains(words));
+        if failure.kind() == FailureKind::Unauthenticated {
+            return "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
+                .to_owned();
+        }
+        if failure.kind() == FailureKind::MissingCommand {
+            return "remove its rename-command line from the server's configuration file, and restart it"
+                .to_owned();
+        }
+        if says("maxclients") {
+            return format!(
+                "end clients that are idle, or allow more of them: {}",
+                self.set(&["maxclients NUMBER"])
+            );
+        }
+        let cli = &self.node.redis_cli;
+        let other = if says("begins with redis://") {
+            format!(
+                "if this answers, begin its URL with redis://: {}; else ",
+                cli.plain().line("PING")
+            )
+        } else if says("begins with rediss://") {
+            format!(
+                "if this answers, begin its URL with rediss://, and name the authority with --tls-ca: {}; else ",
+                cli.encrypted().line("PING")
+            )
+        } else {
+            String::new()
+        };
+        format!(
+            "{other}start the server, or fix the way to it (its address, a firewall, TLS), until this answers: {}",
+            self.cli("PING")
+        )
     }
 
     fn rights(&self, facts: &Facts) -> Vec<Finding> {
@@ -534,11 +563,6 @@ fn unpromoted(master: &RedisCli, replicas: &[String]) -> String {
         format!("{} && {}", replica.line(command), replica.line("CONFIG REWRITE"))
     });
     all.collect::<Vec<_>>().join(" && ")
-}
-
-/// Whole seconds, and no less than that.
-fn seconds(time: Duration) -> u64 {
-    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 #[cfg(test)]

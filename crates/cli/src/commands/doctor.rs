@@ -47,7 +47,11 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
 /// One line per node, and what was found below it; last, what was found about all of them.
 fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
     let mut text = String::new();
-    let lines = columns(None, examined.nodes.iter().map(row), &[]);
+    let head = ["NODE", "SERVER", "UPTIME", "ROUND TRIP", "CLOCK", "VOTES"];
+    let mut lines = columns(Some(head), examined.nodes.iter().map(row), &[]).into_iter();
+    if let Some(head) = lines.next().filter(|_| !args.output.quiet) {
+        text.push_str(&format!("{:7}  {head}\n", ""));
+    }
     for (node, line) in examined.nodes.iter().zip(lines) {
         let worst = node.worst().filter(|worst| *worst > Severity::Note);
         if args.output.quiet && worst.is_none() {

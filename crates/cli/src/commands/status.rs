@@ -188,7 +188,7 @@ fn trust_states(inspection: &Inspection, nodes: &[NodeStats]) -> String {
         let hint = match node.trust_state {
             NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_) => "",
             NodeTrustState::Unverified if matches!(answer.said, NodeOutcome::Seen(_)) => {
-                ": what it says of itself, or its marker, cannot be read; quorlock doctor says why"
+                ": whether it votes is not known; quorlock doctor says why"
             }
             _ => continue,
         };

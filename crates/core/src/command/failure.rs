@@ -203,7 +203,7 @@ impl fmt::Display for FailureKind {
             Self::Rejected => "answered with an error",
             Self::Quarantined => "quarantined",
             Self::UnsafeNode => "refused as unsafe",
-            Self::OtherConfiguration => "marked for another configuration",
+            Self::OtherConfiguration => "another configuration",
             Self::SameServer => "the same server as another node",
             Self::Unverified => "not verified",
         })

@@ -214,7 +214,7 @@ impl AcquireFailure {
                 f.write_str("clients do not agree about the nodes, so nobody may have it; ")?
             }
             Why::NodesUntrusted => {
-                write!(f, "too few nodes can be trusted, {needed} of {count} must grant; ")?
+                write!(f, "too few nodes vote, {needed} of {count} must grant; ")?
             }
             Why::TooSlow => f.write_str("granted too late, too little validity was left; ")?,
             Why::Contended | Why::BusyHere => {}

@@ -1,15 +1,21 @@
 //! Whether the nodes together can grant a lock at present, and if not, when they can.
 
+use std::time::Duration;
+
 use quorlock::admin::Topology;
 use quorlock_core::RestartGuard;
+use quorlock_core::shown::seconds;
 
-use super::{Error, seconds};
+use super::Error;
 use crate::doctor::{Finding, NodeReport, Votes};
 
 /// What is to be said if fewer than a quorum vote.
 pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> Option<Finding> {
     let needed = topology.quorum.needed();
-    let voting = nodes.iter().filter(|node| node.votes == Votes::Count).count();
+    // A node whose wait is over votes for the next client.
+    let votes =
+        |node: &&NodeReport| matches!(node.votes, Votes::Count | Votes::CountIn(Duration::ZERO));
+    let voting = nodes.iter().filter(votes).count();
     if voting >= needed {
         return None;
     }
@@ -18,6 +24,7 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
     let mut waits: Vec<_> = nodes
         .iter()
         .filter_map(|node| match node.votes {
+            Votes::CountIn(Duration::ZERO) => None,
             Votes::CountIn(wait) => Some((false, wait)),
             Votes::CountAfterUse(wait) => Some((true, wait)),
             Votes::Count | Votes::DoNotCount => None,
@@ -55,8 +62,6 @@ pub(in crate::doctor) fn together(topology: &Topology, nodes: &[NodeReport]) -> 
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use quorlock::Client;
 
     use super::*;
@@ -83,6 +88,8 @@ mod tests {
         let soon = |s| Votes::CountIn(Duration::from_secs(s));
         let used = Votes::CountAfterUse(Duration::from_secs(33));
         assert_eq!(said([yes, no, yes, used, yes]), "");
+        // The wait of idle nodes is over: a lock would be granted now.
+        assert_eq!(said([soon(0), no, soon(0), used, soon(0)]), "");
         assert_eq!(
             said([yes, soon(30), soon(12), used, yes]),
             "2 of 5 nodes vote, but 3 must vote: no lock can be granted for about 12 s"

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
-use quorlock_core::shown::{SETTINGS_MAX, shown, shown_text};
+use quorlock_core::shown::{SETTINGS_MAX, seconds, shown, shown_text};
 
-use super::{Case, Error, LACKS_RIGHTS, Note, Warning, seconds};
+use super::{Case, Error, LACKS_RIGHTS, Note, Warning};
 use crate::doctor::look::{Facts, Seen};
 use crate::doctor::{Finding, Severity, Votes};
 
@@ -14,23 +14,29 @@ use crate::doctor::{Finding, Severity, Votes};
 const OWN_KEY: &str = "it is the library's own: what it says decides whether votes count";
 
 /// Why a server without its marker waits.
-const FORGOTTEN: &str = "a server without its marker may have forgotten locks that are still held";
+const FORGOTTEN: &str =
+    "a server that quorlock does not know may have forgotten locks that are still held";
 
 /// What mends a wait that runs.
 const TIME_MENDS: &str =
     "wait, then look again: quorlock doctor; or, if no lock is in use: quorlock init --fresh";
+
+/// What mends a wait that is over.
+const NOTHING: &str = "nothing needs to be fixed";
 
 /// What mends a wait that has not begun.
 const USE_MENDS: &str =
     "quorlock init --fresh, if no lock is in use; or have a client wait for a lock that long, once";
 
 /// What is said of a node that votes when it has been waited for.
-pub(super) const WAITS: [(&str, Severity); 5] = [
+pub(super) const WAITS: [(&str, Severity); 7] = [
     ("restarted", Warning),
     ("promoted", Warning),
     ("adoption", Warning),
     ("unused", Warning),
     ("marker", Warning),
+    ("promoted", Note),
+    ("adoption", Note),
 ];
 
 /// So far ahead is what a floor was when it was written, and a minute.
@@ -102,7 +108,7 @@ impl Case<'_> {
             Seen::Text(text) => match Adoption::parse(text) {
                 Some(adoption) if adoption.cluster == self.topology.rules.cluster => Some(adoption),
                 Some(adoption) => {
-                    return no(self.other("it is being taken into use for", &adoption.cluster));
+                    return no(self.other("it is in quarantine for", &adoption.cluster));
                 }
                 None => return no(self.foreign(key, &quoted(text))),
             },
@@ -126,10 +132,19 @@ impl Case<'_> {
                 (Votes::CountAfterUse(wait), format!("its votes count {left} s after the next use"))
             }
         };
-        let mended = if begun.is_some() { TIME_MENDS } else { USE_MENDS };
+        // The wait is over: the next client that locks is granted its vote, and nothing need be done.
+        let is_over = begun.is_some() && wait.is_zero();
+        let bad = if is_over { Note } else { Warning };
+        let mended = if is_over {
+            NOTHING
+        } else if begun.is_some() {
+            TIME_MENDS
+        } else {
+            USE_MENDS
+        };
         let (severity, check, what, why, fix) = match (info.promoted_at, &begun) {
             (Some(_), _) => (
-                Warning,
+                bad,
                 "promoted",
                 format!("it was a replica until it was promoted; {when}"),
                 "a replica may not have seen all votes of its master: it waits as a new server does",
@@ -138,9 +153,9 @@ impl Case<'_> {
                 ),
             ),
             (None, Some(_)) => (
-                Warning,
+                bad,
                 "adoption",
-                format!("it is being taken into use; {when}"),
+                format!("it is in quarantine; {when}"),
                 FORGOTTEN,
                 mended.to_owned(),
             ),
@@ -155,7 +170,7 @@ impl Case<'_> {
                 Warning,
                 "marker",
                 format!(
-                    "its marker is missing, unlike others': it is new, or its data was deleted; {when}"
+                    "other nodes have been used, but not this one: it is new, or its data was deleted; {when}"
                 ),
                 FORGOTTEN,
                 mended.to_owned(),
@@ -241,7 +256,7 @@ fn floor(facts: &Facts, marker: &Marker) -> Vec<Finding> {
         why: if is_far {
             "some clock was far ahead when that was written, or this one is behind; fences still grow, but do not tell the time"
         } else {
-            "that is so for two hours after a node was taken into use; fences grow all the same"
+            "that is so for two hours after a quarantine; fences grow all the same"
         },
         fix: if is_far {
             "see that clocks are right, here and there: chronyc tracking; the fencing counters need no change"

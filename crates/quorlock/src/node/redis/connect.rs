@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -31,16 +32,45 @@ pub(super) struct Dialer {
     pub(super) encryption: Option<Encryption>,
     /// What was sent and is not confirmed for so long breaks the connection.
     pub(super) give_up_after: Duration,
+    /// The server has taken a connection, and has not answered in TLS on it.
+    pub(super) awaits_tls: AtomicBool,
 }
 
 impl Dialer {
+    /// What may be wrong with the URL, if the server answers nothing that can be understood.
+    fn scheme_hint(&self) -> &'static str {
+        match self.target.address {
+            Address::Port { encrypted: true, .. } => {
+                "; if this port is without TLS, its URL begins with redis://"
+            }
+            Address::Port { encrypted: false, .. } => {
+                "; if this port is for TLS, its URL begins with rediss://"
+            }
+            Address::Socket(_) => "",
+        }
+    }
+
+    /// The failure of an attempt to connect that took so long.
+    pub(super) fn timed_out(&self, after: Duration) -> Failure {
+        let hint = if self.awaits_tls.load(Ordering::Relaxed) { self.scheme_hint() } else { "" };
+        let detail = format!("nothing within {after:?}{hint}");
+        Failure::unsent(FailureKind::ConnectTimeout).with_detail(detail)
+    }
+
     /// Connects, resolving the name anew.
     pub(super) async fn dial(&self) -> io::Result<Box<dyn Socket>> {
         match &self.target.address {
             Address::Port { host, port, encrypted } => {
+                self.awaits_tls.store(false, Ordering::Relaxed);
                 let stream = TcpStream::connect(&*resolve(host, *port).await?).await?;
                 self.set_up(&stream)?;
-                if *encrypted { self.encrypt(host, stream).await } else { Ok(Box::new(stream)) }
+                self.awaits_tls.store(*encrypted, Ordering::Relaxed);
+                let socket = match encrypted {
+                    true => self.encrypt(host, stream).await?,
+                    false => Box::new(stream),
+                };
+                self.awaits_tls.store(false, Ordering::Relaxed);
+                Ok(socket)
             }
             #[cfg(unix)]
             Address::Socket(path) => {
@@ -74,7 +104,11 @@ impl Dialer {
     #[cfg(feature = "tls")]
     async fn encrypt(&self, host: &str, stream: TcpStream) -> io::Result<Box<dyn Socket>> {
         let encryption = self.encryption.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        Ok(Box::new(encryption.encrypt(host, stream).await?))
+        let encrypted = encryption.encrypt(host, stream).await;
+        Ok(Box::new(encrypted.map_err(|error| match Encryption::is_without_tls(&error) {
+            true => io::Error::new(error.kind(), format!("{error}{}", self.scheme_hint())),
+            false => error,
+        })?))
     }
 
     #[cfg(not(feature = "tls"))]
@@ -125,8 +159,14 @@ pub(super) async fn connect(
     push_sink: &PushSink,
 ) -> Result<(Wire, Capabilities), NotConnected> {
     let wire = Wire::new(dialer.dial().await?, push_sink.clone());
-    let capabilities = handshake(&wire, &dialer.target, scripts, resp2).await?;
-    Ok((wire, capabilities))
+    match handshake(&wire, &dialer.target, scripts, resp2).await {
+        Err(NotConnected::Because(failure)) if wire.broke_unanswered() => {
+            let said = failure.detail().unwrap_or("connection lost");
+            let hinted = format!("{said}{}", dialer.scheme_hint());
+            Err(NotConnected::Because(failure.with_detail(hinted)))
+        }
+        handshake => Ok((wire, handshake?)),
+    }
 }
 
 /// Says who we are, and asks what the server can do.
@@ -320,6 +360,10 @@ fn refused(error: &str) -> NotConnected {
         FailureKind::Rejected => FailureKind::Unreachable,
         kind => kind,
     };
+    if error.contains("max number of clients") {
+        let detail = "the server has no client connection left (its limit is maxclients)";
+        return NotConnected::Because(Failure::unsent(kind).with_detail(detail));
+    }
     let detail = if code(error) == "ERR" { explanation(error) } else { error };
     NotConnected::Because(Failure::unsent(kind).with_detail(for_people(detail)))
 }

@@ -132,6 +132,7 @@ impl RedisNode {
             #[cfg(feature = "tls")]
             encryption,
             give_up_after: (silence * 10).max(Supervisor::REPLACE_AFTER),
+            awaits_tls: AtomicBool::new(false),
         };
         let shared = Shared {
             name,
@@ -285,10 +286,8 @@ impl Shared {
     async fn open(&self, push_sink: &PushSink) -> Result<Arc<Connection>, Failure> {
         let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
         let made = timeout(self.connect_timeout, self.connect_somehow(push_sink)).await;
-        let (wire, capabilities) = made.unwrap_or_else(|_| {
-            let bound = format!("nothing within {:?}", self.connect_timeout);
-            Err(Failure::unsent(FailureKind::ConnectTimeout).with_detail(bound))
-        })?;
+        let (wire, capabilities) =
+            made.unwrap_or_else(|_| Err(self.dialer.timed_out(self.connect_timeout)))?;
         Ok(Arc::new(Connection {
             epoch,
             wire,

@@ -12,17 +12,18 @@ use crate::node::Tls;
 #[derive(Clone, Debug)]
 pub struct RedisCli {
     address: String,
+    tls: String,
     options: String,
     database: u32,
 }
 
 impl RedisCli {
     pub(super) fn new(target: &Target, tls: Option<&Tls>) -> Self {
-        let mut options = String::new();
+        let (mut tls_options, mut options) = (String::new(), String::new());
         if matches!(target.address, Address::Port { encrypted: true, .. }) {
-            options.push_str(" --tls");
+            tls_options.push_str(" --tls");
             if let Some(name) = &target.tls_server_name {
-                let _ = write!(options, " --sni {}", word(name.as_bytes()).0);
+                let _ = write!(tls_options, " --sni {}", word(name.as_bytes()).0);
             }
             let file = |path: &Option<PathBuf>, stand_in: &str| match path {
                 Some(path) => word(path.to_string_lossy().as_bytes()).0.into_owned(),
@@ -31,12 +32,12 @@ impl RedisCli {
             if let Some(tls) = tls {
                 let files = &tls.files;
                 if tls.ca.is_some() {
-                    let _ = write!(options, " --cacert {}", file(&files.ca, "CA.pem"));
+                    let _ = write!(tls_options, " --cacert {}", file(&files.ca, "CA.pem"));
                 }
                 if tls.client.is_some() {
                     let (cert, key) =
                         (file(&files.cert, "CERTIFICATE.pem"), file(&files.key, "KEY.pem"));
-                    let _ = write!(options, " --cert {cert} --key {key}");
+                    let _ = write!(tls_options, " --cert {cert} --key {key}");
                 }
             }
         }
@@ -46,7 +47,8 @@ impl RedisCli {
             }
             options.push_str(" --askpass");
         }
-        Self { address: target.address(), options, database: target.database }
+        let (address, database) = (target.address(), target.database);
+        Self { address, tls: tls_options, options, database }
     }
 
     /// The same for another server that is reached in the same way, such as a replica. `address` is `host:port`, or
@@ -62,6 +64,18 @@ impl RedisCli {
         Self { database, ..self.clone() }
     }
 
+    /// The same without TLS.
+    #[must_use]
+    pub fn plain(&self) -> Self {
+        Self { tls: String::new(), ..self.clone() }
+    }
+
+    /// The same with TLS, whatever the server's certificate: it shows that there is TLS, and nothing else.
+    #[must_use]
+    pub fn encrypted(&self) -> Self {
+        Self { tls: " --tls --insecure".to_owned(), ..self.clone() }
+    }
+
     /// The command line that sends `command`, whose words are the shell's and `redis-cli`'s already.
     pub fn line(&self, command: &str) -> String {
         let place = match self.address.rsplit_once(':') {
@@ -74,7 +88,7 @@ impl RedisCli {
             0 => String::new(),
             database => format!(" -n {database}"),
         };
-        format!("redis-cli {place}{}{database} {command}", self.options)
+        format!("redis-cli {place}{}{}{database} {command}", self.tls, self.options)
     }
 
     /// The command line that sends `command` about a key, which may have any bytes. What is printed is plain text,

@@ -54,6 +54,16 @@ impl Encryption {
         Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
     }
 
+    /// What was answered is no TLS, or nothing was.
+    pub(super) fn is_without_tls(error: &std::io::Error) -> bool {
+        let reason = error.get_ref().and_then(|it| it.downcast_ref::<rustls::Error>());
+        matches!(reason, Some(rustls::Error::InvalidMessage(_)))
+            || matches!(
+                error.kind(),
+                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset
+            )
+    }
+
     /// Encrypts a connection to `host`, which must prove that it is that one, or has the name that was set.
     pub(super) async fn encrypt(
         &self,

@@ -84,6 +84,8 @@ struct Outgoing {
     written: usize,
     /// So many bytes were ever to be sent.
     said: u64,
+    /// The server reads no more.
+    is_cut: bool,
 }
 
 /// What was read.
@@ -122,6 +124,8 @@ struct End {
     /// Why the wire was closed.
     failure: Option<Failure>,
     last_words: Option<String>,
+    /// The first reply had not come.
+    unanswered: bool,
 }
 
 impl End {
@@ -245,10 +249,11 @@ impl Wire {
             }
             // Whatever cannot be written at once is written by who reads.
             let reader = inner.reader.clone();
-            inner.write_out(&mut Context::from_waker(&reader))
+            let written = inner.write_out(&mut Context::from_waker(&reader));
+            inner.after_writing(written)
         };
-        if let Poll::Ready(Err(error)) = result {
-            self.close(broken(&error));
+        if let Err(failure) = result {
+            self.close(failure);
         }
         Ok(())
     }
@@ -308,9 +313,11 @@ impl Wire {
             inner.end.blame(failure);
             self.closed.store(true, Ordering::Release);
             if let Some(Awaited { taker: Taker::Whole { replies, .. }, .. }) = inner.awaited.front()
-                && let Some(Reply::Error(error)) = replies.last()
             {
-                inner.end.last_words = Some(error.clone());
+                inner.end.unanswered = replies.is_empty();
+                if let Some(Reply::Error(error)) = replies.last() {
+                    inner.end.last_words = Some(error.clone());
+                }
             }
             // All that wait for replies are told now that none will come.
             for awaited in std::mem::take(&mut inner.awaited) {
@@ -342,6 +349,11 @@ impl Wire {
     /// The error that came before the wire was closed, where other replies were awaited as well.
     pub(super) fn last_words(&self) -> Option<String> {
         self.lock().end.last_words.clone()
+    }
+
+    /// The wire was closed before the first reply to a question.
+    pub(super) fn broke_unanswered(&self) -> bool {
+        self.lock().end.unanswered
     }
 
     /// What the traffic shows; its times are since `start`.

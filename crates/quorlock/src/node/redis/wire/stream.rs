@@ -22,8 +22,9 @@ impl Inner {
         if !self.reader.will_wake(cx.waker()) {
             self.reader = cx.waker().clone();
         }
-        if let Poll::Ready(Err(error)) = self.write_out(cx) {
-            return Poll::Ready(broken(&error));
+        let written = self.write_out(cx);
+        if let Err(failure) = self.after_writing(written) {
+            return Poll::Ready(failure);
         }
         self.pushed.count = 0;
         for _ in 0..READS_MAX {
@@ -45,9 +46,20 @@ impl Inner {
 
     pub(super) fn write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.socket {
-            Some(socket) => self.outgoing.write_to(socket, cx),
-            None => Poll::Ready(Ok(())),
+            Some(socket) if !self.outgoing.is_cut => self.outgoing.write_to(socket, cx),
+            _ => Poll::Ready(Ok(())),
         }
+    }
+
+    /// Whether writing goes on, or why the wire is to be closed. A server that takes no more clients says so, closes
+    /// the connection, and reads nothing: what it says to a greeting is read to its end first.
+    pub(super) fn after_writing(&mut self, written: Poll<io::Result<()>>) -> Result<(), Failure> {
+        let Poll::Ready(Err(error)) = written else { return Ok(()) };
+        match self.awaited.front() {
+            Some(Awaited { taker: Taker::Whole { .. }, .. }) => self.outgoing.is_cut = true,
+            _ => return Err(broken(&error)),
+        }
+        Ok(())
     }
 
     fn read_in(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {

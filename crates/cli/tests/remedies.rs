@@ -1,0 +1,152 @@
+//! What `doctor` and errors advise, done as it stands there.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails panics")]
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{Testbed, eventually, stderr, stdout};
+use quorlock_servers::{
+    Listen, Nodes, Server, ServerBinary, ServerOptions, StartError, TlsFiles, find_or_skip, skip,
+    without_tls,
+};
+use serde_json::Value;
+
+fn tls_file(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../servers/tests/tls")).join(name)
+}
+
+/// A server with TLS; `None`: it or `redis-cli` is built without, and that has been said.
+fn with_tls(binary: &ServerBinary, test: &str) -> Option<Server> {
+    let files = TlsFiles {
+        cert: tls_file("node.pem"),
+        key: tls_file("node.key"),
+        ca: tls_file("ca.pem"),
+        client_auth: false,
+    };
+    let options = ServerOptions { tls: Some(files), ..ServerOptions::default() };
+    let server = match Server::start(binary, options) {
+        Err(StartError::NoTls { .. }) => {
+            without_tls(binary, test);
+            return None;
+        }
+        server => server.unwrap(),
+    };
+    let help = Command::new("redis-cli").arg("--help").output();
+    let speaks = help.is_ok_and(|help| (stdout(&help) + &stderr(&help)).contains("--cacert"));
+    if !speaks {
+        skip(test, "no redis-cli that was built with TLS");
+    }
+    speaks.then_some(server)
+}
+
+/// No nodes but those that the test names.
+fn no_nodes(binary: &ServerBinary) -> Testbed {
+    Testbed::of(Nodes::start(binary, 0, ServerOptions::default()).unwrap())
+}
+
+/// How `doctor` says that the only node is mended.
+fn fix(testbed: &Testbed, args: &[&str]) -> String {
+    let output = testbed.quorlock(&[&["doctor", "--json"], args].concat()).output().unwrap();
+    let examined: Value = serde_json::from_slice(&output.stdout).unwrap();
+    examined["nodes"][0]["findings"][0]["fix"].as_str().unwrap().to_owned()
+}
+
+/// A person pastes the command that stands between these words.
+fn paste(text: &str, before: &str, behind: &str) -> String {
+    let command = text.split_once(before).unwrap_or_else(|| panic!("{before:?} in {text}")).1;
+    let command = if behind.is_empty() { command } else { command.split_once(behind).unwrap().0 };
+    let output = Command::new("timeout").args(["10", "sh", "-c", command]).output().unwrap();
+    format!("{}{}", stdout(&output), stderr(&output))
+}
+
+#[test]
+fn the_line_for_a_server_with_tls_answers_once_the_server_does() {
+    let test = "the_line_for_a_server_with_tls_answers_once_the_server_does";
+    let Some(binary) = find_or_skip(test) else { return };
+    let Some(server) = with_tls(&binary, test) else { return };
+    let (testbed, url, ca) = (no_nodes(&binary), server.url(), tls_file("ca.pem"));
+    let args = ["-n", &url, "--tls-ca", ca.to_str().unwrap()];
+    server.kill().unwrap();
+    let told = fix(&testbed, &args);
+    assert_ne!(paste(&told, "until this answers: ", "").trim(), "PONG", "it is down");
+    server.restart().unwrap();
+    assert_eq!(paste(&told, "until this answers: ", "").trim(), "PONG", "{told}");
+}
+
+#[test]
+fn a_wrong_scheme_is_told_and_the_right_one_works() {
+    let test = "a_wrong_scheme_is_told_and_the_right_one_works";
+    let Some(binary) = find_or_skip(test) else { return };
+    let Some(server) = with_tls(&binary, test) else { return };
+    let testbed = no_nodes(&binary);
+    let tcp = ServerOptions { listen: Listen::Tcp, ..ServerOptions::default() };
+    let plain = Server::start(&binary, tcp).unwrap();
+    let run = |url: &str| {
+        let ca = tls_file("ca.pem");
+        let args =
+            ["run", "k", "-n", url, "--tls-ca", ca.to_str().unwrap(), "--wait", "0s", "--", "true"];
+        testbed.quorlock(&args).output().unwrap()
+    };
+    for (right, before) in [
+        (server.url(), "name the authority with --tls-ca: "),
+        (plain.url(), "begin its URL with redis://: "),
+    ] {
+        let (scheme, rest) = right.split_once("://").unwrap();
+        let wrong = format!("{}://{rest}", if scheme == "redis" { "rediss" } else { "redis" });
+        let output = run(&wrong);
+        assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+        let hint = format!("its URL begins with {scheme}://");
+        assert!(stderr(&output).contains(&hint), "{wrong}: {}", stderr(&output));
+        let told = fix(&testbed, &["-n", &wrong]);
+        assert_eq!(paste(&told, before, "; else ").trim(), "PONG", "{told}");
+        let output = run(&right);
+        assert!(output.status.success(), "{right}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_server_that_takes_no_more_clients_says_so() {
+    let test = "a_server_that_takes_no_more_clients_says_so";
+    let args = vec!["--maxclients".to_owned(), "5".to_owned()];
+    let options = ServerOptions { args, ..ServerOptions::default() };
+    let Some(testbed) = Testbed::sized(test, 1, options) else { return };
+    let _clients: Vec<_> = (0..5).map_while(|_| testbed.nodes[0].connect().ok()).collect();
+    let output = testbed.quorlock(&["run", "k", "--wait", "0s", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+    let named = "the server has no client connection left (its limit is maxclients)";
+    assert!(stderr(&output).contains(named), "{}", stderr(&output));
+    let output = testbed.quorlock(&["doctor"]).output().unwrap();
+    let told = stdout(&output);
+    assert!(told.contains(named) && told.contains("CONFIG SET maxclients NUMBER"), "{told}");
+}
+
+/// Nobody locks for a while: a node whose wait is over votes for whoever comes next.
+#[test]
+fn idle_nodes_that_would_vote_are_well() {
+    let test = "idle_nodes_that_would_vote_are_well";
+    let Some(testbed) = Testbed::sized(test, 3, ServerOptions::default()) else { return };
+    let testbed = Testbed { guard: "strict", ..testbed };
+    let quorlock = |args: &[&str]| {
+        let mut command = testbed.quorlock(args);
+        command.env("QUORLOCK_MAX_TTL", "1s").env("QUORLOCK_TTL", "1s").output().unwrap()
+    };
+    let output = quorlock(&["run", "k", "--wait", "0s", "--", "true"]);
+    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+    let waiting = quorlock(&["doctor"]);
+    assert_eq!(waiting.status.code(), Some(2), "the wait is real: {}", stdout(&waiting));
+    assert!(stdout(&quorlock(&["status", "k"])).starts_with("k: UNKNOWN"));
+    let text = eventually("doctor is content", || {
+        let output = quorlock(&["doctor"]);
+        (output.status.code() == Some(0)).then(|| stdout(&output))
+    });
+    assert_eq!(text.matches("votes count at once").count(), 3, "{text}");
+    assert!(!text.contains("no lock can be granted"), "{text}");
+    let status = quorlock(&["status", "k"]);
+    assert_eq!((status.status.code(), stdout(&status).starts_with("k: FREE")), (Some(0), true));
+    assert!(stdout(&status).contains("its votes count at the next use"), "{}", stdout(&status));
+    let output = quorlock(&["run", "k", "--wait", "0s", "--", "true"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
