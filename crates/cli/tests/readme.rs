@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use common::{stderr, stdout};
 use quorlock_servers::find_or_skip;
+use regex_lite::Regex;
 
 /// The ports of the README and of compose.yaml.
 const PORTS: [&str; 3] = ["7001", "7002", "7003"];
@@ -72,8 +73,13 @@ fn the_quick_start_ends_in_a_held_lock() {
     let (out, err) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{out}{err}");
     assert!(out.contains("hi\n"), "the command has run: {out}{err}");
-    let held = out.lines().find(|line| line.contains("hi: HELD by ")).unwrap_or(&out);
-    assert!(held.contains(" quorlock, ") && held.contains("left (on 3 of 3 nodes)"), "{out}{err}");
+    // As the README shows it, but for the holder and the time.
+    let held = Regex::new(
+        r"hi: HELD by [^ ]+:[0-9]+ quorlock, since [0-9:]{8}Z \([0-9]+s\) \(on 3 of 3 nodes\)\n",
+    )
+    .unwrap();
+    assert!(held.is_match(&out), "{out}{err}");
+    assert!(held.is_match(&page), "the README shows another line");
 }
 
 /// Examples are compiled with the tests.
