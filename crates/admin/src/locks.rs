@@ -12,9 +12,8 @@ use quorlock::admin::{AdminConnection, Reply, Topology, holder};
 use quorlock::node::Node as _;
 use quorlock::{BuildError, ClientBuilder, Holder};
 
-use crate::doctor::acl::escaped;
 pub use crate::scan::Incomplete;
-use crate::scan::{Scan, Scanned, Votes, get_ranges, read_all};
+use crate::scan::{Scan, Scanned, Votes, get_ranges, pattern, read_all};
 
 /// At most this number of votes is listed of one node. More are reported as [`Incomplete::TooMany`].
 pub const VOTES_MAX: usize = 50_000;
@@ -88,10 +87,7 @@ impl Locks {
 pub async fn list(settings: &ClientBuilder, glob: Option<&str>) -> Result<Locks, BuildError> {
     let topology = Topology::of(settings)?;
     let prefix = &*topology.prefix;
-    let pattern = match glob {
-        None if prefix.is_empty() => None,
-        glob => Some(format!("{}{}", escaped(prefix), glob.unwrap_or("*"))),
-    };
+    let pattern = pattern(prefix, glob);
     let scan =
         Scan { pattern: pattern.as_deref(), prefix, votes_max: VOTES_MAX, ..Scan::default() };
     let mut scans = join_all(topology.servers.iter().map(|server| scan.of(server))).await;

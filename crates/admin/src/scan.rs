@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::doctor::acl::escaped;
 use quorlock::admin::{AdminConnection, RESERVED, Reply, failure_of, now, pause};
 use quorlock::node::{Holding, RedisNode};
 use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
@@ -111,6 +112,14 @@ impl fmt::Display for Incomplete {
 impl From<Failure> for Incomplete {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
+    }
+}
+
+/// The pattern of the keys behind this prefix whose rest matches `glob`; `None`: all keys.
+pub(crate) fn pattern(prefix: &str, glob: Option<&str>) -> Option<String> {
+    match glob {
+        None if prefix.is_empty() => None,
+        glob => Some(format!("{}{}", escaped(prefix), glob.unwrap_or("*"))),
     }
 }
 

@@ -344,6 +344,41 @@ fn the_rights_that_are_printed_are_those_that_are_needed() {
     }
 }
 
+/// A key that a client left, or somebody made permanent, keeps others from that lock on its node for ever.
+#[test]
+fn a_lock_that_never_ends_is_named_with_the_line_that_removes_it() {
+    let name = "a_lock_that_never_ends_is_named_with_the_line_that_removes_it";
+    let Some(testbed) = Testbed::sized(name, 3, ServerOptions::default()) else { return };
+    assert!(testbed.quorlock(FRESH).status().unwrap().success());
+    let token = "0a".repeat(20);
+    let [a, b, _] = &testbed.nodes[..] else { panic!("three") };
+    command(a, &["SET", "it's old", &format!("{token} h:1 job")]);
+    command(a, &["SET", "fine", &token, "PX", "100000"]);
+    command(a, &["SET", "foreign", "x"]);
+    command(b, &["ZADD", "read", "1", &format!("{token} h:1 job")]);
+    let (examined, code) = examine(&testbed, &[]);
+    let leftover = vec!["warning leftover".to_owned()];
+    assert_eq!((found(&examined), code), (vec![leftover.clone(), leftover, vec![]], 1));
+    let fix = |node: usize| examined["nodes"][node]["findings"][0]["fix"].as_str().unwrap();
+    let line = fix(0).strip_prefix("if no other program uses the key: ").unwrap();
+    let expected = format!("redis-cli -s {} --quoted-input DEL '\"it\\x27s old\"'", a.address());
+    assert_eq!(line, expected);
+    // What it prints does what it says, where there is a redis-cli.
+    if let Ok(output) = std::process::Command::new("sh").args(["-c", line]).output()
+        && output.status.success()
+    {
+        assert_eq!(stdout(&output), "1\n");
+        assert_eq!(a.command(&["EXISTS", "it's old"]).unwrap(), Reply::Int(0));
+    }
+    assert!(fix(1).ends_with(&format!("redis-cli -s {} DEL read", b.address())), "{}", fix(1));
+    // Of many, some are named.
+    let many = "for n = 1, 9 do redis.call('SET', 'k' .. n, ARGV[1]) end";
+    command(a, &["EVAL", many, "0", &token]);
+    let (examined, _) = examine(&testbed, &[]);
+    assert_eq!(found(&examined)[0].len(), 6);
+    assert!(examined["nodes"][0].to_string().contains(" more keys have the value of a lock"));
+}
+
 #[test]
 fn what_is_on_disk_matters_where_it_was_promised() {
     let Some(testbed) = Testbed::new("what_is_on_disk_matters_where_it_was_promised") else {

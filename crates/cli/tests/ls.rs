@@ -237,3 +237,23 @@ fn too_few_nodes_to_look_at_is_not_the_same_as_no_locks() {
     c.kill().unwrap();
     assert_eq!(ls(&testbed, &[]).status.code(), Some(69));
 }
+
+/// Nodes reach a key at different times: a lock that is taken in between has all of its votes at the end.
+#[test]
+fn a_lock_that_is_taken_meanwhile_is_not_marked() {
+    let Some(testbed) = testbed("a_lock_that_is_taken_meanwhile_is_not_marked") else { return };
+    let [a, b, c] = &testbed.nodes[..] else { panic!("three") };
+    let value = value(1, "h:1");
+    let set = |node| command(node, &["SET", "k", &value, "PX", "100000"]);
+    set(c);
+    c.pause().unwrap();
+    let args = ["ls", "--connect-timeout", "30s"];
+    let looking = Running::start(&mut testbed.quorlock(&args));
+    let is_over = |node: &Server| calls(node, "scan") >= 2;
+    eventually("two nodes were looked at", || (is_over(a) && is_over(b)).then_some(()));
+    set(a);
+    set(b);
+    c.resume().unwrap();
+    let text = stdout(&looking.end());
+    assert!(text.contains("  3 of 3  ") && !text.contains("below quorum"), "{text}");
+}

@@ -1,5 +1,6 @@
 //! What follows for locks from what was seen on the nodes. Reads facts, and asks nobody.
 
+mod leftovers;
 mod together;
 mod trust_state;
 
@@ -92,6 +93,7 @@ impl Case<'_> {
                 findings.extend(self.memory(facts, info));
                 findings.extend(self.time(facts, info));
                 findings.extend(self.disk(facts, info));
+                findings.extend(self.leftovers(facts));
                 report.votes = votes;
             }
             Err(why) => findings.push(Finding {

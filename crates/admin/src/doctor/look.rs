@@ -12,6 +12,11 @@ use quorlock_core::shown::{LINE_MAX, WORD_MAX, shown};
 
 use super::ClockOffset;
 use super::rights::{self, Rights};
+use crate::locks::VOTES_MAX;
+use crate::scan::{Incomplete, Scan, Vote, pattern};
+
+/// Keys are looked at for this time, complete or not.
+const SCAN_MAX: Duration = Duration::from_secs(1);
 
 /// So many round trips are measured; the median of an odd number is one of them.
 const ROUND_TRIPS: usize = 7;
@@ -41,6 +46,10 @@ pub(crate) struct Facts {
     pub(crate) settings: Settings,
     pub(crate) rights: Rights,
     pub(crate) times: Times,
+    /// Keys that have a lock's value and never end; only of a thorough look.
+    pub(crate) leftovers: Vec<Arc<str>>,
+    /// Why not all keys were looked at for that.
+    pub(crate) unscanned: Option<Incomplete>,
 }
 
 /// How it is set up; `None`: the user may not ask.
@@ -141,6 +150,10 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
     let times = times(&connection).await?;
     let rights =
         if thorough { rights::test(&connection, topology).await? } else { Rights::default() };
+    let (leftovers, unscanned) = match thorough {
+        true => leftovers(topology, server).await,
+        false => (Vec::new(), None),
+    };
     Ok(Facts {
         speaks_resp3: connection.speaks_resp3(),
         more: info.as_deref().map(More::parse).unwrap_or_default(),
@@ -160,7 +173,24 @@ async fn look(topology: &Topology, server: &RedisNode, thorough: bool) -> Result
         settings,
         rights,
         times,
+        leftovers,
+        unscanned,
     })
+}
+
+async fn leftovers(topology: &Topology, server: &RedisNode) -> (Vec<Arc<str>>, Option<Incomplete>) {
+    let pattern = pattern(&topology.prefix, None);
+    let scan = Scan {
+        pattern: pattern.as_deref(),
+        prefix: &topology.prefix,
+        until: Some(now().after(SCAN_MAX)),
+        votes_max: VOTES_MAX,
+        ..Scan::default()
+    };
+    let found = scan.of(server).await;
+    let never_ends = |votes: &Vec<Vote>| votes.iter().any(|vote| vote.left.is_none());
+    let keys = found.votes.into_iter().filter(|(_, votes)| never_ends(votes));
+    (keys.map(|(key, _)| key).collect(), found.incomplete)
 }
 
 /// Asks a few times, one at a time, for a sign of life and the time. Of the server's clock, what came

@@ -28,6 +28,8 @@ fn facts() -> Facts {
         adoption: Seen::Nothing,
         elsewhere: None,
         adopted_for: Duration::ZERO,
+        leftovers: Vec::new(),
+        unscanned: None,
         settings: Settings {
             appendfsync: Some("always".to_owned()),
             rests_on_rewrite: Some(false),
