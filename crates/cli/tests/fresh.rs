@@ -73,7 +73,7 @@ fn it_is_refused_while_a_lock_is_held_and_names_lock_and_holder() {
         "nothing was changed: a lock is in use; wait until it has ended, or give --force",
         "\"held\" in database 0 is held by ",
         " nightly, ",
-        "s left (on a, b, c)",
+        "s unless extended (on a, b, c)",
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
@@ -109,7 +109,7 @@ fn locks_of_every_kind_count_under_any_prefix_and_on_any_node() {
             "{}",
             stderr(&output)
         );
-        assert!(stderr(&output).contains("left (on b)"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("unless extended (on b)"), "{}", stderr(&output));
         command(node, &["DEL", key]);
     };
     command(node, &["SET", "other:prefix:k", &value(1, "h:1 job"), "PX", "100000"]);

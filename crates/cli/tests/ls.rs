@@ -116,6 +116,7 @@ fn fifty_locks_of_every_kind_are_listed_among_many_other_keys() {
         assert_eq!(lock["below_quorum"], false, "{lock}");
         assert_eq!(lock["kind"], if key == "read" { "shared" } else { "exclusive" }, "{lock}");
         assert_eq!(lock["fencing_token"].is_u64(), key == "fenced", "{lock}");
+        assert_eq!(lock["since_unix_ms"].is_u64(), !key.starts_with("lock:"), "{lock}");
         let is_job = key.starts_with("lock:");
         let holder = lock["holder"].as_str().unwrap();
         assert!(if is_job { holder == "host:1 job" } else { holder.ends_with(" sleep") }, "{lock}");

@@ -10,7 +10,7 @@ use super::status::who;
 use crate::args::Ls;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{self, millis, time};
+use crate::output::{self, millis, since, time, unix_millis};
 
 pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
     if args.glob.as_deref() == Some("") {
@@ -58,7 +58,7 @@ fn names(found: &Locks) -> String {
 
 fn as_table(found: &Locks) -> String {
     let mut table = String::new();
-    let head = ["KEY", "KIND", "HOLDER", "NODES", "LEFT", "FENCING TOKEN", ""];
+    let head = ["KEY", "KIND", "HOLDER", "NODES", "LEFT", "HELD SINCE", "FENCING TOKEN", ""];
     if !found.locks.is_empty() {
         let rows = found.locks.iter().map(|lock| row(lock, found.nodes.len()));
         for line in columns(Some(head), rows, &[3, 4]) {
@@ -80,13 +80,14 @@ fn as_table(found: &Locks) -> String {
     table
 }
 
-fn row(lock: &Lock, nodes: usize) -> [String; 7] {
+fn row(lock: &Lock, nodes: usize) -> [String; 8] {
     [
         lock.resource.escape_debug().to_string(),
         kind(lock).to_owned(),
         who(&lock.holder),
         format!("{} of {nodes}", lock.nodes.len()),
         lock.holder.remaining.map_or_else(|| "never ends".to_owned(), time),
+        lock.holder.since.map_or_else(|| "unknown".to_owned(), since),
         lock.fencing_token.map(|token| token.to_string()).unwrap_or_default(),
         if lock.stale { "below quorum" } else { "" }.to_owned(),
     ]
@@ -104,6 +105,7 @@ fn as_json(found: &Locks) -> Value {
             "holder": who(&lock.holder),
             "nodes": lock.nodes.iter().map(|node| &**node).collect::<Vec<_>>(),
             "left_ms": lock.holder.remaining.map(millis),
+            "since_unix_ms": lock.holder.since.map(unix_millis),
             "fencing_token": lock.fencing_token,
             "below_quorum": lock.stale,
         })
