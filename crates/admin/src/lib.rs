@@ -1,16 +1,18 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Both take the [`ClientBuilder`](quorlock::ClientBuilder) of the clients that lock there, which is not built:
+//! All take the [`ClientBuilder`](quorlock::ClientBuilder) of the clients that lock there, which is not built:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use quorlock::Client;
-//! use quorlock_admin::{doctor, init};
+//! use quorlock_admin::{doctor, init, locks};
 //!
 //! let settings = Client::builder()
 //!     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]);
 //!
 //! // New servers, and nobody has a lock on them.
+//! let found = init::in_use(&settings).await?;
+//! assert!(found.locks.is_empty() && found.incomplete.is_empty(), "{found:?}");
 //! let marked = init::fresh(&settings).await?;
 //! println!("{} servers vote, {} must", marked.voting(), marked.needed);
 //!
@@ -19,6 +21,10 @@
 //!     for finding in &node.findings {
 //!         println!("{} {}: {}; {}", node.node, finding.severity, finding.what, finding.fix);
 //!     }
+//! }
+//!
+//! for lock in locks::list(&settings, Some("deploy*")).await?.locks {
+//!     println!("{} is {}", lock.resource, lock.holder.describe());
 //! }
 //! # Ok(())
 //! # }

@@ -195,8 +195,8 @@ fn who_may_not_look_for_locks_is_told_so() {
     let output = fresh(&testbed, &[]);
     code(&output, 77);
     let said = stderr(&output);
-    assert!(said.contains("the user may not look for locks; give it the rights"), "{said}");
-    assert!(said.contains("node a: not all keys were looked at: not allowed: "), "{said}");
+    assert!(said.contains("the user may not look for locks; give it the right to SCAN"), "{said}");
+    assert!(said.contains("nodes a, b, c: not all keys were looked at: not allowed: "), "{said}");
     code(&fresh(&testbed, &["--force"]), 0);
     // Others' keys cannot be read, so they may be locks.
     every(&["ACL", "SETUSER", "default", "+scan"]);

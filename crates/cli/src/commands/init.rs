@@ -12,6 +12,7 @@ use quorlock_admin::init::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::ls::not_looked_at;
 use super::run::ends_the_wait;
 use super::status::who;
 use crate::args::Init;
@@ -155,11 +156,7 @@ fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCod
     if locks.len() > LISTED_MAX {
         lines.push(format!("and {} more", locks.len() - LISTED_MAX));
     }
-    lines.extend(
-        incomplete
-            .iter()
-            .map(|(node, why)| format!("node {node}: not all keys were looked at: {why}")),
-    );
+    lines.extend(not_looked_at(incomplete.iter().map(|(node, why)| (&**node, why))));
     let (code, what, advice) = if let [_] = locks[..] {
         (ExitCode::Held, "a lock is in use".to_owned(), "wait until it has ended")
     } else if !locks.is_empty() {
@@ -169,7 +166,7 @@ fn objections(args: &Init, found: &InUse, output: &mut Output) -> Option<ExitCod
         (
             ExitCode::NotAllowed,
             "the user may not look for locks".to_owned(),
-            "give it the rights that quorlock doctor --acl USER prints and all keys (~*)",
+            "give it the right to SCAN and to read all keys (~*)",
         )
     } else {
         (ExitCode::NoQuorum, "not all keys could be looked at".to_owned(), "try again")

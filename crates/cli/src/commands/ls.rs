@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use quorlock_admin::locks::{Lock, Locks, NodeLook, list};
+use quorlock_admin::locks::{Incomplete, Lock, Locks, NodeLook, list};
 use quorlock_bench::columns;
 use serde_json::{Value, json};
 
@@ -42,9 +42,8 @@ pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
     if !args.output.json {
         output::refused(false, &message);
     }
-    let without_rights = |node: &&NodeLook| {
-        node.incomplete.as_ref().is_some_and(quorlock_admin::locks::Incomplete::is_about_rights)
-    };
+    let without_rights =
+        |node: &&NodeLook| node.incomplete.as_ref().is_some_and(Incomplete::is_about_rights);
     let others = nodes - found.nodes.iter().filter(without_rights).count();
     Ok(if others < quorum { ExitCode::NotAllowed } else { ExitCode::NoQuorum })
 }
@@ -67,17 +66,36 @@ fn as_table(found: &Locks) -> String {
     } else if found.complete() >= found.quorum {
         table += "no locks\n";
     }
-    for node in &found.nodes {
-        if let Some(why) = &node.incomplete {
-            let hint = if why.is_about_rights() {
-                "; quorlock doctor --acl USER prints the command that gives the right"
-            } else {
-                ""
-            };
-            table += &format!("node {}: not all keys were looked at: {why}{hint}\n", node.node);
-        }
+    let missing = found.nodes.iter();
+    for line in
+        not_looked_at(missing.filter_map(|node| Some((&*node.node, node.incomplete.as_ref()?))))
+    {
+        table += &format!("{line}\n");
     }
     table
+}
+
+/// A line for all nodes of which the same is true.
+pub(crate) fn not_looked_at<'a>(
+    nodes: impl Iterator<Item = (&'a str, &'a Incomplete)>,
+) -> Vec<String> {
+    let mut reasons: Vec<(&Incomplete, Vec<&str>)> = Vec::new();
+    for (node, why) in nodes {
+        match reasons.iter_mut().find(|(other, _)| *other == why) {
+            Some((_, nodes)) => nodes.push(node),
+            None => reasons.push((why, vec![node])),
+        }
+    }
+    let line = |(why, nodes): (&Incomplete, Vec<&str>)| {
+        let plural = if nodes.len() == 1 { "" } else { "s" };
+        let hint = if why.is_about_rights() {
+            "; quorlock doctor --acl USER prints the command that gives the rights"
+        } else {
+            ""
+        };
+        format!("node{plural} {}: not all keys were looked at: {why}{hint}", nodes.join(", "))
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 fn row(lock: &Lock, nodes: usize) -> [String; 8] {
