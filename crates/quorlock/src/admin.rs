@@ -1,6 +1,9 @@
-//! For quorlock's own programs alone, not API-stable: the nodes of a client that is not built, a connection to a
-//! node for questions that no lock asks, the names of exhausted resources, and nodes
-//! that say the same in one entry.
+//! For quorlock's own programs alone, not API-stable.
+//!
+//! - the nodes of a client that is not built
+//! - a connection to a node for questions that no lock asks
+//! - the names of exhausted resources
+//! - nodes that say the same in one entry
 
 use std::time::Duration;
 
