@@ -572,6 +572,10 @@ fn a_quorum_that_is_lost() {
     scene.testbed.nodes[2].kill().unwrap();
     scene.note(&args("--kill-after=400ms"), &text.end());
     scene.note(&["run", "l", "--ttl", "2s", "--json", "--", "…"], &json.end());
+    // On a slow machine an extension comes before the nodes are killed.
+    let extended = |line: &&str| line.contains(r#""event":"extended""#);
+    scene.seen =
+        scene.seen.lines().filter(|line| !extended(line)).map(|line| format!("{line}\n")).collect();
     scene.compare(&expect_file!["outside/lost.txt"]);
 }
 
