@@ -372,7 +372,7 @@ pub struct Stats {
     /// Calls waiting for a lock: for their turn, for answers or for the next attempt.
     pub calls_waiting: usize,
     /// Tokens being released right now, or owed to a node that cannot be reached: those for the
-    /// ttl at most, for then the key has expired.
+    /// ttl at most, because then the key has expired. Intents of waiting writers that are being taken back count too.
     pub releases_owed: usize,
     /// How often a call that was waiting went on because nodes said that its lock had changed, since
     /// the client was built.

@@ -88,20 +88,11 @@ impl Call {
         if is_for_others {
             return (self.withdrawal(lock), None);
         }
-        if mutant!(IntentLeavesFreeKeys) {
-            return self.announce_for(Keys::new(readers), lock, now);
-        }
         let is_wanted = self.intent.is_some() || !readers.is_empty();
-        self.announce_for(is_wanted.then(|| self.request.keys.clone()), lock, now)
-    }
-
-    /// Leaves an intent on `wanted`, and nowhere else.
-    fn announce_for(
-        &mut self,
-        wanted: Option<Keys>,
-        lock: LockId,
-        now: Reading,
-    ) -> (Option<Withdrawal>, Option<Command>) {
+        let wanted = match mutant!(IntentLeavesFreeKeys) {
+            true => Keys::new(readers),
+            false => is_wanted.then(|| self.request.keys.clone()),
+        };
         let Some(wanted) = wanted else {
             return (None, None);
         };
