@@ -342,7 +342,8 @@ impl Attempt {
     #[must_use]
     pub fn give_up(&self, now: Reading) -> Release {
         let entry = self.entry.clone();
-        Release::after_attempt(entry, self.quorum, &self.timing, self.reached(), now)
+        let votes = (self.reached(), self.granting().collect());
+        Release::after_attempt(entry, self.quorum, &self.timing, votes, now)
     }
 
     /// Which nodes a command of this attempt may have reached.

@@ -15,6 +15,7 @@ use crate::keys::Entry;
 use crate::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
+use crate::token::Value;
 use crate::vote::Validity;
 
 /// How long after the ttl a release is kept in mind that has neither been answered nor failed.
@@ -68,6 +69,15 @@ struct Failed {
     until: BootTime,
 }
 
+/// A key that may still be on a node, because its release has failed there.
+pub(crate) struct Leftover {
+    pub(crate) node: NodeId,
+    pub(crate) value: Value,
+    /// The node is known to have set it.
+    pub(crate) was_granted: bool,
+    pub(crate) failure: Failure,
+}
+
 /// The part that a waiting caller is interested in.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Report {
@@ -84,7 +94,7 @@ impl Release {
         entry: Entry,
         quorum: Quorum,
         timing: &Timing,
-        reached: NodeSet,
+        (reached, held): (NodeSet, NodeSet),
         now: Reading,
     ) -> Self {
         let until = now.after(timing.ttl().saturating_add(GIVE_UP_AFTER));
@@ -94,7 +104,7 @@ impl Release {
             ttl: timing.ttl(),
             attempt: 0,
             reached,
-            held: NodeSet::default(),
+            held,
             until,
             answers: Answers { awaited: quorum.all(), ..Answers::default() },
             failed: BTreeMap::new(),
@@ -117,8 +127,8 @@ impl Release {
         report: Option<(LockId, Duration)>,
         (quorum, now): (Quorum, Reading),
     ) -> Self {
-        let mut release = Self::after_attempt(entry, quorum, timing, reached, now);
-        release.held = validity.held();
+        let mut release =
+            Self::after_attempt(entry, quorum, timing, (reached, validity.held()), now);
         release.report = report.map(|(holder, timeout)| Report {
             holder,
             was_valid: validity.lasts(Duration::ZERO, called),
@@ -231,6 +241,19 @@ impl Release {
     /// When this node's key has expired for certain.
     fn until_of(&self, node: NodeId) -> BootTime {
         self.failed.get(&node).map_or(self.until, |failed| failed.until)
+    }
+
+    /// The keys that are still on nodes, for all that is known: the release has failed there, and they have not expired.
+    pub(crate) fn leftovers(&self, now: Reading) -> impl Iterator<Item = Leftover> {
+        let may_be_there = move |(node, failed): &(&NodeId, &Failed)| {
+            self.reached.contains(**node) && !failed.until.remaining(now).is_zero()
+        };
+        self.failed.iter().filter(may_be_there).map(|(node, failed)| Leftover {
+            node: *node,
+            value: self.entry.value.clone(),
+            was_granted: self.held.contains(*node),
+            failure: failed.failure.clone(),
+        })
     }
 
     /// The release is owed to this node.

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use crate::keys::Mode;
 use crate::shown::shown_value;
+use crate::token::Value;
 
 /// What a lock's keys look like from outside.
 ///
@@ -113,6 +114,14 @@ impl Holding {
             Self::Several(holdings) => holdings,
             one => core::slice::from_ref(one),
         }
+    }
+
+    /// All keys that are held are held by this value.
+    pub(crate) fn is_of(&self, value: &Value) -> bool {
+        let bytes = &value.as_bytes()[..value.as_bytes().len().min(Self::VALUE_BYTES_MAX)];
+        let is_its = |holding: &Self| matches!(holding, Self::Held { value, .. } if value == bytes);
+        let is_free = |holding: &Self| *holding == Self::Free;
+        self.each().iter().all(|it| is_its(it) || is_free(it)) && self.each().iter().any(is_its)
     }
 
     /// Time until the keys have no holder any more that excludes this mode, if nobody does anything: zero if there is

@@ -104,6 +104,7 @@ impl Engine {
 
     /// The caller's patience is at its end, whatever is under way.
     pub(super) fn wait_is_over(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+        let leftovers = self.leftovers(lock, now);
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -119,6 +120,9 @@ impl Engine {
                 call.note_free_in(now);
             }
             _ => {}
+        }
+        if !leftovers.is_empty() {
+            call.history.tell_leftovers(self.quorum, &leftovers);
         }
         call.history.settle(self.quorum);
         let is_queued = call.phase == Phase::Queued;

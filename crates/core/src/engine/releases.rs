@@ -7,7 +7,7 @@ use super::{Effect, Engine, LockId, NodeLink, Owner, Sink, Ticket, Timed, Verb};
 use crate::command::Answer;
 use crate::deadlines::Deadlines;
 use crate::quorum::{NodeId, NodeSet};
-use crate::release::Release;
+use crate::release::{Leftover, Release};
 use crate::time::Reading;
 
 /// More tokens than this are not kept in mind; the oldest are left to their ttl.
@@ -90,6 +90,12 @@ impl Engine {
         for id in noted.collect::<Vec<_>>() {
             self.review_release(id, out);
         }
+    }
+
+    /// The votes that a call's attempts may have left on nodes, because taking them back has failed so far.
+    pub(super) fn leftovers(&mut self, lock: LockId, now: Reading) -> Vec<Leftover> {
+        let releases = self.releases.of_mut(lock);
+        releases.flat_map(|(_, timed)| timed.record.leftovers(now)).collect()
     }
 
     /// Time has passed for a release.

@@ -100,6 +100,7 @@ impl Engine {
 
     /// A look is over. One before an attempt decides whether there is to be one.
     pub(super) fn looked(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+        let leftovers = self.leftovers(lock, now);
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -109,6 +110,9 @@ impl Engine {
         };
         let first = call.history.last.is_none();
         call.note_holders(now);
+        if !leftovers.is_empty() {
+            call.history.tell_leftovers(self.quorum, &leftovers);
+        }
         call.contention.looked_at = Some(now.boot());
         self.review_intent(lock, now, out);
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use quorlock_core::engine::Wait;
 use quorlock_core::{
-    Delay, Event, Extended, Holding, LockId, LossCause, NodeOutcome, NodeReleased, NodeResult,
-    Outcome, POLL_CEILING, Quorum, RefusalKind, Request, Retry, Timing, TimingOptions, Verb,
+    Delay, Event, Extended, FailureKind, Holding, LockId, LossCause, NodeOutcome, NodeReleased,
+    NodeResult, Outcome, POLL_CEILING, Quorum, RefusalKind, Request, Retry, Timing, TimingOptions,
+    Verb,
 };
 
 use quorlock_sim::scripted::ScriptedWorld;
@@ -365,4 +366,48 @@ fn a_waiting_caller_is_told_after_each_failed_attempt_if_it_wants_to_be() {
         assert_eq!(world.retried(lock).len(), if progress { failed } else { 0 });
         world.finish();
     }
+}
+
+/// A vote that could not be taken back keeps the next attempt out, and nobody else has the lock: whenever the call ends.
+#[test]
+fn a_call_is_not_told_that_its_own_vote_is_anothers() {
+    for wait in 12..48 {
+        let mut world = ScriptedWorld::new(3);
+        [1, 2].into_iter().for_each(|node| world.refuse(node, Some(FailureKind::Loading)));
+        let lock = world.acquire(waiting("k", wait));
+        world.run_for(2);
+        // The release is on its way.
+        world.refuse(0, Some(FailureKind::Forbidden));
+        world.run_for(3);
+        assert!(world.has(0, "k"), "it could not be taken back");
+        [0, 1].into_iter().for_each(|node| world.refuse(node, None));
+        world.run_for(100);
+        assert!(world.sent(lock, Verb::Acquire, 0).len() > 1);
+        let (_, refusal) = world.refused(lock).expect("two nodes do not grant");
+        assert_eq!(refusal.kind, RefusalKind::NoQuorum, "{wait}: {:?}", refusal.nodes);
+        let NodeOutcome::Failed(failure) = &refusal.nodes[0].said else {
+            panic!("{wait}: {:?}", refusal.nodes)
+        };
+        assert_eq!(failure.kind(), FailureKind::Forbidden);
+        let said = failure.to_string();
+        assert!(said.contains("the vote of an earlier attempt could not be taken back"), "{said}");
+        world.finish();
+    }
+}
+
+/// The same, and another client has the lock on the other nodes: then it is held.
+#[test]
+fn a_lock_that_another_has_is_held_whatever_the_call_left_behind() {
+    let mut world = ScriptedWorld::new(3);
+    [1, 2].into_iter().for_each(|node| world.occupy(node, "k", b"another", Some(5000)));
+    let lock = world.acquire(waiting("k", 40));
+    world.run_for(2);
+    world.refuse(0, Some(FailureKind::Loading));
+    world.run_for(3);
+    assert!(world.has(0, "k"), "it could not be taken back");
+    world.refuse(0, None);
+    world.run_for(100);
+    let (_, refusal) = world.refused(lock).expect("it is held");
+    assert_eq!(refusal.kind, RefusalKind::Contended, "{:?}", refusal.nodes);
+    world.finish();
 }

@@ -1,10 +1,13 @@
 //! The attempts that a call has made.
 
+use alloc::format;
+use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
 use crate::acquire::{FailureReason, NodeOutcome, NodeResult, why_not};
-use crate::command::Answer;
+use crate::command::{Answer, Failure};
 use crate::quorum::{NodeId, Quorum};
+use crate::release::Leftover;
 use crate::time::Reading;
 use crate::token::Token;
 
@@ -31,6 +34,34 @@ impl AttemptHistory {
     pub(in crate::engine) fn note_number(&mut self, answer: &Answer) {
         if let Answer::GrantedFenced { fence } | Answer::RefusedFenced { fence, .. } = answer {
             self.number_seen = self.number_seen.max(*fence);
+        }
+    }
+
+    /// Of the nodes that refused the last attempt, those that hold the lock for an earlier one of the same call have
+    /// failed, as taking back that vote has: nobody else holds it there.
+    pub(in crate::engine) fn tell_leftovers(&mut self, quorum: Quorum, leftovers: &[Leftover]) {
+        let Some((why, nodes)) = &mut self.last else { return };
+        let mut is_any = false;
+        for Leftover { node, value, was_granted, failure } in leftovers {
+            let said = &mut nodes[node.index()].said;
+            let is_own = match said {
+                NodeOutcome::Refused(Some(holding)) => holding.is_of(value),
+                // Nobody has looked since.
+                NodeOutcome::Refused(None) => *was_granted,
+                _ => false,
+            };
+            if is_own {
+                let cause = failure.detail().map_or_else(|| failure.kind().to_string(), Into::into);
+                let detail = format!(
+                    "the vote of an earlier attempt could not be taken back there: {cause}"
+                );
+                *said = NodeOutcome::Failed(Failure::new(failure.kind()).with_detail(detail));
+                is_any = true;
+            }
+        }
+        if is_any && *why == FailureReason::Contended {
+            let open = nodes.iter().filter(|node| node.said == NodeOutcome::Nothing).count();
+            *why = why_not(quorum, nodes, open);
         }
     }
 
