@@ -172,7 +172,6 @@ fn rounds(
         }
     }
     println!("{} in all, against {} {}", seconds(now() - start), binary.flavor, binary.version);
-    // `cargo xtask soak` reads this line.
     println!(
         "rounds: {} library, {} commands; first seed {first}",
         summary.rounds(),
