@@ -5,7 +5,6 @@
 //!  (a seed)     │    ──► connections: a proxy for each process and node
 //!               │    ──► servers: stopped, killed, emptied, replaced, their clocks moved
 //!   workers ── what they hold and write ──► ledger ──► oracles
-//!   servers ── MONITOR ── what they did ──► votes  ──► oracles
 //! ```
 
 mod act;
@@ -14,7 +13,6 @@ mod clock;
 mod commands;
 mod holds;
 mod ledger;
-mod monitor;
 mod nemesis;
 mod numbers;
 mod oracles;
@@ -26,7 +24,6 @@ mod servers;
 mod shim;
 mod summary;
 mod tally;
-mod votes;
 mod worker;
 mod workers;
 
@@ -321,7 +318,7 @@ fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
     println!(
         "  {} faults, {} grants ({} of several keys, {} of readers, {} downgraded), {} losses; {} overlaps; \
          lost updates: {} without fences, {} with fences; {} numbers changed while readers held the lock; \
-         {} pairs of {} fences wrong; {} of {} holders short of votes; {} keys left; {healed}",
+         {} pairs of {} fences wrong; {} keys left; {healed}",
         faults.injected.values().sum::<u64>(),
         tally.granted,
         tally.several,
@@ -334,8 +331,6 @@ fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
         exclusion.rereading.changed,
         fences.disordered,
         fences.holders,
-        exclusion.votes.short,
-        exclusion.votes.judged,
         outcome.keys.wrong().count(),
     );
     tell_violations(args, plan.seed, RoundKind::Library, &outcome.findings);

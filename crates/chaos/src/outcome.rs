@@ -92,29 +92,13 @@ pub(crate) struct Exclusion {
     pub(crate) overlaps: usize,
     /// Readers that were let in while another one held the same lock.
     pub(crate) together: usize,
-    /// How often a waiting writer has left a note on a node that it waits. Later readers then stay out, so it does not
-    /// wait for ever.
-    pub(crate) intents: u64,
     /// The updates that holders without fences made, and how many were lost.
     pub(crate) witness: Witness,
     /// Whether what readers read stayed as it was.
     pub(crate) rereading: Rereading,
-    /// Whether each holder had the votes of a quorum.
-    pub(crate) votes: Votes,
     /// `Some`: the round breaks an assumption of mutual exclusion, and this says which. Overlaps, lost updates of the
-    /// witness, numbers that changed under readers and missing votes are then counted, but they are not violations.
+    /// witness and numbers that changed under readers are then counted, but they are not violations.
     pub(crate) outside: Option<&'static str>,
-}
-
-/// What the servers' `MONITOR` streams show: whether each holder had the votes of a quorum while it held its lock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Votes {
-    /// Holders about whom the streams show enough.
-    pub(crate) judged: u64,
-    /// Holders about whom the streams do not show enough. They are not among `judged`.
-    pub(crate) blind: u64,
-    /// Those of `judged` that had too few votes for some of the time.
-    pub(crate) short: usize,
 }
 
 /// What was seen of fencing tokens.

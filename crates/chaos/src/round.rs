@@ -11,18 +11,17 @@ use quorlock_servers::{Reply, ServerBinary};
 use quorlock_sim::time::{MS, SECOND, Time};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::act::{Act, Kind, node_name};
+use crate::act::{Kind, node_name};
 use crate::clock::{now, wall_ahead};
 use crate::holds::{Hold, Pair, disordered, overlaps, together};
 use crate::ledger::{Ledger, Violation, seconds};
 use crate::nemesis::Nemesis;
 use crate::oracles::{Keys, late};
-use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
+use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome};
 use crate::plan::{PROCESSES, RoundPlan, nanos, over};
 use crate::protocol::{CLIENTS, Job, RESOURCES, Told};
 use crate::servers::Servers;
 use crate::shim::Shim;
-use crate::votes::{INTENT, Record, Short, check_votes};
 use crate::workers::{Shared, Workers, lock};
 
 /// What a machine that is busy with other things may take on top of every bound.
@@ -252,7 +251,7 @@ impl<'a> Round<'a> {
     fn outcome(self, interrupted: bool) -> Outcome {
         let Self { plan, wall_ahead, ledger, nemesis, keys, .. } = self;
         let effects = EFFECTS.map(|(effect, _)| nemesis.count(effect));
-        let Nemesis { injected, workers, servers, .. } = nemesis;
+        let Nemesis { injected, workers, .. } = nemesis;
         let alive_at = now();
         // From here on nobody says anything any more.
         drop(workers);
@@ -260,7 +259,7 @@ impl<'a> Round<'a> {
         for process in 0..PROCESSES {
             ledger.killed(process, alive_at);
         }
-        let mut found: Vec<Violation> = overlaps(ledger.holds())
+        let found: Vec<Violation> = overlaps(ledger.holds())
             .into_iter()
             .map(|pair| {
                 let (what, both) = pair.overlap();
@@ -270,51 +269,9 @@ impl<'a> Round<'a> {
             .collect();
         let overlaps = found.len();
         let moved = self::wall_ahead() - wall_ahead;
-        let is_moved = moved.abs() > 2 * MS;
-        if is_moved {
+        if moved.abs() > 2 * MS {
             let what = format!("-- the wall clock was moved by {} in this round", seconds(moved));
             ledger.note(now(), what);
-        }
-        let mut votes = Votes::default();
-        let wrong: Vec<usize> = plan.events.iter().filter_map(set_wrong).collect();
-        let records = servers.records(plan.guarded, &wrong);
-        let (mut intents, mut longest) = (0, 0);
-        for record in records.iter().flatten() {
-            intents += record.intents;
-            longest = longest.max(record.longest_intent);
-        }
-        if longest > INTENT_LIFE {
-            let what = format!("a writer that waited has said so for {longest} ms at a time");
-            ledger.violated(now(), what);
-        }
-        match records.filter(|_| plan.guarded && !is_moved) {
-            Some(records) => {
-                let vote_check = check_votes(ledger.holds(), &records, plan.quorum);
-                let short = vote_check.short.iter().map(|Short { hold, resource, at, count }| {
-                    let (who, lock, since) = (&hold.holder, RESOURCES[*resource], hold.from);
-                    let (since, quorum) = (ledger.when(since), plan.quorum);
-                    let what = format!(
-                        "{who} holds {lock} since {since} with the votes of {count} nodes, not {quorum}"
-                    );
-                    Violation { at: *at, what }
-                });
-                found.extend(short);
-                let (judged, blind, short) =
-                    (vote_check.judged, vote_check.blind, vote_check.short.len());
-                votes = Votes { judged, blind, short };
-                let evidence: Vec<_> = vote_check
-                    .short
-                    .iter()
-                    .flat_map(|short| {
-                        let records = records.iter().enumerate();
-                        records.flat_map(|(node, record)| said(&ledger, node, record, short))
-                    })
-                    .collect();
-                for (at, what) in evidence {
-                    ledger.note(at, what);
-                }
-            }
-            None => votes.blind = ledger.tally.granted,
         }
         for Violation { at, what } in found {
             match plan.outside {
@@ -345,10 +302,8 @@ impl<'a> Round<'a> {
             exclusion: Exclusion {
                 overlaps,
                 together: together(ledger.holds()),
-                intents,
                 witness: ledger.numbers.witness(),
                 rereading: ledger.numbers.rereading,
-                votes,
                 outside: plan.outside,
             },
             fences: Fences {
@@ -361,31 +316,6 @@ impl<'a> Round<'a> {
             findings,
         }
     }
-}
-
-/// Whose clock is set wrong, by more than is allowed.
-fn set_wrong(event: &crate::act::Event) -> Option<usize> {
-    match event.act {
-        Act::Step(node, by) if by.abs() > 2 * MS => Some(node),
-        _ => None,
-    }
-}
-
-/// What a node said of a lock, and whose votes that was taken for, until a holder had too few of them.
-fn said(ledger: &Ledger, node: usize, record: &Record, short: &Short<'_>) -> Vec<(Time, String)> {
-    let (name, resource) = (node_name(node), short.resource);
-    let (lock, span) = (RESOURCES[resource], short.hold.asked - BEFORE..short.at + AFTER);
-    let of_it = |words: &str| {
-        words.contains("SET quorlock:node") || words.split(' ').any(|word| word == lock)
-    };
-    let said = record.said.iter().filter(|(_, words)| of_it(words));
-    let said = said.map(|(at, words)| (*at, format!("node {name}: {words}")));
-    let votes = record.votes.iter().filter(|vote| vote.resource == resource).map(|vote| {
-        let (until, value) = (ledger.when(vote.to), &vote.value);
-        let whom = if vote.is_readers { "reader" } else { "writer" };
-        (vote.from, format!("node {name} votes until {until} for the {whom} {value}"))
-    });
-    said.chain(votes).filter(|(at, _)| span.contains(at)).collect()
 }
 
 fn in_disorder(Pair { first: before, second: hold, resource }: Pair<'_>) -> Violation {
@@ -421,8 +351,8 @@ const MARKER: &str = "quorlock:node";
 /// What stands before all keys that are no locks: marks, and what fences are counted in.
 const OWN: &str = "quorlock:";
 
-/// For how long a writer that waits may say so at a time.
-const INTENT_LIFE: i64 = 1000;
+/// The prefix of the keys with which waiting writers keep later readers out.
+const INTENT: &str = "quorlock:intent:";
 
 /// The locks' keys on each node that has any, whatever is in them, and the words of writers that wait. Asked
 /// for by name, because servers count those that have expired and were not yet swept away.

@@ -7,7 +7,7 @@ use quorlock_sim::time::Time;
 use crate::act::Kind;
 use crate::ledger::{Findings, seconds};
 use crate::oracles::{Rereading, Store, Witness};
-use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
+use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome};
 use crate::plan::{KINDS, PROCESSES, SEEDS_FOR_ALL};
 use crate::protocol::{CALLERS, CLIENTS, RESOURCES};
 use crate::tally::Tally;
@@ -67,11 +67,9 @@ impl Rounds {
 struct ExclusionSum {
     overlaps: usize,
     together: usize,
-    intents: u64,
     witness: Witness,
     lost_updates: u64,
     rereading: Rereading,
-    votes: Votes,
     outside: Outside,
 }
 
@@ -82,31 +80,25 @@ struct Outside {
     overlaps: usize,
     lost_updates: u64,
     changed: u64,
-    short_of_votes: usize,
 }
 
 impl ExclusionSum {
     fn add(&mut self, round: &Exclusion) {
-        let (lost, short) = (round.witness.lost(), round.votes.short);
+        let lost = round.witness.lost();
         if round.outside.is_none() {
             self.overlaps += round.overlaps;
             self.lost_updates += lost;
             self.rereading.changed += round.rereading.changed;
-            self.votes.short += short;
         } else {
             self.outside.rounds += 1;
             self.outside.overlaps += round.overlaps;
             self.outside.lost_updates += lost;
             self.outside.changed += round.rereading.changed;
-            self.outside.short_of_votes += short;
         }
-        self.votes.judged += round.votes.judged;
-        self.votes.blind += round.votes.blind;
         self.witness.number += round.witness.number;
         self.witness.writes += round.witness.writes;
         self.witness.too_late += round.witness.too_late;
         self.together += round.together;
-        self.intents += round.intents;
         self.rereading.compared += round.rereading.compared;
         self.rereading.too_late += round.rereading.too_late;
     }
@@ -193,15 +185,13 @@ impl Summary {
         if self.rounds.count < SEEDS_FOR_ALL {
             return Vec::new();
         }
-        let (votes, fences) = (self.exclusion.votes, &self.fences.all);
+        let fences = &self.fences.all;
         let asked = [
-            ("whether votes were alive", votes.judged > votes.blind),
             ("whether fences grow", fences.holders > 0),
             ("a store that asks for fences", fences.store.writes > 0 && fences.store.refused > 0),
             ("a witness that asks for validity", self.exclusion.witness.writes > 0),
             ("what readers read", self.exclusion.rereading.compared > 0),
             ("readers that hold one lock together", self.exclusion.together > 0),
-            ("writers that wait for readers", self.exclusion.intents > 0),
             ("locks of several keys", self.tally.several > self.tally.several_fenced),
             ("locks of several keys with a fence", self.tally.several_fenced > 0),
             ("writers that become readers", self.tally.downgrades_confirmed > 0),
@@ -259,7 +249,6 @@ impl fmt::Display for Summary {
             ("  readers let in while another one held the same", self.exclusion.together as u64),
             ("  writers that went on as readers", downgraded),
             ("    confirmed by a quorum before it was too late", confirmed),
-            ("words that writers left on nodes: they wait for readers", self.exclusion.intents),
             ("refused, held by others", contended),
             ("refused, no quorum of nodes", no_quorum),
             ("refused, too few nodes are to be trusted", not_safe),
@@ -281,7 +270,7 @@ impl fmt::Display for Summary {
             if causes.is_empty() { String::new() } else { format!(": {}", causes[..].join(", ")) };
         writeln!(f, "  {:<54}{lost:>9}{causes}", "locks lost while held")?;
         writeln!(f, "oracles")?;
-        let ExclusionSum { overlaps, witness, lost_updates, votes, outside, .. } = &self.exclusion;
+        let ExclusionSum { overlaps, witness, lost_updates, outside, .. } = &self.exclusion;
         let Rereading { compared, changed, .. } = self.exclusion.rereading;
         writeln!(f, "  {:<54}{:>9}", "two holders at the same time, not both readers", overlaps)?;
         let Witness { number, writes, .. } = witness;
@@ -308,18 +297,12 @@ impl fmt::Display for Summary {
             "  {:<54}{disordered:>9}  of {holders} holders with one",
             "fences shown twice, or smaller than one before"
         )?;
-        let Votes { judged, blind, short } = votes;
-        writeln!(
-            f,
-            "  {:<54}{short:>9}  of {judged}; of {blind} more the servers' MONITOR was not all seen",
-            "holders without the votes of a quorum all the time"
-        )?;
-        let Outside { rounds, overlaps, lost_updates, changed, short_of_votes } = outside;
+        let Outside { rounds, overlaps, lost_updates, changed } = outside;
         if *rounds > 0 {
             writeln!(
                 f,
                 "  {:<54}{rounds:>9}  {overlaps} overlaps, {lost_updates} updates lost by \
-                 trust in validity, {changed} numbers changed while readers held the lock, {short_of_votes} short of votes",
+                 trust in validity, {changed} numbers changed while readers held the lock",
                 "rounds outside what exclusion is promised for"
             )?;
         }
@@ -378,10 +361,8 @@ mod tests {
             },
             exclusion: Exclusion {
                 together: 1,
-                intents: 1,
                 rereading: Rereading { compared: 1, ..Rereading::default() },
                 witness: Witness { number: 1, writes: 1, too_late: 0 },
-                votes: Votes { judged: 1, ..Votes::default() },
                 ..Exclusion::default()
             },
             fences: Fences { store: Store::seen(), holders: 1, disordered: 0 },
@@ -412,10 +393,13 @@ mod tests {
     #[test]
     fn an_oracle_that_was_never_asked_fails_the_run() {
         let mut outcome = eventful();
-        outcome.exclusion.votes = Votes { judged: 1, blind: 2, short: 0 };
+        outcome.exclusion.together = 0;
         let summary = summary(&outcome);
         assert!(summary.has_failed());
-        assert!(summary.to_string().contains("NEVER ASKED: whether votes were alive"), "{summary}");
+        assert!(
+            summary.to_string().contains("NEVER ASKED: readers that hold one lock together"),
+            "{summary}"
+        );
     }
 
     #[test]
