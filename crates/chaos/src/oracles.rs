@@ -155,13 +155,6 @@ pub(crate) fn late<'a>(
 mod tests {
     use super::*;
 
-    impl Store {
-        /// One that has been written to, and has refused something.
-        pub(crate) fn seen() -> Self {
-            Self { newest: 1, number: 1, writes: 1, refused: 1 }
-        }
-    }
-
     #[test]
     fn a_store_refuses_who_is_behind_and_sees_what_is_lost() {
         let mut store = Store::default();

@@ -14,14 +14,16 @@ use tokio::runtime::{Builder, Runtime};
 use crate::act::{Kind, node_name};
 use crate::clock::{now, wall_ahead};
 use crate::holds::{Hold, Pair, disordered, overlaps, together};
-use crate::ledger::{Ledger, Violation, seconds};
+use crate::ledger::{
+    CALLS, DOWNGRADE_CONFIRMED, Ledger, SEVERAL, SEVERAL_FENCED, UNTRUSTED, Violation, seconds,
+};
 use crate::nemesis::Nemesis;
 use crate::oracles::{Keys, late};
-use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome};
-use crate::plan::{PROCESSES, RoundPlan, nanos, over};
+use crate::plan::{KINDS, PROCESSES, RoundPlan, nanos, over};
 use crate::protocol::{CLIENTS, Job, RESOURCES, Told};
 use crate::servers::Servers;
 use crate::shim::Shim;
+use crate::totals::Outcome;
 use crate::workers::{Shared, Workers, lock};
 
 /// What a machine that is busy with other things may take on top of every bound.
@@ -38,6 +40,60 @@ const END: Time = 30 * SECOND;
 const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
 const LINES: usize = 200;
+
+/// Sections and names of the counts of a round.
+pub(crate) const FAULTS: &str = "faults injected";
+const TOUCHED: &str = "effects of the faults";
+const SEEN: &str = "what the oracles looked at";
+pub(crate) const ORACLES: &str = "what was wrong";
+const OUTSIDE: &str = "what was wrong in rounds beyond the assumptions of mutual exclusion";
+pub(crate) const OVERLAPS: &str = "two holders at the same time, not both readers";
+pub(crate) const LOST_UPDATES: &str = "updates lost by trust in validity";
+const CHANGED: &str = "numbers that changed while readers held the lock";
+const LOST_FENCED: &str = "updates lost by the store that checks fencing tokens";
+const DISORDERED: &str = "fencing tokens that were not larger than one before";
+const KEYS_LEFT: &str = "keys left on the nodes";
+const TOGETHER: &str = "readers let in while another one held the same lock";
+const WRITES: &str = "increments without a fencing token";
+const COMPARED: &str = "numbers that readers compared";
+const FENCED_WRITES: &str = "increments with a fencing token";
+const REFUSED: &str = "writes and reads refused because of an old fencing token";
+const FENCED: &str = "holders with a fencing token";
+const AT_ONCE: &str = "rounds in which keys were looked for at once";
+
+/// Each effect that the proxies count, and its name.
+const EFFECTS: [(Effect, &str); 10] = [
+    (Effect::Accepted, "connections made"),
+    (Effect::NoServer, "connections to a node that was down"),
+    (Effect::Delayed, "messages delayed"),
+    (Effect::Held, "messages held"),
+    (Effect::Late, "messages that came after their connection was closed"),
+    (Effect::Dropped, "messages dropped"),
+    (Effect::Split, "messages split"),
+    (Effect::HalfClosed, "connections half-closed"),
+    (Effect::Truncated, "connections cut off in the middle of a message"),
+    (Effect::Reset, "connections reset"),
+];
+
+/// What must have come about in enough rounds: each kind of fault, the effect of each fault of a connection, and
+/// something to look at for each oracle.
+pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
+    let kinds = KINDS.iter().flat_map(|kinds| kinds.iter());
+    let kinds = kinds.filter(|kind| has_clocks || !kind.moves_clock());
+    let mut needed: Vec<_> = kinds.map(|kind| (FAULTS, kind.name())).collect();
+    // Nothing needs to hit a node that is down, or to come late.
+    let effects =
+        EFFECTS.iter().filter(|(effect, _)| !matches!(effect, Effect::NoServer | Effect::Late));
+    needed.extend(effects.map(|(_, name)| (TOUCHED, *name)));
+    needed.extend(
+        [TOGETHER, WRITES, COMPARED, FENCED_WRITES, REFUSED, FENCED, AT_ONCE]
+            .map(|name| (SEEN, name)),
+    );
+    needed.extend(
+        [SEVERAL, SEVERAL_FENCED, DOWNGRADE_CONFIRMED, UNTRUSTED].map(|name| (CALLS, name)),
+    );
+    needed
+}
 
 /// Somebody wants an end.
 pub(crate) type Interrupt = Arc<AtomicBool>;
@@ -289,32 +345,45 @@ impl<'a> Round<'a> {
             let node = node_name(node);
             ledger.violated(now(), format!("on node {node}, key {key} is left"));
         }
+        let wrong_keys = keys.wrong().count() as u64;
+        let mut totals = std::mem::take(&mut ledger.totals);
+        for (kind, count) in &injected {
+            totals.count(FAULTS, kind.name(), *count);
+        }
+        for ((_, name), count) in EFFECTS.iter().zip(effects) {
+            totals.count(TOUCHED, name, count);
+        }
+        let (witness, store) = (ledger.numbers.witness(), ledger.numbers.store());
+        let rereading = ledger.numbers.rereading;
+        let fenced = ledger.holds().iter().filter(|hold| hold.fence.is_some()).count();
+        // Outside of the assumptions these are counted, and are no violations.
+        let oracles = if plan.outside.is_some() { OUTSIDE } else { ORACLES };
+        for (section, name, count) in [
+            (oracles, OVERLAPS, overlaps as u64),
+            (oracles, LOST_UPDATES, witness.lost()),
+            (oracles, CHANGED, rereading.changed),
+            (ORACLES, LOST_FENCED, store.lost()),
+            (ORACLES, DISORDERED, disordered as u64),
+            (ORACLES, KEYS_LEFT, wrong_keys),
+            (SEEN, TOGETHER, together(ledger.holds()) as u64),
+            (SEEN, WRITES, witness.writes),
+            (SEEN, "writes that came after the end of their lock: not made", witness.too_late),
+            (SEEN, COMPARED, rereading.compared),
+            (SEEN, "readers that looked after the end of their lock", rereading.too_late),
+            (SEEN, FENCED_WRITES, store.writes),
+            (SEEN, REFUSED, store.refused),
+            (SEEN, FENCED, fenced as u64),
+            (SEEN, AT_ONCE, u64::from(!interrupted && !keys.excused)),
+        ] {
+            totals.count(section, name, count);
+        }
         let mut findings = ledger.findings(BEFORE, AFTER);
         let surplus = findings.extract.len().saturating_sub(LINES);
         findings.extract.drain(..surplus);
         let after: Option<Vec<Time>> =
             ledger.clients.after_healing().into_iter().map(|(_, after)| after).collect();
         let healed = after.and_then(|after| after.into_iter().max());
-        Outcome {
-            interrupted,
-            faults: Faults { injected, effects },
-            tally: ledger.tally.clone(),
-            exclusion: Exclusion {
-                overlaps,
-                together: together(ledger.holds()),
-                witness: ledger.numbers.witness(),
-                rereading: ledger.numbers.rereading,
-                outside: plan.outside,
-            },
-            fences: Fences {
-                store: ledger.numbers.store(),
-                holders: ledger.holds().iter().filter(|hold| hold.fence.is_some()).count(),
-                disordered,
-            },
-            keys,
-            healed,
-            findings,
-        }
+        Outcome::new(plan.seed, interrupted, totals, healed, findings)
     }
 }
 
