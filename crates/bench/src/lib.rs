@@ -11,17 +11,11 @@ mod handover_stats;
 mod held;
 pub mod live;
 mod machine;
-#[cfg(feature = "plots")]
-mod page;
 mod plan;
-#[cfg(feature = "plots")]
-mod plot;
 mod report;
 #[cfg(feature = "rivals")]
 mod rivals;
 mod sample;
-#[cfg(feature = "plots")]
-mod saved;
 mod subjects;
 mod table;
 mod targets;

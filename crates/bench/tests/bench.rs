@@ -55,6 +55,32 @@ fn the_last_line_of_a_quick_run_is_one_object_with_what_was_promised() {
     assert_eq!(row["values"].as_array().map(Vec::len), Some(1));
 }
 
+/// The script draws every plot of an invented report, and escapes names.
+#[test]
+fn plots_and_tables_come_from_a_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let crate_folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut python = Command::new("python3");
+    python.arg(crate_folder.join("plot.py")).arg(crate_folder.join("tests/report.json"));
+    let output = match python.arg(folder.path()).output() {
+        Ok(output) => output,
+        Err(_) => {
+            return quorlock_servers::skip("plots_and_tables_come_from_a_report", "no python3");
+        }
+    };
+    assert!(output.status.success(), "{}", stderr(&output));
+    let tables = String::from_utf8(output.stdout).unwrap();
+    assert!(tables.contains("| 5 | 64 | quorlock |"), "{tables}");
+    for file in ["throughput", "latency", "cpu", "handover", "growth"] {
+        let svg = std::fs::read_to_string(folder.path().join(file).with_extension("svg")).unwrap();
+        for wanted in ["Invented CPU", "7 × Redis 7.0.15", "commit 0123abc", "quorlock"] {
+            assert!(svg.contains(wanted), "{wanted} is not in {file}:\n{svg}");
+        }
+        assert_eq!(svg.contains("a&lt;b&gt;&amp;c"), file != "handover");
+        assert!(svg.contains("prefers-color-scheme: dark") && svg.trim_end().ends_with("</svg>"));
+    }
+}
+
 #[test]
 fn a_missed_target_is_told_and_the_exit_code_says_so() {
     let name = "a_missed_target_is_told_and_the_exit_code_says_so";

@@ -15,7 +15,6 @@ pub(crate) mod lane;
 pub(crate) mod plan;
 mod round;
 mod run;
-pub(crate) mod summary;
 pub(crate) mod writer;
 
-pub(crate) use self::round::{Done, run};
+pub(crate) use self::round::{KINDS, SEEN, STRUCK, needed, run};

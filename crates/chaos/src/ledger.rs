@@ -14,7 +14,7 @@ use crate::plan::PROCESSES;
 use crate::protocol::{
     CALLERS, CLIENTS, Grant, RESOURCES, Refused, Told, WorkerMessage, is_fenced,
 };
-use crate::tally::Tally;
+use crate::totals::Totals;
 
 /// Something that should not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +114,18 @@ pub(crate) struct Findings {
     pub(crate) journal: Vec<String>,
 }
 
+/// Sections and names of the counts that are read again.
+pub(crate) const CALLS: &str = "what callers saw";
+pub(crate) const LOST: &str = "locks lost while held, by cause";
+pub(crate) const GRANTED: &str = "locks granted";
+pub(crate) const SEVERAL: &str = "locks granted, of several keys without a fencing token";
+pub(crate) const SEVERAL_FENCED: &str = "locks granted, of several keys with one fencing token";
+pub(crate) const READERS: &str = "locks granted, of readers";
+pub(crate) const DOWNGRADED: &str = "writers that went on as readers";
+pub(crate) const DOWNGRADE_CONFIRMED: &str =
+    "writers that went on as readers, confirmed by a quorum in time";
+pub(crate) const UNTRUSTED: &str = "refused: nodes are not to be trusted";
+
 /// What is known of the round so far.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -123,7 +135,7 @@ pub(crate) struct Ledger {
     /// Why it is nobody's fault if trust in validity was misplaced.
     outside: Option<&'static str>,
     pub(crate) clients: Clients,
-    pub(crate) tally: Tally,
+    pub(crate) totals: Totals,
     violations: Vec<Violation>,
     journal: Vec<(Time, String)>,
 }
@@ -136,7 +148,7 @@ impl Ledger {
             numbers: Numbers::default(),
             outside,
             clients: Clients::default(),
-            tally: Tally::default(),
+            totals: Totals::default(),
             violations: Vec::new(),
             journal: Vec::new(),
         }
@@ -172,16 +184,14 @@ impl Ledger {
             }
             WorkerMessage::Held { caller, until, lost } => self.ended(id(caller), until, lost),
             WorkerMessage::Refused { caller, why } => {
-                let (count, what) = match why {
-                    Refused::Contended => (&mut self.tally.contended, "refused: contended"),
-                    Refused::NoQuorum => (&mut self.tally.no_quorum, "refused: no quorum"),
-                    Refused::NodesUntrusted => {
-                        (&mut self.tally.not_safe, "refused: nodes are not to be trusted")
-                    }
-                    Refused::TooSlow => (&mut self.tally.too_slow, "refused: too slow"),
-                    Refused::Cancelled => (&mut self.tally.cancelled, "does not wait any longer"),
+                let what = match why {
+                    Refused::Contended => "refused: contended",
+                    Refused::NoQuorum => "refused: no quorum",
+                    Refused::NodesUntrusted => UNTRUSTED,
+                    Refused::TooSlow => "refused: too slow",
+                    Refused::Cancelled => "does not wait any longer",
                 };
-                *count += 1;
+                self.totals.count(CALLS, what, 1);
                 self.note(heard, format!("{}: {what}", name(id(caller))));
             }
             WorkerMessage::Reads { caller } => {
@@ -204,11 +214,11 @@ impl Ledger {
                 let hold = self.held.by(id(caller))?;
                 hold.reads_from = hold.reads_from.min(at);
                 let (who, lock) = (name(id(caller)), hold.names());
-                self.tally.downgraded += 1;
+                self.totals.count(CALLS, DOWNGRADED, 1);
                 self.note(at, format!("{who}: is a reader of {lock} from now on"));
             }
             WorkerMessage::Downgraded { caller, confirmed } => {
-                self.tally.downgrades_confirmed += u64::from(confirmed);
+                self.totals.count(CALLS, DOWNGRADE_CONFIRMED, u64::from(confirmed));
                 let how = if confirmed { "was confirmed" } else { "was not confirmed in time" };
                 self.note(heard, format!("{}: that {how}", name(id(caller))));
             }
@@ -234,10 +244,14 @@ impl Ledger {
     fn granted(&mut self, id: Caller, resources: Vec<usize>, grant: Grant) {
         let Grant { asked, at, until, token, fence, is_reader } = grant;
         let is_several = resources.len() > 1;
-        self.tally.granted += 1;
-        self.tally.several += u64::from(is_several);
-        self.tally.several_fenced += u64::from(is_several && fence.is_some());
-        self.tally.readers += u64::from(is_reader);
+        for (name, is_one) in [
+            (GRANTED, true),
+            (SEVERAL, is_several && fence.is_none()),
+            (SEVERAL_FENCED, is_several && fence.is_some()),
+            (READERS, is_reader),
+        ] {
+            self.totals.count(CALLS, name, u64::from(is_one));
+        }
         let valid = self.when(until.max(self.start));
         let number = fence.map(|fence| format!(" with fence {fence}")).unwrap_or_default();
         let (who, lock) = (name(id), names(&resources));
@@ -257,7 +271,7 @@ impl Ledger {
         let what = match lost {
             Some(cause) => {
                 let what = format!("has lost {lock}: {cause}");
-                *self.tally.lost.entry(cause).or_default() += 1;
+                self.totals.count(LOST, &cause, 1);
                 what
             }
             None => format!("gives {lock} back"),
@@ -446,9 +460,7 @@ mod tests {
         ledger.said(1, 0, WorkerMessage::Downgrades { caller: 0, at: at + 1 });
         ledger.said(1, 0, WorkerMessage::Compares { caller: 0, read: vec![1], until });
         assert_eq!((ledger.violations.len(), ledger.holds()[1].reads_from), (1, at + 1));
-        assert_eq!(
-            (ledger.tally.several, ledger.tally.readers, ledger.tally.downgraded),
-            (1, 1, 1)
-        );
+        let counts = [SEVERAL, READERS, DOWNGRADED].map(|name| ledger.totals.get(CALLS, name));
+        assert_eq!(counts, [1, 1, 1]);
     }
 }

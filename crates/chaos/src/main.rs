@@ -5,7 +5,6 @@
 //!  (a seed)     │    ──► connections: a proxy for each process and node
 //!               │    ──► servers: stopped, killed, emptied, replaced, their clocks moved
 //!   workers ── what they hold and write ──► ledger ──► oracles
-//!   servers ── MONITOR ── what they did ──► votes  ──► oracles
 //! ```
 
 mod act;
@@ -14,19 +13,15 @@ mod clock;
 mod commands;
 mod holds;
 mod ledger;
-mod monitor;
 mod nemesis;
 mod numbers;
 mod oracles;
-mod outcome;
 mod plan;
 mod protocol;
 mod round;
 mod servers;
 mod shim;
-mod summary;
-mod tally;
-mod votes;
+mod totals;
 mod worker;
 mod workers;
 
@@ -43,14 +38,12 @@ use signal_hook::consts::TERM_SIGNALS;
 
 use crate::args::{Args, Command, RoundKind};
 use crate::clock::now;
-use crate::commands::Done;
 use crate::commands::writer;
-use crate::ledger::{Findings, seconds};
-use crate::outcome::Outcome;
-use crate::plan::RoundPlan;
+use crate::ledger::{CALLS, Findings, GRANTED, LOST, seconds};
+use crate::plan::{RoundPlan, SEEDS_FOR_ALL};
 use crate::round::Interrupt;
 use crate::shim::Shim;
-use crate::summary::Summary;
+use crate::totals::{Outcome, Totals};
 
 fn main() -> ExitCode {
     // The commands that `quorlock run` starts in a round are this program again, with a hidden first argument.
@@ -100,9 +93,6 @@ fn chaos(args: &Args) -> Result<ExitCode, String> {
 /// The exit code after an interruption: the one that a shell reports after Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
-/// The exit code of `quorlock run` if the lock was lost while the command ran.
-const LOCK_LOST: i32 = 79;
-
 /// Sets up the signals. The first signal ends the round, and the results so far are printed. The second signal ends
 /// the program at once, and with it everything that it started.
 fn interrupt() -> std::io::Result<Interrupt> {
@@ -131,8 +121,7 @@ fn rounds(
         true => find_quorlock(args)?,
         false => PathBuf::new(),
     };
-    let mut summary = Summary::new(shim.is_some());
-    let mut commands_summary = commands::summary::Summary::new(cfg!(quorlock_stepped_clock));
+    let (mut library, mut commands) = (Totals::default(), Totals::default());
     let mut longest_round = 0;
     'all: for seed in (0..=u64::MAX - first).map(|round| first + round) {
         for kind in &kinds {
@@ -143,19 +132,18 @@ fn rounds(
                     announce(&plan);
                     let outcome = round::run(&plan, binary, shim, interrupt)?;
                     tell(args, &plan, &outcome);
-                    summary.add(seed, &outcome);
+                    library.add(&outcome.totals);
                 }
                 RoundKind::Commands => {
                     let plan = RoundPlan::commands(seed, shim.is_some());
                     announce_commands(&plan);
-                    let done = commands::run(&plan, (binary, shim), &quorlock, interrupt)?;
-                    tell_commands(args, &plan, &done);
-                    commands_summary.add(seed, &done);
+                    let outcome = commands::run(&plan, (binary, shim), &quorlock, interrupt)?;
+                    tell_commands(args, &plan, &outcome);
+                    commands.add(&outcome.totals);
                 }
             }
             longest_round = longest_round.max(now() - began);
-            let is_over = args.stop_at_first
-                && (summary.has_violations() || commands_summary.has_violations());
+            let is_over = args.stop_at_first && library.violations + commands.violations > 0;
             if is_over || interrupt.load(Ordering::Relaxed) {
                 break 'all;
             }
@@ -165,21 +153,27 @@ fn rounds(
             break;
         }
     }
-    let texts = [summary.to_string(), commands_summary.to_string()];
-    for (kind, text) in [RoundKind::Library, RoundKind::Commands].iter().zip(texts) {
-        if kinds.contains(kind) {
-            println!("\n{text}");
+    let mut failed = false;
+    for (kind, totals, needed, enough) in [
+        (RoundKind::Library, &library, round::needed(shim.is_some()), SEEDS_FOR_ALL),
+        (RoundKind::Commands, &commands, commands::needed(cfg!(quorlock_stepped_clock)), ENOUGH),
+    ] {
+        if kinds.contains(&kind) {
+            println!("\n{}: {totals}", kind.name());
+            let missing = totals.missing(&needed, enough);
+            if !missing.is_empty() {
+                println!("NEVER CAME ABOUT: {}", missing.join(", "));
+            }
+            failed |= totals.violations > 0 || !missing.is_empty();
         }
     }
     println!("{} in all, against {} {}", seconds(now() - start), binary.flavor, binary.version);
-    // `cargo xtask soak` reads this line.
     println!(
         "rounds: {} library, {} commands; first seed {first}",
-        summary.rounds(),
-        commands_summary.rounds()
+        library.rounds, commands.rounds
     );
-    let failed = kinds.contains(&RoundKind::Library) && summary.has_failed()
-        || kinds.contains(&RoundKind::Commands) && commands_summary.has_failed();
+    let json = serde_json::to_string(&[&library, &commands]).map_err(|error| error.to_string())?;
+    println!("totals: {json}");
     Ok(match failed {
         true => ExitCode::FAILURE,
         // An interrupted run did not pass, so its exit code is not 0.
@@ -205,6 +199,9 @@ fn find_quorlock(args: &Args) -> Result<PathBuf, String> {
     }
 }
 
+/// After so many rounds with commands, every kind of command and every fault must have come about.
+const ENOUGH: u64 = 4;
+
 /// [`negative`] runs at most so many rounds with the restart guard off. It stops sooner when it sees two holders of one
 /// lock.
 const ATTEMPTS: u32 = 10;
@@ -217,6 +214,7 @@ fn negative(
     binary: &ServerBinary,
     interrupt: &Interrupt,
 ) -> Result<ExitCode, String> {
+    let overlaps = |outcome: &Outcome| outcome.totals.get(round::ORACLES, round::OVERLAPS);
     let round = |guarded| {
         let plan = RoundPlan::negative(seed, guarded);
         announce(&plan);
@@ -227,16 +225,17 @@ fn negative(
     let mut without = round(false)?;
     // Two holders are only seen if a client asks for a lock while another client holds it. On a busy machine that is rare.
     for attempt in 2..=ATTEMPTS {
-        if without.exclusion.overlaps > 0 || without.interrupted {
+        if overlaps(&without) > 0 || without.totals.interrupted > 0 {
             break;
         }
         println!("  no lock had two holders: once more, {attempt} of {ATTEMPTS}");
         without = round(false)?;
     }
-    if without.interrupted {
+    if without.totals.interrupted > 0 {
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    let (overlaps, lost) = (without.exclusion.overlaps, without.exclusion.witness.lost());
+    let (overlaps, lost) =
+        (overlaps(&without), without.totals.get(round::ORACLES, round::LOST_UPDATES));
     if overlaps == 0 {
         println!(
             "\nFAILED: no lock was seen to have two holders, although the restart guard was off. Either the nodes \
@@ -245,7 +244,7 @@ fn negative(
         return Ok(ExitCode::FAILURE);
     }
     let with = round(true)?;
-    if with.interrupted {
+    if with.totals.interrupted > 0 {
         return Ok(ExitCode::from(INTERRUPTED));
     }
     println!(
@@ -259,7 +258,7 @@ fn negative(
         );
         return Ok(ExitCode::FAILURE);
     }
-    let granted = with.tally.granted;
+    let granted = with.totals.get(CALLS, GRANTED);
     println!(
         "as expected with the restart guard: no violation under the same faults; {granted} locks were granted"
     );
@@ -289,61 +288,51 @@ fn announce_commands(plan: &RoundPlan) {
     println!("\nseed {}, commands: {} of {} nodes; {with}", plan.seed, plan.quorum, plan.nodes);
 }
 
-fn tell_commands(args: &Args, plan: &RoundPlan, done: &Done) {
-    if args.journal {
-        done.findings.journal.iter().for_each(|line| println!("{line}"));
-    }
-    let healed = match done.healed {
-        Some(after) => format!("healed within {}", seconds(after)),
-        None => "not healed".to_owned(),
-    };
+fn tell_commands(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
+    let totals = &outcome.totals;
     println!(
-        "  {} faults, {} commands, {} locks lost; {} overlaps, and {} where exclusion is not promised; \
-         {healed}",
-        done.injected.values().sum::<u64>() + done.struck.values().sum::<u64>(),
-        done.kinds.values().sum::<u64>(),
-        done.codes.get(&LOCK_LOST).copied().unwrap_or(0),
-        done.overlaps,
-        done.excused.values().sum::<u64>(),
+        "  {} faults, {} commands; {}; {}",
+        totals.sum(round::FAULTS) + totals.sum(commands::STRUCK),
+        totals.sum(commands::KINDS),
+        nonzero(totals, commands::SEEN),
+        healed(totals)
     );
-    tell_violations(args, plan.seed, RoundKind::Commands, &done.findings);
+    tell_violations(args, plan.seed, RoundKind::Commands, &outcome.findings);
 }
 
 /// Prints the result of a round, and after a violation the command that repeats the round.
 fn tell(args: &Args, plan: &RoundPlan, outcome: &Outcome) {
-    if args.journal {
-        outcome.findings.journal.iter().for_each(|line| println!("{line}"));
-    }
-    let healed = match outcome.healed {
-        Some(after) if !outcome.interrupted => format!("healed within {}", seconds(after)),
-        _ => "not healed".to_owned(),
-    };
-    let Outcome { faults, tally, exclusion, fences, .. } = outcome;
+    let totals = &outcome.totals;
     println!(
-        "  {} faults, {} grants ({} of several keys, {} of readers, {} downgraded), {} losses; {} overlaps; \
-         lost updates: {} without fences, {} with fences; {} numbers changed while readers held the lock; \
-         {} pairs of {} fences wrong; {} of {} holders short of votes; {} keys left; {healed}",
-        faults.injected.values().sum::<u64>(),
-        tally.granted,
-        tally.several,
-        tally.readers,
-        tally.downgraded,
-        tally.lost.values().sum::<u64>(),
-        exclusion.overlaps,
-        exclusion.witness.lost(),
-        fences.store.lost(),
-        exclusion.rereading.changed,
-        fences.disordered,
-        fences.holders,
-        exclusion.votes.short,
-        exclusion.votes.judged,
-        outcome.keys.wrong().count(),
+        "  {} faults, {} grants, {} losses; {}; {}",
+        totals.sum(round::FAULTS),
+        totals.get(CALLS, GRANTED),
+        totals.sum(LOST),
+        nonzero(totals, round::ORACLES),
+        healed(totals)
     );
     tell_violations(args, plan.seed, RoundKind::Library, &outcome.findings);
 }
 
+/// The counts of a section that are not zero.
+fn nonzero(totals: &Totals, section: &str) -> String {
+    let counts = totals.counts.get(section).into_iter().flatten().filter(|(_, count)| **count > 0);
+    let counts: Vec<String> = counts.map(|(name, count)| format!("{count} {name}")).collect();
+    if counts.is_empty() { "nothing wrong".to_owned() } else { counts.join(", ") }
+}
+
+fn healed(totals: &Totals) -> String {
+    match totals.healed_within {
+        Some(after) => format!("healed within {}", seconds(after)),
+        None => "not healed".to_owned(),
+    }
+}
+
 fn tell_violations(args: &Args, seed: u64, kind: RoundKind, findings: &Findings) {
     let Findings { violations, extract, journal } = findings;
+    if args.journal {
+        journal.iter().for_each(|line| println!("{line}"));
+    }
     let Some(first) = violations.first() else { return };
     // The extract below has a limited number of lines, so it may not contain the line of the violation.
     println!("  VIOLATION: {}", first.what);

@@ -6,6 +6,7 @@ use quorlock_servers::proxy::{Blow, Effect, Proxy};
 
 use crate::act::{Act, Event, Kind, Ways};
 use crate::clock::now;
+use crate::ledger::CALLS;
 use crate::plan::PROCESSES;
 use crate::servers::Servers;
 use crate::workers::{Shared, Workers, lock};
@@ -60,12 +61,20 @@ impl Nemesis {
             Act::Release(ways) => self.each(ways, Proxy::release),
             Act::StopClient(process) => {
                 let held = self.workers.stop(*process)?;
-                lock(&self.ledger).tally.stopped_holding += u64::from(held > 0);
+                lock(&self.ledger).totals.count(
+                    CALLS,
+                    "processes stopped while they held a lock",
+                    u64::from(held > 0),
+                );
             }
             Act::ContinueClient(process) => self.workers.go_on(*process)?,
             Act::KillClient(process) => {
                 let held = self.workers.kill(*process)?;
-                lock(&self.ledger).tally.killed_holding += u64::from(held > 0);
+                lock(&self.ledger).totals.count(
+                    CALLS,
+                    "processes killed while they held a lock",
+                    u64::from(held > 0),
+                );
             }
             Act::StartClient(process) => self.workers.start_again(*process)?,
             act => self.act_on_server(act)?,

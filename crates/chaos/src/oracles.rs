@@ -1,6 +1,5 @@
 //! Who says whether something went wrong. Each looks at what was seen from outside, and asks neither
-//! quorlock nor its engine. What is asked of holds is in [`holds`](crate::holds), of votes in
-//! [`votes`](crate::votes).
+//! quorlock nor its engine. What is asked of holds is in [`holds`](crate::holds).
 
 use std::collections::BTreeMap;
 
@@ -96,7 +95,7 @@ impl Store {
     }
 }
 
-/// Oracle 7: what a lock protects does not change while readers hold it. They compare numbers of the other two
+/// Oracle 6: what a lock protects does not change while readers hold it. They compare numbers of the other two
 /// with what they have read before, or have written themselves before they became readers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rereading {
@@ -121,7 +120,7 @@ impl Rereading {
     }
 }
 
-/// Oracle 5: what keys the nodes have when all clients have been shut down.
+/// Oracle 4: what keys the nodes have when all clients have been shut down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keys {
     /// Right then, by node.
@@ -142,7 +141,7 @@ impl Keys {
     }
 }
 
-/// Oracle 6: when each client had a lock again after everything was healed. Returns those that had
+/// Oracle 5: when each client had a lock again after everything was healed. Returns those that had
 /// none within the bound.
 pub(crate) fn late<'a>(
     clients: impl IntoIterator<Item = (&'a str, Option<Time>)>,
@@ -155,13 +154,6 @@ pub(crate) fn late<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    impl Store {
-        /// One that has been written to, and has refused something.
-        pub(crate) fn seen() -> Self {
-            Self { newest: 1, number: 1, writes: 1, refused: 1 }
-        }
-    }
 
     #[test]
     fn a_store_refuses_who_is_behind_and_sees_what_is_lost() {

@@ -11,18 +11,19 @@ use quorlock_servers::{Reply, ServerBinary};
 use quorlock_sim::time::{MS, SECOND, Time};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::act::{Act, Kind, node_name};
+use crate::act::{Kind, node_name};
 use crate::clock::{now, wall_ahead};
 use crate::holds::{Hold, Pair, disordered, overlaps, together};
-use crate::ledger::{Ledger, Violation, seconds};
+use crate::ledger::{
+    CALLS, DOWNGRADE_CONFIRMED, Ledger, SEVERAL, SEVERAL_FENCED, UNTRUSTED, Violation, seconds,
+};
 use crate::nemesis::Nemesis;
 use crate::oracles::{Keys, late};
-use crate::outcome::{EFFECTS, Exclusion, Faults, Fences, Outcome, Votes};
-use crate::plan::{PROCESSES, RoundPlan, nanos, over};
+use crate::plan::{KINDS, PROCESSES, RoundPlan, nanos, over};
 use crate::protocol::{CLIENTS, Job, RESOURCES, Told};
 use crate::servers::Servers;
 use crate::shim::Shim;
-use crate::votes::{INTENT, Record, Short, check_votes};
+use crate::totals::Outcome;
 use crate::workers::{Shared, Workers, lock};
 
 /// What a machine that is busy with other things may take on top of every bound.
@@ -39,6 +40,60 @@ const END: Time = 30 * SECOND;
 const BEFORE: Time = 2 * SECOND;
 const AFTER: Time = 200 * MS;
 const LINES: usize = 200;
+
+/// Sections and names of the counts of a round.
+pub(crate) const FAULTS: &str = "faults injected";
+const TOUCHED: &str = "effects of the faults";
+const SEEN: &str = "what the oracles looked at";
+pub(crate) const ORACLES: &str = "what was wrong";
+const OUTSIDE: &str = "what was wrong in rounds beyond the assumptions of mutual exclusion";
+pub(crate) const OVERLAPS: &str = "two holders at the same time, not both readers";
+pub(crate) const LOST_UPDATES: &str = "updates lost by trust in validity";
+const CHANGED: &str = "numbers that changed while readers held the lock";
+const LOST_FENCED: &str = "updates lost by the store that checks fencing tokens";
+const DISORDERED: &str = "fencing tokens that were not larger than one before";
+const KEYS_LEFT: &str = "keys left on the nodes";
+const TOGETHER: &str = "readers let in while another one held the same lock";
+const WRITES: &str = "increments without a fencing token";
+const COMPARED: &str = "numbers that readers compared";
+const FENCED_WRITES: &str = "increments with a fencing token";
+const REFUSED: &str = "writes and reads refused because of an old fencing token";
+const FENCED: &str = "holders with a fencing token";
+const AT_ONCE: &str = "rounds in which keys were looked for at once";
+
+/// Each effect that the proxies count, and its name.
+const EFFECTS: [(Effect, &str); 10] = [
+    (Effect::Accepted, "connections made"),
+    (Effect::NoServer, "connections to a node that was down"),
+    (Effect::Delayed, "messages delayed"),
+    (Effect::Held, "messages held"),
+    (Effect::Late, "messages that came after their connection was closed"),
+    (Effect::Dropped, "messages dropped"),
+    (Effect::Split, "messages split"),
+    (Effect::HalfClosed, "connections half-closed"),
+    (Effect::Truncated, "connections cut off in the middle of a message"),
+    (Effect::Reset, "connections reset"),
+];
+
+/// What must have come about in enough rounds: each kind of fault, the effect of each fault of a connection, and
+/// something to look at for each oracle.
+pub(crate) fn needed(has_clocks: bool) -> Vec<(&'static str, &'static str)> {
+    let kinds = KINDS.iter().flat_map(|kinds| kinds.iter());
+    let kinds = kinds.filter(|kind| has_clocks || !kind.moves_clock());
+    let mut needed: Vec<_> = kinds.map(|kind| (FAULTS, kind.name())).collect();
+    // Nothing needs to hit a node that is down, or to come late.
+    let effects =
+        EFFECTS.iter().filter(|(effect, _)| !matches!(effect, Effect::NoServer | Effect::Late));
+    needed.extend(effects.map(|(_, name)| (TOUCHED, *name)));
+    needed.extend(
+        [TOGETHER, WRITES, COMPARED, FENCED_WRITES, REFUSED, FENCED, AT_ONCE]
+            .map(|name| (SEEN, name)),
+    );
+    needed.extend(
+        [SEVERAL, SEVERAL_FENCED, DOWNGRADE_CONFIRMED, UNTRUSTED].map(|name| (CALLS, name)),
+    );
+    needed
+}
 
 /// Somebody wants an end.
 pub(crate) type Interrupt = Arc<AtomicBool>;
@@ -252,7 +307,7 @@ impl<'a> Round<'a> {
     fn outcome(self, interrupted: bool) -> Outcome {
         let Self { plan, wall_ahead, ledger, nemesis, keys, .. } = self;
         let effects = EFFECTS.map(|(effect, _)| nemesis.count(effect));
-        let Nemesis { injected, workers, servers, .. } = nemesis;
+        let Nemesis { injected, workers, .. } = nemesis;
         let alive_at = now();
         // From here on nobody says anything any more.
         drop(workers);
@@ -260,7 +315,7 @@ impl<'a> Round<'a> {
         for process in 0..PROCESSES {
             ledger.killed(process, alive_at);
         }
-        let mut found: Vec<Violation> = overlaps(ledger.holds())
+        let found: Vec<Violation> = overlaps(ledger.holds())
             .into_iter()
             .map(|pair| {
                 let (what, both) = pair.overlap();
@@ -270,51 +325,9 @@ impl<'a> Round<'a> {
             .collect();
         let overlaps = found.len();
         let moved = self::wall_ahead() - wall_ahead;
-        let is_moved = moved.abs() > 2 * MS;
-        if is_moved {
+        if moved.abs() > 2 * MS {
             let what = format!("-- the wall clock was moved by {} in this round", seconds(moved));
             ledger.note(now(), what);
-        }
-        let mut votes = Votes::default();
-        let wrong: Vec<usize> = plan.events.iter().filter_map(set_wrong).collect();
-        let records = servers.records(plan.guarded, &wrong);
-        let (mut intents, mut longest) = (0, 0);
-        for record in records.iter().flatten() {
-            intents += record.intents;
-            longest = longest.max(record.longest_intent);
-        }
-        if longest > INTENT_LIFE {
-            let what = format!("a writer that waited has said so for {longest} ms at a time");
-            ledger.violated(now(), what);
-        }
-        match records.filter(|_| plan.guarded && !is_moved) {
-            Some(records) => {
-                let vote_check = check_votes(ledger.holds(), &records, plan.quorum);
-                let short = vote_check.short.iter().map(|Short { hold, resource, at, count }| {
-                    let (who, lock, since) = (&hold.holder, RESOURCES[*resource], hold.from);
-                    let (since, quorum) = (ledger.when(since), plan.quorum);
-                    let what = format!(
-                        "{who} holds {lock} since {since} with the votes of {count} nodes, not {quorum}"
-                    );
-                    Violation { at: *at, what }
-                });
-                found.extend(short);
-                let (judged, blind, short) =
-                    (vote_check.judged, vote_check.blind, vote_check.short.len());
-                votes = Votes { judged, blind, short };
-                let evidence: Vec<_> = vote_check
-                    .short
-                    .iter()
-                    .flat_map(|short| {
-                        let records = records.iter().enumerate();
-                        records.flat_map(|(node, record)| said(&ledger, node, record, short))
-                    })
-                    .collect();
-                for (at, what) in evidence {
-                    ledger.note(at, what);
-                }
-            }
-            None => votes.blind = ledger.tally.granted,
         }
         for Violation { at, what } in found {
             match plan.outside {
@@ -332,60 +345,46 @@ impl<'a> Round<'a> {
             let node = node_name(node);
             ledger.violated(now(), format!("on node {node}, key {key} is left"));
         }
+        let wrong_keys = keys.wrong().count() as u64;
+        let mut totals = std::mem::take(&mut ledger.totals);
+        for (kind, count) in &injected {
+            totals.count(FAULTS, kind.name(), *count);
+        }
+        for ((_, name), count) in EFFECTS.iter().zip(effects) {
+            totals.count(TOUCHED, name, count);
+        }
+        let (witness, store) = (ledger.numbers.witness(), ledger.numbers.store());
+        let rereading = ledger.numbers.rereading;
+        let fenced = ledger.holds().iter().filter(|hold| hold.fence.is_some()).count();
+        // Outside of the assumptions these are counted, and are no violations.
+        let oracles = if plan.outside.is_some() { OUTSIDE } else { ORACLES };
+        for (section, name, count) in [
+            (oracles, OVERLAPS, overlaps as u64),
+            (oracles, LOST_UPDATES, witness.lost()),
+            (oracles, CHANGED, rereading.changed),
+            (ORACLES, LOST_FENCED, store.lost()),
+            (ORACLES, DISORDERED, disordered as u64),
+            (ORACLES, KEYS_LEFT, wrong_keys),
+            (SEEN, TOGETHER, together(ledger.holds()) as u64),
+            (SEEN, WRITES, witness.writes),
+            (SEEN, "writes that came after the end of their lock: not made", witness.too_late),
+            (SEEN, COMPARED, rereading.compared),
+            (SEEN, "readers that looked after the end of their lock", rereading.too_late),
+            (SEEN, FENCED_WRITES, store.writes),
+            (SEEN, REFUSED, store.refused),
+            (SEEN, FENCED, fenced as u64),
+            (SEEN, AT_ONCE, u64::from(!interrupted && !keys.excused)),
+        ] {
+            totals.count(section, name, count);
+        }
         let mut findings = ledger.findings(BEFORE, AFTER);
         let surplus = findings.extract.len().saturating_sub(LINES);
         findings.extract.drain(..surplus);
         let after: Option<Vec<Time>> =
             ledger.clients.after_healing().into_iter().map(|(_, after)| after).collect();
         let healed = after.and_then(|after| after.into_iter().max());
-        Outcome {
-            interrupted,
-            faults: Faults { injected, effects },
-            tally: ledger.tally.clone(),
-            exclusion: Exclusion {
-                overlaps,
-                together: together(ledger.holds()),
-                intents,
-                witness: ledger.numbers.witness(),
-                rereading: ledger.numbers.rereading,
-                votes,
-                outside: plan.outside,
-            },
-            fences: Fences {
-                store: ledger.numbers.store(),
-                holders: ledger.holds().iter().filter(|hold| hold.fence.is_some()).count(),
-                disordered,
-            },
-            keys,
-            healed,
-            findings,
-        }
+        Outcome::new(plan.seed, interrupted, totals, healed, findings)
     }
-}
-
-/// Whose clock is set wrong, by more than is allowed.
-fn set_wrong(event: &crate::act::Event) -> Option<usize> {
-    match event.act {
-        Act::Step(node, by) if by.abs() > 2 * MS => Some(node),
-        _ => None,
-    }
-}
-
-/// What a node said of a lock, and whose votes that was taken for, until a holder had too few of them.
-fn said(ledger: &Ledger, node: usize, record: &Record, short: &Short<'_>) -> Vec<(Time, String)> {
-    let (name, resource) = (node_name(node), short.resource);
-    let (lock, span) = (RESOURCES[resource], short.hold.asked - BEFORE..short.at + AFTER);
-    let of_it = |words: &str| {
-        words.contains("SET quorlock:node") || words.split(' ').any(|word| word == lock)
-    };
-    let said = record.said.iter().filter(|(_, words)| of_it(words));
-    let said = said.map(|(at, words)| (*at, format!("node {name}: {words}")));
-    let votes = record.votes.iter().filter(|vote| vote.resource == resource).map(|vote| {
-        let (until, value) = (ledger.when(vote.to), &vote.value);
-        let whom = if vote.is_readers { "reader" } else { "writer" };
-        (vote.from, format!("node {name} votes until {until} for the {whom} {value}"))
-    });
-    said.chain(votes).filter(|(at, _)| span.contains(at)).collect()
 }
 
 fn in_disorder(Pair { first: before, second: hold, resource }: Pair<'_>) -> Violation {
@@ -421,8 +420,8 @@ const MARKER: &str = "quorlock:node";
 /// What stands before all keys that are no locks: marks, and what fences are counted in.
 const OWN: &str = "quorlock:";
 
-/// For how long a writer that waits may say so at a time.
-const INTENT_LIFE: i64 = 1000;
+/// The prefix of the keys with which waiting writers keep later readers out.
+const INTENT: &str = "quorlock:intent:";
 
 /// The locks' keys on each node that has any, whatever is in them, and the words of writers that wait. Asked
 /// for by name, because servers count those that have expired and were not yet swept away.

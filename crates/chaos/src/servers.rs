@@ -11,11 +11,9 @@ use quorlock_servers::{Listen, Nodes, Reply, Server, ServerBinary, ServerOptions
 use quorlock_sim::time::{SECOND, Time};
 
 use crate::act::{Kind, node_name};
-use crate::clock::{now, wall_ahead};
-use crate::monitor::{LOSES, Monitor, REPLICA};
+use crate::clock::now;
 use crate::plan::RoundPlan;
-use crate::shim::{ClockHistory, ServerClock, Shim};
-use crate::votes::{Reading, Record, replay};
+use crate::shim::{ServerClock, Shim};
 
 /// How long a replica may take until it has what its master has.
 const SYNC: Time = 5 * SECOND;
@@ -25,15 +23,12 @@ pub(crate) struct Servers {
     nodes: Arc<Nodes>,
     /// By place, which server it is: now, and last of all which one waits for a place.
     at: Vec<usize>,
-    /// Those that have been at a place before.
-    before: Vec<(usize, usize)>,
     places: usize,
-    monitors: Vec<Monitor>,
     clocks: Vec<ServerClock>,
 }
 
 impl Servers {
-    /// Starts as many as the round needs, and listens to them.
+    /// Starts as many as the round needs.
     ///
     /// # Errors
     /// If that does not work.
@@ -51,11 +46,8 @@ impl Servers {
             None => Ok(Vec::new()),
         };
         let clocks = clocks.map_err(|error| format!("a server's clock: {error}"))?;
-        let monitors: io::Result<Vec<_>> =
-            (0..count).map(|place| Monitor::start(&nodes, place)).collect();
-        let monitors = monitors.map_err(|error| format!("MONITOR: {error}"))?;
         let at = (0..count).collect();
-        Ok(Self { nodes, at, before: Vec::new(), places: plan.nodes, monitors, clocks })
+        Ok(Self { nodes, at, places: plan.nodes, clocks })
     }
 
     /// How many places there are.
@@ -122,11 +114,10 @@ impl Servers {
         // What was saved once would come back, and its mark with it.
         let saved = self.node(place).home().join("dump.rdb");
         fs::remove_file(saved).or_else(absent_is_fine).map_err(|error| error.to_string())?;
-        self.mark(self.at[place], LOSES)?;
         // It drops what it has before it sees that there is nothing to load, which it then complains of.
         match self.command(place, &["DEBUG", "RELOAD", "NOSAVE"]) {
             Err(why) if !why.contains("Error trying to load the RDB dump") => Err(why),
-            _ => self.dump(self.at[place]),
+            _ => Ok(()),
         }
     }
 
@@ -154,13 +145,7 @@ impl Servers {
         let Some((host, port)) = address.rsplit_once(':') else {
             return Err(format!("{address} is no port"));
         };
-        self.mark(server, LOSES)?;
-        ask(&self.nodes[server], &["REPLICAOF", host, port])?;
-        self.mark(server, REPLICA)
-    }
-
-    fn mark(&self, server: usize, word: &str) -> Result<(), String> {
-        self.monitors[server].mark(word).map_err(|error| format!("a mark: {error}"))
+        ask(&self.nodes[server], &["REPLICAOF", host, port])
     }
 
     fn is_synced(&self, server: usize) -> Result<bool, String> {
@@ -174,8 +159,7 @@ impl Servers {
 
     /// It is a master again.
     pub(crate) fn stand_alone(&self, place: usize) -> Result<(), String> {
-        self.command(place, &["REPLICAOF", "NO", "ONE"])?;
-        self.dump(self.at[place])
+        self.command(place, &["REPLICAOF", "NO", "ONE"])
     }
 
     /// The server dies, and its replica takes its place.
@@ -183,18 +167,12 @@ impl Servers {
         let (old, spare) = (self.at[place], self.spare());
         self.nodes[old].kill().map_err(|error| error.to_string())?;
         ask(&self.nodes[spare], &["REPLICAOF", "NO", "ONE"])?;
-        self.dump(spare)?;
-        self.before.push((place, old));
         self.at[place] = spare;
         Ok(&self.nodes[spare])
     }
 
     fn spare(&self) -> usize {
         self.at[self.at.len() - 1]
-    }
-
-    fn dump(&self, server: usize) -> Result<(), String> {
-        self.monitors[server].dump().map_err(|error| format!("a dump: {error}"))
     }
 
     /// Steps its wall clock.
@@ -214,24 +192,6 @@ impl Servers {
         let clock = &mut self.clocks[self.at[place]];
         let back = -clock.moved();
         clock.step(back).and_then(|()| clock.run(0)).map_err(|error| error.to_string())
-    }
-
-    /// What each node did all the time; nothing if one was not heard to the end.
-    pub(crate) fn records(self, guarded: bool, wrong: &[usize]) -> Option<Vec<Record>> {
-        let right = ClockHistory::right(wall_ahead());
-        let mut by_server = Vec::new();
-        for (server, monitor) in self.monitors.into_iter().enumerate() {
-            let history = self.clocks.get(server).map_or(&right, ServerClock::history);
-            let is_wrong = wrong.contains(&server);
-            let log = monitor.end()?;
-            by_server.push(replay(&log, Reading { history, is_wrong, guarded }));
-        }
-        let mut records: Vec<Record> =
-            self.at[..self.places].iter().map(|server| by_server[*server].clone()).collect();
-        for (place, server) in self.before {
-            records[place].add(by_server[server].clone());
-        }
-        Some(records)
     }
 }
 

@@ -64,18 +64,16 @@ impl Shim {
     }
 }
 
-/// A server's wall clock, as whoever moves it knows it.
+/// A server's wall clock, which can be moved.
 #[derive(Debug)]
 pub(crate) struct ServerClock {
     file: File,
     version: i64,
-    /// How far it is ahead of the true wall clock, as a clock that stands still or moves slowly.
-    ahead: ClockHistory,
+    /// The true wall clock, over boot time.
+    right: Clock,
+    /// The clock that the server sees, over boot time.
+    moved: Clock,
 }
-
-/// Where a server's wall clock has been, over boot time: a line that was bent now and then.
-#[derive(Clone, Debug)]
-pub(crate) struct ClockHistory(Vec<(Time, Clock)>);
 
 impl ServerClock {
     /// The clock of a server, which from now on may be moved: it is right so far.
@@ -89,7 +87,8 @@ impl ServerClock {
         file.write_all_at(&[0; 32], 0)?;
         // Whole when it appears: the server maps what it finds.
         fs::rename(made, at)?;
-        Ok(Self { file, version: 0, ahead: ClockHistory::right(wall_ahead()) })
+        let right = Clock::new(wall_ahead(), 0);
+        Ok(Self { file, version: 0, right, moved: right })
     }
 
     /// Moves its hands.
@@ -113,106 +112,18 @@ impl ServerClock {
     /// How far it has been moved.
     pub(crate) fn moved(&self) -> Time {
         let at = now();
-        self.ahead.at(at) - self.ahead.0[0].1.at(at)
-    }
-
-    pub(crate) fn history(&self) -> &ClockHistory {
-        &self.ahead
+        self.moved.at(at) - self.right.at(at)
     }
 
     fn set(&mut self, at: Time, bend: impl FnOnce(&mut Clock)) -> io::Result<()> {
-        let mut clock = self.ahead.last();
-        bend(&mut clock);
-        let ahead = clock.at(at) - self.ahead.0[0].1.at(at);
+        bend(&mut self.moved);
+        let ahead = self.moved.at(at) - self.right.at(at);
         self.version += 2;
         let write = |place: u64, word: i64| self.file.write_all_at(&word.to_ne_bytes(), 8 * place);
         write(0, self.version - 1)?;
         write(1, ahead)?;
-        write(2, clock.ppm())?;
+        write(2, self.moved.ppm())?;
         write(3, at)?;
-        write(0, self.version)?;
-        self.ahead.0.push((at, clock));
-        Ok(())
-    }
-}
-
-impl ClockHistory {
-    /// A clock that was never moved.
-    pub(crate) fn right(wall_ahead: Time) -> Self {
-        Self(vec![(Time::MIN, Clock::new(wall_ahead, 0))])
-    }
-
-    #[cfg(test)]
-    pub(crate) fn and_stepped(mut self, at: Time, by: Time) -> Self {
-        let mut clock = self.last();
-        clock.step(by, at);
-        self.0.push((at, clock));
-        self
-    }
-
-    fn last(&self) -> Clock {
-        self.0[self.0.len() - 1].1
-    }
-
-    /// What it shows.
-    fn at(&self, boot: Time) -> Time {
-        let since = self.0.iter().rev().find(|(since, _)| *since <= boot);
-        since.unwrap_or(&self.0[0]).1.at(boot)
-    }
-
-    /// The latest moment not after `by` at which it showed this: a clock that was set back shows
-    /// things twice, and one that was set forward skips some.
-    pub(crate) fn showed(&self, shown: Time, by: Time) -> Time {
-        let mut until = by;
-        for (since, clock) in self.0.iter().rev() {
-            let at = clock.when(shown);
-            if at <= until && *since <= at {
-                return at;
-            }
-            until = until.min(*since);
-        }
-        by
-    }
-
-    /// The first moment from then on at which it shows this or more.
-    pub(crate) fn shows(&self, shown: Time, from: Time) -> Time {
-        for (place, (since, clock)) in self.0.iter().enumerate() {
-            let end = self.0.get(place + 1).map_or(Time::MAX, |(since, _)| *since);
-            let at = clock.when(shown).max(*since).max(from);
-            if at < end {
-                return at;
-            }
-        }
-        Time::MAX
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stepped(by: Time) -> ClockHistory {
-        ClockHistory::right(1000).and_stepped(100, by)
-    }
-
-    #[test]
-    fn a_right_clock_is_ahead_by_the_same_always() {
-        let history = ClockHistory::right(1000);
-        assert_eq!((history.at(7), history.showed(1007, 50), history.shows(1007, 0)), (1007, 7, 7));
-    }
-
-    #[test]
-    fn a_step_forward_skips_and_ends_what_was_to_end_in_between() {
-        let history = stepped(500);
-        assert_eq!((history.at(99), history.at(100)), (1099, 1600));
-        assert_eq!(history.shows(1300, 50), 100);
-        assert_eq!((history.showed(1050, 200), history.showed(1620, 200)), (50, 120));
-    }
-
-    #[test]
-    fn a_step_back_shows_things_twice() {
-        let history = stepped(-50);
-        assert_eq!((history.showed(1060, 90), history.showed(1060, 200)), (60, 110));
-        assert_eq!((history.shows(1080, 50), history.shows(1120, 50)), (80, 170));
+        write(0, self.version)
     }
 }

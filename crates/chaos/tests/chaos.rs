@@ -136,7 +136,8 @@ fn ctrl_c_ends_it_with_the_summary_and_leaves_nothing() {
     let mut said = String::new();
     chaos.stdout.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(chaos.wait().unwrap().code(), Some(130), "{said}");
-    for words in ["and one that was interrupted", "two holders at the same time", "faults injected"]
+    for words in
+        ["and one that was interrupted", "two holders at the same time", "effects of the faults"]
     {
         assert!(said.contains(words), "{words}: {said}");
     }

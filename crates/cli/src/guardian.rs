@@ -16,9 +16,9 @@
 //! The guardian calls itself `lock-guardian`, because `pkill -9 quorlock` is how people kill
 //! quorlock, and what then remains to be done is the guardian's. If it is killed as well, the
 //! kernel kills the command's own process (the parent-death signal that
-//! [`exec_step`] set) and the keeper, if it lives, everything else ([`family`] serves both).
+//! [`exec_step`] set) and the keeper, if it lives, everything else ([`process_tree`] serves both).
 //!
-//! [`course`] decides; this file waits, asks it, and does.
+//! [`kill_policy`] decides; this file waits, asks it, and does.
 
 pub(crate) mod clock;
 pub(crate) mod exec_step;

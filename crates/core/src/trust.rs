@@ -319,7 +319,7 @@ impl NodeMonitor {
     }
 
     /// Takes what goes with a batch of answers, if it is what nearly always does. `Some(None)`: what they say about votes
-    /// counts; `Some` with a failure: it does not, and why. `None`: it is to be [handled](Self::handle_proof).
+    /// counts; `Some` with a failure: it does not, and why. `None`: it is to be [handled](Self::handle_evidence).
     pub(crate) fn confirm(
         &mut self,
         node: NodeId,

@@ -27,7 +27,7 @@ pub use self::waiting::Waiting;
 ///
 /// Each option replaces the client's default for this call alone. Nothing is sent before the first
 /// poll; options that do not go together are refused then
-/// ([`AcquireError::Invalid`](crate::AcquireError::Invalid)), before anything is sent.
+/// ([`AcquireError::Invalid`]), before anything is sent.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -168,7 +168,7 @@ impl Acquire {
     /// become a reader: [`Guard::downgrade`](crate::Guard::downgrade).
     ///
     /// # Errors
-    /// Together with [`fenced`](Self::fenced), the call is refused ([`InvalidRequest::Combination`](crate::InvalidRequest::Combination)).
+    /// Together with [`fenced`](Self::fenced), the call is refused ([`InvalidRequest::Combination`]).
     ///
     /// # Examples
     /// ```

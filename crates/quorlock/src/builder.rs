@@ -74,7 +74,7 @@ impl CallDefaults {
 /// The longest key prefix, in bytes.
 pub const PREFIX_BYTES_MAX: usize = 1024;
 
-/// Builds a [`Client`](crate::Client), or a [`blocking::Client`](crate::blocking::Client). Every option's bounds are
+/// Builds a [`Client`], or a [`blocking::Client`]. Every option's bounds are
 /// checked by [`ClientBuilder::build`], before anything is sent.
 ///
 /// A clone builds a client with the same settings. Custom nodes are shared by the clones.

@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
@@ -30,10 +29,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SEED")]
     pub(crate) seed: Option<u64>,
 
-    /// With --seed: instead of telling what happens, draw it into this file, as an SVG
-    #[arg(long, value_name = "FILE.svg", requires = "seed", conflicts_with_all = ["seeds", "from"], value_parser = svg_file)]
-    pub(crate) draw: Option<PathBuf>,
-
     /// Check this invariant alone
     #[arg(long, value_name = "NAME", value_parser = invariant())]
     pub(crate) only: Option<String>,
@@ -51,15 +46,6 @@ pub(crate) struct Args {
     #[cfg(quorlock_mutants)]
     #[arg(long)]
     pub(crate) list_mutants: bool,
-}
-
-/// A name by which a browser knows what is in the file.
-fn svg_file(text: &str) -> Result<PathBuf, String> {
-    let path = PathBuf::from(text);
-    match path.extension() {
-        Some(end) if end.eq_ignore_ascii_case("svg") => Ok(path),
-        _ => Err("the picture is an SVG, so the file's name must end in .svg".to_owned()),
-    }
 }
 
 /// One of those there are.

@@ -125,11 +125,6 @@ impl Ledger {
         self.tokens.contains_key(value)
     }
 
-    /// Whose value this is, if it is one of ours.
-    pub(crate) fn client_of(&self, value: &[u8]) -> Option<ClientId> {
-        self.tokens.get(value).map(|token| token.client)
-    }
-
     /// What is known of a guard's token.
     pub(crate) fn of_guard(&self, guard: &Guard) -> Option<&TokenRecord> {
         self.tokens.get(guard.value().as_bytes())

@@ -35,8 +35,6 @@ mod random;
 pub mod scripted;
 mod shrink;
 pub mod time;
-pub mod timeline;
-pub mod timeline_svg;
 mod view;
 mod world;
 

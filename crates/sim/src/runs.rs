@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use quorlock_sim::{Count, Counts, Violation, run, shrink, timeline_svg};
+use quorlock_sim::{Count, Counts, Violation, run, shrink};
 
 use crate::args::Args;
 
@@ -116,21 +116,13 @@ fn work(args: &Args, next: &AtomicU64, to: u64, found: &Mutex<Found>) {
     }
 }
 
-/// Runs one seed and tells everything, or draws it.
+/// Runs one seed and prints all that happens.
 pub(crate) fn replay(args: &Args, seed: u64) -> ExitCode {
     let plan = args.plan(seed);
     let outcome = run(&plan, true);
-    if let Some(file) = &args.draw {
-        if let Err(error) = std::fs::write(file, timeline_svg::draw(&plan, &outcome)) {
-            eprintln!("quorlock-sim: cannot write {}: {error}", file.display());
-            return ExitCode::from(2);
-        }
-        println!("seed {seed}: drawn into {}", file.display());
-    } else {
-        println!("seed {seed}: {plan:#?}\n");
-        outcome.trace.iter().for_each(|line| println!("{line}"));
-        println!();
-    }
+    println!("seed {seed}: {plan:#?}\n");
+    outcome.trace.iter().for_each(|line| println!("{line}"));
+    println!();
     match outcome.violation {
         None => {
             println!("seed {seed}: every invariant held");

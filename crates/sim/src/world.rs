@@ -34,7 +34,6 @@ use crate::node::ModelNode;
 use crate::plan::{Fault, Plan};
 use crate::random::Random;
 use crate::time::{SECOND, Time};
-use crate::timeline::Timeline;
 use crate::view::{Surroundings, Terms};
 
 /// Something that is going to happen.
@@ -233,7 +232,6 @@ pub(crate) struct Record {
     tally: Tally,
     violation: Option<Violation>,
     trace: Option<Vec<String>>,
-    timeline: Option<Timeline>,
 }
 
 /// How a run went.
@@ -245,8 +243,6 @@ pub struct Outcome {
     pub violation: Option<Violation>,
     /// What happened, line by line, if that was asked for.
     pub trace: Vec<String>,
-    /// The same, to be drawn.
-    pub timeline: Timeline,
 }
 
 impl World {
@@ -254,10 +250,7 @@ impl World {
     pub(crate) fn run(plan: &Plan, traced: bool) -> Outcome {
         let mut world = Self::new(plan.clone(), traced);
         world.live();
-        let mut timeline = world.record.timeline.unwrap_or_default();
-        timeline.finish(world.now);
         Outcome {
-            timeline,
             counts: world.record.counts,
             violation: world.record.violation,
             trace: world.record.trace.unwrap_or_default(),
@@ -298,7 +291,6 @@ impl World {
                 tally: Tally::default(),
                 violation: None,
                 trace: traced.then(Vec::new),
-                timeline: traced.then(Timeline::default),
             },
             plan,
         };
@@ -450,9 +442,6 @@ impl World {
         };
         let moment = Moment { now: self.now, reading, terms, around: &stage };
         let verdict = self.watch.note(fact, moment, &mut self.record.counts, |view, counts| {
-            if let Some(timeline) = &mut self.record.timeline {
-                timeline.note(fact, &self.setting.keys, &self.clients, view);
-            }
             self.record.tally.note(fact, view, counts);
         });
         if let Err(violation) = verdict {

@@ -20,14 +20,15 @@ use super::checks::{Meddling, overlaps, wrote};
 use super::lane::{Book, CALM, CHAOS, Machine, OVER, RoundContext, work};
 use super::plan::{FAULTS, Fault, KEYS, LANES, MACHINES, Strike, TTL, strikes};
 use super::writer::Kind;
-use crate::act::{Event, Kind as Broken, node_name};
+use crate::act::{Event, node_name};
 use crate::clock::now;
-use crate::ledger::{Findings, Ledger, seconds};
+use crate::ledger::{Ledger, seconds};
 use crate::nemesis::Nemesis;
 use crate::plan::{RoundPlan, nanos};
-use crate::round::{Interrupt, bound};
+use crate::round::{self, Interrupt, bound};
 use crate::servers::Servers;
 use crate::shim::Shim;
+use crate::totals::{Outcome, Totals};
 use crate::workers::{Workers, lock};
 
 /// How long a fault waits for a command that would go on for a ttl: whatever goes wrong shows in that one.
@@ -39,23 +40,18 @@ const TARGET: Time = 2000 * MS;
 /// How long lanes may take to come to their end.
 const END: Time = 75 * SECOND;
 
-/// What came of a round.
-#[derive(Debug, Default)]
-pub(crate) struct Done {
-    pub(crate) interrupted: bool,
-    /// What was done to servers and connections,
-    pub(crate) injected: BTreeMap<Broken, u64>,
-    /// and to processes, keys and clocks.
-    pub(crate) struck: BTreeMap<Fault, u64>,
-    /// Commands that wrote something.
-    pub(crate) kinds: BTreeMap<Kind, u64>,
-    pub(crate) codes: BTreeMap<i32, u64>,
-    /// Why locks were lost, as told.
-    pub(crate) causes: BTreeMap<String, u64>,
-    pub(crate) overlaps: u64,
-    pub(crate) excused: BTreeMap<&'static str, u64>,
-    pub(crate) healed: Option<Time>,
-    pub(crate) findings: Findings,
+/// Sections and names of the counts of a round with commands.
+pub(crate) const KINDS: &str = "commands that held a lock and wrote";
+pub(crate) const STRUCK: &str = "faults injected while a command held a lock";
+const SAID: &str = "what `quorlock run` reported";
+pub(crate) const SEEN: &str = "two commands that wrote under one lock at the same time";
+const OVERLAPS: &str = "although that is excluded";
+
+/// What must have come about in enough rounds: each kind of command, and each fault.
+pub(crate) fn needed(can_step: bool) -> Vec<(&'static str, &'static str)> {
+    let faults = Fault::ALL.iter().filter(|fault| can_step || !fault.is_step());
+    let faults = faults.map(|fault| (STRUCK, fault.name()));
+    faults.chain(Kind::ALL.iter().map(|kind| (KINDS, kind.name()))).collect()
 }
 
 struct Round<'a> {
@@ -102,7 +98,7 @@ pub(crate) fn run(
     (binary, shim): (&ServerBinary, Option<&Shim>),
     quorlock: &Path,
     interrupt: &Interrupt,
-) -> Result<Done, String> {
+) -> Result<Outcome, String> {
     let mut round = Round::start(plan, (binary, shim), quorlock, interrupt.clone())?;
     let result = round.faults().and_then(|goes_on| Ok(goes_on && round.healing()?));
     let at_end = round.end();
@@ -360,14 +356,15 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    fn conclude(self, interrupted: bool) -> Done {
-        let mut done = Done {
-            interrupted,
-            injected: self.nemesis.injected.clone(),
-            struck: self.blows.struck.clone(),
-            healed: self.healed,
-            ..Done::default()
-        };
+    fn conclude(self, interrupted: bool) -> Outcome {
+        let mut totals = Totals::default();
+        for (kind, count) in &self.nemesis.injected {
+            totals.count(round::FAULTS, kind.name(), *count);
+        }
+        for (fault, count) in &self.blows.struck {
+            totals.count(STRUCK, fault.name(), *count);
+        }
+        totals.count(SEEN, OVERLAPS, 0);
         let calm = self.plan.events.is_empty();
         let book = self.context.book();
         let runs: Vec<_> = book.runs.iter().map(|entry| entry.run.clone()).collect();
@@ -377,9 +374,9 @@ impl<'a> Round<'a> {
             let wrote = wrote(&file);
             for span in &wrote {
                 let Some(entry) = book.runs.get(span.run) else { continue };
-                *done.kinds.entry(entry.kind).or_default() += 1;
+                totals.count(KINDS, entry.kind.name(), 1);
                 if entry.run.is_stalled {
-                    *done.struck.entry(Fault::StallReader).or_default() += 1;
+                    totals.count(STRUCK, Fault::StallReader.name(), 1);
                 }
                 ledger.note(span.from, format!("   run {} of {name} writes", span.run));
                 ledger.note(span.to, format!("   run {} of {name} has written", span.run));
@@ -396,11 +393,11 @@ impl<'a> Round<'a> {
                 );
                 match overlap.excuse {
                     Some(why) => {
-                        *done.excused.entry(why).or_default() += 1;
+                        totals.count(SEEN, why, 1);
                         ledger.note(overlap.from, format!("{what}, but {why}"));
                     }
                     None => {
-                        done.overlaps += 1;
+                        totals.count(SEEN, OVERLAPS, 1);
                         ledger.violated(overlap.from, what);
                     }
                 }
@@ -408,14 +405,14 @@ impl<'a> Round<'a> {
         }
         for entry in &book.runs {
             if let Some(code) = entry.run.code {
-                *done.codes.entry(code).or_default() += 1;
+                totals.count(SAID, &format!("exit code {code}"), 1);
             }
             for cause in entry.run.events.iter().filter_map(|event| event.strip_prefix("lost:")) {
-                *done.causes.entry(cause.to_owned()).or_default() += 1;
+                totals.count(SAID, &format!("lost: {cause}"), 1);
             }
         }
-        done.findings = ledger.findings(3 * SECOND, SECOND);
-        done
+        let findings = ledger.findings(3 * SECOND, SECOND);
+        Outcome::new(self.plan.seed, interrupted, totals, self.healed, findings)
     }
 }
 

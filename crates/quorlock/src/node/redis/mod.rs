@@ -10,10 +10,10 @@
 //! a command: deadlines are the engine's.
 //!
 //! From below: [`resp`] reads and writes the language. [`wire`] is a socket with those who wait for
-//! its replies. [`speech`] says our commands in that language, with [`scripts`]. [`proof`] asks for
+//! its replies. [`codec`] encodes commands and decodes replies, with [`scripts`]. [`evidence`] asks for
 //! what makes the answers count. A [`parcel`] is a batch on its way there and back, a
 //! [`connection`] sends and judges it, and [`direct`] is the line from the client. [`connect`]
-//! makes a wire of an address ([`target`], [`tls`]), and [`supervise`] sees to it that there is
+//! makes a wire of an address ([`target`], [`tls`]), and [`mod@supervise`] sees to it that there is
 //! one.
 
 mod admin;
