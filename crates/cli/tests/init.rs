@@ -59,7 +59,9 @@ fn new_servers_are_waited_for_and_a_shorter_wait_is_refused_at_once() {
     // It would be that long otherwise; and it says what to do.
     assert!(boot() - start < Duration::from_secs(2));
     let said = stderr(&refused);
-    for words in ["nodes a, b, c, d, e: quarantined: ", "its votes count in 3 s", "quorlock init --fresh"] {
+    for words in
+        ["nodes a, b, c, d, e: quarantined: ", "its votes count in 3 s", "quorlock init --fresh"]
+    {
         assert!(said.contains(words), "{words}: {said}");
     }
     let status = strict(&testbed, 5, "900ms", &["status", "k", "--json"]).output().unwrap();

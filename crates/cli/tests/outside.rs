@@ -245,6 +245,7 @@ const KINDS: &[(&str, &str)] = &[
     (r#""votes":[2-9]"#, r#""votes":N"#),
     (r"[0-9]+\.[0-9]+(?:ms|µs|s)", "TIME"),
     (r"[0-9]+(?:ms|s) (more|left)", "TIME $1"),
+    (r"after [0-9]+ms", "after TIME"),
     (r"[0-9]+ min\b", "N min"),
     (r"up [0-9]+s", "up TIME"),
     (r"[0-9]+ s\b", "N s"),
