@@ -306,7 +306,7 @@ impl Call {
             (Some(_), _) if watched && mutant!(WaitersTrustPush) => Duration::from_secs(3600),
             // A foreign key with a long ttl on few nodes says nothing about the nodes that were not asked.
             (Some(free_in), Delay::Adaptive { ceiling }) if watched => {
-                free_in.min(soonest.unwrap_or(free_in) + ceiling) + after_expiry(word)
+                free_in.min(soonest.unwrap_or(free_in).saturating_add(ceiling)) + after_expiry(word)
             }
             // Held for ever, by something foreign: who knows whether it ever tells.
             (None, Delay::Adaptive { ceiling }) if watched => ceiling,
