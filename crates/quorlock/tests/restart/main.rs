@@ -119,7 +119,7 @@ async fn a_server_is_waited_for_once_and_is_trusted_then() {
         let next = strict(&nodes).build().unwrap();
         assert!(without_a_wait(&next).await.is_valid());
         // Two make a quorum: the third may not have answered yet.
-        let trusted = (0..3).filter(|place| trust_state(&next, *place).to_string() == "trusted");
+        let trusted = (0..3).filter(|place| trust_state(&next, *place) == NodeTrustState::Trusted);
         assert!(trusted.count() >= 2, "{:?}", next.stats().nodes);
     });
     // All at a time, for they mostly wait.
