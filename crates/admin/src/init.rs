@@ -212,7 +212,7 @@ fn advice(missing: &[String], unmarked: &[String]) -> String {
 }
 
 /// Marks all nodes for clients of these settings, **on the word of the operator that no lock is in
-/// use**: their votes count from now on, without a wait. It does not look for locks; [`in_use`] does.
+/// use**: their votes count from now on, without a wait. It does not look for locks; [`fn@in_use`] does.
 ///
 /// Whatever markers there were are replaced; fences go on from above theirs. Nodes that cannot be
 /// reached are told in the result; they join later, after a wait.

@@ -1,5 +1,5 @@
 //! What is known of a round. The [`Ledger`] is filled while the round runs: it records who holds what,
-//! the numbers that holders write, and a journal. At the end it gives two things: the [`Tally`], which
+//! the numbers that holders write, and a journal. At the end it gives two things: the `Totals`, which
 //! counts how calls ended, and the [`Findings`], which are the violations and the journal.
 
 use std::collections::{BTreeMap, BTreeSet};

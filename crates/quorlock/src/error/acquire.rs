@@ -104,7 +104,7 @@ impl AcquireError {
     }
 
     /// This machine has no file descriptor, thread or memory left to connect to a quorum
-    /// ([`FailureKind::Exhausted`](crate::node::FailureKind::Exhausted)): nothing is known of the nodes.
+    /// ([`FailureKind::Exhausted`]): nothing is known of the nodes.
     pub fn is_exhausted(&self) -> bool {
         self.is_prevented_by(|kind| kind == FailureKind::Exhausted)
     }
