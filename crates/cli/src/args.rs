@@ -15,7 +15,8 @@ use crate::settings::Origins;
 /// A lock over several independent Redis or Valkey servers. A client holds it while a majority has
 /// granted it.
 #[derive(Debug, Parser)]
-#[command(name = "quorlock", version, max_term_width = 100, after_help = exit_code::HELP)]
+#[command(name = "quorlock", version, max_term_width = 80)]
+#[command(after_long_help = exit_code::HELP)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -28,6 +29,59 @@ pub(crate) struct Cli {
     #[command(flatten)]
     output: OutputArgs,
 }
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  export QUORLOCK_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
+
+  Wait up to a minute, then run the command while the lock is held:
+    quorlock run deploy -- ./deploy.sh --all
+
+  From cron on several machines: one of them runs the job, the others skip it:
+    quorlock run nightly --wait 0s --if-held skip --min-hold 5m -- ./report.sh
+
+  Two locks at once, and readers that share one:
+    quorlock run stock --also prices -- ./import
+    quorlock run --shared stock -- ./read-only-report";
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  quorlock status deploy
+  quorlock status deploy --watch
+  quorlock status deploy nightly --json
+  quorlock status deploy --exit-code && echo free";
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  quorlock ls
+  quorlock ls 'deploy-*' --json
+  quorlock ls --holder web-7";
+
+const INIT_EXAMPLES: &str = "\
+Examples:
+  New servers, or no lock is in use: all nodes vote at once
+    quorlock init --fresh
+
+  Replace node c by d:
+    quorlock init --reconfigure -n a=redis://10.0.0.1 -n b=redis://10.0.0.2 \\
+      -n d=redis://10.0.0.4 --old-node c=redis://10.0.0.3";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  quorlock doctor
+  quorlock doctor --quiet || echo 'look at the nodes'
+  quorlock doctor --acl locker
+  quorlock doctor --systemd > /etc/systemd/system/redis.service.d/quorlock.conf";
+
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  quorlock bench --time 5s
+  quorlock bench --json > measured.json";
+
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  quorlock demo
+  quorlock demo --memory";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -81,7 +135,8 @@ impl Command {
 /// QUORLOCK_SHARED, …) are removed. So are those that describe the nodes, unless --pass-nodes is
 /// given.
 #[derive(Debug, Args)]
-#[command(after_help = exit_code::HELP)]
+#[command(override_usage = "quorlock run [OPTIONS] <KEY> [--] <CMD>...")]
+#[command(after_long_help = format!("{RUN_EXAMPLES}\n\n{}", exit_code::HELP))]
 pub(crate) struct Run {
     /// The lock's name; any text. All users of the same name exclude each other
     pub(crate) key: String,
@@ -156,8 +211,8 @@ impl Run {
 /// How long a run waits, holds the lock, and gives the command to end
 #[derive(Debug, Args)]
 pub(crate) struct Times {
-    /// How long the nodes keep the lock without an extension, at least 500ms; a crashed holder
-    /// blocks others for this time [default: 10s, or --max-ttl if that is shorter]
+    /// How long the nodes keep the lock without an extension; at least 500ms. A crashed holder blocks
+    /// others for this time [default: 10s, or --max-ttl if that is shorter]
     #[arg(long, env = "QUORLOCK_TTL", value_parser = duration, value_name = "TIME")]
     pub(crate) ttl: Option<Duration>,
 
@@ -170,8 +225,8 @@ pub(crate) struct Times {
     #[arg(long, env = "QUORLOCK_MAX_HOLD", value_parser = duration, value_name = "TIME")]
     pub(crate) max_hold: Option<Duration>,
 
-    /// Hold the lock for at least this time, even if CMD ends sooner: for jobs that several
-    /// machines start "at the same time". The key is then left to expire, up to one TTL later
+    /// Hold the lock for at least this time. CMD may end sooner: for jobs that several machines start
+    /// "at the same time". The key is then left to expire, up to one TTL later
     #[arg(long, env = "QUORLOCK_MIN_HOLD", value_parser = duration, value_name = "TIME")]
     pub(crate) min_hold: Option<Duration>,
 
@@ -187,6 +242,7 @@ pub(crate) struct Times {
 /// or UNKNOWN. It is UNKNOWN if too few nodes answered, or if too many of those that say it is free
 /// may have forgotten it. The exit code is then 69, or 77 if rights are missing.
 #[derive(Debug, Args)]
+#[command(after_long_help = STATUS_EXAMPLES)]
 pub(crate) struct Status {
     /// The locks' names
     #[arg(required = true, value_name = "KEY")]
@@ -217,6 +273,7 @@ pub(crate) struct Status {
 /// Exit code 0, also if there are no locks; 69 if fewer than a quorum of nodes could be looked at,
 /// 77 if rights are missing.
 #[derive(Debug, Args)]
+#[command(after_long_help = LS_EXAMPLES)]
 pub(crate) struct Ls {
     /// Only locks whose names match this pattern: * stands for any text, ? for one character, [ab]
     /// for one of these. Put it between quotation marks
@@ -250,6 +307,7 @@ pub(crate) struct Ls {
 /// and 77 if the user may not look for them.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
+#[command(after_long_help = INIT_EXAMPLES)]
 pub(crate) struct Init {
     /// You know that no lock is in use: all nodes vote at once. Refused if a lock is found on them.
     /// If this is wrong, two clients may hold one lock
@@ -290,6 +348,7 @@ pub(crate) struct Init {
 ///
 /// Exit code 0 if all is well, 1 if there are warnings, 2 if there are errors.
 #[derive(Debug, Args)]
+#[command(after_long_help = DOCTOR_EXAMPLES)]
 pub(crate) struct Doctor {
     /// Also show findings that are only for information
     #[arg(long)]
@@ -322,6 +381,7 @@ pub(crate) struct Doctor {
 ///
 /// `cargo xtask bench`, in the source, compares quorlock with others on servers of its own.
 #[derive(Debug, Args)]
+#[command(after_long_help = BENCH_EXAMPLES)]
 pub(crate) struct Bench {
     /// How long to load the nodes, 1s to 10m
     #[arg(long, default_value = "10s", value_parser = load_time, value_name = "TIME")]
@@ -341,6 +401,7 @@ pub(crate) struct Bench {
 /// of them says. Ends with a verdict after about 20 seconds. Needs a redis-server or valkey-server
 /// (QUORLOCK_SERVER names one that is not on the PATH); without one it runs on nodes in memory.
 #[derive(Debug, Args)]
+#[command(after_long_help = DEMO_EXAMPLES)]
 pub(crate) struct Demo {
     /// Run on nodes in memory even if there is a server
     #[arg(long)]

@@ -67,10 +67,15 @@ impl From<ExitCode> for process::ExitCode {
 pub(crate) const HELP: &str = "\
 Exit codes of run:
   the command's own, or 128+N if signal N ended it
-  64  wrong arguments           75  not acquired: held by another (-E changes it)
-  69  no quorum of nodes        77  authentication or missing rights prevent it
-  78  wrong environment, file   79  the lock was lost while the command ran
-  126 command cannot be run     127 command not found       70 a fault of quorlock
+  64   wrong arguments
+  69   no quorum of nodes
+  70   a fault of quorlock or of the machine
+  75   not acquired: held by another (-E changes it)
+  77   authentication or missing rights prevent it
+  78   wrong environment or file
+  79   the lock was lost while the command ran
+  126  the command cannot be run
+  127  there is no such command
 Of doctor: 0 all is well, 1 warnings, 2 errors.";
 
 #[cfg(test)]

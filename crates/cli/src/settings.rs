@@ -23,6 +23,18 @@ use crate::options::Refused;
 /// Options that describe one call, and so are not taken from a file.
 const NOT_IN_FILE: &[&str] = &["config", "json", "quiet", "shared", "status-fd"];
 
+/// Options that `-h` leaves out, besides those about nodes.
+const LONG_HELP_ONLY: &[&str] = &[
+    "config",
+    "held-exit-code",
+    "kill-after",
+    "label",
+    "max-hold",
+    "pass-nodes",
+    "quiet",
+    "status-fd",
+];
+
 /// Where a value came from.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
@@ -114,13 +126,15 @@ fn is_json(matches: &ArgMatches) -> bool {
     typed || env::var("QUORLOCK_JSON").is_ok_and(|text| boolean(&text) == Ok(true))
 }
 
-/// Takes the variables out of clap's hands, and makes flags that have one strict: `--flag`, `--flag=false`.
+/// Takes the variables out of clap's hands, makes flags that have one strict (`--flag`, `--flag=false`), and shortens
+/// what `-h` shows.
 fn prepared(command: clap::Command, variables: &mut BTreeMap<String, String>) -> clap::Command {
     let command = command.mut_args(|arg| {
+        let arg = shortened(arg);
         let (Some(variable), Some(long)) = (arg.get_env(), arg.get_long()) else { return arg };
         let variable = variable.to_string_lossy().into_owned();
-        let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string);
-        let help = format!("{} [env: {variable}]", help.unwrap_or_default());
+        let help =
+            format!("{}\n[env: {variable}]", arg.get_long_help().cloned().unwrap_or_default());
         variables.insert(long.to_owned(), variable);
         let arg = arg.env(clap::builder::Resettable::Reset).long_help(help);
         if !matches!(arg.get_action(), ArgAction::SetTrue) {
@@ -136,6 +150,21 @@ fn prepared(command: clap::Command, variables: &mut BTreeMap<String, String>) ->
             .hide_default_value(true)
     });
     command.mut_subcommands(|subcommand| prepared(subcommand, variables))
+}
+
+/// `-h` shows the beginning of each text, and of the section "Nodes" only `--node`.
+fn shortened(arg: Arg) -> Arg {
+    let Some(help) = arg.get_help().map(ToString::to_string) else { return arg };
+    let long = arg.get_long_help().map_or_else(|| help.clone(), ToString::to_string);
+    let ends = [". ", ": ", "; ", ", so ", " [default"];
+    // What ends sooner says too little.
+    let from = help.char_indices().nth(15).map_or(help.len(), |(place, _)| place);
+    let end = ends.iter().filter_map(|end| help[from..].find(end)).min();
+    let end = end.map_or(help.len(), |end| from + end);
+    let name = arg.get_long().unwrap_or_default();
+    let is_rare = arg.get_help_heading() == Some("Nodes") && name != "node";
+    let is_hidden = is_rare || LONG_HELP_ONLY.contains(&name);
+    arg.help(help[..end].to_owned()).long_help(long).hide_short_help(is_hidden)
 }
 
 /// The values below the command line.
@@ -300,6 +329,32 @@ mod tests {
                 "{variable}: add it to quorlock::env::VARIABLES"
             );
             assert_eq!(variable, variable_of(&long));
+        }
+    }
+
+    #[test]
+    fn short_help_fits_a_screen_and_long_help_has_examples() {
+        let command = prepared(Cli::command(), &mut BTreeMap::new());
+        let names = command.get_subcommands().map(|it| it.get_name().to_owned());
+        for name in names.chain([String::new()]) {
+            let help = |option: &'static str| {
+                let words = ["quorlock", &name, option].into_iter().filter(|word| !word.is_empty());
+                let shown = command.clone().try_get_matches_from(words).unwrap_err().to_string();
+                assert!(shown.lines().all(|line| line.chars().count() <= 80), "{name}: {shown}");
+                shown
+            };
+            let short = help("-h");
+            assert!(
+                short.lines().count() <= 24,
+                "{name}: {} lines:\n{short}",
+                short.lines().count()
+            );
+            let long = help("--help");
+            assert!(name.is_empty() || long.contains("Examples:\n"), "{long}");
+            // A line of the table of exit codes that is wrapped would begin with a word.
+            let codes = long.lines().skip_while(|line| !line.starts_with("Exit codes")).skip(2);
+            let is_code = |line: &str| line.starts_with("  ") || line.starts_with("Of doctor");
+            assert!(codes.take_while(|line| !line.is_empty()).all(is_code), "{long}");
         }
     }
 }
