@@ -76,10 +76,10 @@ fn five_servers_that_are_well_are_five_lines() {
 
     assert!(testbed.quorlock(FRESH).status().unwrap().success());
     let text = doctor(0);
-    assert_eq!(text.lines().count(), 6, "{text}");
-    assert!(text.starts_with("         NODE  SERVER"), "{text}");
+    assert_eq!(text.lines().count(), 7, "{text}");
+    assert!(text.starts_with("config   no file\n         NODE  SERVER"), "{text}");
     assert!(text.lines().all(|line| line.len() < 100), "{text}");
-    assert!(text.lines().skip(1).all(|line| line.starts_with("ok  ")), "{text}");
+    assert!(text.lines().skip(2).all(|line| line.starts_with("ok  ")), "{text}");
     let (examined, _) = examine(&testbed, &[]);
     assert_eq!(
         (&examined["together"], &examined["nodes"][0]["votes"]),

@@ -275,6 +275,16 @@ fn the_file_takes_every_option_that_does_not_describe_one_call() {
         let code = if args[0] == "doctor" { 2 } else { 69 };
         assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
     }
+    let doctor = |args: &[&str]| {
+        let args = [&["doctor", "-n", NOBODY, "--config"], args].concat();
+        stdout(&quorlock(&args).output().unwrap())
+    };
+    let other = written("other.toml", "");
+    assert!(doctor(&[&other]).starts_with(&format!("config   {other}\n")));
+    assert!(doctor(&[&other, "--json"]).contains(&format!("\"config\":{other:?}")));
+    assert!(!doctor(&[&other, "--quiet"]).contains("config "));
+    let none = stdout(&quorlock(&["doctor", "-n", NOBODY]).output().unwrap());
+    assert!(none.starts_with("config   no file\n"), "{none}");
     assert!(!Path::new("/etc/quorlock/config.toml").exists(), "these tests read that file");
 }
 

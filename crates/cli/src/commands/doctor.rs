@@ -28,7 +28,9 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
         }
         acl(&examined, user)
     } else if args.output.json {
-        format!("{}\n", as_json(&examined))
+        let mut json = as_json(&examined);
+        json["config"] = json!(args.nodes.origins.file);
+        format!("{json}\n")
     } else {
         as_text(&examined, args, paint)
     };
@@ -46,7 +48,11 @@ pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
 
 /// One line per node, and what was found below it; last, what was found about all of them.
 fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
-    let mut text = String::new();
+    let mut text = match &args.nodes.origins.file {
+        _ if args.output.quiet => String::new(),
+        Some(file) => format!("config   {}\n", file.display()),
+        None => "config   no file\n".to_owned(),
+    };
     let head = ["NODE", "SERVER", "UPTIME", "ROUND TRIP", "CLOCK", "VOTES"];
     let mut lines = columns(Some(head), examined.nodes.iter().map(row), &[]).into_iter();
     if let Some(head) = lines.next().filter(|_| !args.output.quiet) {
