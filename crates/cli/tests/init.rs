@@ -125,10 +125,7 @@ fn who_loses_a_lock_by_a_change_of_settings_is_sent_to_the_doctor() {
     let lost = run.end();
     code(&lost, 79);
     let said = stderr(&lost);
-    assert!(
-        said.contains("not all are to be trusted: nodes a, b, c, d, e: another configuration"),
-        "{said}"
-    );
+    assert!(said.contains("quorlock doctor): a, b, c, d, e: another configuration"), "{said}");
 }
 
 #[test]

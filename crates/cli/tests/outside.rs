@@ -244,7 +244,7 @@ const KINDS: &[(&str, &str)] = &[
     // Of several nodes, some answer after the quorum.
     (r#""votes":[2-9]"#, r#""votes":N"#),
     (r"[0-9]+\.[0-9]+(?:ms|µs|s)", "TIME"),
-    (r"[0-9]+(?:ms|s) (more|left)", "TIME $1"),
+    (r"[0-9]+(?:ms|s) (more|left|unless)", "TIME $1"),
     (r"[0-9]+ min\b", "N min"),
     (r"up [0-9]+s", "up TIME"),
     (r"[0-9]+ s\b", "N s"),

@@ -225,8 +225,8 @@ impl Guard {
     /// How the nodes confirm the lock, as it changes: whether a quorum confirmed the last extension, and what each node
     /// answered. This announces a loss: as soon as an extension fails, some two thirds of the ttl are left.
     ///
-    /// Changes when a quorum does not confirm an extension, when a quorum confirms again, and when another node stops or
-    /// starts to confirm. A refused connection is noticed at once, a silent node after one node timeout. Extensions are
+    /// Changes when a quorum does not confirm an extension, when a quorum confirms again, when another node stops or
+    /// starts to confirm, and when the lock is lost. A refused connection is noticed at once, a silent node after one node timeout. Extensions are
     /// a third of the ttl apart, and a tenth of it after one that failed. The channel closes when the lock has been
     /// given back and the client has taken note of that. The last value stays after a loss: it shows what the nodes
     /// answered while the lock was being lost.

@@ -125,7 +125,7 @@ pub(crate) trait Driver {
             Effect::Extended { lock, outcome } => {
                 self.note(&Fact::Extension { guard: of(lock), outcome });
             }
-            Effect::Health { lock, is_confirmed, nodes } => {
+            Effect::Health { lock, is_confirmed, nodes, .. } => {
                 let (guard, is_confirmed) = (of(lock), *is_confirmed);
                 self.note(&Fact::Health { guard, is_confirmed, nodes });
             }

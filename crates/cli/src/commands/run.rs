@@ -5,6 +5,7 @@
 //! happens to the keeper; all the keeper does is to tell it each new deadline, and to give the lock
 //! back when nothing of the command is left.
 
+mod health;
 mod hold;
 mod lease;
 mod loss;

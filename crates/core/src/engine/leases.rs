@@ -323,7 +323,7 @@ impl Engine {
             matches!(cause, LossCause::Expired | LossCause::KeyGone | LossCause::KeyOverwritten);
         let is_open = lease.extension().is_some_and(|it| !it.is_told() && it.has_denial());
         if by_answers && is_open {
-            Self::tell_health(lease, now, out);
+            Self::tell_health(lease, true, now, out);
         }
         Self::tell_extension(lease, Extended::Lost(cause), out);
         lease.lose(cause);
@@ -432,7 +432,7 @@ impl Engine {
             }
         }
         if lease.note_confirmation(!was_told) {
-            Self::tell_health(lease, now, out);
+            Self::tell_health(lease, false, now, out);
         }
         let Some(extension) = lease.extension_mut() else {
             return;
@@ -471,7 +471,7 @@ impl Engine {
     }
 
     /// Tells the holder how the nodes confirm the lock, by the round under way.
-    fn tell_health(lease: &Lease, now: Reading, out: &mut dyn Sink) {
+    fn tell_health(lease: &Lease, is_lost: bool, now: Reading, out: &mut dyn Sink) {
         if let Some(extension) = lease.extension() {
             let is_confirmed = extension.progress() == Progress::Confirmed;
             if mutant!(FailureUntold) && !is_confirmed {
@@ -481,7 +481,7 @@ impl Engine {
                 return;
             }
             let (lock, nodes) = (lease.holder(), extension.report(now));
-            out.push(Effect::Health { lock, is_confirmed, nodes });
+            out.push(Effect::Health { lock, is_confirmed, is_lost, nodes });
         }
     }
 

@@ -255,6 +255,8 @@ pub enum Effect {
         lock: LockId,
         /// Whether a quorum confirmed the latest extension.
         is_confirmed: bool,
+        /// The answers end the lock: [`Effect::Lost`] follows.
+        is_lost: bool,
         /// What each node said to it.
         nodes: Vec<NodeResult>,
     },

@@ -186,9 +186,9 @@ impl Sink for Outputs<'_> {
                     let _ = reply.send(outcome.clone());
                 }
             }
-            Effect::Health { lock, is_confirmed, nodes } => {
+            Effect::Health { lock, is_confirmed, is_lost, nodes } => {
                 if let Some(held) = callers.held.get(&lock) {
-                    held.confirm(is_confirmed, nodes, self.names);
+                    held.confirm((is_confirmed, is_lost), nodes, self.names);
                 }
             }
             Effect::Lost { lock, cause } => {

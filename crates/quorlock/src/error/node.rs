@@ -86,13 +86,14 @@ impl NodeAnswer {
         Ok(())
     }
 
-    /// What it said instead of confirming a held lock.
-    fn denial(&self) -> String {
+    /// What the node said instead of confirming a held lock, in words: among the nodes of a guard's
+    /// [`Health`](crate::Health). `None` if it confirmed the lock, or has not answered.
+    pub fn denial(&self) -> Option<String> {
         match &self.said {
-            NodeOutcome::Failed(failure) => failure.to_string(),
-            NodeOutcome::Seen(Holding::Free) => "does not have the key any more".to_owned(),
-            NodeOutcome::Refused(_) => "has another value under the key".to_owned(),
-            _ => "no answer yet".to_owned(),
+            NodeOutcome::Failed(failure) => Some(failure.to_string()),
+            NodeOutcome::Seen(_) => Some("does not have the key any more".to_owned()),
+            NodeOutcome::Refused(_) => Some("has another value under the key".to_owned()),
+            _ => None,
         }
     }
 
@@ -369,9 +370,10 @@ pub fn list<'a>(nodes: impl IntoIterator<Item = &'a NodeAnswer>) -> String {
     list_with(nodes, |_| false)
 }
 
-/// Nodes that do not confirm a held lock, those with the same answer together: `b, c: unreachable; d: …`.
+/// The nodes that do not confirm a held lock, those with the same answer together: `b, c: unreachable; d: …`.
 pub(crate) fn grouped<'a>(nodes: impl Iterator<Item = &'a NodeAnswer>) -> String {
-    let groups = group(nodes.map(|node| (&*node.node, node.denial())), |one, other| one == other);
+    let denials = nodes.filter_map(|node| Some((&*node.node, node.denial()?)));
+    let groups = group(denials, |one, other| one == other);
     let groups = groups.iter().map(|(names, denial)| format!("{}: {denial}", names.join(", ")));
     groups.collect::<Vec<_>>().join("; ")
 }

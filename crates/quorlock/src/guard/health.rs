@@ -41,9 +41,7 @@ impl Health {
 
     /// The nodes whose last answer was no confirmation. Nodes that have not answered yet are not among them.
     pub fn unconfirmed(&self) -> impl Iterator<Item = &NodeAnswer> {
-        let has_confirmed =
-            |node: &&NodeAnswer| matches!(node.said, NodeOutcome::Granted | NodeOutcome::Nothing);
-        self.nodes.iter().filter(move |node| !has_confirmed(node))
+        self.nodes.iter().filter(|node| node.denial().is_some())
     }
 
     /// The nodes whose last answer was no confirmation, with that answer, nodes with the same answer together:
@@ -53,14 +51,20 @@ impl Health {
     }
 
     /// As of the grant.
-    pub(super) fn granted(names: &[Arc<str>], validity: &Validity) -> Self {
-        let said = |node| match validity.has_vote_of(NodeId::new(node)) {
-            true => NodeOutcome::Granted,
-            false => NodeOutcome::Nothing,
-        };
-        let result = |node| NodeResult { said: said(node), took: Duration::ZERO };
-        let results = (0..names.len()).map(result).collect();
+    pub(super) fn granted(names: &[Arc<str>]) -> Self {
+        let nothing = NodeResult { said: NodeOutcome::Nothing, took: Duration::ZERO };
+        let results = vec![nothing; names.len()];
         Self { is_confirmed: true, nodes: NodeAnswer::all(names, None, results) }
+    }
+
+    /// Notes the votes of nodes that have answered nothing else: some come after the grant, and while all nodes confirm
+    /// the lock, nothing is reported.
+    pub(super) fn note_votes(&mut self, validity: &Validity) {
+        for (id, node) in self.nodes.iter_mut().enumerate() {
+            if node.said == NodeOutcome::Nothing && validity.has_vote_of(NodeId::new(id)) {
+                node.said = NodeOutcome::Granted;
+            }
+        }
     }
 
     /// In a forked child: the lock is the parent's.

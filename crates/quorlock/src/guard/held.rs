@@ -123,8 +123,12 @@ impl Held {
 
     fn health_sender(&self, names: &[Arc<str>]) -> watch::Sender<Health> {
         let State { hold, health, .. } = &mut *self.state();
-        let granted = || watch::Sender::new(Health::granted(names, hold.validity()));
-        health.get_or_insert_with(granted).clone()
+        let health = health.get_or_insert_with(|| watch::Sender::new(Health::granted(names)));
+        health.send_if_modified(|health| {
+            health.note_votes(hold.validity());
+            false
+        });
+        health.clone()
     }
 
     /// How the nodes confirmed the lock last, if they did not all confirm it, or if somebody has asked before.
@@ -132,13 +136,21 @@ impl Held {
         self.state().health.as_ref().map(|health| health.borrow().clone())
     }
 
-    /// The driver knows what the nodes answered to an extension.
-    pub(crate) fn confirm(&self, is_confirmed: bool, results: Vec<NodeResult>, names: &[Arc<str>]) {
+    /// The driver knows what the nodes answered to an extension. If the answers end the lock (`is_lost`), nobody hears
+    /// about them before the lock is lost.
+    pub(crate) fn confirm(
+        &self,
+        (is_confirmed, is_lost): (bool, bool),
+        results: Vec<NodeResult>,
+        names: &[Arc<str>],
+    ) {
         let health = self.health_sender(names);
         let was_confirmed = health.borrow().is_confirmed();
-        health.send_if_modified(|health| health.update(is_confirmed, results));
+        health.send_if_modified(|health| health.update(is_confirmed, results) && !is_lost);
         let (span, now) = (self.span(), health.borrow());
         match (was_confirmed, is_confirmed) {
+            // The loss is logged.
+            _ if is_lost => {}
             (true, false) => tracing::warn!(parent: span, "no quorum confirms the lock: {}", *now),
             (false, true) => tracing::info!(parent: span, "a quorum confirms the lock: {}", *now),
             _ => tracing::debug!(parent: span, "the lock is extended: {}", *now),
@@ -150,7 +162,11 @@ impl Held {
         let mut state = self.state();
         let was_held = state.hold.lose(cause);
         self.wake(&state);
+        let health = state.health.clone();
         drop(state);
+        if let Some(health) = health {
+            health.send_modify(|_| {});
+        }
         if was_held {
             self.warn(cause);
         }

@@ -161,7 +161,7 @@ impl ScriptedWorld {
     /// When its holder was notified of the nodes' confirmations: whether a quorum confirmed, and how many nodes.
     pub fn health(&self, wanted: LockId) -> Vec<(i64, bool, usize)> {
         let health = self.log.iter().filter_map(|(at, _, effect)| match effect {
-            Effect::Health { lock, is_confirmed, nodes } if *lock == wanted => {
+            Effect::Health { lock, is_confirmed, nodes, .. } if *lock == wanted => {
                 let confirmed = nodes.iter().filter(|node| node.said == NodeOutcome::Granted);
                 Some((*at, *is_confirmed, confirmed.count()))
             }

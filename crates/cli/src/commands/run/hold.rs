@@ -5,10 +5,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use quorlock::env::{Class, VARIABLES};
-use quorlock::{Guard, LossCause, Outcome};
+use quorlock::{Guard, Health, LossCause, Outcome};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::super::status::node_json;
+use super::health::Announced;
 use super::lease::Lease;
 use super::loss::{Loss, Pulse};
 use super::plan::nanos;
@@ -28,8 +30,8 @@ enum Watched {
 }
 
 /// What the guardian was told last, and whether that has reached it.
-struct Told {
-    deadlines: Deadlines,
+pub(super) struct Told {
+    pub(super) deadlines: Deadlines,
     /// When SIGKILL is due, once the lock is lost.
     loss: Option<Moment>,
     is_sent: bool,
@@ -58,10 +60,11 @@ impl Keeper<'_> {
         // The guardian acts before the end, so the lock may not be lost yet, and may live on.
         let lost = killed.and_then(|killed| self.plan.cause(since, killed)).or(lease.loss_reason());
         let lost = lost.map(|cause| pulse.loss(cause));
+        let health = lease.health().borrow().clone();
         let Watched::Over { how, gone } = watched else {
             self.leave();
             if let Some(loss) = lost {
-                self.say_lost(loss, None, "");
+                self.say_lost(loss, &health, None, "");
                 return ExitCode::Lost;
             }
             return ExitCode::Internal;
@@ -76,7 +79,8 @@ impl Keeper<'_> {
                 // In the place of a dead or stopped guardian it is the keeper that kills, and does not ask first.
                 let by = matches!(how, How::Unguarded).then_some(KilledBy::Kill);
                 let by = killed.map(|killed| killed.by).or(by);
-                lost.into_iter().for_each(|loss| self.say_lost(loss, by, end_in_words(by)));
+                let end = end_in_words(by);
+                lost.into_iter().for_each(|loss| self.say_lost(loss, &health, by, end));
                 if lease.loss_reason().is_none()
                     && let Some(rest) = self.rest_of_min_hold(since)
                 {
@@ -103,11 +107,13 @@ impl Keeper<'_> {
         }
         match self.give_back(lease, gone).await {
             Outcome::Expired => {
-                self.say_lost(Loss::Of(LossCause::KeyGone), None, end_in_words(None));
+                let loss = Loss::Of(LossCause::KeyGone);
+                self.say_lost(loss, &health, None, end_in_words(None));
                 ExitCode::Lost
             }
             Outcome::TakenByOther => {
-                self.say_lost(Loss::Of(LossCause::KeyOverwritten), None, end_in_words(None));
+                let loss = Loss::Of(LossCause::KeyOverwritten);
+                self.say_lost(loss, &health, None, end_in_words(None));
                 ExitCode::Lost
             }
             _ => code,
@@ -125,11 +131,16 @@ impl Keeper<'_> {
         // Changes are announced; looking in between as well costs nothing and forgives a missed one.
         let mut ticks = interval(self.plan.ttl / 10);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut announced = Announced::new(lease.health());
         let mut stubborn = false;
         loop {
             pulse.beat(boot_ns(), told.deadlines);
             let changed = lease.changed();
             self.tell_validity(&child, lease, told);
+            // A loss is told as such.
+            if told.loss.is_none() && lease.is_valid() {
+                self.say_health(&mut announced, told);
+            }
             if stubborn && told.loss.is_some() {
                 return Watched::Left;
             }
@@ -159,6 +170,7 @@ impl Keeper<'_> {
                     child.signal(signal);
                 }
                 () = changed, if told.loss.is_none() => {}
+                () = announced.changed(), if told.loss.is_none() => {}
                 _ = ticks.tick() => {}
             }
         }
@@ -277,21 +289,19 @@ impl Keeper<'_> {
     }
 
     /// `end` says how the command ended; it is empty if that is not known.
-    fn say_lost(&mut self, loss: Loss, ended_by: Option<KilledBy>, end: &str) {
+    fn say_lost(&mut self, loss: Loss, health: &Health, ended_by: Option<KilledBy>, end: &str) {
         let untrusted = (!self.untrusted().is_empty()).then(|| self.who_is_not_trusted());
-        let (name, why) = loss.describe(untrusted);
+        let (name, why) = loss.describe(&health.reasons(), untrusted);
         let key = self.args.title();
         let line = format!("lost the lock \"{key}\" while the command ran{end}; cause: {why}");
-        let event = json!({
-            "event": "lost",
-            "key": self.args.key,
-            "cause": name,
-            "ended_by": ended_by.map(|by| match by {
-                KilledBy::Term => "term",
-                KilledBy::Kill => "kill",
-            }),
-            "message": why,
-        });
+        let mut event = self.lock_event("lost");
+        event["cause"] = json!(name);
+        event["ended_by"] = json!(ended_by.map(|by| match by {
+            KilledBy::Term => "term",
+            KilledBy::Kill => "kill",
+        }));
+        event["message"] = json!(why);
+        event["nodes"] = health.nodes().iter().map(node_json).collect();
         self.output.error(event, &line);
     }
 
@@ -336,19 +346,22 @@ impl Keeper<'_> {
         self.is_left = true;
     }
 
-    fn validity_event(&self, name: &str, lease: &Lease) -> serde_json::Value {
-        let remaining = lease.remaining();
-        let mut event = json!({
-            "event": name,
-            "key": self.args.key,
-            "votes": lease.votes(),
-            "fence": lease.fence(),
-            "valid_for_ms": millis(remaining),
-            "valid_until_unix_ms": unix_ms().saturating_add(millis(remaining)),
-        });
+    /// The beginning of an event about the lock.
+    pub(super) fn lock_event(&self, name: &str) -> serde_json::Value {
+        let mut event = json!({ "event": name, "key": self.args.key });
         if !self.args.also.is_empty() {
             event["also"] = json!(self.args.also);
         }
+        event
+    }
+
+    fn validity_event(&self, name: &str, lease: &Lease) -> serde_json::Value {
+        let remaining = lease.remaining();
+        let mut event = self.lock_event(name);
+        event["votes"] = json!(lease.votes());
+        event["fence"] = json!(lease.fence());
+        event["valid_for_ms"] = json!(millis(remaining));
+        event["valid_until_unix_ms"] = json!(unix_ms().saturating_add(millis(remaining)));
         if self.args.shared {
             event["mode"] = json!("shared");
         }

@@ -18,40 +18,47 @@ pub(super) enum Loss {
 }
 
 impl Loss {
-    /// Its name for programs, and what people can do. `untrusted`: the nodes whose votes do not count, if there
-    /// are any.
-    pub(super) fn describe(self, untrusted: Option<String>) -> (&'static str, String) {
+    /// Its name for programs, and what people can do. `reasons`: the nodes that did not confirm the lock, and what they
+    /// said; may be empty. `untrusted`: the nodes whose votes do not count, if there are any.
+    pub(super) fn describe(
+        self,
+        reasons: &str,
+        untrusted: Option<String>,
+    ) -> (&'static str, String) {
+        let with_reasons = |why: &str| match reasons {
+            "" => why.to_owned(),
+            _ => format!("{why}: {reasons}"),
+        };
         let (name, why) = match self {
             Self::Of(LossCause::KeyGone) => (
                 "key_gone",
-                "too few nodes still have its key, because somebody deleted it or the nodes lost data (to check \
-                 the nodes: quorlock doctor)",
+                with_reasons("too few nodes still have its key, because somebody deleted it or the nodes lost data (to check \
+                 the nodes: quorlock doctor)"),
             ),
             Self::Of(LossCause::KeyOverwritten) => (
                 "key_overwritten",
-                "somebody who does not hold the lock writes or deletes its key: too few nodes still have it, and \
-                 at least one has another value (to see who holds it: quorlock status)",
+                with_reasons("somebody who does not hold the lock writes or deletes its key: too few nodes still have it, and \
+                 at least one has another value (to see who holds it: quorlock status)"),
             ),
             Self::Of(LossCause::ClockJumped) => (
                 "clock_jumped",
                 "the wall clock moved ahead by more than was left of the lock: it was set, or this virtual \
-                 machine was paused",
+                 machine was paused".to_owned(),
             ),
             Self::Of(LossCause::HoldLimit) => {
-                ("hold_limit", "it was held for as long as --max-hold allows")
+                ("hold_limit", "it was held for as long as --max-hold allows".to_owned())
             }
-            Self::Of(LossCause::Shutdown) => ("shutdown", "quorlock's own driver has ended"),
+            Self::Of(LossCause::Shutdown) => ("shutdown", "quorlock's own driver has ended".to_owned()),
             Self::Of(_) => {
-                let why = match untrusted {
+                let why = match untrusted.filter(|_| reasons.is_empty()) {
                     Some(nodes) => format!(
                         "too few nodes confirmed an extension in time, and not all are to be trusted: {nodes}"
                     ),
-                    None => {
-                        "too few nodes confirmed an extension in time (to check the nodes: quorlock doctor)"
-                            .into()
-                    }
+                    None => with_reasons(
+                        "too few nodes confirmed an extension in time (to check the nodes: quorlock doctor)",
+                    ),
                 };
-                return ("expired", why);
+                ("expired", why)
             }
             Self::Stopped(stood) => {
                 let why = format!(
@@ -59,10 +66,10 @@ impl Loss {
                      SIGSTOP), or the machine was suspended or overloaded",
                     time(stood)
                 );
-                return ("stopped", why);
+                ("stopped", why)
             }
         };
-        (name, why.to_owned())
+        (name, why)
     }
 }
 

@@ -1,0 +1,146 @@
+//! What people and programs hear while nodes do not confirm the lock.
+
+use quorlock::{Health, NodeAnswer, NodeOutcome};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::Keeper;
+use super::hold::Told;
+use crate::commands::status::node_json;
+use crate::guardian::clock::boot_ns;
+use crate::output::{millis, time};
+
+/// While a quorum confirms the lock, a node is named at most once in this time.
+const NODE_PAUSE_NS: u64 = 10_000_000_000;
+
+/// How the nodes confirm the lock, and what was said about it last.
+pub(super) struct Announced {
+    health: watch::Receiver<Health>,
+    is_confirmed: bool,
+    nodes: Vec<NodeSaid>,
+}
+
+/// What was said about a node last.
+#[derive(Clone, Default)]
+struct NodeSaid {
+    is_unconfirmed: bool,
+    /// By the boot clock; `None`: nothing yet.
+    at_ns: Option<u64>,
+}
+
+impl Announced {
+    pub(super) fn new(health: watch::Receiver<Health>) -> Self {
+        let nodes = vec![NodeSaid::default(); health.borrow().nodes().len()];
+        Self { health, is_confirmed: true, nodes }
+    }
+
+    /// Completes when there may be something to say.
+    pub(super) async fn changed(&mut self) {
+        if self.health.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl NodeSaid {
+    /// Takes note of a node's last answer, if it differs from what was said and `may_say` allows it. Returns whether it
+    /// did.
+    fn note(&mut self, node: &NodeAnswer, may_say: impl Fn(&Self) -> bool, now_ns: u64) -> bool {
+        let is_unconfirmed = node.denial().is_some();
+        let is_known = node.said != NodeOutcome::Nothing;
+        let is_news = is_known && is_unconfirmed != self.is_unconfirmed && may_say(self);
+        if is_news {
+            *self = Self { is_unconfirmed, at_ns: Some(now_ns) };
+        }
+        is_news
+    }
+}
+
+impl Keeper<'_> {
+    /// Says what has changed about the nodes' confirmations.
+    pub(super) fn say_health(&mut self, announced: &mut Announced, told: &Told) {
+        let health = announced.health.borrow_and_update().clone();
+        let now_ns = boot_ns();
+        let is_changed = announced.is_confirmed != health.is_confirmed();
+        announced.is_confirmed = health.is_confirmed();
+        let is_quiet = |said: &NodeSaid| {
+            said.at_ns.is_none_or(|at_ns| now_ns.saturating_sub(at_ns) >= NODE_PAUSE_NS)
+        };
+        let nodes = health.nodes().iter().zip(&mut announced.nodes);
+        match (health.is_confirmed(), is_changed) {
+            (true, false) => {
+                let news = nodes
+                    .filter_map(|(node, said)| said.note(node, is_quiet, now_ns).then_some(node));
+                news.for_each(|node| self.say_node(node, &health));
+            }
+            (_, true) => {
+                // The line names the nodes that do not confirm.
+                nodes.for_each(|(node, said)| _ = said.note(node, |_| true, now_ns));
+                if health.is_confirmed() {
+                    self.say_confirmed(&health);
+                } else {
+                    self.say_unconfirmed(&health, told, now_ns);
+                }
+            }
+            (false, false) => {}
+        }
+    }
+
+    fn say_unconfirmed(&mut self, health: &Health, told: &Told, now_ns: u64) {
+        let term_in_ns = told.deadlines.term.boot_ns.saturating_sub(now_ns);
+        let term_in = std::time::Duration::from_nanos(term_in_ns);
+        let confirm = match health.confirmed() {
+            0 => format!("none of {} nodes confirms", health.nodes().len()),
+            _ => format!("only {}", confirm(health)),
+        };
+        let line = format!(
+            "{confirm} \"{}\": {}; SIGTERM in {} unless a quorum answers",
+            self.args.title(),
+            health.reasons(),
+            time(term_in)
+        );
+        let mut event = self.health_event("unconfirmed", health);
+        event["term_in_ms"] = json!(millis(term_in));
+        self.output.event(event, Some(&line));
+    }
+
+    fn say_confirmed(&mut self, health: &Health) {
+        let line = format!("{} \"{}\" again", confirm(health), self.args.title());
+        let line = match health.reasons() {
+            reasons if reasons.is_empty() => line,
+            reasons => format!("{line}; {reasons}"),
+        };
+        self.output.event(self.health_event("confirmed", health), Some(&line));
+    }
+
+    /// A node does not confirm the lock any more, or does so again; a quorum confirms it.
+    fn say_node(&mut self, node: &NodeAnswer, health: &Health) {
+        let (key, name) = (self.args.title(), &node.node);
+        let (event, line) = match node.denial() {
+            Some(denial) => {
+                let confirm = confirm(health);
+                ("node_silent", format!("node {name}: {denial}; {confirm} \"{key}\""))
+            }
+            None => ("node_back", format!("node {name} confirms \"{key}\" again")),
+        };
+        let mut event = self.lock_event(event);
+        if let (Value::Object(event), Value::Object(node)) = (&mut event, node_json(node)) {
+            event.extend(node);
+        }
+        self.output.event(event, Some(&line));
+    }
+
+    fn health_event(&self, name: &str, health: &Health) -> Value {
+        let mut event = self.lock_event(name);
+        event["confirmed"] = json!(health.confirmed());
+        event["of"] = json!(health.nodes().len());
+        event["nodes"] = health.nodes().iter().map(node_json).collect();
+        event
+    }
+}
+
+/// `1 of 3 nodes confirms`.
+fn confirm(health: &Health) -> String {
+    let (confirmed, of) = (health.confirmed(), health.nodes().len());
+    format!("{confirmed} of {of} nodes {}", if confirmed == 1 { "confirms" } else { "confirm" })
+}
