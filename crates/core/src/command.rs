@@ -189,8 +189,9 @@ pub enum Command {
         /// The whole value.
         value: Value,
     },
-    /// Say that a writer waits: set those of these keys that are absent, or hold this value, to expire after the ttl.
-    /// No vote. Answered by [`Answer::Announced`], or by [`Answer::Other`] if any of them holds something else.
+    /// Say that a writer waits: set those of these keys that are absent to expire after the ttl, and with `renews` those
+    /// that hold this value. No vote. Answered by [`Answer::Announced`], or by [`Answer::Other`] if any of them holds
+    /// something else.
     Announce {
         /// The keys for that, of the keys of the lock.
         intents: Keys,
@@ -198,6 +199,9 @@ pub enum Command {
         value: Value,
         /// Time to live in milliseconds.
         ttl_ms: u64,
+        /// Whether keys that hold the value live longer. A repeat that a push caused does not: it would cause a push to
+        /// other writers in turn, and so on.
+        renews: bool,
     },
     /// Take that back: delete those of these keys that hold this value. Answered by [`Answer::Announced`].
     Withdraw {

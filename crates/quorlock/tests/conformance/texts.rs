@@ -44,7 +44,12 @@ async fn a_server_that_has_forgotten_its_scripts_is_told_them_again() {
             ),
             (with(all(), |keys, value| Command::ReleaseShared { keys, value }), Answer::Deleted),
             (
-                with(all(), |intents, value| Command::Announce { intents, value, ttl_ms }),
+                with(all(), |intents, value| Command::Announce {
+                    intents,
+                    value,
+                    ttl_ms,
+                    renews: true,
+                }),
                 Answer::Announced,
             ),
             (with(all(), |intents, value| Command::Withdraw { intents, value }), Answer::Announced),

@@ -91,14 +91,11 @@ impl ModelNode {
                 }
                 Ok(Answer::Downgraded)
             }
-            Command::Announce { value, ttl_ms, .. } => {
-                let may_be = |stored: &Stored| stored.holds(value);
-                let to_set: Vec<Key> = keys
-                    .iter()
-                    .filter(|key| self.keys.get(*key).is_none_or(may_be))
-                    .cloned()
-                    .collect();
-                let is_ours = to_set.len() == keys.len();
+            Command::Announce { value, ttl_ms, renews, .. } => {
+                let holds = |key: &&Key| self.keys.get(*key).map(|stored| stored.holds(value));
+                let is_ours = keys.iter().all(|key| holds(&key) != Some(false));
+                let is_set = |key: &&Key| holds(key).is_none_or(|is_own| is_own && *renews);
+                let to_set: Vec<Key> = keys.iter().filter(is_set).cloned().collect();
                 if !to_set.is_empty() {
                     self.check_write(true)?;
                 }

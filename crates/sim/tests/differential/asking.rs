@@ -93,8 +93,9 @@ fn said(command: &Command, native: bool) -> Vec<Vec<Vec<u8>>> {
         Command::Downgrade { keys, value } => {
             eval(script!("downgrade" with readers), &[keys], value, &[])
         }
-        Command::Announce { intents, value, ttl_ms } => {
-            eval(script!("announce"), &[intents], value, &[&ttl_ms.to_string()])
+        Command::Announce { intents, value, ttl_ms, renews } => {
+            let renews = u8::from(*renews).to_string();
+            eval(script!("announce"), &[intents], value, &[&ttl_ms.to_string(), &renews])
         }
         Command::Watch { keys, intents } | Command::Inspect { keys, intents } => {
             return look(keys, intents.as_ref());

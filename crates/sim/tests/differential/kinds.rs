@@ -176,7 +176,10 @@ impl Pair {
             10 => Command::ExtendShared { keys, value, ttl_ms },
             11 | 12 => Command::ReleaseShared { keys, value },
             13 | 14 => Command::Downgrade { keys, value },
-            15 => Command::Announce { intents: words, value, ttl_ms: ttl_ms.min(50) },
+            15 => {
+                let renews = self.random.below(2) == 0;
+                Command::Announce { intents: words, value, ttl_ms: ttl_ms.min(50), renews }
+            }
             16 => Command::Withdraw { intents: words, value },
             17 => {
                 let proposal = [0, to, u64::MAX >> 12][self.random.below(3) as usize];

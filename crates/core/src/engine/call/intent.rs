@@ -126,15 +126,19 @@ impl Call {
         let life = self.intent_life();
         let intent = self.intent.as_mut().filter(|it| it.renew_at.remaining(now).is_zero())?;
         intent.renew_at = now.after(life / 3);
-        self.repeat_intent()
+        self.say_intent(true)
     }
 
-    /// The command to say it again, whether or not it is time.
+    /// The command to say it again where it has gone, whether or not it is time.
     pub(in crate::engine) fn repeat_intent(&self) -> Option<Command> {
+        self.say_intent(false)
+    }
+
+    fn say_intent(&self, renews: bool) -> Option<Command> {
         let intent = self.intent.as_ref()?;
         let (intents, value) = (intents(&intent.keys, intent.prefix_bytes), intent.value.clone());
         let ttl_ms = u64::try_from(self.intent_life().as_millis()).unwrap_or(u64::MAX);
-        Some(Command::Announce { intents, value, ttl_ms })
+        Some(Command::Announce { intents, value, ttl_ms, renews })
     }
 
     fn intent_life(&self) -> Duration {

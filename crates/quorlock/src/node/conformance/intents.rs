@@ -286,7 +286,8 @@ pub async fn a_key_without_expiry_gets_one_from_its_next_extension(subject: &Sub
 }
 
 fn announce(intents: &Keys, value: &Value, ttl: Duration) -> Command {
-    Command::Announce { intents: intents.clone(), value: value.clone(), ttl_ms: millis(ttl) }
+    let (intents, value, ttl_ms) = (intents.clone(), value.clone(), millis(ttl));
+    Command::Announce { intents, value, ttl_ms, renews: true }
 }
 
 fn withdraw(intents: &Keys, value: &Value) -> Command {

@@ -108,13 +108,13 @@ impl Inner {
             }
             Command::ReleaseShared { keys, value } => self.release_shared(&keys, &value),
             Command::Downgrade { keys, value } => self.downgrade(&keys, &value),
-            Command::Announce { intents, value, ttl_ms } => {
+            Command::Announce { intents, value, ttl_ms, renews } => {
                 let mut answer = Answer::Announced;
                 for key in &*intents {
-                    if self.keys.get(&**key).is_none_or(|entry| entry.holds(&value)) {
-                        self.set_text(key, value.as_bytes(), Some(ttl_ms));
-                    } else {
-                        answer = Answer::Other;
+                    match self.keys.get(&**key).map(|entry| entry.holds(&value)) {
+                        Some(false) => answer = Answer::Other,
+                        Some(true) if !renews => {}
+                        _ => self.set_text(key, value.as_bytes(), Some(ttl_ms)),
                     }
                 }
                 answer

@@ -220,9 +220,10 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
         Command::Downgrade { keys, value } => {
             scripts.downgrade.call(form, [keys], [value.as_bytes()], out)
         }
-        Command::Announce { intents, value, ttl_ms } => {
+        Command::Announce { intents, value, ttl_ms, renews } => {
             let ttl = first.format(*ttl_ms).as_bytes();
-            scripts.announce.call(form, [intents], [value.as_bytes(), ttl], out)
+            let renews: &[u8] = if *renews { b"1" } else { b"0" };
+            scripts.announce.call(form, [intents], [value.as_bytes(), ttl, renews], out)
         }
         Command::Withdraw { intents, value } => {
             scripts.release.call(form, [intents], [value.as_bytes()], out)

@@ -71,7 +71,12 @@ fn all_commands() -> Vec<Command> {
             Command::Inspect { keys: keys.clone(), intents: some.clone() },
             Command::Watch { keys: keys.clone(), intents: None },
             Command::Watch { keys: keys.clone(), intents: some },
-            Command::Announce { intents: intents.clone(), value: value.clone(), ttl_ms },
+            Command::Announce {
+                intents: intents.clone(),
+                value: value.clone(),
+                ttl_ms,
+                renews: true,
+            },
             Command::Withdraw { intents: intents.clone(), value: value.clone() },
         ]);
         let (keys, value, counter) = parts();
