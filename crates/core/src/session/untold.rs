@@ -8,14 +8,16 @@ use crate::command::Command;
 pub(super) struct Untold(u8);
 
 impl Default for Untold {
-    /// Those of a new connection: the scripts with which readers get a lock are not sent before a reader comes.
+    /// Those of a new connection: the scripts with which readers get a lock and release it are not sent before a reader
+    /// comes. A release that has to be sent twice would come behind the next acquire.
     fn default() -> Self {
-        Self(Self::READERS)
+        Self(Self::READERS | Self::RELEASE_SHARED)
     }
 }
 
 impl Untold {
     const READERS: u8 = 16;
+    const RELEASE_SHARED: u8 = 64;
 
     /// The bit of a command that must not be asked again late.
     fn of(command: &Command) -> u8 {
@@ -28,6 +30,7 @@ impl Untold {
             // The same script.
             Command::AcquireShared { .. } | Command::HealShared { .. } => Self::READERS,
             Command::Announce { .. } => 32,
+            Command::ReleaseShared { .. } => Self::RELEASE_SHARED,
             _ => 0,
         }
     }
