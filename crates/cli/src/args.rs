@@ -160,7 +160,8 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) times: Times,
 
-    /// If others still hold the lock after --wait: fail with exit code 75, or skip CMD and exit 0
+    /// If others hold the lock: fail with exit code 75 or skip CMD and exit 0, both after --wait; or
+    /// wait for at most --wait until they are done, and then exit 0 without running CMD
     #[arg(long, env = "QUORLOCK_IF_HELD", default_value = "fail", value_name = "WHAT")]
     pub(crate) if_held: IfHeld,
 
@@ -524,6 +525,8 @@ pub(crate) enum IfHeld {
     Fail,
     /// Skip the command.
     Skip,
+    /// Wait until those that hold the lock are done, then skip the command.
+    Wait,
 }
 
 /// A time, or for ever.

@@ -129,7 +129,9 @@ impl Output {
         if first {
             self.status(&event);
         }
-        let line = cut(&format!("quorlock: {line}"), Window::of(io::stderr()).line());
+        // The terminal writes the `^C` of a Ctrl-C behind it, which must not wrap either.
+        let room = Window::of(io::stderr()).line().saturating_sub(2);
+        let line = cut(&format!("quorlock: {line}"), room);
         self.stderr.transient(format!("\r\x1b[K{line}"));
         self.transient = true;
     }

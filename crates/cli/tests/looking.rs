@@ -132,7 +132,10 @@ fn the_wait_is_told_when_the_first_attempt_has_failed() {
     // With the next tick, there would be less than a second.
     assert!(told.starts_with("quorlock: waiting for 1."), "{told}");
     assert!(
-        told.lines().next().unwrap().contains("s more for \"k\": no quorum: a failed: "),
+        told.lines()
+            .next()
+            .unwrap()
+            .contains("s more for \"k\": no quorum: nodes a, b, c failed: "),
         "{told}"
     );
 }

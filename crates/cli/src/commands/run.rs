@@ -10,25 +10,24 @@ mod hold;
 mod lease;
 mod loss;
 mod plan;
+mod wait;
 
 use std::time::Duration;
 
 use quorlock::admin::exhausted;
-use quorlock::{AcquireError, Client, Guard, NodeTrustState, Waiting};
+use quorlock::{AcquireError, Client};
 use rustix::process::Signal;
 use serde_json::json;
-use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
 
 use self::plan::RunPlan;
+use self::wait::Waited;
 use super::status::node_json;
-use crate::args::{IfHeld, Run, WaitArg};
+use crate::args::{IfHeld, Run};
 use crate::child::{self, Signals};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{boot_ns, real_ns};
-use crate::guardian::mutants::{Mutant, is_active};
 use crate::options::{self, Refused};
-use crate::output::{Output, millis, time};
+use crate::output::{Output, millis};
 
 pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
     options::check_keys(args.keys(), &args.nodes)?;
@@ -56,7 +55,7 @@ pub(crate) fn main(args: &Run) -> Result<ExitCode, Refused> {
     let signals = Signals::catch()?;
     let client = options::build(builder, &args.nodes)?;
     let runtime = super::runtime()?;
-    let keeper = Keeper { args, plan, output, signals, client, is_left: false };
+    let keeper = Keeper { args, plan, output, signals, client, is_left: false, waited: None };
     Ok(runtime.block_on(keeper.run()))
 }
 
@@ -68,13 +67,8 @@ struct Keeper<'a> {
     client: Client,
     /// The keys are to expire by themselves.
     is_left: bool,
-}
-
-/// How the wait for the lock ended.
-enum Waited {
-    Acquired(Guard),
-    Refused(AcquireError),
-    Interrupted(Signal),
+    /// How long the lock was waited for, if that was said.
+    waited: Option<Duration>,
 }
 
 impl Keeper<'_> {
@@ -82,6 +76,7 @@ impl Keeper<'_> {
         let code = match self.acquire().await {
             Waited::Acquired(guard) => self.hold(guard).await,
             Waited::Refused(error) => self.refused(&error),
+            Waited::HeldBy(holders) => self.await_end(&holders).await,
             Waited::Interrupted(signal) => {
                 self.output.clear();
                 ExitCode::Signal(signal.as_raw())
@@ -93,130 +88,6 @@ impl Keeper<'_> {
             let _ = self.client.shutdown(self.plan.give_back).await;
         }
         code
-    }
-
-    async fn acquire(&mut self) -> Waited {
-        let (progress, mut waiting) = watch::channel(None);
-        let keys: Vec<&str> = self.args.keys().collect();
-        let call = match keys[..] {
-            [key] => self.client.acquire(key),
-            _ => self.client.acquire(keys),
-        };
-        let call = call.progress(progress);
-        let call = if self.args.shared { call.shared() } else { call };
-        let call = if self.args.fenced { call.fenced() } else { call };
-        let releases_on_loss =
-            is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);
-        let call = if releases_on_loss { call } else { call.keep_on_loss() };
-        let call = match self.plan.wait {
-            WaitArg::For(wait) => call.wait(wait),
-            WaitArg::Forever => call.wait_forever(),
-        };
-        let mut call = std::pin::pin!(call.into_future());
-        let (mut said, since) = (false, boot_ns());
-        // The first line comes with the first attempt that failed; then it counts down.
-        let mut ticks = interval(Duration::from_millis(500));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        loop {
-            tokio::select! {
-                biased;
-                result = &mut call => {
-                    // An attempt failed, and the next one ended the wait before that was told.
-                    if !said {
-                        self.say_waiting(&waiting, time_since(since), true);
-                    }
-                    self.output.clear();
-                    return result.map_or_else(Waited::Refused, Waited::Acquired);
-                }
-                signal = self.signals.next() => {
-                    if let Some(signal) = ends_the_wait(signal) {
-                        return Waited::Interrupted(signal);
-                    }
-                }
-                Ok(()) = waiting.changed(), if !said => {
-                    self.say_waiting(&waiting, time_since(since), true);
-                    (said, _) = (true, ticks.reset());
-                }
-                _ = ticks.tick(), if said => {
-                    self.say_waiting(&waiting, time_since(since), false);
-                }
-            }
-        }
-    }
-
-    /// The story is of the last attempt; how long this has lasted is as of now.
-    fn say_waiting(
-        &mut self,
-        told: &watch::Receiver<Option<Waiting>>,
-        waited: Duration,
-        first: bool,
-    ) {
-        let Some(waiting) = told.borrow().clone() else { return };
-        let nodes: Vec<_> = waiting.nodes.iter().map(node_json).collect();
-        let event = json!({
-            "event": "waiting",
-            "key": self.args.key,
-            "attempts": waiting.attempts,
-            "contended": waiting.contended,
-            "untrusted": waiting.untrusted,
-            "nodes": nodes,
-        });
-        let why = match waiting.holder() {
-            Some(holder) if waiting.contended => holder.describe(),
-            _ if waiting.contended => "others hold it or want it".to_owned(),
-            _ if waiting.untrusted => self.who_is_not_trusted(),
-            _ => {
-                let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
-                let failed: Vec<String> = failed.map(ToString::to_string).collect();
-                format!("no quorum: {}", failed.join(", "))
-            }
-        };
-        let patience = match self.plan.wait {
-            WaitArg::Forever => "for ever".to_owned(),
-            WaitArg::For(wait) => {
-                format!("for {} more", time(wait.saturating_sub(waited)))
-            }
-        };
-        let key = self.args.title();
-        let line = format!("waiting {patience} for \"{key}\": {why}");
-        self.output.progress(event, &line, first);
-    }
-
-    /// Nodes that are known not to be trusted, and why.
-    fn untrusted(&self) -> Vec<(String, NodeTrustState)> {
-        let nodes = self.client.stats().nodes.into_iter();
-        let untrusted = nodes.filter(|node| {
-            matches!(
-                node.trust_state,
-                NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_)
-            )
-        });
-        untrusted.map(|node| (node.name.to_string(), node.trust_state)).collect()
-    }
-
-    /// As of now: the story is of the last attempt, and this counts down. The time comes first, for the
-    /// line may be cut at its end.
-    fn who_is_not_trusted(&self) -> String {
-        let mut groups: Vec<((String, String), Vec<String>)> = Vec::new();
-        for (name, trust_state) in self.untrusted() {
-            let told = match &trust_state {
-                NodeTrustState::Quarantined { remaining, why } => {
-                    let seconds = remaining.as_millis().div_ceil(1000);
-                    (format!("votes count in {seconds} s: "), format!(" (quarantined: {why})"))
-                }
-                other => (String::new(), format!(": {other}")),
-            };
-            match groups.iter_mut().find(|(other, _)| *other == told) {
-                Some((_, names)) => names.push(name),
-                None => groups.push((told, vec![name])),
-            }
-        }
-        let told = groups.iter().map(|((before, behind), names)| match &names[..] {
-            [name] => format!("{before}node {name}{behind}"),
-            names => format!("{before}nodes {}{behind}", names.join(", ")),
-        });
-        let told: Vec<String> = told.collect();
-        if told.is_empty() { "nodes are being looked at".to_owned() } else { told.join("; ") }
     }
 
     fn refused(&mut self, error: &AcquireError) -> ExitCode {
@@ -245,15 +116,20 @@ impl Keeper<'_> {
         }
         self.output.error(event, &message);
         match error {
-            AcquireError::Contended(_) => {
-                self.args.held_exit_code.map_or(ExitCode::Held, ExitCode::Own)
-            }
+            AcquireError::Contended(_) => self.held(),
             AcquireError::Invalid(_) => ExitCode::Usage,
             AcquireError::Closed { .. } => ExitCode::Internal,
             _ if error.is_permission_denied() => ExitCode::NotAllowed,
             _ if error.is_exhausted() => ExitCode::Internal,
             _ => ExitCode::NoQuorum,
         }
+    }
+}
+
+impl Keeper<'_> {
+    /// The exit code of a lock that others hold.
+    fn held(&self) -> ExitCode {
+        self.args.held_exit_code.map_or(ExitCode::Held, ExitCode::Own)
     }
 }
 

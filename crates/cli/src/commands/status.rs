@@ -237,7 +237,7 @@ fn headline(inspection: &Inspection) -> String {
 }
 
 /// Since when somebody holds the lock, if it tells; and that the key never expires, if so.
-fn held_since(holder: &Holder) -> String {
+pub(super) fn held_since(holder: &Holder) -> String {
     match (holder.since, holder.remaining) {
         (Some(then), _) => format!("since {}", since(then)),
         (None, Some(_)) => "since unknown".to_owned(),

@@ -15,6 +15,7 @@ use super::lease::Lease;
 use super::loss::{Loss, Pulse};
 use super::plan::nanos;
 use super::{Keeper, ends_the_wait, time_since, unix_ms};
+use crate::args::IfHeld;
 use crate::child::{Child, ChildEvent, Deadlines, Gone, How, KilledBy, SpawnError};
 use crate::exit_code::ExitCode;
 use crate::guardian::clock::{Moment, boot_ns};
@@ -209,13 +210,20 @@ impl Keeper<'_> {
         let nodes =
             untrusted.iter().map(|(node, why)| json!({ "node": node, "why": why.to_string() }));
         event["untrusted_nodes"] = nodes.collect();
-        let line = format!(
-            "\"{}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard \
-             observe demands: {}",
-            self.args.title(),
-            self.who_is_not_trusted()
-        );
-        self.output.event(event, (!untrusted.is_empty()).then_some(&*line));
+        event["waited_ms"] = json!(self.waited.map(millis));
+        let key = self.args.title();
+        let line = if !untrusted.is_empty() {
+            Some(format!(
+                "\"{key}\" is held, but votes count of nodes that are not to be trusted, as --restart-guard observe \
+                 demands: {}",
+                self.who_is_not_trusted()
+            ))
+        } else if self.args.if_held != IfHeld::Skip {
+            self.waited.map(|waited| format!("acquired \"{key}\" after {}", time(waited)))
+        } else {
+            None
+        };
+        self.output.event(event, line.as_deref());
     }
 
     fn environment(&self, lease: &Lease, remaining: Duration) -> Vec<(OsString, OsString)> {

@@ -1,0 +1,371 @@
+//! The wait for the lock, and with `--if-held wait` the wait for the end of those that hold it.
+
+use std::time::Duration;
+
+use quorlock::admin::{group, list_nodes, names};
+use quorlock::node::Holding;
+use quorlock::{AcquireError, Guard, Inspection, NodeOutcome, NodeTrustState, Verdict, Waiting};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::super::status::{held_since, node_json};
+use super::{Keeper, ends_the_wait, time_since};
+use crate::args::{IfHeld, WaitArg};
+use crate::exit_code::ExitCode;
+use crate::guardian::clock::boot_ns;
+use crate::guardian::mutants::{Mutant, is_active};
+use crate::output::{millis, time};
+
+/// How the wait for the lock ended.
+pub(super) enum Waited {
+    Acquired(Guard),
+    Refused(AcquireError),
+    Interrupted(Signal),
+    /// Others hold it, and `--if-held wait` waits for their end instead.
+    HeldBy(Holders),
+}
+
+/// Those that held the keys when the lock was refused for the first time.
+pub(super) struct Holders {
+    /// Each key with the values that have a quorum of it.
+    of_keys: Vec<(String, Vec<Stored>)>,
+    /// For people.
+    description: String,
+    since: u64,
+}
+
+/// What a holder has stored.
+#[derive(PartialEq)]
+enum Stored {
+    Value(Vec<u8>),
+    /// A key of another type, whose content is not known.
+    OtherType,
+}
+
+/// What was said of a wait, and when.
+struct Said {
+    /// When the wait began, by the boot clock.
+    since: u64,
+    /// When the last line or event was for a log, which does not count down.
+    logged: Option<u64>,
+}
+
+impl Said {
+    fn new() -> Self {
+        Self { since: boot_ns(), logged: None }
+    }
+
+    /// Whether a log gets a line now.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.logged.is_none_or(|logged| time_since(logged) >= LOG_EVERY);
+        if is_due {
+            self.logged = Some(boot_ns());
+        }
+        is_due
+    }
+}
+
+impl Keeper<'_> {
+    pub(super) async fn acquire(&mut self) -> Waited {
+        let (progress, mut waiting) = watch::channel(None);
+        let keys: Vec<&str> = self.args.keys().collect();
+        let call = match keys[..] {
+            [key] => self.client.acquire(key),
+            _ => self.client.acquire(keys),
+        };
+        let call = call.progress(progress);
+        let call = if self.args.shared { call.shared() } else { call };
+        let call = if self.args.fenced { call.fenced() } else { call };
+        let releases_on_loss =
+            is_active(Mutant::DeadlinesOnlyGrow) || is_active(Mutant::TerminateUnlessExpired);
+        let call = if releases_on_loss { call } else { call.keep_on_loss() };
+        let call = match self.plan.wait {
+            WaitArg::For(wait) => call.wait(wait),
+            WaitArg::Forever => call.wait_forever(),
+        };
+        let mut call = std::pin::pin!(call.into_future());
+        let mut said = Said::new();
+        // Shorter than this nothing is waited for that people or logs should know.
+        let mut next = Instant::now() + A_WAIT;
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut call => {
+                    self.output.clear();
+                    self.waited = said.logged.map(|_| time_since(said.since));
+                    return result.map_or_else(Waited::Refused, Waited::Acquired);
+                }
+                signal = self.signals.next() => {
+                    if let Some(signal) = ends_the_wait(signal) {
+                        return Waited::Interrupted(signal);
+                    }
+                }
+                Ok(()) = waiting.changed() => {
+                    let is_contended = waiting.borrow_and_update().as_ref().is_some_and(|it| it.contended);
+                    if is_contended && self.args.if_held == IfHeld::Wait
+                        && let Some(holders) = self.holders(said.since).await
+                    {
+                        return Waited::HeldBy(holders);
+                    }
+                }
+                () = sleep_until(next) => {
+                    let waiting = waiting.borrow().clone();
+                    next += if waiting.is_some() { TICK } else { TICK / 10 };
+                    if let Some(waiting) = waiting {
+                        self.say_waiting(&waiting, &mut said);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The story is of the last attempt; how long this has lasted is as of now.
+    fn say_waiting(&mut self, waiting: &Waiting, said: &mut Said) {
+        let why = match waiting.holder() {
+            Some(holder) if waiting.contended && self.args.also.is_empty() => match &holder.kind {
+                quorlock::HolderKind::WaitingWriter(_) => holder.describe(),
+                kind if holder.since.is_none() && holder.remaining.is_some() => {
+                    format!("held by {kind}")
+                }
+                kind => format!("held by {kind}, {}", held_since(&holder)),
+            },
+            // Of several keys, a node says which are held.
+            Some(_) if waiting.contended => {
+                list_nodes(waiting.nodes.iter().filter(|node| node.holder().is_some()))
+            }
+            _ if waiting.contended => "others hold it or want it".to_owned(),
+            _ if waiting.untrusted => self.who_is_not_trusted(),
+            _ => {
+                let failed = waiting.nodes.iter().filter(|node| node.failure().is_some());
+                format!("no quorum: {}", list_nodes(failed))
+            }
+        };
+        let event = json!({
+            "attempts": waiting.attempts,
+            "contended": waiting.contended,
+            "untrusted": waiting.untrusted,
+            "nodes": waiting.nodes.iter().map(node_json).collect::<Vec<_>>(),
+        });
+        self.say_progress(event, &why, said);
+    }
+
+    /// A line that counts down on a terminal, and one every half a minute elsewhere.
+    fn say_progress(&mut self, mut event: Value, why: &str, said: &mut Said) {
+        let waited = time_since(said.since);
+        event["event"] = json!("waiting");
+        event["key"] = json!(self.args.key);
+        if !self.args.also.is_empty() {
+            event["also"] = json!(self.args.also);
+        }
+        event["why"] = json!(why);
+        event["waited_ms"] = json!(millis(waited));
+        let patience = match self.plan.wait {
+            WaitArg::Forever => "for ever".to_owned(),
+            WaitArg::For(wait) => {
+                let rest = wait.saturating_sub(waited);
+                event["rest_ms"] = json!(millis(rest));
+                format!("for {} more", time(rest))
+            }
+        };
+        let is_due = said.is_due();
+        if self.args.if_held == IfHeld::Skip {
+            // A run that is skipped says nothing.
+            if is_due {
+                self.output.event(event, None);
+            }
+            return;
+        }
+        let line = format!("waiting {patience} for \"{}\": {why}", self.args.title());
+        self.output.progress(event, &line, is_due);
+    }
+
+    /// Nodes that are known not to be trusted, and why.
+    pub(super) fn untrusted(&self) -> Vec<(String, NodeTrustState)> {
+        let nodes = self.client.stats().nodes.into_iter();
+        let untrusted = nodes.filter(|node| {
+            matches!(
+                node.trust_state,
+                NodeTrustState::Quarantined { .. } | NodeTrustState::Refused(_)
+            )
+        });
+        untrusted.map(|node| (node.name.to_string(), node.trust_state)).collect()
+    }
+
+    /// As of now: the story is of the last attempt, and this counts down. The time comes first, because the
+    /// line may be cut at its end.
+    pub(super) fn who_is_not_trusted(&self) -> String {
+        let told = self.untrusted().into_iter().map(|(name, trust_state)| {
+            let told = match &trust_state {
+                NodeTrustState::Quarantined { remaining, why } => {
+                    let seconds = remaining.as_millis().div_ceil(1000);
+                    (format!("votes count in {seconds} s: "), format!(" (quarantined: {why})"))
+                }
+                other => (String::new(), format!(": {other}")),
+            };
+            (name, told)
+        });
+        let groups = group(told, |one, other| one == other);
+        let told = groups
+            .iter()
+            .map(|(nodes, (before, behind))| format!("{before}{}{behind}", names(nodes)));
+        let told: Vec<String> = told.collect();
+        if told.is_empty() { "nodes are being looked at".to_owned() } else { told.join("; ") }
+    }
+
+    /// Those that hold one of the keys with a quorum, and so exclude this run. `None`: nobody does. Then the lock was
+    /// refused because several wanted it at once, and one of them gets it.
+    async fn holders(&self, since: u64) -> Option<Holders> {
+        let (mut of_keys, mut descriptions) = (Vec::new(), Vec::new());
+        for key in self.args.keys() {
+            let Ok(inspection) = self.client.inspect(key).await else { continue };
+            let is_in_the_way = match inspection.verdict() {
+                Verdict::Held => true,
+                Verdict::Shared => !self.args.shared,
+                _ => false,
+            };
+            let stored = with_quorum(&inspection);
+            if is_in_the_way
+                && !stored.is_empty()
+                && let Some(holder) = inspection.holder()
+            {
+                let key = key.to_owned();
+                let name = key.escape_debug();
+                descriptions.push(format!(
+                    "\"{name}\" is held by {}, {}",
+                    holder.kind,
+                    held_since(&holder)
+                ));
+                of_keys.push((key, stored));
+            }
+        }
+        let description = descriptions.join("; ");
+        (!of_keys.is_empty()).then_some(Holders { of_keys, description, since })
+    }
+
+    /// Waits until none of these holders can have a quorum any more, at most for the rest of `--wait`. Nothing is run.
+    pub(super) async fn await_end(&mut self, holders: &Holders) -> ExitCode {
+        let mut said = Said { since: holders.since, logged: None };
+        let mut pause = LOOK_AGAIN_MIN;
+        loop {
+            if !self.any_holds(holders).await {
+                self.output.clear();
+                let line = format!("{}; that has ended, and nothing was run", holders.description);
+                let event = json!({
+                    "event": "holder_ended",
+                    "key": self.args.key,
+                    "held": holders.description,
+                    "waited_ms": millis(time_since(holders.since)),
+                });
+                self.output.event(event, Some(&line));
+                return ExitCode::Success;
+            }
+            let waited = time_since(holders.since);
+            let rest = match self.plan.wait {
+                WaitArg::For(wait) => wait.saturating_sub(waited),
+                WaitArg::Forever => Duration::MAX,
+            };
+            if rest.is_zero() {
+                let message =
+                    format!("{}, and still is after {}", holders.description, time(waited));
+                let event = json!({
+                    "event": "not_acquired",
+                    "key": self.args.key,
+                    "contended": true,
+                    "untrusted": false,
+                    "retry_after_ms": null,
+                    "message": message,
+                    "nodes": [],
+                });
+                self.output.error(event, &message);
+                return self.held();
+            }
+            if waited >= A_WAIT {
+                let why = format!("{}; its end is waited for", holders.description);
+                self.say_progress(
+                    json!({ "contended": true, "untrusted": false }),
+                    &why,
+                    &mut said,
+                );
+            }
+            tokio::select! {
+                () = sleep(pause.min(rest)) => {}
+                signal = self.signals.next() => {
+                    if let Some(signal) = ends_the_wait(signal) {
+                        self.output.clear();
+                        return ExitCode::Signal(signal.as_raw());
+                    }
+                }
+            }
+            pause = (2 * pause).min(LOOK_AGAIN_MAX);
+        }
+    }
+
+    /// Whether one of them may still have a quorum. A node that does not answer, or that may have forgotten what it
+    /// held, counts as one that holds.
+    async fn any_holds(&self, holders: &Holders) -> bool {
+        for (key, stored) in &holders.of_keys {
+            // A look that fails says nothing about the holder.
+            let Ok(inspection) = self.client.inspect(key).await else { return true };
+            let unknown = unknown(&inspection);
+            let needed = inspection.quorum();
+            if stored.iter().any(|it| on(&inspection, it) + unknown >= needed) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn seen(inspection: &Inspection) -> impl Iterator<Item = &Holding> {
+    inspection.nodes.iter().filter_map(|node| match &node.said {
+        NodeOutcome::Seen(holding) => Some(holding),
+        _ => None,
+    })
+}
+
+/// How many nodes have not said what they hold, or say that it is nothing and are not believed.
+fn unknown(inspection: &Inspection) -> usize {
+    inspection.nodes.len() - seen(inspection).count() + inspection.untrusted()
+}
+
+/// On how many nodes this is stored.
+fn on(inspection: &Inspection, stored: &Stored) -> usize {
+    seen(inspection).filter(|holding| stored_in(holding).contains(stored)).count()
+}
+
+fn stored_in(holding: &Holding) -> Vec<Stored> {
+    match holding {
+        Holding::Held { value, .. } => vec![Stored::Value(value.clone())],
+        Holding::Shared { readers, .. } => {
+            readers.iter().map(|reader| Stored::Value(reader.value.clone())).collect()
+        }
+        Holding::OtherType { .. } => vec![Stored::OtherType],
+        _ => Vec::new(),
+    }
+}
+
+/// What a quorum of nodes holds.
+fn with_quorum(inspection: &Inspection) -> Vec<Stored> {
+    let mut found: Vec<Stored> = Vec::new();
+    for stored in seen(inspection).flat_map(stored_in) {
+        if !found.contains(&stored) && on(inspection, &stored) >= inspection.quorum() {
+            found.push(stored);
+        }
+    }
+    found
+}
+
+/// A wait that is over sooner is not told.
+const A_WAIT: Duration = Duration::from_millis(100);
+
+/// A terminal's line counts down this often.
+const TICK: Duration = Duration::from_millis(500);
+
+/// A log gets a line this often.
+const LOG_EVERY: Duration = Duration::from_secs(30);
+
+/// Pauses between two looks at holders whose end is waited for.
+const LOOK_AGAIN_MIN: Duration = Duration::from_millis(50);
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(1);
