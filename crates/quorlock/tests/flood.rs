@@ -7,7 +7,7 @@ mod common;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::resp::command_name;
+use common::resp::{command_name, strings};
 use common::{NODE_TIMEOUT, PATIENCE, no_key_is_left, start, unguarded};
 use quorlock::node::{FailureKind, NodeState};
 use quorlock_servers::resp::take;
@@ -62,10 +62,20 @@ async fn exchange(mut stream: TcpStream, flood: Flood, said: Arc<AtomicU64>) -> 
     let mut said_hello = false;
     while !(said_hello && flood != Flood::Value) {
         while let Some((command, _)) = take(&mut read).unwrap() {
+            let known;
             let answer = match &*command_name(&command) {
                 "HELLO" => "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
                 "PING" => "+PONG\r\n",
-                "COMMAND" => "*2\r\n_\r\n_\r\n",
+                "COMMAND" => {
+                    let names = &strings(&command)[2..];
+                    // It has all but those that compare and delete.
+                    let info = |name: &String| {
+                        if name.starts_with("DELI") || name == "DELEX" { "_\r\n" } else { "*0\r\n" }
+                    };
+                    let infos: String = names.iter().map(info).collect();
+                    known = format!("*{}\r\n{infos}", names.len());
+                    &known
+                }
                 "GET" if flood == Flood::Value => {
                     stream.write_all(b"$536870912\r\n").await.ok()?;
                     return pour(stream, flood, &said).await;

@@ -244,7 +244,7 @@ impl RespConnection {
 }
 
 /// All strings in a message, in order.
-fn strings(message: &Reply) -> Vec<String> {
+pub(crate) fn strings(message: &Reply) -> Vec<String> {
     match message {
         Reply::Bulk(Some(text)) => vec![String::from_utf8_lossy(text).into_owned()],
         Reply::Array(parts) | Reply::Push(parts) => parts.iter().flat_map(strings).collect(),

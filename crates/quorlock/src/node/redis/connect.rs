@@ -202,7 +202,9 @@ async fn handshake(
         // Tell us of keys that we ask you to watch, but not of what we do to them ourselves.
         handshake.say(Purpose::Watching, &["CLIENT", "TRACKING", "ON", "OPTIN", "NOLOOP"]);
     }
-    commands::question().for_each(|words| handshake.say(Purpose::Capabilities, &words));
+    for words in commands::question() {
+        handshake.say(Purpose::Capabilities { names: words.len() - 2 }, &words);
+    }
     for text in scripts.texts() {
         handshake.say(Purpose::Convenience, &["SCRIPT", "LOAD", text]);
     }
@@ -222,7 +224,10 @@ enum Purpose {
     LoggedIn,
     Database,
     Watching,
-    Capabilities,
+    /// How many commands the server is asked about.
+    Capabilities {
+        names: usize,
+    },
     /// A user without the right to it may still have the right to lock.
     Convenience,
 }
@@ -269,8 +274,10 @@ impl Handshake {
                     return Err(NotConnected::Because(stranger()));
                 }
                 (Purpose::Watching, reply) => capabilities.watches = reply == Reply::Okay,
-                (Purpose::Capabilities, Reply::List(some)) => known.extend(some),
-                (Purpose::Capabilities, _) => knows_commands = false,
+                (Purpose::Capabilities { names }, Reply::List(some)) if some.len() == names => {
+                    known.extend(some);
+                }
+                (Purpose::Capabilities { .. }, _) => knows_commands = false,
                 (Purpose::Convenience, _) => {}
             }
         }
@@ -424,6 +431,37 @@ mod tests {
         assert_eq!(kind(true, no_password).await, FailureKind::Unauthenticated);
         assert_eq!(kind(false, "-NOAUTH log in\r\n").await, FailureKind::Unauthenticated);
         assert_eq!(kind(false, "-LOADING wait\r\n").await, FailureKind::Loading);
+    }
+
+    /// Which of the commands are missing cannot be told from that: each is tried.
+    #[tokio::test(start_paused = true)]
+    async fn a_list_of_commands_that_does_not_fit_says_nothing() {
+        let (ours, mut server) = duplex(4096);
+        let wire = Wire::new(Box::new(ours), Inbox::new(1).push_sink(NodeId::new(0)));
+        let mut handshake = Handshake::default();
+        handshake.say(Purpose::Capabilities { names: 3 }, &["COMMAND", "INFO", "A", "B", "C"]);
+        let serve = async {
+            let mut said = [0; 4096];
+            assert!(server.read(&mut said).await.unwrap() > 0);
+            server.write_all(b"*2\r\n_\r\n_\r\n").await.unwrap();
+            let length = server.read(&mut said).await.unwrap();
+            assert!(said[..length].starts_with(b"*1\r\n$4\r\nINFO\r\n"));
+            for [name] in commands::questions() {
+                let answer = match name {
+                    "EVAL" => "-ERR unknown command 'EVAL'\r\n",
+                    _ => "-ERR wrong number of arguments\r\n",
+                };
+                server.write_all(answer.as_bytes()).await.unwrap();
+            }
+            std::future::pending::<()>().await;
+        };
+        let capabilities = tokio::select! {
+            capabilities = handshake.exchange(&wire, false, false) => capabilities.ok().unwrap(),
+            () = serve => unreachable!(),
+        };
+        assert!(capabilities.delete.is_none());
+        let said = capabilities.lacking.no_locks(true).unwrap().to_string();
+        assert!(said.contains("no command EVAL (renamed"), "{said}");
     }
 
     /// Who answers `HELLO 3` as if it were any command does not speak RESP3: pushes would never come, or
