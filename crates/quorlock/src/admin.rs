@@ -13,7 +13,7 @@ pub use crate::builder::Topology;
 pub use crate::client::RESERVED;
 use crate::error::Holder;
 pub use crate::error::{group, list_nodes, names};
-pub use crate::exhausted::{exhausted, explained};
+pub use crate::exhausted::{current_thread_runtime, exhausted, explained};
 pub use crate::node::redis::{
     AdminConnection, BESIDE, Do, KEY, RIGHTS, RedisCli, Reply, Right, Weight, failure_of,
 };

@@ -2,6 +2,8 @@
 
 use std::io::{self, ErrorKind};
 
+use tokio::runtime::{Builder, Runtime};
+
 /// Names the resource that is exhausted, and its limit. `None`: the error has another cause.
 ///
 /// `EAGAIN` counts as the process limit, so the error must come from the start of a thread or process, or from a call
@@ -31,6 +33,18 @@ pub fn explained(error: &io::Error) -> String {
         Some(resource) => format!("{resource}: {error}"),
         None => error.to_string(),
     }
+}
+
+/// A runtime on one thread. Where tokio's signals are compiled in, tokio panics if it gets no descriptor for them; this
+/// function returns an error instead.
+pub fn current_thread_runtime() -> io::Result<Runtime> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::net::UnixStream;
+        let spare = [UnixStream::pair()?, UnixStream::pair()?, UnixStream::pair()?];
+        drop(spare);
+    }
+    Builder::new_current_thread().enable_all().build()
 }
 
 /// The numbers are the same on every Unix.

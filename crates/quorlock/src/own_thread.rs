@@ -12,10 +12,12 @@ use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::Duration;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Notify;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+use crate::exhausted::current_thread_runtime;
 
 /// After the last call the own thread comes back between once and twice this later. What falls due meanwhile waits
 /// for so long: an extension, a release that is owed. No guard is valid for longer by it.
@@ -52,7 +54,7 @@ struct Turns {
 impl OwnThread {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            runtime: Some(Builder::new_current_thread().enable_all().build()?),
+            runtime: Some(current_thread_runtime()?),
             turns: Mutex::default(),
             step_aside: Notify::new(),
             come_back: Condvar::new(),

@@ -30,5 +30,5 @@ pub(crate) fn hidden() -> Option<ExitCode> {
 /// The runtime of a command: one thread. The lock's driver has a thread of its own, so that what
 /// this one waits for cannot keep it from extending.
 pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    quorlock::admin::current_thread_runtime()
 }

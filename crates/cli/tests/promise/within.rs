@@ -58,7 +58,7 @@ fn the_nodes_lose_their_data() {
     }
     let output = first.end();
     lost_because(&output, "expired");
-    assert!(stderr(&output).contains("(quarantined: "), "and names them: {}", stderr(&output));
+    assert!(stderr(&output).contains(": quarantined: "), "and names them: {}", stderr(&output));
     written_within_the_validity(&testbed, &output);
     they_do_not_overlap(&testbed, second);
 }
