@@ -123,6 +123,7 @@ impl Observed<'_> {
         }
         if self.lost_updates() > 0 {
             faults.push(format!("{} updates of the file were lost", self.lost_updates()));
+            faults.extend(self.tally.rewrites());
         } else if self.counter != Some(self.tally.writes()) {
             faults.push("the file holds more than the workers say they wrote".to_owned());
         }

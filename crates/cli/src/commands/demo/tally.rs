@@ -70,6 +70,29 @@ impl Tally {
     }
 }
 
+impl Tally {
+    /// The holders that wrote the same number into the file, with the times of their holds.
+    pub(super) fn rewrites(&self) -> Vec<String> {
+        let mut writes: Vec<_> = self.holds.iter().filter(|hold| hold.wrote.is_some()).collect();
+        writes.sort_unstable_by_key(|hold| (hold.wrote, hold.acquired_ns));
+        let is_twice = |pair: &&[&Hold]| pair[0].wrote == pair[1].wrote;
+        let told = |pair: &[&Hold]| {
+            let [a, b] = [pair[0], pair[1]];
+            let from = a.acquired_ns;
+            let after = |at_ns: u64| in_ms(Duration::from_nanos(at_ns.saturating_sub(from)));
+            format!(
+                "w{:02} and w{:02} both wrote {}: the first held the lock for {}, the second had it after {}",
+                a.worker,
+                b.worker,
+                a.wrote.unwrap_or_default(),
+                after(a.ended_ns),
+                after(b.acquired_ns)
+            )
+        };
+        writes.windows(2).filter(is_twice).map(told).collect()
+    }
+}
+
 /// How long calls for the lock took.
 pub(super) struct Latency {
     micros: Histogram<u64>,
