@@ -133,6 +133,10 @@ impl Held {
 
     /// How the nodes confirmed the lock last, if they did not all confirm it, or if somebody has asked before.
     pub(super) fn last_health(&self) -> Option<Health> {
+        // In a forked child the mutex may be locked for ever.
+        if !self.is_own_process() {
+            return None;
+        }
         self.state().health.as_ref().map(|health| health.borrow().clone())
     }
 

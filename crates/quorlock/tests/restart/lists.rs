@@ -140,3 +140,21 @@ async fn one_server_under_two_names_is_refused() {
     assert_eq!(duplicates.filter(|failure| failure.kind() == FailureKind::SameServer).count(), 2);
     assert!(error.to_string().contains("is the same server"), "{error}");
 }
+
+/// Markers without a registration, as version 0.1.0 leaves them: a client that lives for one lock writes it, so that a
+/// client of another database is refused afterwards.
+#[tokio::test]
+async fn a_client_that_lives_for_one_lock_says_which_database_has_the_locks() {
+    let test = "a_client_that_lives_for_one_lock_says_which_database_has_the_locks";
+    let Some(nodes) = start(test, 3, with_args(&[])) else { return };
+    all_trusted(&strict(&nodes).build().unwrap()).await;
+    for node in &nodes {
+        run(node, &["DEL", "quorlock:database"]);
+    }
+    let client = strict(&nodes).build().unwrap();
+    let guard = client.acquire("orders").await.unwrap();
+    assert!(guard.release().await.is_released());
+    client.shutdown(PATIENCE).await.unwrap();
+    let is_written = |node: &&Server| get(node, "quorlock:database").as_deref() == Some("0");
+    assert!(nodes.iter().filter(is_written).count() >= 2, "on a quorum of the nodes");
+}

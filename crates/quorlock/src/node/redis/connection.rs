@@ -1,5 +1,6 @@
 //! One connection to a server, an epoch: it sends parcels, and judges what comes back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use quorlock_core::info::Info;
@@ -24,6 +25,8 @@ pub(super) struct Connection {
     pub(super) registration: Option<Registration>,
     /// The client may write which database has the locks.
     pub(super) registers: bool,
+    /// A look found no registration: the next batch on a server in use writes it (S17).
+    pub(super) is_unregistered: AtomicBool,
     /// The operator says that it forgets nothing when it stops, and it is asked whether that can be.
     pub(super) is_durable: bool,
     /// What is asked beside commands, and in which form they are sent. All are sent by one task, the client's.
@@ -52,7 +55,8 @@ impl Connection {
             let is_taken_into_use = parcel.exchange.to_send().any(writes_a_marker);
             let is_in_use = has_marker || is_taken_into_use;
             let what = if is_in_use && self.registers { Do::Register } else { Do::Look };
-            (evidence_request.info || is_taken_into_use).then_some(what)
+            let is_owed = what == Do::Register && self.is_unregistered.load(Ordering::Relaxed);
+            (evidence_request.info || is_taken_into_use || is_owed).then_some(what)
         });
         let beside = Beside::new(evidence_request, self.is_durable, registration);
         let Capabilities { watches, sections, .. } = self.capabilities;
@@ -107,7 +111,10 @@ impl Connection {
             shared.contradict(info.as_ref());
         }
         let registered = registered.zip(self.registration.as_ref());
-        let registered = registered.map(|(reply, registration)| registration.check(&reply));
+        let registered = registered.map(|(reply, registration)| {
+            self.is_unregistered.store(reply == Reply::Nil, Ordering::Relaxed);
+            registration.check(&reply)
+        });
         let seen = evidence::read(info, marker, registered, self.epoch, flushes);
         match seen {
             Some(evidence) if in_step && self.marker.is_some() && !mutant!(NothingProved) => {

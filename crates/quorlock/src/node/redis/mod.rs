@@ -289,6 +289,7 @@ impl Shared {
         let (wire, capabilities) =
             made.unwrap_or_else(|_| Err(self.dialer.timed_out(self.connect_timeout)))?;
         Ok(Arc::new(Connection {
+            is_unregistered: AtomicBool::new(false),
             epoch,
             wire,
             capabilities,
