@@ -168,7 +168,7 @@ pub fn positives() -> Vec<Scenario> {
             "M1 delays",
             "timed mutex: slow links, fast node clocks, slow client clocks",
             NETWORK,
-            (463_861, 2_213_518),
+            (464_288, 2_214_559),
             &[
                 Rare::InTurn,
                 Rare::Contended,
@@ -183,7 +183,7 @@ pub fn positives() -> Vec<Scenario> {
             "M1 pauses",
             "timed mutex: a client stands still, fast node clocks",
             PAUSES,
-            (670_264, 3_292_268),
+            (994_061, 4_864_683),
             &[
                 Rare::InTurn,
                 Rare::Contended,
@@ -234,7 +234,7 @@ pub fn positives() -> Vec<Scenario> {
             "M3 restarts",
             "restart guard: nodes with votes come back without their data",
             M3,
-            (494_906, 1_728_165),
+            (510_872, 1_785_295),
             &[
                 Rare::InTurn,
                 Rare::Contended,
