@@ -61,61 +61,40 @@ macro_rules! mutant {
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-pub mod acquire;
-pub mod command;
-mod contention;
-mod deadlines;
-pub mod engine;
-pub mod evidence;
-pub mod extend;
-mod fence;
-pub mod hold;
-pub mod info;
-pub mod inspect;
+mod client;
+mod command;
 pub mod keys;
-pub mod lease;
-pub mod marker;
 #[cfg(quorlock_mutants)]
 pub mod mutants;
-pub mod pipeline;
-pub mod queue;
-pub mod quorum;
-mod records;
-pub mod release;
-pub mod retry;
-mod round_trip;
-pub mod session;
+mod node;
+mod redlock;
 pub mod shown;
-pub mod supervisor;
-pub mod tick;
-pub mod time;
-pub mod timing;
-pub mod token;
-pub mod trust;
-pub mod vote;
-pub mod wait;
+mod time;
+mod timing;
+mod token;
 
-pub use crate::acquire::{FailureReason, NodeOutcome, NodeResult};
+pub use crate::client::engine::{
+    AttemptReport, Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request,
+    Sink, Ticket, Verb, Wait,
+};
+pub use crate::client::tick::{Arrivals, Step, Tick};
 pub use crate::command::{
     Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Reader,
 };
-pub use crate::engine::{
-    AttemptReport, Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request,
-    Sink, Ticket, Verb,
-};
-pub use crate::evidence::{Evidence, MarkerSeen};
-pub use crate::hold::{Ended, Hold, HoldLimit};
 pub use crate::keys::{Keys, Mode};
-pub use crate::lease::LossCause;
-pub use crate::pipeline::{BatchId, NodePipeline, NodeState, TicketedCommand};
-pub use crate::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
-pub use crate::release::{NodeReleased, Outcome, ReleaseReport};
-pub use crate::retry::{Delay, POLL_CEILING, Retry};
-pub use crate::session::{EvidenceRequest, Exchange, Form, Session};
-pub use crate::supervisor::Supervisor;
-pub use crate::tick::{Arrivals, Step, Tick};
+pub use crate::node::evidence::{Evidence, MarkerSeen};
+pub use crate::node::pipeline::{BatchId, NodePipeline, NodeState, TicketedCommand};
+pub use crate::node::session::{EvidenceRequest, Exchange, Form, Session};
+pub use crate::node::supervisor::Supervisor;
+pub use crate::node::trust::{Fault, RestartGuard, Rules, TrustState, Words, in_time};
+pub use crate::node::{info, marker, supervisor};
+pub use crate::redlock::acquire::{Attempt, Decision, FailureReason, NodeOutcome, NodeResult};
+pub use crate::redlock::hold::{Ended, Hold, HoldLimit};
+pub use crate::redlock::lease::LossCause;
+pub use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
+pub use crate::redlock::release::{NodeReleased, Outcome, ReleaseReport};
+pub use crate::redlock::retry::{Delay, POLL_CEILING, Retry};
+pub use crate::redlock::vote::Validity;
 pub use crate::time::{BootTime, Reading};
 pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
 pub use crate::token::{Key, Token, Value};
-pub use crate::trust::{Fault, RestartGuard, Rules, TrustState, Words};
-pub use crate::vote::Validity;

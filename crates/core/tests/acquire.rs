@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use quorlock_core::acquire::{Attempt, Decision};
 use quorlock_core::keys::Entry;
 use quorlock_core::{
     Answer, Command, Failure, FailureKind, FailureReason, Mode, NodeId, Quorum, Reading, Timing,
     TimingOptions, Token, Value,
 };
+use quorlock_core::{Attempt, Decision};
 
 const MS: i64 = 1_000_000;
 /// The times of the attempts in here, in nanoseconds. The node timeout is what it may be at most.
@@ -379,7 +379,7 @@ fn giving_up_releases_on_every_node_and_owes_only_where_the_key_may_be() {
 
 #[test]
 fn the_five_steps_of_the_paper_are_named_once_each_and_in_order() {
-    let source = include_str!("../src/acquire.rs");
+    let source = include_str!("../src/redlock/acquire.rs");
     let steps: Vec<&str> =
         source.match_indices("Step ").map(|(at, _)| &source[at..at + 7]).collect();
     assert_eq!(steps, ["Step 1:", "Step 2:", "Step 3:", "Step 4:", "Step 5:"]);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quorlock_core::engine::{Request, Wait};
 use quorlock_core::{AttemptReport, Counter, Keys, LockId, Mode, Quorum, Retry, Timing};
+use quorlock_core::{Request, Wait};
 use tokio::sync::watch;
 
 use crate::builder::{MARKER, own_key};

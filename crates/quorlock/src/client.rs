@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use quorlock_core::{
     Failure, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Reading, Timing,
-    TrustState, trust::in_time,
+    TrustState, in_time,
 };
 use tokio::sync::oneshot;
 

@@ -16,7 +16,7 @@
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 
-use crate::retry::POLL_CEILING;
+use crate::redlock::retry::POLL_CEILING;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
@@ -179,7 +179,7 @@ impl KeyBackoff {
         let step = self.shortest.clamp(WAY_MIN, ROUND_TRIP_MAX);
         let ContentionWindow(window) = self.window(now);
         let slots = 4 * window.min(WINDOW_MIN);
-        (4 + slots) * step + crate::retry::fraction(2 * step, jitter)
+        (4 + slots) * step + crate::redlock::retry::fraction(2 * step, jitter)
     }
 
     /// Rivals sleep while the lock is held, and draw slots: a process that wakes up late, or draws a late slot, misses a

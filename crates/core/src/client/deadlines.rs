@@ -9,7 +9,7 @@ use core::cmp::Reverse;
 use core::hash::{Hash, Hasher};
 use core::{fmt, mem};
 
-use crate::engine::Owner;
+use crate::client::engine::Owner;
 use crate::time::BootTime;
 
 /// More than twice as many as there can be, and so many, are swept.
@@ -133,7 +133,7 @@ impl fmt::Debug for Deadlines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::LockId;
+    use crate::client::engine::LockId;
 
     #[test]
     fn what_is_put_off_again_and_again_takes_no_room() {

@@ -36,19 +36,19 @@ pub use self::messages::{
     AttemptReport, Effect, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Sink,
     Ticket, Verb, Wait,
 };
+use crate::client::contention::BackoffTable;
+use crate::client::deadlines::Deadlines;
+use crate::client::local_queue::LocalQueue;
+use crate::client::records::{Records, Rounds};
 use crate::command::Answer;
-use crate::contention::BackoffTable;
-use crate::deadlines::Deadlines;
-use crate::inspect::Inspection;
-use crate::lease::{Lease, LossCause};
-use crate::queue::LocalQueue;
-use crate::quorum::{NodeId, NodeSet, Quorum};
-use crate::records::{Records, Rounds};
-use crate::release::Release;
-use crate::round_trip::RoundTrips;
+use crate::node::round_trip::RoundTrips;
+use crate::node::trust::NodeMonitor;
+use crate::redlock::inspect::Inspection;
+use crate::redlock::lease::{Lease, LossCause};
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::release::Release;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
-use crate::trust::NodeMonitor;
 
 /// The whole client as one state machine. See the [module](self).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

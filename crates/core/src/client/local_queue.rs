@@ -15,12 +15,12 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::engine::LockId;
+use crate::client::engine::LockId;
 use crate::keys::Mode;
 
 /// The callers of this process that want one key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct LocalQueue {
+pub(crate) struct LocalQueue {
     active: Active,
     /// In the order of their coming. There only while somebody waits.
     #[expect(
@@ -41,7 +41,7 @@ enum Active {
 
 /// One caller's place in the queue of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub(crate) struct Place {
     /// Whose it is.
     pub lock: LockId,
     /// Whom it excludes.
@@ -76,12 +76,12 @@ impl InTheWay {
 
 impl LocalQueue {
     /// The queue of a key that `first` is the first to want: it may go ahead.
-    pub const fn new(first: Place) -> Self {
+    pub(crate) const fn new(first: Place) -> Self {
         Self { active: Active::One(first), waiting: None }
     }
 
     /// Those that contend for the key or hold it.
-    pub fn active(&self) -> &[Place] {
+    pub(crate) fn active(&self) -> &[Place] {
         match &self.active {
             Active::None => &[],
             Active::One(place) => core::slice::from_ref(place),
@@ -89,35 +89,30 @@ impl LocalQueue {
         }
     }
 
-    /// Whether this one contends for the key or holds it.
-    pub fn is_active(&self, lock: LockId) -> bool {
-        self.active().iter().any(|place| place.lock == lock)
-    }
-
     /// The one that has waited the longest.
-    pub fn first_waiting(&self) -> Option<LockId> {
+    pub(crate) fn first_waiting(&self) -> Option<LockId> {
         self.waiting.as_ref()?.front().map(|place| place.lock)
     }
 
     /// Those that wait, in the order of their coming.
-    pub fn waiting(&self) -> impl Iterator<Item = LockId> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = LockId> {
         self.waiting.iter().flat_map(|waiting| waiting.iter()).map(|place| place.lock)
     }
 
     /// Nobody wants the key.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.active().is_empty() && self.waiting.is_none()
     }
 
     /// Joins the queue: at its end, or, after it has stepped aside, before the calls that came later.
-    pub fn join(&mut self, place: Place) {
+    pub(crate) fn join(&mut self, place: Place) {
         let waiting = self.waiting.get_or_insert_default();
         let at = waiting.partition_point(|other| other.lock < place.lock);
         waiting.insert(at, place);
     }
 
     /// Leaves the queue: it waits no more, and neither contends for the key nor holds it.
-    pub fn leave(&mut self, lock: LockId) {
+    pub(crate) fn leave(&mut self, lock: LockId) {
         match &mut self.active {
             Active::One(place) if place.lock == lock => return self.active = Active::None,
             Active::Several(places) if places.iter().any(|place| place.lock == lock) => {
@@ -139,7 +134,7 @@ impl LocalQueue {
     }
 
     /// This one contends for the key from now on, and waits no more.
-    pub fn activate(&mut self, place: Place) {
+    pub(crate) fn activate(&mut self, place: Place) {
         self.leave(place.lock);
         match &mut self.active {
             Active::None => self.active = Active::One(place),
@@ -152,13 +147,13 @@ impl LocalQueue {
     }
 
     /// `next` takes the place of `old`, which holds the lock.
-    pub fn hand_over(&mut self, old: LockId, next: LockId) {
+    pub(crate) fn hand_over(&mut self, old: LockId, next: LockId) {
         self.leave(next);
         self.with_active(old, |place| place.lock = next);
     }
 
     /// A writer that holds the lock is a reader from now on.
-    pub fn downgrade(&mut self, lock: LockId) {
+    pub(crate) fn downgrade(&mut self, lock: LockId) {
         self.with_active(lock, |place| place.mode = Mode::Shared);
     }
 
@@ -173,7 +168,7 @@ impl LocalQueue {
 
     /// Those that wait and are not kept waiting by anybody here, in order. Only the first of them may go ahead: it may
     /// be in the way of the next.
-    pub fn ready(&self) -> impl Iterator<Item = LockId> {
+    pub(crate) fn ready(&self) -> impl Iterator<Item = LockId> {
         let mut in_the_way = InTheWay::of(self.active().iter().copied());
         let waiting = self.waiting.iter().flat_map(|waiting| waiting.iter());
         waiting
@@ -191,7 +186,7 @@ impl LocalQueue {
     }
 
     /// Whether one that came now would be kept waiting, except by those that make room.
-    pub fn would_wait(&self, mode: Mode, makes_room: impl Fn(LockId) -> bool) -> bool {
+    pub(crate) fn would_wait(&self, mode: Mode, makes_room: impl Fn(LockId) -> bool) -> bool {
         let active = self.active().iter().copied().filter(|place| !makes_room(place.lock));
         let mut in_the_way = InTheWay::of(active);
         for place in self.waiting.iter().flat_map(|waiting| waiting.iter()) {
@@ -272,6 +267,6 @@ mod tests {
         assert_eq!(queue.first_waiting(), Some(LockId(2)));
         queue.hand_over(LockId(1), LockId(2));
         assert_eq!(state(&queue), ([2].into(), [].into()));
-        assert!(queue.is_active(LockId(2)) && queue.first_waiting() == Some(LockId(3)));
+        assert_eq!(queue.first_waiting(), Some(LockId(3)));
     }
 }

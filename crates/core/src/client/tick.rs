@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::{iter, mem};
 
-use crate::engine::Event;
+use crate::client::engine::Event;
 use crate::time::Reading;
 
 /// What has come in since the last tick.
@@ -95,7 +95,7 @@ mod tests {
     use std::string::{String, ToString as _};
 
     use super::*;
-    use crate::quorum::NodeId;
+    use crate::redlock::quorum::NodeId;
 
     fn told(tick: &mut Tick<char>) -> String {
         let name = |step| match step {

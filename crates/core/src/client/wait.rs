@@ -9,15 +9,15 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::Attempt;
 use crate::command::{Answer, Holding};
 use crate::keys::Mode;
-use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::acquire::Attempt;
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
 /// What a waiting call knows of the lock on every node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     quorum: Quorum,
     /// As what it waits: whoever does not exclude that does not hold the lock, for it.
     mode: Mode,
@@ -131,18 +131,18 @@ impl Waiting {
     }
 
     /// As far as is known, a quorum of nodes may have the lock for us.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.quorum.is_reached(self.count(|slot| matches!(slot, Slot::Free | Slot::Changed)))
     }
 
     /// Enough nodes have answered, or reported a change, for a quorum to be possible among them.
-    pub fn may_open(&self) -> bool {
+    pub(crate) fn may_open(&self) -> bool {
         self.quorum.is_reached(self.count(|slot| !matches!(slot, Slot::Unknown | Slot::Silent)))
     }
 
     /// A quorum is out of reach: too many nodes hold the lock for others, or may do so for all they
     /// say.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         let held =
             self.count(|slot| matches!(slot, Slot::Held { .. } | Slot::Silent | Slot::Stale));
         self.quorum.is_out_of_reach(self.quorum.nodes() - held, 0)
@@ -150,13 +150,13 @@ impl Waiting {
 
     /// Enough nodes will report a change: a release cannot go unnoticed while fewer than a
     /// quorum of nodes stand still.
-    pub fn is_watched(&self) -> bool {
+    pub(crate) fn is_watched(&self) -> bool {
         let watched = self.count(|slot| matches!(slot, Slot::Held { watched: true, .. }));
         self.quorum.is_out_of_reach(self.quorum.nodes() - watched, 0)
     }
 
     /// In what time a quorum is free by expiry alone: the Q-th smallest of the nodes' times.
-    pub fn free_in(&self, now: Reading) -> Option<Duration> {
+    pub(crate) fn free_in(&self, now: Reading) -> Option<Duration> {
         self.quorum_free_in(self.slots.iter().filter_map(|slot| slot.free_in(now)))
     }
 

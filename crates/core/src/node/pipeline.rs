@@ -8,10 +8,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
 
+use crate::client::engine::{Event, Ticket};
 use crate::command::{Answer, Command, Failure, FailureKind};
-use crate::engine::{Event, Ticket};
-use crate::evidence::Evidence;
-use crate::quorum::NodeId;
+use crate::node::evidence::Evidence;
+use crate::redlock::quorum::NodeId;
 use crate::time::Reading;
 
 /// A command and what it belongs to.

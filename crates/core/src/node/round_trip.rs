@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
+use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
 
 /// A round trip beyond this that is also beyond four usual ones counts no more than that.
 const OUTLIER_NS: u64 = 100_000_000;

@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::command::{Answer, Command, Failure, FailureKind};
-use crate::evidence::{Evidence, MarkerSeen};
+use crate::node::evidence::{Evidence, MarkerSeen};
 use crate::token::Value;
 
 use self::untold::Untold;

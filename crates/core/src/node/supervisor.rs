@@ -21,8 +21,8 @@ use alloc::format;
 use core::time::Duration;
 
 use crate::command::{Failure, FailureKind};
-use crate::pipeline::NodeState;
-use crate::retry::fraction;
+use crate::node::pipeline::NodeState;
+use crate::redlock::retry::fraction;
 
 /// The delays between attempts to connect: from, to.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

@@ -4,7 +4,7 @@
 //! that it had voted for is still held, two could have a majority. The paper's answer is to keep a
 //! restarted node out for as long as the longest ttl. Here every client checks that by itself. It
 //! uses what a node says of itself on each new connection (a connection never outlives the server).
-//! It also uses the [marker](crate::marker), which vanishes with whatever else was deleted.
+//! It also uses the [marker](crate::node::marker), which vanishes with whatever else was deleted.
 //!
 //! ```text
 //!                 sound, and marked for this run
@@ -39,9 +39,9 @@ use core::time::Duration;
 pub use self::fault::{Fault, Words};
 use self::run::{NodeClock, Run};
 use crate::command::{Adopted, Answer, Command, Failure, FailureKind, Holding};
-use crate::evidence::MarkerSeen;
-use crate::marker::{Adoption, Cluster};
-use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::node::evidence::MarkerSeen;
+use crate::node::marker::{Adoption, Cluster};
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::shown::seconds;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;

@@ -14,13 +14,13 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::command::{Answer, Command, Counter, Failure, FailureKind, Holding};
-use crate::fence::FenceRequest;
 use crate::keys::{Entry, Mode, intents};
-use crate::quorum::{NodeId, NodeSet, Quorum};
-use crate::release::Release;
+use crate::redlock::fence::FenceRequest;
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::release::Release;
+use crate::redlock::vote::Validity;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
-use crate::vote::Validity;
 
 pub(crate) use self::report::why_not;
 pub use self::report::{NodeOutcome, NodeResult};

@@ -1,19 +1,19 @@
 //! One round of extending a lease on every node: Extended, Absent, Other or a failure, per node.
 //!
 //! The round only counts; what an answer does to the votes is the lease's business
-//! ([`crate::lease`]), answer by answer, so that even a round that fails keeps what it gained.
+//! ([`crate::redlock::lease`]), answer by answer, so that even a round that fails keeps what it gained.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{NodeOutcome, NodeResult};
 use crate::command::{Answer, Failure, FailureKind};
-use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::acquire::{NodeOutcome, NodeResult};
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
 /// One round of extending.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Extension {
+pub(crate) struct Extension {
     round: u32,
     quorum: Quorum,
     started: Reading,
@@ -42,7 +42,7 @@ enum SlotState {
 /// Where a round of extending stands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
-pub enum Progress {
+pub(crate) enum Progress {
     /// Fewer than a quorum have confirmed, and more may.
     Open,
     /// A quorum has confirmed.
@@ -53,7 +53,7 @@ pub enum Progress {
 
 impl Extension {
     /// Starts round number `round`, whose command goes to every node now.
-    pub fn start(round: u32, quorum: Quorum, node_timeout: Duration, now: Reading) -> Self {
+    pub(crate) fn start(round: u32, quorum: Quorum, node_timeout: Duration, now: Reading) -> Self {
         let slot = Slot { state: SlotState::Outstanding, took: Duration::ZERO };
         Self {
             round,
@@ -67,42 +67,42 @@ impl Extension {
     }
 
     /// The number of this round.
-    pub const fn round(&self) -> u32 {
+    pub(crate) const fn round(&self) -> u32 {
         self.round
     }
 
     /// When the round began.
-    pub const fn started(&self) -> Reading {
+    pub(crate) const fn started(&self) -> Reading {
         self.started
     }
 
     /// A caller waits for the outcome of this round.
-    pub const fn is_wanted(&self) -> bool {
+    pub(crate) const fn is_wanted(&self) -> bool {
         self.wanted
     }
 
     /// Notes that a caller waits for the outcome of this round.
-    pub fn want(&mut self) {
+    pub(crate) fn want(&mut self) {
         self.wanted = true;
     }
 
     /// The outcome is clear and has been told; only healing may follow.
-    pub const fn is_told(&self) -> bool {
+    pub(crate) const fn is_told(&self) -> bool {
         self.told
     }
 
     /// Notes that the outcome has been told.
-    pub fn tell(&mut self) {
+    pub(crate) fn tell(&mut self) {
         self.told = true;
     }
 
     /// When the round stops waiting for answers.
-    pub const fn deadline(&self) -> BootTime {
+    pub(crate) const fn deadline(&self) -> BootTime {
         self.due
     }
 
     /// Counts an answer.
-    pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
+    pub(crate) fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
         let slot = &mut self.slots[node.index()];
         if slot.state != SlotState::Outstanding {
             return;
@@ -120,7 +120,7 @@ impl Extension {
     /// Stops waiting when the time is up: what has not answered by then has failed, for this round.
     /// Answers that have come already are given first, so that a client that was slow itself does
     /// not take them for silence.
-    pub fn handle_time(&mut self, now: Reading) {
+    pub(crate) fn handle_time(&mut self, now: Reading) {
         if !self.due.remaining(now).is_zero() {
             return;
         }
@@ -135,7 +135,7 @@ impl Extension {
 
     /// The absent nodes that may be healed now, each of them once: those that answered so in this
     /// round, after a quorum has confirmed in this round.
-    pub fn take_healable(&mut self) -> NodeSet {
+    pub(crate) fn take_healable(&mut self) -> NodeSet {
         let mut healable = NodeSet::default();
         if self.quorum.is_reached(self.count(&SlotState::Extended)) {
             for (node, slot) in self.quorum.node_ids().zip(&mut self.slots) {
@@ -149,7 +149,7 @@ impl Extension {
     }
 
     /// Where the round stands.
-    pub fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         let confirmed = self.count(&SlotState::Extended);
         let outstanding = self.count(&SlotState::Outstanding);
         if self.quorum.is_reached(confirmed) {
@@ -162,23 +162,23 @@ impl Extension {
     }
 
     /// Every node has confirmed.
-    pub fn is_confirmed_by_all(&self) -> bool {
+    pub(crate) fn is_confirmed_by_all(&self) -> bool {
         self.count(&SlotState::Extended) == self.slots.len()
     }
 
     /// A node has answered, and has not confirmed.
-    pub fn has_denial(&self) -> bool {
+    pub(crate) fn has_denial(&self) -> bool {
         let count = self.count(&SlotState::Extended) + self.count(&SlotState::Outstanding);
         count < self.slots.len()
     }
 
     /// Every node has answered, or its time is up: nothing more can be healed in this round.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.count(&SlotState::Outstanding) == 0
     }
 
     /// What each node said, for people.
-    pub fn report(&self, now: Reading) -> Vec<NodeResult> {
+    pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match &slot.state {
             SlotState::Outstanding => NodeResult::new(NodeOutcome::Nothing, so_far),

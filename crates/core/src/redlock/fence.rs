@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use crate::command::{Counter, Failure, FailureKind};
-use crate::quorum::{NodeId, NodeSet};
+use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::time::{BootTime, Reading};
 
 /// A number on its way to the counters of the nodes whose votes are held.

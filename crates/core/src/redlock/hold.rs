@@ -6,9 +6,9 @@
 use core::time::Duration;
 
 use crate::keys::Mode;
-use crate::lease::LossCause;
+use crate::redlock::lease::LossCause;
+use crate::redlock::vote::Validity;
 use crate::time::{BootTime, Reading};
-use crate::vote::Validity;
 
 /// The guard's side of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -135,7 +135,7 @@ impl Hold {
         self.superseded
     }
 
-    /// Why a validity is over that nobody has ended. The engine, if it is first to see it, says the same ([`Lease::due_loss`](crate::lease::Lease::due_loss)).
+    /// Why a validity is over that nobody has ended. The engine, if it is first to see it, says the same ([`Lease::due_loss`](crate::redlock::lease::Lease::due_loss)).
     fn why_over(&self, now: Reading) -> LossCause {
         match self.limit {
             _ if self.validity.lasts_by_boot_clock(now) => LossCause::ClockJumped,
@@ -156,7 +156,7 @@ impl Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quorum::Quorum;
+    use crate::redlock::quorum::Quorum;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -3,14 +3,14 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{NodeOutcome, NodeResult};
 use crate::command::{Answer, Failure, FailureKind, Holding};
-use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::acquire::{NodeOutcome, NodeResult};
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::{BootTime, Reading};
 
 /// One look at a lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Inspection {
+pub(crate) struct Inspection {
     quorum: Quorum,
     started: Reading,
     due: BootTime,
@@ -37,7 +37,7 @@ enum Slot {
 
 impl Inspection {
     /// Starts a look at some of the nodes; it ends at `due` at the latest.
-    pub fn start(quorum: Quorum, asked: NodeSet, due: BootTime, now: Reading) -> Self {
+    pub(crate) fn start(quorum: Quorum, asked: NodeSet, due: BootTime, now: Reading) -> Self {
         let slot = |node| {
             if asked.contains(node) { Slot::Outstanding } else { Slot::NotAsked }
         };
@@ -45,7 +45,7 @@ impl Inspection {
     }
 
     /// The nodes that are to be asked.
-    pub fn asked(&self) -> impl Iterator<Item = NodeId> {
+    pub(crate) fn asked(&self) -> impl Iterator<Item = NodeId> {
         let asked = |slot: &Slot| !matches!(slot, Slot::NotAsked);
         self.quorum.node_ids().filter(move |node| asked(&self.slots[node.index()]))
     }
@@ -61,7 +61,7 @@ impl Inspection {
     }
 
     /// Takes a node's answer.
-    pub fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
+    pub(crate) fn handle_answer(&mut self, node: NodeId, answer: Answer, now: Reading) {
         let slot = &mut self.slots[node.index()];
         if *slot != Slot::Outstanding {
             return;
@@ -75,7 +75,7 @@ impl Inspection {
     }
 
     /// Stops waiting when the time is up.
-    pub fn handle_time(&mut self, now: Reading) {
+    pub(crate) fn handle_time(&mut self, now: Reading) {
         let took = now.elapsed_since(self.started);
         if self.due.remaining(now).is_zero() {
             let waited_for = self.slots.iter_mut().filter(|slot| **slot == Slot::Outstanding);
@@ -84,17 +84,17 @@ impl Inspection {
     }
 
     /// Every node that was asked has answered, or the time is up.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         !self.slots.contains(&Slot::Outstanding)
     }
 
     /// When the look ends at the latest.
-    pub const fn deadline(&self) -> BootTime {
+    pub(crate) const fn deadline(&self) -> BootTime {
         self.due
     }
 
     /// What a node was seen to hold.
-    pub fn seen(&self, node: NodeId) -> Option<&Holding> {
+    pub(crate) fn seen(&self, node: NodeId) -> Option<&Holding> {
         match &self.slots[node.index()] {
             Slot::Seen { holding, .. } => Some(holding),
             _ => None,
@@ -107,7 +107,7 @@ impl Inspection {
     }
 
     /// What each node said, for people.
-    pub fn report(&self, now: Reading) -> Vec<NodeResult> {
+    pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
         let so_far = now.elapsed_since(self.started);
         let tell = |slot: &Slot| match slot {
             Slot::NotAsked => NodeResult::new(NodeOutcome::NotAsked, Duration::ZERO),

@@ -14,22 +14,22 @@ use core::time::Duration;
 
 use self::extending::Extending;
 use self::votes::HeldVotes;
-use crate::acquire::Attempt;
-use crate::engine::{LockId, Request};
-use crate::extend::Extension;
-use crate::fence::Fenced;
-use crate::hold::{Hold, HoldLimit};
+use crate::client::engine::{LockId, Request};
 use crate::keys::{Entry, Keys, Mode};
-use crate::quorum::{NodeSet, Quorum};
-use crate::release::Release;
+use crate::redlock::acquire::Attempt;
+use crate::redlock::extend::Extension;
+use crate::redlock::fence::Fenced;
+use crate::redlock::hold::{Hold, HoldLimit};
+use crate::redlock::quorum::{NodeSet, Quorum};
+use crate::redlock::release::Release;
+use crate::redlock::vote::Validity;
 use crate::time::{BootTime, Reading, nanos};
 use crate::timing::Timing;
 use crate::token::Token;
-use crate::vote::Validity;
 
 /// The core's record of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Lease {
+pub(crate) struct Lease {
     entry: Entry,
     token: Token,
     quorum: Quorum,
@@ -63,7 +63,7 @@ struct GuardTerms {
 
 /// How the nodes confirmed the latest round of extending.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub enum Confirmation {
+pub(crate) enum Confirmation {
     /// All nodes confirmed it. The same before the first round.
     #[default]
     Full,
@@ -145,17 +145,17 @@ impl Lease {
     }
 
     /// The lock's keys.
-    pub const fn keys(&self) -> &Keys {
+    pub(crate) const fn keys(&self) -> &Keys {
         &self.entry.keys
     }
 
     /// Whom it excludes.
-    pub const fn mode(&self) -> Mode {
+    pub(crate) const fn mode(&self) -> Mode {
         self.entry.mode
     }
 
     /// Whose guard holds it.
-    pub const fn holder(&self) -> LockId {
+    pub(crate) const fn holder(&self) -> LockId {
         self.guard.holder
     }
 
@@ -190,22 +190,22 @@ impl Lease {
     }
 
     /// The votes held.
-    pub const fn validity(&self) -> &Validity {
+    pub(crate) const fn validity(&self) -> &Validity {
         &self.votes.validity
     }
 
     /// Why the lease is lost, if it is.
-    pub const fn lost(&self) -> Option<LossCause> {
+    pub(crate) const fn lost(&self) -> Option<LossCause> {
         self.lost
     }
 
     /// The round of the attempt that began this lease.
-    pub const fn acquire_round(&self) -> u32 {
+    pub(crate) const fn acquire_round(&self) -> u32 {
         self.acquire_round
     }
 
     /// Why the lease must be given up now by the passing of time alone, if it must.
-    pub fn due_loss(&self, now: Reading) -> Option<LossCause> {
+    pub(crate) fn due_loss(&self, now: Reading) -> Option<LossCause> {
         if self.lost.is_some() || self.votes.validity.lasts(Duration::ZERO, now) {
             return None;
         }
@@ -234,7 +234,7 @@ impl Lease {
     }
 
     /// Latches the loss; terminal.
-    pub fn lose(&mut self, cause: LossCause) {
+    pub(crate) fn lose(&mut self, cause: LossCause) {
         debug_assert!(self.lost.is_none(), "a lease is lost once");
         self.lost.get_or_insert(cause);
         self.extending = Extending::default();
@@ -266,13 +266,13 @@ impl Lease {
     }
 
     /// The number for the next commands of this lock.
-    pub fn next_round(&mut self) -> u32 {
+    pub(crate) fn next_round(&mut self) -> u32 {
         self.round += 1;
         self.round
     }
 
     /// When time next changes something.
-    pub fn deadline(&self, now: Reading) -> Option<BootTime> {
+    pub(crate) fn deadline(&self, now: Reading) -> Option<BootTime> {
         if self.lost.is_some() {
             return None;
         }

@@ -9,14 +9,14 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::client::engine::LockId;
 use crate::command::{Answer, Command, Failure, FailureKind};
-use crate::engine::LockId;
 use crate::keys::Entry;
-use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
+use crate::redlock::vote::Validity;
 use crate::time::{BootTime, Reading};
 use crate::timing::Timing;
 use crate::token::Value;
-use crate::vote::Validity;
 
 /// How long after the ttl a release is kept in mind that has neither been answered nor failed.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);

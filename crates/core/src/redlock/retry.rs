@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use crate::contention::at_least;
+use crate::client::contention::at_least;
 
 /// The longest time between two looks at a lock that is held, unless configured otherwise.
 pub const POLL_CEILING: Duration = Duration::from_millis(250);
@@ -51,7 +51,7 @@ impl Retry {
     /// be expected.
     ///
     /// `jitter` is a random word, `round_trip` the observed one, `free_in` the time after which a
-    /// quorum may be had by expiry alone ([`Waiting::free_in`](crate::wait::Waiting::free_in)).
+    /// quorum may be had by expiry alone ([`Waiting::free_in`](crate::client::wait::Waiting::free_in)).
     pub fn delay(
         &self,
         attempts: u32,

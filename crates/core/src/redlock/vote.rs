@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use crate::quorum::{FEW, NODE_COUNT_MAX, NodeId, NodeSet, Quorum};
+use crate::redlock::quorum::{FEW, NODE_COUNT_MAX, NodeId, NodeSet, Quorum};
 use crate::time::{Reading, nanos};
 
 /// The votes of one held lock and how long they make it valid.

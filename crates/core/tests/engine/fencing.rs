@@ -7,7 +7,7 @@ mod handing_over;
 
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{
     Command, Counter, Effect, Event, Failure, FailureKind, Holding, LockId, NodeOutcome,
     NodeReleased, Outcome, Quorum, RefusalKind, Request, Timing, TimingOptions, Verb,

@@ -5,7 +5,7 @@ mod intents;
 
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{
     Command, Delay, Effect, Event, Extended, FailureKind, Key, Keys, LockId, LossCause, Mode,
     NodeId, Quorum, RefusalKind, Request, Verb,

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{Event, Evidence, FailureKind, LockId, Quorum, Request, Retry};
 
 use quorlock_sim::scripted::asking::{fenced, request};

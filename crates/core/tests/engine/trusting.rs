@@ -7,7 +7,7 @@ mod waiting_out;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::{
     Answer, Command, Effect, Failure, FailureKind, LockId, NodeId, NodeOutcome, NodeSet, Refusal,

@@ -5,7 +5,7 @@ mod told;
 
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{
     Delay, Event, Extended, FailureKind, Holding, LockId, LossCause, NodeOutcome, NodeReleased,
     NodeResult, Outcome, POLL_CEILING, Quorum, RefusalKind, Request, Retry, Timing, TimingOptions,

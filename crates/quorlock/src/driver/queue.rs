@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use quorlock_core::engine::Request;
+use quorlock_core::Request;
 use quorlock_core::{AttemptReport, Extended, Keys, LockId, NodeResult, ReleaseReport};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};

@@ -1,6 +1,6 @@
 //! Callers are told the truth about why there is no lock, and how a release went.
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{
     Holding, NodeOutcome, NodeReleased, Outcome, Refusal, RefusalKind, ReleaseReport,
 };

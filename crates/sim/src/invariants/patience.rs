@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{LockId, Reading};
 
 use super::Checked;

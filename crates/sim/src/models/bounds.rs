@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{
     Counter, Delay, Key, Keys, Mode, NodeSet, Request, RestartGuard, Retry, Rules, Timing,

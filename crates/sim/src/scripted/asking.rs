@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{
     Counter, Effect, Event, Extended, LockId, LossCause, Mode, NodeId, NodeOutcome, Refusal,
     ReleaseReport, Request, Retry, Timing, TimingOptions, Verb,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{Counter, Delay, Event, Keys, LockId, Mode, Request, Retry};
 
 use super::{Mend, SimEvent, World};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{Event, FailureKind, Request, Retry};
 
 use super::{Process, World};

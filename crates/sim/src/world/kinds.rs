@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorlock_core::engine::Wait;
+use quorlock_core::Wait;
 use quorlock_core::{Key, Keys, Mode, Request, Retry};
 
 use super::{Mend, Process, Setting, SimEvent, World};

@@ -3,15 +3,15 @@
 use alloc::vec::Vec;
 
 use super::{Call, Effect, Engine, Entropy, LockId, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
-use crate::acquire::{Attempt, Decision, FailureReason};
+use crate::client::wait::Waiting;
 use crate::command::Answer;
 use crate::keys::Entry;
-use crate::lease::Lease;
-use crate::quorum::{NodeId, NodeSet};
+use crate::redlock::acquire::{Attempt, Decision, FailureReason};
+use crate::redlock::lease::Lease;
+use crate::redlock::quorum::{NodeId, NodeSet};
+use crate::redlock::vote::Validity;
 use crate::time::Reading;
 use crate::token::Value;
-use crate::vote::Validity;
-use crate::wait::Waiting;
 
 impl Engine {
     /// The next attempt begins, with a fresh token.

@@ -10,15 +10,15 @@ use core::time::Duration;
 pub(super) use self::history::AttemptHistory;
 pub(super) use self::intent::{Intent, Withdrawal};
 use super::{AttemptReport, Refusal, RefusalKind, Request, Wait};
-use crate::acquire::{Attempt, FailureReason, NodeOutcome, NodeResult};
+use crate::client::contention::{believed, mix};
+use crate::client::wait::Waiting;
 use crate::command::{Command, Holding};
-use crate::contention::{believed, mix};
-use crate::inspect::Inspection;
 use crate::keys::{Mode, intents};
-use crate::quorum::Quorum;
-use crate::retry::{Delay, Retry, after_expiry};
+use crate::redlock::acquire::{Attempt, FailureReason, NodeOutcome, NodeResult};
+use crate::redlock::inspect::Inspection;
+use crate::redlock::quorum::Quorum;
+use crate::redlock::retry::{Delay, Retry, after_expiry};
 use crate::time::{BootTime, Reading};
-use crate::wait::Waiting;
 
 /// A lock that readers hold is looked at no more often than this because of a push.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -39,7 +39,7 @@ pub(super) struct Call {
     pub(super) contention: Contention,
     pub(super) trust_wait: TrustWait,
     /// Boxed, because most of the time there is none.
-    pub(in crate::engine) intent: Option<Box<Intent>>,
+    pub(in crate::client::engine) intent: Option<Box<Intent>>,
 }
 
 /// As of the last attempt.

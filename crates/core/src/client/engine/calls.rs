@@ -17,13 +17,13 @@
 //!
 //! A call that has to wait asks as many nodes as it takes to tell when the lock changes, and then does
 //! nothing until they do, or until the keys expire. What decides when it goes on is in
-//! [`crate::wait`]; how those who wait keep out of each other's way, in `contention.rs`.
+//! [`crate::client::wait`]; how those who wait keep out of each other's way, in `contention.rs`.
 
 use alloc::collections::VecDeque;
 
 use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Request, Sink, Timed, Wait};
-use crate::acquire::Decision;
-use crate::deadlines::Deadlines;
+use crate::client::deadlines::Deadlines;
+use crate::redlock::acquire::Decision;
 use crate::time::Reading;
 
 impl Engine {

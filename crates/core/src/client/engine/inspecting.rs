@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use super::{Effect, Engine, LockId, Owner, Sink, Ticket, Timed, Verb};
 use crate::command::Command;
-use crate::inspect::Inspection;
 use crate::keys::Keys;
+use crate::redlock::inspect::Inspection;
 use crate::time::Reading;
 
 impl Engine {

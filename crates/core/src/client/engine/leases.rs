@@ -1,13 +1,13 @@
 //! Leases: extending, healing, losing, giving back.
 
 use super::{Effect, Engine, Extended, LockId, Owner, Sink, Ticket, Timed, Verb};
+use crate::client::deadlines::Deadlines;
 use crate::command::Answer;
-use crate::deadlines::Deadlines;
-use crate::extend::Progress;
 use crate::keys::Mode;
-use crate::lease::{Lease, LossCause};
-use crate::quorum::{NodeId, NodeSet};
-use crate::release::{NodeReleased, Outcome, ReleaseReport};
+use crate::redlock::extend::Progress;
+use crate::redlock::lease::{Lease, LossCause};
+use crate::redlock::quorum::{NodeId, NodeSet};
+use crate::redlock::release::{NodeReleased, Outcome, ReleaseReport};
 use crate::time::Reading;
 
 impl Engine {

@@ -4,20 +4,20 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::acquire::{FailureReason, NodeResult};
 use crate::command::{Answer, Command, Counter};
-use crate::evidence::Evidence;
-use crate::hold::Hold;
 use crate::keys::{Keys, Mode};
-use crate::lease::LossCause;
-use crate::quorum::{NodeId, NodeSet};
-use crate::release::ReleaseReport;
-use crate::retry::Retry;
+use crate::node::evidence::Evidence;
+use crate::node::trust::TrustState;
+use crate::redlock::acquire::{FailureReason, NodeResult};
+use crate::redlock::hold::Hold;
+use crate::redlock::lease::LossCause;
+use crate::redlock::quorum::{NodeId, NodeSet};
+use crate::redlock::release::ReleaseReport;
+use crate::redlock::retry::Retry;
+use crate::redlock::vote::Validity;
 use crate::time::Reading;
 use crate::timing::Timing;
 use crate::token::{Key, Token};
-use crate::trust::TrustState;
-use crate::vote::Validity;
 
 /// One caller's wish for a lock, from the call to the end of the guard. Chosen by the driver,
 /// growing, never used twice.

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Call, Engine, LockId, Owner, Phase, Ticket, Timed};
-use crate::deadlines::Deadlines;
-use crate::records::Records;
+use crate::client::deadlines::Deadlines;
+use crate::client::records::Records;
 use crate::time::{BootTime, Reading};
 
 impl Engine {

@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Effect, Engine, LockId, NodeLink, Owner, Sink, Ticket, Timed, Verb};
+use crate::client::deadlines::Deadlines;
 use crate::command::Answer;
-use crate::deadlines::Deadlines;
-use crate::quorum::{NodeId, NodeSet};
-use crate::release::{Leftover, Release};
+use crate::redlock::quorum::{NodeId, NodeSet};
+use crate::redlock::release::{Leftover, Release};
 use crate::time::Reading;
 
 /// More tokens than this are not kept in mind; the oldest are left to their ttl.

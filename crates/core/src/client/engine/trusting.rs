@@ -4,13 +4,13 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
-use crate::acquire::{FailureReason, NodeOutcome, NodeResult};
 use crate::command::{Answer, Failure, FailureKind};
-use crate::evidence::Evidence;
-use crate::quorum::{NodeId, NodeSet, Quorum};
+use crate::node::evidence::Evidence;
+use crate::node::trust::{GATHER_FOR, NodeMonitor, Rules, Todo, TrustState};
+use crate::redlock::acquire::{FailureReason, NodeOutcome, NodeResult};
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::time::BootTime;
 use crate::time::Reading;
-use crate::trust::{GATHER_FOR, NodeMonitor, Rules, Todo, TrustState};
 
 /// To take a node into use takes so many round trips at most, and a node timeout each: what it is, its
 /// adoption, its marker, what it is now.
@@ -26,7 +26,7 @@ impl Engine {
     /// As [`Engine::new`], and nodes are measured by these rules. With
     /// [`RestartGuard::Off`](crate::RestartGuard::Off) they are not.
     pub fn guarded(quorum: Quorum, rules: Rules) -> Self {
-        let is_off = rules.guard == crate::trust::RestartGuard::Off;
+        let is_off = rules.guard == crate::node::trust::RestartGuard::Off;
         let monitor = (!is_off).then(|| alloc::boxed::Box::new(NodeMonitor::new(rules, quorum)));
         Self { monitor, ..Self::new(quorum) }
     }
@@ -312,7 +312,8 @@ impl Engine {
             return self.refuse(lock, why.into(), now, out);
         }
         // Woken when a standing changes; and if it is only late, not looked at all the time.
-        let later = now.after(call.free_in.unwrap_or_default().max(crate::retry::POLL_CEILING));
+        let later =
+            now.after(call.free_in.unwrap_or_default().max(crate::redlock::retry::POLL_CEILING));
         let until = settles_by.filter(|_| is_over).unwrap_or(later);
         // Nothing is sent meanwhile: the next one may find out for itself, and be told.
         call.phase = Phase::Pausing { until, again: false, lent: Some(now.boot()) };

@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 
 use super::call::Intent;
 use super::{Call, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Wait};
+use crate::client::local_queue::{LocalQueue, Place};
 use crate::keys::{Keys, Mode};
-use crate::queue::{LocalQueue, Place};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 

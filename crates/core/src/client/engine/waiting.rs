@@ -2,17 +2,17 @@
 
 use super::call::Withdrawal;
 use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Verb};
-use crate::acquire::FailureReason;
+use crate::client::contention::believed;
+use crate::client::local_queue::LocalQueue;
+use crate::client::wait::Waiting;
 use crate::command::{Answer, Command, Holding};
-use crate::contention::believed;
-use crate::inspect::Inspection;
 use crate::keys::{Keys, Mode, of_intent};
-use crate::queue::LocalQueue;
-use crate::quorum::{NodeId, NodeSet};
-use crate::retry::Retry;
+use crate::redlock::acquire::FailureReason;
+use crate::redlock::inspect::Inspection;
+use crate::redlock::quorum::{NodeId, NodeSet};
+use crate::redlock::retry::Retry;
 use crate::time::Reading;
 use crate::token::Key;
-use crate::wait::Waiting;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;

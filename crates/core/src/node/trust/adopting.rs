@@ -10,8 +10,8 @@ use super::{
     TrustState,
 };
 use crate::command::{Adopted, Command, Counter};
-use crate::marker::{Adoption, Marker};
-use crate::quorum::NodeId;
+use crate::node::marker::{Adoption, Marker};
+use crate::redlock::quorum::NodeId;
 use crate::time::Reading;
 
 impl NodeMonitor {

@@ -9,10 +9,10 @@ use super::{
     Fault, LOOK_AGAIN, LOOK_EVERY, MarkerPlan, NodeMonitor, Step, Todo, TrustState, Words,
 };
 use crate::command::{Failure, FailureKind};
-use crate::evidence::MarkerSeen;
-use crate::info::Info;
-use crate::marker::Marker;
-use crate::quorum::NodeId;
+use crate::node::evidence::MarkerSeen;
+use crate::node::info::Info;
+use crate::node::marker::Marker;
+use crate::redlock::quorum::NodeId;
 use crate::time::{BootTime, Reading};
 
 impl NodeMonitor {

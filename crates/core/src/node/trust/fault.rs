@@ -6,8 +6,8 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 
 use crate::command::{Failure, FailureKind};
-use crate::info::Incomplete;
-use crate::marker::Cluster;
+use crate::node::info::Incomplete;
+use crate::node::marker::Cluster;
 use crate::token::Key;
 
 /// What is wrong with a node, such that its votes do not count until a person fixes it.

@@ -7,9 +7,9 @@ use core::time::Duration;
 use super::run::before_origin;
 use super::{LOOK_AGAIN, NodeClock, NodeTrust, Review, Run, Step, Todo, TrustState};
 use crate::command::{Command, Failure};
-use crate::evidence::MarkerSeen;
-use crate::info::Info;
-use crate::quorum::NodeId;
+use crate::node::evidence::MarkerSeen;
+use crate::node::info::Info;
+use crate::redlock::quorum::NodeId;
 use crate::time::{BootTime, Reading};
 
 impl NodeTrust {

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::FRESH;
 use super::earlier::EarlierRuns;
 use super::evaluation::told_uptime;
-use crate::info::Info;
+use crate::node::info::Info;
 use crate::time::{BootTime, Reading};
 
 /// The run of the server that a node leads to, and the runs before it.

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::FailureReason;
 use crate::command::{Failure, Holding};
-use crate::quorum::Quorum;
+use crate::redlock::quorum::Quorum;
 
 /// Why there is no lock, as far as the nodes have said: as [`Attempt`](super::Attempt) judges, of whose nodes `open` may
 /// still answer.

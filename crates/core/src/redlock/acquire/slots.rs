@@ -6,7 +6,7 @@ use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
 use crate::command::{Failure, Holding};
-use crate::quorum::FEW;
+use crate::redlock::quorum::FEW;
 use crate::time::{BootTime, Reading};
 
 /// What is known of one node in this attempt.

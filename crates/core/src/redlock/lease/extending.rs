@@ -4,9 +4,9 @@ use alloc::boxed::Box;
 
 use super::{Confirmation, Lease};
 use crate::command::Command;
-use crate::extend::{Extension, Progress};
 use crate::keys::{Entry, Mode};
-use crate::quorum::NodeSet;
+use crate::redlock::extend::{Extension, Progress};
+use crate::redlock::quorum::NodeSet;
 use crate::time::{BootTime, Reading};
 
 /// The automatic extension to come, and the one under way.
@@ -33,7 +33,7 @@ impl Extending {
 
 impl Lease {
     /// The extension under way, until every node has answered or its time is up.
-    pub fn extension(&self) -> Option<&Extension> {
+    pub(crate) fn extension(&self) -> Option<&Extension> {
         self.extending.under_way.as_deref()
     }
 
@@ -42,13 +42,13 @@ impl Lease {
     }
 
     /// An extension now would not reach past `max_hold`.
-    pub fn may_extend(&self, now: Reading) -> bool {
+    pub(crate) fn may_extend(&self, now: Reading) -> bool {
         mutant!(MaxHoldIgnored) || now.after(self.timing.ttl()) <= self.guard.hold_until
     }
 
     /// Begins a round of extending. The command goes to every node, also to those without a vote:
     /// their answer tells whether they can be healed.
-    pub fn start_extension(&mut self, now: Reading) -> (u32, Command) {
+    pub(crate) fn start_extension(&mut self, now: Reading) -> (u32, Command) {
         self.start_round(now);
         (self.round, self.extend_command())
     }
@@ -62,7 +62,7 @@ impl Lease {
     /// A writer becomes a reader, without a moment in which it is neither. From now on nothing is asked as a writer,
     /// whatever the nodes answer, and it has no fence any more. No vote counts for longer by it. The round of this is
     /// one of extending: nodes that have lost their vote are healed in it.
-    pub fn downgrade(&mut self, now: Reading) -> (u32, Command) {
+    pub(crate) fn downgrade(&mut self, now: Reading) -> (u32, Command) {
         debug_assert!(self.mode() == Mode::Exclusive, "a reader stays one");
         self.entry.mode = Mode::Shared;
         self.fenced = None;
@@ -73,7 +73,7 @@ impl Lease {
     }
 
     /// The round of extending is over: when is the next one?
-    pub fn schedule_extension(&mut self, confirmed: bool, started: Reading, now: Reading) {
+    pub(crate) fn schedule_extension(&mut self, confirmed: bool, started: Reading, now: Reading) {
         if self.guard.automatic {
             let next = match confirmed {
                 // It has prolonged nothing.
@@ -108,17 +108,17 @@ impl Lease {
     }
 
     /// An automatic extension is due.
-    pub fn extension_is_due(&self, now: Reading) -> bool {
+    pub(crate) fn extension_is_due(&self, now: Reading) -> bool {
         self.extending.at.is_some_and(|at| at.remaining(now).is_zero())
     }
 
     /// There will be no further automatic extension.
-    pub fn stop_extending(&mut self) {
+    pub(crate) fn stop_extending(&mut self) {
         self.extending.at = None;
     }
 
     /// The command that puts our key back on nodes that have lost it.
-    pub fn heal_command(&mut self, nodes: NodeSet) -> Command {
+    pub(crate) fn heal_command(&mut self, nodes: NodeSet) -> Command {
         if !mutant!(HealNotReached) {
             nodes.iter().for_each(|node| self.votes.reached.insert(node));
         }

@@ -5,12 +5,12 @@ use core::time::Duration;
 
 use super::extending::Extending;
 use super::{Confirmation, GuardTerms, Lease};
+use crate::client::contention::HANDOVERS_MAX;
+use crate::client::engine::{LockId, Request};
 use crate::command::Command;
-use crate::contention::HANDOVERS_MAX;
-use crate::engine::{LockId, Request};
-use crate::fence::{PendingHandover, WriteBack};
 use crate::keys::{Entry, Mode};
-use crate::quorum::{NodeId, NodeSet};
+use crate::redlock::fence::{PendingHandover, WriteBack};
+use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::time::Reading;
 use crate::token::Value;
 

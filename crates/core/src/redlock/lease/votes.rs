@@ -4,9 +4,9 @@ use alloc::collections::BTreeMap;
 
 use super::Lease;
 use crate::command::{Answer, Failure, FailureKind};
-use crate::quorum::{NodeId, NodeSet};
+use crate::redlock::quorum::{NodeId, NodeSet};
+use crate::redlock::vote::Validity;
 use crate::time::Reading;
-use crate::vote::Validity;
 
 /// The votes that are held, and which are gone.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -57,7 +57,7 @@ impl HeldVotes {
 impl Lease {
     /// Takes a vote that was granted after the decision, or a heal: it counts from its own time of
     /// sending, and only while the lease is held. Returns whether anything changed.
-    pub fn handle_vote(
+    pub(crate) fn handle_vote(
         &mut self,
         node: NodeId,
         sent: Reading,
@@ -88,7 +88,7 @@ impl Lease {
     /// Takes an answer to an extension, of this round or an older one. A yes raises this node's
     /// end alone; a definite "gone" drops it; a failure changes nothing (S11, S12). Returns
     /// whether anything changed.
-    pub fn handle_extended(
+    pub(crate) fn handle_extended(
         &mut self,
         node: NodeId,
         (sent, round): (Reading, u32),

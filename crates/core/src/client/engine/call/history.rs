@@ -4,34 +4,34 @@ use alloc::format;
 use alloc::string::ToString as _;
 use alloc::vec::Vec;
 
-use crate::acquire::{FailureReason, NodeOutcome, NodeResult, why_not};
 use crate::command::{Answer, Failure};
-use crate::quorum::{NodeId, Quorum};
-use crate::release::Leftover;
+use crate::redlock::acquire::{FailureReason, NodeOutcome, NodeResult, why_not};
+use crate::redlock::quorum::{NodeId, Quorum};
+use crate::redlock::release::Leftover;
 use crate::time::Reading;
 use crate::token::Token;
 
 /// The attempts that a call has made, and what came of the last one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(in crate::engine) struct AttemptHistory {
-    pub(in crate::engine) count: u32,
+pub(in crate::client::engine) struct AttemptHistory {
+    pub(in crate::client::engine) count: u32,
     /// When the last one began, and with which token.
-    pub(in crate::engine) began: Reading,
-    pub(in crate::engine) token: Option<Token>,
+    pub(in crate::client::engine) began: Reading,
+    pub(in crate::client::engine) token: Option<Token>,
     /// Why it failed, and what each node has said.
-    pub(in crate::engine) last: Option<(FailureReason, Vec<NodeResult>)>,
+    pub(in crate::client::engine) last: Option<(FailureReason, Vec<NodeResult>)>,
     /// The largest number that any node has told of a lock with a fence.
-    pub(in crate::engine) number_seen: u64,
+    pub(in crate::client::engine) number_seen: u64,
 }
 
 impl AttemptHistory {
     /// None yet.
-    pub(in crate::engine) const fn new(now: Reading) -> Self {
+    pub(in crate::client::engine) const fn new(now: Reading) -> Self {
         Self { count: 0, began: now, token: None, last: None, number_seen: 0 }
     }
 
     /// Notes what number a node has told, too late for its attempt.
-    pub(in crate::engine) fn note_number(&mut self, answer: &Answer) {
+    pub(in crate::client::engine) fn note_number(&mut self, answer: &Answer) {
         if let Answer::GrantedFenced { fence } | Answer::RefusedFenced { fence, .. } = answer {
             self.number_seen = self.number_seen.max(*fence);
         }
@@ -39,7 +39,11 @@ impl AttemptHistory {
 
     /// Of the nodes that refused the last attempt, those that hold the lock for an earlier one of the same call have
     /// failed, as taking back that vote has: nobody else holds it there.
-    pub(in crate::engine) fn tell_leftovers(&mut self, quorum: Quorum, leftovers: &[Leftover]) {
+    pub(in crate::client::engine) fn tell_leftovers(
+        &mut self,
+        quorum: Quorum,
+        leftovers: &[Leftover],
+    ) {
         let Some((why, nodes)) = &mut self.last else { return };
         let mut is_any = false;
         for Leftover { node, value, was_granted, failure } in leftovers {
@@ -66,13 +70,13 @@ impl AttemptHistory {
     }
 
     /// Why the last attempt failed depends on nodes that have not answered yet.
-    pub(in crate::engine) fn is_ambiguous(&self, quorum: Quorum) -> bool {
+    pub(in crate::client::engine) fn is_ambiguous(&self, quorum: Quorum) -> bool {
         let Some((FailureReason::Contended, nodes)) = &self.last else { return false };
         self.count > 0 && why_not(quorum, nodes, 0) != FailureReason::Contended
     }
 
     /// The call ends: a node that has not answered by now has failed.
-    pub(in crate::engine) fn settle(&mut self, quorum: Quorum) {
+    pub(in crate::client::engine) fn settle(&mut self, quorum: Quorum) {
         if self.count > 0
             && let Some((why @ (FailureReason::Contended | FailureReason::NoQuorum), nodes)) =
                 &mut self.last
@@ -82,7 +86,7 @@ impl AttemptHistory {
     }
 
     /// Notes what a node has answered after the last attempt had failed without it.
-    pub(in crate::engine) fn note_late(
+    pub(in crate::client::engine) fn note_late(
         &mut self,
         quorum: Quorum,
         node: NodeId,
@@ -112,7 +116,7 @@ impl AttemptHistory {
 
     /// Notes what the first attempt had heard when it was cut short. Who had not answered stands by what it
     /// said in a look before, if that tells who has the lock.
-    pub(in crate::engine) fn note_cut_short(
+    pub(in crate::client::engine) fn note_cut_short(
         &mut self,
         why: FailureReason,
         nodes: Vec<NodeResult>,
@@ -132,14 +136,14 @@ impl AttemptHistory {
     }
 
     /// Only a person can mend what keeps so many nodes from being looked at.
-    pub(in crate::engine) fn is_permission_denied(&self, quorum: Quorum) -> bool {
+    pub(in crate::client::engine) fn is_permission_denied(&self, quorum: Quorum) -> bool {
         let about_rights = |report: &&NodeResult| matches!(&report.said, NodeOutcome::Failed(failure) if failure.kind().is_about_rights());
         let nodes = self.last.iter().flat_map(|(_, nodes)| nodes);
         quorum.is_out_of_reach(quorum.nodes() - nodes.filter(about_rights).count(), 0)
     }
 
     /// Some nodes are down, and but for those whose votes do not count there would be a quorum of the others.
-    pub(in crate::engine) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
+    pub(in crate::client::engine) fn wants_trust_alone(&self, quorum: Quorum) -> bool {
         let Some((FailureReason::NoQuorum, nodes)) = &self.last else { return false };
         let failures = || {
             nodes.iter().filter_map(|report| match &report.said {
@@ -153,7 +157,7 @@ impl AttemptHistory {
     }
 
     /// It waits for nodes to be trusted.
-    pub(in crate::engine) fn is_excluded(&self) -> bool {
+    pub(in crate::client::engine) fn is_excluded(&self) -> bool {
         matches!(self.last, Some((FailureReason::NodesUntrusted, _)))
     }
 }

@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Call, Phase};
+use crate::client::engine::{LockId, Ticket, Verb};
 use crate::command::{Command, Holding};
-use crate::engine::{LockId, Ticket, Verb};
 use crate::keys::{Keys, Mode, intents};
 use crate::time::{BootTime, Reading};
 use crate::token::{Key, Value};
@@ -21,23 +21,26 @@ const INTENT_TTL: Duration = Duration::from_secs(1);
 
 /// What a call has said.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(in crate::engine) struct Intent {
-    pub(in crate::engine) keys: Keys,
+pub(in crate::client::engine) struct Intent {
+    pub(in crate::client::engine) keys: Keys,
     value: Value,
     prefix_bytes: u16,
     pub(super) renew_at: BootTime,
 }
 
 /// An intent that is taken back: the command for all nodes, and whose readers may go on.
-pub(in crate::engine) struct Withdrawal {
-    pub(in crate::engine) ticket: Ticket,
-    pub(in crate::engine) command: Command,
-    pub(in crate::engine) keys: Keys,
+pub(in crate::client::engine) struct Withdrawal {
+    pub(in crate::client::engine) ticket: Ticket,
+    pub(in crate::client::engine) command: Command,
+    pub(in crate::client::engine) keys: Keys,
 }
 
 impl Intent {
     /// What it says for these keys, and the rest.
-    pub(in crate::engine) fn split(self, by: &Keys) -> (Option<Box<Self>>, Option<Box<Self>>) {
+    pub(in crate::client::engine) fn split(
+        self,
+        by: &Keys,
+    ) -> (Option<Box<Self>>, Option<Box<Self>>) {
         let (part, rest): (Vec<Key>, Vec<Key>) =
             self.keys.iter().cloned().partition(|key| by.contains(key));
         let of = |keys| Some(Box::new(Self { keys: Keys::new(keys)?, ..self.clone() }));
@@ -45,7 +48,7 @@ impl Intent {
     }
 
     /// What it takes to take it back.
-    pub(in crate::engine) fn withdrawal(self, ticket: Ticket) -> Withdrawal {
+    pub(in crate::client::engine) fn withdrawal(self, ticket: Ticket) -> Withdrawal {
         Withdrawal { ticket, command: self.withdraw(), keys: self.keys }
     }
 
@@ -62,7 +65,7 @@ impl Call {
     /// its intent, because readers would enter it while those of another key leave. Foreign keys and other writers'
     /// values end the intent only where they hold so many nodes of one key that a quorum of it is out of reach: then
     /// the call waits for somebody else than readers (V13).
-    pub(in crate::engine) fn review_intent(
+    pub(in crate::client::engine) fn review_intent(
         &mut self,
         lock: LockId,
         now: Reading,
@@ -116,13 +119,13 @@ impl Call {
     }
 
     /// What the next command for readers belongs to; each has one of its own.
-    pub(in crate::engine) const fn announcement(&mut self, lock: LockId) -> Ticket {
+    pub(in crate::client::engine) const fn announcement(&mut self, lock: LockId) -> Ticket {
         self.contention.said += 1;
         Ticket { lock, round: self.contention.said, verb: Verb::Announce }
     }
 
     /// The command to say it again, if it is time.
-    pub(in crate::engine) fn renew_intent(&mut self, now: Reading) -> Option<Command> {
+    pub(in crate::client::engine) fn renew_intent(&mut self, now: Reading) -> Option<Command> {
         let life = self.intent_life();
         let intent = self.intent.as_mut().filter(|it| it.renew_at.remaining(now).is_zero())?;
         intent.renew_at = now.after(life / 3);
@@ -130,7 +133,7 @@ impl Call {
     }
 
     /// The command to say it again where it has gone, whether or not it is time.
-    pub(in crate::engine) fn repeat_intent(&self) -> Option<Command> {
+    pub(in crate::client::engine) fn repeat_intent(&self) -> Option<Command> {
         self.say_intent(false)
     }
 
@@ -146,14 +149,14 @@ impl Call {
     }
 
     /// Another writer's intent is in the place of this one: a look at it, to be told when it goes.
-    pub(in crate::engine) fn watch_intent(&self) -> Option<Command> {
+    pub(in crate::client::engine) fn watch_intent(&self) -> Option<Command> {
         let intent = self.intent.as_ref().filter(|_| self.is_to_watch())?;
         Some(Command::Watch { keys: intents(&intent.keys, intent.prefix_bytes), intents: None })
     }
 
     /// The intent of another call for keys of this one is its own from now on, and is said again at once: under the same
     /// value, unless this one has said something itself.
-    pub(in crate::engine) fn take_over(
+    pub(in crate::client::engine) fn take_over(
         &mut self,
         intent: Box<Intent>,
         ticket: Ticket,
@@ -175,20 +178,23 @@ impl Call {
         (withdrawn, self.renew_intent(now))
     }
 
-    pub(in crate::engine) fn shift_intent(&mut self, base: Reading) {
+    pub(in crate::client::engine) fn shift_intent(&mut self, base: Reading) {
         if let Some(intent) = &mut self.intent {
             intent.renew_at = intent.renew_at.shifted(base);
         }
     }
 
     /// Its intent, which is its own no more, and what the command belongs to that takes it back.
-    pub(in crate::engine) fn take_intent(&mut self, lock: LockId) -> Option<(Box<Intent>, Ticket)> {
+    pub(in crate::client::engine) fn take_intent(
+        &mut self,
+        lock: LockId,
+    ) -> Option<(Box<Intent>, Ticket)> {
         let intent = self.intent.take()?;
         Some((intent, self.announcement(lock)))
     }
 
     /// What it takes to take it back, if there is one.
-    pub(in crate::engine) fn withdrawal(&mut self, lock: LockId) -> Option<Withdrawal> {
+    pub(in crate::client::engine) fn withdrawal(&mut self, lock: LockId) -> Option<Withdrawal> {
         let (intent, ticket) = self.take_intent(lock)?;
         Some(intent.withdrawal(ticket))
     }

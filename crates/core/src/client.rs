@@ -1,0 +1,9 @@
+//! Many locks in one process: the engine that runs them, and what their callers wait for.
+
+pub(crate) mod contention;
+pub(crate) mod deadlines;
+pub(crate) mod engine;
+pub(crate) mod local_queue;
+pub(crate) mod records;
+pub(crate) mod tick;
+pub(crate) mod wait;

@@ -1,0 +1,12 @@
+//! Redlock for one lock: an attempt, its votes, and the lock that it takes.
+
+pub(crate) mod acquire;
+pub(crate) mod extend;
+pub(crate) mod fence;
+pub(crate) mod hold;
+pub(crate) mod inspect;
+pub(crate) mod lease;
+pub(crate) mod quorum;
+pub(crate) mod release;
+pub(crate) mod retry;
+pub(crate) mod vote;
