@@ -1,10 +1,9 @@
 //! The core of quorlock: the whole client as one state machine, without a clock, a socket or a
-//! random generator inside.
+//! random generator inside. It is internal to quorlock and follows no semantic versioning.
 //!
-//! Events go in with the time ([`Engine::handle`]), effects come out; a driver carries them out
-//! and decides nothing. What a simulator or a model checker examines is therefore the production
-//! client itself. `no_std` makes the compiler refuse what does not belong here: a clock in this
-//! crate does not compile.
+//! Events go in with the time ([`Engine::handle`]), and effects come out. A driver carries the effects out
+//! and decides nothing, so the simulator and the model checker examine the production client itself.
+//! The crate is `no_std`, so code that reads a clock does not compile:
 //!
 //! ```compile_fail
 //! #![no_std]
@@ -15,13 +14,16 @@
 //!
 //! | the paper's step | here |
 //! |---|---|
-//! | 1 get the current time | [`Attempt::start`](acquire::Attempt::start) |
-//! | 2 ask every node, same key and value, small timeout | [`Attempt::command`](acquire::Attempt::command) |
+//! | 1 get the current time | [`Attempt::start`] |
+//! | 2 ask every node, same key and value, small timeout | [`Attempt::command`] |
 //! | 3 a majority, and less time elapsed than the validity | `Attempt::decide` |
 //! | 4 validity = ttl − elapsed − drift | [`Validity`], per vote |
-//! | 5 on failure, release on all nodes | [`Attempt::give_up`](acquire::Attempt::give_up) |
-//! | retry after a random delay | [`retry`] |
-//! | extending | [`extend`], [`lease`] |
+//! | 5 on failure, release on all nodes | [`Attempt::give_up`] |
+//! | retry after a random delay | [`Retry`] |
+//! | extending | [`Effect::Extended`], `redlock/extend.rs` |
+//!
+//! The folder `redlock` is this algorithm for one lock, `node` is one server as the client sees it, and `client` is
+//! many locks in one process.
 //!
 //! # Words
 //!
@@ -63,25 +65,29 @@ mod readme {}
 
 mod client;
 mod command;
+mod ids;
 pub mod keys;
+mod loss;
 #[cfg(quorlock_mutants)]
 pub mod mutants;
 mod node;
 mod redlock;
+mod request;
 pub mod shown;
 mod time;
 mod timing;
 mod token;
 
 pub use crate::client::engine::{
-    AttemptReport, Effect, Engine, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request,
-    Sink, Ticket, Verb, Wait,
+    AttemptReport, Effect, Engine, Entropy, Event, Extended, Refusal, RefusalKind, Sink,
 };
 pub use crate::client::tick::{Arrivals, Step, Tick};
 pub use crate::command::{
     Adopted, Answer, Command, Counter, Failure, FailureKind, Holding, Reader,
 };
+pub use crate::ids::{LockId, Ticket, Verb};
 pub use crate::keys::{Keys, Mode};
+pub use crate::loss::LossCause;
 pub use crate::node::evidence::{Evidence, MarkerSeen};
 pub use crate::node::pipeline::{BatchId, NodePipeline, NodeState, TicketedCommand};
 pub use crate::node::session::{EvidenceRequest, Exchange, Form, Session};
@@ -90,11 +96,11 @@ pub use crate::node::trust::{Fault, RestartGuard, Rules, TrustState, Words, in_t
 pub use crate::node::{info, marker, supervisor};
 pub use crate::redlock::acquire::{Attempt, Decision, FailureReason, NodeOutcome, NodeResult};
 pub use crate::redlock::hold::{Ended, Hold, HoldLimit};
-pub use crate::redlock::lease::LossCause;
 pub use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, NodeSet, Quorum, QuorumError};
 pub use crate::redlock::release::{NodeReleased, Outcome, ReleaseReport};
 pub use crate::redlock::retry::{Delay, POLL_CEILING, Retry};
 pub use crate::redlock::vote::Validity;
+pub use crate::request::{Request, Wait};
 pub use crate::time::{BootTime, Reading};
 pub use crate::timing::{TTL_CEILING, TTL_MIN, Timing, TimingError, TimingOptions};
 pub use crate::token::{Key, Token, Value};

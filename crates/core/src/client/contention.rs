@@ -16,6 +16,7 @@
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 
+use crate::node::round_trip::ROUND_TRIP_MIN;
 use crate::redlock::retry::POLL_CEILING;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
@@ -39,11 +40,8 @@ const LONGER_MAX: Duration = Duration::from_millis(8);
 /// Rivals that were seen are reckoned with for this long.
 const RIVALS_FOR: Duration = Duration::from_secs(10);
 
-/// The round trip below which the observed one is not believed: waking a process takes as long.
-const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
-
-/// And above which it is not believed: a node stood still, and what it answered afterwards says
-/// nothing of how far it is. The back-off must not make a process wait for a free lock for half a minute.
+/// Longest round trip that the back-off reckons with. A longer one was measured while a node stood still, and says nothing
+/// about its distance. The back-off must not make a process wait for a free lock for half a minute.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 
 /// And for another process to be told, to wake and to come takes at least four times this.
@@ -269,11 +267,6 @@ impl BackoffTable {
 /// The observed round trip, as far as it is believed; at least as much as it takes to be woken.
 pub(crate) fn believed(round_trip: Duration) -> Duration {
     round_trip.clamp(ROUND_TRIP_MIN, ROUND_TRIP_MAX)
-}
-
-/// The observed round trip, or as much as it takes to be woken.
-pub(crate) fn at_least(round_trip: Duration) -> Duration {
-    round_trip.max(ROUND_TRIP_MIN)
 }
 
 /// Another random word out of one.

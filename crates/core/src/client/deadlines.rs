@@ -9,8 +9,21 @@ use core::cmp::Reverse;
 use core::hash::{Hash, Hasher};
 use core::{fmt, mem};
 
-use crate::client::engine::Owner;
+use crate::ids::LockId;
+use crate::redlock::quorum::NodeId;
 use crate::time::BootTime;
+
+/// The record that a deadline belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum Owner {
+    Call(LockId),
+    Lease(LockId),
+    Release(LockId, u32),
+    Inspection(LockId),
+    Node(NodeId),
+    Trust(NodeId),
+    Close,
+}
 
 /// More than twice as many as there can be, and so many, are swept.
 const SLACK: usize = 64;
@@ -133,7 +146,7 @@ impl fmt::Debug for Deadlines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::engine::LockId;
+    use crate::ids::LockId;
 
     #[test]
     fn what_is_put_off_again_and_again_takes_no_room() {

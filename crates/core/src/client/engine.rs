@@ -33,24 +33,25 @@ use core::time::Duration;
 
 use self::call::{Call, Phase};
 pub use self::messages::{
-    AttemptReport, Effect, Entropy, Event, Extended, LockId, Refusal, RefusalKind, Request, Sink,
-    Ticket, Verb, Wait,
+    AttemptReport, Effect, Entropy, Event, Extended, Refusal, RefusalKind, Sink,
 };
 use crate::client::contention::BackoffTable;
-use crate::client::deadlines::Deadlines;
+use crate::client::deadlines::{Deadlines, Owner};
 use crate::client::local_queue::LocalQueue;
 use crate::client::records::{Records, Rounds};
 use crate::command::Answer;
+use crate::ids::{LockId, Ticket, Verb};
+use crate::loss::LossCause;
 use crate::node::round_trip::RoundTrips;
 use crate::node::trust::NodeMonitor;
 use crate::redlock::inspect::Inspection;
-use crate::redlock::lease::{Lease, LossCause};
+use crate::redlock::lease::Lease;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::redlock::release::Release;
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 
-/// The whole client as one state machine. See the [module](self).
+/// The whole client as one state machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Engine {
     quorum: Quorum,
@@ -109,18 +110,6 @@ impl<T> Timed<T> {
     fn new(record: T) -> Self {
         Self { record, wake: None }
     }
-}
-
-/// Whose deadline it is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) enum Owner {
-    Call(LockId),
-    Lease(LockId),
-    Release(LockId, u32),
-    Inspection(LockId),
-    Node(NodeId),
-    Trust(NodeId),
-    Close,
 }
 
 /// What the engine knows of the way to a node.

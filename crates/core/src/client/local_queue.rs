@@ -15,7 +15,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::client::engine::LockId;
+use crate::ids::LockId;
 use crate::keys::Mode;
 
 /// The callers of this process that want one key.

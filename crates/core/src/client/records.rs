@@ -9,7 +9,7 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::mem;
 
-use crate::client::engine::LockId;
+use crate::ids::LockId;
 
 /// So many numbers in a row are looked up by distance.
 const WINDOW: u64 = 1024;

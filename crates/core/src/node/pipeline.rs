@@ -8,8 +8,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
 
-use crate::client::engine::{Event, Ticket};
+use crate::client::engine::Event;
 use crate::command::{Answer, Command, Failure, FailureKind};
+use crate::ids::Ticket;
 use crate::node::evidence::Evidence;
 use crate::redlock::quorum::NodeId;
 use crate::time::Reading;

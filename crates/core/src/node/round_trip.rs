@@ -8,6 +8,9 @@ use core::time::Duration;
 
 use crate::redlock::quorum::{NODE_COUNT_MAX, NodeId, Quorum};
 
+/// Where the network is faster than this, the time to wake a task decides how long a round trip takes.
+pub(crate) const ROUND_TRIP_MIN: Duration = Duration::from_micros(50);
+
 /// A round trip beyond this that is also beyond four usual ones counts no more than that.
 const OUTLIER_NS: u64 = 100_000_000;
 

@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use crate::keys::Mode;
-use crate::redlock::lease::LossCause;
+use crate::loss::LossCause;
 use crate::redlock::vote::Validity;
 use crate::time::{BootTime, Reading};
 

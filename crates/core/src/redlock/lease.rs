@@ -14,8 +14,9 @@ use core::time::Duration;
 
 use self::extending::Extending;
 use self::votes::HeldVotes;
-use crate::client::engine::{LockId, Request};
+use crate::ids::LockId;
 use crate::keys::{Entry, Keys, Mode};
+use crate::loss::LossCause;
 use crate::redlock::acquire::Attempt;
 use crate::redlock::extend::Extension;
 use crate::redlock::fence::Fenced;
@@ -23,6 +24,7 @@ use crate::redlock::hold::{Hold, HoldLimit};
 use crate::redlock::quorum::{NodeSet, Quorum};
 use crate::redlock::release::Release;
 use crate::redlock::vote::Validity;
+use crate::request::Request;
 use crate::time::{BootTime, Reading, nanos};
 use crate::timing::Timing;
 use crate::token::Token;
@@ -83,27 +85,6 @@ struct Tenure {
     /// As of the attempt: the round trip, and a random word that it has not used.
     round_trip_ns: u64,
     jitter: u64,
-}
-
-/// Why a lock was lost.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[non_exhaustive]
-pub enum LossCause {
-    /// Its validity ran out: too few nodes confirmed an extension in time, or none was asked for.
-    Expired,
-    /// Our key is gone on so many nodes, by their answers, that no quorum is left: it was deleted,
-    /// or the nodes' clocks ran ahead.
-    KeyGone,
-    /// As `KeyGone`, and at least one node holds another value under the key: another has the
-    /// lock, or is about to.
-    KeyOverwritten,
-    /// The wall clock moved ahead of the boot clock past the end of the validity: it was set, or the
-    /// virtual machine was paused. Whether that time has really passed cannot be told.
-    ClockJumped,
-    /// It was held for as long as `max_hold` allows.
-    HoldLimit,
-    /// The client was shut down.
-    Shutdown,
 }
 
 impl Lease {

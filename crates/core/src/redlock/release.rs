@@ -9,8 +9,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::client::engine::LockId;
 use crate::command::{Answer, Command, Failure, FailureKind};
+use crate::ids::LockId;
 use crate::keys::Entry;
 use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
 use crate::redlock::vote::Validity;

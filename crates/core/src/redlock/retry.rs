@@ -6,7 +6,7 @@
 
 use core::time::Duration;
 
-use crate::client::contention::at_least;
+use crate::node::round_trip::ROUND_TRIP_MIN;
 
 /// The longest time between two looks at a lock that is held, unless configured otherwise.
 pub const POLL_CEILING: Duration = Duration::from_millis(250);
@@ -51,7 +51,7 @@ impl Retry {
     /// be expected.
     ///
     /// `jitter` is a random word, `round_trip` the observed one, `free_in` the time after which a
-    /// quorum may be had by expiry alone ([`Waiting::free_in`](crate::client::wait::Waiting::free_in)).
+    /// quorum may be had by expiry alone.
     pub fn delay(
         &self,
         attempts: u32,
@@ -62,7 +62,7 @@ impl Retry {
         match self.delay {
             Delay::Between { min, max } => min + fraction(max.saturating_sub(min), jitter),
             Delay::Adaptive { ceiling } => {
-                let step = at_least(round_trip);
+                let step = round_trip.max(ROUND_TRIP_MIN);
                 let spread = step + fraction(2 * step, jitter);
                 let grown = spread.saturating_mul(1 << attempts.saturating_sub(1).min(16));
                 let poll = if grown < ceiling {

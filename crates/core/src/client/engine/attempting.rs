@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
-use super::{Call, Effect, Engine, Entropy, LockId, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
+use super::{Call, Effect, Engine, Entropy, Phase, RefusalKind, Sink, Timed};
 use crate::client::wait::Waiting;
 use crate::command::Answer;
+use crate::ids::{LockId, Ticket, Verb};
 use crate::keys::Entry;
 use crate::redlock::acquire::{Attempt, Decision, FailureReason};
 use crate::redlock::lease::Lease;

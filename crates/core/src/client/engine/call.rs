@@ -9,7 +9,7 @@ use core::time::Duration;
 
 pub(super) use self::history::AttemptHistory;
 pub(super) use self::intent::{Intent, Withdrawal};
-use super::{AttemptReport, Refusal, RefusalKind, Request, Wait};
+use super::{AttemptReport, Refusal, RefusalKind};
 use crate::client::contention::{believed, mix};
 use crate::client::wait::Waiting;
 use crate::command::{Command, Holding};
@@ -18,6 +18,7 @@ use crate::redlock::acquire::{Attempt, FailureReason, NodeOutcome, NodeResult};
 use crate::redlock::inspect::Inspection;
 use crate::redlock::quorum::Quorum;
 use crate::redlock::retry::{Delay, Retry, after_expiry};
+use crate::request::{Request, Wait};
 use crate::time::{BootTime, Reading};
 
 /// A lock that readers hold is looked at no more often than this because of a push.

@@ -21,9 +21,12 @@
 
 use alloc::collections::VecDeque;
 
-use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Request, Sink, Timed, Wait};
+use super::{Call, Effect, Engine, Phase, RefusalKind, Sink, Timed};
 use crate::client::deadlines::Deadlines;
+use crate::client::deadlines::Owner;
+use crate::ids::LockId;
 use crate::redlock::acquire::Decision;
+use crate::request::{Request, Wait};
 use crate::time::Reading;
 
 impl Engine {

@@ -2,8 +2,10 @@
 
 use core::time::Duration;
 
-use super::{Effect, Engine, LockId, Owner, Sink, Ticket, Timed, Verb};
+use super::{Effect, Engine, Sink, Timed};
+use crate::client::deadlines::Owner;
 use crate::command::Command;
+use crate::ids::{LockId, Ticket, Verb};
 use crate::keys::Keys;
 use crate::redlock::inspect::Inspection;
 use crate::time::Reading;

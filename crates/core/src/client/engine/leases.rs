@@ -1,11 +1,14 @@
 //! Leases: extending, healing, losing, giving back.
 
-use super::{Effect, Engine, Extended, LockId, Owner, Sink, Ticket, Timed, Verb};
+use super::{Effect, Engine, Extended, Sink, Timed};
 use crate::client::deadlines::Deadlines;
+use crate::client::deadlines::Owner;
 use crate::command::Answer;
+use crate::ids::{LockId, Ticket, Verb};
 use crate::keys::Mode;
+use crate::loss::LossCause;
 use crate::redlock::extend::Progress;
-use crate::redlock::lease::{Lease, LossCause};
+use crate::redlock::lease::Lease;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::{NodeReleased, Outcome, ReleaseReport};
 use crate::time::Reading;

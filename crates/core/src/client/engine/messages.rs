@@ -1,101 +1,22 @@
 //! What goes into the engine and what comes out: events and effects, and what they are made of.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::command::{Answer, Command, Counter};
-use crate::keys::{Keys, Mode};
+use crate::command::{Answer, Command};
+use crate::ids::{LockId, Ticket};
+use crate::keys::Keys;
+use crate::loss::LossCause;
 use crate::node::evidence::Evidence;
 use crate::node::trust::TrustState;
 use crate::redlock::acquire::{FailureReason, NodeResult};
 use crate::redlock::hold::Hold;
-use crate::redlock::lease::LossCause;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::ReleaseReport;
-use crate::redlock::retry::Retry;
 use crate::redlock::vote::Validity;
+use crate::request::Request;
 use crate::time::Reading;
-use crate::timing::Timing;
 use crate::token::{Key, Token};
-
-/// One caller's wish for a lock, from the call to the end of the guard. Chosen by the driver,
-/// growing, never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LockId(pub u64);
-
-/// What an answer belongs to. Goes out with the command and comes back with the answer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket {
-    /// Whose command it was.
-    pub lock: LockId,
-    /// Which round of commands: an answer to an older round is not taken for a newer one (S1).
-    pub round: u32,
-    /// What was asked.
-    pub verb: Verb,
-}
-
-/// The verbs that commands are sent for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Verb {
-    /// A vote for an attempt.
-    Acquire,
-    /// A look at who holds the lock.
-    Inspect,
-    /// A later end for a vote.
-    Extend,
-    /// A vote for a lease, from a node that has none of ours.
-    Heal,
-    /// A larger number for the counter of a node whose vote is held.
-    Raise,
-    /// The key's end.
-    Release,
-    /// Whether a node's votes count.
-    Trust,
-    /// Word for readers that a writer waits.
-    Announce,
-}
-
-/// What a caller asks for.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Request {
-    /// The keys to lock.
-    pub keys: Keys,
-    /// Whom it is to exclude.
-    pub mode: Mode,
-    /// The length of the client's prefix, with which each key begins, in bytes.
-    pub prefix_bytes: u16,
-    /// The owner's description, stored behind the token; may be empty.
-    pub owner: Arc<str>,
-    /// The times of this lock.
-    pub timing: Timing,
-    /// How long to try.
-    pub wait: Wait,
-    /// How attempts follow each other.
-    pub retry: Retry,
-    /// Extend automatically, every third of the ttl.
-    pub automatic: bool,
-    /// After a loss, ask the nodes to delete nothing until the holder gives the lock back, and let no
-    /// other caller of this process have it: for a caller that has to stop something first.
-    pub keeps_on_loss: bool,
-    /// Nothing is extended past this much time after the grant.
-    pub max_hold: Duration,
-    /// Send [`Effect::Waiting`] after each failed attempt, and if there is to be none for now.
-    pub progress: bool,
-    /// Where the lock's fences are counted, if it is to have one. A reader has none.
-    pub fenced: Option<Counter>,
-}
-
-/// How long to try.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Wait {
-    /// A single attempt. Never queues behind another caller of this process.
-    Once,
-    /// For as long as this, everything included.
-    For(Duration),
-    /// Until granted or cancelled.
-    Forever,
-}
 
 /// What happens to the engine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -5,9 +5,11 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Call, Engine, LockId, Owner, Phase, Ticket, Timed};
+use super::{Call, Engine, Phase, Timed};
 use crate::client::deadlines::Deadlines;
+use crate::client::deadlines::Owner;
 use crate::client::records::Records;
+use crate::ids::{LockId, Ticket};
 use crate::time::{BootTime, Reading};
 
 impl Engine {

@@ -3,9 +3,11 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Effect, Engine, LockId, NodeLink, Owner, Sink, Ticket, Timed, Verb};
+use super::{Effect, Engine, NodeLink, Sink, Timed};
 use crate::client::deadlines::Deadlines;
+use crate::client::deadlines::Owner;
 use crate::command::Answer;
+use crate::ids::{LockId, Ticket, Verb};
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::release::{Leftover, Release};
 use crate::time::Reading;

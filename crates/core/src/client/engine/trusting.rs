@@ -3,8 +3,10 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Call, Effect, Engine, LockId, Owner, Phase, RefusalKind, Sink, Ticket, Timed, Verb};
+use super::{Call, Effect, Engine, Phase, RefusalKind, Sink, Timed};
+use crate::client::deadlines::Owner;
 use crate::command::{Answer, Failure, FailureKind};
+use crate::ids::{LockId, Ticket, Verb};
 use crate::node::evidence::Evidence;
 use crate::node::trust::{GATHER_FOR, NodeMonitor, Rules, Todo, TrustState};
 use crate::redlock::acquire::{FailureReason, NodeOutcome, NodeResult};

@@ -17,9 +17,11 @@ use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
 use super::call::Intent;
-use super::{Call, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Wait};
+use super::{Call, Engine, Phase, Sink, Timed};
 use crate::client::local_queue::{LocalQueue, Place};
+use crate::ids::{LockId, Ticket};
 use crate::keys::{Keys, Mode};
+use crate::request::{Request, Wait};
 use crate::time::{BootTime, Reading};
 use crate::token::Key;
 

@@ -1,16 +1,18 @@
 //! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
 
 use super::call::Withdrawal;
-use super::{Call, Effect, Engine, LockId, Phase, Request, Sink, Ticket, Timed, Verb};
+use super::{Call, Effect, Engine, Phase, Sink, Timed};
 use crate::client::contention::believed;
 use crate::client::local_queue::LocalQueue;
 use crate::client::wait::Waiting;
 use crate::command::{Answer, Command, Holding};
+use crate::ids::{LockId, Ticket, Verb};
 use crate::keys::{Keys, Mode, of_intent};
 use crate::redlock::acquire::FailureReason;
 use crate::redlock::inspect::Inspection;
 use crate::redlock::quorum::{NodeId, NodeSet};
 use crate::redlock::retry::Retry;
+use crate::request::Request;
 use crate::time::Reading;
 use crate::token::Key;
 use alloc::collections::BTreeSet;

@@ -2,7 +2,7 @@ use alloc::string::ToString as _;
 use alloc::vec;
 
 use super::*;
-use crate::client::engine::{LockId, Verb};
+use crate::ids::{LockId, Verb};
 use crate::token::{Token, Value};
 
 const NOW: Reading = Reading::new(0, 0);

@@ -6,11 +6,12 @@ use core::time::Duration;
 use super::extending::Extending;
 use super::{Confirmation, GuardTerms, Lease};
 use crate::client::contention::HANDOVERS_MAX;
-use crate::client::engine::{LockId, Request};
 use crate::command::Command;
+use crate::ids::LockId;
 use crate::keys::{Entry, Mode};
 use crate::redlock::fence::{PendingHandover, WriteBack};
 use crate::redlock::quorum::{NodeId, NodeSet};
+use crate::request::Request;
 use crate::time::Reading;
 use crate::token::Value;
 

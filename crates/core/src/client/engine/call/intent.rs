@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Call, Phase};
-use crate::client::engine::{LockId, Ticket, Verb};
 use crate::command::{Command, Holding};
+use crate::ids::{LockId, Ticket, Verb};
 use crate::keys::{Keys, Mode, intents};
 use crate::time::{BootTime, Reading};
 use crate::token::{Key, Value};

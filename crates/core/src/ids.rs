@@ -1,0 +1,37 @@
+//! Numbers that tie answers to their requests.
+
+/// The number of one call, from the call to the end of its guard. The driver draws growing numbers and uses none twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LockId(pub u64);
+
+/// Names the request of an answer. The command carries the ticket out, and the answer brings it back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket {
+    /// The call that sent the command.
+    pub lock: LockId,
+    /// The number of the round of commands. An answer to an older round does not count for a newer one (S1).
+    pub round: u32,
+    /// The purpose of the command.
+    pub verb: Verb,
+}
+
+/// The purpose of a command.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verb {
+    /// A vote for an attempt.
+    Acquire,
+    /// A reading of the current holder.
+    Inspect,
+    /// A later end for a vote.
+    Extend,
+    /// A vote for a lease, from a node that has lost its vote.
+    Heal,
+    /// A larger number for the counter of a node whose vote is held.
+    Raise,
+    /// Deletion of the key.
+    Release,
+    /// The check whether a node's votes count.
+    Trust,
+    /// A notice to readers that a writer waits.
+    Announce,
+}
