@@ -1,22 +1,40 @@
-//! What each node said in an attempt, and why there is no lock.
+//! The answers of the nodes in an attempt, and the reason of a failure.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::FailureReason;
-use crate::command::{Failure, Holding};
-use crate::redlock::quorum::Quorum;
+use super::Attempt;
+use super::slots::Slot;
+use crate::command::{Failure, FailureKind, Holding};
+use crate::redlock::quorum::{NodeId, NodeSet, Quorum};
+use crate::time::{BootTime, Reading};
 
-/// Why there is no lock, as far as the nodes have said: as [`Attempt`](super::Attempt) judges, of whose nodes `open` may
-/// still answer.
-pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeResult], open: usize) -> FailureReason {
-    let count =
-        |is: fn(&NodeOutcome) -> bool| nodes.iter().filter(|report| is(&report.said)).count();
-    let distrusted = count(
-        |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
-    );
-    let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));
-    let granted =
-        count(|said| matches!(said, NodeOutcome::Granted | NodeOutcome::Seen(Holding::Free)));
+/// The reason why an attempt failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FailureReason {
+    /// Nodes refused, and a quorum would have been possible without these refusals: another client
+    /// holds the lock, or wants it too.
+    Contended,
+    /// Too many nodes failed: no quorum was possible, whatever the others answer.
+    NoQuorum,
+    /// A quorum granted, but too late: too little validity was left.
+    TooSlow,
+    /// Too many nodes are not trusted, or not yet: no quorum is possible, whatever the others answer.
+    NodesUntrusted,
+}
+
+/// The reason why there is no quorum. `granted` and `refused` nodes answered, and `open` nodes may still answer.
+///
+/// Contention is never inferred from an I/O error (S26): the refusals must have been decisive. That is, without them a
+/// quorum would be possible together with the votes that are still open. Otherwise the first decisive refusal would
+/// report too few nodes for a lock that is held, because the holder's other nodes have not answered yet.
+fn reason(
+    quorum: Quorum,
+    distrusted: usize,
+    refused: usize,
+    granted: usize,
+    open: usize,
+) -> FailureReason {
     if quorum.is_out_of_reach(quorum.nodes() - distrusted, 0) {
         FailureReason::NodesUntrusted
     } else if refused > 0 && quorum.is_reached(granted + refused + open) {
@@ -26,10 +44,143 @@ pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeResult], open: usize) -> Fail
     }
 }
 
-/// What one node said in an attempt, and when: material for an error that tells the story.
+/// The reason why there is no lock, by the answers to a look. `open` nodes may still answer.
+pub(crate) fn why_not(quorum: Quorum, nodes: &[NodeResult], open: usize) -> FailureReason {
+    let count =
+        |is: fn(&NodeOutcome) -> bool| nodes.iter().filter(|report| is(&report.said)).count();
+    let distrusted = count(
+        |said| matches!(said, NodeOutcome::Failed(failure) if failure.kind().is_about_trust()),
+    );
+    let refused = count(|said| matches!(said, NodeOutcome::Refused(_)));
+    let granted =
+        count(|said| matches!(said, NodeOutcome::Granted | NodeOutcome::Seen(Holding::Free)));
+    reason(quorum, distrusted, refused, granted, open)
+}
+
+impl Attempt {
+    /// Marks a node whose vote would not count, so that no command goes to it.
+    pub(crate) fn bar(&mut self, node: NodeId, failure: Failure) {
+        self.slots[node.index()] = Slot::Failed { failure, took: Duration::ZERO };
+    }
+
+    /// The time at which the next node times out.
+    pub fn deadline(&self) -> Option<BootTime> {
+        let slots = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Outstanding { due } => Some(*due),
+            _ => None,
+        });
+        let raises = self
+            .fence_request
+            .as_ref()
+            .and_then(|fence_request| fence_request.write_back.deadline());
+        slots.chain(raises).min()
+    }
+
+    /// The nodes that a command of this attempt may have reached.
+    pub(crate) fn reached(&self) -> NodeSet {
+        let reached = |slot: &Slot| match slot {
+            Slot::Failed { failure, .. } if mutant!(NoReleaseToTimedOut) => {
+                failure.kind() != FailureKind::Silent
+            }
+            Slot::Failed { failure, .. } => failure.may_have_been_executed(),
+            _ => true,
+        };
+        self.quorum.node_ids().filter(|node| reached(&self.slots[node.index()])).collect()
+    }
+
+    /// The failure of a node: to grant, or to record the fencing token.
+    pub(super) fn failure(&self, node: NodeId) -> Option<&Failure> {
+        match &self.slots[node.index()] {
+            Slot::Failed { failure, .. } => Some(failure),
+            Slot::Granted { .. } => self.fence_request.as_ref()?.write_back.failure(node),
+            Slot::Outstanding { .. } | Slot::Refused { .. } | Slot::Gone { .. } => None,
+        }
+    }
+
+    /// The reason when the call ends before the attempt is decided. Nodes without an answer count as failed.
+    pub(crate) fn why_not_yet(&self) -> FailureReason {
+        self.why_not(self.voters(), 0)
+    }
+
+    /// The reason when a quorum granted too late. Nodes that could not record the fencing token are the cause if no
+    /// quorum is left without them.
+    pub(super) fn why_too_late(&self, outstanding: usize) -> FailureReason {
+        let voters = self.voters();
+        if self.quorum.is_out_of_reach(voters, outstanding) {
+            self.why_not(voters, outstanding)
+        } else {
+            FailureReason::TooSlow
+        }
+    }
+
+    pub(super) fn why_not(&self, granted: usize, outstanding: usize) -> FailureReason {
+        let distrusted = self.failures().filter(|failure| failure.kind().is_about_trust()).count();
+        let refused = self.count(|slot| matches!(slot, Slot::Refused { .. }));
+        reason(self.quorum, distrusted, refused, granted, outstanding)
+    }
+
+    /// Whether missing rights alone make a quorum impossible, so that a longer wait cannot help.
+    pub(crate) fn is_permission_denied(&self) -> bool {
+        let failed = self.failures().filter(|failure| failure.kind().is_about_rights()).count();
+        self.quorum.is_out_of_reach(self.quorum.nodes() - failed, 0)
+    }
+
+    fn failures(&self) -> impl Iterator<Item = &Failure> {
+        self.quorum.node_ids().filter_map(|node| self.failure(node))
+    }
+
+    /// The nodes that granted.
+    pub(crate) fn granting(&self) -> impl Iterator<Item = NodeId> {
+        let granted = |slot: &Slot| matches!(slot, Slot::Granted { .. });
+        self.quorum.node_ids().filter(move |node| granted(&self.slots[node.index()]))
+    }
+
+    /// The nodes that refused.
+    pub(crate) fn refusing(&self) -> impl Iterator<Item = NodeId> {
+        let refused = |slot: &Slot| matches!(slot, Slot::Refused { .. });
+        self.quorum.node_ids().filter(move |node| refused(&self.slots[node.index()]))
+    }
+
+    /// The nodes that should push a change of the lock: all that refused. If too few refused because others failed or
+    /// were faster, as many of the rest as are needed. On a node that granted, or may have, the request follows the
+    /// release, so its push names the next holder.
+    pub(crate) fn telling(&self) -> NodeSet {
+        let outstanding = |slot: &Slot| matches!(slot, Slot::Outstanding { .. });
+        let outstanding =
+            self.quorum.node_ids().filter(|node| outstanding(&self.slots[node.index()]));
+        let missing = self.quorum.telling().saturating_sub(self.refusing().count());
+        self.refusing().chain(self.granting().chain(outstanding).take(missing)).collect()
+    }
+
+    /// The answer of each node. A node that granted, and then failed to raise its number, counts as failed.
+    pub(crate) fn report(&self, now: Reading) -> Vec<NodeResult> {
+        let so_far = now.elapsed_since(self.started);
+        let result = |(node, slot): (NodeId, &Slot)| match slot {
+            Slot::Outstanding { .. } => NodeResult::new(NodeOutcome::Nothing, so_far),
+            Slot::Granted { took, .. } => match self.failure(node) {
+                None => NodeResult::new(NodeOutcome::Granted, *took),
+                Some(failure) => NodeResult::new(NodeOutcome::Failed(failure.clone()), so_far),
+            },
+            Slot::Refused { took, holding } => {
+                NodeResult::new(NodeOutcome::Refused(holding.as_deref().cloned()), *took)
+            }
+            Slot::Failed { failure, took } => {
+                NodeResult::new(NodeOutcome::Failed(failure.clone()), *took)
+            }
+            Slot::Gone { took } => NodeResult::new(NodeOutcome::Seen(Holding::Free), *took),
+        };
+        self.quorum.node_ids().zip(&*self.slots).map(result).collect()
+    }
+
+    pub(super) fn count(&self, is: impl Fn(&Slot) -> bool) -> usize {
+        self.slots.iter().filter(|slot| is(slot)).count()
+    }
+}
+
+/// The answer of one node in an attempt, and its time. Errors show it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NodeResult {
-    /// What it said.
+    /// The answer.
     pub said: NodeOutcome,
     /// How long after the start of the attempt.
     pub took: Duration,
@@ -40,7 +191,7 @@ impl NodeResult {
         Self { said, took }
     }
 
-    /// What was seen before the first attempt, as an attempt would have been told it.
+    /// Turns a look before the first attempt into the answer that an attempt would have received.
     pub(crate) fn seen_as_refusal(self) -> Self {
         let said = match self.said {
             NodeOutcome::Seen(held) if held != Holding::Free => NodeOutcome::Refused(Some(held)),
@@ -50,19 +201,19 @@ impl NodeResult {
     }
 }
 
-/// What one node said.
+/// The answer of one node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum NodeOutcome {
-    /// It was not asked.
+    /// The node was not asked.
     NotAsked,
-    /// It has not answered yet.
+    /// The node has not answered yet.
     Nothing,
-    /// It gave its vote (and got it back, if the attempt failed).
+    /// The node granted. If the attempt failed, the vote was released.
     Granted,
-    /// It holds the key for somebody; for whom, if it was asked.
+    /// Another value is under the key; with its holder if the command asked for it.
     Refused(Option<Holding>),
-    /// What an inspection saw.
+    /// The state of the key in an inspection.
     Seen(Holding),
     /// The command failed.
     Failed(Failure),

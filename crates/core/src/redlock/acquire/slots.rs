@@ -1,15 +1,18 @@
-//! What is known of each node in an attempt.
+//! The state of each node in an attempt.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
+use super::Attempt;
 use crate::command::{Failure, Holding};
-use crate::redlock::quorum::FEW;
+use crate::keys::Entry;
+use crate::redlock::fence::FenceRequest;
+use crate::redlock::quorum::{FEW, Quorum};
 use crate::time::{BootTime, Reading};
 
-/// What is known of one node in this attempt.
+/// The state of one node in this attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Slot {
     Outstanding {
@@ -27,17 +30,17 @@ pub(super) enum Slot {
         failure: Failure,
         took: Duration,
     },
-    /// It had granted, and the key is gone.
+    /// The node had granted, and its key is gone.
     Gone {
         took: Duration,
     },
 }
 
-/// A slot for each node. Without an allocation where there are as few nodes as usual.
+/// A slot for each node. The usual number of nodes needs no allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[expect(clippy::large_enum_variant, reason = "few nodes are the rule")]
 pub(super) enum Slots {
-    /// So many nodes, and places that are alike behind theirs.
+    /// Number of nodes in use. Unused slots hold a fixed filler, so that equal states compare equal.
     Few(usize, [Slot; FEW]),
     Many(Vec<Slot>),
 }
@@ -77,12 +80,38 @@ impl DerefMut for Slots {
     }
 }
 
+impl Attempt {
+    /// The parts that the lease keeps.
+    pub(crate) fn into_parts(self) -> (Quorum, Entry, Option<Box<FenceRequest>>) {
+        (self.quorum, self.entry, self.fence_request)
+    }
+
+    /// Moves all times so that `base` becomes zero. Models compare states by it.
+    pub(crate) fn shift(&mut self, base: Reading) {
+        self.started = Reading::default();
+        for slot in &mut *self.slots {
+            match slot {
+                Slot::Outstanding { due } => *due = due.shifted(base),
+                Slot::Granted { sent, took } => {
+                    (*sent, *took) = (sent.shifted(base), Duration::ZERO);
+                }
+                Slot::Refused { took, .. } | Slot::Failed { took, .. } | Slot::Gone { took } => {
+                    *took = Duration::ZERO;
+                }
+            }
+        }
+        if let Some(fence_request) = &mut self.fence_request {
+            fence_request.shift(base);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_for_each_node_however_many() {
+    fn each_node_has_a_slot() {
         for nodes in 0..=2 * FEW {
             let all = (0..nodes).map(|node| Slot::Gone { took: Duration::from_secs(node as u64) });
             let mut slots: Slots = all.clone().collect();

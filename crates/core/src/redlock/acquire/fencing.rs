@@ -1,0 +1,123 @@
+//! The fencing token of an attempt: one number that a quorum of the granting nodes records.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use super::slots::Slot;
+use super::{Attempt, Decision};
+use crate::command::{Answer, Command, Counter, Failure, FailureKind};
+use crate::redlock::fence::FenceRequest;
+use crate::redlock::quorum::{NodeId, NodeSet};
+use crate::redlock::vote::Validity;
+use crate::time::Reading;
+
+/// The slot of a node that gave this answer to a request with a fencing token.
+pub(super) fn vote(
+    request: &mut FenceRequest,
+    node: NodeId,
+    answer: Answer,
+    sent: Reading,
+    took: Duration,
+) -> Slot {
+    match answer {
+        Answer::GrantedFenced { fence } if fence < Counter::LIMIT => {
+            request.note(fence);
+            request.write_back.handle_vote(node, fence);
+            Slot::Granted { sent, took }
+        }
+        Answer::RefusedFenced { fence, holding } => {
+            request.note(fence);
+            Slot::Refused { took, holding: Some(holding) }
+        }
+        _ => Slot::Failed { failure: Failure::new(FailureKind::Protocol), took },
+    }
+}
+
+impl Attempt {
+    /// Requests a fencing token from `counter`. `seen` is the largest number that the call has seen so far.
+    pub fn seek_fence(&mut self, counter: Counter, seen: u64) {
+        self.fence_request = Some(Box::new(FenceRequest::new(counter, seen)));
+    }
+
+    /// The command for the nodes of [`Decision::Raise`].
+    pub fn raise_command(&self) -> Option<Command> {
+        let fence_request = self.fence_request.as_ref()?;
+        Some(Command::Raise {
+            keys: self.entry.keys.clone(),
+            value: self.entry.value.clone(),
+            counter: fence_request.counter.clone(),
+            to: fence_request.write_back.number(),
+        })
+    }
+
+    /// The fencing token once the lock is held. Before that: the number that becomes the token.
+    pub fn fence(&self) -> Option<u64> {
+        self.fence_request.as_ref().map(|fence_request| fence_request.write_back.number())
+    }
+
+    /// The largest number that a node has reported to this call.
+    pub(crate) fn seen(&self) -> u64 {
+        self.fence_request.as_ref().map_or(0, |fence_request| fence_request.seen)
+    }
+
+    /// Takes the answer of `node` to [`Attempt::raise_command`]. A missing or foreign key proves that the vote is gone.
+    pub fn handle_raised(&mut self, node: NodeId, answer: Answer, now: Reading) -> Decision {
+        let took = now.elapsed_since(self.started);
+        let slot = &mut self.slots[node.index()];
+        let (Some(fence_request), Slot::Granted { .. }) = (&mut self.fence_request, &slot) else {
+            return Decision::Wait;
+        };
+        match answer {
+            Answer::Raised { fence } => {
+                fence_request.note(fence);
+                fence_request.write_back.handle_raised(node, fence);
+            }
+            Answer::Absent => *slot = Slot::Gone { took },
+            Answer::Other => *slot = Slot::Refused { took, holding: None },
+            Answer::Failed(failure) => fence_request.write_back.fail(node, failure),
+            _ => fence_request.write_back.fail(node, Failure::new(FailureKind::Protocol)),
+        }
+        if !matches!(slot, Slot::Granted { .. }) {
+            fence_request.write_back.drop_vote(node);
+        }
+        self.decide(now)
+    }
+
+    /// A quorum granted in time. A lock without a fencing token is acquired. A lock with one is acquired when a quorum
+    /// of the granting nodes has recorded the number (S18): at once if all granted the same number, otherwise after
+    /// the others have raised their counter to it.
+    pub(super) fn record(
+        &mut self,
+        validity: Validity,
+        outstanding: usize,
+        now: Reading,
+    ) -> Decision {
+        let voters: NodeSet = self.granting().collect();
+        let due = now.after(self.node_timeout);
+        let quorum = self.quorum;
+        let Some(fence_request) = &mut self.fence_request else {
+            return Decision::Acquired(validity);
+        };
+        let (recorded, _) = fence_request.write_back.counts();
+        let more = usize::from(mutant!(QuorumLessOne) && quorum.needed() > 1);
+        if quorum.is_reached(recorded + more) || mutant!(NoWriteBack) {
+            return Decision::Acquired(validity);
+        }
+        let below = fence_request.write_back.ask(voters, due);
+        if !below.is_empty() {
+            return Decision::Raise(below);
+        }
+        let (recorded, awaited) = fence_request.write_back.counts();
+        // An outstanding vote may bring the same number, or a larger one.
+        let open = awaited + outstanding;
+        if quorum.is_out_of_reach(recorded, open) {
+            return Decision::GiveUp(self.why_not(recorded, open));
+        }
+        Decision::Wait
+    }
+
+    /// The number of nodes that granted, and did not fail to record the number afterwards.
+    pub(super) fn voters(&self) -> usize {
+        self.granting().filter(|node| self.failure(*node).is_none()).count()
+    }
+}
