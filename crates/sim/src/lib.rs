@@ -46,7 +46,7 @@ pub use random::Random;
 pub use shrink::shrink;
 pub use world::Outcome;
 
-/// Runs one plan. With `traced`, the outcome tells line by line what happened, and can be drawn.
+/// Runs one plan. With `traced`, the outcome has a line for each step.
 pub fn run(plan: &Plan, traced: bool) -> Outcome {
     world::World::run(plan, traced)
 }
