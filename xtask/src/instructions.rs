@@ -29,7 +29,7 @@ const RUNS: [Run; 2] = [
     Run { lockers: 1, few: 400, many: 2_000, pinned: 77_000, margin: 15 },
 ];
 
-/// A folder of its own: the program that is counted is built with other features than the benchmark.
+/// A separate folder, because the counted program is built with other features than the benchmark.
 const TARGET: &str = "target/instructions";
 
 const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, for example with \
@@ -65,7 +65,7 @@ fn count(workspace: &Path, with_guard: bool) -> Result<bool, String> {
     let target = workspace.join(TARGET);
     let built = cargo(workspace)
         .args(["build", "--release", "--package", "quorlock-bench"])
-        .args(["--no-default-features", "--features", "valgrind"])
+        .args(["--features", "valgrind"])
         .args(["--config", "profile.release.debug=1", "--target-dir"])
         .arg(&target)
         .status();

@@ -126,7 +126,7 @@ fn sample(text: &str) -> Result<Duration, String> {
 }
 
 /// The whole program.
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let Cli { command, all } = Cli::parse();
     let result = match command {
         None => {

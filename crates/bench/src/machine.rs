@@ -10,7 +10,7 @@ use crate::clock;
 use crate::report::Machine;
 
 /// Set by `cargo xtask bench`: what was typed there.
-pub const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
+const COMMAND_VARIABLE: &str = "QUORLOCK_BENCH_COMMAND";
 
 /// This machine.
 pub(crate) fn machine() -> Machine {

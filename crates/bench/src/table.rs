@@ -30,43 +30,25 @@ pub(crate) fn report(report: &Report) -> String {
     line(format!("with {}", versions.collect::<Vec<_>>().join(", ")));
     line(format!("medians of {} rounds, and their spread; {}", report.rounds, report.command));
     line(String::new());
-    let head = ["WORKLOAD", "SUBJECT", "NODES", "CONC", "METRIC", "MEDIAN", "SPREAD"];
-    columns(Some(head), report.results.iter().map(cells), &[2, 3, 5])
-        .into_iter()
-        .for_each(&mut line);
+    let row = |row: &Row| {
+        let Row { workload, subject, nodes, concurrency, metric, median, min, max, .. } = row;
+        let (median, spread) = (number(*median), format!("{} – {}", number(*min), number(*max)));
+        format!(
+            "{workload:20}  {subject:17}  {nodes:>2}  {concurrency:>6}  {metric:33}  {median:>8}  {spread}"
+        )
+    };
+    line("workload, subject, nodes, concurrency, metric, median, spread:".to_owned());
+    report.results.iter().map(row).for_each(&mut line);
     line(String::new());
-    if !report.not_run.is_empty() {
-        for missing in &report.not_run {
-            line(format!("{}  {}  not run: {}", missing.workload, missing.subject, missing.why));
-        }
-        line(String::new());
+    for missing in &report.not_run {
+        line(format!("{}  {}  not run: {}", missing.workload, missing.subject, missing.why));
     }
-    if !report.targets.is_empty() {
-        let head = ["TARGET", "GOAL", "VALUE", ""];
-        columns(Some(head), report.targets.iter().map(target), &[2])
-            .into_iter()
-            .for_each(&mut line);
-        line(String::new());
+    for Target { name, goal, value, met } in &report.targets {
+        let value = value.map_or_else(|| "not measured".to_owned(), number);
+        let verdict = if *met { "met" } else { "MISSED" };
+        line(format!("{name:60}  {goal:36}  {value:>12}  {verdict}"));
     }
     text
-}
-
-fn cells(row: &Row) -> [String; 7] {
-    [
-        row.workload.clone(),
-        row.subject.clone(),
-        row.nodes.to_string(),
-        row.concurrency.to_string(),
-        row.metric.clone(),
-        number(row.median),
-        format!("{} – {}", number(row.min), number(row.max)),
-    ]
-}
-
-fn target(target: &Target) -> [String; 4] {
-    let value = target.value.map_or_else(|| "not measured".to_owned(), number);
-    let verdict = if target.met { "met" } else { "MISSED" };
-    [target.name.clone(), target.goal.clone(), value, verdict.to_owned()]
 }
 
 /// Three digits that mean something.
@@ -77,28 +59,4 @@ pub(crate) fn number(value: f64) -> String {
         _ => 2,
     };
     format!("{value:.digits$}")
-}
-
-/// Rows as lines of columns; the columns in `right` end where the others begin.
-pub fn columns<const N: usize>(
-    head: Option<[&str; N]>,
-    rows: impl Iterator<Item = [String; N]>,
-    right: &[usize],
-) -> Vec<String> {
-    let head = head.map(|head| head.map(str::to_owned));
-    let rows: Vec<[String; N]> = head.into_iter().chain(rows).collect();
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; N] = std::array::from_fn(width);
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
-            if right.contains(&column) {
-                format!("{cell:>width$}")
-            } else {
-                format!("{cell:width$}")
-            }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
 }

@@ -50,7 +50,6 @@ pub(crate) fn main(job: &str) -> Result<(), String> {
             let locker = client(&runtime, &job.urls, TTL)?;
             contend(&runtime, locker, key, Duration::from_micros(*hold_us))
         }
-        #[cfg(feature = "rivals")]
         (Task::Contend { key, hold_us }, "rslock") => {
             let locker = rslock::LockManager::new(job.urls.clone());
             contend(&runtime, locker, key, Duration::from_micros(*hold_us))
@@ -93,7 +92,6 @@ impl Contender for Client {
     }
 }
 
-#[cfg(feature = "rivals")]
 impl Contender for rslock::LockManager {
     type Guard = rslock::LockGuard;
 

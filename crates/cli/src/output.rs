@@ -4,6 +4,7 @@
 //! Nothing here waits for a reader: see [`sink`].
 
 mod sink;
+mod table;
 
 #[cfg(target_os = "linux")]
 use std::fs;
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use self::sink::{Sink, Target};
+pub(crate) use self::table::columns;
 use crate::args::OutputArgs;
 use crate::guardian::clock::real_ns;
 use crate::window::{Window, cut};

@@ -5,7 +5,6 @@ pub(crate) mod blocking;
 pub(crate) mod closed_loop;
 pub(crate) mod quorlock;
 pub(crate) mod raw;
-#[cfg(feature = "rivals")]
 pub(crate) mod rslock;
 
 use std::time::Duration;
@@ -13,7 +12,6 @@ use std::time::Duration;
 use quorlock_servers::Server;
 
 pub(crate) use self::closed_loop::Flavor;
-#[cfg(feature = "rivals")]
 use crate::rivals;
 use crate::sample::Sample;
 
@@ -65,32 +63,23 @@ pub(crate) const ALL: &[(&str, Make)] = &[
     ("quorlock", |servers, flavor| Ok(Box::new(quorlock::new(servers, flavor)?))),
     ("quorlock-blocking", |servers, _| Ok(Box::new(blocking::Blocking::new(servers)?))),
     ("raw", |servers, _| Ok(Box::new(raw::Raw::new(servers)?))),
-    #[cfg(feature = "rivals")]
     ("rslock", |servers, flavor| Ok(Box::new(rslock::new(servers, flavor)?))),
-    #[cfg(feature = "rivals")]
     ("redis-py", |servers, _| external("redis-py", servers)),
-    #[cfg(feature = "rivals")]
     ("pottery", |servers, _| external("pottery", servers)),
-    #[cfg(feature = "rivals")]
     ("node-redlock 4", |servers, _| external("node-redlock 4", servers)),
-    #[cfg(feature = "rivals")]
     ("node-redlock 5", |servers, _| external("node-redlock 5", servers)),
 ];
 
 /// Those of [`ALL`] that are programs of other languages.
 pub(crate) const EXTERNAL: &[&str] = &["redis-py", "pottery", "node-redlock 4", "node-redlock 5"];
 
-#[cfg(feature = "rivals")]
 fn external(name: &str, servers: &[Server]) -> Result<Box<dyn Subject>, String> {
     Ok(Box::new(rivals::find(name)?.on(servers)?))
 }
 
 /// Which libraries they use.
 pub(crate) fn external_versions() -> impl Iterator<Item = (String, String)> {
-    #[cfg(feature = "rivals")]
-    return rivals::RIVALS.iter().map(|rival| (rival.name.to_owned(), rival.version.to_owned()));
-    #[cfg(not(feature = "rivals"))]
-    return std::iter::empty();
+    rivals::RIVALS.iter().map(|rival| (rival.name.to_owned(), rival.version.to_owned()))
 }
 
 /// The key of a locker.

@@ -11,9 +11,7 @@ use super::{Bench, ping, progress};
 use crate::clock::{self, micros};
 use crate::handover_stats::{HandoverStats, Turn, jain};
 use crate::report::Cell;
-#[cfg(feature = "rivals")]
 use crate::rivals;
-#[cfg(feature = "rivals")]
 use crate::subjects::EXTERNAL;
 use crate::testbed::{self, Commands};
 use crate::worker::{Job, Task};
@@ -120,12 +118,9 @@ fn measure(bench: &mut Bench, contention: Contention<'_>) -> Result<(), String> 
 
 /// The processes: this program, or the subject's own.
 fn workers(job: &Job, servers: &[Server], processes: usize) -> Result<Workers, String> {
-    #[cfg(feature = "rivals")]
     if let (true, Task::Contend { key, .. }) = (EXTERNAL.contains(&&*job.subject), &job.task) {
         let rival = rivals::find(&job.subject)?.on(servers)?;
         return Workers::of(|| rival.worker(key, HOLD), processes);
     }
-    #[cfg(not(feature = "rivals"))]
-    let _ = servers;
     Workers::start(job, processes)
 }

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use quorlock_admin::doctor::{Examination, Finding, NodeReport, Severity, Votes, examine};
-use quorlock_bench::columns;
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{millis, time};
+use crate::output::{columns, millis, time};
 
 pub(crate) fn main(args: &Doctor) -> Result<ExitCode, Refused> {
     let builder = options::builder(&args.nodes)?;
@@ -54,7 +53,7 @@ fn as_text(examined: &Examination, args: &Doctor, paint: bool) -> String {
         None => "config   no file\n".to_owned(),
     };
     let head = ["NODE", "SERVER", "UPTIME", "ROUND TRIP", "CLOCK", "VOTES"];
-    let mut lines = columns(Some(head), examined.nodes.iter().map(row), &[]).into_iter();
+    let mut lines = columns(head, examined.nodes.iter().map(row), &[]).into_iter();
     if let Some(head) = lines.next().filter(|_| !args.output.quiet) {
         text.push_str(&format!("{:7}  {head}\n", ""));
     }

@@ -3,14 +3,13 @@
 use std::io::{self, Write};
 
 use quorlock_admin::locks::{Incomplete, Lock, Locks, NodeLook, list};
-use quorlock_bench::columns;
 use serde_json::{Value, json};
 
 use super::status::who;
 use crate::args::Ls;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{self, millis, since, time, unix_millis};
+use crate::output::{self, columns, millis, since, time, unix_millis};
 
 pub(crate) fn main(args: &Ls) -> Result<ExitCode, Refused> {
     if args.glob.as_deref() == Some("") {
@@ -60,7 +59,7 @@ fn as_table(found: &Locks) -> String {
     let head = ["KEY", "KIND", "HOLDER", "NODES", "LEFT", "HELD SINCE", "FENCING TOKEN", ""];
     if !found.locks.is_empty() {
         let rows = found.locks.iter().map(|lock| row(lock, found.nodes.len()));
-        for line in columns(Some(head), rows, &[3, 4]) {
+        for line in columns(head, rows, &[3, 4]) {
             table += &format!("{line}\n");
         }
     } else if found.complete() >= found.quorum {

@@ -9,13 +9,12 @@ use quorlock::{
     Client, Holder, HolderKind, Inspection, NodeAnswer, NodeOutcome, NodeStats, NodeTrustState,
     RestartGuard, Verdict,
 };
-use quorlock_bench::columns;
 use serde_json::{Value, json};
 
 use crate::args::Status;
 use crate::exit_code::ExitCode;
 use crate::options::{self, Refused};
-use crate::output::{millis, since, time, unix_millis};
+use crate::output::{columns, millis, since, time, unix_millis};
 
 /// Time between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
@@ -125,7 +124,7 @@ impl Look<'_> {
         let Self { key, inspection, nodes, .. } = self;
         let mut table = format!("{}: {}\n", key.escape_debug(), headline(inspection));
         let head = ["NODE", "STATE", "TTL LEFT", "HOLDER"];
-        for line in columns(Some(head), inspection.nodes.iter().map(row), &[2]) {
+        for line in columns(head, inspection.nodes.iter().map(row), &[2]) {
             table.push_str(&format!("  {line}\n"));
         }
         table.push_str(&trust_states(inspection, nodes));
