@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
-use crate::install::server_or_exit;
-use crate::mutants::in_time;
+use crate::program;
 use crate::runner::clock;
 use crate::special_build::{MUTANTS, STEPPED, Special, UNOPTIMIZED};
 
@@ -34,20 +33,15 @@ const GRACE: Duration = Duration::from_secs(180);
 
 /// Becomes the chaos: from here on its signals and its exit code are ours. Returns only if that
 /// fails.
-pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
-    let args: Vec<OsString> = args.collect();
-    let server = match server_or_exit(workspace) {
-        Ok(server) => server,
-        Err(code) => return code,
-    };
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
     if args.first().is_some_and(|first| first == "--mutants") {
-        return mutants(workspace, &server, &args[1..]);
+        return mutants(workspace, server, &args[1..]);
     }
     let program = match build(workspace) {
         Ok(program) => program,
         Err(code) => return code,
     };
-    let error = Command::new(&program).args(args).env(SERVER_VARIABLE, server.path).exec();
+    let error = Command::new(&program).args(args).env(SERVER_VARIABLE, &server.path).exec();
     eprintln!("xtask: {}: {error}", program.display());
     ExitCode::from(2)
 }
@@ -146,19 +140,22 @@ fn hunt(program: &Path, server: &ServerBinary, mutant: &str, sort: &str, minutes
 }
 
 fn found(chaos: &mut Command, minutes: u32) -> Result<Option<String>, String> {
-    let Some(output) = in_time(chaos, Duration::from_secs(60) * minutes + GRACE)? else {
+    let ended = program::run(chaos, Duration::from_secs(60) * minutes + GRACE)?;
+    let Some(status) = ended.status else {
         return Ok(Some("a round that does not end".to_owned()));
     };
-    let [said, errors] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
-    let wrong = said.lines().find_map(|line| Some(line.split_once("VIOLATION: ")?.1.to_owned()));
-    match output.status.code() {
+    let wrong =
+        ended.output.lines().find_map(|line| Some(line.split_once("VIOLATION: ")?.1.to_owned()));
+    match status.code() {
         // It also wants each kind of fault to have come about, for which a minute may be too short.
         Some(0 | 1) => {
-            said.lines()
+            ended
+                .output
+                .lines()
                 .filter(|line| line.contains("NEVER "))
                 .for_each(|line| eprintln!("{line}"));
             Ok(wrong)
         }
-        _ => Err(format!("chaos has ended with {}\n{said}{errors}", output.status)),
+        _ => Err(format!("chaos has ended with {status}\n{}{}", ended.output, ended.errors)),
     }
 }

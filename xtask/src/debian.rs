@@ -3,12 +3,12 @@
 
 use std::env::consts::{ARCH, OS};
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use quorlock_servers::ServerBinary;
-use quorlock_servers::find::SERVERS_FOLDER;
+
+use crate::server_wheels;
 
 /// Its folder in `target/servers`, and the name of its file of hashes.
 pub(crate) const FOLDER: &str = "redis-8.0.2";
@@ -34,41 +34,25 @@ pub(crate) fn is_offered() -> bool {
 /// For people.
 pub(crate) fn fetch(workspace: &Path) -> Result<ServerBinary, String> {
     let io = |error: std::io::Error| error.to_string();
-    let servers = workspace.join(SERVERS_FOLDER);
-    let folder = servers.join(FOLDER);
-    let binary = folder.join("redis-server");
-    if let Ok(found) = ServerBinary::at(&binary) {
-        return Ok(found);
-    }
-    if !is_offered() {
-        return Err(format!("it is a package of Debian's for amd64; this is {OS} on {ARCH}"));
-    }
-    let list = workspace.join("xtask/servers").join(format!("{FOLDER}.txt"));
-    let list = fs::read_to_string(list).map_err(io)?;
-    let pinned = list.lines().find(|line| !line.starts_with('#')).unwrap_or_default();
-    fs::create_dir_all(&servers).map_err(io)?;
-    let staging = tempfile::tempdir_in(&servers).map_err(io)?;
-    let mut unpack = Command::new("sh");
-    unpack.args(["-c", include_str!("../servers/debian.sh"), "debian.sh"]).arg(staging.path());
-    let output = unpack.args(pinned.split(' ')).stdin(Stdio::null()).output().map_err(io)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if let Some(note) = said.lines().find(|line| line.starts_with("note: ")) {
-        eprintln!("xtask: {note}");
-    }
-    if !output.status.success() {
-        let line = said.lines().find(|line| line.starts_with("E:")).or(said.lines().last());
-        return Err(line.unwrap_or("apt-get failed and said nothing").to_owned());
-    }
-    let ready = staging.path().join("ready");
-    fs::create_dir(&ready).map_err(io)?;
-    fs::rename(staging.path().join("root"), ready.join("root")).map_err(io)?;
-    let launcher = ready.join("redis-server");
-    fs::write(&launcher, LAUNCHER).map_err(io)?;
-    fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).map_err(io)?;
-    ServerBinary::at(&launcher)?;
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(io)?;
-    }
-    fs::rename(&ready, &folder).map_err(io)?;
-    ServerBinary::at(&binary)
+    server_wheels::fetch(workspace, FOLDER, "redis-server", |staging, ready| {
+        if !is_offered() {
+            return Err(format!("it is a package of Debian's for amd64; this is {OS} on {ARCH}"));
+        }
+        let list = workspace.join("xtask/servers").join(format!("{FOLDER}.txt"));
+        let list = fs::read_to_string(list).map_err(io)?;
+        let pinned = list.lines().find(|line| !line.starts_with('#')).unwrap_or_default();
+        let mut unpack = Command::new("sh");
+        unpack.args(["-c", include_str!("../servers/debian.sh"), "debian.sh"]).arg(staging);
+        let output = unpack.args(pinned.split(' ')).stdin(Stdio::null()).output().map_err(io)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if let Some(note) = errors.lines().find(|line| line.starts_with("note: ")) {
+            eprintln!("xtask: {note}");
+        }
+        if !output.status.success() {
+            let line = errors.lines().find(|line| line.starts_with("E:")).or(errors.lines().last());
+            return Err(line.unwrap_or("apt-get failed without a message").to_owned());
+        }
+        fs::rename(staging.join("root"), ready.join("root")).map_err(io)?;
+        fs::write(ready.join("redis-server"), LAUNCHER).map_err(io)
+    })
 }

@@ -12,7 +12,7 @@ use crate::install::ensure_server;
 
 /// Becomes the demo: from here on its terminal, its signals and its exit code are ours.
 /// Returns only if that fails.
-pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
+pub(crate) fn run(workspace: &Path, args: &[OsString]) -> ExitCode {
     let mut demo = cargo(workspace);
     match ensure_server(workspace) {
         Ok(binary) => {

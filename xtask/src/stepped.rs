@@ -1,5 +1,6 @@
 //! `cargo xtask stepped`: what is promised of commands when the wall clock is stepped.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
 
@@ -8,7 +9,7 @@ use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 use crate::{cargo, chaos};
 
 /// Builds a command line whose wall clock can be stepped, and runs the test that does it.
-pub(crate) fn run(workspace: &Path, server: &ServerBinary) -> ExitCode {
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, _args: &[OsString]) -> ExitCode {
     let program = match chaos::build(workspace) {
         Ok(chaos) => chaos.with_file_name("quorlock"),
         Err(code) => return code,

@@ -11,8 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use quorlock_servers::{REQUIRE_VARIABLE, SERVER_VARIABLE, ServerBinary};
 
 use crate::cargo;
-use crate::install::server_or_exit;
-use crate::redis_py;
+use crate::install;
 use crate::runner::{Conditions, Job, Suite, Totals, clock, run_all, with_default_signals};
 
 /// Simulator runs on pinned seeds, and as many on seeds drawn from the clock.
@@ -22,14 +21,9 @@ const SIMULATOR: &str = "cargo run --release --package quorlock-sim --bin quorlo
 
 /// Runs every test. Arguments go to `cargo test`; without them the other checks run too. A test that is skipped fails
 /// the run.
-pub(crate) fn run(workspace: &Path, args: impl Iterator<Item = OsString>) -> ExitCode {
-    let args: Vec<OsString> = args.collect();
-    let server = match server_or_exit(workspace) {
-        Ok(server) => server,
-        Err(code) => return code,
-    };
+pub(crate) fn run(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode {
     eprintln!("xtask: testing with {server}");
-    if args.is_empty() { all(workspace, &server) } else { some(workspace, &server, &args) }
+    if args.is_empty() { all(workspace, server) } else { some(workspace, server, args) }
 }
 
 /// Runs everything. A failure does not stop the rest; the last lines name everything that failed.
@@ -37,30 +31,30 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
     let began = Instant::now();
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros());
     println!("xtask: the simulator's fresh seeds begin at {fresh}");
-    let job = |name: &str, again: String, nice: &[&str]| {
+    let job = |again: String, nice: &[&str]| {
         let words: Vec<&str> = nice.iter().copied().chain(again.split(' ')).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).current_dir(workspace).env(SERVER_VARIABLE, &server.path);
-        Job { name: name.to_owned(), again, command, is_harness: false }
+        Job { again, command, is_harness: false }
     };
     // These jobs only compute: they need no server, and no result depends on their speed. They start before the tests
     // are built because the two profiles build side by side.
     let computed = [
-        ("pinned seeds of the simulator", format!("{SIMULATOR} --seeds {SEEDS}")),
-        ("fresh seeds of the simulator", format!("{SIMULATOR} --seeds {SEEDS} --from {fresh}")),
-        ("mutants of the engine", "cargo xtask mutants --engine".to_owned()),
-        ("models", "cargo run --release --package quorlock-sim --bin quorlock-models".to_owned()),
+        format!("{SIMULATOR} --seeds {SEEDS}"),
+        format!("{SIMULATOR} --seeds {SEEDS} --from {fresh}"),
+        "cargo xtask mutants --engine".to_owned(),
+        "cargo run --release --package quorlock-sim --bin quorlock-models".to_owned(),
     ];
     // These use servers or a special build, one after the other.
     let proofs = [
-        ("mutants of the shipped code", "cargo xtask mutants --sweep"),
-        ("version 0.1.0 on the same nodes", "cargo xtask mixed"),
-        ("a wall clock that steps", "cargo xtask stepped"),
-        ("a minute of chaos", "cargo xtask chaos"),
+        "cargo xtask mutants --sweep",
+        "cargo xtask mixed",
+        "cargo xtask stepped",
+        "cargo xtask chaos",
     ];
     let nice = ["nice", "-n", "19"];
-    let computed = computed.map(|(name, again)| job(name, again, &nice)).into();
-    let proofs = proofs.map(|(name, again)| job(name, again.to_owned(), &[])).into();
+    let computed = computed.map(|again| job(again, &nice)).into();
+    let proofs = proofs.map(|again| job(again.to_owned(), &[])).into();
     let (mut tests, others) = thread::scope(|scope| {
         let background = scope.spawn(|| run_all(computed, 1));
         let tests = Suite::build(workspace).and_then(|suite| {
@@ -75,8 +69,8 @@ fn all(workspace: &Path, server: &ServerBinary) -> ExitCode {
         tests.durations.extend(other.durations);
     }
     println!("\nxtask: all of it in {}, with {server}", clock(began.elapsed()));
-    for (name, took) in &tests.durations {
-        println!("  {:>6}  {name}", clock(*took));
+    for (command, took) in &tests.durations {
+        println!("  {:>6}  {command}", clock(*took));
     }
     tests.report()
 }
@@ -98,7 +92,7 @@ fn some(workspace: &Path, server: &ServerBinary, args: &[OsString]) -> ExitCode 
     command.current_dir(workspace).args(["test", "--no-fail-fast"]);
     command.args((!has_package).then_some("--workspace")).args(args);
     command.env(REQUIRE_VARIABLE, "1").env(SERVER_VARIABLE, &server.path);
-    command.envs(redis_py::ensure(workspace).map(|folder| ("PYTHONPATH", folder)));
+    command.envs(install::redis_py(workspace).map(|folder| ("PYTHONPATH", folder)));
     match command.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,

@@ -65,8 +65,8 @@ struct All {
     #[arg(long)]
     full: bool,
 
-    /// Leave out the lock libraries of Python and Node.js, which pip and npm put into
-    /// target/bench-rivals if there is a python3 and a node
+    /// Leave out the lock libraries of Python and Node.js, which `cargo xtask bench` installs into
+    /// target/bench-rivals
     #[arg(long)]
     no_rivals: bool,
 

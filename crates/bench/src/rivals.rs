@@ -18,10 +18,9 @@
 //!   `[asked,acquired,released]`, in nanoseconds of `CLOCK_MONOTONIC`, which is one clock for all
 //!   processes of a machine.
 //!
-//! pip and npm put the libraries, at pinned versions, into `target/bench-rivals`. What cannot be had
-//! or run is a row `not run: why` in the report; the benchmark goes on without it.
+//! `cargo xtask bench` installs the libraries, at pinned versions, into `target/bench-rivals`. A library that is not there
+//! or cannot run is a row `not run: why` in the report; the benchmark goes on without it.
 
-mod install;
 mod process;
 
 use std::path::Path;
@@ -31,13 +30,43 @@ use std::time::Duration;
 use quorlock_servers::Server;
 use serde::Deserialize;
 
-use crate::rivals::install::Language;
 use crate::sample::Sample;
 use crate::subjects::Subject;
 use crate::testbed;
 
 /// How long a program may take beyond the seconds it was asked for: to start, warm up and report.
 const GRACE: Duration = Duration::from_secs(15);
+
+/// The language of a rival.
+#[derive(Clone, Copy, Debug)]
+enum Language {
+    Python,
+    Node,
+}
+
+impl Language {
+    /// The interpreter, which finds the packages. The program and its arguments follow.
+    fn command(self) -> Result<Command, String> {
+        let (interpreter, name) = match self {
+            Self::Python => ("python3", "python"),
+            Self::Node => ("node", "node"),
+        };
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+        let workspace = workspace.expect("the crate lies two folders below the workspace");
+        let folder = workspace.join("target/bench-rivals").join(name);
+        // Written by `cargo xtask bench` after all packages.
+        if !folder.join("installed-from").exists() {
+            return Err(format!("its packages are not in {}", folder.display()));
+        }
+        let mut command = Command::new(interpreter);
+        match self {
+            // -B: no compiled files beside the programs in the source tree.
+            Self::Python => command.arg("-B").env("PYTHONPATH", folder),
+            Self::Node => command.current_dir(folder),
+        };
+        Ok(command)
+    }
+}
 
 /// A lock library of another language.
 #[derive(Clone, Copy, Debug)]
@@ -116,10 +145,8 @@ struct Pairs {
 }
 
 impl Rival {
-    /// Installs what it needs, if that is not there yet.
-    ///
     /// # Errors
-    /// If the interpreter or the packages cannot be had, or it cannot lock on so many nodes.
+    /// If the packages are not installed, or the library cannot lock on this number of nodes.
     pub(crate) fn on(self, servers: &[Server]) -> Result<External, String> {
         self.at(&testbed::urls(servers))
     }
@@ -129,7 +156,7 @@ impl Rival {
             return Err("it locks on one server only".to_owned());
         }
         let nodes = urls.iter().map(|url| address(url)).collect::<Result<_, _>>()?;
-        self.language.environment()?;
+        self.language.command()?;
         Ok(External { rival: self, nodes })
     }
 }
@@ -147,7 +174,7 @@ impl External {
 
     fn command(&self, workload: &str) -> Result<Command, String> {
         let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("rivals");
-        let mut command = self.rival.language.environment()?.command();
+        let mut command = self.rival.language.command()?;
         command
             .arg(programs.join(self.rival.program))
             .args(self.rival.args)
@@ -171,7 +198,7 @@ impl Subject for External {
         command
             .args(["--concurrency", &lockers.to_string()])
             .args(["--seconds", &time.as_secs_f64().to_string()]);
-        let output = process::run(command, time + GRACE)?;
+        let output = process::run(&mut command, time + GRACE)?;
         let report: Pairs = serde_json::from_str(&output)
             .map_err(|why| format!("its report cannot be read: {why}: {output}"))?;
         let seconds = |value: f64| {
@@ -262,9 +289,9 @@ mod tests {
         assert_eq!(why, "it locks on one server only");
     }
 
-    /// On demand: `cargo test -p quorlock-bench every_rival -- --ignored --nocapture`.
+    /// On demand, after `cargo xtask bench`: `cargo test -p quorlock-bench every_rival -- --ignored --nocapture`.
     #[test]
-    #[ignore = "fetches packages with pip and npm"]
+    #[ignore = "needs packages that `cargo xtask bench` installs"]
     fn every_rival_does_its_work() {
         let Some(binary) = find_or_skip("the rivals' programs") else { return };
         let options = ServerOptions { listen: Listen::Tcp, ..Default::default() };

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use quorlock_servers::REQUIRE_VARIABLE;
 
-use super::{TIME_OUT, UNMUTATED, in_time, output, output_in_time};
+use super::{TIME_OUT, UNMUTATED, in_time, output};
+use crate::program;
 use crate::special_build::{MUTANTS, is_called};
 
 /// The sweep has no connections, so a test with real servers catches this mutant.
@@ -32,14 +33,14 @@ pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
         let found = programs.iter().find(|program| is_called(program, name));
         found.ok_or_else(|| format!("cargo has not built {name}"))
     };
-    let (program, restart) = (named("cancellation")?, named("restart")?);
-    let unmutated = output_in_time(&mut Command::new(program), UNMUTATED)?;
-    if !unmutated.status.success() {
-        let said = String::from_utf8_lossy(&unmutated.stdout);
+    let (sweep, restart) = (named("cancellation")?, named("restart")?);
+    let unmutated = in_time(&mut Command::new(sweep), UNMUTATED)?;
+    if !unmutated.is_success() {
+        let said = unmutated.output;
         return Err(format!("the cancellation sweep fails without any mistake:\n{said}"));
     }
     println!("no mistake: the cancellation sweep passes");
-    let list = output(Command::new(program).args(["list_mutants", "--ignored", "--nocapture"]))?;
+    let list = output(Command::new(sweep).args(["list_mutants", "--ignored", "--nocapture"]))?;
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
     let mut rows = Vec::new();
     for line in list.lines().filter_map(|line| Some(line.split_once("mutant\t")?.1)) {
@@ -52,17 +53,16 @@ pub(super) fn examine(workspace: &Path, all: bool) -> Result<Vec<Row>, String> {
             continue;
         }
         eprintln!("xtask: {mutant}");
-        let run = &mut Command::new(if is_vouched { restart } else { program });
+        let run = &mut Command::new(if is_vouched { restart } else { sweep });
         if is_vouched {
             run.args(VOUCHED_TEST).env(REQUIRE_VARIABLE, "1");
             run.current_dir(workspace.join("crates/quorlock"));
-            let unmutated = output_in_time(run, UNMUTATED)?;
-            if !unmutated.status.success() {
+            if !in_time(run, UNMUTATED)?.is_success() {
                 return Err(format!("{} fails without any mistake", VOUCHED_TEST[1]));
             }
         }
-        let is_caught = in_time(run.env("QUORLOCK_MUTANT", mutant), TIME_OUT)?
-            .map(|output| !output.status.success());
+        let ended = program::run(run.env("QUORLOCK_MUTANT", mutant), TIME_OUT)?;
+        let is_caught = ended.status.map(|status| !status.success());
         let [mutant, layer] = [mutant, layer].map(str::to_owned);
         rows.push(Row { mutant, layer, is_expected, is_caught });
     }

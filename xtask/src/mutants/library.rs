@@ -5,7 +5,8 @@ use std::process::{Command, ExitCode};
 
 use quorlock_servers::REQUIRE_VARIABLE;
 
-use super::{TIME_OUT, in_time, output};
+use super::{TIME_OUT, output};
+use crate::program;
 use crate::special_build::{MUTANTS, is_called};
 
 /// The library's tests, those that take the shortest first. The names are nobody else's in the workspace; the first
@@ -94,16 +95,16 @@ fn failing_test(
     if let Some(mutant) = mutant {
         run.env("QUORLOCK_MUTANT", mutant);
     }
-    let Some(output) = in_time(&mut run, TIME_OUT)? else {
+    let ended = program::run(&mut run, TIME_OUT)?;
+    let Some(status) = ended.status else {
         return Ok(Some("does not end".to_owned()));
     };
-    if output.status.success() {
+    if status.success() {
         return Ok(None);
     }
-    let said = String::from_utf8_lossy(&output.stdout);
     let failed =
         |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
-    Ok(Some(said.lines().find_map(failed).unwrap_or_else(|| output.status.to_string())))
+    Ok(Some(ended.output.lines().find_map(failed).unwrap_or_else(|| status.to_string())))
 }
 
 /// Prints the table. One that nothing fails with is no error: some only the sweep or chaos can see.
