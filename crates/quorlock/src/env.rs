@@ -9,8 +9,9 @@ use quorlock_core::{RestartGuard, TTL_MIN};
 
 use crate::builder::ClientBuilder;
 use crate::client::Client;
-use crate::error::{BuildError, printable};
+use crate::error::BuildError;
 use crate::node::{NodeConfig, Tls};
+use crate::text::printable;
 
 /// The purpose of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

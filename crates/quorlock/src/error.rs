@@ -11,6 +11,7 @@ use quorlock_core::{LossCause, QuorumError, TimingError};
 
 use self::node::list;
 use crate::node::NodeConfigError;
+use crate::text::quoted;
 
 pub(crate) use self::acquire::Impatient;
 pub use self::acquire::{AcquireError, AcquireFailure};
@@ -18,23 +19,6 @@ pub use self::group::{group, names};
 pub use self::node::list as list_nodes;
 pub use self::node::{Holder, HolderKind, NodeAnswer};
 pub(crate) use self::node::{grouped, most_frequent};
-
-/// What the caller has said, without what a terminal or a log would take for more than text. What others
-/// have said goes through [`shown`](quorlock_core::shown::shown).
-pub(crate) fn printable(text: &str) -> String {
-    let mut printable = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\'' | '"' | '\\' => printable.push(c),
-            _ => printable.extend(c.escape_debug()),
-        }
-    }
-    printable
-}
-
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", printable(text))
-}
 
 /// Why a call was refused before anything was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

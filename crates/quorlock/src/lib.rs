@@ -65,7 +65,7 @@ mod guard;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing {
-    pub use crate::node::fuzzing::*;
+    pub use crate::node::redis::fuzzing::*;
 }
 mod inspect;
 #[cfg(quorlock_mutants)]
@@ -76,6 +76,7 @@ mod reply;
 mod resources;
 #[cfg(quorlock_stepped_clock)]
 mod stepped;
+mod text;
 
 /// What is promised, what that rests on, and what happens when it does not hold.
 #[doc = include_str!("../GUARANTEES.md")]

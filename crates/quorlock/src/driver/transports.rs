@@ -17,8 +17,9 @@ use quorlock_core::{
 use super::Metrics;
 use crate::clock::Clock;
 use crate::node::ready::Ready;
+use crate::node::redis::Encoder;
 use crate::node::transport::Transport;
-use crate::node::{BoxFuture, Encoder, Inbox, Node};
+use crate::node::{BoxFuture, Inbox, Node};
 
 pub(super) struct Transports {
     /// The ways to the nodes; `None` for one whose node has panicked.

@@ -81,7 +81,7 @@ impl NodeAnswer {
         let held = held.filter_map(|(name, holding)| Some((name, Holder::of(holding)?)));
         for (place, (name, holder)) in held.enumerate() {
             let comma = if place == 0 { "" } else { ", " };
-            write!(f, "{comma}{} {}", super::quoted(name), holder.describe())?;
+            write!(f, "{comma}{} {}", crate::text::quoted(name), holder.describe())?;
         }
         Ok(())
     }

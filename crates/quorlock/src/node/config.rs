@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::redis::Target;
-use crate::error::printable;
+use super::redis::target::{Target, looks_like_a_host};
+use crate::text::printable;
 
 /// Where a node is and how to log in.
 ///
@@ -258,19 +258,6 @@ fn redacted(url: &str) -> String {
 fn looks_like_a_part(text: &str) -> bool {
     let host = text.split_once("://").map_or(text, |(_, host)| host);
     looks_like_a_host(host)
-}
-
-/// `host`, `host:port`, either with a path; or a path alone, as of a socket.
-pub(super) fn looks_like_a_host(text: &str) -> bool {
-    let authority = text.split('/').next().unwrap_or_default();
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if !authority.ends_with(']') => (host, port),
-        _ => (authority, ""),
-    };
-    let is_v6 = host.starts_with('[') && host.ends_with(']');
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let good_host = is_v6 || host.chars().all(good);
-    good_host && port.chars().all(|c| c.is_ascii_digit()) && (!host.is_empty() || port.is_empty())
 }
 
 #[cfg(test)]

@@ -26,9 +26,6 @@ pub use self::memory::MemoryNode;
 pub(crate) use self::push_sink::Inbox;
 pub use self::push_sink::PushSink;
 pub use self::redis::RedisNode;
-#[cfg(fuzzing)]
-pub(crate) use self::redis::fuzzing;
-pub(crate) use self::redis::{Direct, Encoder};
 pub use quorlock_core::{
     Adopted, Answer, Command, Counter, Evidence, Failure, FailureKind, Holding, Key, Keys,
     MarkerSeen, NodeState, Value,

@@ -13,7 +13,8 @@ use quorlock_core::{
     Answer, BatchId, Event, NodeId, NodePipeline, Reading, Ticket, TicketedCommand,
 };
 
-use super::{Answers, Batch, BoxFuture, Direct, Encoder, Node, PushSink, Stamp};
+use super::redis::{Direct, Encoder};
+use super::{Answers, Batch, BoxFuture, Node, PushSink, Stamp};
 use crate::clock::Clock;
 
 /// The way to one node.

@@ -3,8 +3,8 @@
 
 use quorlock_core::{Failure, FailureKind};
 
-use super::for_people;
 use super::resp::Reply;
+use super::text::for_people;
 
 /// What becomes of locks without a command, or without the right to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,10 +15,10 @@ use tokio::sync::oneshot;
 
 use super::codec::{Capabilities, code, explanation, kind_of};
 use super::commands::{self, Lacking, missing_command};
-use super::for_people;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 use super::target::{Address, Target};
+use super::text::for_people;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use super::wire::{Socket, Wire};

@@ -31,7 +31,8 @@ mod registration;
 mod resp;
 mod scripts;
 mod supervise;
-mod target;
+pub(super) mod target;
+mod text;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
@@ -41,7 +42,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorlock_core::shown::{LINE_MAX, shown};
 use quorlock_core::{Answer, Command, Failure, FailureKind, Session, Supervisor};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -60,7 +60,6 @@ use self::registration::Registration;
 pub use self::resp::Reply;
 use self::scripts::Scripts;
 use self::supervise::{Reader, supervise};
-pub(super) use self::target::Target;
 #[cfg(feature = "tls")]
 use self::tls::Encryption;
 use self::wire::Wire;
@@ -314,11 +313,4 @@ impl Shared {
             }
         }
     }
-}
-
-/// One line, printable, of a bounded length. Servers repeat the arguments of a command they do not
-/// know, a password or a token among them: that part is left out.
-fn for_people(text: &str) -> String {
-    let text = text.split(", with args beginning with").next().unwrap_or_default();
-    shown(text.trim(), LINE_MAX)
 }

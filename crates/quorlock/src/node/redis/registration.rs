@@ -5,8 +5,8 @@ use quorlock_core::shown::shown_text;
 use quorlock_core::{Failure, FailureKind, Key};
 
 use super::codec::{code, rejected};
-use super::for_people;
 use super::resp::Reply;
+use super::text::for_people;
 
 const SCRIPT: &str = include_str!("../scripts/register.lua");
 

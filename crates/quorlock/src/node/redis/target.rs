@@ -5,8 +5,6 @@ use std::path::PathBuf;
 
 use url::{Host, Url};
 
-use crate::node::config::looks_like_a_host;
-
 /// Servers listen here unless told otherwise.
 const DEFAULT_PORT: u16 = 6379;
 
@@ -193,6 +191,19 @@ fn is_bare(text: &str) -> bool {
     let is_number = authority.bytes().all(|byte| byte.is_ascii_digit());
     let is_cut = authority.starts_with(':') || authority.ends_with(':');
     looks_like_a_host(text) && !is_number && !is_cut
+}
+
+/// `host`, `host:port`, either with a path; or a path alone, as of a socket.
+pub(in crate::node) fn looks_like_a_host(text: &str) -> bool {
+    let authority = text.split('/').next().unwrap_or_default();
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !authority.ends_with(']') => (host, port),
+        _ => (authority, ""),
+    };
+    let is_v6 = host.starts_with('[') && host.ends_with(']');
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let good_host = is_v6 || host.chars().all(good);
+    good_host && port.chars().all(|c| c.is_ascii_digit()) && (!host.is_empty() || port.is_empty())
 }
 
 fn database(text: &str) -> Result<u32, String> {

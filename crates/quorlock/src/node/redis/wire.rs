@@ -26,9 +26,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use self::allowance::Allowance;
-use super::for_people;
 use super::parcel::{Parcel, To};
 use super::resp::Reply;
+use super::text::for_people;
 use crate::node::PushSink;
 
 /// A socket of whatever kind.
