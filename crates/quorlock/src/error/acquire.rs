@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use quorlock_core::{FailureKind, Keys, Refusal};
 
-use super::node::{Holder, HolderKind, NodeAnswer, asked_nodes, most_frequent};
 use super::InvalidRequest;
+use super::node::{Holder, HolderKind, NodeAnswer, asked_nodes, most_frequent};
 use crate::text::quoted;
 
 /// Why a lock was not acquired.

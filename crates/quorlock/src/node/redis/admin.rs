@@ -8,10 +8,11 @@ use std::time::Duration;
 use quorlock_core::{Failure, FailureKind, Key, NodeId};
 use tokio::time::timeout;
 
+use super::RedisNode;
 use super::codec::{Delete, rejected};
+use super::connection::Connection;
 use super::registration::{Do, Registration};
 use super::resp::{self, Reply};
-use super::{Connection, RedisNode};
 use crate::node::Inbox;
 
 /// One connection, and one question at a time.
@@ -27,11 +28,11 @@ impl AdminConnection {
     pub async fn open(node: &RedisNode) -> Result<Self, Failure> {
         // Nobody waits for what it may say unasked.
         let nobody = Inbox::new(1).push_sink(NodeId::new(0));
-        let shared = &node.shared;
-        let connection = shared.open(&nobody).await?;
-        let speaks_resp3 = !shared.resp2.load(Ordering::Relaxed);
-        let database = shared.dialer.target.database;
-        Ok(Self { connection, speaks_resp3, database, patience: shared.connect_timeout })
+        let server = &node.server;
+        let connection = server.open(&nobody).await?;
+        let speaks_resp3 = !server.resp2.load(Ordering::Relaxed);
+        let database = server.dialer.target.database;
+        Ok(Self { connection, speaks_resp3, database, patience: server.connect_timeout })
     }
 
     /// The keys are not in the first database.

@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use quorlock_core::info::Info;
 use quorlock_core::{Command, Evidence, Failure, FailureKind, Session};
 
-use super::Shared;
 use super::codec::{Capabilities, count_watches};
 use super::evidence::{self, Beside};
 use super::parcel::{Encoder, Parcel, To};
 use super::registration::{Do, Registration};
 use super::resp::Reply;
+use super::server::Server;
 use super::wire::Wire;
 
 /// One connection: an epoch.
@@ -38,7 +38,7 @@ impl Connection {
     /// [concluded](Self::conclude). Given back at once: the connection was gone before.
     pub(super) fn send(
         &self,
-        shared: &Shared,
+        server: &Server,
         mut parcel: Box<Parcel>,
         to: To,
         encoder: &mut Encoder,
@@ -70,7 +70,7 @@ impl Connection {
         }
         self.wire.send_parcel(parcel, to, |out, parcel| {
             beside.say_before(sections, self.registration.as_ref(), out);
-            let replies = encoder.write(parcel, &shared.scripts, out);
+            let replies = encoder.write(parcel, &server.scripts, out);
             if let Some(asked) = self.marker.as_ref().filter(|_| beside.has_marker()) {
                 out.extend_from_slice(asked);
             }
@@ -79,8 +79,8 @@ impl Connection {
     }
 
     /// Judges what came back of a parcel. Returns whether it is to be sent once more.
-    pub(super) fn conclude(&self, shared: &Shared, parcel: &mut Parcel) -> bool {
-        let evidence = match self.read_evidence(shared, parcel) {
+    pub(super) fn conclude(&self, server: &Server, parcel: &mut Parcel) -> bool {
+        let evidence = match self.read_evidence(server, parcel) {
             Ok(evidence) => evidence,
             Err(failure) => {
                 parcel.exchange.fail(&failure);
@@ -91,13 +91,13 @@ impl Connection {
     }
 
     /// What shows that the answers count. An error: they do not.
-    fn read_evidence(&self, shared: &Shared, parcel: &mut Parcel) -> Result<Evidence, Failure> {
+    fn read_evidence(&self, server: &Server, parcel: &mut Parcel) -> Result<Evidence, Failure> {
         let Some(flushes) = parcel.flushes else { return Err(self.wire.why_closed()) };
         // What came in one piece with something out of step cannot be told from it (S22).
         if let Some(failure) = self.wire.why_out_of_step() {
             return Err(failure);
         }
-        shared.resume(self);
+        server.resume(self);
         let Parcel { beside, in_step, is_first, .. } = *parcel;
         let marker = std::mem::take(&mut parcel.marker);
         if in_step && beside.before == 0 && !mutant!(NothingProved) {
@@ -108,7 +108,7 @@ impl Connection {
         }
         let (info, registered) = beside.take_before(&mut parcel.before.drain(..));
         if beside.asked_settings() && is_first {
-            shared.contradict(info.as_ref());
+            server.contradict(info.as_ref());
         }
         let registered = registered.zip(self.registration.as_ref());
         let registered = registered.map(|(reply, registration)| {
@@ -143,7 +143,7 @@ fn writes_a_marker(command: &Command) -> bool {
     matches!(command, Command::Adopt { .. } | Command::Mark { .. })
 }
 
-impl Shared {
+impl Server {
     /// Tells the operator, once for each connection, if the server itself says that it forgets.
     fn contradict(&self, info: Option<&Reply>) {
         let Some(Reply::Bytes(info)) = info else { return };

@@ -9,16 +9,17 @@ use quorlock_core::{
 };
 use tokio::sync::watch;
 
+use super::RedisNode;
 use super::connection::Connection;
 use super::parcel::{Encoder, Parcel, To};
+use super::server::{ConnectionStatus, Server};
 use super::supervise::{Reader, supervise};
-use super::{ConnectionStatus, RedisNode, Shared};
 use crate::clock::Clock;
 use crate::node::{BoxFuture, PushSink};
 
 /// The way to one server, for the client that drives it.
 pub(crate) struct Direct {
-    shared: Arc<Shared>,
+    server: Arc<Server>,
     clock: Clock,
     pipeline: NodePipeline,
     status: watch::Receiver<ConnectionStatus>,
@@ -59,10 +60,10 @@ impl Connections {
 
 impl Direct {
     pub(crate) fn new(id: NodeId, node: &RedisNode, clock: Clock) -> Self {
-        let mut status = node.shared.status.subscribe();
+        let mut status = node.server.status.subscribe();
         status.mark_changed();
         Self {
-            shared: node.shared.clone(),
+            server: node.server.clone(),
             clock,
             pipeline: NodePipeline::new(id),
             status,
@@ -77,7 +78,7 @@ impl Direct {
 
     /// Keeps the server connected. To be polled by the task that polls the line, and before it.
     pub(crate) fn background(&self, push_sink: PushSink) -> BoxFuture<()> {
-        Box::pin(supervise(self.shared.clone(), push_sink, Reader::Pipeline))
+        Box::pin(supervise(self.server.clone(), push_sink, Reader::Pipeline))
     }
 
     /// Takes commands for the server, and sends them if they need not wait; `now` was read before they were made.
@@ -166,8 +167,8 @@ impl Direct {
         encoder: &mut Encoder,
         events: &mut Vec<Event>,
     ) {
-        while connection.conclude(&self.shared, &mut parcel) {
-            match connection.send(&self.shared, parcel, To::Pipeline(batch), encoder) {
+        while connection.conclude(&self.server, &mut parcel) {
+            match connection.send(&self.server, parcel, To::Pipeline(batch), encoder) {
                 Ok(()) => return,
                 Err(unsent) => parcel = unsent,
             }
@@ -197,7 +198,7 @@ impl Direct {
                 Some(Ok(connection)) => {
                     // The clock was read before the first byte can leave (S4).
                     self.pipeline.sent(batch, now, events);
-                    let sent = connection.send(&self.shared, parcel, To::Pipeline(batch), encoder);
+                    let sent = connection.send(&self.server, parcel, To::Pipeline(batch), encoder);
                     if let Err(unsent) = sent {
                         self.conclude(&connection, batch, unsent, encoder, events);
                     }

@@ -8,7 +8,9 @@ use quorlock_core::supervisor::{Activity, Task, is_offence};
 use quorlock_core::{Failure, FailureKind, NodeState, Supervisor};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Connection, Shared, resp};
+use super::connection::Connection;
+use super::resp;
+use super::server::Server;
 use crate::node::PushSink;
 
 type Made = Result<Arc<Connection>, Failure>;
@@ -23,19 +25,19 @@ pub(super) enum Reader {
     Supervisor,
 }
 
-pub(super) async fn supervise(shared: Arc<Shared>, push_sink: PushSink, reader: Reader) {
+pub(super) async fn supervise(server: Arc<Server>, push_sink: PushSink, reader: Reader) {
     let started = Instant::now();
-    let mut supervisor = Supervisor::new(shared.silence);
+    let mut supervisor = Supervisor::new(server.silence);
     let mut watched: Option<Watched> = None;
     let mut making: Option<Making<'_>> = None;
     loop {
         let now = started.elapsed();
         match supervisor.look(now, activity(watched.as_ref(), started)) {
-            Some(Task::Connect) => making = Some(Box::pin(shared.connect(&push_sink))),
+            Some(Task::Connect) => making = Some(Box::pin(server.connect(&push_sink))),
             Some(Task::Probe) => probe(watched.as_ref()),
             None => {}
         }
-        shared.publish(supervisor.state(), watched.as_ref());
+        server.publish(supervisor.state(), watched.as_ref());
         let current = activity(watched.as_ref(), started);
         let next = supervisor.next_look(now, current).map(|next| started + next);
         let is_suspended = matches!(supervisor.state(), NodeState::Suspended(_));
@@ -49,9 +51,9 @@ pub(super) async fn supervise(shared: Arc<Shared>, push_sink: PushSink, reader: 
             failure = broken(watched.as_ref(), reader) => {
                 let epoch = watched.take().map(|it| it.0.epoch);
                 making = None;
-                tracing::debug!(node = shared.name, epoch, %failure, "disconnected");
+                tracing::debug!(node = server.name, epoch, %failure, "disconnected");
                 supervisor.broken(started.elapsed(), failure.clone(), entropy());
-                shared.tell_if_shut_out(&supervisor, &failure);
+                server.tell_if_shut_out(&supervisor, &failure);
             }
             made = made(&mut making) => {
                 making = None;
@@ -59,18 +61,18 @@ pub(super) async fn supervise(shared: Arc<Shared>, push_sink: PushSink, reader: 
                 match made {
                     Ok(new) => {
                         if supervisor.connected(now, activity(watched.as_ref(), started)) {
-                            tracing::debug!(node = shared.name, epoch = new.epoch, "connected");
+                            tracing::debug!(node = server.name, epoch = new.epoch, "connected");
                             let new = Some(Watched(new));
-                            shared.publish(supervisor.state(), new.as_ref());
+                            server.publish(supervisor.state(), new.as_ref());
                             push_sink.all_changed();
                             // The one before is closed last: what waits then finds the new one.
                             watched = new;
                         }
                     }
                     Err(failure) => {
-                        tracing::debug!(node = shared.name, %failure, "not connected");
+                        tracing::debug!(node = server.name, %failure, "not connected");
                         supervisor.not_connected(now, failure.clone(), entropy());
-                        shared.tell_if_shut_out(&supervisor, &failure);
+                        server.tell_if_shut_out(&supervisor, &failure);
                     }
                 }
             }
@@ -152,7 +154,7 @@ fn probe(watched: Option<&Watched>) {
     }
 }
 
-impl Shared {
+impl Server {
     /// Tells those who have commands how the node is, if that has changed.
     fn publish(&self, state: &NodeState, watched: Option<&Watched>) {
         self.status.send_if_modified(|status| {
