@@ -13,11 +13,13 @@ use quorlock_core::{AttemptReport, Counter, Keys, LockId, Mode, Quorum, Retry, T
 use quorlock_core::{Request, Wait};
 use tokio::sync::watch;
 
-use crate::builder::{MARKER, own_key};
-use crate::client::Shared;
+use crate::client::state::ClientState;
+use crate::common::Names;
 use crate::driver::{AcquireCall, DriverCommand};
 use crate::error::{AcquireError, HoldError, InvalidRequest};
 use crate::guard::{Called, Claim, Guard};
+use crate::options::CallDefaults;
+use crate::own_keys::{MARKER, own_key};
 use crate::reply::Receiver;
 use crate::resources::Resources;
 
@@ -46,12 +48,12 @@ pub use self::waiting::Waiting;
 /// ```
 #[must_use = "a call does nothing unless it is awaited"]
 pub struct Acquire {
-    shared: Arc<Shared>,
+    client: Arc<ClientState>,
     /// For people.
     resource: Arc<str>,
     resources: Resources,
     mode: Mode,
-    options: crate::builder::CallDefaults,
+    options: CallDefaults,
     /// The times, as long as nothing was set that is to be checked.
     checked: Option<Timing>,
     once: bool,
@@ -59,10 +61,10 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    pub(crate) fn new(shared: Arc<Shared>, resources: Resources) -> Self {
-        let (options, checked) = (shared.defaults.clone(), Some(shared.timing));
+    pub(crate) fn new(client: Arc<ClientState>, resources: Resources) -> Self {
+        let (options, checked) = (client.defaults.clone(), Some(client.timing));
         let (resource, mode) = (resources.title(), Mode::Exclusive);
-        Self { shared, resource, resources, mode, options, checked, once: false, progress: None }
+        Self { client, resource, resources, mode, options, checked, once: false, progress: None }
     }
 
     pub(crate) fn once(mut self) -> Self {
@@ -237,7 +239,7 @@ impl Acquire {
     }
 
     /// The options, for one of them to be set that must fit the others.
-    fn options_to_check(&mut self) -> &mut crate::builder::CallDefaults {
+    fn options_to_check(&mut self) -> &mut CallDefaults {
         self.checked = None;
         &mut self.options
     }
@@ -246,7 +248,7 @@ impl Acquire {
         if self.mode == Mode::Shared && self.options.fenced {
             return Err(InvalidRequest::Combination { one: "shared", other: "fenced" });
         }
-        let keys = self.shared.keys(resources)?;
+        let keys = self.client.keys(resources)?;
         let timing = self.checked.map_or_else(|| self.options.check(), Ok)?;
         let wait = match self.options.wait {
             _ if self.once => Wait::Once,
@@ -258,7 +260,7 @@ impl Acquire {
             keys,
             mode: self.mode,
             // It is no longer than `PREFIX_BYTES_MAX`.
-            prefix_bytes: u16::try_from(self.shared.prefix.len()).unwrap_or(u16::MAX),
+            prefix_bytes: u16::try_from(self.client.prefix.len()).unwrap_or(u16::MAX),
             owner: self.options.owner.clone(),
             timing,
             wait,
@@ -276,7 +278,7 @@ impl Acquire {
     /// Where the lock's fences are counted. A counter that was forgotten while the lock is held would
     /// begin anew: so it is kept for much longer than that.
     fn counter(&self, resources: &Keys) -> Counter {
-        let prefix = &self.shared.prefix;
+        let prefix = &self.client.prefix;
         let kept = (2 * self.options.max_hold.min(HOLD_MAX)).max(COUNTER_KEPT);
         Counter {
             keys: resources.map(|resource| own_key(prefix, &format!("fence:{resource}"))),
@@ -298,7 +300,7 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Acquiring {
         let span = tracing::debug_span!("acquire", resource = &*self.resource);
-        let (told, reply) = Claim::begin(self.shared.common.driver.process());
+        let (told, reply) = Claim::begin(self.client.common.driver.process());
         let node_timeout = self.options.timing.node_timeout;
         let resources = self.resources.clone().check();
         let several = resources.as_ref().ok().filter(|it| it.single().is_none()).cloned();
@@ -307,7 +309,7 @@ impl IntoFuture for Acquire {
             Ok(AcquireCall { request, resource, progress: None, reply: told })
         });
         Acquiring {
-            shared: self.shared,
+            client: self.client,
             resource: self.resource,
             several,
             node_timeout,
@@ -333,7 +335,7 @@ impl fmt::Debug for Acquire {
 /// If polled again after it was done.
 #[must_use = "a call does nothing unless it is awaited"]
 pub struct Acquiring {
-    shared: Arc<Shared>,
+    client: Arc<ClientState>,
     resource: Arc<str>,
     /// The names of the resources, if there are several.
     several: Option<Keys>,
@@ -367,18 +369,18 @@ impl Acquiring {
             return Ok(());
         };
         let mut call = call?;
-        let lock = self.shared.new_lock();
+        let lock = self.client.new_lock();
         let progress_feed = self.progress.take().map(|progress| {
             let (told, seen) = watch::channel(None);
             call.progress = Some(told);
             let several = self.several.clone();
             ProgressFeed::new(
                 (seen, progress),
-                (self.shared.common.names.clone(), several),
-                self.shared.quorum,
+                (self.client.common.names.clone(), several),
+                self.client.quorum,
             )
         });
-        self.shared.common.driver.send_and_drive(DriverCommand::Acquire { lock, call });
+        self.client.common.driver.send_and_drive(DriverCommand::Acquire { lock, call });
         self.state = State::Asked(Asked { lock, reply, progress_feed });
         Ok(())
     }
@@ -395,11 +397,11 @@ impl Acquiring {
             }
             Some(Err(refusal)) => {
                 let attempts = refusal.attempts;
-                let needed = self.shared.quorum.needed();
-                let names = &self.shared.common.names;
+                let needed = self.client.quorum.needed();
+                let names = &self.client.common.names;
                 let impatient = self
                     .node_timeout
-                    .and_then(|node_timeout| self.shared.impatient(node_timeout, &refusal.nodes));
+                    .and_then(|node_timeout| self.client.impatient(node_timeout, &refusal.nodes));
                 let names = (&**names, self.several.as_ref());
                 let error = AcquireError::new(resource, needed, names, *refusal, impatient);
                 // Not the error itself: it quotes what other libraries have stored.
@@ -415,7 +417,7 @@ impl Acquiring {
     /// # Panics
     /// Inside an async runtime; the call is cancelled then, as any future that is dropped.
     pub(crate) fn wait(mut self) -> Result<Guard, AcquireError> {
-        let caller = self.shared.common.driver.caller();
+        let caller = self.client.common.driver.caller();
         self.start()?;
         let State::Asked(asked) = &mut self.state else { unreachable!("started just now") };
         let reply = caller.wait(&mut asked.reply);
@@ -453,7 +455,7 @@ impl Drop for Acquiring {
         if let State::Asked(asked) = &self.state
             && !mutant!(CancelUnsent)
         {
-            self.shared.common.driver.send(DriverCommand::Cancel { lock: asked.lock });
+            self.client.common.driver.send(DriverCommand::Cancel { lock: asked.lock });
         }
     }
 }
@@ -470,7 +472,7 @@ impl ProgressFeed {
             watch::Receiver<Option<AttemptReport>>,
             watch::Sender<Option<Waiting>>,
         ),
-        (names, several): (crate::client::Names, Option<Keys>),
+        (names, several): (Names, Option<Keys>),
         quorum: Quorum,
     ) -> Self {
         Self(Box::pin(async move {

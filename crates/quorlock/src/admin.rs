@@ -10,13 +10,13 @@ use std::time::Duration;
 use quorlock_core::{Holding, Value};
 
 pub use crate::builder::Topology;
-pub use crate::client::RESERVED;
 use crate::error::Holder;
 pub use crate::error::{group, list_nodes, names};
 pub use crate::exhausted::{current_thread_runtime, exhausted, explained};
 pub use crate::node::redis::{
     AdminConnection, BESIDE, Do, KEY, RIGHTS, RedisCli, Reply, Right, Weight, failure_of,
 };
+pub use crate::own_keys::RESERVED;
 
 /// The time, by the clock that clients read.
 pub fn now() -> quorlock_core::Reading {

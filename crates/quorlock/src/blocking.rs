@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 use quorlock_core::{BootTime, LossCause, Mode, Retry};
 
 use crate::builder::ClientBuilder;
-use crate::client::Stats;
 use crate::env;
 use crate::error::{
     AcquireError, BuildError, ExtendError, HoldError, InvalidRequest, ShutdownError,
@@ -34,6 +33,7 @@ use crate::error::{
 use crate::guard::{GuardToken, Health, Released};
 use crate::inspect::Inspection;
 use crate::resources::Resources;
+use crate::stats::Stats;
 
 /// A client whose methods block. See [`crate::Client`].
 ///
@@ -110,6 +110,23 @@ impl Client {
             }
             pause = (pause * 2).min(Duration::from_millis(10));
         }
+    }
+}
+
+impl ClientBuilder {
+    /// The same settings, for a client whose methods block.
+    pub fn blocking(self) -> ClientBuilder<Client> {
+        ClientBuilder::of(self.settings)
+    }
+}
+
+impl ClientBuilder<Client> {
+    /// Checks everything and starts the client on a thread of its own; needs no runtime here.
+    ///
+    /// # Errors
+    /// As the async client's [`build`](ClientBuilder::build).
+    pub fn build(self) -> Result<Client, BuildError> {
+        self.own_thread().settings.build().map(Client::new)
     }
 }
 

@@ -8,129 +8,39 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorlock_core::{Delay, RestartGuard, Retry, Timing, TimingError, TimingOptions};
+use quorlock_core::{RestartGuard, Retry};
 
 use self::settings::Settings;
 pub use self::topology::Topology;
-use crate::blocking;
-use crate::client::{Client, RESERVED};
+use crate::client::Client;
 use crate::clock::Clock;
-use crate::env;
-use crate::error::{BuildError, InvalidRequest};
-use crate::node::{Key, Node, NodeConfig, Tls};
-
-/// The options of a call, and the client's defaults for them.
-#[derive(Clone, Debug)]
-pub(crate) struct CallDefaults {
-    pub(crate) timing: TimingOptions,
-    /// `None`: for ever.
-    pub(crate) wait: Option<Duration>,
-    pub(crate) retry: Retry,
-    pub(crate) automatic: bool,
-    pub(crate) keeps_on_loss: bool,
-    pub(crate) max_hold: Duration,
-    pub(crate) owner: Arc<str>,
-    pub(crate) fenced: bool,
-}
-
-/// The longest description of an owner, in bytes.
-pub const OWNER_BYTES_MAX: usize = 256;
-
-impl CallDefaults {
-    fn new() -> Self {
-        Self {
-            timing: TimingOptions::default(),
-            wait: Some(Duration::from_secs(10)),
-            retry: Retry::default(),
-            automatic: true,
-            keeps_on_loss: false,
-            max_hold: Duration::from_secs(24 * 3600),
-            owner: "".into(),
-            fenced: false,
-        }
-    }
-
-    /// Checks how the options relate.
-    pub(crate) fn check(&self) -> Result<Timing, InvalidRequest> {
-        let timing = Timing::new(self.timing)?;
-        if self.max_hold < timing.ttl() {
-            let (max_hold, ttl) = (self.max_hold, timing.ttl());
-            return Err(TimingError::HoldTooShort { max_hold, ttl }.into());
-        }
-        if self.owner.len() > OWNER_BYTES_MAX || self.owner.chars().any(char::is_control) {
-            return Err(InvalidRequest::Owner { max: OWNER_BYTES_MAX });
-        }
-        let (min, max) = match self.retry.delay {
-            Delay::Between { min, max } => (min, max),
-            Delay::Adaptive { ceiling } => (Duration::ZERO, ceiling),
-        };
-        if min > max || max.is_zero() || self.retry.attempts_max == Some(0) {
-            return Err(InvalidRequest::Retry { min, max });
-        }
-        Ok(timing)
-    }
-}
+use crate::error::BuildError;
+use crate::node::{Node, NodeConfig, Tls};
 
 /// The longest key prefix, in bytes.
 pub const PREFIX_BYTES_MAX: usize = 1024;
 
-/// Builds a [`Client`], or a [`blocking::Client`]. Every option's bounds are
+/// Builds a [`Client`], or a [`blocking::Client`](crate::blocking::Client). Every option's bounds are
 /// checked by [`ClientBuilder::build`], before anything is sent.
 ///
 /// A clone builds a client with the same settings. Custom nodes are shared by the clones.
 #[must_use = "a builder does nothing until build() is called"]
 pub struct ClientBuilder<C = Client> {
-    settings: Settings,
-    /// What it builds.
+    pub(crate) settings: Settings,
+    /// The type of client that `build` makes.
     client: PhantomData<fn() -> C>,
+}
+
+impl Client {
+    /// A builder with the default settings.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::new()
+    }
 }
 
 impl ClientBuilder {
     pub(crate) fn new() -> Self {
         Self::of(Settings::new())
-    }
-
-    /// The builder that the environment describes, by the variables that the command line reads too.
-    ///
-    /// | variable | method |
-    /// |---|---|
-    /// | `QUORLOCK_NODES`: URLs between commas; required | [`nodes`](Self::nodes) |
-    /// | `QUORLOCK_QUORUM` | [`quorum`](Self::quorum) |
-    /// | `QUORLOCK_KEY_PREFIX` | [`key_prefix`](Self::key_prefix) |
-    /// | `QUORLOCK_MAX_TTL`, such as `30s` | [`max_ttl`](Self::max_ttl); locks then have a ttl of at most this |
-    /// | `QUORLOCK_RESTART_GUARD`: `strict`, `observe` or `off` | [`restart_guard`](Self::restart_guard) |
-    /// | `QUORLOCK_DURABLE`: names between commas | [`durable_nodes`](Self::durable_nodes) |
-    /// | `QUORLOCK_NODE_TIMEOUT`, such as `50ms` | [`node_timeout`](Self::node_timeout) |
-    /// | `QUORLOCK_CONNECT_TIMEOUT`, such as `1s` | [`connect_timeout`](Self::connect_timeout) |
-    /// | `QUORLOCK_USERNAME` | [`username`](Self::username) |
-    /// | `QUORLOCK_PASSWORD_FILE`, a path; or `QUORLOCK_PASSWORD` | [`password`](Self::password) |
-    /// | `QUORLOCK_TLS_CA`, `QUORLOCK_TLS_CERT`, `QUORLOCK_TLS_KEY`: paths of PEM files | [`tls`](Self::tls) |
-    /// | `QUORLOCK_TLS_SERVER_NAME` | [`tls_server_name`](Self::tls_server_name) |
-    ///
-    /// An empty variable counts as not set. No configuration file is read, and no variable that describes a single
-    /// call of the command line (`QUORLOCK_TTL`, `QUORLOCK_WAIT`, …). A variable `QUORLOCK_…` that quorlock does not
-    /// know is reported by a `tracing` event at WARN.
-    ///
-    /// # Errors
-    /// [`BuildError::Environment`] names the variable that cannot be used, or that `QUORLOCK_NODES` is not set. The
-    /// message never contains a password. Nothing was sent.
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// use quorlock::ClientBuilder;
-    ///
-    /// # fn main() -> Result<(), quorlock::BuildError> {
-    /// let client = ClientBuilder::from_env()?.ttl(Duration::from_secs(5)).build()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn from_env() -> Result<Self, BuildError> {
-        env::builder()
-    }
-
-    /// The same settings, for a client whose methods block.
-    pub fn blocking(self) -> ClientBuilder<blocking::Client> {
-        ClientBuilder::of(self.settings)
     }
 
     /// Checks everything and starts the client: as a task on the current tokio runtime, which must
@@ -157,16 +67,6 @@ impl ClientBuilder {
     /// ```
     pub fn build(self) -> Result<Client, BuildError> {
         self.settings.build()
-    }
-}
-
-impl ClientBuilder<blocking::Client> {
-    /// Checks everything and starts the client on a thread of its own; needs no runtime here.
-    ///
-    /// # Errors
-    /// As the async client's [`build`](ClientBuilder::build).
-    pub fn build(self) -> Result<blocking::Client, BuildError> {
-        self.own_thread().settings.build().map(blocking::Client::new)
     }
 }
 
@@ -361,14 +261,6 @@ impl<C> ClientBuilder<C> {
         self.settings.own_thread = true;
         self
     }
-}
-
-/// The name of the marker among the library's own keys.
-pub(crate) const MARKER: &str = "node";
-
-/// One of the library's own keys; no resource's begins so.
-pub(crate) fn own_key(prefix: &str, name: &str) -> Key {
-    format!("{prefix}{RESERVED}{name}").into()
 }
 
 impl<C> Clone for ClientBuilder<C> {

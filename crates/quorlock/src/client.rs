@@ -2,27 +2,21 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use quorlock_core::{
-    Failure, FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Reading, Timing,
-    TrustState, in_time,
-};
 use tokio::sync::oneshot;
 
+use self::state::ClientState;
 use crate::acquire::Acquire;
-use crate::builder::{CallDefaults, ClientBuilder};
-use crate::clock::Clock;
-use crate::driver::{DriverCommand, DriverHandle, Metrics, NodeMetrics};
-use crate::env;
-use crate::error::{BuildError, Impatient, InvalidRequest, NodeAnswer, ShutdownError};
+use crate::driver::{DriverCommand, DriverHandle, NodeMetrics};
+use crate::error::{InvalidRequest, NodeAnswer, ShutdownError};
 use crate::inspect::Inspection;
-use crate::node::{Node, NodeState};
+use crate::node::Node;
 use crate::resources::Resources;
+use crate::stats::{NodeStats, NodeTrustState, Stats};
 
-/// The nodes' names, in the order of the client's list.
-pub(crate) type Names = Arc<[Arc<str>]>;
+pub(crate) mod state;
 
 /// A client of a set of nodes: acquires locks on their majority.
 ///
@@ -51,133 +45,12 @@ pub(crate) type Names = Arc<[Arc<str>]>;
 /// ```
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    state: Arc<ClientState>,
 }
-
-/// What callers, guards and the driver have in common; one per client, so that a guard need keep
-/// but one pointer to it.
-#[derive(Debug)]
-pub(crate) struct Common {
-    pub(crate) driver: DriverHandle,
-    pub(crate) names: Names,
-    pub(crate) clock: Clock,
-}
-
-pub(crate) struct Shared {
-    pub(crate) common: Arc<Common>,
-    pub(crate) quorum: Quorum,
-    pub(crate) prefix: Box<str>,
-    pub(crate) defaults: CallDefaults,
-    /// What came of checking these.
-    pub(crate) timing: Timing,
-    nodes: Vec<Arc<dyn Node>>,
-    /// So many of them, the first ones, are servers; the others are custom ones.
-    servers: usize,
-    metrics: Arc<Metrics>,
-    next_lock: AtomicU64,
-}
-
-impl Shared {
-    pub(crate) fn new(
-        common: Arc<Common>,
-        quorum: Quorum,
-        (prefix, defaults, timing): (Box<str>, CallDefaults, Timing),
-        (nodes, servers): (Vec<Arc<dyn Node>>, usize),
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let next_lock = AtomicU64::new(1);
-        Self { common, quorum, prefix, defaults, timing, nodes, servers, metrics, next_lock }
-    }
-
-    /// The first node, if there is one, that was not waited for as long as it takes to answer.
-    pub(crate) fn impatient(
-        &self,
-        node_timeout: Duration,
-        results: &[NodeResult],
-    ) -> Option<Impatient> {
-        let nodes = self.common.names.iter().zip(&self.metrics.nodes).zip(results);
-        nodes.into_iter().find_map(|((node, metrics), report)| {
-            let round_trip = Duration::from_nanos(metrics.round_trip_ns.load(Ordering::Relaxed));
-            let silent = matches!(&report.said, NodeOutcome::Failed(failure) if failure.kind() == FailureKind::Silent);
-            (silent && round_trip > node_timeout)
-                .then(|| Impatient { node: node.clone(), round_trip, node_timeout })
-        })
-    }
-
-    pub(crate) fn new_lock(&self) -> LockId {
-        LockId(self.next_lock.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The keys under which resources are stored, whose names have been checked; without a prefix, the very same texts.
-    pub(crate) fn keys(&self, resources: &Keys) -> Result<Keys, InvalidRequest> {
-        if self.prefix.is_empty() {
-            return Ok(resources.clone());
-        }
-        let keys = resources.map(|resource| format!("{}{resource}", self.prefix).into());
-        // Also where one half of the word is in the prefix.
-        match keys.iter().any(|key| key.contains(RESERVED)) {
-            true => Err(InvalidRequest::ResourceReserved),
-            false => Ok(keys),
-        }
-    }
-}
-
-/// Whether this can be the name of a resource: what [`Client::acquire`] checks first. It has 1 to
-/// [`RESOURCE_BYTES_MAX`] bytes, any of them. It does not contain `quorlock:`, also not together
-/// with the key prefix before it. All keys of the library's own contain that, whatever their
-/// clients' prefixes, so none of them is a lock's.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
-    if resource.is_empty() {
-        return Err(InvalidRequest::ResourceEmpty);
-    }
-    if resource.len() > RESOURCE_BYTES_MAX {
-        let bytes = resource.len();
-        return Err(InvalidRequest::ResourceTooLong { bytes, max: RESOURCE_BYTES_MAX });
-    }
-    if resource.contains(RESERVED) {
-        return Err(InvalidRequest::ResourceReserved);
-    }
-    Ok(())
-}
-
-/// What the library's own keys begin with, behind the prefix. No prefix and no lock's key contains it: else a
-/// key `app:quorlock:node` would be the marker of those with the prefix `app:`.
-pub const RESERVED: &str = "quorlock:";
-
-/// One lock is about no more resources than this.
-pub const RESOURCES_MAX: usize = Keys::MAX;
-
-/// The longest name of a resource, in bytes.
-pub const RESOURCE_BYTES_MAX: usize = 4096;
 
 impl Client {
-    /// What a client is made from.
-    pub fn builder() -> ClientBuilder {
-        ClientBuilder::new()
-    }
-
-    /// Starts the client that the environment describes: `QUORLOCK_NODES` and the other variables of
-    /// [`ClientBuilder::from_env`], which also lets you change settings.
-    ///
-    /// # Errors
-    /// As [`ClientBuilder::from_env`] and [`ClientBuilder::build`]. An error about a value names its variable.
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let client = quorlock::Client::from_env()?;
-    /// let guard = client.acquire("orders").await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn from_env() -> Result<Self, BuildError> {
-        ClientBuilder::from_env()?.build().map_err(env::blamed)
-    }
-
-    pub(crate) fn new(shared: Shared) -> Self {
-        Self { shared: Arc::new(shared) }
+    pub(crate) fn new(state: ClientState) -> Self {
+        Self { state: Arc::new(state) }
     }
 
     /// Acquires the lock on a resource, waiting for it as long as `wait` says (10 s by default).
@@ -198,7 +71,7 @@ impl Client {
     /// Safe at every point: dropping the future gives back what it got, and one's place in the
     /// local queue. No key is left on any node that answers.
     pub fn acquire(&self, resources: impl Into<Resources>) -> Acquire {
-        Acquire::new(self.shared.clone(), resources.into())
+        Acquire::new(self.state.clone(), resources.into())
     }
 
     /// As [`Client::acquire`], but with a single attempt, and without queueing behind other
@@ -265,10 +138,10 @@ impl Client {
         &self,
         resource: &str,
     ) -> Result<oneshot::Receiver<Vec<quorlock_core::NodeResult>>, InvalidRequest> {
-        let keys = self.shared.keys(&Resources::from(resource).check()?)?;
+        let keys = self.state.keys(&Resources::from(resource).check()?)?;
         let (reply, nodes) = oneshot::channel();
-        let lock = self.shared.new_lock();
-        self.shared.common.driver.send(DriverCommand::Inspect {
+        let lock = self.state.new_lock();
+        self.state.common.driver.send(DriverCommand::Inspect {
             lock,
             keys,
             timeout: INSPECT_TIMEOUT,
@@ -283,18 +156,18 @@ impl Client {
             NodeTrustState::Quarantined { remaining, .. } => !remaining.is_zero(),
             NodeTrustState::Refused(_) => true,
             // What a server is, it says with its first answer. Nodes of others' making need not say it.
-            NodeTrustState::Unverified => place < self.shared.servers,
+            NodeTrustState::Unverified => place < self.state.servers,
             NodeTrustState::Unguarded | NodeTrustState::Trusted => false,
         };
         let untrusted = self.stats().nodes.iter().enumerate().map(is_untrusted).collect();
-        let nodes = NodeAnswer::all(&self.shared.common.names, None, results);
-        Inspection::new(nodes, untrusted, self.shared.quorum)
+        let nodes = NodeAnswer::all(&self.state.common.names, None, results);
+        Inspection::new(nodes, untrusted, self.state.quorum)
     }
 
     /// Figures of this client, as of now.
     pub fn stats(&self) -> Stats {
-        let metrics = &self.shared.metrics;
-        let now = self.shared.common.clock.now();
+        let metrics = &self.state.metrics;
+        let now = self.state.common.clock.now();
         let node = |((name, node), metrics): ((&Arc<str>, &Arc<dyn Node>), &NodeMetrics)| {
             let nanos = metrics.round_trip_ns.load(Ordering::Relaxed);
             NodeStats {
@@ -306,7 +179,7 @@ impl Client {
                 trust_state: metrics.trust_state(now),
             }
         };
-        let nodes = self.shared.common.names.iter().zip(&self.shared.nodes).zip(&metrics.nodes);
+        let nodes = self.state.common.names.iter().zip(&self.state.nodes).zip(&metrics.nodes);
         Stats {
             nodes: nodes.map(node).collect(),
             locks_held: metrics.locks_held.load(Ordering::Relaxed),
@@ -339,12 +212,12 @@ impl Client {
     }
 
     pub(crate) fn driver(&self) -> &DriverHandle {
-        &self.shared.common.driver
+        &self.state.common.driver
     }
 
     pub(crate) fn ask_close(&self) -> oneshot::Receiver<()> {
         let (reply, closed) = oneshot::channel();
-        self.shared.common.driver.send(DriverCommand::Close { reply });
+        self.state.common.driver.send(DriverCommand::Close { reply });
         closed
     }
 }
@@ -355,94 +228,8 @@ const INSPECT_TIMEOUT: Duration = Duration::from_secs(1);
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("nodes", &self.shared.nodes)
-            .field("quorum", &self.shared.quorum.needed())
+            .field("nodes", &self.state.nodes)
+            .field("quorum", &self.state.quorum.needed())
             .finish_non_exhaustive()
-    }
-}
-
-/// Figures of a client, as [`Client::stats`] reads them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Per node, in the order of the client's list.
-    pub nodes: Vec<NodeStats>,
-    /// Guards alive, those whose lock was lost included; none once the client's task has ended.
-    pub locks_held: usize,
-    /// Calls waiting for a lock: for their turn, for answers or for the next attempt.
-    pub calls_waiting: usize,
-    /// Tokens being released right now, or owed to a node that cannot be reached: those for the
-    /// ttl at most, because then the key has expired. Intents of waiting writers that are being taken back count too.
-    pub releases_owed: usize,
-    /// How often a call that was waiting went on because nodes said that its lock had changed, since
-    /// the client was built.
-    pub wakeups: u64,
-}
-
-/// Figures of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NodeStats {
-    /// The node's name.
-    pub name: Arc<str>,
-    /// Whether it can be used.
-    pub state: NodeState,
-    /// The smoothed round trip, waiting in the server's and our own queues included; `None` before
-    /// the first answer.
-    pub round_trip: Option<Duration>,
-    /// How often it did not answer an attempt in time, since the client was built.
-    pub timeouts: u64,
-    /// How many commands were given to it, since the client was built.
-    pub commands: u64,
-    /// Whether its votes count, as of now.
-    pub trust_state: NodeTrustState,
-}
-
-/// Whether a node's votes count: see [`ClientBuilder::restart_guard`]. Printed, it says why not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeTrustState {
-    /// The restart guard is off: nobody looks.
-    Unguarded,
-    /// It has not been looked at on this connection yet, or need not be, as a
-    /// [`MemoryNode`](crate::node::MemoryNode).
-    Unverified,
-    /// Its votes count.
-    Trusted,
-    /// They do not yet.
-    Quarantined {
-        /// In what time they do, if nothing comes between.
-        remaining: Duration,
-        /// Why they do not.
-        why: Arc<str>,
-    },
-    /// They do not, until a person has corrected this.
-    Refused(Failure),
-}
-
-impl NodeTrustState {
-    pub(crate) fn new(trust_state: &TrustState, now: Reading) -> Self {
-        match trust_state {
-            TrustState::Trusted => Self::Trusted,
-            TrustState::Quarantined { until, why } => {
-                Self::Quarantined { remaining: until.remaining(now), why: why.clone() }
-            }
-            TrustState::Refused(failure) => Self::Refused(failure.clone()),
-            _ => Self::Unverified,
-        }
-    }
-}
-
-impl fmt::Display for NodeTrustState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unguarded => f.write_str("not looked at"),
-            Self::Unverified => f.write_str("not verified"),
-            Self::Trusted => f.write_str("votes"),
-            Self::Quarantined { remaining, why } => {
-                write!(f, "quarantined: {why}, its votes count {}", in_time(*remaining))
-            }
-            Self::Refused(failure) => write!(f, "{failure}"),
-        }
     }
 }

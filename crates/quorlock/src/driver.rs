@@ -14,8 +14,8 @@ use std::time::Duration;
 use quorlock_core::{Arrivals, Engine, Event, Quorum, Reading, Rules, Step};
 use tokio::time::Instant;
 
-use crate::client::Common;
 use crate::clock::Clock;
+use crate::common::Common;
 use crate::driver_timer::DriverTimer;
 use crate::node::Node;
 use crate::node::ready::{Ready, TIMER};
@@ -23,7 +23,7 @@ use crate::node::ready::{Ready, TIMER};
 mod callers;
 mod entropy;
 mod metrics;
-mod queue;
+pub(crate) mod queue;
 mod transports;
 
 use self::callers::{Callers, Outputs};

@@ -1,5 +1,7 @@
 //! The variables `QUORLOCK_…`, for [`Client::from_env`](crate::Client::from_env) and for the command line.
 
+mod from_env;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,9 +9,8 @@ use std::{env, fs};
 
 use quorlock_core::{RestartGuard, TTL_MIN};
 
+pub(crate) use self::from_env::blamed;
 use crate::builder::ClientBuilder;
-use crate::client::Client;
-use crate::error::BuildError;
 use crate::node::{NodeConfig, Tls};
 use crate::text::printable;
 
@@ -272,7 +273,7 @@ impl Deployment {
     pub fn builder(self) -> Result<ClientBuilder, SettingError> {
         let password = self.password()?;
         let tls = self.tls()?;
-        let mut builder = self.nodes.into_iter().fold(Client::builder(), ClientBuilder::node);
+        let mut builder = self.nodes.into_iter().fold(ClientBuilder::new(), ClientBuilder::node);
         builder = builder.durable_nodes(self.durable);
         if let Some(max_ttl) = self.max_ttl {
             if max_ttl < TTL_MIN {
@@ -357,35 +358,6 @@ fn read_text(setting: &'static str, path: &Path, what: &str) -> Result<String, S
     let read = fs::read_to_string(path);
     let reason = |error| format!("{what} in {}: {error}", path.display());
     read.map_err(|error| SettingError { setting, reason: reason(error) })
-}
-
-/// The builder that this process's environment describes.
-pub(crate) fn builder() -> Result<ClientBuilder, BuildError> {
-    let told = |error: SettingError| BuildError::Environment {
-        variable: variable_of(error.setting),
-        reason: error.reason,
-    };
-    if let Some(line) = unknown_variables() {
-        tracing::warn!("environment: {line}");
-    }
-    let deployment = Deployment::read(|variable| env::var_os(variable)).map_err(told)?;
-    if deployment.nodes.is_empty() {
-        let reason =
-            "not set; it lists the nodes, as in redis://10.0.0.1,redis://10.0.0.2".to_owned();
-        return Err(told(SettingError { setting: "node", reason }));
-    }
-    deployment.builder().map_err(told)
-}
-
-/// Names the variables that an error is about.
-pub(crate) fn blamed(error: BuildError) -> BuildError {
-    let variables = error.settings().iter().map(|setting| variable_of(setting)).filter(|name| {
-        class_of(name) == Some(Class::Deployment)
-            && env::var_os(name).is_some_and(|text| !is_blank(&text))
-    });
-    let variable = variables.collect::<Vec<_>>().join(", ");
-    let reason = error.to_string();
-    if variable.is_empty() { error } else { BuildError::Environment { variable, reason } }
 }
 
 #[cfg(test)]

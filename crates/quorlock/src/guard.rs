@@ -13,12 +13,12 @@ use tokio::sync::{oneshot, watch};
 pub(crate) use self::claim::{CallReply, Called, Claim, Granted};
 pub use self::health::Health;
 pub(crate) use self::held::Held;
-use crate::client::{Common, Names};
+use crate::common::{Common, Names};
 use crate::driver::{DriverCommand, DriverHandle};
 use crate::error::{ExtendError, HoldError, NodeAnswer};
 use crate::reply::Receiver;
 
-mod claim;
+pub(crate) mod claim;
 mod health;
 mod held;
 

@@ -53,6 +53,7 @@ pub mod blocking;
 mod builder;
 mod client;
 mod clock;
+mod common;
 mod driver;
 mod driver_timer;
 #[doc(hidden)]
@@ -71,9 +72,12 @@ mod inspect;
 #[cfg(quorlock_mutants)]
 pub mod mutants;
 pub mod node;
+mod options;
+mod own_keys;
 mod own_thread;
 mod reply;
 mod resources;
+mod stats;
 #[cfg(quorlock_stepped_clock)]
 mod stepped;
 mod text;
@@ -83,10 +87,8 @@ mod text;
 pub mod guarantees {}
 
 pub use crate::acquire::{Acquire, Acquiring, Waiting};
-pub use crate::builder::{ClientBuilder, OWNER_BYTES_MAX, PREFIX_BYTES_MAX};
-pub use crate::client::{
-    Client, NodeStats, NodeTrustState, RESOURCE_BYTES_MAX, RESOURCES_MAX, Stats, check_resource,
-};
+pub use crate::builder::{ClientBuilder, PREFIX_BYTES_MAX};
+pub use crate::client::Client;
 pub use crate::clock::Clock;
 pub use crate::error::{
     AcquireError, AcquireFailure, BuildError, ExtendError, HoldError, Holder, HolderKind,
@@ -94,7 +96,9 @@ pub use crate::error::{
 };
 pub use crate::guard::{Guard, GuardToken, Health, Released};
 pub use crate::inspect::{Inspection, Verdict};
-pub use crate::resources::Resources;
+pub use crate::options::OWNER_BYTES_MAX;
+pub use crate::resources::{RESOURCE_BYTES_MAX, RESOURCES_MAX, Resources, check_resource};
+pub use crate::stats::{NodeStats, NodeTrustState, Stats};
 pub use quorlock_core::{
     BootTime, Delay, LossCause, Mode, NodeOutcome, NodeReleased, Outcome, QuorumError,
     RestartGuard, Retry, TimingError, Token,

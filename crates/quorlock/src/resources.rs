@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use quorlock_core::Keys;
 
-use crate::client::check_resource;
 use crate::error::InvalidRequest;
+use crate::own_keys::RESERVED;
 
 /// The names of what one lock is about: nearly always one, at most 64.
 ///
@@ -123,3 +123,30 @@ impl<S: AsRef<str>> From<&Vec<S>> for Resources {
         Self::several(names)
     }
 }
+
+/// Whether this can be the name of a resource: what [`Client::acquire`](crate::Client::acquire) checks first. It has 1 to
+/// [`RESOURCE_BYTES_MAX`] bytes, any of them. It does not contain `quorlock:`, also not together
+/// with the key prefix before it. All keys of the library's own contain that, whatever their
+/// clients' prefixes, so none of them is a lock's.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
+    if resource.is_empty() {
+        return Err(InvalidRequest::ResourceEmpty);
+    }
+    if resource.len() > RESOURCE_BYTES_MAX {
+        let bytes = resource.len();
+        return Err(InvalidRequest::ResourceTooLong { bytes, max: RESOURCE_BYTES_MAX });
+    }
+    if resource.contains(RESERVED) {
+        return Err(InvalidRequest::ResourceReserved);
+    }
+    Ok(())
+}
+
+/// One lock is about no more resources than this.
+pub const RESOURCES_MAX: usize = Keys::MAX;
+
+/// The longest name of a resource, in bytes.
+pub const RESOURCE_BYTES_MAX: usize = 4096;

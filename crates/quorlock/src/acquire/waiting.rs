@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorlock_core::{AttemptReport, Keys, Quorum};
 
-use crate::error::NodeAnswer;
+use crate::error::{Holder, NodeAnswer, most_frequent};
 
 /// Why a call is still waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +43,8 @@ impl Waiting {
 
     /// Who holds the lock: on a quorum of the nodes. `None` if nobody was seen to: then the nodes are shared by several, or
     /// too few of them told who it is.
-    pub fn holder(&self) -> Option<crate::Holder> {
-        let (holder, nodes) = crate::error::most_frequent(&self.nodes, self.quorum.needed())?;
+    pub fn holder(&self) -> Option<Holder> {
+        let (holder, nodes) = most_frequent(&self.nodes, self.quorum.needed())?;
         self.quorum.is_reached(nodes).then_some(holder)
     }
 }

@@ -7,13 +7,17 @@ use std::time::Duration;
 use quorlock_core::marker::Cluster;
 use quorlock_core::{NodeSet, Quorum, QuorumError, RestartGuard, Rules, Timing, Words};
 
-use super::{CallDefaults, MARKER, PREFIX_BYTES_MAX, own_key};
-use crate::client::{Client, Common, Names, RESERVED, Shared};
+use super::PREFIX_BYTES_MAX;
+use crate::client::Client;
+use crate::client::state::ClientState;
 use crate::clock::Clock;
+use crate::common::{Common, Names};
 use crate::driver::{Driver, DriverHandle, Metrics};
 use crate::error::BuildError;
 use crate::exhausted::explained;
 use crate::node::{Node, NodeConfig, NodeConfigError, RedisNode, Tls};
+use crate::options::CallDefaults;
+use crate::own_keys::{MARKER, RESERVED, own_key};
 use crate::own_thread::OwnThread;
 
 /// What was set on a builder.
@@ -62,7 +66,7 @@ impl Settings {
         }
     }
 
-    pub(super) fn build(self) -> Result<Client, BuildError> {
+    pub(crate) fn build(self) -> Result<Client, BuildError> {
         let timing = self.defaults.check()?;
         self.check_prefix()?;
         let nodes = self.make_nodes(&timing)?;
@@ -99,7 +103,7 @@ impl Settings {
         // `nodes` has the custom nodes as well, behind the servers.
         let server_count = self.nodes.len();
         let nodes = (nodes, server_count);
-        Ok(Client::new(Shared::new(common, quorum, settings, nodes, metrics)))
+        Ok(Client::new(ClientState::new(common, quorum, settings, nodes, metrics)))
     }
 
     /// The quorum for `node_count` nodes: the one that was set, or the majority.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use quorlock_core::{Key, Quorum, Rules, Timing};
 
+use super::ClientBuilder;
 use super::settings::{Settings, check_names};
-use super::{ClientBuilder, own_key};
-use crate::client::Names;
+use crate::common::Names;
 use crate::error::BuildError;
 use crate::node::{Node as _, NodeConfig, RedisNode};
+use crate::own_keys::own_key;
 
 /// The servers of a client that is not built, and what it would measure them by.
 #[derive(Clone, Debug)]

@@ -12,9 +12,10 @@ use rustc_hash::FxHashMap;
 use tokio::sync::{oneshot, watch};
 
 use super::{AcquireCall, DriverCommand, Metrics, Transports};
-use crate::client::{Common, NodeTrustState};
+use crate::common::Common;
 use crate::guard::{CallReply, Granted, Guard, GuardToken, Held};
 use crate::reply;
+use crate::stats::NodeTrustState;
 
 pub(super) struct Callers {
     /// To give to guards; weak, so that the driver does not keep itself alive.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use quorlock_core::{Reading, RestartGuard, TrustState};
 
-use crate::client::NodeTrustState;
+use crate::stats::NodeTrustState;
 
 /// Figures that the driver keeps up to date for [`Client::stats`](crate::Client::stats).
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use quorlock_core::{AttemptReport, Extended, Keys, LockId, NodeResult, ReleaseRe
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
-use crate::guard::CallReply;
+use crate::guard::claim::CallReply;
 use crate::node::BoxFuture;
 use crate::own_thread::{Caller, OwnThread};
 use crate::reply;

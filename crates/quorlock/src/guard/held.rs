@@ -11,9 +11,9 @@ use quorlock_core::{
 use tokio::sync::{Notify, watch};
 
 use super::{GuardToken, Health};
-use crate::client::Common;
 use crate::clock::Clock;
-use crate::driver::DriverCommand;
+use crate::common::Common;
+use crate::driver::queue::DriverCommand;
 use crate::error::describe;
 
 /// What guard and driver share.

@@ -2,8 +2,8 @@ use quorlock_core::{Hold, HoldLimit, LockId, Mode, Quorum, Validity};
 use tokio::time::{advance, timeout};
 
 use super::*;
-use crate::client::Common;
 use crate::clock::Clock;
+use crate::common::Common;
 use crate::driver::{CommandReceiver, DriverHandle};
 
 const SECOND: Duration = Duration::from_secs(1);

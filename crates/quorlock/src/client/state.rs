@@ -1,0 +1,73 @@
+//! The state of a client: its settings, its nodes and what it shares with its guards.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quorlock_core::{FailureKind, Keys, LockId, NodeOutcome, NodeResult, Quorum, Timing};
+
+use crate::common::Common;
+use crate::driver::Metrics;
+use crate::error::{Impatient, InvalidRequest};
+use crate::node::Node;
+use crate::options::CallDefaults;
+use crate::own_keys::RESERVED;
+
+pub(crate) struct ClientState {
+    pub(crate) common: Arc<Common>,
+    pub(crate) quorum: Quorum,
+    pub(crate) prefix: Box<str>,
+    pub(crate) defaults: CallDefaults,
+    /// What came of checking these.
+    pub(crate) timing: Timing,
+    pub(super) nodes: Vec<Arc<dyn Node>>,
+    /// So many of them, the first ones, are servers; the others are custom ones.
+    pub(super) servers: usize,
+    pub(super) metrics: Arc<Metrics>,
+    next_lock: AtomicU64,
+}
+
+impl ClientState {
+    pub(crate) fn new(
+        common: Arc<Common>,
+        quorum: Quorum,
+        (prefix, defaults, timing): (Box<str>, CallDefaults, Timing),
+        (nodes, servers): (Vec<Arc<dyn Node>>, usize),
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let next_lock = AtomicU64::new(1);
+        Self { common, quorum, prefix, defaults, timing, nodes, servers, metrics, next_lock }
+    }
+
+    /// The first node, if there is one, that was not waited for as long as it takes to answer.
+    pub(crate) fn impatient(
+        &self,
+        node_timeout: Duration,
+        results: &[NodeResult],
+    ) -> Option<Impatient> {
+        let nodes = self.common.names.iter().zip(&self.metrics.nodes).zip(results);
+        nodes.into_iter().find_map(|((node, metrics), report)| {
+            let round_trip = Duration::from_nanos(metrics.round_trip_ns.load(Ordering::Relaxed));
+            let silent = matches!(&report.said, NodeOutcome::Failed(failure) if failure.kind() == FailureKind::Silent);
+            (silent && round_trip > node_timeout)
+                .then(|| Impatient { node: node.clone(), round_trip, node_timeout })
+        })
+    }
+
+    pub(crate) fn new_lock(&self) -> LockId {
+        LockId(self.next_lock.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The keys under which resources are stored, whose names have been checked; without a prefix, the very same texts.
+    pub(crate) fn keys(&self, resources: &Keys) -> Result<Keys, InvalidRequest> {
+        if self.prefix.is_empty() {
+            return Ok(resources.clone());
+        }
+        let keys = resources.map(|resource| format!("{}{resource}", self.prefix).into());
+        // Also where one half of the word is in the prefix.
+        match keys.iter().any(|key| key.contains(RESERVED)) {
+            true => Err(InvalidRequest::ResourceReserved),
+            false => Ok(keys),
+        }
+    }
+}
