@@ -124,13 +124,12 @@ impl<S: AsRef<str>> From<&Vec<S>> for Resources {
     }
 }
 
-/// Whether this can be the name of a resource: what [`Client::acquire`](crate::Client::acquire) checks first. It has 1 to
-/// [`RESOURCE_BYTES_MAX`] bytes, any of them. It does not contain `quorlock:`, also not together
-/// with the key prefix before it. All keys of the library's own contain that, whatever their
-/// clients' prefixes, so none of them is a lock's.
+/// Checks the name of a resource, as [`Client::acquire`](crate::Client::acquire) does first. A name has 1 to
+/// [`RESOURCE_BYTES_MAX`] bytes of any value. The key that the name makes with the client's prefix must not contain
+/// `quorlock:`, because all keys of the library's own do.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The rule that the name breaks. The prefix is not known here, so the client checks the key once more.
 pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
     if resource.is_empty() {
         return Err(InvalidRequest::ResourceEmpty);
@@ -145,7 +144,7 @@ pub fn check_resource(resource: &str) -> Result<(), InvalidRequest> {
     Ok(())
 }
 
-/// One lock is about no more resources than this.
+/// The largest number of resources in one lock.
 pub const RESOURCES_MAX: usize = Keys::MAX;
 
 /// The longest name of a resource, in bytes.

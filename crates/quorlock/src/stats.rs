@@ -12,17 +12,16 @@ use crate::node::NodeState;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Per node, in the order of the client's list.
+    /// The figures of each node, in the order of the client's list.
     pub nodes: Vec<NodeStats>,
-    /// Guards alive, those whose lock was lost included; none once the client's task has ended.
+    /// Guards alive, including those whose lock was lost. Zero once the client's task has ended.
     pub locks_held: usize,
     /// Calls waiting for a lock: for their turn, for answers or for the next attempt.
     pub calls_waiting: usize,
-    /// Tokens being released right now, or owed to a node that cannot be reached: those for the
-    /// ttl at most, because then the key has expired. Intents of waiting writers that are being taken back count too.
+    /// Tokens that are being released, or owed to a node that cannot be reached. A token is owed for its ttl at most,
+    /// because then its key has expired. Intents of waiting writers that are being taken back count too.
     pub releases_owed: usize,
-    /// How often a call that was waiting went on because nodes said that its lock had changed, since
-    /// the client was built.
+    /// Times that a waiting call went on because nodes reported a change of its lock, since the client was built.
     pub wakeups: u64,
 }
 
@@ -32,38 +31,39 @@ pub struct Stats {
 pub struct NodeStats {
     /// The node's name.
     pub name: Arc<str>,
-    /// Whether it can be used.
+    /// Whether the node can be used.
     pub state: NodeState,
-    /// The smoothed round trip, waiting in the server's and our own queues included; `None` before
-    /// the first answer.
+    /// The smoothed round trip, including the time in the server's and the client's queues. `None` before the first
+    /// answer.
     pub round_trip: Option<Duration>,
-    /// How often it did not answer an attempt in time, since the client was built.
+    /// Attempts that the node did not answer in time, since the client was built.
     pub timeouts: u64,
-    /// How many commands were given to it, since the client was built.
+    /// Commands given to the node, since the client was built.
     pub commands: u64,
-    /// Whether its votes count, as of now.
+    /// Whether the node's votes count.
     pub trust_state: NodeTrustState,
 }
 
-/// Whether a node's votes count: see [`ClientBuilder::restart_guard`](crate::ClientBuilder::restart_guard). Printed, it says why not.
+/// Whether a node's votes count; see [`ClientBuilder::restart_guard`](crate::ClientBuilder::restart_guard). Displayed,
+/// it gives the reason if they do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeTrustState {
-    /// The restart guard is off: nobody looks.
+    /// The restart guard is off, so all votes count.
     Unguarded,
-    /// It has not been looked at on this connection yet, or need not be, as a
+    /// The client has not checked the node on this connection yet, or need not check it because it is a
     /// [`MemoryNode`](crate::node::MemoryNode).
     Unverified,
-    /// Its votes count.
+    /// The node's votes count.
     Trusted,
-    /// They do not yet.
+    /// The node's votes do not count yet.
     Quarantined {
-        /// In what time they do, if nothing comes between.
+        /// The time until they count, unless the node is restarted again.
         remaining: Duration,
-        /// Why they do not.
+        /// The reason.
         why: Arc<str>,
     },
-    /// They do not, until a person has corrected this.
+    /// The node's votes do not count until a person has corrected the failure.
     Refused(Failure),
 }
 

@@ -18,10 +18,10 @@ pub(crate) struct ClientState {
     pub(crate) quorum: Quorum,
     pub(crate) prefix: Box<str>,
     pub(crate) defaults: CallDefaults,
-    /// What came of checking these.
+    /// The checked times of `defaults`.
     pub(crate) timing: Timing,
     pub(super) nodes: Vec<Arc<dyn Node>>,
-    /// So many of them, the first ones, are servers; the others are custom ones.
+    /// Number of servers; the custom nodes come behind them in `nodes`.
     pub(super) servers: usize,
     pub(super) metrics: Arc<Metrics>,
     next_lock: AtomicU64,
@@ -39,7 +39,7 @@ impl ClientState {
         Self { common, quorum, prefix, defaults, timing, nodes, servers, metrics, next_lock }
     }
 
-    /// The first node, if there is one, that was not waited for as long as it takes to answer.
+    /// The first node whose usual round trip is longer than the time that the call waited for its answer.
     pub(crate) fn impatient(
         &self,
         node_timeout: Duration,
@@ -58,13 +58,13 @@ impl ClientState {
         LockId(self.next_lock.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The keys under which resources are stored, whose names have been checked; without a prefix, the very same texts.
+    /// The keys of resources whose names have been checked. Without a prefix, a clone of the names.
     pub(crate) fn keys(&self, resources: &Keys) -> Result<Keys, InvalidRequest> {
         if self.prefix.is_empty() {
             return Ok(resources.clone());
         }
         let keys = resources.map(|resource| format!("{}{resource}", self.prefix).into());
-        // Also where one half of the word is in the prefix.
+        // The prefix may end with the first half of the word.
         match keys.iter().any(|key| key.contains(RESERVED)) {
             true => Err(InvalidRequest::ResourceReserved),
             false => Ok(keys),
