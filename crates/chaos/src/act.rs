@@ -5,7 +5,7 @@ use std::fmt;
 use quorlock_servers::proxy::{Blow, Direction, Traffic};
 use quorlock_sim::time::Time;
 
-use crate::ledger::seconds;
+use crate::clock::seconds;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -22,3 +22,8 @@ pub(crate) fn wall_ahead() -> Time {
     let wall = clock_gettime(ClockId::Realtime);
     wall.tv_sec * SECOND + wall.tv_nsec - now()
 }
+
+/// A span of time as text.
+pub(crate) fn seconds(span: Time) -> String {
+    format!("{:.3} s", span as f64 / SECOND as f64)
+}

@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorlock_sim::time::{SECOND, Time};
+use quorlock_sim::time::Time;
 
-use crate::clock::now;
+use crate::clock::{now, seconds};
 use crate::holds::{Hold, names};
 use crate::numbers::Numbers;
 use crate::oracles::Written;
@@ -365,11 +365,6 @@ impl Ledger {
     }
 }
 
-/// A span of time, for people.
-pub(crate) fn seconds(span: Time) -> String {
-    format!("{:.3} s", span as f64 / SECOND as f64)
-}
-
 fn name((process, generation, caller): Caller) -> String {
     let letter = ('a'..='z').nth(caller).unwrap_or('?');
     // A process that was killed has successors.
@@ -379,6 +374,8 @@ fn name((process, generation, caller): Caller) -> String {
 
 #[cfg(test)]
 mod tests {
+    use quorlock_sim::time::SECOND;
+
     use super::*;
     use crate::holds::overlaps;
 

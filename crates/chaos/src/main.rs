@@ -37,9 +37,9 @@ use quorlock_sim::time::SECOND;
 use signal_hook::consts::TERM_SIGNALS;
 
 use crate::args::{Args, Command, RoundKind};
-use crate::clock::now;
+use crate::clock::{now, seconds};
 use crate::commands::writer;
-use crate::ledger::{CALLS, Findings, GRANTED, LOST, seconds};
+use crate::ledger::{CALLS, Findings, GRANTED, LOST};
 use crate::plan::{RoundPlan, SEEDS_FOR_ALL};
 use crate::round::Interrupt;
 use crate::shim::Shim;

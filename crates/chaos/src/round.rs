@@ -12,10 +12,10 @@ use quorlock_sim::time::{MS, SECOND, Time};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::act::{Kind, node_name};
-use crate::clock::{now, wall_ahead};
+use crate::clock::{now, seconds, wall_ahead};
 use crate::holds::{Hold, Pair, disordered, overlaps, together};
 use crate::ledger::{
-    CALLS, DOWNGRADE_CONFIRMED, Ledger, SEVERAL, SEVERAL_FENCED, UNTRUSTED, Violation, seconds,
+    CALLS, DOWNGRADE_CONFIRMED, Ledger, SEVERAL, SEVERAL_FENCED, UNTRUSTED, Violation,
 };
 use crate::nemesis::Nemesis;
 use crate::oracles::{Keys, late};

@@ -6,7 +6,8 @@ use std::fmt;
 use quorlock_sim::time::Time;
 use serde::Serialize;
 
-use crate::ledger::{Findings, seconds};
+use crate::clock::seconds;
+use crate::ledger::Findings;
 
 /// Counts by section and name. Rounds add up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
