@@ -202,10 +202,7 @@ async fn read_fences(
     connection: &AdminConnection,
     keys: &[Arc<str>],
 ) -> Result<Vec<(Arc<str>, u64)>, quorlock::node::Failure> {
-    let counter = |key: &Arc<str>| {
-        topology.own_key(&format!("fence:{}", key.strip_prefix(&*topology.prefix).unwrap_or(key)))
-    };
-    let counters: Vec<_> = keys.iter().map(counter).collect();
+    let counters: Vec<_> = keys.iter().map(|key| topology.counter(key)).collect();
     let replies = get_ranges(connection, &counters, TOKEN_DIGITS).await?;
     let number = |reply| match reply {
         Reply::Bytes(digits) => std::str::from_utf8(&digits).ok()?.parse().ok(),

@@ -12,15 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::doctor::acl::escaped;
-use quorlock::admin::{AdminConnection, RESERVED, Reply, failure_of, now, pause};
+use quorlock::admin::{AdminConnection, RESERVED, Reply, failure_of, now, pause, prefix_of_marker};
 use quorlock::node::{Holding, RedisNode};
+use quorlock::{PREFIX_BYTES_MAX, RESOURCE_BYTES_MAX};
 use quorlock_core::{BootTime, Failure, FailureKind, TTL_CEILING, Value};
 
 /// Keys that one `SCAN` looks at. A server needs about 0.1 ms for them.
 const COUNT: usize = 100;
 
-/// No lock has a longer key: prefix and resource.
-const KEY_BYTES_MAX: usize = 1024 + 4096;
+/// The longest key of a lock.
+const KEY_BYTES_MAX: usize = PREFIX_BYTES_MAX + RESOURCE_BYTES_MAX;
 
 /// The first read of a value ends here: a token, and the space before the owner text.
 const START_BYTES: usize = 41;
@@ -222,7 +223,7 @@ impl Scan<'_> {
 impl Scanned {
     fn note_prefixes(&mut self, keys: &[Arc<str>]) {
         for key in keys {
-            if let Some(prefix) = key.strip_suffix("quorlock:node")
+            if let Some(prefix) = prefix_of_marker(key)
                 && self.prefixes.len() < PREFIXES_MAX
                 && !self.prefixes.iter().any(|other| other == prefix)
             {

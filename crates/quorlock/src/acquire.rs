@@ -19,7 +19,7 @@ use crate::driver::{AcquireCall, DriverCommand};
 use crate::error::{AcquireError, HoldError, InvalidRequest};
 use crate::guard::{Called, Claim, Guard};
 use crate::options::CallDefaults;
-use crate::own_keys::{MARKER, own_key};
+use crate::own_keys::{MARKER, counter, own_key};
 use crate::reply::Receiver;
 use crate::resources::Resources;
 
@@ -281,7 +281,7 @@ impl Acquire {
         let prefix = &self.client.prefix;
         let kept = (2 * self.options.max_hold.min(HOLD_MAX)).max(COUNTER_KEPT);
         Counter {
-            keys: resources.map(|resource| own_key(prefix, &format!("fence:{resource}"))),
+            keys: resources.map(|resource| counter(prefix, resource)),
             ttl_ms: u64::try_from(kept.as_millis()).unwrap_or(u64::MAX),
             marker: own_key(prefix, MARKER),
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use quorlock_core::{RestartGuard, TTL_MIN};
+use quorlock_core::{RestartGuard, TTL_MIN, TimingOptions};
 
 pub(crate) use self::from_env::blamed;
 use crate::builder::ClientBuilder;
@@ -233,8 +233,8 @@ pub fn variable_of(setting: &str) -> String {
 
 /// The ttl of locks for which none is given: the usual one, or `max_ttl` if that is shorter.
 pub fn default_ttl(max_ttl: Option<Duration>) -> Duration {
-    const USUAL: Duration = Duration::from_secs(10);
-    max_ttl.map_or(USUAL, |max_ttl| max_ttl.min(USUAL))
+    let usual = TimingOptions::default().ttl;
+    max_ttl.map_or(usual, |max_ttl| max_ttl.min(usual))
 }
 
 impl Deployment {

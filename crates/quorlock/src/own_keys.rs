@@ -1,15 +1,31 @@
-//! The library's own keys on the nodes.
+//! The library's own keys on the nodes: the key prefix, [`RESERVED`] and a name.
 
 use quorlock_core::Key;
 
-/// Each of the library's own keys is the prefix, this word and a name. No prefix and no key of a lock contains the word,
-/// because a lock on `app:quorlock:node` would overwrite the marker of clients with the prefix `app:`.
+/// The word in each of the library's own keys. No prefix and no key of a lock contains the word, because a lock on
+/// `app:quorlock:node` would overwrite the marker of clients with the prefix `app:`.
 pub const RESERVED: &str = "quorlock:";
 
-/// The name of the marker.
+/// The name of the marker, which shows that the node has not lost its data.
 pub(crate) const MARKER: &str = "node";
+
+/// The name of an adoption, by which a node comes into use.
+pub(crate) const ADOPTION: &str = "adopt";
+
+/// The name of the registration, which says in which database a server has its locks.
+pub(crate) const DATABASE: &str = "database";
 
 /// The own key with this name.
 pub(crate) fn own_key(prefix: &str, name: &str) -> Key {
     format!("{prefix}{RESERVED}{name}").into()
+}
+
+/// The counter of fencing tokens for this resource.
+pub(crate) fn counter(prefix: &str, resource: &str) -> Key {
+    own_key(prefix, &format!("fence:{resource}"))
+}
+
+/// The prefix of the clients whose marker has this key; `None` if the key is no marker's.
+pub fn prefix_of_marker(key: &str) -> Option<&str> {
+    key.strip_suffix(MARKER)?.strip_suffix(RESERVED)
 }

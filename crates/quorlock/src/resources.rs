@@ -40,21 +40,7 @@ impl Resources {
             Names::One(name) => check_resource(&name).map(|()| name.into()),
             Names::Several(names) => {
                 names.iter().try_for_each(|name| check_resource(name))?;
-                let count = names.len();
-                if count == 0 || count > Keys::MAX {
-                    return Err(InvalidRequest::ResourceCount { count, max: Keys::MAX });
-                }
-                let mut sorted = names.clone();
-                sorted.sort_unstable();
-                match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-                    Some(pair) => {
-                        Err(InvalidRequest::ResourceTwice { resource: (*pair[0]).to_owned() })
-                    }
-                    None => {
-                        let keys = Keys::new(names);
-                        keys.ok_or(InvalidRequest::ResourceCount { count, max: Keys::MAX })
-                    }
-                }
+                Keys::new(names.iter().cloned()).ok_or_else(|| no_keys(names))
             }
         }
     }
@@ -121,6 +107,18 @@ impl<S: AsRef<str>> From<Vec<S>> for Resources {
 impl<S: AsRef<str>> From<&Vec<S>> for Resources {
     fn from(names: &Vec<S>) -> Self {
         Self::several(names)
+    }
+}
+
+/// The reason why [`Keys`] refused these names.
+fn no_keys(mut names: Vec<Arc<str>>) -> InvalidRequest {
+    let count = names.len();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) if count <= Keys::MAX => {
+            InvalidRequest::ResourceTwice { resource: pair[0].as_ref().to_owned() }
+        }
+        _ => InvalidRequest::ResourceCount { count, max: Keys::MAX },
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::BuildError;
 use crate::exhausted::explained;
 use crate::node::{Node, NodeConfig, NodeConfigError, RedisNode, Tls};
 use crate::options::CallDefaults;
-use crate::own_keys::{MARKER, RESERVED, own_key};
+use crate::own_keys::{ADOPTION, MARKER, RESERVED, own_key};
 use crate::own_thread::OwnThread;
 
 /// What was set on a builder.
@@ -141,7 +141,7 @@ impl Settings {
             cluster: Cluster::new(names.iter(), quorum.needed(), max_ttl_ms),
             names: names.to_vec(),
             marker: own_key(&self.prefix, MARKER),
-            adoption: own_key(&self.prefix, "adopt"),
+            adoption: own_key(&self.prefix, ADOPTION),
             durable,
             words: Words(crate::fault::in_words),
         })

@@ -9,7 +9,7 @@ use super::settings::{Settings, check_names};
 use crate::common::Names;
 use crate::error::BuildError;
 use crate::node::{Node as _, NodeConfig, RedisNode};
-use crate::own_keys::own_key;
+use crate::own_keys::{counter, own_key};
 
 /// The servers of a client that is not built, and what it would measure them by.
 #[derive(Clone, Debug)]
@@ -62,9 +62,14 @@ impl Topology {
         others.make_servers(&timing(settings)?)
     }
 
-    /// The key of the library's own that is called so.
+    /// The library's own key with this name.
     pub fn own_key(&self, name: &str) -> Key {
         own_key(&self.prefix, name)
+    }
+
+    /// The counter of fencing tokens for the lock with this key.
+    pub fn counter(&self, key: &str) -> Key {
+        counter(&self.prefix, key.strip_prefix(&*self.prefix).unwrap_or(key))
     }
 }
 

@@ -7,11 +7,9 @@ use quorlock_core::{Failure, FailureKind, Key};
 use super::codec::{code, rejected};
 use super::resp::Reply;
 use super::text::for_people;
+use crate::own_keys::{DATABASE, own_key, prefix_of_marker};
 
 const SCRIPT: &str = include_str!("../scripts/register.lua");
-
-/// The name of the marker, and that of the registration, among the library's own keys.
-const NAMES: (&str, &str) = ("quorlock:node", "quorlock:database");
 
 /// Where a server's registration is, and which database this client uses.
 #[derive(Clone, Debug)]
@@ -32,11 +30,10 @@ pub enum Do {
 }
 
 impl Registration {
-    /// That of the server whose marker is under this key; `None` if the key is not one of the library's own.
+    /// The registration on the server whose marker has this key; `None` if the key is no marker's.
     pub(crate) fn beside(marker: &Key, database: u32) -> Option<Self> {
-        let (node, registration) = NAMES;
-        let prefix = marker.strip_suffix(node)?;
-        Some(Self { key: format!("{prefix}{registration}").into(), database })
+        let prefix = prefix_of_marker(marker)?;
+        Some(Self { key: own_key(prefix, DATABASE), database })
     }
 
     /// The words of the command, which gets one reply.
