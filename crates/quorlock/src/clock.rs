@@ -30,7 +30,6 @@ const PAIR_GAP_MAX: i64 = 1_000_000;
 const PAIR_TRIES: usize = 4;
 
 impl Clock {
-    /// Reads the time.
     pub(crate) fn now(self) -> Reading {
         match self {
             Self::System => system_pair(),

@@ -158,19 +158,11 @@ mod fine {
 
         /// Ready once for all steps since the last time.
         pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-            while ready!(self.0.poll_read_ready(cx)).is_ok() {
-                let mut expirations = [0; 8];
-                match self.0.try_read(&mut expirations) {
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    // It says ECANCELED.
-                    _ => {
-                        self.watch();
-                        return Poll::Ready(());
-                    }
-                }
+            if !ready!(poll_expired(&self.0, cx)) {
+                return Poll::Pending;
             }
-            // The runtime is shutting down, and takes the driver with it.
-            Poll::Pending
+            self.watch();
+            Poll::Ready(())
         }
     }
 
@@ -198,16 +190,21 @@ mod fine {
         }
 
         pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-            while ready!(self.0.poll_read_ready(cx)).is_ok() {
-                let mut expirations = [0; 8];
-                match self.0.try_read(&mut expirations) {
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    _ => return Poll::Ready(()),
-                }
-            }
-            // The runtime is shutting down, and takes the driver with it.
-            Poll::Ready(())
+            poll_expired(&self.0, cx).map(drop)
         }
+    }
+
+    /// Waits until a timer has rung, or was cancelled by a step (`ECANCELED`). False if the runtime is shutting down, which
+    /// ends the driver too.
+    fn poll_expired(timer: &Receiver, cx: &mut Context<'_>) -> Poll<bool> {
+        while ready!(timer.poll_read_ready(cx)).is_ok() {
+            let mut expirations = [0; 8];
+            match timer.try_read(&mut expirations) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => return Poll::Ready(true),
+            }
+        }
+        Poll::Ready(false)
     }
 }
 
@@ -216,21 +213,10 @@ mod fine {
     use std::task::{Context, Poll};
     use std::time::Duration;
 
-    /// Nobody tells.
-    pub(super) enum Steps {}
-
-    impl Steps {
-        pub(super) fn new() -> Option<Self> {
-            None
-        }
-
-        pub(super) fn poll(&self, _cx: &mut Context<'_>) -> Poll<()> {
-            match *self {}
-        }
-    }
-
-    /// There is none.
+    /// A kernel without such timers.
     pub(super) enum Timer {}
+
+    pub(super) type Steps = Timer;
 
     impl Timer {
         pub(super) fn new() -> Option<Self> {

@@ -215,7 +215,6 @@ pub enum ExtendError {
     },
 }
 
-/// A loss in words.
 pub(crate) fn describe(cause: &LossCause) -> &'static str {
     match cause {
         LossCause::Expired => "its validity ran out before enough nodes confirmed an extension",

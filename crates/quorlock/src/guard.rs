@@ -304,12 +304,11 @@ impl Guard {
     /// ```
     pub async fn downgrade(&self) -> Result<Duration, ExtendError> {
         let (outcome, span) = self.ask_downgrade();
+        let outcome = outcome.await.ok();
         if mutant!(ModeTurnedLate) {
-            let outcome = outcome.await.ok();
             self.held.downgrade();
-            return self.extended(outcome, &span);
         }
-        self.extended(outcome.await.ok(), &span)
+        self.extended(outcome, &span)
     }
 
     pub(crate) fn ask_downgrade(&self) -> (oneshot::Receiver<Extended>, tracing::Span) {

@@ -15,7 +15,6 @@ pub(crate) const ADOPTION: &str = "adopt";
 /// The name of the registration, which says in which database a server has its locks.
 pub(crate) const DATABASE: &str = "database";
 
-/// The own key with this name.
 pub(crate) fn own_key(prefix: &str, name: &str) -> Key {
     format!("{prefix}{RESERVED}{name}").into()
 }

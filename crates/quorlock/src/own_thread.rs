@@ -34,7 +34,6 @@ pub(crate) struct OwnThread {
     come_back: Condvar,
 }
 
-/// Whose turn it is.
 #[derive(Default)]
 struct Turns {
     /// The own thread drives.

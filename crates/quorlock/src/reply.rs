@@ -139,4 +139,4 @@ impl<T> fmt::Debug for Sender<T> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -34,7 +34,6 @@ enum Names {
 }
 
 impl Resources {
-    /// Checks them.
     pub(crate) fn check(self) -> Result<Keys, InvalidRequest> {
         match self.0 {
             Names::One(name) => check_resource(&name).map(|()| name.into()),

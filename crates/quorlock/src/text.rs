@@ -1,7 +1,8 @@
-//! Text from the caller, as messages show it.
+//! Text from callers and servers, as messages show it.
 
-/// Escapes everything that a terminal or a log would not take for plain text. Text from servers goes through
-/// [`shown`](quorlock_core::shown::shown) instead, which also shortens it.
+use quorlock_core::shown::{LINE_MAX, shown};
+
+/// Escapes everything that a terminal or a log would not take for plain text. For text from the caller.
 pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {
@@ -13,7 +14,13 @@ pub(crate) fn printable(text: &str) -> String {
     printable
 }
 
-/// The printable text between quotation marks.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", printable(text))
+}
+
+/// One printable line of a bounded length, for text from a server. A server repeats the arguments of an unknown command,
+/// such as a password or a token; those are cut off.
+pub(crate) fn for_people(text: &str) -> String {
+    let text = text.split(", with args beginning with").next().unwrap_or_default();
+    shown(text.trim(), LINE_MAX)
 }

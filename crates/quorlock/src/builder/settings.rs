@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
@@ -20,7 +21,6 @@ use crate::options::CallDefaults;
 use crate::own_keys::{ADOPTION, MARKER, RESERVED, own_key};
 use crate::own_thread::OwnThread;
 
-/// What was set on a builder.
 #[derive(Clone)]
 pub(crate) struct Settings {
     /// The servers. An error is kept until [`build`](Self::build), because the builder's methods return no errors.
@@ -99,11 +99,17 @@ impl Settings {
                 tokio::runtime::Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
             runtime.spawn(async move { run_driver().await });
         }
-        let settings = (self.prefix.into(), self.defaults, timing);
-        // `nodes` has the custom nodes as well, behind the servers.
-        let server_count = self.nodes.len();
-        let nodes = (nodes, server_count);
-        Ok(Client::new(ClientState::new(common, quorum, settings, nodes, metrics)))
+        Ok(Client::new(ClientState {
+            common,
+            quorum,
+            prefix: self.prefix.into(),
+            defaults: self.defaults,
+            timing,
+            nodes,
+            servers: self.nodes.len(),
+            metrics,
+            next_lock: AtomicU64::new(1),
+        }))
     }
 
     /// The quorum for `node_count` nodes: the one that was set, or the majority.
@@ -178,19 +184,16 @@ impl Settings {
 
     /// Applies what is set for all nodes, as the builder's documentation says: the username replaces that of the URL.
     /// TLS, its server name and the password apply only to a node that has none of its own.
-    fn complete(&self, config: NodeConfig) -> NodeConfig {
-        let config = match &self.tls {
-            Some(tls) => config.tls_unless_set(tls),
-            None => config,
-        };
-        let config = match &self.tls_server_name {
-            Some(name) => config.tls_server_name_unless_set(name),
-            None => config,
-        };
-        let config = match &self.username {
-            Some(username) => config.username(username),
-            None => config,
-        };
+    fn complete(&self, mut config: NodeConfig) -> NodeConfig {
+        if let Some(tls) = &self.tls {
+            config = config.tls_unless_set(tls);
+        }
+        if let Some(name) = &self.tls_server_name {
+            config = config.tls_server_name_unless_set(name);
+        }
+        if let Some(username) = &self.username {
+            config = config.username(username);
+        }
         match &self.password {
             Some(password) if !config.has_password() => config.password(password),
             _ => config,

@@ -20,25 +20,14 @@ pub(crate) struct ClientState {
     pub(crate) defaults: CallDefaults,
     /// The checked times of `defaults`.
     pub(crate) timing: Timing,
-    pub(super) nodes: Vec<Arc<dyn Node>>,
+    pub(crate) nodes: Vec<Arc<dyn Node>>,
     /// Number of servers; the custom nodes come behind them in `nodes`.
-    pub(super) servers: usize,
-    pub(super) metrics: Arc<Metrics>,
-    next_lock: AtomicU64,
+    pub(crate) servers: usize,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) next_lock: AtomicU64,
 }
 
 impl ClientState {
-    pub(crate) fn new(
-        common: Arc<Common>,
-        quorum: Quorum,
-        (prefix, defaults, timing): (Box<str>, CallDefaults, Timing),
-        (nodes, servers): (Vec<Arc<dyn Node>>, usize),
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let next_lock = AtomicU64::new(1);
-        Self { common, quorum, prefix, defaults, timing, nodes, servers, metrics, next_lock }
-    }
-
     /// The first node whose usual round trip is longer than the time that the call waited for its answer.
     pub(crate) fn impatient(
         &self,

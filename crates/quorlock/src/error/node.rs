@@ -226,7 +226,6 @@ impl Holder {
         Some(Self { kind, remaining, since })
     }
 
-    /// One reader of a lock.
     pub(crate) fn of_reader(reader: &Reader) -> Self {
         let kind = HolderKind::Owner(owner_shown(&reader.value));
         Self { kind, remaining: Some(reader.ttl), since: since(&reader.value) }
@@ -289,7 +288,6 @@ fn since(value: &[u8]) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
-/// No more readers than this are named.
 const READERS_NAMED: usize = 3;
 
 fn write_readers(f: &mut fmt::Formatter<'_>, count: usize, owners: &[String]) -> fmt::Result {

@@ -17,7 +17,6 @@ use super::redis::{Direct, Encoder};
 use super::{Answers, Batch, BoxFuture, Node, PushSink, Stamp};
 use crate::clock::Clock;
 
-/// The way to one node.
 pub(crate) enum Transport {
     Direct(Direct),
     Adapted(Adapted),

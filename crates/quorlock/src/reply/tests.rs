@@ -31,7 +31,7 @@ fn pair<T: Send + 'static>() -> (Sender<T>, Receiver<T>) {
 
 /// Counts how often it was woken.
 #[derive(Default)]
-struct Woken(AtomicUsize);
+pub(crate) struct Woken(pub(crate) AtomicUsize);
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {

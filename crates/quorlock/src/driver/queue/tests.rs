@@ -1,7 +1,5 @@
 use std::future::poll_fn;
-use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
-use std::task::Wake;
 use std::thread;
 
 use tokio::runtime::Builder;
@@ -12,19 +10,10 @@ use super::*;
 use crate::Client;
 use crate::driver::{COMMANDS_MAX, TICKS_MAX};
 use crate::node::MemoryNode;
+use crate::reply::tests::Woken;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often a task was woken.
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// A driver that does what a test says, and its task, which the test polls. It waits for commands, and is idle.
 struct Setting {

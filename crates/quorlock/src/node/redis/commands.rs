@@ -4,7 +4,7 @@
 use quorlock_core::{Failure, FailureKind};
 
 use super::resp::Reply;
-use super::text::for_people;
+use crate::text::for_people;
 
 /// What becomes of locks without a command, or without the right to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,12 +18,12 @@ use super::commands::{self, Lacking, missing_command};
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 use super::target::{Address, Target};
-use super::text::for_people;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
 use super::wire::{Socket, Wire};
 use crate::exhausted::{exhausted, explained};
 use crate::node::PushSink;
+use crate::text::for_people;
 
 /// How to reach a server.
 pub(super) struct Dialer {

@@ -31,7 +31,6 @@ mod scripts;
 mod server;
 mod supervise;
 pub(super) mod target;
-mod text;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;

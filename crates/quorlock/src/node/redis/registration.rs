@@ -6,8 +6,8 @@ use quorlock_core::{Failure, FailureKind, Key};
 
 use super::codec::{code, rejected};
 use super::resp::Reply;
-use super::text::for_people;
 use crate::own_keys::{DATABASE, own_key, prefix_of_marker};
+use crate::text::for_people;
 
 const SCRIPT: &str = include_str!("../scripts/register.lua");
 

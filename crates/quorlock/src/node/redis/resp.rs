@@ -33,19 +33,16 @@ pub(super) const REPLY_MAX: usize = 128 * 1024;
 /// Lists within lists within lists, and that is it.
 const DEPTH_MAX: usize = 8;
 
-/// Writes a command.
 pub(super) fn write(out: &mut Vec<u8>, words: &[&[u8]]) {
     out.reserve(words.iter().map(|word| word.len() + 16).sum::<usize>() + 16);
     start(out, words.len());
     words.iter().for_each(|text| word(out, text));
 }
 
-/// Begins to write a command of so many words.
 pub(super) fn start(out: &mut Vec<u8>, words: usize) {
     write_length(out, b'*', words);
 }
 
-/// Writes the next word of a command.
 pub(super) fn word(out: &mut Vec<u8>, text: &[u8]) {
     write_length(out, b'$', text.len());
     out.extend_from_slice(text);
@@ -67,7 +64,6 @@ fn write_length(out: &mut Vec<u8>, mark: u8, length: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What was found at the beginning of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// A reply, which takes up so many bytes; and so many after these are of no interest.
@@ -80,7 +76,6 @@ pub(super) enum Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Reads the first reply.
 pub(super) fn read(input: &[u8]) -> Result<Found, Malformed> {
     // What is answered to nearly all that is asked.
     let short = match input {
@@ -161,7 +156,6 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A line without its end.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
         let rest = &self.input[self.at..];
         let part = Stop::Part { needed: self.input.len() + 1 };

@@ -4,7 +4,6 @@ use quorlock_core::{Form, Key};
 
 use super::resp;
 
-/// All scripts.
 pub(super) struct Scripts {
     pub(super) acquire: Script,
     pub(super) acquire_fenced: Script,
@@ -29,7 +28,6 @@ pub(super) struct Script {
     by_hash: Vec<u8>,
 }
 
-/// A script's text.
 macro_rules! script {
     ($name:literal) => {
         Script::new(include_str!(concat!("../scripts/", $name, ".lua")))

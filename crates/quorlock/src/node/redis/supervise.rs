@@ -177,7 +177,6 @@ impl Server {
     }
 }
 
-/// A random word, for a pause.
 fn entropy() -> u64 {
     getrandom::u64().unwrap_or(u64::MAX)
 }

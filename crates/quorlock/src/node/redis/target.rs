@@ -19,7 +19,6 @@ pub(in crate::node) struct Target {
     pub(super) tls_server_name: Option<String>,
 }
 
-/// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Port { host: String, port: u16, encrypted: bool },

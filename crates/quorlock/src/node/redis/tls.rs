@@ -13,7 +13,6 @@ use tokio_rustls::client::TlsStream;
 
 use crate::node::Tls;
 
-/// How to encrypt.
 #[derive(Clone)]
 pub(super) struct Encryption {
     connector: TlsConnector,

@@ -28,10 +28,9 @@ use tokio::time::Instant;
 use self::allowance::Allowance;
 use super::parcel::{Parcel, To};
 use super::resp::Reply;
-use super::text::for_people;
 use crate::node::PushSink;
+use crate::text::for_people;
 
-/// A socket of whatever kind.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
@@ -39,10 +38,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 /// So much is read at a time; replies to some hundred commands.
 const READ_SIZE: usize = 16 * 1024;
 
-/// A server that never stops talking is listened to for so long before others have their turn.
+/// Reads in one turn, and pushes in one turn, before other servers have theirs.
 const READS_MAX: usize = 64;
 
-/// And for so many pushes.
 const PUSHES_MAX: usize = 512;
 
 /// The replies to commands that were sent together are kept whole up to this; and so much more for each.
@@ -68,7 +66,6 @@ struct Inner {
     /// Parcels whose replies have come, or will not, for the line that has sent them.
     delivered: Vec<(BatchId, Box<Parcel>)>,
     pushed: Pushed,
-    /// Wakes who reads.
     reader: Waker,
     /// When the server last gave a sign of life, or was first asked after a pause.
     alive_at: Instant,
@@ -76,26 +73,24 @@ struct Inner {
     end: End,
 }
 
-/// What is to be written.
 #[derive(Default)]
 struct Outgoing {
     bytes: Vec<u8>,
-    /// Of `bytes`, so many have been written.
+    /// Bytes of `bytes` that have been written.
     written: usize,
-    /// So many bytes were ever to be sent.
+    /// Bytes queued since the connection opened.
     said: u64,
     /// The server reads no more.
     is_cut: bool,
 }
 
-/// What was read.
 struct Incoming {
     bytes: Vec<u8>,
     /// Of `bytes`, what lies between is to be read.
     unread: (usize, usize),
-    /// It is no use to look at it before it is so long.
+    /// The next reply is incomplete before the input has this length.
     needed: usize,
-    /// So many bytes that come next are the rest of a long value.
+    /// Bytes of a long value that are still to come, and are dropped.
     surplus: usize,
 }
 
@@ -105,11 +100,10 @@ struct Pushed {
     /// How often the server has said that all of its data are gone, or others.
     flushes: u64,
     allowance: Allowance,
-    /// So many pushes have come since others had their turn.
+    /// Pushes in this turn.
     count: usize,
 }
 
-/// What somebody waits to be told.
 #[derive(Default)]
 struct Tell {
     /// When something is awaited again.
@@ -118,10 +112,8 @@ struct Tell {
     heard: bool,
 }
 
-/// What is known of the end.
 #[derive(Default)]
 struct End {
-    /// Why the wire was closed.
     failure: Option<Failure>,
     last_words: Option<String>,
     /// The first reply had not come.
@@ -150,7 +142,6 @@ struct Awaited {
     taker: Taker,
 }
 
-/// Who takes the replies.
 enum Taker {
     /// They are told all at once.
     Whole { replies: Vec<Reply>, done: oneshot::Sender<Vec<Reply>> },
@@ -363,7 +354,6 @@ impl Wire {
         Activity { is_awaited: !inner.awaited.is_empty(), heard_at }
     }
 
-    /// Waits until a reply is awaited.
     pub(super) async fn busy(&self) {
         {
             let inner = &mut *self.lock();
@@ -375,7 +365,6 @@ impl Wire {
         self.stir.notified().await;
     }
 
-    /// Waits until the server says anything.
     pub(super) async fn heard(&self) {
         self.lock().tell.heard = true;
         self.stir.notified().await;

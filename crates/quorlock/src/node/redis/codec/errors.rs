@@ -3,7 +3,7 @@
 use quorlock_core::{Failure, FailureKind};
 
 use crate::node::redis::commands::missing_command;
-use crate::node::redis::text::for_people;
+use crate::text::for_people;
 
 /// An error that the server answered to one command, which may have done part of its work.
 pub(in crate::node::redis) fn rejected(error: &str) -> Failure {
