@@ -1,4 +1,4 @@
-//! What is noted of a world, and held against the invariants: the same for the simulator's world, the scripted one and
+//! What is noted of a world, and held against the invariants: the same for the simulator's world and
 //! the models'.
 
 use quorlock_core::Reading;

@@ -1,5 +1,5 @@
 //! What a driver does with what an engine says, and with what callers do with their guards: the same in the
-//! simulator's world, in the models' and in the scripted one.
+//! simulator's world and in the models'.
 
 use quorlock_core::{
     Effect, Event, Evidence, LockId, NodeId, Reading, TicketedCommand, Token, Verb,

@@ -49,6 +49,17 @@ pub(crate) struct Network {
     blocks: Vec<Vec<Blocks>>,
     nodes: usize,
     healed: bool,
+    /// By client, then node, how long things take, if nothing is left to chance.
+    pub(crate) ways: Option<Vec<Vec<Way>>>,
+}
+
+/// How long things take between a client and a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    /// Commands and replies, each.
+    pub(crate) one_way: Time,
+    /// Pushes, if not as long as replies.
+    pub(crate) push: Option<Time>,
 }
 
 impl Network {
@@ -61,6 +72,7 @@ impl Network {
             blocks: Vec::new(),
             nodes: plan.servers.quorum.nodes(),
             healed: false,
+            ways: None,
         }
     }
 
@@ -80,6 +92,11 @@ impl Network {
 
     /// When what is sent now arrives, behind all that was sent before.
     pub(crate) fn arrival(&mut self, id: WireId, way: Direction, now: Time) -> Time {
+        if let Some(exact) = self.way(id) {
+            let last = &mut self.wires[id].last[way as usize];
+            *last = (now + exact.one_way).max(*last);
+            return *last;
+        }
         let delay = self.delay();
         let Wire { client, node, .. } = self.wires[id];
         let blocked = self.blocks_of(client, node)[way as usize];
@@ -90,9 +107,17 @@ impl Network {
 
     /// When something arrives that need not keep any order.
     pub(crate) fn stray(&mut self, id: WireId, now: Time) -> Time {
+        if let Some(exact) = self.way(id) {
+            return now + exact.push.unwrap_or(exact.one_way);
+        }
         let Wire { client, node, .. } = self.wires[id];
         let blocked = self.blocks_of(client, node)[Direction::Back as usize];
         now.max(blocked) + self.delay()
+    }
+
+    fn way(&self, id: WireId) -> Option<Way> {
+        let Wire { client, node, .. } = self.wires[id];
+        self.ways.as_ref().map(|ways| ways[client][node])
     }
 
     /// When the answer to a handshake would be there.

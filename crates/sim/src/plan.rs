@@ -9,7 +9,9 @@ mod later;
 use std::time::Duration;
 
 use quorlock_core::marker::Cluster;
-use quorlock_core::{Key, NodeId, Quorum, RestartGuard, Rules, Timing, TimingOptions, Words};
+use quorlock_core::{
+    Key, NodeId, NodePipeline, Quorum, RestartGuard, Rules, Timing, TimingOptions, Words,
+};
 
 pub use self::kinds::Kinds;
 pub use self::later::{Later, Modes};
@@ -248,6 +250,23 @@ impl Plan {
     pub fn draw_amnesia(seed: u64) -> Self {
         let random = &mut Random::new(seed, 0);
         Self::draw_with(seed, Some(Outside::Amnesia), RestartGuard::Off, random)
+    }
+
+    /// The plan of a world that a test drives by hand: no clients, no faults, and exact clocks.
+    pub(crate) fn by_hand(quorum: Quorum, guard: RestartGuard) -> Self {
+        let drawn = Self::draw_plain(0);
+        let (lossy, down_to_the_end) = (Vec::new(), Vec::new());
+        let (client_ppm, node_ppm) = (vec![0], vec![0; quorum.nodes()]);
+        Self {
+            load: Load { clients: 0, ..drawn.load },
+            servers: Servers { quorum, prepared: true, lossy, down_to_the_end, ..drawn.servers },
+            wiring: Wiring { batch_max: NodePipeline::BATCH_MAX, ..drawn.wiring },
+            clocks: Clocks { client_ppm, node_ppm, sober: true },
+            faults: Faults { kinds: Vec::new(), ..drawn.faults },
+            outside: None,
+            guard,
+            ..drawn
+        }
     }
 
     fn draw_with(

@@ -1,8 +1,9 @@
-//! A scripted world, for tests of the engine: what callers, nodes and connections do is said step by step, and what
-//! comes of it is the same every time. Model nodes, guards, ledger and invariants are the simulator's.
+//! The simulator's world, driven by hand, for tests of the engine: a test says step by step what callers, nodes and
+//! connections do, and what comes of it is the same every time.
 //!
-//! A link carries each command by itself, and its time of sending is when the engine gave it out: no pipeline,
-//! session or supervisor stands between. What a client is told, it is told at once.
+//! Ticks, pipelines, sessions, nodes, guards and invariants are those of the simulator's runs. What is left to chance
+//! there is said here: how long everything takes, when a connection is made or breaks, which answers are held back. No
+//! supervisor makes connections, and a driver begins its tick as soon as there is something to do.
 
 pub mod asking;
 mod guarded;
@@ -11,29 +12,27 @@ mod nodes;
 mod rules;
 mod shadow;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
 use quorlock_core::{
-    Answer, Effect, Engine, Event, LockId, Quorum, Reading, Request, Ticket, TicketedCommand,
-    Token, Value,
+    Command, Effect, Engine, Event, LockId, Quorum, Reading, Request, RestartGuard, Rules, Value,
 };
 
-use self::guarded::{Guarded, Says};
-use self::links::{ScriptedLink, Step, Wires};
-use crate::checker::{Checker, Moment};
-use crate::count::Counts;
+use self::guarded::Says;
+use self::links::HeldBack;
+pub(crate) use self::shadow::Shadow;
+use crate::client::{Client, Transport};
 use crate::driver::Driver;
-use crate::evidence_log::EvidenceLog;
-use crate::fact::{ClientId, Fact, NodeIndex};
-use crate::guard::{GuardId, Guards};
-use crate::invariants::{Invariants, nothing_left};
-use crate::ledger::{Drift, Ledger};
+use crate::fact::{ClientId, Fact};
+use crate::guard::GuardId;
+use crate::invariants::nothing_left;
+use crate::network::Way;
 use crate::node::{Kind, ModelNode};
-use crate::plan::Outside;
-use crate::time::{Clock, MS, Time};
-use crate::view::{Surroundings, Terms};
+use crate::plan::{Outside, Plan};
+use crate::time::{Clock, MS, Machine, Time};
+use crate::world::{SimEvent, World};
 
 /// What the wall clocks show at the start.
 pub const EPOCH: Time = 1_000_000 * MS;
@@ -41,186 +40,80 @@ pub const EPOCH: Time = 1_000_000 * MS;
 /// From a client to a node, or back, in milliseconds, unless set otherwise.
 pub const ONE_WAY: i64 = 1;
 
-/// An answer that a client has got.
-#[derive(Clone, Debug)]
-pub struct Delivered {
-    /// Who got it.
-    pub client: usize,
-    /// Of which node.
-    pub node: usize,
-    /// When the command was sent.
-    pub sent: Reading,
-    /// What was answered.
-    pub ticket: Ticket,
-    /// What was said.
-    pub answer: Answer,
-}
-
-impl fmt::Debug for ScriptedWorld {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World").field("now", &self.now).finish_non_exhaustive()
-    }
+/// What a test sets in a world and reads out of it.
+#[derive(Debug)]
+pub(crate) struct ByHand {
+    /// The random word for every delay; `None`: a different one each time.
+    jitter: Option<u64>,
+    /// How many random words have been drawn.
+    words: u64,
+    /// Compares every step with that of a rebased engine.
+    is_shadowed: bool,
+    /// What engines have said: when, in milliseconds, which client's, and what.
+    log: Vec<(i64, usize, Effect)>,
+    /// By client, then node.
+    held_back: Vec<Vec<HeldBack>>,
+    /// When commands arrive whose connection breaks, if they do.
+    pub(crate) orphans_after: Option<Time>,
+    /// Locks can be taken and given back on the nodes, and not looked at: the user may not `GET`.
+    is_blind: bool,
+    says: Vec<Says>,
+    is_guarded: bool,
 }
 
 /// Clients (one engine each, and its guards), model nodes, and between each two of them a connection that keeps
 /// order.
 pub struct ScriptedWorld {
-    /// The true time.
-    pub now: Time,
-    /// The engines, by client.
-    pub engines: Vec<Engine>,
-    /// What a test sets.
-    pub settings: Settings,
-    /// What engines have said: when, in milliseconds, which client's, and what.
-    pub log: Vec<(i64, usize, Effect)>,
-    /// The counters that were raised for fences.
-    pub raising: Raising,
-    quorum: Quorum,
-    nodes: Vec<Node>,
-    wires: Wires,
-    witness: Witness,
-    calls: Calls,
-    /// Clients look at what nodes say of themselves.
-    guarded: Option<Guarded>,
-}
-
-/// What a test sets in its world.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The random word for every delay; `None`: a different one each time.
-    pub jitter: Option<u64>,
-    /// What nodes have answered so far, if answers are to come a second time.
-    pub history: Option<Vec<Delivered>>,
-    /// Compares every step with that of a rebased engine.
-    pub shadowed: bool,
-    /// No node has lost a key before its time, so that no two locks may overlap.
-    pub assume_no_loss: bool,
-    /// How far the clients' wall clock is ahead of their boot clock.
-    wall: Time,
-}
-
-/// What nodes were asked to raise their counters to.
-#[derive(Clone, Debug, Default)]
-pub struct Raising {
-    /// How often a fence was shown that had to be raised first, or passed on.
-    pub count: usize,
-    /// The last of them, by whose value it was and the node.
-    to: BTreeMap<(Value, NodeIndex), u64>,
-}
-
-/// Checks what happens, and counts it.
-struct Witness {
-    watch: Checker,
-    counts: Counts,
-}
-
-/// The calls that tests have made.
-#[derive(Default)]
-struct Calls {
+    world: World,
     /// The client of each lock.
-    owners: Vec<usize>,
-    /// How many random tokens have been drawn.
-    tokens: u64,
-    asked: VecDeque<(ClientId, Event)>,
-    /// Clients are being told what was asked.
-    is_telling: bool,
+    owners: Vec<ClientId>,
+    /// Until when a client does not run, by client.
+    asleep_until: Vec<Time>,
+    /// By node: its process stands still; its answers do not arrive.
+    frozen: Vec<bool>,
+    mute: Vec<bool>,
+    /// What waits for a node that is frozen or mute.
+    parked: Vec<SimEvent>,
+    /// A command has been carried out whose connection was dead.
+    has_orphans: bool,
+    /// The answers that have come from nodes, by client, each as an event.
+    history: Vec<(ClientId, Event)>,
 }
 
-/// A node, and what is odd about it.
-struct Node {
-    model: ModelNode,
-    is_frozen: bool,
-    /// A lock can be taken and given back here, and not looked at: the user may not `GET`.
-    is_blind: bool,
-    says: Says,
-}
-
-struct Stage<'a> {
-    now: Reading,
-    nodes: &'a [Node],
-}
-
-impl Surroundings for Stage<'_> {
-    fn reading(&self, _: ClientId) -> Reading {
-        self.now
-    }
-
-    fn tick_reading(&self, _: ClientId) -> Reading {
-        self.now
-    }
-
-    fn can_look(&self, _: ClientId) -> bool {
-        true
-    }
-
-    fn node(&self, node: NodeIndex) -> &ModelNode {
-        &self.nodes[node].model
+impl fmt::Debug for ScriptedWorld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("now", &self.world.now).finish_non_exhaustive()
     }
 }
 
-impl Driver for ScriptedWorld {
-    fn note(&mut self, fact: &Fact<'_>) {
-        let now = self.reading();
-        let may_overlap = match &self.guarded {
-            Some(guarded) => guarded.may_overlap,
-            None => !self.settings.assume_no_loss,
-        };
-        let guarded = self.guarded.as_ref();
-        let terms = Terms {
-            outside: may_overlap.then_some(Outside::Losses),
-            quarantine: guarded.map_or(0, |it| it.quarantine),
-            durable: guarded.map_or(&[], |it| &it.durable),
-            ..Terms::sound(self.quorum)
-        };
-        let around = &Stage { now, nodes: &self.nodes };
-        let moment = Moment { now: self.now, reading: Some(now), terms, around };
-        let verdict = self.witness.watch.note(fact, moment, &mut self.witness.counts, |_, _| {});
-        if let Err(violation) = verdict {
-            panic!("{violation}");
-        }
+impl World {
+    pub(crate) fn by_hand(&self) -> &ByHand {
+        self.by_hand.as_deref().expect("a test drives it")
     }
 
-    fn guards(&mut self) -> &mut Guards {
-        &mut self.witness.watch.guards
+    pub(crate) fn by_hand_mut(&mut self) -> &mut ByHand {
+        self.by_hand.as_deref_mut().expect("a test drives it")
     }
 
-    fn ledger(&self) -> &Ledger {
-        &self.witness.watch.ledger
+    /// Notes what an engine has said.
+    pub(crate) fn carried_out_by_hand(&mut self, client: ClientId, effect: &Effect) {
+        let entry = (self.now / MS, client, effect.clone());
+        self.by_hand_mut().log.push(entry);
+        self.check_effect(client, effect);
     }
 
-    fn reading(&self, _: ClientId) -> Reading {
-        self.reading()
+    /// What a rebased engine is to be compared with, if that is wanted.
+    pub(crate) fn shadow(&self, client: ClientId, event: &Event) -> Option<Shadow> {
+        let is_shadowed = self.by_hand.as_ref().is_some_and(|by_hand| by_hand.is_shadowed);
+        is_shadowed.then(|| Shadow::new(&self.clients[client].engine, event))
     }
+}
 
-    fn begun(&mut self, client: ClientId, lock: LockId, token: Token) {
-        let round_trip = self.engines[client].quorum_round_trip();
-        self.note(&Fact::Begun { client, lock, token, round_trip });
-    }
-
-    fn order(&mut self, client: ClientId, node: NodeIndex, (ticket, command): TicketedCommand) {
-        self.check_order(client, node, ticket, &command);
-        self.send(client, node, ticket, command);
-    }
-
-    fn ask(&mut self, client: ClientId, event: Event) {
-        self.calls.asked.push_back((client, event));
-    }
-
-    /// It is looked at for as long as the world exists.
-    fn forget(&mut self, _: GuardId) {}
-
-    fn carried_out(&mut self, client: ClientId, effect: &Effect) {
-        match effect {
-            Effect::Acquired { lock, .. } => self.granted(GuardId { client, lock: *lock }),
-            Effect::Changed { lock, .. } => {
-                let given_back = self.guard(*lock).given_back;
-                assert!(!given_back, "what is given back does not change (S13)");
-            }
-            Effect::Lost { lock, .. } => {
-                assert!(self.find(*lock).is_some(), "only what is held is lost");
-            }
-            _ => {}
-        }
+impl ByHand {
+    /// The random word for a delay.
+    pub(crate) fn word(&mut self) -> u64 {
+        self.words += 1;
+        self.jitter.unwrap_or(self.words.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 }
 
@@ -235,46 +128,112 @@ impl ScriptedWorld {
 
     /// So many clients, with these nodes.
     pub fn with(clients: usize, quorum: Quorum) -> Self {
+        let mut it = Self::without_clients(Plan::by_hand(quorum, RestartGuard::Off));
+        (0..clients).for_each(|_| _ = it.join_with(idle(quorum)));
+        it
+    }
+
+    fn without_clients(plan: Plan) -> Self {
+        let nodes = plan.servers.quorum.nodes();
+        let mut world = World::new(plan, false);
         let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: true };
-        let node = || Node {
-            model: ModelNode::new(Clock::new(EPOCH, 0), kind),
-            is_frozen: false,
-            is_blind: false,
-            says: Says::default(),
-        };
-        let links = || std::iter::repeat_with(ScriptedLink::new).take(quorum.nodes()).collect();
-        let mut world = Self {
-            now: 0,
-            engines: vec![idle(quorum); clients],
-            settings: Settings {
-                jitter: Some(0),
-                history: None,
-                shadowed: false,
-                assume_no_loss: true,
-                wall: EPOCH,
-            },
+        for server in &mut world.servers {
+            server.node = ModelNode::new(Clock::new(EPOCH, 0), kind);
+        }
+        world.network.ways = Some(Vec::new());
+        world.by_hand = Some(Box::new(ByHand {
+            jitter: Some(0),
+            words: 0,
+            is_shadowed: false,
             log: Vec::new(),
-            raising: Raising::default(),
-            quorum,
-            nodes: std::iter::repeat_with(node).take(quorum.nodes()).collect(),
-            wires: Wires {
-                links: std::iter::repeat_with(links).take(clients).collect(),
-                asleep_until: vec![0; clients],
-                orphans: VecDeque::new(),
-                has_orphans: false,
-            },
-            witness: Witness {
-                watch: Checker::new(
-                    Ledger::new(quorum, Drift::default(), EvidenceLog::default()),
-                    Invariants::new(quorum.nodes(), None),
-                ),
-                counts: Counts::default(),
-            },
-            calls: Calls::default(),
-            guarded: None,
-        };
-        (0..clients).for_each(|client| world.note(&Fact::Started { client }));
-        world
+            held_back: Vec::new(),
+            orphans_after: None,
+            is_blind: false,
+            says: std::iter::repeat_with(Says::default).take(nodes).collect(),
+            is_guarded: world.plan.guard != RestartGuard::Off,
+        }));
+        Self {
+            world,
+            owners: Vec::new(),
+            asleep_until: Vec::new(),
+            frozen: vec![false; nodes],
+            mute: vec![false; nodes],
+            parked: Vec::new(),
+            has_orphans: false,
+            history: Vec::new(),
+        }
+    }
+
+    /// One more client, which is connected.
+    fn join_with(&mut self, engine: Engine) -> usize {
+        let client = self.clients();
+        let world = &mut self.world;
+        let nodes = world.plan.servers.quorum.node_ids();
+        let transports = nodes.map(|node| Transport::new(node, &world.plan)).collect();
+        let machine = Machine { boot: Clock::new(0, 0), wall: Clock::new(EPOCH, 0) };
+        world.clients.push(Client::new(engine, transports, machine, 0));
+        let way = Way { one_way: ONE_WAY * MS, push: None };
+        let nodes = world.servers.len();
+        world.network.ways.as_mut().expect("by hand").push(vec![way; nodes]);
+        let held_back = std::iter::repeat_with(HeldBack::default).take(nodes).collect();
+        world.by_hand_mut().held_back.push(held_back);
+        self.asleep_until.push(0);
+        world.note(&Fact::Started { client });
+        (0..nodes).for_each(|node| world.connected(client, node));
+        // Nobody waits yet for whom a new connection is news.
+        world.clients[client].arrivals.answered.clear();
+        client
+    }
+
+    /// The true time, in nanoseconds.
+    pub const fn now(&self) -> Time {
+        self.world.now
+    }
+
+    /// A client's engine.
+    pub fn engine(&self, client: usize) -> &Engine {
+        &self.world.clients[client].engine
+    }
+
+    /// How many clients there are.
+    pub const fn clients(&self) -> usize {
+        self.world.clients.len()
+    }
+
+    /// What engines have said: when, in milliseconds, which client's, and what.
+    pub fn log(&self) -> &[(i64, usize, Effect)] {
+        &self.world.by_hand().log
+    }
+
+    /// The answers that have come from nodes, by client, each as an event.
+    pub fn history(&self) -> &[(usize, Event)] {
+        &self.history
+    }
+
+    /// How many fences were shown that had to be raised first, or passed on.
+    pub fn raised(&self) -> usize {
+        let raised = self.log().iter().filter_map(|(.., effect)| match effect {
+            Effect::Send { command: Command::Raise { value, .. }, .. } => Some(value.clone()),
+            _ => None,
+        });
+        let raised: BTreeSet<Value> = raised.collect();
+        let fenced = self.all_guards().filter(|(_, guard)| guard.fence.is_some());
+        fenced.filter(|(_, guard)| raised.contains(&guard.value())).count()
+    }
+
+    /// Sets the random word for every delay; `None`: a different one each time.
+    pub fn set_jitter(&mut self, jitter: Option<u64>) {
+        self.world.by_hand_mut().jitter = jitter;
+    }
+
+    /// Compares every step from here on with that of a rebased engine.
+    pub fn shadow(&mut self) {
+        self.world.by_hand_mut().is_shadowed = true;
+    }
+
+    /// From here on nodes may lose whatever they like, and locks may overlap.
+    pub fn promise_nothing(&mut self) {
+        self.world.plan.outside = Some(Outside::Losses);
     }
 
     // What callers do.
@@ -284,10 +243,11 @@ impl ScriptedWorld {
         self.acquire_by(0, request)
     }
 
-    /// Somebody wants a lock.
+    /// A caller of this client wants a lock.
     pub fn acquire_by(&mut self, client: usize, request: Request) -> LockId {
-        let lock = LockId(self.calls.owners.len() as u64);
-        self.calls.owners.push(client);
+        let lock = LockId(self.owners.len() as u64);
+        self.owners.push(client);
+        self.world.note(&Fact::Wanted { client, lock, request: &request });
         self.tell(client, Event::Acquire { lock, request });
         lock
     }
@@ -306,7 +266,9 @@ impl ScriptedWorld {
 
     /// The caller does not want it any more.
     pub fn cancel(&mut self, lock: LockId) {
-        self.tell(self.owner(lock), Event::Cancel { lock });
+        let client = self.owner(lock);
+        self.world.note(&Fact::Cancelled { client, lock });
+        self.tell(client, Event::Cancel { lock });
     }
 
     /// Gives a lock back, perhaps a second time.
@@ -315,98 +277,71 @@ impl ScriptedWorld {
         if self.guard(lock).given_back {
             return self.tell(guard.client, Event::Release { lock, report });
         }
-        self.give_back(guard, report);
-        self.tell_all();
+        self.world.give_back(guard, report);
+        self.turn(guard.client);
     }
 
     /// An engine is told something, and what comes of it is done.
     pub fn tell(&mut self, client: usize, event: Event) {
-        self.ask(client, event);
-        self.tell_all();
+        self.world.ask(client, event);
+        self.turn(client);
     }
 
-    fn tell_all(&mut self) {
-        if std::mem::replace(&mut self.calls.is_telling, true) {
-            return;
+    /// The driver deals at once with what it was asked.
+    fn turn(&mut self, client: ClientId) {
+        while !self.world.clients[client].arrivals.asked.is_empty() {
+            self.tick(client);
         }
-        while let Some((client, event)) = self.calls.asked.pop_front() {
-            self.tick(client, event);
-        }
-        self.calls.is_telling = false;
     }
 
-    fn tick(&mut self, client: ClientId, event: Event) {
-        match &event {
-            Event::Acquire { lock, request } => {
-                self.note(&Fact::Wanted { client, lock: *lock, request });
-            }
-            Event::Cancel { lock } => self.note(&Fact::Cancelled { client, lock: *lock }),
-            _ => {}
-        }
-        self.note(&Fact::Tick { client });
-        self.note_event(client, &event);
-        let now = self.reading();
-        let waking = event == Event::Wake;
-        let (mut effects, mut drawn) = (Vec::new(), Vec::new());
-        let before = self.settings.shadowed.then(|| (self.engines[client].clone(), event.clone()));
-        let (tokens, jitter) = (&mut self.calls.tokens, self.settings.jitter);
-        let mut entropy = |lock| {
-            *tokens += 1;
-            let mut token = [0; Token::BYTES];
-            token[..8].copy_from_slice(&tokens.to_be_bytes());
-            let word = jitter.unwrap_or(tokens.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            drawn.push((lock, Token::new(token), word));
-            (Token::new(token), word)
-        };
-        self.engines[client].handle(event, now, &mut entropy, &mut effects);
-        if let Some((before, event)) = before {
-            let drawn = drawn.iter().map(|(_, token, word)| (*token, *word)).collect();
-            shadow::check((&before, &event, now), drawn, &self.engines[client], &effects);
-        }
-        let deadline = self.engines[client].deadline();
-        assert!(
-            !waking || deadline.is_none_or(|at| at > now.boot()),
-            "a deadline that has come is dealt with: {deadline:?} at {now:?}"
-        );
-        self.log.extend(effects.iter().map(|effect| (self.now / MS, client, effect.clone())));
-        let begun = drawn.into_iter().map(|(lock, token, _)| (lock, token)).collect();
-        self.carry_out_all(client, &effects, begun);
-        if self.engines[client].has_attempt_to_begin() {
-            self.calls.asked.push_front((client, Event::Wake));
-        }
-        // What is due is dealt with when the engine is told of the time.
-        if !self.engines[client].is_due(now) {
-            self.note(&Fact::TickOver { client });
-        }
+    fn tick(&mut self, client: ClientId) {
+        self.world.tick(client);
+        let (due, now) = (self.engine(client).deadline(), self.reading().boot());
+        assert!(due.is_none_or(|at| at > now), "what is due is dealt with: {due:?} at {now:?}");
     }
 
     /// The client's process stands still: nothing is delivered to it, no timer fires.
     pub fn sleep(&mut self, client: usize, ms: i64) {
-        self.wires.asleep_until[client] = self.now + ms * MS;
+        self.asleep_until[client] = self.now() + ms * MS;
+    }
+
+    /// A client does nothing any more.
+    pub fn leave(&mut self, client: usize) {
+        self.asleep_until[client] = Time::MAX;
     }
 
     /// The clients' wall clocks are set.
     pub fn step_wall(&mut self, ms: i64) {
-        self.settings.wall += ms * MS;
+        (0..self.clients()).for_each(|client| self.world.step_wall(client, ms * MS));
     }
 
     // Time.
 
     /// What all clients' clocks show.
-    pub const fn reading(&self) -> Reading {
-        Reading::new(self.now, self.now + self.settings.wall)
+    pub fn reading(&self) -> Reading {
+        self.world.reading(0)
     }
 
     /// Runs for so many milliseconds.
     pub fn run_for(&mut self, ms: i64) {
-        self.run_until(self.now / MS + ms);
+        self.run_until(self.now() / MS + ms);
     }
 
     /// Runs until so many milliseconds after the start.
     pub fn run_until(&mut self, ms: i64) {
         while self.step(ms * MS) {}
-        self.now = ms * MS;
-        self.look();
+        self.world.now = ms * MS;
+        self.world.look();
+    }
+
+    /// Runs until so many milliseconds after the start, or until that has come which is waited for.
+    pub fn run_till(&mut self, ms: i64, has_come: impl Fn(&Self) -> bool) {
+        while !has_come(self) && self.step(ms * MS) {}
+    }
+
+    /// So many milliseconds pass, of which nobody hears anything.
+    pub fn skip(&mut self, ms: i64) {
+        self.world.now += ms * MS;
     }
 
     /// Runs until nothing is under way and no timer is set.
@@ -414,33 +349,47 @@ impl ScriptedWorld {
     /// # Panics
     /// If that takes ten minutes.
     pub fn settle(&mut self) {
-        let bound = self.now + 600_000 * MS;
+        let bound = self.now() + 600_000 * MS;
         while self.step(bound) {}
-        for engine in &self.engines {
+        for client in 0..self.clients() {
+            let engine = self.engine(client);
             assert_eq!(engine.deadline(), None, "it never comes to rest: {engine:#?}");
         }
     }
 
     /// One step, if there is one by `limit`.
     fn step(&mut self, limit: Time) -> bool {
-        let Some((due, step)) = self.next_step().filter(|(due, _)| *due <= limit) else {
-            return false;
-        };
-        self.now = due;
-        self.look();
-        match step {
-            Step::Orphan => {
-                if let Some((_, node, (client, ticket, command))) = self.wires.orphans.pop_front() {
-                    self.execute((client, true), node, ticket, &command);
-                    self.wires.has_orphans = true;
+        while let Some((at, what)) = self.world.next_by(limit) {
+            if self.waits_for_node(&what) {
+                self.parked.push(what);
+                continue;
+            }
+            if let Some(client) = self.world.concerns(&what) {
+                let awake = self.asleep_until[client];
+                if awake > at {
+                    if awake < Time::MAX {
+                        self.world.plan_at(awake, what);
+                    }
+                    continue;
                 }
             }
-            Step::Request(client, node) => self.request(client, node),
-            Step::Push(client, node) => self.pushed(client, node),
-            Step::Reply(client, node) => self.reply(client, node),
-            Step::Deadline(client) => self.tell(client, Event::Wake),
+            self.world.now = at.max(self.now());
+            self.world.look();
+            match what {
+                // Not if it has been dealt with since.
+                SimEvent::Tick(client) if self.world.clients[client].ticks.is_due => {
+                    self.tick(client);
+                }
+                SimEvent::Tick(_) => continue,
+                _ => {
+                    self.has_orphans |= self.is_orphan(&what);
+                    self.keep_answers(&what);
+                    self.world.happen(what);
+                }
+            }
+            return true;
         }
-        true
+        false
     }
 
     /// Drops every guard, mends everything, and shows that nothing is left: no key of ours on any
@@ -449,46 +398,57 @@ impl ScriptedWorld {
     /// # Panics
     /// If something is left.
     pub fn finish(&mut self) {
-        self.wires.asleep_until.fill(0);
-        for node in 0..self.nodes.len() {
+        self.asleep_until.fill(0);
+        for node in 0..self.node_count() {
             self.refuse(node, None);
             self.freeze(node, false);
             self.mute(node, false);
             self.set_one_way(node, ONE_WAY);
             self.up(node);
         }
-        for lock in 0..self.calls.owners.len() as u64 {
+        for lock in 0..self.owners.len() as u64 {
             self.cancel(LockId(lock));
         }
-        let held: Vec<LockId> = self.witness.watch.guards.iter().map(|(id, _)| id.lock).collect();
+        let held: Vec<LockId> = self.all_guards().map(|(lock, _)| lock).collect();
         for lock in held {
             self.release(lock, false);
         }
         self.settle();
-        for client in 0..self.engines.len() {
+        for client in 0..self.clients() {
             // It owes nothing.
-            self.note(&Fact::Drained { client });
+            self.world.note(&Fact::Drained { client });
         }
-        for node in self.nodes.iter().filter(|_| !self.wires.has_orphans) {
-            let left = nothing_left::first(&node.model, &self.witness.watch.ledger, self.now);
+        for server in self.world.servers.iter().filter(|_| !self.has_orphans) {
+            let left = nothing_left::first(&server.node, &self.world.watch.ledger, self.now());
             assert_eq!(left, None, "a key is left behind");
         }
-        for client in 0..self.engines.len() {
+        for client in 0..self.clients() {
             let lock = self.acquire_by(client, asking::once("afterwards"));
             self.run_for(3 * ONE_WAY);
             self.release(lock, false);
             self.settle();
-            self.now += 60_000 * MS;
-            let engine = self.engines[client].rebased(self.reading(), 0).0;
-            assert_eq!(engine, idle(self.quorum), "something has leaked");
+            self.skip(60_000);
+            let engine = self.engine(client).rebased(self.reading(), 0).0;
+            assert_eq!(engine, idle(self.quorum()), "something has leaked");
         }
+    }
+
+    const fn quorum(&self) -> Quorum {
+        self.world.plan.servers.quorum
     }
 }
 
 /// What the names of counters begin with.
 const COUNTERS: &str = "fence of ";
 
+/// How long a round trip takes, as engines believe.
+const ROUND_TRIP: Duration = Duration::from_millis(2 * ONE_WAY.unsigned_abs());
+
 /// An engine with nothing in it, which knows how far the nodes are.
 fn idle(quorum: Quorum) -> Engine {
-    Engine::new(quorum).with_fixed_round_trip(Duration::from_millis(2 * ONE_WAY.unsigned_abs()))
+    Engine::new(quorum).with_fixed_round_trip(ROUND_TRIP)
+}
+
+fn guarded(quorum: Quorum, rules: Rules) -> Engine {
+    Engine::guarded(quorum, rules).with_fixed_round_trip(ROUND_TRIP)
 }

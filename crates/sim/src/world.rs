@@ -12,14 +12,13 @@ mod nodes;
 mod scripts;
 mod transports;
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use quorlock_core::{
     Answer, BatchId, Evidence, Key, Keys, Reading, RestartGuard, Rules, TicketedCommand,
 };
 
-use self::agenda::{Agenda, Entry};
+use self::agenda::Agenda;
 use self::scripts::Script;
 use crate::checker::{Checker, Moment};
 use crate::client::Client;
@@ -33,6 +32,7 @@ use crate::network::{Network, WireId};
 use crate::node::ModelNode;
 use crate::plan::{Fault, Plan};
 use crate::random::Random;
+use crate::scripted::ByHand;
 use crate::time::{SECOND, Time};
 use crate::view::{Surroundings, Terms};
 
@@ -195,15 +195,17 @@ impl Surroundings for Stage<'_> {
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) now: Time,
-    agenda: Agenda,
+    pub(crate) agenda: Agenda,
     pub(crate) clients: Vec<Client>,
     pub(crate) servers: Vec<Server>,
     pub(crate) network: Network,
     pub(crate) watch: Checker,
     pub(crate) random: Streams,
     pub(crate) progress: Progress,
-    setting: Setting,
+    pub(crate) setting: Setting,
     pub(crate) record: Record,
+    /// What a test does by hand, in place of callers, faults and chance.
+    pub(crate) by_hand: Option<Box<ByHand>>,
 }
 
 /// How far a run has come.
@@ -219,11 +221,11 @@ pub(crate) struct Progress {
 }
 
 /// What follows from the plan once and for all.
-struct Setting {
+pub(crate) struct Setting {
     keys: Vec<Key>,
     /// What callers lock.
     wishes: Vec<Keys>,
-    rules: Rules,
+    pub(crate) rules: Rules,
 }
 
 /// What is kept of what has happened.
@@ -257,7 +259,7 @@ impl World {
         }
     }
 
-    fn new(plan: Plan, traced: bool) -> Self {
+    pub(crate) fn new(plan: Plan, traced: bool) -> Self {
         let seed = plan.seed;
         let mut world = Self {
             now: 0,
@@ -292,6 +294,7 @@ impl World {
                 violation: None,
                 trace: traced.then(Vec::new),
             },
+            by_hand: None,
             plan,
         };
         world.set_up();
@@ -343,24 +346,16 @@ impl World {
     /// Lets happen what is to happen by `until`, unless it is `over` earlier.
     pub(crate) fn run_until(&mut self, until: Time, over: impl Fn(&Self) -> bool) {
         while self.record.violation.is_none() && !over(self) {
-            match self.agenda.queue.pop() {
-                Some(Reverse(Entry { at, what, .. })) if at <= until => {
-                    self.now = at;
-                    self.happen(what);
-                }
-                Some(later) => {
-                    self.agenda.queue.push(later);
-                    break;
-                }
-                None => break,
-            }
+            let Some((at, what)) = self.next_by(until) else { break };
+            self.now = at;
+            self.happen(what);
         }
         if self.record.violation.is_none() && !over(self) {
             self.now = until;
         }
     }
 
-    fn happen(&mut self, what: SimEvent) {
+    pub(crate) fn happen(&mut self, what: SimEvent) {
         if let Some(client) = self.concerns(&what) {
             if !self.clients[client].life.alive {
                 return;
@@ -402,7 +397,7 @@ impl World {
     }
 
     /// Whose process has to run for this to happen.
-    fn concerns(&self, what: &SimEvent) -> Option<ClientId> {
+    pub(crate) fn concerns(&self, what: &SimEvent) -> Option<ClientId> {
         match what {
             SimEvent::Tick(client)
             | SimEvent::Carry(client)
@@ -445,6 +440,7 @@ impl World {
             self.record.tally.note(fact, view, counts);
         });
         if let Err(violation) = verdict {
+            assert!(self.by_hand.is_none(), "{violation}");
             if let Some(trace) = &mut self.record.trace {
                 trace.push(format!("{}  !!! {violation}", point(self.now)));
             }

@@ -223,7 +223,7 @@ fn a_connection_that_is_tried_again_and_again_does_not_prolong_an_attempt() {
     let lock = world.acquire(once("k"));
     for _ in 0..10 {
         world.run_for(100);
-        world.connecting(0);
+        world.tell(0, Event::Connecting { node: NodeId::new(0) });
     }
     assert_eq!(world.refused(lock).unwrap().0, CONNECT_TIMEOUT + NODE_TIMEOUT);
     world.finish();
@@ -273,7 +273,7 @@ fn a_silent_node_is_told_of_once_and_costs_one_node_timeout() {
     let (at, refusal) = world.refused(lock).unwrap();
     assert_eq!((at, refusal.kind), (NODE_TIMEOUT, RefusalKind::NoQuorum));
     let timed_out = |effect: &_| matches!(effect, Effect::TimedOut { .. });
-    assert_eq!(world.log.iter().filter(|(_, _, effect)| timed_out(effect)).count(), 2);
+    assert_eq!(world.log().iter().filter(|(_, _, effect)| timed_out(effect)).count(), 2);
     world.finish();
 }
 
@@ -334,7 +334,7 @@ fn a_client_that_was_slow_itself_does_not_take_it_for_silence() {
     let timeout = Duration::from_millis(NODE_TIMEOUT as u64);
     world.tell(0, Event::Inspect { lock, keys, timeout });
     sleep(&mut world);
-    let inspected = world.log.iter().find_map(|(_, _, effect)| match effect {
+    let inspected = world.log().iter().find_map(|(_, _, effect)| match effect {
         Effect::Inspected { nodes, .. } => Some(nodes),
         _ => None,
     });

@@ -13,14 +13,14 @@ use quorlock_core::{
     NodeReleased, Outcome, Quorum, RefusalKind, Request, Timing, TimingOptions, Verb,
 };
 
-use crate::random::{Random, seeds};
-use quorlock_sim::Guard;
+use crate::random::seeds;
 use quorlock_sim::scripted::EPOCH;
 use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{
     NODE_TIMEOUT, ONE_WAY, TTL, automatic, counter_of, fenced, once, request, timing_options,
     waiting,
 };
+use quorlock_sim::{Guard, Random};
 
 /// Above the wall clock, in microseconds, of any test.
 const AHEAD: u64 = 10_000_000_000;
@@ -42,7 +42,7 @@ fn held_and_wanted(world: &mut ScriptedWorld) -> (LockId, LockId) {
 
 /// What this lock's attempts have proposed to the first node.
 fn proposals(world: &ScriptedWorld, lock: LockId) -> Vec<u64> {
-    let proposals = world.log.iter().filter_map(|(_, _, effect)| match effect {
+    let proposals = world.log().iter().filter_map(|(_, _, effect)| match effect {
         Effect::Send { ticket, command: Command::AcquireFenced { proposal, .. }, .. }
             if ticket.lock == lock =>
         {
@@ -310,54 +310,56 @@ fn numbers_end_where_they_are_no_longer_exact() {
 /// differ, and are ahead of all clocks.
 fn witness(seed: u64, seen: &mut [usize; 3]) {
     println!("SEED={seed}");
-    let mut random = Random(seed);
-    let nodes = [3, 3, 5][random.below(3)];
+    let mut random = Random::new(seed, 0);
+    let nodes = [3, 3, 5][random.index(3)];
     let mut world = ScriptedWorld::with(3, Quorum::majority(nodes).expect("at least a majority"));
-    world.settings.jitter = None;
-    world.settings.shadowed = seed.is_multiple_of(20);
-    let losses = random.one_in(2);
+    world.set_jitter(None);
+    if seed.is_multiple_of(20) {
+        world.shadow();
+    }
+    let losses = random.coin();
     let is_held = |(_, guard): &(LockId, &Guard)| guard.hold.ended().is_none();
-    let ahead = || AHEAD + random.below(8) as u64;
+    let ahead = || AHEAD + random.index(8) as u64;
     let at: Vec<u64> = std::iter::repeat_with(ahead).take(nodes).collect();
     world.set_counters("k", &at);
     for _ in 0..200 {
-        let node = random.below(nodes);
-        match random.below(10) {
+        let node = random.index(nodes);
+        match random.index(10) {
             0 | 1 if world.all_guards().filter(is_held).count() < 8 => {
-                let request = if random.one_in(2) { automatic("k") } else { waiting("k", 300) };
-                world.acquire_by(random.below(3), fenced(request));
+                let request = if random.coin() { automatic("k") } else { waiting("k", 300) };
+                world.acquire_by(random.index(3), fenced(request));
             }
             2 if losses => world.flush(node),
-            3 => world.set_one_way(node, random.below(30) as i64),
+            3 => world.set_one_way(node, random.index(30) as i64),
             4 => {
-                let orphans = random.one_in(2).then(|| random.below(50) as i64);
+                let orphans = random.coin().then(|| random.index(50) as i64);
                 world.cut(node, orphans);
-                if !random.one_in(4) {
+                if !random.percent(25) {
                     world.up(node);
                 }
             }
             7 => world.up(node),
             // As by a rival who had this vote and not enough others.
             8 if !world.has(node, "k") => {
-                let number = world.counter(node, "k").expect("set above") + random.below(6) as u64;
+                let number = world.counter(node, "k").expect("set above") + random.index(6) as u64;
                 world.set_counter(node, &counter_of("k"), number);
             }
-            5 => world.set_one_way_of(random.below(3), node, random.below(60) as i64),
-            6 if random.one_in(8) => world.run_for(TTL),
-            _ => world.run_for(random.below(20) as i64),
+            5 => world.set_one_way_of(random.index(3), node, random.index(60) as i64),
+            6 if random.percent(12) => world.run_for(TTL),
+            _ => world.run_for(random.index(20) as i64),
         }
         let held = world.all_guards().filter(is_held);
         let held: Vec<LockId> = held.map(|(lock, _)| lock).collect();
         for lock in held {
-            match random.below(8) {
-                0..4 => world.release(lock, random.one_in(2)),
+            match random.index(8) {
+                0..4 => world.release(lock, random.coin()),
                 4..6 => world.extend(lock),
                 _ => {}
             }
         }
     }
     world.finish();
-    seen[0] += world.raising.count;
+    seen[0] += world.raised();
     let passed_on = |(_, guard): &(_, &Guard)| guard.handover_count > 0 && guard.fence.is_some();
     seen[1] += world.all_guards().filter(passed_on).count();
     seen[2] += world.overlaps();

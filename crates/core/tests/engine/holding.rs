@@ -43,18 +43,18 @@ fn a_lock_that_is_not_extended_ends_exactly_a_margin_before_its_validity() {
     let lock = world.hold(request("k"));
     let end = (TERM - MARGIN) * MS;
     world.run_for(10);
-    assert_eq!(world.engines[0].deadline().unwrap().as_nanos(), end);
+    assert_eq!(world.engine(0).deadline().unwrap().as_nanos(), end);
     let validity = world.guard(lock).hold.validity().clone();
-    let wall = world.reading().real_ns() - world.now;
+    let wall = world.reading().real_ns() - world.now();
     for (at, left) in [(end - 1, 1), (end, 0), (end + 1, 0)] {
         let reading = Reading::new(at, at + wall);
         assert_eq!(validity.remaining(reading), Duration::from_nanos(left));
     }
     world.run_until(TERM - MARGIN - 1);
-    assert!(world.is_valid(lock) && world.engines[0].leases_held() == 1);
+    assert!(world.is_valid(lock) && world.engine(0).leases_held() == 1);
     world.run_for(1);
     assert_eq!(world.lost(lock), Some((TERM - MARGIN, LossCause::Expired)));
-    assert_eq!(world.engines[0].leases_held(), 0);
+    assert_eq!(world.engine(0).leases_held(), 0);
     assert_eq!(world.sent(lock, Verb::Release, 2), [TERM - MARGIN], "released at once");
     world.finish();
 }
@@ -247,7 +247,7 @@ fn a_lost_lock_that_is_kept_is_released_when_its_holder_gives_it_back() {
             world.run_until(3000);
             assert_eq!(world.sent(lock, Verb::Release, 4), [0; 0]);
             assert_eq!(world.sent(next, Verb::Acquire, 4), [0; 0]);
-            assert_eq!(world.engines[0].leases_held(), 0);
+            assert_eq!(world.engine(0).leases_held(), 0);
             world.release(lock, report);
             world.run_until(3100);
             assert_eq!(world.sent(lock, Verb::Release, 4), [3000]);
@@ -268,7 +268,7 @@ fn a_kept_lock_outlives_a_shutdown_without_a_release() {
     world.run_until(100);
     world.tell(0, Event::Close);
     assert_eq!(world.lost(lock), Some((100, LossCause::Shutdown)));
-    assert!(world.log.iter().any(|(.., effect)| *effect == quorlock_core::Effect::Drained));
+    assert!(world.log().iter().any(|(.., effect)| *effect == quorlock_core::Effect::Drained));
     assert_eq!(world.sent(lock, Verb::Release, 0), [0; 0]);
     world.release(lock, false);
     world.run_until(200);

@@ -116,7 +116,7 @@ fn a_set_is_handed_over_to_the_same_set_alone() {
 #[test]
 fn one_key_that_is_gone_takes_the_vote_and_healing_brings_it_back() {
     let mut world = ScriptedWorld::new(5);
-    world.settings.assume_no_loss = false;
+    world.promise_nothing();
     let both = world.hold(several(&["a", "b"]));
     world.run_for(10);
     world.forget_key(0, "a");
@@ -361,12 +361,13 @@ fn a_client_takes_back_what_it_has_said_before_it_ends() {
         world.lose(0, 2, is_silent);
         world.tell(0, Event::Close);
         assert!(world.refused(writer).is_some());
-        let drained =
-            |world: &ScriptedWorld| world.log.iter().any(|(.., effect)| *effect == Effect::Drained);
+        let drained = |world: &ScriptedWorld| {
+            world.log().iter().any(|(.., effect)| *effect == Effect::Drained)
+        };
         while !drained(&world) {
             world.run_for(1);
         }
-        let took = world.now / MS - world.refused(writer).expect("it was").0;
+        let took = world.now() / MS - world.refused(writer).expect("it was").0;
         assert!(if is_silent { (250..260).contains(&took) } else { took < 10 }, "{took}");
         assert!((0..2).all(|node| !world.has(node, "quorlock:intent:k")));
         assert!(is_silent || !world.has(2, "quorlock:intent:k"));

@@ -7,31 +7,11 @@
 use std::time::Duration;
 
 use quorlock_core::Wait;
-use quorlock_core::{Event, Evidence, FailureKind, LockId, Quorum, Request, Retry};
+use quorlock_core::{Event, FailureKind, LockId, Quorum, Request, Retry};
 
+use quorlock_sim::Random;
+use quorlock_sim::scripted::ScriptedWorld;
 use quorlock_sim::scripted::asking::{fenced, request};
-use quorlock_sim::scripted::{Delivered, ScriptedWorld};
-
-/// SplitMix64: small, and the same everywhere.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub(crate) fn one_in(&mut self, bound: usize) -> bool {
-        self.below(bound) == 0
-    }
-}
 
 const KEYS: [&str; 2] = ["a", "b"];
 
@@ -64,45 +44,44 @@ struct Seen {
 
 fn run(seed: u64, steps: usize, seen: &mut Seen) {
     println!("SEED={seed}");
-    let mut random = Random(seed);
-    let nodes = 1 + random.below(5);
-    let needed = nodes / 2 + 1 + random.below(nodes - nodes / 2);
-    let clients = 2 + random.below(2);
+    let mut random = Random::new(seed, 0);
+    let nodes = 1 + random.index(5);
+    let needed = nodes / 2 + 1 + random.index(nodes - nodes / 2);
+    let clients = 2 + random.index(2);
     let mut world =
         ScriptedWorld::with(clients, Quorum::new(nodes, needed).expect("at least a majority"));
-    world.settings.jitter = None;
-    world.settings.shadowed = seed.is_multiple_of(20);
+    world.set_jitter(None);
+    if seed.is_multiple_of(20) {
+        world.shadow();
+    }
     let faults = Faults {
-        losses: random.one_in(3),
-        breaks: random.one_in(2),
-        freezes: random.one_in(2),
-        errors: random.one_in(2),
-        clocks: random.one_in(2),
-        duplicates: random.one_in(2),
-        counters: random.one_in(2),
-        fenced: [0, 2, 4][random.below(3)],
+        losses: random.percent(33),
+        breaks: random.coin(),
+        freezes: random.coin(),
+        errors: random.coin(),
+        clocks: random.coin(),
+        duplicates: random.coin(),
+        counters: random.coin(),
+        fenced: [0, 2, 4][random.index(3)],
     };
     if faults.counters {
         for key in KEYS {
-            let ahead = || 10_000_000_000 + random.below(20) as u64;
+            let ahead = || 10_000_000_000 + random.index(20) as u64;
             let at: Vec<u64> = std::iter::repeat_with(ahead).take(nodes).collect();
             world.set_counters(key, &at);
         }
     }
-    if faults.duplicates {
-        world.settings.history = Some(Vec::new());
-    }
     for node in 0..nodes {
-        world.run_fast(node, if faults.clocks { random.below(10_001) as i64 } else { 0 });
+        world.run_fast(node, if faults.clocks { random.index(10_001) as i64 } else { 0 });
     }
     let mut calls: Vec<LockId> = Vec::new();
     for _ in 0..steps {
-        match random.below(8) {
+        match random.index(8) {
             0 | 1 => calls.push(call(&mut world, &mut random, &faults)),
             2 | 3 if !calls.is_empty() => follow_up(&mut world, &mut random, &calls),
             4 => disturb(&mut world, &mut random, &faults),
-            5 => world.run_for(random.below(400) as i64),
-            _ => world.run_for(random.below(20) as i64),
+            5 => world.run_for(random.index(400) as i64),
+            _ => world.run_for(random.index(20) as i64),
         }
     }
     world.finish();
@@ -110,51 +89,51 @@ fn run(seed: u64, steps: usize, seen: &mut Seen) {
     seen.refused += calls.iter().filter(|lock| world.refused(**lock).is_some()).count();
     seen.lost += calls.iter().filter(|lock| world.lost(**lock).is_some()).count();
     seen.overlapped += world.overlaps();
-    seen.raised += world.raising.count;
+    seen.raised += world.raised();
     let fenced = world.all_guards().filter(|(_, guard)| guard.fence.is_some());
     seen.passed_on += fenced.filter(|(_, guard)| guard.handover_count > 0).count();
     seen.superseded += calls.iter().map(|lock| world.superseded(*lock).len()).sum::<usize>();
 }
 
 fn call(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) -> LockId {
-    let key = KEYS[random.below(2)];
-    let wait = match random.below(3) {
+    let key = KEYS[random.index(2)];
+    let wait = match random.index(3) {
         0 => Wait::Once,
-        1 => Wait::For(Duration::from_millis(random.below(500) as u64)),
+        1 => Wait::For(Duration::from_millis(random.index(500) as u64)),
         _ => Wait::Forever,
     };
-    let attempts_max = random.one_in(4).then(|| random.below(4) as u32);
+    let attempts_max = random.percent(25).then(|| random.index(4) as u32);
     let retry = Retry { attempts_max, ..Retry::default() };
-    let automatic = random.one_in(2);
-    let max_hold = Duration::from_millis(1000 + random.below(3000) as u64);
+    let automatic = random.coin();
+    let max_hold = Duration::from_millis(1000 + random.index(3000) as u64);
     let request = Request { wait, retry, automatic, max_hold, ..request(key) };
-    let request = if random.below(4) < faults.fenced { fenced(request) } else { request };
-    let client = random.below(world.engines.len());
+    let request = if random.index(4) < faults.fenced { fenced(request) } else { request };
+    let client = random.index(world.clients());
     world.acquire_by(client, request)
 }
 
 /// A caller does something with its call or its lock.
 fn follow_up(world: &mut ScriptedWorld, random: &mut Random, calls: &[LockId]) {
     // The later ones are more likely to be still of interest.
-    let back = random.below(calls.len().min(4));
+    let back = random.index(calls.len().min(4));
     let lock = calls[calls.len() - 1 - back];
     if world.find(lock).is_none() {
         return world.cancel(lock);
     }
     let client = world.owner(lock);
-    match random.below(4) {
+    match random.index(4) {
         0 => world.extend(lock),
         1 if !world.is_valid(lock) => world.tell(client, Event::RunOut { lock }),
-        _ => world.release(lock, random.one_in(2)),
+        _ => world.release(lock, random.coin()),
     }
 }
 
 fn disturb(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) {
-    let node = random.below(world.node_count());
-    match random.below(9) {
+    let node = random.index(world.node_count());
+    match random.index(9) {
         0 if faults.losses => world.flush(node),
         1 if faults.breaks => {
-            let orphans = random.one_in(2).then(|| random.below(300) as i64);
+            let orphans = random.coin().then(|| random.index(300) as i64);
             world.cut(node, orphans);
         }
         2 if faults.breaks => {
@@ -163,36 +142,33 @@ fn disturb(world: &mut ScriptedWorld, random: &mut Random, faults: &Faults) {
         }
         3 if faults.breaks => world.connecting_failed(node),
         4 => world.up(node),
-        5 if faults.freezes => world.freeze(node, random.one_in(2)),
-        6 if faults.freezes => world.mute(node, random.one_in(2)),
+        5 if faults.freezes => world.freeze(node, random.coin()),
+        6 if faults.freezes => world.mute(node, random.coin()),
         7 if faults.errors => {
             let kinds = [FailureKind::Loading, FailureKind::Rejected, FailureKind::Forbidden];
-            world.refuse(node, random.one_in(2).then(|| kinds[random.below(3)]));
+            world.refuse(node, random.coin().then(|| kinds[random.index(3)]));
         }
-        8 if faults.clocks && random.one_in(4) => {
-            world.step_wall(random.below(600) as i64 - 200);
+        8 if faults.clocks && random.percent(25) => {
+            world.step_wall(random.index(600) as i64 - 200);
         }
         8 if faults.clocks => {
-            let client = random.below(world.engines.len());
-            world.sleep(client, random.below(1500) as i64);
+            let client = random.index(world.clients());
+            world.sleep(client, random.index(1500) as i64);
         }
         _ if faults.duplicates => repeat(world, random),
-        _ => world.set_one_way(node, random.below(40) as i64),
+        _ => world.set_one_way(node, random.index(40) as i64),
     }
 }
 
 /// An answer comes a second time.
 fn repeat(world: &mut ScriptedWorld, random: &mut Random) {
-    let history = world.settings.history.as_ref().expect("kept");
+    let history = world.history();
     if history.is_empty() {
         return;
     }
-    let back = random.below(history.len().min(40));
-    let again = history[history.len() - 1 - back].clone();
-    let Delivered { client, node, sent, ticket, answer } = again;
-    let answers = vec![(ticket, answer)];
-    let node = quorlock_core::NodeId::new(node);
-    world.tell(client, Event::Answered { node, sent, evidence: Evidence::NotRequired, answers });
+    let back = random.index(history.len().min(40));
+    let (client, again) = history[history.len() - 1 - back].clone();
+    world.tell(client, again);
 }
 
 /// Runs so many seeds, or as many as `SEEDS` says, and returns how many; or the one that `SEED` says.

@@ -197,7 +197,7 @@ fn a_release_that_fails_is_sent_again_with_growing_pauses_and_dropped_after_the_
     assert_eq!(world.released(lock).unwrap().1.outcome, Outcome::Released);
     assert_eq!(world.sent(lock, Verb::Release, 0), [100, 150, 250, 450, 850]);
     assert_eq!(world.sent(lock, Verb::Release, 1), [100], "only where it is owed");
-    assert_eq!(world.engines[0].releases_owed(), 0);
+    assert_eq!(world.engine(0).releases_owed(), 0);
     world.finish();
 
     let mut world = ScriptedWorld::new(3);
@@ -206,9 +206,9 @@ fn a_release_that_fails_is_sent_again_with_growing_pauses_and_dropped_after_the_
     world.down(0);
     world.release(lock, false);
     world.run_until(100 + TTL - 1);
-    assert_eq!(world.engines[0].releases_owed(), 1);
+    assert_eq!(world.engine(0).releases_owed(), 1);
     world.run_for(1);
-    assert_eq!(world.engines[0].releases_owed(), 0);
+    assert_eq!(world.engine(0).releases_owed(), 0);
     world.finish();
 }
 
@@ -224,7 +224,7 @@ fn a_node_that_is_back_gets_what_it_is_owed_at_once() {
     world.run_for(2);
     assert_eq!(world.sent(lock, Verb::Release, 0).last(), Some(&700));
     assert!(!world.has(0, "k"));
-    assert!(world.engines[0].is_idle());
+    assert!(world.engine(0).is_idle());
     world.finish();
 }
 
@@ -238,7 +238,7 @@ fn a_node_that_refuses_to_release_is_asked_again() {
     world.refuse(2, None);
     world.run_until(60);
     assert_eq!(world.sent(lock, Verb::Release, 2), [2, 54]);
-    assert!(world.engines[0].is_idle());
+    assert!(world.engine(0).is_idle());
     // The next failure starts with the shortest pause again.
     let lock = world.hold(request("k"));
     world.refuse(2, Some(FailureKind::Busy));
@@ -257,9 +257,9 @@ fn a_release_without_an_answer_is_not_repeated_and_kept_in_mind_for_a_bounded_ti
     world.release(lock, true);
     world.run_until(60_000);
     assert_eq!(world.sent(lock, Verb::Release, 0), [2]);
-    assert_eq!(world.engines[0].releases_owed(), 1);
+    assert_eq!(world.engine(0).releases_owed(), 1);
     world.run_until(70_000);
-    assert!(world.engines[0].is_idle() && world.engines[0].deadline().is_none());
+    assert!(world.engine(0).is_idle() && world.engine(0).deadline().is_none());
     world.finish();
 }
 
@@ -271,7 +271,7 @@ fn where_the_acquire_never_arrived_nothing_is_owed() {
     let lock = world.hold(request("k"));
     world.release(lock, false);
     world.run_for(10);
-    assert!(world.engines[0].is_idle());
+    assert!(world.engine(0).is_idle());
     world.finish();
 
     let mut world = ScriptedWorld::new(3);
@@ -281,7 +281,7 @@ fn where_the_acquire_never_arrived_nothing_is_owed() {
     world.run_for(10);
     world.release(lock, false);
     world.run_for(10);
-    assert!(world.engines[0].is_idle());
+    assert!(world.engine(0).is_idle());
     world.finish();
 
     let mut world = ScriptedWorld::new(3);
@@ -290,10 +290,10 @@ fn where_the_acquire_never_arrived_nothing_is_owed() {
     world.occupy(2, "k", b"another", Some(500));
     world.acquire(once("k"));
     world.run_for(10);
-    assert_eq!(world.engines[0].releases_owed(), 1);
+    assert_eq!(world.engine(0).releases_owed(), 1);
     world.connecting_failed(0);
     world.run_for(10);
-    assert!(world.engines[0].is_idle());
+    assert!(world.engine(0).is_idle());
     world.finish();
 
     let mut world = ScriptedWorld::new(3);
@@ -303,7 +303,7 @@ fn where_the_acquire_never_arrived_nothing_is_owed() {
     world.run_for(10);
     world.connecting_failed(0);
     world.run_for(10);
-    assert!(world.engines[0].is_idle());
+    assert!(world.engine(0).is_idle());
     world.finish();
 }
 
@@ -314,7 +314,7 @@ fn where_the_node_itself_declined_the_acquire_nothing_is_owed() {
     let lock = world.hold(request("k"));
     world.release(lock, false);
     world.run_for(10);
-    assert!(world.engines[0].is_idle());
+    assert!(world.engine(0).is_idle());
     world.finish();
 }
 
@@ -397,7 +397,7 @@ fn closing_ends_what_waits_gives_back_what_is_held_and_drains_what_is_owed() {
     let refused = world.acquire(waiting("late", 100));
     assert_eq!(world.refused(refused).unwrap().1.kind, RefusalKind::Closed);
     let drained = |world: &ScriptedWorld| {
-        world.log.iter().find(|(_, _, effect)| *effect == Effect::Drained).map(|(at, ..)| *at)
+        world.log().iter().find(|(_, _, effect)| *effect == Effect::Drained).map(|(at, ..)| *at)
     };
     world.run_until(500);
     assert_eq!(drained(&world), None, "one node is owed a release");
@@ -408,14 +408,14 @@ fn closing_ends_what_waits_gives_back_what_is_held_and_drains_what_is_owed() {
     world.release(held, true);
     world.run_until(700);
     assert_eq!(world.released(held).unwrap().1.outcome, Outcome::Expired);
-    assert!(world.engines[0].is_idle());
+    assert!(world.engine(0).is_idle());
 }
 
 #[test]
 fn an_idle_client_is_drained_as_soon_as_it_is_closed() {
     let mut world = ScriptedWorld::new(3);
     world.tell(0, Event::Close);
-    assert!(matches!(world.log[..], [(0, 0, Effect::Drained)]));
+    assert!(matches!(world.log()[..], [(0, 0, Effect::Drained)]));
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn an_inspection_tells_what_every_node_said_and_changes_nothing() {
     let timeout = Duration::from_millis(30);
     world.tell(0, Event::Inspect { lock, keys: "k".into(), timeout });
     world.run_for(100);
-    let inspected = world.log.iter().find_map(|(at, _, effect)| match effect {
+    let inspected = world.log().iter().find_map(|(at, _, effect)| match effect {
         Effect::Inspected { lock: LockId(1000), nodes } => Some((*at, nodes)),
         _ => None,
     });

@@ -73,7 +73,7 @@ fn mark(world: &mut ScriptedWorld, node: usize, marker: &Marker) {
 }
 
 fn write(world: &mut ScriptedWorld, node: usize, key: &str, text: &str) {
-    let (now, ttl_ms) = (world.now, (key == ADOPTION).then_some(Adoption::TTL_MS as i64));
+    let (now, ttl_ms) = (world.now(), (key == ADOPTION).then_some(Adoption::TTL_MS as i64));
     world.server_mut(node).set(&key.into(), Some(text.into()), ttl_ms, now);
 }
 
@@ -153,7 +153,7 @@ fn looks(world: &ScriptedWorld) -> usize {
 
 fn is_refused_as(world: &ScriptedWorld, node: usize, kind: FailureKind) -> bool {
     matches!(
-        world.engines[0].trust_state(NodeId::new(node)),
+        world.engine(0).trust_state(NodeId::new(node)),
         Some(TrustState::Refused(failure)) if failure.kind() == kind
     )
 }
@@ -164,7 +164,7 @@ fn nodes_that_are_marked_vote_in_the_first_round_trip() {
     let lock = acquire(&mut world, Wait::Once);
     assert_eq!(world.outcome(lock), Some(Ok(())));
     assert!(world.orders(0).all(|(_, command)| matches!(command, Command::Acquire { .. })));
-    assert_eq!((world.now, world.trusted(0)), (0, 3));
+    assert_eq!((world.now(), world.trusted(0)), (0, 3));
 }
 
 #[test]

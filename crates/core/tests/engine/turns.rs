@@ -122,8 +122,8 @@ fn who_stepped_aside_comes_back_to_its_place() {
     let third = world.acquire(owner("c", request("k")));
     while !world.is_valid(second) {
         world.run_for(1);
-        assert!(!world.is_valid(first) && !world.is_valid(third), "{}", world.now);
-        assert!(world.now < 1_000_000_000);
+        assert!(!world.is_valid(first) && !world.is_valid(third), "{}", world.now());
+        assert!(world.now() < 1_000_000_000);
     }
     world.release(second, false);
     world.run_for(100);
@@ -215,7 +215,7 @@ fn by_the_end_of_a_wait_the_dead_have_failed() {
     let lock = world.acquire(waiting("k", 1_000));
     world.run_until(1_200);
     assert_eq!(world.refused(lock).expect("it is over").1.kind, RefusalKind::NoQuorum);
-    let told = world.log.iter().any(|(_, _, effect)| matches!(effect, Effect::Waiting { .. }));
+    let told = world.log().iter().any(|(_, _, effect)| matches!(effect, Effect::Waiting { .. }));
     assert!(told);
     world.finish();
 }

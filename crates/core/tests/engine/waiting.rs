@@ -251,7 +251,7 @@ fn the_attempts_may_be_counted() {
 fn delays_grow_from_one_to_three_round_trips_up_to_the_ceiling() {
     for (jitter, first) in [(0, 2), (u64::MAX, 5)] {
         let mut world = ScriptedWorld::new(1);
-        world.settings.jitter = Some(jitter);
+        world.set_jitter(Some(jitter));
         world.down(0);
         let lock = world.acquire(request("k"));
         world.run_for(3000);
@@ -284,7 +284,7 @@ fn a_lock_is_tried_when_a_quorum_of_nodes_is_free_by_expiry() {
 #[test]
 fn a_crashed_holder_keeps_nobody_waiting_for_longer_than_its_ttl() {
     let mut world = ScriptedWorld::with(2, Quorum::majority(5).unwrap());
-    world.settings.jitter = None;
+    world.set_jitter(None);
     let crashed = world.hold(request("k"));
     world.sleep(0, 100_000);
     let next = world.acquire_by(1, request("k"));
@@ -314,20 +314,20 @@ fn a_key_without_a_ttl_is_looked_at_every_poll_ceiling() {
 fn two_clients_that_split_the_votes_come_apart_by_jitter() {
     for seed in 1..50 {
         let mut world = ScriptedWorld::with(2, Quorum::majority(4).unwrap());
-        world.settings.jitter = None;
+        world.set_jitter(None);
         // Uses up some jitter, so that every run has its own.
         for n in 0..seed {
             world.acquire(once(&format!("{n}")));
         }
         world.settle();
-        let began = world.now / 1_000_000;
+        let began = world.now() / 1_000_000;
         // Each is nearer to two of the nodes.
         for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
             near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
         }
         let locks = [world.acquire(request("k")), world.acquire_by(1, request("k"))];
         let mut held = 0;
-        while held < 2 && world.now / 1_000_000 < began + 300 {
+        while held < 2 && world.now() / 1_000_000 < began + 300 {
             world.run_for(1);
             for lock in locks {
                 if world.is_valid(lock) {
@@ -348,9 +348,9 @@ fn a_call_without_an_end_goes_on_until_it_is_cancelled() {
     let lock = world.acquire(Request { wait: Wait::Forever, ..request("k") });
     world.run_for(60_000);
     assert_eq!(world.refused(lock), None);
-    assert_eq!(world.engines[0].calls_waiting(), 1);
+    assert_eq!(world.engine(0).calls_waiting(), 1);
     world.cancel(lock);
-    assert!(world.engines[0].calls_waiting() == 0 && world.granted_at(lock).is_none());
+    assert!(world.engine(0).calls_waiting() == 0 && world.granted_at(lock).is_none());
     world.finish();
 }
 

@@ -93,18 +93,19 @@ impl ScriptedWorld {
 
     /// The holder, a writer, wants to be a reader from now on.
     pub fn downgrade(&mut self, lock: LockId) {
-        self.become_reader(GuardId { client: self.owner(lock), lock });
-        self.tell_all();
+        let client = self.owner(lock);
+        self.world.become_reader(GuardId { client, lock });
+        self.turn(client);
     }
 
     /// Whose lock it is.
     pub fn owner(&self, lock: LockId) -> usize {
-        self.calls.owners[lock.0 as usize]
+        self.owners[lock.0 as usize]
     }
 
     /// A lock's guard, if it was ever granted.
     pub fn find(&self, lock: LockId) -> Option<&Guard> {
-        self.witness.watch.guards.of(GuardId { client: self.owner(lock), lock })
+        self.world.watch.guards.of(GuardId { client: self.owner(lock), lock })
     }
 
     /// The same of one that was.
@@ -117,98 +118,34 @@ impl ScriptedWorld {
 
     /// All guards that there ever were.
     pub fn all_guards(&self) -> impl Iterator<Item = (LockId, &Guard)> {
-        self.witness.watch.guards.iter().map(|(id, guard)| (id.lock, guard))
+        self.world.watch.guards.iter().map(|(id, guard)| (id.lock, guard))
     }
 
-    /// Whether two ever held one lock, where that may be.
+    /// How often two held one lock, where that may be.
     pub fn overlaps(&self) -> usize {
-        self.witness.counts.of(Count::Overlaps) as usize
+        self.world.record.counts.of(Count::Overlaps) as usize
+    }
+
+    /// What engines have said of something, and when, in milliseconds.
+    fn said<'a, T>(
+        &'a self,
+        of: impl Fn(&'a Effect) -> Option<T> + 'a,
+    ) -> impl Iterator<Item = (i64, T)> {
+        self.log().iter().filter_map(move |(at, _, effect)| Some((*at, of(effect)?)))
+    }
+
+    /// When the lock was granted, in milliseconds, and in which attempt.
+    fn granted(&self, wanted: LockId) -> Option<(i64, u32)> {
+        let mut granted = self.said(move |effect| match effect {
+            Effect::Acquired { lock, attempts, .. } if *lock == wanted => Some(*attempts),
+            _ => None,
+        });
+        granted.next()
     }
 
     /// When the lock was granted, in milliseconds.
     pub fn granted_at(&self, wanted: LockId) -> Option<i64> {
-        self.log.iter().find_map(|(at, _, effect)| match effect {
-            Effect::Acquired { lock, .. } if *lock == wanted => Some(*at),
-            _ => None,
-        })
-    }
-
-    /// When and why it was refused.
-    pub fn refused(&self, wanted: LockId) -> Option<(i64, &Refusal)> {
-        self.log.iter().find_map(|(at, _, effect)| match effect {
-            Effect::NotAcquired { lock, refusal } if *lock == wanted => Some((*at, refusal)),
-            _ => None,
-        })
-    }
-
-    /// When and why it was lost.
-    pub fn lost(&self, wanted: LockId) -> Option<(i64, LossCause)> {
-        self.log.iter().find_map(|(at, _, effect)| match effect {
-            Effect::Lost { lock, cause } if *lock == wanted => Some((*at, *cause)),
-            _ => None,
-        })
-    }
-
-    /// When extensions that a caller asked for were over, and how.
-    pub fn extended(&self, wanted: LockId) -> Vec<(i64, Extended)> {
-        let extended = self.log.iter().filter_map(|(at, _, effect)| match effect {
-            Effect::Extended { lock, outcome } if *lock == wanted => Some((*at, outcome.clone())),
-            _ => None,
-        });
-        extended.collect()
-    }
-
-    /// When its holder was notified of the nodes' confirmations: whether a quorum confirmed, and how many nodes.
-    pub fn health(&self, wanted: LockId) -> Vec<(i64, bool, usize)> {
-        let health = self.log.iter().filter_map(|(at, _, effect)| match effect {
-            Effect::Health { lock, is_confirmed, nodes, .. } if *lock == wanted => {
-                let confirmed = nodes.iter().filter(|node| node.said == NodeOutcome::Granted);
-                Some((*at, *is_confirmed, confirmed.count()))
-            }
-            _ => None,
-        });
-        health.collect()
-    }
-
-    /// When it was told to be released, and how.
-    pub fn released(&self, wanted: LockId) -> Option<(i64, &ReleaseReport)> {
-        self.log.iter().find_map(|(at, _, effect)| match effect {
-            Effect::Released { lock, report } if *lock == wanted => Some((*at, report)),
-            _ => None,
-        })
-    }
-
-    /// By which larger fence the lock's was told to be superseded.
-    pub fn superseded(&self, wanted: LockId) -> Vec<(i64, u64)> {
-        let superseded = self.log.iter().filter_map(|(at, _, effect)| match effect {
-            Effect::Superseded { lock, fence } if *lock == wanted => Some((*at, *fence)),
-            _ => None,
-        });
-        superseded.collect()
-    }
-
-    /// When a command of this kind was given to this node for this lock.
-    pub fn sent(&self, lock: LockId, verb: Verb, to: usize) -> Vec<i64> {
-        let sent = self.log.iter().filter_map(|(at, _, effect)| match effect {
-            Effect::Send { nodes, ticket, .. }
-                if nodes.contains(NodeId::new(to))
-                    && ticket.lock == lock
-                    && ticket.verb == verb =>
-            {
-                Some(*at)
-            }
-            _ => None,
-        });
-        sent.collect()
-    }
-
-    /// When an attempt for this lock failed, to be followed by another.
-    pub fn retried(&self, wanted: LockId) -> Vec<i64> {
-        let retried = self.log.iter().filter_map(|(at, _, effect)| match effect {
-            Effect::Waiting { lock, .. } if *lock == wanted => Some(*at),
-            _ => None,
-        });
-        retried.collect()
+        self.granted(wanted).map(|(at, _)| at)
     }
 
     /// In which of its attempts it was granted.
@@ -216,11 +153,85 @@ impl ScriptedWorld {
     /// # Panics
     /// If it never was.
     pub fn attempts(&self, wanted: LockId) -> u32 {
-        let attempts = self.log.iter().find_map(|(.., effect)| match effect {
-            Effect::Acquired { lock, attempts, .. } if *lock == wanted => Some(*attempts),
+        self.granted(wanted).expect("it was granted").1
+    }
+
+    /// When and why it was refused.
+    pub fn refused(&self, wanted: LockId) -> Option<(i64, &Refusal)> {
+        let mut refused = self.said(move |effect| match effect {
+            Effect::NotAcquired { lock, refusal } if *lock == wanted => Some(refusal),
             _ => None,
         });
-        attempts.expect("it was granted")
+        refused.next()
+    }
+
+    /// When and why it was lost.
+    pub fn lost(&self, wanted: LockId) -> Option<(i64, LossCause)> {
+        let mut lost = self.said(move |effect| match effect {
+            Effect::Lost { lock, cause } if *lock == wanted => Some(*cause),
+            _ => None,
+        });
+        lost.next()
+    }
+
+    /// When extensions that a caller asked for were over, and how.
+    pub fn extended(&self, wanted: LockId) -> Vec<(i64, Extended)> {
+        let extended = self.said(move |effect| match effect {
+            Effect::Extended { lock, outcome } if *lock == wanted => Some(outcome.clone()),
+            _ => None,
+        });
+        extended.collect()
+    }
+
+    /// When its holder was notified of the nodes' confirmations: whether a quorum confirmed, and how many nodes.
+    pub fn health(&self, wanted: LockId) -> Vec<(i64, bool, usize)> {
+        let health = self.said(move |effect| match effect {
+            Effect::Health { lock, is_confirmed, nodes, .. } if *lock == wanted => {
+                let confirmed = nodes.iter().filter(|node| node.said == NodeOutcome::Granted);
+                Some((*is_confirmed, confirmed.count()))
+            }
+            _ => None,
+        });
+        health.map(|(at, (is_confirmed, nodes))| (at, is_confirmed, nodes)).collect()
+    }
+
+    /// When the nodes had answered its release, and what they said.
+    pub fn released(&self, wanted: LockId) -> Option<(i64, &ReleaseReport)> {
+        let mut released = self.said(move |effect| match effect {
+            Effect::Released { lock, report } if *lock == wanted => Some(report),
+            _ => None,
+        });
+        released.next()
+    }
+
+    /// When larger fences than the lock's were seen.
+    pub fn superseded(&self, wanted: LockId) -> Vec<(i64, u64)> {
+        let superseded = self.said(move |effect| match effect {
+            Effect::Superseded { lock, fence } if *lock == wanted => Some(*fence),
+            _ => None,
+        });
+        superseded.collect()
+    }
+
+    /// When a command of this kind was given to this node for this lock.
+    pub fn sent(&self, lock: LockId, verb: Verb, to: usize) -> Vec<i64> {
+        let sent = self.said(move |effect| match effect {
+            Effect::Send { nodes, ticket, .. } => {
+                (nodes.contains(NodeId::new(to)) && ticket.lock == lock && ticket.verb == verb)
+                    .then_some(())
+            }
+            _ => None,
+        });
+        sent.map(|(at, ())| at).collect()
+    }
+
+    /// When an attempt for this lock failed, to be followed by another.
+    pub fn retried(&self, wanted: LockId) -> Vec<i64> {
+        let retried = self.said(move |effect| match effect {
+            Effect::Waiting { lock, .. } => (*lock == wanted).then_some(()),
+            _ => None,
+        });
+        retried.map(|(at, ())| at).collect()
     }
 
     /// Whether its guard says that it is held.

@@ -2,44 +2,54 @@
 
 use quorlock_core::{Effect, Engine, Event, LockId, Reading, Ticket, Token};
 
-/// Handles `event` in a rebased copy of `before` and compares with what came out of the original.
-pub(super) fn check(
-    (before, event, now): (&Engine, &Event, Reading),
-    drawn: Vec<(Token, u64)>,
-    after: &Engine,
-    effects: &[Effect],
-) {
-    let (mut shadow, map) = before.rebased(now, 10);
-    let next = LockId(10 + map.len() as u64);
-    // A lock that the engine does not know of is new, or stale and as good as new.
-    let to = |lock: LockId| map.get(&lock).copied().unwrap_or(next);
-    let mut event = event.clone();
-    match &mut event {
-        Event::Acquire { lock, .. }
-        | Event::Cancel { lock }
-        | Event::Extend { lock }
-        | Event::Downgrade { lock }
-        | Event::RunOut { lock }
-        | Event::Release { lock, .. }
-        | Event::Inspect { lock, .. } => *lock = to(*lock),
-        Event::Answered { sent, answers, .. } => {
-            let boot = sent.boot().as_nanos() - now.boot().as_nanos();
-            *sent = Reading::new(boot, sent.real_ns() - now.real_ns());
-            for (Ticket { lock, .. }, _) in answers {
-                *lock = to(*lock);
-            }
-        }
-        Event::Connecting { .. }
-        | Event::Connected { .. }
-        | Event::Pushed { .. }
-        | Event::Close
-        | Event::Wake => {}
+/// An engine before an event, and the event.
+pub(crate) struct Shadow(Engine, Event);
+
+impl Shadow {
+    pub(super) fn new(before: &Engine, event: &Event) -> Self {
+        Self(before.clone(), event.clone())
     }
-    let origin = Reading::new(0, 0);
-    let mut shadowed = Vec::new();
-    let mut again = drawn.into_iter();
-    let mut entropy = |_| again.next().expect("it draws as often");
-    shadow.handle(event, origin, &mut entropy, &mut shadowed);
-    assert_eq!(shadow.rebased(origin, 0).0, after.rebased(now, 0).0);
-    assert_eq!(shadowed.len(), effects.len());
+
+    /// Handles the event in a rebased copy and compares with what came out of the original.
+    pub(crate) fn check(
+        self,
+        now: Reading,
+        drawn: Vec<(Token, u64)>,
+        after: &Engine,
+        effects: &[Effect],
+    ) {
+        let Self(before, mut event) = self;
+        let (mut shadow, map) = before.rebased(now, 10);
+        let next = LockId(10 + map.len() as u64);
+        // A lock that the engine does not know of is new, or stale and as good as new.
+        let to = |lock: LockId| map.get(&lock).copied().unwrap_or(next);
+        match &mut event {
+            Event::Acquire { lock, .. }
+            | Event::Cancel { lock }
+            | Event::Extend { lock }
+            | Event::Downgrade { lock }
+            | Event::RunOut { lock }
+            | Event::Release { lock, .. }
+            | Event::Inspect { lock, .. } => *lock = to(*lock),
+            Event::Answered { sent, answers, .. } => {
+                let boot = sent.boot().as_nanos() - now.boot().as_nanos();
+                *sent = Reading::new(boot, sent.real_ns() - now.real_ns());
+                for (Ticket { lock, .. }, _) in answers {
+                    *lock = to(*lock);
+                }
+            }
+            Event::Connecting { .. }
+            | Event::Connected { .. }
+            | Event::Pushed { .. }
+            | Event::Close
+            | Event::Wake => {}
+        }
+        let origin = Reading::new(0, 0);
+        let mut shadowed = Vec::new();
+        let mut again = drawn.into_iter();
+        let mut entropy = |_| again.next().expect("it draws as often");
+        shadow.handle(event, origin, &mut entropy, &mut shadowed);
+        assert_eq!(shadow.rebased(origin, 0).0, after.rebased(now, 0).0);
+        assert_eq!(shadowed.len(), effects.len());
+    }
 }

@@ -8,7 +8,7 @@ use crate::time::Time;
 
 /// All of it.
 #[derive(Default)]
-pub(super) struct Agenda {
+pub(crate) struct Agenda {
     pub(super) queue: BinaryHeap<Reverse<Entry>>,
     /// Of what happens at one time, what was planned first happens first.
     pub(super) serial: u64,
@@ -46,6 +46,13 @@ impl World {
         self.agenda.serial += 1;
         let at = at.max(self.now);
         self.agenda.queue.push(Reverse(Entry { at, serial: self.agenda.serial, what }));
+    }
+
+    /// Takes what happens next, if it happens by `limit`.
+    pub(crate) fn next_by(&mut self, limit: Time) -> Option<(Time, SimEvent)> {
+        let is_due = self.agenda.queue.peek().is_some_and(|Reverse(next)| next.at <= limit);
+        let Reverse(Entry { at, what, .. }) = is_due.then(|| self.agenda.queue.pop())??;
+        Some((at, what))
     }
 
     pub(crate) fn plan_in(&mut self, span: Time, what: SimEvent) {

@@ -39,6 +39,9 @@ impl Driver for World {
 
     /// The command is sent at the end of the tick.
     fn order(&mut self, client: ClientId, node: NodeIndex, order: TicketedCommand) {
+        if self.is_held_back(client, node, &order) {
+            return;
+        }
         self.clients[client].transports[node].outbox.push(order);
     }
 
@@ -55,6 +58,9 @@ impl Driver for World {
     }
 
     fn carried_out(&mut self, client: ClientId, effect: &Effect) {
+        if self.by_hand.is_some() {
+            return self.carried_out_by_hand(client, effect);
+        }
         match effect {
             Effect::Acquired { lock, .. } => self.granted(GuardId { client, lock: *lock }),
             Effect::NotAcquired { lock, .. } => self.refused(client, *lock),
@@ -62,6 +68,13 @@ impl Driver for World {
             Effect::Drained => self.clients[client].life.drained = true,
             Effect::FloorOfFew { .. } => self.record.counts.add(Count::FewClocks),
             _ => {}
+        }
+    }
+
+    /// A test looks at its guards for as long as the world exists.
+    fn forget(&mut self, guard: GuardId) {
+        if self.by_hand.is_none() {
+            self.watch.guards.remove(guard);
         }
     }
 }
@@ -139,7 +152,13 @@ impl World {
             return;
         }
         ticks.is_due = true;
-        let late = if random.percent(5) { random.span(MS) } else { random.between(US, 30 * US) };
+        let late = if self.by_hand.is_some() {
+            0
+        } else if random.percent(5) {
+            random.span(MS)
+        } else {
+            random.between(US, 30 * US)
+        };
         self.plan_in(late, SimEvent::Tick(client));
     }
 
@@ -174,7 +193,12 @@ impl World {
         let now = tick.tick.now();
         let steps: Vec<Step<Event>> = tick.tick.steps().collect();
         for step in steps {
+            // An answer that a test makes up did not come on any connection.
+            let is_made_up = matches!(step, Step::Asked(Event::Answered { .. }));
             let (Step::Event(event) | Step::Asked(event)) = step;
+            if !is_made_up {
+                self.note_event(client, &event);
+            }
             self.tell(client, event, now);
         }
         // No step kills a client today; a dead one must not send.
@@ -209,15 +233,21 @@ impl World {
 
     /// Gives one event to the engine, and carries out the effects.
     fn tell(&mut self, client: ClientId, event: Event, now: Reading) {
-        self.note_event(client, &event);
         let (mut effects, mut drawn) = (Vec::new(), Vec::new());
-        let tokens = &mut self.random.tokens;
+        let shadow = self.shadow(client, &event);
+        let (tokens, by_hand) = (&mut self.random.tokens, &mut self.by_hand);
+        let mut words = Vec::new();
         let mut entropy = |lock| {
             let (token, word) = (Token::new(tokens.bytes()), tokens.word());
+            let word = by_hand.as_mut().map_or(word, |by_hand| by_hand.word());
             drawn.push((lock, token));
+            words.push((token, word));
             (token, word)
         };
         self.clients[client].engine.handle(event, now, &mut entropy, &mut effects);
+        if let Some(shadow) = shadow {
+            shadow.check(now, words, &self.clients[client].engine, &effects);
+        }
         self.carry_out_all(client, &effects, drawn.clone());
         for (lock, _) in drawn {
             self.stand_still_before_answers(client, lock);

@@ -113,7 +113,7 @@ impl World {
         let mut answers: Vec<Answer> = Vec::with_capacity(parcel.orders.len());
         let asked_evidence = parcel.asked_evidence;
         let info = asked_evidence.filter(|asked_evidence| asked_evidence.info);
-        let info = info.map(|_| self.servers[node].node.info(self.now));
+        let info = info.map(|_| self.info(node));
         let first = self.network.wires[parcel.wire].flushes;
         let mut flush_at = self.flush_within(parcel.orders.len());
         self.forget_scripts(node);
@@ -130,6 +130,9 @@ impl World {
             let early = self.is_early(node);
             let answer = match command {
                 Command::Announce { .. } if self.plan.later.kinds.is_deaf => Answer::Announced,
+                Command::Inspect { .. } | Command::Watch { .. } if self.is_blind() => {
+                    Answer::Failed(Failure::new(FailureKind::Rejected))
+                }
                 _ => self.servers[node].node.execute(by, command, self.now),
             };
             let (ticket, answer_ref) = (*ticket, &answer);

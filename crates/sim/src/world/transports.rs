@@ -266,10 +266,16 @@ impl World {
         let (now, zombie_for) = (self.now, self.plan.wiring.zombie_for);
         let it = &mut self.network.wires[wire];
         it.open_here = false;
-        match self.random.transports.below(3) {
-            0 => it.lost_after = now,
-            1 => {}
-            _ => it.held_until = now + self.random.transports.between(0, zombie_for),
+        match (&self.by_hand, &mut self.random.transports) {
+            (Some(by_hand), _) => match by_hand.orphans_after {
+                Some(after) => it.held_until = now + after,
+                None => it.lost_after = now,
+            },
+            (None, random) => match random.below(3) {
+                0 => it.lost_after = now,
+                1 => {}
+                _ => it.held_until = now + random.between(0, zombie_for),
+            },
         }
         let (client, node) = (it.client, it.node);
         self.servers[node].node.disconnect(ConnectionId(wire as u64));
@@ -303,6 +309,9 @@ impl World {
 
     /// Does what the supervisor says.
     pub(crate) fn supervise(&mut self, client: ClientId, node: NodeIndex) {
+        if self.by_hand.is_some() {
+            return;
+        }
         let transport = &mut self.clients[client].transports[node];
         let was_up = *transport.supervisor.state() == NodeState::Up;
         let task = transport.supervisor.look(duration(self.now), transport.activity());
@@ -323,6 +332,9 @@ impl World {
 
     /// Sees to it that the supervisor looks in time.
     fn plan_look(&mut self, client: ClientId, node: NodeIndex) {
+        if self.by_hand.is_some() {
+            return;
+        }
         let transport = &mut self.clients[client].transports[node];
         let next = transport.supervisor.next_look(duration(self.now), transport.activity());
         let Some(next) = next.map(time).filter(|next| *next < transport.next_look.at) else {
@@ -372,6 +384,11 @@ impl World {
         }
         self.record.counts.add(Count::ConnectionsRefused);
         let kind = if in_time { FailureKind::Unreachable } else { FailureKind::ConnectTimeout };
+        self.not_connected(client, node, kind);
+    }
+
+    /// No connection could be made.
+    pub(crate) fn not_connected(&mut self, client: ClientId, node: NodeIndex, kind: FailureKind) {
         let (now, failure) = (duration(self.now), Failure::unsent(kind));
         let transport = &mut self.clients[client].transports[node];
         transport.supervisor.not_connected(now, failure.clone(), self.random.transports.word());
@@ -383,7 +400,8 @@ impl World {
         self.supervise(client, node);
     }
 
-    fn connected(&mut self, client: ClientId, node: NodeIndex) {
+    /// A connection has been made.
+    pub(crate) fn connected(&mut self, client: ClientId, node: NodeIndex) {
         let is_guarded = self.guard_of(client) != RestartGuard::Off;
         let transport = &mut self.clients[client].transports[node];
         if !transport.supervisor.connected(duration(self.now), transport.activity()) {

@@ -170,9 +170,9 @@ fn a_client_that_is_shut_down_gives_back_what_it_was_handing_over() {
     let (_, report) = world.released(first).unwrap();
     assert_eq!((report.handed_over, report.outcome), (false, Outcome::Released));
     assert_eq!(world.refused(second).unwrap().1.kind, RefusalKind::Closed);
-    assert_eq!(world.log.iter().filter(|(.., effect)| *effect == Effect::Drained).count(), 1);
+    assert_eq!(world.log().iter().filter(|(.., effect)| *effect == Effect::Drained).count(), 1);
     world.settle();
-    assert!(world.engines[0].is_idle());
+    assert!(world.engine(0).is_idle());
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn when_another_process_takes_its_intent_back_the_next_one_is_there_at_once() {
     assert!(world.refused(gives_up).is_some());
     assert!(announced(&world, &["k"]) && world.granted_at(late).is_none());
     // So it is after a node has lost its keys.
-    world.settings.assume_no_loss = false;
+    world.promise_nothing();
     world.flush(0);
     world.tell(0, Event::Pushed { node: NodeId::new(0), keys: None });
     world.run_for(10);

@@ -6,7 +6,7 @@ use super::*;
 const JUMP: i64 = 1_000 * SECOND * MS;
 
 fn jump(world: &mut ScriptedWorld, node: usize) {
-    let now = world.now;
+    let now = world.now();
     world.server_mut(node).clock.step(JUMP, now);
 }
 
@@ -90,7 +90,7 @@ fn a_floor_that_rests_on_the_clocks_of_few_is_told_of() {
             Effect::FloorOfFew { node, clocks } => Some((node.index(), *clocks)),
             _ => None,
         };
-        world.log.iter().find_map(|(_, _, effect)| few(effect))
+        world.log().iter().find_map(|(_, _, effect)| few(effect))
     };
     for (is_mute, expected) in [(false, None), (true, Some(1))] {
         let mut world = settled();
@@ -118,10 +118,10 @@ fn a_floor_rests_on_no_clock_that_was_heard_late() {
         world.orders(late).any(|(_, command)| *command == Command::Identify)
     };
     world.run_till(20 * SECOND, looks);
-    assert!(looks(&world) && world.now == 7 * SECOND * MS, "it asks the others for the time");
+    assert!(looks(&world) && world.now() == 7 * SECOND * MS, "it asks the others for the time");
     world.sleep(late, 10 * SECOND);
     world.run_for(10 * SECOND + QUARANTINE);
-    let since = world.now - 15 * SECOND * MS;
+    let since = world.now() - 15 * SECOND * MS;
     let least = (world.reading().real_ns() - since) / 1000 + 2 * 3600 * 1_000_000;
     assert!(i64::try_from(marker(&world, 0).floor).unwrap() >= least, "{}", marker(&world, 0));
 }
@@ -164,7 +164,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
         let mut lagging = world.server(0).clone();
         assert!(world.has(0, ADOPTION));
         if !keeps_adoption {
-            lagging.delete(ADOPTION, world.now);
+            lagging.delete(ADOPTION, world.now());
         }
         world.run_for(8 * SECOND);
         assert_eq!((world.trusted(0), world.outcome(first)), (3, Some(Ok(()))));
@@ -184,7 +184,7 @@ fn an_adoption_from_before_a_promotion_is_none() {
 /// The first node is looked at while it is suspended.
 fn suspended_at_a_look(world: &mut ScriptedWorld) {
     let of_first = |world: &ScriptedWorld| {
-        let tickets = world.log.iter().filter_map(|(_, _, effect)| match effect {
+        let tickets = world.log().iter().filter_map(|(_, _, effect)| match effect {
             Effect::Send { nodes, ticket, command: Command::Identify }
                 if nodes.contains(NodeId::new(0)) =>
             {
@@ -197,7 +197,7 @@ fn suspended_at_a_look(world: &mut ScriptedWorld) {
     let before = of_first(world).len();
     world.lose(0, 0, true);
     world.run_till(20 * SECOND, |world| of_first(world).len() > before);
-    assert_eq!(world.now, 15 * SECOND * MS, "it is looked at now and then");
+    assert_eq!(world.now(), 15 * SECOND * MS, "it is looked at now and then");
     let suspended = Answer::Failed(Failure::unsent(FailureKind::Suspended));
     world.answer(0, 0, world.reading(), of_first(world)[before], suspended);
     world.run_for(0);
@@ -205,10 +205,10 @@ fn suspended_at_a_look(world: &mut ScriptedWorld) {
 }
 
 fn votes_after_extending(world: &mut ScriptedWorld, lock: LockId) -> Option<usize> {
-    let before = world.log.len();
+    let before = world.log().len();
     extend(world, lock);
     let now = world.reading();
-    let mut votes = world.log[before..].iter().filter_map(|(_, _, effect)| match effect {
+    let mut votes = world.log()[before..].iter().filter_map(|(_, _, effect)| match effect {
         Effect::Changed { validity, .. } => Some(validity.votes(now)),
         _ => None,
     });
@@ -299,7 +299,7 @@ fn a_server_has_no_second_vote_under_another_name_when_its_first_leads_elsewhere
     look(&mut world);
     world.lose(0, 0, true);
     assert_eq!(votes_after_extending(&mut world, lock), Some(2), "there are two servers");
-    let second = world.engines[0].trust_state(NodeId::new(1));
+    let second = world.engine(0).trust_state(NodeId::new(1));
     assert!(matches!(second, Some(TrustState::Quarantined { until: it, .. }) if *it == until));
     assert_eq!(world.trusted(0), 2, "the first name leads to a server that has done nothing wrong");
     world.lose(0, 0, false);
@@ -415,7 +415,7 @@ fn an_adoption_that_comes_behind_the_marker_does_nothing() {
     let adopts =
         |(to, command): &(usize, &Command)| *to == 0 && matches!(command, Command::Adopt { .. });
     let (_, adopt) = world.orders(0).find(adopts).expect("it was adopted");
-    let (adopt, now) = (adopt.clone(), world.now);
+    let (adopt, now) = (adopt.clone(), world.now());
     assert_eq!(world.server_mut(0).execute(ConnectionId(9), &adopt, now), Answer::NotMarked);
     assert!(!world.has(0, ADOPTION));
     let Command::Adopt { text, .. } = adopt else { unreachable!("as it was found") };
@@ -443,7 +443,7 @@ fn who_has_seen_a_run_for_long_enough_does_not_ask_its_clock() {
     world.run_for(SECOND);
     let lock = acquire(&mut world, Wait::Forever);
     world.run_for(60 * SECOND);
-    assert_eq!(world.outcome(lock), Some(Ok(())), "seen for 60 s: {:?}", world.log.last());
+    assert_eq!(world.outcome(lock), Some(Ok(())), "seen for 60 s: {:?}", world.log().last());
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn what_an_operator_says_of_a_node_waives_its_uptime_and_nothing_else() {
         assert_eq!(world.outcome(lock) == Some(Ok(())), outcome, "{log:?}");
         if !outcome {
             let Some(TrustState::Quarantined { why, .. }) =
-                world.engines[0].trust_state(NodeId::new(0))
+                world.engine(0).trust_state(NodeId::new(0))
             else {
                 panic!("{log:?}: it waits")
             };
@@ -160,10 +160,10 @@ fn an_answer_that_comes_late_does_not_shorten_the_quarantine() {
     world.sleep(0, 4 * SECOND);
     acquire(&mut world, Wait::Forever);
     world.run_for(4 * SECOND - 1);
-    world.now += MS;
+    world.skip(1);
     world.freeze(0, false);
     world.run_for(0);
-    let trust_state = world.engines[0].trust_state(NodeId::new(0));
+    let trust_state = world.engine(0).trust_state(NodeId::new(0));
     assert!(
         matches!(trust_state, Some(TrustState::Quarantined { .. })),
         "it was heard: {trust_state:?}"

@@ -64,7 +64,7 @@ fn who_is_shut_down_lets_an_adoption_finish() {
         release(&mut world, lock);
         world.tell(next, Event::Close);
         let is_drained = |world: &ScriptedWorld| {
-            world.log.iter().any(|(_, _, effect)| *effect == Effect::Drained)
+            world.log().iter().any(|(_, _, effect)| *effect == Effect::Drained)
         };
         assert!(!is_drained(&world), "the adoption has been asked for");
         if answers {
@@ -113,7 +113,7 @@ fn a_node_that_comes_back_with_its_data_waits_by_its_uptime_alone() {
     (0..3).for_each(|node| world.restart(node, true));
     world.run_for(4 * SECOND);
     let lock = acquire(&mut world, Wait::For(Duration::from_secs(10)));
-    let waiting = world.log.iter().find_map(|(_, _, effect)| match effect {
+    let waiting = world.log().iter().find_map(|(_, _, effect)| match effect {
         Effect::Waiting { report, .. } => Some(report.clone()),
         _ => None,
     });
@@ -132,7 +132,7 @@ fn an_uptime_by_a_clock_that_jumped_is_bounded_by_what_was_seen() {
     let mut world = settled();
     let first = acquire(&mut world, Wait::Once);
     // The client hears nothing of this second.
-    world.now = SECOND * MS;
+    world.skip(SECOND);
     for node in 0..3 {
         world.restart(node, true);
         started_ago(&mut world, node, 1001 * SECOND);
@@ -158,7 +158,7 @@ fn an_uptime_below_zero_is_no_long_time() {
     let lock = acquire(&mut world, Wait::Once);
     assert_eq!(refusal(&world, lock).kind, RefusalKind::NodesUntrusted);
     assert_eq!(world.trusted(0), 0);
-    let info = world.server(0).info(world.now).unwrap();
+    let info = world.server(0).info(world.now()).unwrap();
     assert!(info.contains("uptime_in_seconds:-1000\r\n"));
 }
 

@@ -8,7 +8,7 @@ fn left_to_a_rival() -> (ScriptedWorld, LockId) {
     for (client, near) in [(0, [0, 1]), (1, [2, 3])] {
         near.iter().for_each(|node| world.set_one_way_of(client, *node, 0));
     }
-    world.settings.jitter = None;
+    world.set_jitter(None);
     let [ours, theirs] = [world.acquire(request("k")), world.acquire_by(1, request("k"))];
     while !world.is_valid(ours) {
         world.run_for(1);
@@ -31,7 +31,7 @@ fn who_leaves_a_crowd_looks_before_it_tries_again() {
     assert!(world.is_valid(rival));
     assert!(world.sent(again, Verb::Acquire, 0).is_empty());
     assert_eq!(world.sent(again, Verb::Inspect, 0).len(), 1, "and is told when to try");
-    let released = world.now / 1_000_000;
+    let released = world.now() / 1_000_000;
     world.release(rival, false);
     world.run_for(200);
     assert!(world.granted_at(again).is_some_and(|at| at < released + 100));
@@ -99,7 +99,7 @@ fn what_was_seen_last_before_the_first_attempt_is_told() {
         let (mut world, rival) = left_to_a_rival();
         world.cancel(rival);
         world.run_for(1);
-        world.settings.jitter = Some(jitter << 61);
+        world.set_jitter(Some(jitter << 61));
         let again = world.acquire(waiting("k", 500));
         while world.sent(again, Verb::Inspect, 0).is_empty() {
             world.run_for(1);

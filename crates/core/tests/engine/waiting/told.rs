@@ -16,7 +16,7 @@ fn a_waiter_has_the_lock_two_round_trips_after_its_release() {
     let waiter = world.acquire_by(1, request("k"));
     world.run_for(300);
     assert_eq!(world.sent(waiter, Verb::Acquire, 0).len(), 1, "it does not poll");
-    let released = world.now / 1_000_000;
+    let released = world.now() / 1_000_000;
     world.release(holder, false);
     world.run_for(20);
     assert_eq!(world.granted_at(waiter), Some(released + 4), "release, push, and a round trip");
@@ -36,7 +36,7 @@ fn no_release_goes_unnoticed_whatever_overtakes_what() {
                 world.set_one_way_of(0, nodes - 1, 7);
                 let waiter = world.acquire_by(1, request("k"));
                 world.run_for(released_after);
-                let released = world.now / 1_000_000;
+                let released = world.now() / 1_000_000;
                 world.release(holder, false);
                 world.run_for(100);
                 let case = (nodes, released_after, push_way);
@@ -55,7 +55,7 @@ fn a_minority_that_never_speaks_up_costs_a_round_trip() {
     world.run_for(20);
     // Of those that were asked to tell, one does not.
     world.mute(0, true);
-    let released = world.now / 1_000_000;
+    let released = world.now() / 1_000_000;
     world.release(holder, false);
     world.run_for(100);
     let granted = world.granted_at(waiter).unwrap();
@@ -70,7 +70,7 @@ fn where_nodes_cannot_push_the_lock_is_looked_at_every_poll_ceiling() {
     let waiter = world.acquire_by(1, request("k"));
     world.run_for(700);
     assert!(world.sent(waiter, Verb::Acquire, 0).len() > 3);
-    let released = world.now / 1_000_000;
+    let released = world.now() / 1_000_000;
     world.release(holder, false);
     world.run_for(300);
     let granted = world.granted_at(waiter).unwrap();
@@ -86,10 +86,10 @@ fn a_new_connection_is_news() {
     // The key is deleted while nobody can be told.
     world.cut(0, None);
     world.clear(0);
-    world.settings.assume_no_loss = false;
+    world.promise_nothing();
     world.run_for(10);
     assert_eq!(world.granted_at(waiter), None);
-    let up = world.now / 1_000_000;
+    let up = world.now() / 1_000_000;
     world.up(0);
     world.run_for(20);
     assert!(world.granted_at(waiter).is_some_and(|at| at <= up + 10));
@@ -105,7 +105,7 @@ fn an_extension_by_the_holder_wakes_in_vain_and_the_wait_goes_on() {
     world.extend(holder);
     world.run_for(100);
     assert_eq!(world.granted_at(waiter), None);
-    let released = world.now / 1_000_000;
+    let released = world.now() / 1_000_000;
     world.release(holder, false);
     world.run_for(100);
     assert!(world.granted_at(waiter).is_some_and(|at| at <= released + 30));
@@ -225,7 +225,7 @@ fn where_nodes_fail_all_others_are_to_tell_of_the_release() {
     let attempts = world.sent(waiter, Verb::Acquire, 4).len();
     world.run_for(700);
     assert_eq!(world.sent(waiter, Verb::Acquire, 4).len(), attempts, "it does not poll");
-    let released = world.now / 1_000_000;
+    let released = world.now() / 1_000_000;
     world.release(holder, false);
     world.run_for(50);
     let granted = world.granted_at(waiter).expect("the release went unnoticed");
