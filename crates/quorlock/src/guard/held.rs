@@ -77,8 +77,7 @@ impl Held {
         let now = self.clock.now();
         let mut state = self.state();
         let seen = state.hold.update(validity, now);
-        self.wake(&state);
-        drop(state);
+        self.wake(state);
         self.tell_run_out(seen);
     }
 
@@ -86,7 +85,7 @@ impl Held {
     /// step is seen now.
     pub(crate) fn look_at_clocks(&self) {
         if self.remaining().is_some() {
-            self.wake(&self.state());
+            self.wake(self.state());
         }
     }
 
@@ -108,8 +107,8 @@ impl Held {
     pub(crate) fn supersede(&self) {
         let mut state = self.state();
         if state.hold.supersede() {
+            self.wake(state);
             tracing::warn!(parent: self.span(), "a node has given out a larger fence since");
-            self.wake(&state);
         }
     }
 
@@ -165,9 +164,8 @@ impl Held {
     pub(crate) fn lose(&self, cause: LossCause) {
         let mut state = self.state();
         let was_held = state.hold.lose(cause);
-        self.wake(&state);
         let health = state.health.clone();
-        drop(state);
+        self.wake(state);
         if let Some(health) = health {
             health.send_modify(|_| {});
         }
@@ -181,7 +179,7 @@ impl Held {
         let mut state = self.state();
         let is_first = state.hold.downgrade();
         self.is_shared.store(state.hold.mode() == Mode::Shared, Ordering::Release);
-        self.wake(&state);
+        self.wake(state);
         is_first
     }
 
@@ -189,16 +187,20 @@ impl Held {
     pub(super) fn release(&self) -> bool {
         let mut state = self.state();
         let is_first = state.hold.release();
-        self.wake(&state);
+        self.wake(state);
         is_first
     }
 
-    fn wake(&self, state: &State) {
+    /// Wakes all tasks and threads that wait for a change. Unlocks the state first: a waker runs its task's code, which
+    /// may ask this guard.
+    fn wake(&self, state: MutexGuard<'_, State>) {
+        let is_blocking = state.blocked > 0;
+        drop(state);
         if mutant!(NobodyWoken) {
             return;
         }
         self.changed.notify_waiters();
-        if state.blocked > 0 {
+        if is_blocking {
             self.changed_blocking.notify_all();
         }
     }
@@ -243,8 +245,7 @@ impl Held {
         if remaining.is_none()
             && let Some(cause) = state.hold.look(now)
         {
-            self.wake(&state);
-            drop(state);
+            self.wake(state);
             self.tell_run_out(Some(cause));
         }
         remaining

@@ -1,3 +1,7 @@
+use std::pin::pin;
+use std::sync::Mutex;
+use std::task::{Context, Wake, Waker};
+
 use quorlock_core::{Hold, HoldLimit, LockId, Mode, Quorum, Validity};
 use tokio::time::{advance, timeout};
 
@@ -88,6 +92,39 @@ async fn after_a_step_of_the_clocks_whoever_waits_looks_anew() {
         matches!(asked.try_recv(), Some(DriverCommand::RunOut { .. })),
         "seen without being asked"
     );
+}
+
+/// A waker may poll its task at once, and the task asks the guard.
+#[tokio::test(start_paused = true)]
+async fn a_waker_finds_the_state_unlocked() {
+    struct Asks {
+        held: Granted,
+        found_unlocked: Mutex<Vec<bool>>,
+    }
+    impl Wake for Asks {
+        fn wake(self: Arc<Self>) {
+            let is_unlocked = self.held.state.try_lock().is_ok();
+            self.found_unlocked.lock().unwrap().push(is_unlocked);
+        }
+    }
+    let (guard, _asked) = guard(None, |handle| handle);
+    let held = guard.held.clone();
+    let asks = Arc::new(Asks { held, found_unlocked: Mutex::default() });
+    let waker = Waker::from(asks.clone());
+    let wakes: [&dyn Fn(&Held); 6] = [
+        &Held::look_at_clocks,
+        &|held| held.update(validity(SECOND)),
+        &Held::supersede,
+        &|held| assert!(held.downgrade()),
+        &|held| assert!(held.release()),
+        &|held| held.lose(LossCause::KeyGone),
+    ];
+    for (nth, wake) in wakes.iter().enumerate() {
+        let mut changed = pin!(guard.held.changed.notified());
+        assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        wake(&guard.held);
+        assert_eq!(*asks.found_unlocked.lock().unwrap(), vec![true; nth + 1]);
+    }
 }
 
 /// The child has a copy of everything, and the lock is the parent's (S24).
