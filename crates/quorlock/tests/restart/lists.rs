@@ -158,3 +158,36 @@ async fn a_client_that_lives_for_one_lock_says_which_database_has_the_locks() {
     let is_written = |node: &&Server| get(node, "quorlock:database").as_deref() == Some("0");
     assert!(nodes.iter().filter(is_written).count() >= 2, "on a quorum of the nodes");
 }
+
+/// A full server cannot register the database. Its locks live on, and the next batch registers once there is room.
+#[tokio::test]
+async fn a_full_server_without_a_registration_still_extends() {
+    let servers = all_servers("a_full_server_without_a_registration_still_extends");
+    let each = servers.into_iter().map(|binary| async move {
+        let nodes = Nodes::start(&binary, 3, with_args(&[])).unwrap();
+        let client = strict(&nodes).ttl(4 * TTL).max_ttl(4 * TTL).node_timeout(TTL);
+        let client = client.build().unwrap();
+        all_trusted(&client).await;
+        let guard = client.acquire("orders").await.unwrap();
+        for node in &nodes {
+            run(node, &["DEL", "quorlock:database"]);
+            run(node, &["CONFIG", "SET", "maxmemory", "1"]);
+            run(node, &["CLIENT", "KILL", "TYPE", "normal"]);
+        }
+        while guard.extend().await.is_err() {
+            assert!(guard.is_valid(), "on new connections");
+        }
+        for _ in 0..3 {
+            guard.extend().await.unwrap();
+        }
+        for node in &nodes {
+            run(node, &["CONFIG", "SET", "maxmemory", "0"]);
+            let is_written = || get(node, "quorlock:database").as_deref() == Some("0");
+            assert!(!is_written());
+            guard.extend().await.unwrap();
+            eventually("it is registered", is_written).await;
+        }
+        assert!(guard.release().await.is_released());
+    });
+    each.collect::<JoinSet<()>>().join_all().await;
+}
