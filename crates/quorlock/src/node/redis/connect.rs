@@ -2,19 +2,17 @@
 //! server can do. All that is said takes one round trip.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use quorlock_core::{Failure, FailureKind};
 use tokio::net::TcpStream;
 #[cfg(unix)]
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
 
 use super::codec::{Capabilities, code, explanation, kind_of};
 use super::commands::{self, Lacking, missing_command};
+use super::resolver::Resolver;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 use super::target::{Address, Target};
@@ -28,6 +26,7 @@ use crate::text::for_people;
 /// How to reach a server.
 pub(super) struct Dialer {
     pub(super) target: Target,
+    pub(super) resolver: Resolver,
     #[cfg(feature = "tls")]
     pub(super) encryption: Option<Encryption>,
     /// What was sent and is not confirmed for so long breaks the connection.
@@ -62,7 +61,8 @@ impl Dialer {
         match &self.target.address {
             Address::Port { host, port, encrypted } => {
                 self.awaits_tls.store(false, Ordering::Relaxed);
-                let stream = TcpStream::connect(&*resolve(host, *port).await?).await?;
+                let stream =
+                    TcpStream::connect(&*self.resolver.resolve(host, *port).await?).await?;
                 self.set_up(&stream)?;
                 self.awaits_tls.store(*encrypted, Ordering::Relaxed);
                 let socket = match encrypted {
@@ -116,21 +116,6 @@ impl Dialer {
         // Refused when the URL was read.
         Err(io::ErrorKind::Unsupported.into())
     }
-}
-
-/// Looks a host up. A thread of its own does that: tokio's threads panic if none can be started.
-async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![(address, port).into()]);
-    }
-    let (tell, addresses) = oneshot::channel();
-    let host = host.to_owned();
-    let look_up = move || {
-        // Nobody listens if the connection is not wanted any more.
-        let _ = tell.send((&*host, port).to_socket_addrs().map(Iterator::collect));
-    };
-    thread::Builder::new().name("resolve".to_owned()).spawn(look_up)?;
-    addresses.await.map_err(io::Error::other)?
 }
 
 /// Why there is no connection.

@@ -26,6 +26,7 @@ pub(crate) mod fuzzing;
 mod parcel;
 mod redis_cli;
 mod registration;
+mod resolver;
 mod resp;
 mod scripts;
 mod server;

@@ -15,6 +15,7 @@ use super::evidence;
 use super::parcel::{Encoder, Parcel, To};
 use super::redis_cli::RedisCli;
 use super::registration::Registration;
+use super::resolver::Resolver;
 use super::scripts::Scripts;
 #[cfg(feature = "tls")]
 use super::tls::Encryption;
@@ -83,6 +84,7 @@ impl Server {
             .map_err(|reason| NodeConfigError::Tls { node: name.clone(), reason })?;
         let dialer = Dialer {
             target,
+            resolver: Resolver::default(),
             #[cfg(feature = "tls")]
             encryption,
             give_up_after: (silence * 10).max(Supervisor::REPLACE_AFTER),

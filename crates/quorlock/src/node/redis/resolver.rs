@@ -1,0 +1,99 @@
+//! Looks up the host name of a node. If the system's resolver hangs, each node has one thread that waits for it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::thread;
+
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::sync::{Mutex, oneshot};
+
+type Addresses = io::Result<Vec<SocketAddr>>;
+
+/// The resolver of one node.
+pub(super) struct Resolver {
+    /// The newest look-up. It goes on if the attempt to connect that started it has timed out.
+    look_up: Mutex<oneshot::Receiver<Addresses>>,
+}
+
+impl Default for Resolver {
+    fn default() -> Self {
+        Self { look_up: Mutex::new(oneshot::channel().1) }
+    }
+}
+
+impl Resolver {
+    pub(super) async fn resolve(&self, host: &str, port: u16) -> Addresses {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![(address, port).into()]);
+        }
+        let host = host.to_owned();
+        self.with(move || (&*host, port).to_socket_addrs().map(Iterator::collect)).await
+    }
+
+    /// Waits for the look-up under way. If there is none, starts one on a thread of its own: tokio's threads panic if
+    /// none can be started. Drops an answer that no attempt has awaited, because it may be old by now.
+    async fn with(&self, look_up: impl FnOnce() -> Addresses + Send + 'static) -> Addresses {
+        let mut newest = self.look_up.lock().await;
+        if !matches!(newest.try_recv(), Err(TryRecvError::Empty)) {
+            let (tell, addresses) = oneshot::channel();
+            let look_up = move || drop(tell.send(look_up()));
+            thread::Builder::new().name("resolve".to_owned()).spawn(look_up)?;
+            *newest = addresses;
+        }
+        (&mut *newest).await.map_err(io::Error::other)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A look-up that hangs until its end is sent, and that then answers with this port.
+    fn hanging(port: u16) -> (Sender<()>, impl FnOnce() -> Addresses + Send + 'static) {
+        let (end, ended) = channel();
+        let look_up = move || {
+            let _ = ended.recv();
+            Ok(vec![([127, 0, 0, 1], port).into()])
+        };
+        (end, look_up)
+    }
+
+    fn never() -> Addresses {
+        unreachable!("one look-up is under way")
+    }
+
+    #[tokio::test]
+    async fn a_resolver_that_hangs_has_one_look_up_under_way() {
+        let resolver = Resolver::default();
+        let (end, look_up) = hanging(1);
+        let short = Duration::from_millis(1);
+        timeout(short, resolver.with(look_up)).await.expect_err("it hangs");
+        for _ in 0..3 {
+            timeout(short, resolver.with(never)).await.expect_err("it still hangs");
+        }
+        let (answered, ()) = tokio::join!(resolver.with(never), async { drop(end) });
+        assert_eq!(answered.unwrap()[0].port(), 1, "the answer to the first look-up");
+        let (end, look_up) = hanging(2);
+        drop(end);
+        assert_eq!(resolver.with(look_up).await.unwrap()[0].port(), 2, "names change");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_came_when_no_attempt_waited_is_not_used() {
+        let resolver = Resolver::default();
+        let (end, look_up) = hanging(1);
+        timeout(Duration::from_millis(1), resolver.with(look_up)).await.expect_err("it hangs");
+        drop(end);
+        while resolver.look_up.lock().await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let (end, look_up) = hanging(2);
+        drop(end);
+        assert_eq!(resolver.with(look_up).await.unwrap()[0].port(), 2);
+    }
+}
