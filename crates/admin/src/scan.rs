@@ -335,12 +335,12 @@ async fn read_sets(connection: &AdminConnection, keys: &[Arc<str>]) -> Result<Re
         let (last, count) = (read.take(last)?, read.take(count)?);
         let (Some(Reply::List(last)), Some(Reply::Int(count))) = (last, count) else { continue };
         let is_ours = matches!(&last[..], [Reply::Bytes(last)] if Value::owner_of(last).is_some());
-        let (Some(left), Some(now_ms)) = (time_left(&ttl.unwrap_or(Reply::Nil)), time_ms(time))
-        else {
+        let now_us = time.as_ref().and_then(time_us);
+        let (Some(left), Some(now_us)) = (time_left(&ttl.unwrap_or(Reply::Nil)), now_us) else {
             continue;
         };
         if is_ours && (1..=READERS_MAX).contains(&count) {
-            let mut votes = readers(connection, key, count, now_ms).await?;
+            let mut votes = readers(connection, key, count, (now_us / 1000) as f64).await?;
             if left.is_none() {
                 votes.iter_mut().for_each(|vote| vote.left = None);
             } else {
@@ -403,10 +403,15 @@ fn time_left(reply: &Reply) -> Option<Option<Duration>> {
     }
 }
 
-/// The node's clock, by a reply to `TIME`, in milliseconds.
-fn time_ms(reply: Option<Reply>) -> Option<f64> {
-    let Reply::List(parts) = reply? else { return None };
-    Some(score(parts.first()?)? * 1000.0 + (score(parts.get(1)?)? / 1000.0).floor())
+/// The node's clock, by a reply to `TIME`, in microseconds.
+pub(crate) fn time_us(reply: &Reply) -> Option<i64> {
+    let Reply::List(parts) = reply else { return None };
+    let number = |part: &Reply| match part {
+        Reply::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse::<i64>().ok(),
+        _ => None,
+    };
+    let seconds = number(parts.first()?)?;
+    seconds.checked_mul(1_000_000)?.checked_add(number(parts.get(1)?)?)
 }
 
 /// A number that a server writes as text.

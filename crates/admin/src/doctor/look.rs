@@ -13,7 +13,7 @@ use quorlock_core::shown::{LINE_MAX, WORD_MAX, shown};
 use super::ClockOffset;
 use super::rights::{self, Rights};
 use crate::locks::VOTES_MAX;
-use crate::scan::{Incomplete, Scan, Vote, pattern};
+use crate::scan::{Incomplete, Scan, Vote, pattern, time_us};
 
 /// Keys are looked at for this time, complete or not.
 const SCAN_MAX: Duration = Duration::from_secs(1);
@@ -220,17 +220,6 @@ async fn times(connection: &AdminConnection) -> Result<Times, Failure> {
         clock_stands,
         last_us: clock.last().copied(),
     })
-}
-
-/// What `TIME` answers, in microseconds.
-fn time_us(reply: &Reply) -> Option<i64> {
-    let Reply::List(parts) = reply else { return None };
-    let number = |part: &Reply| match part {
-        Reply::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse::<i64>().ok(),
-        _ => None,
-    };
-    let seconds = number(parts.first()?)?;
-    seconds.checked_mul(1_000_000)?.checked_add(number(parts.get(1)?)?)
 }
 
 fn seen(reply: Reply) -> Seen {
