@@ -2,7 +2,10 @@
 
 use quorlock_core::shown::{WORD_MAX, shown};
 
-use super::{Case, Facts, Finding, Note, Warning};
+use super::Case;
+use crate::doctor::Finding;
+use crate::doctor::Severity::{Note, Warning};
+use crate::doctor::look::Facts;
 
 /// At most this number of keys is named.
 const NAMED_MAX: usize = 5;

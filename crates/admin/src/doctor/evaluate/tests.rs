@@ -1,9 +1,13 @@
+use std::time::Duration;
+
 use quorlock::Client;
 use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 
 use super::*;
-use crate::doctor::look::{More, Settings, Times};
+use crate::doctor::ClockOffset;
+use crate::doctor::Severity::Note;
+use crate::doctor::look::{Facts, More, Settings, Times};
 use crate::doctor::rights::Rights;
 
 const INFO: &str = "redis_version:7.0.15\r\nrun_id:0d2f\r\nuptime_in_seconds:61\r\n\

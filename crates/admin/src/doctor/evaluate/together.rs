@@ -6,7 +6,7 @@ use quorlock::admin::Topology;
 use quorlock_core::RestartGuard;
 use quorlock_core::shown::seconds;
 
-use super::Error;
+use crate::doctor::Severity::Error;
 use crate::doctor::{Finding, NodeReport, Votes};
 
 /// What is to be said if fewer than a quorum vote.

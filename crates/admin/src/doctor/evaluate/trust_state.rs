@@ -6,9 +6,11 @@ use quorlock_core::info::Info;
 use quorlock_core::marker::{Adoption, Cluster, Marker};
 use quorlock_core::shown::{SETTINGS_MAX, seconds, shown, shown_text};
 
-use super::{Case, Error, LACKS_RIGHTS, Note, Warning};
+use super::Case;
+use super::access::LACKS_RIGHTS;
+use crate::doctor::Severity::{self, Error, Note, Warning};
 use crate::doctor::look::{Facts, Seen};
-use crate::doctor::{Finding, Severity, Votes};
+use crate::doctor::{Finding, Votes};
 
 /// Why a key of the library's own matters.
 const OWN_KEY: &str = "it is the library's own: what it says decides whether votes count";

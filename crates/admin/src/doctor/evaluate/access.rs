@@ -1,0 +1,170 @@
+//! Whether the server is reached, and what the user may do there.
+
+use quorlock::admin::Weight;
+use quorlock_core::{Failure, FailureKind};
+
+use super::Case;
+use super::trust_state::is_for_its_kind;
+use crate::doctor::Finding;
+use crate::doctor::Severity::{Error, Note, Warning};
+use crate::doctor::look::Facts;
+
+/// What mends a want of rights.
+pub(super) const LACKS_RIGHTS: &str = "quorlock doctor --acl USER prints the command that gives them; then ACL SAVE, where an aclfile is used";
+
+/// Locks without what is wanted.
+const SLOWER: &str =
+    "locks work, but those who wait for one are told late, or commands are sent the long way";
+
+/// Locks without what lists them.
+const NOT_LISTED: &str = "locks work, but neither quorlock ls nor quorlock init --fresh can look for those that are held";
+
+impl Case<'_> {
+    pub(super) fn unreached(&self, failure: &Failure) -> Finding {
+        let login = failure.kind() == FailureKind::Unauthenticated;
+        Finding {
+            severity: Error,
+            check: if login { "login" } else { "reach" },
+            what: failure.to_string(),
+            why: "its vote is missing from every lock",
+            fix: self.to_reach(failure),
+        }
+    }
+
+    /// What mends that the server cannot be reached or logged in to.
+    fn to_reach(&self, failure: &Failure) -> String {
+        let says = |words| failure.detail().is_some_and(|detail| detail.contains(words));
+        if failure.kind() == FailureKind::Unauthenticated {
+            return "give the user and password: --username, QUORLOCK_PASSWORD or --password-file"
+                .to_owned();
+        }
+        if failure.kind() == FailureKind::MissingCommand {
+            return "remove its rename-command line from the server's configuration file, and restart it"
+                .to_owned();
+        }
+        if says("maxclients") {
+            return format!(
+                "end clients that are idle, or allow more of them: {}",
+                self.set(&["maxclients NUMBER"])
+            );
+        }
+        let cli = &self.node.redis_cli;
+        let other = if says("begins with redis://") {
+            format!(
+                "if this answers, begin its URL with redis://: {}; else ",
+                cli.plain().line("PING")
+            )
+        } else if says("begins with rediss://") {
+            format!(
+                "if this answers, begin its URL with rediss://, and name the authority with --tls-ca: {}; else ",
+                cli.encrypted().line("PING")
+            )
+        } else {
+            String::new()
+        };
+        format!(
+            "{other}start the server, or fix the way to it (its address, a firewall, TLS), until this answers: {}",
+            self.cli("PING")
+        )
+    }
+
+    pub(super) fn rights(&self, facts: &Facts) -> Vec<Finding> {
+        let rights = &facts.rights;
+        let mut findings = Vec::new();
+        let fix = || LACKS_RIGHTS.to_owned();
+        if rights.keys {
+            findings.push(Finding {
+                severity: Error,
+                check: "rights",
+                what: format!(
+                    "the user may not use keys that begin with {:?}",
+                    self.topology.own_key("")
+                ),
+                why: "there the node keeps who it votes for, and how far fences have been counted",
+                fix: fix(),
+            });
+        }
+        let lacking = [
+            (
+                Error,
+                &rights.needed,
+                "without these a lock cannot be taken, extended or given back here",
+            ),
+            (Warning, &rights.wanted, SLOWER),
+            (Warning, &rights.shared, "locks work, but not those that readers share"),
+            (Note, &rights.listing, NOT_LISTED),
+        ];
+        findings.extend(self.missing(&rights.missing));
+        for (severity, rights, why) in
+            lacking.into_iter().filter(|(_, rights, _)| !rights.is_empty())
+        {
+            let what = format!("the user lacks {}", rights.join(" "));
+            findings.push(Finding { severity, check: "rights", what, why, fix: fix() });
+        }
+        if let Some(error) = &rights.cannot_write {
+            let is_told = facts.info.as_ref().is_ok_and(|info| is_for_its_kind(error, info));
+            findings.push(Finding {
+                severity: if is_told { Note } else { Error },
+                check: "write",
+                what: format!("nothing can be written: {error}"),
+                why: "a vote is a key that is written",
+                fix: self.to_write(error),
+            });
+        }
+        findings
+    }
+
+    /// Commands that the server does not have.
+    fn missing(&self, missing: &[(&'static str, Weight)]) -> Vec<Finding> {
+        let weights = [
+            (Weight::Needed, Error, "without it no lock can be taken, extended or given back here"),
+            (Weight::Shared, Warning, "locks work, but not those that readers share"),
+            (Weight::Wanted, Note, SLOWER),
+            (Weight::Listing, Note, NOT_LISTED),
+        ];
+        let findings = weights.into_iter().filter_map(|(weight, severity, why)| {
+            let mut names: Vec<&str> =
+                missing.iter().filter(|(_, other)| *other == weight).map(|(name, _)| *name).collect();
+            names.dedup();
+            let (first, rest) = names.split_first()?;
+            let lines: Vec<String> =
+                names.iter().map(|name| format!("rename-command {name}")).collect();
+            let commands = if rest.is_empty() { "command" } else { "commands" };
+            let names = rest.iter().fold((*first).to_owned(), |all, name| all + ", " + name);
+            Some(Finding {
+                severity,
+                check: "command",
+                what: format!("the server has no {commands} {names} (renamed or disabled)"),
+                why,
+                fix: format!(
+                    "remove what begins with {} from its configuration file ({} names it) and restart it; a service that \
+                     disables commands cannot be a node",
+                    lines.join(" and "),
+                    self.cli("INFO server")
+                ),
+            })
+        });
+        findings.collect()
+    }
+
+    /// What mends that nothing can be written, by what the server says.
+    fn to_write(&self, error: &str) -> String {
+        match error.split(' ').next().unwrap_or_default() {
+            "OOM" => format!(
+                "give it more memory than it uses ({}): {}",
+                self.cli("INFO memory"),
+                self.set(&["maxmemory BYTES"])
+            ),
+            "MISCONF" => format!(
+                "make room on its disk and let it write there ({} tells what failed), then: {}",
+                self.cli("INFO persistence"),
+                self.cli("BGSAVE")
+            ),
+            "NOREPLICAS" => self.set(&["min-replicas-to-write 0"]),
+            _ => format!(
+                "fix what else is found here, or what the server says ({} tells more); then look again: quorlock doctor",
+                self.cli("INFO")
+            ),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the server keeps of its data: in its memory, and on disk.
+
+use quorlock::node::Node as _;
+use quorlock_core::info::Info;
+use quorlock_core::shown::{WORD_MAX, shown};
+
+use super::Case;
+use crate::doctor::Finding;
+use crate::doctor::Severity::{Error, Note, Warning};
+use crate::doctor::look::Facts;
+
+impl Case<'_> {
+    pub(super) fn memory(&self, facts: &Facts, info: &Info) -> Option<Finding> {
+        let evicted = facts.more.evicted_keys;
+        (evicted > 0 && info.evicts_by.is_none()).then(|| Finding {
+            severity: Warning,
+            check: "evicted",
+            what: format!(
+                "it has deleted {evicted} keys because its memory was full since it was started"
+            ),
+            why: "locks may have been among them; it does not do so now",
+            fix: format!(
+                "nothing is left to fix; to reset this count: {}",
+                self.cli("CONFIG RESETSTAT")
+            ),
+        })
+    }
+
+    /// The operator says that it forgets nothing when it stops.
+    pub(super) fn is_declared_durable(&self) -> bool {
+        let place =
+            self.topology.servers.iter().position(|server| *server.name() == *self.node.name);
+        place.is_some_and(|place| {
+            self.topology.rules.durable.contains(quorlock_core::NodeId::new(place))
+        })
+    }
+
+    /// What is left of its data after a restart.
+    pub(super) fn disk(&self, facts: &Facts, info: &Info) -> Option<Finding> {
+        let rests = facts.settings.rests_on_rewrite == Some(true);
+        let what = match (info.keeps_log, facts.settings.appendfsync.as_deref()) {
+            (Some(false), _) => "nothing is kept on disk (appendonly no)".to_owned(),
+            (_, Some("always")) if rests => {
+                "writes are on disk before they are answered, but not while the log is rewritten \
+                 (no-appendfsync-on-rewrite yes)"
+                    .to_owned()
+            }
+            (_, Some("always") | None) => return None,
+            (_, Some(policy)) => {
+                format!(
+                    "the last writes are lost if the machine stops (appendfsync {})",
+                    shown(policy, WORD_MAX)
+                )
+            }
+        };
+        if self.is_declared_durable() {
+            return Some(Finding {
+                severity: Error,
+                check: "durable",
+                what: format!("it was declared to forget nothing (--durable), but {what}"),
+                why: "after a restart it would vote at once, and has forgotten locks that are still held",
+                fix: self.set(&self.to_last(facts, info)),
+            });
+        }
+        Some(Finding {
+            severity: Note,
+            check: "persistence",
+            what,
+            why: "after a restart it does not vote for as long as any lock may be held, so that does no harm",
+            fix: format!(
+                "nothing needs to be fixed; for it to vote at once after a restart, {}; then --durable {}",
+                self.set(&self.to_last(facts, info)),
+                self.node.name
+            ),
+        })
+    }
+
+    /// The settings that it lacks to forget nothing.
+    fn to_last(&self, facts: &Facts, info: &Info) -> Vec<&'static str> {
+        let lacks = [
+            (info.keeps_log != Some(true), "appendonly yes"),
+            (facts.settings.appendfsync.as_deref() != Some("always"), "appendfsync always"),
+            (facts.settings.rests_on_rewrite == Some(true), "no-appendfsync-on-rewrite no"),
+        ];
+        lacks.into_iter().filter_map(|(lacks, setting)| lacks.then_some(setting)).collect()
+    }
+}

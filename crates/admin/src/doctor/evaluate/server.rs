@@ -1,0 +1,176 @@
+//! What the server is: a master of its own, listed once, of a version and with settings that suit locks.
+
+use std::time::Duration;
+
+use quorlock::admin::RedisCli;
+use quorlock_core::info::Info;
+use quorlock_core::shown::{WORD_MAX, shown};
+
+use super::Case;
+use crate::doctor::Finding;
+use crate::doctor::Severity::{Error, Warning};
+use crate::doctor::look::{Facts, Looked};
+
+/// A lock takes a round trip at least; with more than this it is felt.
+const LATENCY_MAX: Duration = Duration::from_millis(100);
+
+/// The oldest servers that are supported.
+const VERSION_MIN: (u32, u32) = (6, 2);
+
+impl Case<'_> {
+    /// Whether it is a server that may vote at all.
+    pub(super) fn kind(&self, facts: &Facts, info: &Info) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut error = |check, what: String, why, fix| {
+            findings.push(Finding { severity: Error, check, what, why, fix });
+        };
+        if !info.is_master {
+            error(
+                "role",
+                "it is a replica".to_owned(),
+                "it repeats another server's votes and has none of its own",
+                format!(
+                    "list its master{} in its place; only if it is meant to be a node of its own, and nobody needs the copy: {}",
+                    facts.more.master.as_ref().map(|at| format!(" {at}")).unwrap_or_default(),
+                    self.cli("REPLICAOF NO ONE")
+                ),
+            );
+        }
+        if info.is_cluster {
+            error(
+                "cluster",
+                "it is part of a cluster (cluster-enabled yes)".to_owned(),
+                "a cluster moves keys, and fails over to replicas that have not seen every vote",
+                format!("use a server of its own; or {}", self.configure("cluster-enabled no")),
+            );
+        }
+        if info.is_loading {
+            error(
+                "loading",
+                "it is loading its data".to_owned(),
+                "until then it refuses all commands",
+                format!(
+                    "wait: {} shows how far it is; then look again: quorlock doctor",
+                    self.cli("INFO persistence")
+                ),
+            );
+        }
+        if let Some(policy) = &info.evicts_by {
+            error(
+                "eviction",
+                format!(
+                    "it deletes keys when its memory is full (maxmemory-policy {})",
+                    shown(policy, WORD_MAX)
+                ),
+                "a lock that is deleted while it is held is granted to a second holder",
+                self.set(&["maxmemory-policy noeviction"]),
+            );
+        }
+        findings
+    }
+
+    pub(super) fn database(facts: &Facts) -> Option<Finding> {
+        let failure = facts.elsewhere.as_ref().filter(|it| it.kind().is_disagreement())?;
+        Some(Finding {
+            severity: Error,
+            check: "database",
+            what: failure.detail().unwrap_or_default().to_owned(),
+            why: "clients in different databases know nothing of each other's locks",
+            fix: "give all clients the same URL; or, if no lock is in use: quorlock init --fresh"
+                .to_owned(),
+        })
+    }
+
+    pub(super) fn duplicates(&self, info: &Info) -> Option<Finding> {
+        let is_duplicate = |other: &&Looked| {
+            let run_id = other.facts.as_ref().ok().and_then(|facts| facts.info.as_ref().ok());
+            !std::ptr::eq(*other, self.node)
+                && run_id.is_some_and(|other| other.run_id == info.run_id)
+        };
+        let duplicate = self.looked.iter().find(is_duplicate)?;
+        Some(Finding {
+            severity: Error,
+            check: "same_server",
+            what: format!(
+                "it is the same server as node {} ({})",
+                duplicate.name, duplicate.address
+            ),
+            why: "one server would vote twice, and a majority of votes be no majority of servers",
+            fix: "list it once (-n, QUORLOCK_NODES or the file); if it was cloned, restart it"
+                .to_owned(),
+        })
+    }
+
+    /// What it can do, and what may be done to it.
+    pub(super) fn server(&self, facts: &Facts) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut warning = |check, what: String, why, fix| {
+            findings.push(Finding { severity: Warning, check, what, why, fix });
+        };
+        let more = &facts.more;
+        if more.version.is_some_and(|version| version < VERSION_MIN) {
+            warning(
+                "version",
+                format!("{} is older than 6.2", more.software.as_deref().unwrap_or("its version")),
+                "nobody has tried whether locks work there",
+                "install Redis 6.2 or later, or Valkey, and restart it".to_owned(),
+            );
+        }
+        if !facts.speaks_resp3 {
+            warning(
+                "resp2",
+                "it speaks RESP2 only".to_owned(),
+                "those who wait for a lock are not told when it is free, and have to ask again and again",
+                format!(
+                    "connect to the server itself, not to a proxy, Redis 6 or later, until this answers: {}",
+                    self.cli("HELLO 3")
+                ),
+            );
+        }
+        if more.replicas > 0 {
+            warning(
+                "replicas",
+                format!("it has {} replica(s)", more.replicas),
+                "a replica that takes its place has not seen all votes; if a tool may do that by itself, locks depend on the quarantine alone",
+                format!(
+                    "take this server out of Sentinel (SENTINEL REMOVE), or forbid to promote its replicas: {}",
+                    unpromoted(&self.node.redis_cli, &more.replica_addresses)
+                ),
+            );
+        }
+        if facts.settings.debug.as_deref() == Some("yes") {
+            warning(
+                "debug",
+                "everybody may send DEBUG (enable-debug-command yes)".to_owned(),
+                "DEBUG RELOAD NOSAVE makes it forget all votes while it runs",
+                self.configure("enable-debug-command no"),
+            );
+        }
+        if let Some(latency) = facts.times.latency().filter(|latency| *latency > LATENCY_MAX) {
+            warning(
+                "latency",
+                format!("a round trip takes {latency:.1?}"),
+                "every lock takes at least one, and its validity is shorter by as much",
+                format!(
+                    "see what takes so long: {} and {}; if it is the way, use nodes that are nearer",
+                    self.cli("--latency"),
+                    self.cli("SLOWLOG GET 10")
+                ),
+            );
+        }
+        findings
+    }
+}
+
+/// Replicas whose priority is 0 are promoted by no Sentinel. They are reached as their master is.
+fn unpromoted(master: &RedisCli, replicas: &[String]) -> String {
+    let command = "CONFIG SET replica-priority 0";
+    if replicas.is_empty() {
+        return master.at("REPLICA:PORT").line(command);
+    }
+    let all = replicas.iter().map(|replica| {
+        let replica = master.at(replica);
+        format!("{} && {}", replica.line(command), replica.line("CONFIG REWRITE"))
+    });
+    all.collect::<Vec<_>>().join(" && ")
+}
