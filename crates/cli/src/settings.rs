@@ -272,9 +272,10 @@ fn default_file() -> Result<Option<PathBuf>, Refused> {
     let folders = own.into_iter().chain([PathBuf::from("/etc")]);
     for path in folders.map(|folder| folder.join("quorlock/config.toml")) {
         match fs::metadata(&path) {
-            Ok(metadata) if metadata.mode() & 0o002 != 0 => {
+            Ok(metadata) if is_anothers(&metadata) => {
                 return Err(Refused::config(format!(
-                    "{0}: every user of this machine can change this file, and so the nodes; chmod o-w {0}",
+                    "{0}: another user of this machine can change this file, and so the nodes; chmod go-w {0}, and give \
+                     it to root or to the user that runs quorlock",
                     path.display()
                 )));
             }
@@ -285,6 +286,12 @@ fn default_file() -> Result<Option<PathBuf>, Refused> {
         }
     }
     Ok(None)
+}
+
+/// Whether another user than root and this one can change the file. `ssh` has the same rule for its own.
+fn is_anothers(file: &fs::Metadata) -> bool {
+    let owners = [0, rustix::process::geteuid().as_raw()];
+    file.mode() & 0o022 != 0 || !owners.contains(&file.uid())
 }
 
 fn read_file(path: &Path) -> Result<toml::Table, Refused> {

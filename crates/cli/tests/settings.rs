@@ -241,12 +241,23 @@ fn the_command_line_wins_over_the_environment_and_that_over_the_file() {
     fs::write(home.join(".config/quorlock/config.toml"), config("other")).unwrap();
     let home = home.to_str().unwrap();
     assert_eq!(holder(&[], &[], &[("XDG_CONFIG_HOME", ""), ("HOME", home)]), "other");
-    // One that every user can change decides nothing, unless it is named.
-    fs::set_permissions(&own, Permissions::from_mode(0o646)).unwrap();
-    let (code, said) = run(RUN, &[("XDG_CONFIG_HOME", &folder)]);
-    assert_eq!(code, 78, "{said}");
-    assert!(said.contains(&format!("chmod o-w {}", own.display())), "{said}");
-    assert_eq!(holder(&["--config", own.to_str().unwrap()], &[], &[]), "own");
+    // One that another user can change decides nothing, unless it is named.
+    let refused = || {
+        let (code, said) = run(RUN, &[("XDG_CONFIG_HOME", &folder)]);
+        assert_eq!(code, 78, "{said}");
+        assert!(said.contains(&format!("chmod go-w {}", own.display())), "{said}");
+        assert_eq!(holder(&["--config", own.to_str().unwrap()], &[], &[]), "own");
+    };
+    for mode in [0o646, 0o664] {
+        fs::set_permissions(&own, Permissions::from_mode(mode)).unwrap();
+        refused();
+    }
+    fs::set_permissions(&own, Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(holder(&[], &[], &[]), "own");
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(&own, Some(65_534), None).is_ok() {
+        refused();
+    }
 }
 
 #[test]
