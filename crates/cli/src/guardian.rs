@@ -135,6 +135,10 @@ impl Guardian {
             let due = self.kill_policy.due(Moment::now());
             if due.is_some() {
                 self.look_again_ns = LOOK_AGAIN_MIN_NS;
+                // First of all: if this process stops or dies now, the keeper finds the command dead and must know why.
+                if let Some(killed) = self.kill_policy.revoked() {
+                    self.tell(Message::Ending(killed));
+                }
             }
             // One SIGKILL is not enough, whether the command's own process has ended or cannot end.
             if let Some(signal) = due.or(self.kill_policy.forced().then_some(Signal::KILL)) {

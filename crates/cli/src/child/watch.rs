@@ -59,6 +59,8 @@ struct Silence {
     overdue: Option<Overdue>,
     /// The keeper has killed the command in its place.
     killed: Option<Killed>,
+    /// Before it fell silent, the guardian began to end the command.
+    begun: Option<Killed>,
 }
 
 /// Times of the boot clock, in nanoseconds.
@@ -118,7 +120,7 @@ impl ChildWatch {
                     }
                     LastWord::None => {
                         self.take_over(&mut guarded)?;
-                        silence.killed.map_or(How::Unguarded, How::Killed)
+                        silence.first().map_or(How::Unguarded, How::Killed)
                     }
                 }
             }
@@ -136,6 +138,10 @@ impl ChildWatch {
                 }
                 Next::Message(Message::Stopped { signal }) => ChildEvent::Stopped { signal },
                 Next::Message(Message::Continued) => ChildEvent::Continued,
+                Next::Message(Message::Ending(killed)) => {
+                    silence.begun.get_or_insert(killed);
+                    continue;
+                }
                 Next::Message(message) => {
                     return last_word(silence.corrected(message), &guarded.program);
                 }
@@ -243,6 +249,12 @@ impl ChildWatch {
 }
 
 impl Silence {
+    /// Why the command was ended for the lock's sake, if it was, by a guardian that does not finish that.
+    fn first(&self) -> Option<Killed> {
+        let first = [self.killed, self.begun].into_iter().flatten().min_by_key(|it| it.at_ns);
+        first.map(|killed| Killed { by: KilledBy::Kill, ..killed })
+    }
+
     /// A guardian that was stopped does not know that the keeper killed the command in its place. What came
     /// first is why the command was ended.
     fn corrected(&self, word: Message) -> Message {

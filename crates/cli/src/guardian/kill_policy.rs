@@ -250,16 +250,18 @@ impl KillPolicy {
         self.deadlines.kill
     }
 
-    /// The result, when nothing is left of the command now.
-    pub(crate) fn result(&self, ending: Ending) -> Message {
+    /// Why, when and how the command was told to end for the lock's sake, if it was.
+    pub(crate) fn revoked(&self) -> Option<Killed> {
         let by = match self.stage {
             Stage::Running | Stage::Asked => KilledBy::Term,
             Stage::Forced => KilledBy::Kill,
         };
-        match self.revoked {
-            Some((why, at_ns)) => Message::Killed(Killed { by, why, at_ns }),
-            None => Message::Ended(ending),
-        }
+        self.revoked.map(|(why, at_ns)| Killed { by, why, at_ns })
+    }
+
+    /// The result, when nothing is left of the command now.
+    pub(crate) fn result(&self, ending: Ending) -> Message {
+        self.revoked().map_or(Message::Ended(ending), Message::Killed)
     }
 }
 

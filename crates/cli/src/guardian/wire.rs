@@ -49,6 +49,8 @@ pub(crate) enum Message {
     Stopped { signal: i32 },
     /// Guardian: the command goes on.
     Continued,
+    /// Guardian: I am about to end the command for the lock's sake.
+    Ending(Killed),
     /// Guardian: the command ended, and nothing of it is left.
     Ended(Ending),
     /// Guardian: the command was ended for the lock's sake, and nothing of it is left.
@@ -190,6 +192,10 @@ impl Message {
                 let kind = if by == KilledBy::Term { 13 } else { 14 };
                 (kind, why as i32, [at_ns, 0, 0, 0, 0])
             }
+            Self::Ending(Killed { by, why, at_ns }) => {
+                let kind = if by == KilledBy::Term { 15 } else { 16 };
+                (kind, why as i32, [at_ns, 0, 0, 0, 0])
+            }
         };
         let mut frame = [0; FRAME];
         frame[..4].copy_from_slice(&u32::to_ne_bytes(kind));
@@ -225,11 +231,12 @@ impl Message {
             10 => Self::Continued,
             11 => Self::Ended(Ending::Exited { code: int }),
             12 => Self::Ended(Ending::Signaled { signal: int }),
-            kind @ (13 | 14) => {
-                let by = if kind == 13 { KilledBy::Term } else { KilledBy::Kill };
+            kind @ 13..=16 => {
+                let by = if kind % 2 == 1 { KilledBy::Term } else { KilledBy::Kill };
                 let whys = [Why::Lost, Why::TimeUp, Why::ClockJumped];
                 let why = whys.into_iter().find(|why| *why as i32 == int)?;
-                Self::Killed(Killed { by, why, at_ns: first })
+                let killed = Killed { by, why, at_ns: first };
+                if kind < 15 { Self::Killed(killed) } else { Self::Ending(killed) }
             }
             _ => return None,
         })
@@ -287,6 +294,8 @@ mod tests {
             Message::Killed(Killed { by: KilledBy::Term, why: Why::ClockJumped, at_ns: 6 }),
             Message::Killed(Killed { by: KilledBy::Kill, why: Why::TimeUp, at_ns: u64::MAX }),
             Message::Killed(Killed { by: KilledBy::Kill, why: Why::Lost, at_ns: 0 }),
+            Message::Ending(Killed { by: KilledBy::Term, why: Why::TimeUp, at_ns: 1 }),
+            Message::Ending(Killed { by: KilledBy::Kill, why: Why::Lost, at_ns: 2 }),
         ];
         let (left, right) = std::os::unix::net::UnixStream::pair().unwrap();
         let (left, mut right) = (Channel::new(left), Channel::new(right));

@@ -58,6 +58,19 @@ pub(crate) fn a_killed_guardian_takes_the_command_along() {
     assert!(run.event("unguarded").at < killed_at + ENDED);
 }
 
+/// The lock's time is up, and the command knows: that the guardian dies as well is not why the command ended.
+pub(crate) fn a_guardian_that_dies_at_the_deadline_has_told_why() {
+    let script = "trap 'echo term' TERM; echo up; while :; do sleep 0.01; done";
+    let mut run = Run::with(&["--term", "3000", "--kill", "60000"], &["sh", "-c", script]);
+    run.wait_output("up");
+    let guardian = run.guardian();
+    run.wait_output("term");
+    kill(guardian, Signal::KILL);
+    assert_eq!(run.code(), 79, "{}", run.log());
+    assert_eq!(run.event("killed").words[0], "kill");
+    run.nobody_is_left();
+}
+
 pub(crate) fn a_killed_guardian_takes_the_command_along_without_a_keeper() {
     let mut run = Run::with(LONG, &["sleep", "60"]);
     run.process_tree_of(1);
@@ -140,7 +153,7 @@ fn is_done_before_a_stopped_guardian_is(script: &str) -> bool {
     // Those who were left until then have died with the guardian.
     thread::sleep(50 * LOOK_AGAIN);
     let is_done = guards();
-    assert_eq!(run.code(), 79);
+    assert_eq!(run.code(), 79, "{}", run.log());
     run.nobody_is_left();
     is_done
 }
@@ -190,7 +203,7 @@ fn a_late_guardian_goes_by_the_newest_deadlines() -> bool {
     if code == 79 {
         return false;
     }
-    assert_eq!(code, 128 + 9);
+    assert_eq!(code, 128 + 9, "{}", run.log());
     assert_eq!(run.event("signaled").words[0], "9");
     true
 }

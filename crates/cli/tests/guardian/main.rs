@@ -129,6 +129,7 @@ const TESTS: &[Test] = tests![
     a_killed_keeper_ends_the_command_at_once,
     a_killed_keepers_stubborn_command_lives_to_the_deadline_only,
     a_killed_guardian_takes_the_command_along,
+    a_guardian_that_dies_at_the_deadline_has_told_why,
     a_killed_guardian_takes_the_command_along_without_a_keeper,
     a_killed_guardian_takes_descendants_in_other_groups_along,
     a_take_over_leaves_those_alone_who_were_there_before,
