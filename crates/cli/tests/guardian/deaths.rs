@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal};
 use crate::run::Run;
 use crate::src::guardian::clock::boot_ns;
 use crate::src::guardian::procfs;
-use crate::{ENDED, LONG, LOOK_AGAIN, MS, SHORT, gate, kill, name, shell, wait_for};
+use crate::{ENDED, LONG, LOOK_AGAIN, MS, gate, kill, name, shell, wait_for};
 
 pub(crate) fn a_stopped_keeper_is_no_reprieve() {
     let options =
@@ -116,7 +116,9 @@ pub(crate) fn a_stopped_guardian_is_replaced_at_the_deadline() {
 }
 
 fn is_replaced_at_the_deadline(script: &str) {
-    let mut run = Run::with(SHORT, &["sh", "-c", &format!("{script}; true")]);
+    // Long enough that the guardian is stopped before, also on a machine with a lot to do.
+    let deadlines = ["--term", "5000", "--kill", "5300"];
+    let mut run = Run::with(&deadlines, &["sh", "-c", &format!("{script}; true")]);
     let process_tree = run.process_tree_of(if script.contains("timeout") { 3 } else { 2 });
     kill(run.guardian(), Signal::STOP);
     let is_dead = |pid| !procfs::process(pid).is_some_and(|process| process.alive);
@@ -188,7 +190,7 @@ pub(crate) fn a_guardian_that_wakes_up_late_goes_by_the_newest_deadlines() {
 
 /// Meanwhile the lock was extended, and then somebody killed the command: that is its own end.
 fn a_late_guardian_goes_by_the_newest_deadlines() -> bool {
-    let lease = ["--term", "1500", "--kill", "1700"];
+    let lease = ["--term", "3000", "--kill", "3300"];
     let renewed = ["--renew-every", "100", "--renew-times", "600"];
     let mut run = Run::with(&[&lease[..], &renewed].concat(), &["sh", "-c", "sleep 60; true"]);
     let process_tree = run.process_tree_of(2);
