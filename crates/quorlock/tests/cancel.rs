@@ -69,28 +69,6 @@ async fn a_call_dropped_on_its_way_leaves_no_key() {
     assert!(client.acquire("orders").await.unwrap().is_valid());
 }
 
-/// Exactly one poll, and then nothing: the driver finds a call whose caller has gone.
-#[tokio::test]
-async fn a_call_dropped_after_its_first_poll_leaves_no_key() {
-    let Some(nodes) = five("a_call_dropped_after_its_first_poll_leaves_no_key") else { return };
-    let client = client(&nodes);
-    all_up(&client).await;
-    for round in 0..50 {
-        let mut call = Box::pin(client.acquire("orders").into_future());
-        let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(matches!(polled, Poll::Pending));
-        for _ in 0..round % 5 {
-            tokio::task::yield_now().await;
-        }
-        if round % 3 == 0 {
-            // The grant has come, and nobody has taken it.
-            eventually("the grant has come", || client.stats().locks_held == 1).await;
-        }
-        drop(call);
-    }
-    is_at_rest(&client, &nodes).await;
-}
-
 /// The driver is a task of the runtime, which stands still here: so it was the caller who sent the commands.
 #[tokio::test]
 async fn a_call_that_finds_the_driver_idle_is_sent_by_its_first_poll() {
@@ -153,30 +131,6 @@ async fn a_caller_that_is_not_polled_again_delays_nobody() {
     drop(call);
     assert!(waits.await.unwrap().unwrap().is_valid());
     drop(held);
-    is_at_rest(&client, &nodes).await;
-}
-
-#[tokio::test]
-async fn a_caller_who_leaves_the_local_queue_is_passed_over() {
-    let Some(nodes) = five("a_caller_who_leaves_the_local_queue_is_passed_over") else { return };
-    let client = client(&nodes);
-    let guard = client.acquire("orders").await.unwrap();
-    eventually("all nodes have given their votes", || guard.votes() == 5).await;
-    let mut queue = Vec::new();
-    for place in 0..3 {
-        queue.push(tokio::spawn(client.acquire("orders").into_future()));
-        eventually("it waits", || client.stats().calls_waiting == place + 1).await;
-    }
-    let (first, second, third) = (queue.remove(0), queue.remove(0), queue.remove(0));
-    second.abort();
-    eventually("it has left", || client.stats().calls_waiting == 2).await;
-    assert!(second.await.unwrap_err().is_cancelled());
-    assert!(nodes.iter().all(|node| calls(node, "set") == 1), "who queues burdens no node");
-    drop(guard);
-    let guard = first.await.unwrap().unwrap();
-    assert!(!third.is_finished(), "first come, first served");
-    drop(guard);
-    drop(third.await.unwrap().unwrap());
     is_at_rest(&client, &nodes).await;
 }
 
@@ -253,31 +207,6 @@ async fn a_release_need_not_be_awaited() {
     let later = guard.release();
     no_key_is_left(&nodes).await;
     assert_eq!(later.await.outcome, Outcome::Released);
-}
-
-#[tokio::test]
-async fn an_extension_need_not_be_awaited() {
-    let Some(nodes) = five("an_extension_need_not_be_awaited") else { return };
-    let client = client(&nodes);
-    let guard = client.acquire("orders").await.unwrap();
-    for _ in 0..10 {
-        let _ = timeout(Duration::ZERO, guard.extend()).await;
-        let _ = timeout(Duration::ZERO, guard.lost()).await;
-        let _ = timeout(Duration::ZERO, guard.changed()).await;
-    }
-    assert!(guard.extend().await.is_ok());
-    assert!(guard.release().await.is_released());
-    is_at_rest(&client, &nodes).await;
-}
-
-#[tokio::test]
-async fn the_last_handle_gives_back_what_is_held() {
-    let Some(nodes) = five("the_last_handle_gives_back_what_is_held") else { return };
-    let client = client(&nodes);
-    let guard = client.acquire("orders").await.unwrap();
-    let waiting = Box::pin(client.acquire("orders").into_future());
-    drop((guard, waiting, client));
-    no_key_is_left(&nodes).await;
 }
 
 #[test]

@@ -197,31 +197,6 @@ async fn a_full_node_still_extends_and_releases_readers() {
     no_key_is_left(&nodes).await;
 }
 
-#[tokio::test]
-async fn a_server_that_has_forgotten_the_scripts_is_told_them_again() {
-    let Some(nodes) = five("a_server_that_has_forgotten_the_scripts_is_told_them_again") else {
-        return;
-    };
-    let client = client(&nodes);
-    for _ in 0..3 {
-        let guard = client.acquire("orders").await.unwrap();
-        eventually("all nodes have given their votes", || guard.votes() == 5).await;
-        for node in &nodes {
-            run(node, &["SCRIPT", "FLUSH"]);
-        }
-        guard.extend().await.unwrap();
-        for node in &nodes {
-            run(node, &["SCRIPT", "FLUSH"]);
-        }
-        let released = guard.release().await;
-        assert_eq!(released.outcome, Outcome::Released, "{released:?}");
-        no_key_is_left(&nodes).await;
-    }
-    // Where a command of the server's own gives back, only the extensions are scripts.
-    let scripts = if nodes[0].binary().has_delifeq() { 3 } else { 6 };
-    assert!(calls(&nodes[0], "eval") >= scripts, "the text was sent when the digest was unknown");
-}
-
 /// Many locks at a time on few connections, some of them given up half way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_locks_at_a_time() {

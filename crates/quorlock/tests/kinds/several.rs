@@ -41,25 +41,6 @@ async fn a_set_of_keys_between_two_nested_locks_does_not_deadlock() {
     give_back(both.await.unwrap().unwrap()).await;
 }
 
-/// The same, where the first is held by another process: the call for both tries, pauses, and tries again.
-#[tokio::test]
-async fn a_set_of_keys_that_another_process_keeps_waiting_holds_nobody_back() {
-    let (_nodes, client, other) = two_clients();
-    let a = other.acquire("a").await.unwrap();
-    let both = client.clone();
-    let both = tokio::spawn(async move { both.acquire(["a", "b"]).wait(PATIENCE).await });
-    while client.stats().calls_waiting == 0 {
-        tokio::task::yield_now().await;
-    }
-    for _ in 0..20 {
-        let b = timeout(PATIENCE, client.acquire("b").wait(PATIENCE)).await.unwrap().unwrap();
-        give_back(b).await;
-    }
-    assert!(!both.is_finished());
-    give_back(a).await;
-    give_back(both.await.unwrap().unwrap()).await;
-}
-
 #[tokio::test]
 async fn opposite_orders_in_one_process_and_in_two_end() {
     let (nodes, one, other) = two_clients();

@@ -72,36 +72,6 @@ fn stop_flag() -> std::sync::Arc<std::sync::atomic::AtomicBool> {
 }
 
 #[tokio::test]
-async fn in_one_process_a_writer_holds_back_the_readers_behind_it() {
-    let (_nodes, client, _) = two_clients();
-    let first = client.acquire("k").shared().await.unwrap();
-    let (order, mut told) = tokio::sync::mpsc::unbounded_channel();
-    let spawn = |name: &'static str, is_shared: bool| {
-        let (client, order) = (client.clone(), order.clone());
-        tokio::spawn(async move {
-            let call = client.acquire("k").wait(PATIENCE);
-            let call = if is_shared { call.shared() } else { call };
-            let guard = call.await.unwrap();
-            order.send(name).unwrap();
-            give_back(guard).await;
-        })
-    };
-    let mut tasks = Vec::new();
-    for (nth, (name, is_shared)) in [("w", false), ("r2", true), ("r3", true)].iter().enumerate() {
-        tasks.push(spawn(name, *is_shared));
-        while client.stats().calls_waiting <= nth {
-            tokio::task::yield_now().await;
-        }
-    }
-    assert!(is_held(&client.try_acquire("k").shared().await), "nobody passes the writer");
-    give_back(first).await;
-    for task in tasks {
-        timeout(PATIENCE, task).await.unwrap().unwrap();
-    }
-    assert_eq!(told.recv().await, Some("w"));
-}
-
-#[tokio::test]
 async fn a_writer_becomes_a_reader_without_a_moment_in_between() {
     let Some(nodes) = five("a_writer_becomes_a_reader_without_a_moment_in_between") else { return };
     let client = builder(&nodes).build().unwrap();

@@ -4,11 +4,10 @@ use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use quorlock::node::{FailureKind, MemoryNode};
-use quorlock::{AcquireError, Client, Clock, Delay, HolderKind, Retry};
+use quorlock::{Delay, HolderKind, Retry};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::slow::Delayed;
-use crate::{DRIFT, MS, SECOND, TICK, TTL, assert_took, builder, client, nodes};
+use crate::{MS, SECOND, TICK, assert_took, builder, client, nodes};
 
 #[tokio::test(start_paused = true)]
 async fn callers_of_one_process_get_the_lock_in_the_order_in_which_they_came() {
@@ -141,38 +140,4 @@ async fn who_waits_is_told_why() {
     assert_eq!(waiting.holder(), None);
     nodes.iter().for_each(MemoryNode::start);
     assert!(call.await.unwrap().unwrap().is_valid());
-}
-
-/// A caller that has chosen to wait for an hour after each attempt, or wants more validity than there can be,
-/// holds no other caller of its process back.
-#[tokio::test(start_paused = true)]
-async fn who_pauses_for_reasons_of_its_own_holds_nobody_back() {
-    let nodes = nodes::<3>();
-    for node in &nodes {
-        node.insert("orders", "another's", Some(SECOND));
-    }
-    let client = client(&nodes);
-    let hour = 3600 * SECOND;
-    let delay = Delay::Between { min: hour, max: hour };
-    let retry = Retry { delay, attempts_max: None };
-    let slow = tokio::spawn(client.acquire("orders").retry(retry).wait_forever().into_future());
-    sleep(MS).await;
-    let started = Instant::now();
-    let guard = client.acquire("orders").await.unwrap();
-    assert!(started.elapsed() < SECOND + 10 * MS, "{:?}", started.elapsed());
-    let _ = guard.release().await;
-    let _ = client.try_acquire("orders").await.unwrap().release().await;
-    drop(slow.await.unwrap().unwrap());
-    assert!(started.elapsed() >= hour - 10 * MS, "it has its lock when it wants it");
-
-    let slow = nodes.map(|node| Delayed { node, round_trip: 20 * MS });
-    let client = Client::builder().custom_nodes(slow).clock(Clock::Tokio).build().unwrap();
-    let most = TTL - DRIFT - 10 * MS;
-    let vain = client.acquire("orders").min_validity(most).wait(30 * SECOND);
-    let vain = tokio::spawn(vain.into_future());
-    sleep(MS).await;
-    let started = Instant::now();
-    drop(client.acquire("orders").await.unwrap());
-    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
-    assert!(matches!(vain.await.unwrap(), Err(AcquireError::TooSlow(_))));
 }
