@@ -11,16 +11,14 @@ use super::commands::Lacking;
 use super::resp::{self, Reply};
 use super::scripts::Scripts;
 
-/// How commands are said.
+/// How commands are encoded on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Encoding {
-    /// In which form.
     pub(super) form: Form,
     /// The server's own command that compares and deletes, if it has one; only for the usual form.
     pub(super) delete: Option<Delete>,
     /// The server can push.
     pub(super) watches: bool,
-    /// The commands that the server does not have.
     pub(super) lacking: Lacking,
 }
 
@@ -39,7 +37,7 @@ impl Encoding {
         if about_readers { self.lacking.no_readers() } else { None }
     }
 
-    /// By which command of the server's own these keys are released, if by one.
+    /// The server's own command that releases these keys, if it has one.
     fn own_delete(self, keys: &Keys) -> Option<(Delete, &Key)> {
         match self.form {
             Form::Usual => self.delete.zip(keys.single()),
@@ -61,21 +59,19 @@ pub(super) enum Delete {
     Ex,
 }
 
-/// What a server can do, as it has said on this connection.
+/// The abilities that a server reported on this connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Capabilities {
-    /// It pushes when a key changes that was looked at.
+    /// The server pushes when a watched key changes.
     pub(super) watches: bool,
-    /// The command that compares and deletes, if it has one of its own.
+    /// The server's own command that compares and deletes, if it has one.
     pub(super) delete: Option<Delete>,
     /// It tells several sections of its `INFO` at a time: Redis and Valkey from 7.0 on.
     pub(super) sections: bool,
-    /// The commands that it does not have.
     pub(super) lacking: Lacking,
 }
 
 impl Capabilities {
-    /// How commands are said in this form.
     pub(super) const fn way(self, form: Form) -> Encoding {
         let Self { watches, delete, lacking, .. } = self;
         Encoding { form, delete, watches, lacking }
@@ -97,7 +93,7 @@ impl Capabilities {
     }
 }
 
-/// How many replies a command gets.
+/// The number of replies that a command gets.
 pub(super) fn replies_to(command: &Command, way: Encoding) -> usize {
     if way.refusal(command).is_some() {
         return 0;
@@ -131,7 +127,7 @@ pub(super) fn replies_to(command: &Command, way: Encoding) -> usize {
     }
 }
 
-/// Of how many keys do these ask to be told when they change?
+/// The number of keys that these commands watch.
 pub(super) fn count_watches<'a>(commands: impl Iterator<Item = &'a Command>) -> usize {
     let keys = commands.map(|command| match command {
         Command::Watch { keys, intents } => {
@@ -147,7 +143,6 @@ fn is_seen_by_script(keys: &Keys, intents: Option<&Keys>, way: Encoding) -> bool
     way.form != Form::Usual || intents.is_some() || keys.single().is_none()
 }
 
-/// Says a command.
 pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &mut Vec<u8>) {
     let mut digits = [itoa::Buffer::new(); 3];
     let [first, second, third] = &mut digits;
@@ -268,7 +263,6 @@ pub(super) fn encode(command: &Command, way: Encoding, scripts: &Scripts, out: &
     }
 }
 
-/// Says a look.
 fn look(keys: &Keys, intents: Option<&Keys>, way: Encoding, scripts: &Scripts, out: &mut Vec<u8>) {
     match keys.single().filter(|_| !is_seen_by_script(keys, intents, way)) {
         Some(key) => {

@@ -14,15 +14,14 @@ use super::scripts::Scripts;
 #[derive(Debug, Default)]
 pub(super) struct Parcel {
     pub(super) exchange: Exchange,
-    /// How its commands are said.
     pub(super) way: Encoding,
     /// What is asked beside the commands; so many replies to it come before theirs.
     pub(super) beside: Beside,
     pub(super) before: Vec<Reply>,
     pub(super) marker: MarkerSeen,
-    /// Of a command that gets several.
+    /// The replies so far to a command that gets several.
     parts: Vec<Reply>,
-    /// Nothing was sent on its connection before.
+    /// The parcel is the first on its connection.
     pub(super) is_first: bool,
     /// All replies so far fit their commands.
     pub(super) in_step: bool,
@@ -31,16 +30,16 @@ pub(super) struct Parcel {
     pub(super) flushes: Option<(u64, u64)>,
 }
 
-/// To whom a parcel comes back.
+/// The receiver of a parcel that comes back.
 pub(super) enum To {
-    /// To the line, for this batch.
+    /// The line, for this batch.
     Pipeline(BatchId),
-    /// To a task that waits for it.
+    /// A waiting task.
     Task(oneshot::Sender<Box<Parcel>>),
 }
 
 impl Parcel {
-    /// It is about to be sent; forgets what was answered when it was sent before.
+    /// Prepares to send. Forgets the replies of an earlier sending.
     pub(super) fn prepare(&mut self, way: Encoding, beside: Beside) {
         (self.way, self.beside) = (way, beside);
         self.before.clear();
@@ -91,7 +90,7 @@ impl Parcel {
         Some(length)
     }
 
-    /// Commands that get no reply have theirs at once.
+    /// Answers the commands that get no reply.
     fn pass_over(&mut self) {
         while let Some(command) = self.exchange.awaited()
             && replies_to(command, self.way) == 0
@@ -106,7 +105,7 @@ impl Parcel {
         self.exchange.hear(answer);
     }
 
-    /// All replies have come.
+    /// Notes that all replies have come.
     pub(super) fn is_answered(&mut self, flushes: (u64, u64)) {
         self.flushes = Some(flushes);
     }
@@ -117,7 +116,7 @@ impl Parcel {
 pub(crate) struct Encoder {
     known: Vec<Known>,
     bytes: Vec<u8>,
-    /// The one that is likely to be written next.
+    /// The place in `known` of the command that is likely to be next.
     next: usize,
 }
 
@@ -130,7 +129,7 @@ struct Known {
 }
 
 impl Encoder {
-    /// What is written next are other commands.
+    /// Forgets all commands, because the next tick has others.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
         self.bytes.clear();
@@ -138,10 +137,10 @@ impl Encoder {
         self.bytes.shrink_to(Self::KEPT * 100);
     }
 
-    /// Memory for so many commands is kept; a tick with more of them is rare.
+    /// Commands whose memory is kept for the next tick; few ticks have more.
     pub(super) const KEPT: usize = 256;
 
-    /// Writes the parcel's commands; says how many replies they get.
+    /// Writes the parcel's commands, and returns the number of their replies.
     pub(super) fn write(&mut self, parcel: &Parcel, scripts: &Scripts, out: &mut Vec<u8>) -> usize {
         let Parcel { exchange, way, .. } = parcel;
         // Another node is likely to be sent the same commands, in the same order.

@@ -11,7 +11,7 @@ use crate::text::for_people;
 
 const SCRIPT: &str = include_str!("../scripts/register.lua");
 
-/// Where a server's registration is, and which database this client uses.
+/// The key of a server's registration, and the database of this client.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     key: Key,
@@ -36,7 +36,7 @@ impl Registration {
         Some(Self { key: own_key(prefix, DATABASE), database })
     }
 
-    /// The words of the command, which gets one reply.
+    /// The command, which gets one reply.
     pub(crate) fn ask(&self, what: Do) -> [String; 6] {
         let what = match what {
             Do::Look => "look",
@@ -48,7 +48,7 @@ impl Registration {
         [eval, script, count, key, self.database.to_string(), what.to_owned()]
     }
 
-    /// Reads the reply: it is this client's database, or nobody's yet.
+    /// Fails unless the reply names this client's database, or none.
     pub(crate) fn check(&self, reply: &Reply) -> Result<(), Failure> {
         let theirs = match reply {
             Reply::Nil => return Ok(()),

@@ -27,10 +27,10 @@ pub(super) const BYTES_KEPT: usize = 64 * 1024;
 /// No server holds a longer value.
 const VALUE_MAX: usize = 512 * 1024 * 1024;
 
-/// No reply that anything here asks for is larger, long values aside.
+/// The largest reply that a command here can get, apart from long values.
 pub(super) const REPLY_MAX: usize = 128 * 1024;
 
-/// Lists within lists within lists, and that is it.
+/// The deepest nesting of lists.
 const DEPTH_MAX: usize = 8;
 
 pub(super) fn write(out: &mut Vec<u8>, words: &[&[u8]]) {
@@ -72,7 +72,7 @@ pub(super) enum Found {
     Part { needed: usize },
 }
 
-/// This is not RESP, or longer than anything that was asked for.
+/// The input is not RESP, or longer than any reply that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// So many bytes and the end of a line.
+    /// Reads `size` bytes and the end of a line.
     fn bytes(&mut self, size: &[u8], depth: usize) -> Result<Option<&'a [u8]>, Stop> {
         let Some(size) = length(size)? else { return Ok(None) };
         if size > VALUE_MAX {

@@ -19,9 +19,8 @@ type Making<'a> = Pin<Box<dyn Future<Output = Made> + Send + 'a>>;
 /// The part of the client that reads what the server says.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// The line that commands come from.
     Pipeline,
-    /// Nobody else.
+    /// The supervisor itself, because no line reads.
     Supervisor,
 }
 
@@ -94,7 +93,7 @@ fn activity(watched: Option<&Watched>, started: Instant) -> Activity {
     watched.map(|it| it.0.wire.activity(started)).unwrap_or_default()
 }
 
-/// Waits until the connection is gone; says why it is.
+/// Waits until the connection is closed, and returns the reason.
 async fn broken(watched: Option<&Watched>, reader: Reader) -> Failure {
     let Some(Watched(connection)) = watched else { return pending().await };
     match reader {
@@ -111,17 +110,17 @@ async fn made(making: &mut Option<Making<'_>>) -> Made {
     }
 }
 
-/// What there is to be seen before the time for the next look has come.
+/// An event that comes before the next look is due.
 #[derive(Clone, Copy)]
 enum Sign<'a> {
-    /// The first reply is awaited.
+    /// A command awaits a reply again.
     Busy(&'a Connection),
-    /// The server that was silent for too long says something.
+    /// The suspended server answers.
     Heard(&'a Connection),
     Nothing,
 }
 
-/// Returns at that time, or when this is to be seen.
+/// Returns at that time, or at the event.
 async fn due(next: Option<Instant>, sign: Sign<'_>) {
     let time = async {
         match next {
@@ -155,7 +154,7 @@ fn probe(watched: Option<&Watched>) {
 }
 
 impl Server {
-    /// Tells those who have commands how the node is, if that has changed.
+    /// Publishes the state and the connection if either has changed.
     fn publish(&self, state: &NodeState, watched: Option<&Watched>) {
         self.status.send_if_modified(|status| {
             let current = watched.map(|Watched(connection)| connection);

@@ -35,7 +35,7 @@ pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
-/// So much is read at a time; replies to some hundred commands.
+/// Bytes of one read: replies to some hundred commands.
 const READ_SIZE: usize = 16 * 1024;
 
 /// Reads in one turn, and pushes in one turn, before other servers have theirs.
@@ -51,9 +51,9 @@ const REPLY_KEPT: usize = 4096;
 pub(super) struct Wire {
     inner: Mutex<Inner>,
     closed: AtomicBool,
-    /// What [`Wire::busy`] and [`Wire::heard`] wait for.
+    /// Wakes [`Wire::busy`] and [`Wire::heard`].
     stir: Notify,
-    /// Told when the wire is closed.
+    /// Wakes [`Wire::closed`].
     close: Notify,
 }
 
@@ -80,13 +80,13 @@ struct Outgoing {
     written: usize,
     /// Bytes queued since the connection opened.
     said: u64,
-    /// The server reads no more.
+    /// The server no longer reads.
     is_cut: bool,
 }
 
 struct Incoming {
     bytes: Vec<u8>,
-    /// Of `bytes`, what lies between is to be read.
+    /// The range of `bytes` that is still to be read.
     unread: (usize, usize),
     /// The next reply is incomplete before the input has this length.
     needed: usize,
@@ -94,10 +94,10 @@ struct Incoming {
     surplus: usize,
 }
 
-/// What the server says unasked.
+/// Messages that answer no command.
 struct Pushed {
     push_sink: PushSink,
-    /// How often the server has said that all of its data are gone, or others.
+    /// Messages that all of the server's data are gone or replaced.
     flushes: u64,
     allowance: Allowance,
     /// Pushes in this turn.
@@ -106,9 +106,9 @@ struct Pushed {
 
 #[derive(Default)]
 struct Tell {
-    /// When something is awaited again.
+    /// Wake [`Wire::busy`] when a command awaits a reply again.
     busy: bool,
-    /// When the server next says anything.
+    /// Wake [`Wire::heard`] at the server's next bytes.
     heard: bool,
 }
 
@@ -116,7 +116,7 @@ struct Tell {
 struct End {
     failure: Option<Failure>,
     last_words: Option<String>,
-    /// The first reply had not come.
+    /// The wire was closed before the first reply.
     unanswered: bool,
 }
 
@@ -129,13 +129,13 @@ impl End {
     }
 }
 
-/// Commands that were sent together, and what has been said to them so far.
+/// Commands that were sent together, and their replies so far.
 struct Awaited {
-    /// So many replies are still to come.
+    /// Replies that are still to come.
     missing: usize,
     /// Of all that was ever said, their end.
     end: u64,
-    /// How long the replies are, as far as they are kept.
+    /// Bytes of the replies that are kept.
     kept: usize,
     /// How often the server had said that its data are others, when the first reply came.
     flushes: Option<u64>,
@@ -143,9 +143,9 @@ struct Awaited {
 }
 
 enum Taker {
-    /// They are told all at once.
+    /// A task that takes all replies at once.
     Whole { replies: Vec<Reply>, done: oneshot::Sender<Vec<Reply>> },
-    /// Each as it comes.
+    /// A parcel that takes each reply as it comes.
     Parcel { parcel: Box<Parcel>, to: To },
 }
 
@@ -249,7 +249,7 @@ impl Wire {
         Ok(())
     }
 
-    /// So many keys are watched now: each may be pushed once.
+    /// Allows one push for each of this many watched keys.
     pub(super) fn expect_pushes(&self, keys: usize) {
         self.lock().pushed.allowance.grant(keys as u64);
     }
@@ -296,7 +296,7 @@ impl Wire {
         }
     }
 
-    /// Nothing may be expected of this wire any more.
+    /// Closes the wire, and gives all commands in flight this failure.
     pub(super) fn close(&self, failure: Failure) {
         let reader = {
             let inner = &mut *self.lock();
@@ -326,7 +326,7 @@ impl Wire {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// What became of commands whose replies did not come.
+    /// The failure of commands without a reply.
     pub(super) fn why_closed(&self) -> Failure {
         self.lock().end.failure.clone().unwrap_or_else(|| lost("connection lost"))
     }
@@ -347,7 +347,7 @@ impl Wire {
         self.lock().end.unanswered
     }
 
-    /// What the traffic shows; its times are since `start`.
+    /// The traffic so far, with times since `start`.
     pub(super) fn activity(&self, start: Instant) -> Activity {
         let inner = self.lock();
         let heard_at = inner.alive_at.saturating_duration_since(start);
@@ -376,12 +376,12 @@ impl Wire {
     }
 }
 
-/// What it says cannot be told apart any more.
+/// The failure of a stream whose replies no longer fit their commands.
 fn out_of_step(detail: &str) -> Failure {
     Failure::new(FailureKind::Protocol).with_detail(detail)
 }
 
-/// The connection broke with commands in it: what became of them is unknown.
+/// The failure of commands in flight when the connection broke. Their effect is unknown.
 fn broken(error: &io::Error) -> Failure {
     lost(&for_people(&error.to_string()))
 }

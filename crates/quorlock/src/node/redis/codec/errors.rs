@@ -33,7 +33,7 @@ pub(in crate::node::redis) fn code(error: &str) -> &str {
     error.split(' ').next().unwrap_or_default()
 }
 
-/// The rest of it.
+/// The text behind the first word of an error.
 pub(in crate::node::redis) fn explanation(error: &str) -> &str {
     error.split_once(' ').map_or("", |(_, rest)| rest)
 }

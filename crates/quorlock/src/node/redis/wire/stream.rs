@@ -17,7 +17,7 @@ use crate::node::redis::resp::{self, Found, Reply};
 use crate::node::{Key, PushSink};
 
 impl Inner {
-    /// Ready when the wire is to be closed, and why.
+    /// Ready, with the reason, when the wire must be closed.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         if !self.reader.will_wake(cx.waker()) {
             self.reader = cx.waker().clone();
@@ -132,7 +132,6 @@ impl Inner {
         self.count_off()
     }
 
-    /// One reply fewer is awaited.
     #[inline]
     fn count_off(&mut self) -> Result<(), Failure> {
         let written = self.outgoing.sent();
@@ -191,7 +190,7 @@ impl Outgoing {
         Pin::new(&mut *socket).poll_flush(cx)
     }
 
-    /// So many bytes have ever been written.
+    /// Bytes written since the connection opened.
     fn sent(&self) -> u64 {
         self.said - (self.bytes.len() - self.written) as u64
     }
