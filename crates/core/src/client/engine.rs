@@ -394,25 +394,6 @@ impl Engine {
         }
     }
 
-    /// A vote, or the want of one: for the attempt under way, or for the lease that it has become.
-    fn handle_vote(
-        &mut self,
-        node: NodeId,
-        sent: Reading,
-        ticket: Ticket,
-        answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
-        if ticket.verb == Verb::Acquire
-            && let Answer::Failed(failure) = &answer
-            && !failure.may_have_been_executed()
-        {
-            self.note_unreached(node, ticket, out);
-        }
-        self.vote_for_attempt(node, sent, ticket, answer, now, out);
-    }
-
     fn handle_connecting(&mut self, node: NodeId, now: Reading) {
         // Told again, it is still the same wait for a connection, and has the same bound.
         if !core::mem::replace(&mut self.paths.links[node.index()].connecting, true) {

@@ -7,8 +7,8 @@ use core::time::Duration;
 
 use crate::keys::Mode;
 use crate::loss::LossCause;
-use crate::redlock::vote::Validity;
-use crate::time::{BootTime, Reading};
+use crate::redlock::vote::{HoldLimit, Validity};
+use crate::time::Reading;
 
 /// The guard's side of a held lock.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -18,15 +18,6 @@ pub struct Hold {
     mode: Mode,
     ended: Option<Ended>,
     superseded: bool,
-}
-
-/// How far automatic extension reaches.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct HoldLimit {
-    /// What an extension would ask for.
-    pub ttl: Duration,
-    /// No extension reaches beyond this point.
-    pub until: BootTime,
 }
 
 /// How a hold ends; for ever (S13).
@@ -70,10 +61,10 @@ impl Hold {
     /// Looks whether the validity is over, and latches that. Returns the cause if that is seen only now: then the
     /// engine is to be told ([`Event::RunOut`](crate::Event::RunOut)), or it would go on extending for nobody.
     pub fn look(&mut self, now: Reading) -> Option<LossCause> {
-        if self.ended.is_some() || self.validity.lasts(Duration::ZERO, now) {
+        if self.ended.is_some() {
             return None;
         }
-        let cause = self.why_over(now);
+        let cause = self.validity.why_over(self.limit, now)?;
         self.ended = Some(Ended::Lost(cause));
         if mutant!(EndUntold) { None } else { Some(cause) }
     }
@@ -133,15 +124,6 @@ impl Hold {
     /// Whether somebody has been given a larger fence.
     pub const fn is_superseded(&self) -> bool {
         self.superseded
-    }
-
-    /// Why a validity is over that nobody has ended. The engine, if it is first to see it, says the same ([`Lease::due_loss`](crate::redlock::lease::Lease::due_loss)).
-    fn why_over(&self, now: Reading) -> LossCause {
-        match self.limit {
-            _ if self.validity.lasts_by_boot_clock(now) => LossCause::ClockJumped,
-            Some(HoldLimit { ttl, until }) if now.after(ttl) > until => LossCause::HoldLimit,
-            _ => LossCause::Expired,
-        }
     }
 
     /// The same with `base` as the origin of time; see [`Engine::rebased`](crate::Engine::rebased).

@@ -20,10 +20,10 @@ use crate::loss::LossCause;
 use crate::redlock::acquire::Attempt;
 use crate::redlock::extend::Extension;
 use crate::redlock::fence::Fenced;
-use crate::redlock::hold::{Hold, HoldLimit};
+use crate::redlock::hold::Hold;
 use crate::redlock::quorum::{NodeSet, Quorum};
 use crate::redlock::release::Release;
-use crate::redlock::vote::Validity;
+use crate::redlock::vote::{HoldLimit, Validity};
 use crate::request::Request;
 use crate::time::{BootTime, Reading, nanos};
 use crate::timing::Timing;
@@ -161,8 +161,16 @@ impl Lease {
 
     /// What the guard that has it knows of it.
     pub(crate) fn hold(&self) -> Hold {
-        let limit = HoldLimit { ttl: self.timing.ttl(), until: self.guard.hold_until };
-        Hold::new(self.votes.validity.clone(), self.guard.automatic.then_some(limit), self.mode())
+        Hold::new(self.votes.validity.clone(), self.automatic_limit(), self.mode())
+    }
+
+    /// The bound of an extension.
+    pub(crate) fn limit(&self) -> HoldLimit {
+        HoldLimit { ttl: self.timing.ttl(), until: self.guard.hold_until }
+    }
+
+    fn automatic_limit(&self) -> Option<HoldLimit> {
+        self.guard.automatic.then(|| self.limit())
     }
 
     /// The lock's fence, if it has one.
@@ -185,18 +193,12 @@ impl Lease {
         self.acquire_round
     }
 
-    /// Why the lease must be given up now by the passing of time alone, if it must.
+    /// The cause if the passing of time alone ends the lease now.
     pub(crate) fn due_loss(&self, now: Reading) -> Option<LossCause> {
-        if self.lost.is_some() || self.votes.validity.lasts(Duration::ZERO, now) {
+        if self.lost.is_some() {
             return None;
         }
-        Some(if self.votes.validity.lasts_by_boot_clock(now) {
-            LossCause::ClockJumped
-        } else if self.guard.automatic && !self.may_extend(now) {
-            LossCause::HoldLimit
-        } else {
-            LossCause::Expired
-        })
+        self.votes.validity.why_over(self.automatic_limit(), now)
     }
 
     /// Why the lease must be given up now, if it must, after a node's answer has taken its vote away.

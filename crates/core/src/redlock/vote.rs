@@ -3,8 +3,9 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
+use crate::loss::LossCause;
 use crate::redlock::quorum::{FEW, NODE_COUNT_MAX, NodeId, NodeSet, Quorum};
-use crate::time::{Reading, nanos};
+use crate::time::{BootTime, Reading, nanos};
 
 /// The votes of one held lock and how long they make it valid.
 ///
@@ -23,6 +24,22 @@ pub struct Validity {
     quorum: Quorum,
     term_ns: u64,
     margin_ns: u64,
+}
+
+/// The bound of automatic extension.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HoldLimit {
+    /// The ttl that an extension asks for.
+    pub ttl: Duration,
+    /// No extension reaches beyond this time.
+    pub until: BootTime,
+}
+
+impl HoldLimit {
+    /// Whether an extension now stays within the limit.
+    pub(crate) fn allows_extension(&self, now: Reading) -> bool {
+        mutant!(MaxHoldIgnored) || now.after(self.ttl) <= self.until
+    }
 }
 
 /// A reading for each node, and for no others. Without an allocation where there are as few nodes as usual.
@@ -101,9 +118,22 @@ impl Validity {
         self.quorum.is_reached(votes + more)
     }
 
+    /// The cause why time alone ended the validity; `None` while the holder may rely on the lock. `limit` is that of the
+    /// automatic extension. The guard and the engine both ask here, so that they report the same cause.
+    pub(crate) fn why_over(&self, limit: Option<HoldLimit>, now: Reading) -> Option<LossCause> {
+        if self.lasts(Duration::ZERO, now) {
+            return None;
+        }
+        Some(match limit {
+            _ if self.lasts_by_boot_clock(now) => LossCause::ClockJumped,
+            Some(limit) if !limit.allows_extension(now) => LossCause::HoldLimit,
+            _ => LossCause::Expired,
+        })
+    }
+
     /// Whether a quorum of votes would still count by the boot clock alone, with more time left
     /// than clocks within the assumptions can differ. If so, the wall clock ended them.
-    pub fn lasts_by_boot_clock(&self, now: Reading) -> bool {
+    fn lasts_by_boot_clock(&self, now: Reading) -> bool {
         let left = self.term_ns - self.term_ns / 100;
         let reserved = self.margin_ns.saturating_add(CLOCKS_DIFFER_NS);
         let outlives = |sent: Reading| {

@@ -77,8 +77,8 @@ impl Engine {
         Self::index_call(&mut self.deadlines, lock, timed);
     }
 
-    /// A vote, or the want of one, for an attempt, or for the lease that it has become.
-    pub(super) fn vote_for_attempt(
+    /// A vote or its refusal. It belongs to the call's attempt, or to the lease that the attempt became.
+    pub(super) fn handle_vote(
         &mut self,
         node: NodeId,
         sent: Reading,
@@ -87,6 +87,12 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
+        if ticket.verb == Verb::Acquire
+            && let Answer::Failed(failure) = &answer
+            && !failure.may_have_been_executed()
+        {
+            self.note_unreached(node, ticket, out);
+        }
         let Some(timed) = self.calls.get_mut(&ticket.lock) else {
             return self.vote_for_lease(node, sent, ticket, &answer, now, out);
         };
@@ -125,7 +131,7 @@ impl Engine {
         }
     }
 
-    /// A number raised, or not, for the attempt under way, or for the lease that it has become.
+    /// The answer to a raise. It belongs to the call's attempt, or to the lease that the attempt became.
     pub(super) fn handle_raised(
         &mut self,
         node: NodeId,

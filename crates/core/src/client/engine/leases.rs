@@ -24,15 +24,9 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
+        let Some(lease) = self.lease_of_answer(ticket.lock, now, out) else {
             return;
         };
-        // Latched before anything may raise the validity (S13).
-        if let Some(cause) = lease.due_loss(now)
-            && !mutant!(LossNotLatched)
-        {
-            return self.lose(ticket.lock, cause, now, out);
-        }
         if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
             return;
         }
@@ -57,14 +51,9 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
+        let Some(lease) = self.lease_of_answer(ticket.lock, now, out) else {
             return;
         };
-        if let Some(cause) = lease.due_loss(now)
-            && !mutant!(LossNotLatched)
-        {
-            return self.lose(ticket.lock, cause, now, out);
-        }
         let changed = lease.handle_raised(node, sent, ticket.round, answer);
         self.review_answered_lease(ticket.lock, changed, now, out);
     }
@@ -79,14 +68,9 @@ impl Engine {
         now: Reading,
         out: &mut dyn Sink,
     ) {
-        let Some(Timed { record: lease, .. }) = self.leases.get_mut(&ticket.lock) else {
+        let Some(lease) = self.lease_of_answer(ticket.lock, now, out) else {
             return;
         };
-        if let Some(cause) = lease.due_loss(now)
-            && !mutant!(LossNotLatched)
-        {
-            return self.lose(ticket.lock, cause, now, out);
-        }
         let changed = lease.handle_extended(node, (sent, ticket.round), &answer, now);
         if let Some(extension) = lease.extension_mut()
             && extension.round() == ticket.round
@@ -117,7 +101,7 @@ impl Engine {
                 (Some(cause), _) => Some(Extended::Lost(cause)),
                 // A round under way was within the limit when it began, and its outcome is for all.
                 (None, Some(extension)) if !extension.is_told() => None,
-                (None, _) if !lease.may_extend(now) => Some(Extended::HoldLimit),
+                (None, _) if !lease.limit().allows_extension(now) => Some(Extended::HoldLimit),
                 (None, _) => None,
             },
         };
@@ -344,13 +328,28 @@ impl Engine {
         self.leave_queue(&keys, holder, now, out);
     }
 
-    /// Latches the loss if its time has come, before anything may raise the validity (S13). The
-    /// timer alone does not do: a wall clock that jumps ahead ends a lease before its timer.
-    fn latch_loss(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
-        let lease = self.leases.get(&lock).map(|timed| &timed.record);
-        if let Some(cause) = lease.and_then(|lease| lease.due_loss(now)) {
+    /// Latches the loss of a lease if its time has come. Returns whether it did. The timer alone is not enough: a wall
+    /// clock that jumps ahead ends a lease before its timer.
+    fn latch_loss(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) -> bool {
+        let due = self.leases.get(&lock).and_then(|timed| timed.record.due_loss(now));
+        if let Some(cause) = due {
             self.lose(lock, cause, now, out);
         }
+        due.is_some()
+    }
+
+    /// The lease that an answer belongs to; `None` if it is over. A loss that is due is latched before the answer may
+    /// raise the validity (S13).
+    fn lease_of_answer(
+        &mut self,
+        lock: LockId,
+        now: Reading,
+        out: &mut dyn Sink,
+    ) -> Option<&mut Lease> {
+        if !mutant!(LossNotLatched) && self.latch_loss(lock, now, out) {
+            return None;
+        }
+        self.leases.get_mut(&lock).map(|timed| &mut timed.record)
     }
 
     /// Looks at a lease after an answer. If it does not last any more, the answer took a vote away: a
@@ -396,7 +395,7 @@ impl Engine {
         }
         Self::review_extension(lock, lease, excluded, now, out);
         if lease.extension_is_due(now) {
-            if lease.may_extend(now) {
+            if lease.limit().allows_extension(now) {
                 Self::start_extension(self.quorum.all(), lock, lease, now, out);
             } else {
                 lease.stop_extending();

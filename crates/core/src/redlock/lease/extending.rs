@@ -41,11 +41,6 @@ impl Lease {
         self.extending.under_way.as_deref_mut()
     }
 
-    /// An extension now would not reach past `max_hold`.
-    pub(crate) fn may_extend(&self, now: Reading) -> bool {
-        mutant!(MaxHoldIgnored) || now.after(self.timing.ttl()) <= self.guard.hold_until
-    }
-
     /// Begins a round of extending. The command goes to every node, also to those without a vote:
     /// their answer tells whether they can be healed.
     pub(crate) fn start_extension(&mut self, now: Reading) -> (u32, Command) {
