@@ -112,6 +112,18 @@ impl<T> Timed<T> {
     }
 }
 
+/// The time at which an event is handled, and the sink of its effects.
+pub(crate) struct Context<'a> {
+    now: Reading,
+    out: &'a mut dyn Sink,
+}
+
+impl Context<'_> {
+    fn emit(&mut self, effect: Effect) {
+        self.out.push(effect);
+    }
+}
+
 /// What the engine knows of the way to a node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct NodeLink {
@@ -169,73 +181,69 @@ impl Engine {
         let is_answer = matches!(event, Event::Answered { .. });
         if mutant!(BegunBeforeAllElse) {
             let mut all_else = Vec::new();
-            let spare = self.handle_all_else(event, now, &mut all_else);
+            let spare = self.handle_all_else(event, &mut Context { now, out: &mut all_else });
             if !is_answer {
-                self.begin_all(now, entropy, out);
+                self.begin_all(entropy, &mut Context { now, out });
             }
             all_else.into_iter().for_each(|effect| out.push(effect));
             return spare;
         }
-        let spare = self.handle_all_else(event, now, out);
+        let cx = &mut Context { now, out };
+        let spare = self.handle_all_else(event, cx);
         if !is_answer {
-            self.begin_all(now, entropy, out);
+            self.begin_all(entropy, cx);
             self.tidy_deadlines();
         }
         spare
     }
 
     /// Handles an event, but for the attempts that it brings.
-    fn handle_all_else(
-        &mut self,
-        event: Event,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) -> Vec<(Ticket, Answer)> {
+    fn handle_all_else(&mut self, event: Event, cx: &mut Context<'_>) -> Vec<(Ticket, Answer)> {
         let mut spare = Vec::new();
         if !matches!(event, Event::Answered { .. }) {
-            self.handle_due(now, out);
+            self.handle_due(cx);
         }
         match event {
-            Event::Acquire { lock, request } => self.acquire(lock, request, now, out),
-            Event::Cancel { lock } => self.cancel(lock, now, out),
+            Event::Acquire { lock, request } => self.acquire(lock, request, cx),
+            Event::Cancel { lock } => self.cancel(lock, cx),
             Event::Answered { node, sent, ref evidence, mut answers } => {
                 // Whatever it is, it is no longer a connection that is being waited for.
                 self.paths.links[node.index()].connecting = false;
                 if !answers.iter().all(|(_, answer)| matches!(answer, Answer::Failed(_))) {
-                    self.paths.round_trips.observe(node, now.elapsed_since(sent));
+                    self.paths.round_trips.observe(node, cx.now.elapsed_since(sent));
                 }
-                let distrust_reason = self.look_at(node, sent, evidence, now, out);
+                let distrust_reason = self.look_at(node, sent, evidence, cx);
                 for (ticket, answer) in answers.drain(..) {
                     let answer = match &distrust_reason {
                         Some(distrust_reason) => Self::distrusted(ticket, answer, distrust_reason),
                         None => answer,
                     };
-                    self.handle_answer(node, sent, ticket, answer, now, out);
+                    self.handle_answer(node, sent, ticket, answer, cx);
                 }
                 spare = answers;
             }
-            Event::Connecting { node } => self.handle_connecting(node, now),
-            Event::Connected { node } => self.handle_connected(node, now),
+            Event::Connecting { node } => self.handle_connecting(node, cx.now),
+            Event::Connected { node } => self.handle_connected(node, cx.now),
             Event::Pushed { node, keys } => {
                 if keys.is_none() {
-                    self.review_data(node, now, out);
+                    self.review_data(node, cx);
                 }
-                self.handle_push(node, keys.as_deref(), now, out);
+                self.handle_push(node, keys.as_deref(), cx);
             }
-            Event::Extend { lock } => self.extend(lock, now, out),
-            Event::Downgrade { lock } => self.downgrade(lock, now, out),
-            Event::RunOut { lock } => self.run_out(lock, now, out),
-            Event::Release { lock, report } => self.release(lock, report, now, out),
-            Event::Inspect { lock, keys, timeout } => self.inspect(lock, keys, timeout, now, out),
-            Event::Close => self.close(now, out),
+            Event::Extend { lock } => self.extend(lock, cx),
+            Event::Downgrade { lock } => self.downgrade(lock, cx),
+            Event::RunOut { lock } => self.run_out(lock, cx),
+            Event::Release { lock, report } => self.release(lock, report, cx),
+            Event::Inspect { lock, keys, timeout } => self.inspect(lock, keys, timeout, cx),
+            Event::Close => self.close(cx),
             Event::Wake => {}
         }
         spare
     }
 
-    fn begin_all(&mut self, now: Reading, entropy: &mut dyn Entropy, out: &mut dyn Sink) {
+    fn begin_all(&mut self, entropy: &mut dyn Entropy, cx: &mut Context<'_>) {
         while let Some(lock) = self.local.begins.pop_front() {
-            self.begin(lock, now, entropy, out);
+            self.begin(lock, entropy, cx);
         }
     }
 
@@ -301,9 +309,9 @@ impl Engine {
         self.deadline().is_some_and(|at| at.remaining(now).is_zero())
     }
 
-    fn handle_due(&mut self, now: Reading, out: &mut dyn Sink) {
+    fn handle_due(&mut self, cx: &mut Context<'_>) {
         while let Some((at, owner)) = self.deadlines.first()
-            && at.remaining(now).is_zero()
+            && at.remaining(cx.now).is_zero()
         {
             self.deadlines.pop_first();
             if self.wake_of(owner) != Some(at) {
@@ -311,16 +319,16 @@ impl Engine {
             }
             self.note_taken_out(owner);
             match owner {
-                Owner::Call(lock) => self.call_is_due(lock, now, out),
-                Owner::Lease(lock) => self.lease_is_due(lock, now, out),
-                Owner::Release(lock, round) => self.release_is_due(lock, round, now, out),
-                Owner::Inspection(lock) => self.inspection_is_due(lock, now, out),
-                Owner::Node(node) => self.resend_owed(node, now, out),
-                Owner::Trust(node) => self.trust_is_due(node, now, out),
+                Owner::Call(lock) => self.call_is_due(lock, cx),
+                Owner::Lease(lock) => self.lease_is_due(lock, cx),
+                Owner::Release(lock, round) => self.release_is_due(lock, round, cx),
+                Owner::Inspection(lock) => self.inspection_is_due(lock, cx),
+                Owner::Node(node) => self.resend_owed(node, cx),
+                Owner::Trust(node) => self.trust_is_due(node, cx),
                 Owner::Close => {
                     self.closing.drains_by = None;
                     self.closing.withdrawals.clear();
-                    self.review_drained(out);
+                    self.review_drained(cx);
                 }
             }
         }
@@ -373,24 +381,23 @@ impl Engine {
         sent: Reading,
         ticket: Ticket,
         answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         match &answer {
             Answer::Failed(failure) if failure.kind().is_about_reach() => {
                 self.paths.links[node.index()].away = true;
             }
-            Answer::Failed(failure) => self.review_failure(node, failure.kind(), now, out),
-            _ => self.node_is_back(node, now),
+            Answer::Failed(failure) => self.review_failure(node, failure.kind(), cx),
+            _ => self.node_is_back(node, cx.now),
         }
         match ticket.verb {
-            Verb::Acquire | Verb::Heal => self.handle_vote(node, sent, ticket, answer, now, out),
-            Verb::Extend => self.handle_extended(node, sent, ticket, answer, now, out),
-            Verb::Release => self.handle_released(node, ticket, answer, now, out),
-            Verb::Raise => self.handle_raised(node, sent, ticket, answer, now, out),
-            Verb::Trust => self.handle_trust(node, ticket, answer, now, out),
-            Verb::Inspect => self.handle_seen(node, ticket, answer, now, out),
-            Verb::Announce => self.handle_announced(node, ticket, &answer, out),
+            Verb::Acquire | Verb::Heal => self.handle_vote(node, sent, ticket, answer, cx),
+            Verb::Extend => self.handle_extended(node, sent, ticket, answer, cx),
+            Verb::Release => self.handle_released(node, ticket, answer, cx),
+            Verb::Raise => self.handle_raised(node, sent, ticket, answer, cx),
+            Verb::Trust => self.handle_trust(node, ticket, answer, cx),
+            Verb::Inspect => self.handle_seen(node, ticket, answer, cx),
+            Verb::Announce => self.handle_announced(node, ticket, &answer, cx),
         }
     }
 
@@ -408,29 +415,29 @@ impl Engine {
         self.node_is_back(node, now);
     }
 
-    fn close(&mut self, now: Reading, out: &mut dyn Sink) {
+    fn close(&mut self, cx: &mut Context<'_>) {
         let is_first = !core::mem::replace(&mut self.closing.has_begun, true);
         if is_first {
-            self.settle_for_a_moment(now);
+            self.settle_for_a_moment(cx.now);
         }
         self.stop_looking();
         let waiting: Vec<LockId> = self.calls.keys().collect();
         for lock in waiting {
-            self.abandon(lock, RefusalKind::Closed, now, out);
+            self.abandon(lock, RefusalKind::Closed, cx);
         }
         if is_first {
-            self.await_withdrawals(now);
+            self.await_withdrawals(cx.now);
         }
         let held: Vec<LockId> = self.leases.keys().collect();
         for lock in held {
-            self.lose(lock, LossCause::Shutdown, now, out);
+            self.lose(lock, LossCause::Shutdown, cx);
         }
-        self.review_drained(out);
+        self.review_drained(cx);
     }
 
-    fn review_drained(&mut self, out: &mut dyn Sink) {
+    fn review_drained(&mut self, cx: &mut Context<'_>) {
         if self.closing.has_begun && self.releases.is_empty() && self.has_settled() {
-            out.push(Effect::Drained);
+            cx.emit(Effect::Drained);
         }
     }
 }

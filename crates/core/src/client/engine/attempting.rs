@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Call, Effect, Engine, Entropy, Phase, RefusalKind, Sink, Timed};
+use super::{Call, Context, Effect, Engine, Entropy, Phase, RefusalKind, Timed};
 use crate::client::wait::Waiting;
 use crate::command::Answer;
 use crate::ids::{LockId, Ticket, Verb};
@@ -16,14 +16,8 @@ use crate::token::Value;
 
 impl Engine {
     /// The next attempt begins, with a fresh token.
-    pub(super) fn begin(
-        &mut self,
-        lock: LockId,
-        now: Reading,
-        entropy: &mut dyn Entropy,
-        out: &mut dyn Sink,
-    ) {
-        let excluded = self.excluded(now);
+    pub(super) fn begin(&mut self, lock: LockId, entropy: &mut dyn Entropy, cx: &mut Context<'_>) {
+        let excluded = self.excluded(cx.now);
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -38,16 +32,16 @@ impl Engine {
         if !excluded.is_empty()
             && self.quorum.is_out_of_reach(self.quorum.nodes() - excluded.len(), 0)
         {
-            call.note_untrusted(self.quorum, excluded, now);
-            return self.await_trust(lock, now, out);
+            call.note_untrusted(self.quorum, excluded, cx.now);
+            return self.await_trust(lock, cx);
         }
-        if call.contention.polite && call.waiting.is_none() && call.has_time_to_look(now) {
+        if call.contention.polite && call.waiting.is_none() && call.has_time_to_look(cx.now) {
             call.waiting = Some(Waiting::new(self.quorum, call.request.mode));
             // No attempt is made with it; readers may be told of this call by it.
             call.history.token.get_or_insert(token);
-            return self.look(lock, self.quorum.all(), true, now, out);
+            return self.look(lock, self.quorum.all(), true, cx);
         }
-        call.history.began = now;
+        call.history.began = cx.now;
         call.history.count += 1;
         call.round += 1;
         let token = call.history.token.filter(|_| mutant!(TokenReused)).unwrap_or(token);
@@ -56,12 +50,12 @@ impl Engine {
         let entry = Entry {
             keys: call.request.keys.clone(),
             mode: call.request.mode,
-            value: Value::dated(&token, &call.request.owner, now),
+            value: Value::dated(&token, &call.request.owner, cx.now),
         };
         let nodes = &self.paths.links;
         let connecting = |node: NodeId| nodes[node.index()].connecting;
         let timeout = timing.node_timeout(round_trip);
-        let mut attempt = Attempt::start(entry, self.quorum, timing, timeout, connecting, now);
+        let mut attempt = Attempt::start(entry, self.quorum, timing, timeout, connecting, cx.now);
         if let Some(counter) = &call.request.fenced {
             attempt.seek_fence(counter.clone(), call.history.number_seen);
         }
@@ -72,7 +66,7 @@ impl Engine {
             attempt.bar(node, failure);
             nodes.remove(node);
         }
-        out.push(Effect::Send { nodes, ticket, command });
+        cx.emit(Effect::Send { nodes, ticket, command });
         call.phase = Phase::Attempting(attempt);
         Self::index_call(&mut self.deadlines, lock, timed);
     }
@@ -84,17 +78,16 @@ impl Engine {
         sent: Reading,
         ticket: Ticket,
         answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         if ticket.verb == Verb::Acquire
             && let Answer::Failed(failure) = &answer
             && !failure.may_have_been_executed()
         {
-            self.note_unreached(node, ticket, out);
+            self.note_unreached(node, ticket, cx);
         }
         let Some(timed) = self.calls.get_mut(&ticket.lock) else {
-            return self.vote_for_lease(node, sent, ticket, &answer, now, out);
+            return self.vote_for_lease(node, sent, ticket, &answer, cx);
         };
         let call = &mut timed.record;
         // An answer to an earlier attempt: its release is queued, the vote is void for ever (S1).
@@ -103,11 +96,11 @@ impl Engine {
         }
         let Phase::Attempting(attempt) = &mut call.phase else {
             call.history.note_number(&answer);
-            return self.hear_late(ticket.lock, node, answer, now, out);
+            return self.hear_late(ticket.lock, node, answer, cx);
         };
         // While it waits for others, its deadline is where it was, or later.
-        let decision = attempt.handle_answer(node, sent, answer, now);
-        self.follow(ticket.lock, decision, now, out);
+        let decision = attempt.handle_answer(node, sent, answer, cx.now);
+        self.follow(ticket.lock, decision, cx);
     }
 
     /// An answer to an attempt that has failed without it: no vote any more, but the story is to be true.
@@ -116,18 +109,17 @@ impl Engine {
         lock: LockId,
         node: NodeId,
         answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         if matches!(answer, Answer::Refused | Answer::RefusedFenced { .. }) {
-            self.look_at_late(lock, node, out);
+            self.look_at_late(lock, node, cx);
         }
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
-        call.history.note_late(self.quorum, node, answer, now);
-        if call.has_seen_enough(self.quorum, now) {
-            self.looked(lock, now, out);
+        call.history.note_late(self.quorum, node, answer, cx.now);
+        if call.has_seen_enough(self.quorum, cx.now) {
+            self.looked(lock, cx);
         }
     }
 
@@ -138,23 +130,22 @@ impl Engine {
         sent: Reading,
         ticket: Ticket,
         answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         let Some(timed) = self.calls.get_mut(&ticket.lock) else {
-            return self.raised_for_lease(node, sent, ticket, answer, now, out);
+            return self.raised_for_lease(node, sent, ticket, answer, cx);
         };
         let call = &mut timed.record;
         if let Phase::Attempting(attempt) = &mut call.phase
             && call.round == ticket.round
         {
-            let decision = attempt.handle_raised(node, answer, now);
-            self.follow(ticket.lock, decision, now, out);
+            let decision = attempt.handle_raised(node, answer, cx.now);
+            self.follow(ticket.lock, decision, cx);
         }
     }
 
     /// Sends what an attempt needs to have its number recorded.
-    pub(super) fn raise(&mut self, lock: LockId, nodes: NodeSet, out: &mut dyn Sink) {
+    pub(super) fn raise(&mut self, lock: LockId, nodes: NodeSet, cx: &mut Context<'_>) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -162,35 +153,23 @@ impl Engine {
             && let Some(command) = attempt.raise_command()
         {
             let ticket = Ticket { lock, round: timed.record.round, verb: Verb::Raise };
-            out.push(Effect::Send { nodes, ticket, command });
+            cx.emit(Effect::Send { nodes, ticket, command });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
     }
 
     /// Does what an attempt's decision demands.
-    pub(super) fn follow(
-        &mut self,
-        lock: LockId,
-        decision: Decision,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    pub(super) fn follow(&mut self, lock: LockId, decision: Decision, cx: &mut Context<'_>) {
         match decision {
             Decision::Wait => {}
-            Decision::Raise(nodes) => self.raise(lock, nodes, out),
-            Decision::Acquired(validity) => self.begin_lease(lock, validity, now, out),
-            Decision::GiveUp(why) => self.attempt_failed(lock, why, now, out),
+            Decision::Raise(nodes) => self.raise(lock, nodes, cx),
+            Decision::Acquired(validity) => self.begin_lease(lock, validity, cx),
+            Decision::GiveUp(why) => self.attempt_failed(lock, why, cx),
         }
     }
 
-    pub(super) fn begin_lease(
-        &mut self,
-        lock: LockId,
-        validity: Validity,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
-        let Some(call) = self.take_call(lock, now, out) else {
+    pub(super) fn begin_lease(&mut self, lock: LockId, validity: Validity, cx: &mut Context<'_>) {
+        let Some(call) = self.take_call(lock, cx) else {
             return;
         };
         let Call { request, phase, round, history, pace, .. } = call;
@@ -204,14 +183,14 @@ impl Engine {
             validity,
             (lock, token, round),
             (pace.round_trip, pace.word),
-            now,
+            cx.now,
         );
         let hold = lease.hold();
         let mut timed = Timed::new(lease);
-        Self::index_lease(&mut self.deadlines, lock, &mut timed, now);
+        Self::index_lease(&mut self.deadlines, lock, &mut timed, cx.now);
         self.leases.insert(lock, timed);
         let attempts = history.count;
-        out.push(Effect::Acquired { lock, token, hold, attempts, handover_count: 0, fence });
+        cx.emit(Effect::Acquired { lock, token, hold, attempts, handover_count: 0, fence });
     }
 
     /// Step 5, and what comes after it: a look at who holds the lock, a pause, or the end.
@@ -219,8 +198,7 @@ impl Engine {
         &mut self,
         lock: LockId,
         why: FailureReason,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
@@ -229,7 +207,7 @@ impl Engine {
         let Phase::Attempting(attempt) = phase else { unreachable!("only an attempt fails") };
         let round = call.round;
         call.history.number_seen = call.history.number_seen.max(attempt.seen());
-        call.history.last = Some((why, attempt.report(now)));
+        call.history.last = Some((why, attempt.report(cx.now)));
         call.waiting = Some(Waiting::after(&attempt, self.quorum, call.request.mode));
         call.contention.split =
             why == FailureReason::Contended && attempt.granting().next().is_some();
@@ -237,39 +215,39 @@ impl Engine {
         call.contention.missed += u32::from(outrun);
         if why == FailureReason::Contended {
             for key in &*call.request.keys {
-                let backoff = self.backoff.of(key, now);
-                backoff.see_rivals(call.pace.round_trip, now);
+                let backoff = self.backoff.of(key, cx.now);
+                backoff.see_rivals(call.pace.round_trip, cx.now);
                 if outrun {
-                    backoff.see_contention(now);
+                    backoff.see_contention(cx.now);
                 }
             }
         }
         let refused: NodeSet = attempt.refusing().collect();
         let asked = if call.is_to_watch() { attempt.telling() } else { refused };
-        let release = attempt.give_up(now).of_attempt(round);
-        self.start_release((lock, round), release, out);
+        let release = attempt.give_up(cx.now).of_attempt(round);
+        self.start_release((lock, round), release, cx);
         if attempt.is_permission_denied() {
-            self.refuse(lock, RefusalKind::NoQuorum, now, out);
+            self.refuse(lock, RefusalKind::NoQuorum, cx);
         } else if refused.is_empty() {
             // Readers are not what keeps it waiting, so they need not wait for it.
             let timed = self.calls.get_mut(&lock);
             if let Some(withdrawal) = timed.and_then(|timed| timed.record.withdrawal(lock)) {
-                self.withdraw(withdrawal, now, out);
+                self.withdraw(withdrawal, cx);
             }
-            self.rest(lock, true, now, out);
+            self.rest(lock, true, cx);
         } else {
-            self.look(lock, asked, false, now, out);
+            self.look(lock, asked, false, cx);
         }
     }
 
     /// Step 5 for an attempt that is cut short (S15, S25).
-    pub(super) fn release_attempt(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn release_attempt(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(Timed { record: call, .. }) = self.calls.get(&lock) else {
             return;
         };
         if let Phase::Attempting(attempt) = &call.phase {
-            let (round, release) = (call.round, attempt.give_up(now).of_attempt(call.round));
-            self.start_release((lock, round), release, out);
+            let (round, release) = (call.round, attempt.give_up(cx.now).of_attempt(call.round));
+            self.start_release((lock, round), release, cx);
         }
     }
 

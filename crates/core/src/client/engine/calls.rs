@@ -21,26 +21,19 @@
 
 use alloc::collections::VecDeque;
 
-use super::{Call, Effect, Engine, Phase, RefusalKind, Sink, Timed};
+use super::{Call, Context, Effect, Engine, Phase, RefusalKind, Timed};
 use crate::client::deadlines::Deadlines;
 use crate::client::deadlines::Owner;
 use crate::ids::LockId;
 use crate::redlock::acquire::Decision;
 use crate::request::{Request, Wait};
-use crate::time::Reading;
 
 impl Engine {
     /// A caller wants a lock: it contends at once, or queues behind others of this process.
-    pub(super) fn acquire(
-        &mut self,
-        lock: LockId,
-        request: Request,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    pub(super) fn acquire(&mut self, lock: LockId, request: Request, cx: &mut Context<'_>) {
         let once = request.wait == Wait::Once;
-        let is_busy = once && !self.may_try(&request, now);
-        let call = Call::new(request, now);
+        let is_busy = once && !self.may_try(&request, cx.now);
+        let call = Call::new(request, cx.now);
         let refused = if self.closing.has_begun {
             Some(RefusalKind::Closed)
         } else if is_busy {
@@ -49,78 +42,77 @@ impl Engine {
             None
         };
         if let Some(kind) = refused {
-            return out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
+            return cx.emit(Effect::NotAcquired { lock, refusal: call.refusal(kind, cx.now) });
         }
         let known = self.calls.insert(lock, Timed::new(call));
         assert!(known.is_none(), "a lock id is used once");
-        self.enter(lock, now, out);
+        self.enter(lock, cx);
         let phase = self.calls.get(&lock).map(|timed| &timed.record.phase);
         if once && phase == Some(&Phase::Queued) {
-            self.refuse(lock, RefusalKind::BusyHere, now, out);
+            self.refuse(lock, RefusalKind::BusyHere, cx);
         }
     }
 
     /// Time has passed for a call.
-    pub(super) fn call_is_due(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn call_is_due(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
         let call = &mut timed.record;
-        if call.is_out_of_time(now) {
-            return self.wait_is_over(lock, now, out);
+        if call.is_out_of_time(cx.now) {
+            return self.wait_is_over(lock, cx);
         }
-        if let Some(command) = call.renew_intent(now) {
+        if let Some(command) = call.renew_intent(cx.now) {
             let ticket = call.announcement(lock);
-            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+            cx.emit(Effect::Send { nodes: self.quorum.all(), ticket, command });
         }
         match &mut call.phase {
             Phase::Attempting(attempt) => {
-                let timed_out = |node| out.push(Effect::TimedOut { node });
-                match attempt.handle_time(now, timed_out) {
+                match attempt.handle_time(cx.now, |node| cx.emit(Effect::TimedOut { node })) {
                     Decision::Wait => Self::index_call(&mut self.deadlines, lock, timed),
-                    decision => self.follow(lock, decision, now, out),
+                    decision => self.follow(lock, decision, cx),
                 }
             }
             Phase::Looking { inspection, .. } => {
-                inspection.handle_time(now);
+                inspection.handle_time(cx.now);
                 if inspection.is_over() {
                     if let Some(waiting) = &mut call.waiting {
                         waiting.handle_silence();
                     }
-                    self.looked(lock, now, out);
+                    self.looked(lock, cx);
                 } else {
                     Self::index_call(&mut self.deadlines, lock, timed);
                 }
             }
-            Phase::Pausing { until, again, .. } if until.remaining(now).is_zero() => {
+            Phase::Pausing { until, again, .. } if until.remaining(cx.now).is_zero() => {
                 if *again {
-                    return self.look_again(lock, now, out);
+                    return self.look_again(lock, cx);
                 }
                 Self::start(&mut self.deadlines, &mut self.local.begins, lock, timed);
             }
-            Phase::Aside { until } if until.remaining(now).is_zero() => {
-                self.enter(lock, now, out);
+            Phase::Aside { until } if until.remaining(cx.now).is_zero() => {
+                self.enter(lock, cx);
             }
             _ => Self::index_call(&mut self.deadlines, lock, timed),
         }
     }
 
     /// The caller's patience is at its end, whatever is under way.
-    pub(super) fn wait_is_over(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
-        let leftovers = self.leftovers(lock, now);
+    pub(super) fn wait_is_over(&mut self, lock: LockId, cx: &mut Context<'_>) {
+        let leftovers = self.leftovers(lock, cx.now);
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
         match &call.phase {
             // An attempt cut short says less than the one before it, but more than a look.
             Phase::Attempting(attempt) if call.history.count == 1 => {
-                let (why, nodes) = (attempt.why_not_yet(), attempt.report(now));
+                let (why, nodes) = (attempt.why_not_yet(), attempt.report(cx.now));
                 call.history.note_cut_short(why, nodes, self.quorum);
             }
             // A look cut short has perhaps seen the holder already.
             Phase::Looking { .. } => {
-                call.note_holders(now);
-                call.note_free_in(now);
+                call.note_holders(cx.now);
+                call.note_free_in(cx.now);
             }
             _ => {}
         }
@@ -141,47 +133,35 @@ impl Engine {
             None if !is_queued => RefusalKind::NoQuorum,
             _ => RefusalKind::BusyHere,
         };
-        self.abandon(lock, kind, now, out);
+        self.abandon(lock, kind, cx);
     }
 
     /// The caller has gone.
-    pub(super) fn cancel(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn cancel(&mut self, lock: LockId, cx: &mut Context<'_>) {
         self.inspections.remove(&lock);
-        self.release_attempt(lock, now, out);
+        self.release_attempt(lock, cx);
         if let Some(mut call) = self.remove_call(lock) {
-            self.leave_queue(&call.request.keys, lock, now, out);
-            self.pass_intent_on(call.take_intent(lock), now, out);
+            self.leave_queue(&call.request.keys, lock, cx);
+            self.pass_intent_on(call.take_intent(lock), cx);
         }
     }
 
     /// Ends a call from outside, releasing what an attempt under way may have got.
-    pub(super) fn abandon(
-        &mut self,
-        lock: LockId,
-        kind: RefusalKind,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
-        self.release_attempt(lock, now, out);
-        self.refuse(lock, kind, now, out);
+    pub(super) fn abandon(&mut self, lock: LockId, kind: RefusalKind, cx: &mut Context<'_>) {
+        self.release_attempt(lock, cx);
+        self.refuse(lock, kind, cx);
     }
 
-    pub(super) fn refuse(
-        &mut self,
-        lock: LockId,
-        kind: RefusalKind,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    pub(super) fn refuse(&mut self, lock: LockId, kind: RefusalKind, cx: &mut Context<'_>) {
         let Some(mut call) = self.remove_call(lock) else {
             return;
         };
         if kind == RefusalKind::NoQuorum {
-            call.free_in = call.free_in.or_else(|| self.quorum_in(&call, now));
+            call.free_in = call.free_in.or_else(|| self.quorum_in(&call, cx.now));
         }
-        out.push(Effect::NotAcquired { lock, refusal: call.refusal(kind, now) });
-        self.leave_queue(&call.request.keys, lock, now, out);
-        self.pass_intent_on(call.take_intent(lock), now, out);
+        cx.emit(Effect::NotAcquired { lock, refusal: call.refusal(kind, cx.now) });
+        self.leave_queue(&call.request.keys, lock, cx);
+        self.pass_intent_on(call.take_intent(lock), cx);
     }
 
     fn remove_call(&mut self, lock: LockId) -> Option<Call> {
@@ -190,15 +170,10 @@ impl Engine {
     }
 
     /// The call has the lock. If readers were told that it waits, they are told that it does not any more.
-    pub(super) fn take_call(
-        &mut self,
-        lock: LockId,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) -> Option<Call> {
+    pub(super) fn take_call(&mut self, lock: LockId, cx: &mut Context<'_>) -> Option<Call> {
         let mut call = self.remove_call(lock)?;
         if let Some(withdrawal) = call.withdrawal(lock) {
-            self.withdraw(withdrawal, now, out);
+            self.withdraw(withdrawal, cx);
         }
         Some(call)
     }

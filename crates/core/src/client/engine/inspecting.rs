@@ -2,13 +2,12 @@
 
 use core::time::Duration;
 
-use super::{Effect, Engine, Sink, Timed};
+use super::{Context, Effect, Engine, Timed};
 use crate::client::deadlines::Owner;
 use crate::command::Command;
 use crate::ids::{LockId, Ticket, Verb};
 use crate::keys::Keys;
 use crate::redlock::inspect::Inspection;
-use crate::time::Reading;
 
 impl Engine {
     /// Starts an inspection that stands for itself.
@@ -17,26 +16,25 @@ impl Engine {
         lock: LockId,
         keys: Keys,
         timeout: Duration,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         let nodes = self.quorum.all();
-        let inspection = Inspection::start(self.quorum, nodes, now.after(timeout), now);
+        let inspection = Inspection::start(self.quorum, nodes, cx.now.after(timeout), cx.now);
         let ticket = Ticket { lock, round: 0, verb: Verb::Inspect };
-        out.push(Effect::Send { nodes, ticket, command: Command::Inspect { keys, intents: None } });
+        cx.emit(Effect::Send { nodes, ticket, command: Command::Inspect { keys, intents: None } });
         self.inspections.insert(lock, Timed::new(inspection));
-        self.review_inspection(lock, now, out);
+        self.review_inspection(lock, cx);
     }
 
     /// Time has passed for an inspection.
-    pub(super) fn inspection_is_due(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn inspection_is_due(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if let Some(Timed { record, .. }) = self.inspections.get_mut(&lock) {
-            record.handle_time(now);
+            record.handle_time(cx.now);
         }
-        self.review_inspection(lock, now, out);
+        self.review_inspection(lock, cx);
     }
 
-    pub(super) fn review_inspection(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn review_inspection(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(Timed { record, wake }) = self.inspections.get_mut(&lock) else {
             return;
         };
@@ -44,7 +42,7 @@ impl Engine {
         let deadline = (!over).then(|| record.deadline());
         self.deadlines.put(Owner::Inspection(lock), wake, deadline);
         if over {
-            out.push(Effect::Inspected { lock, nodes: record.report(now) });
+            cx.emit(Effect::Inspected { lock, nodes: record.report(cx.now) });
             self.inspections.remove(&lock);
         }
     }

@@ -1,6 +1,6 @@
 //! Leases: extending, healing, losing, giving back.
 
-use super::{Effect, Engine, Extended, Sink, Timed};
+use super::{Context, Effect, Engine, Extended, Timed};
 use crate::client::deadlines::Deadlines;
 use crate::client::deadlines::Owner;
 use crate::command::Answer;
@@ -21,10 +21,9 @@ impl Engine {
         sent: Reading,
         ticket: Ticket,
         answer: &Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
-        let Some(lease) = self.lease_of_answer(ticket.lock, now, out) else {
+        let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
             return;
         };
         if ticket.verb == Verb::Acquire && ticket.round != lease.acquire_round() {
@@ -33,11 +32,11 @@ impl Engine {
         if let Answer::Superseded { fence } = answer
             && lease.handle_superseded(*fence)
         {
-            out.push(Effect::Superseded { lock: lease.holder(), fence: *fence });
+            cx.emit(Effect::Superseded { lock: lease.holder(), fence: *fence });
         }
         // A vote only puts the loss off (S11): nothing has become due by it, nor will be any sooner.
-        if lease.handle_vote(node, sent, answer, now) {
-            Self::tell_change(lease, out);
+        if lease.handle_vote(node, sent, answer, cx.now) {
+            Self::tell_change(lease, cx);
         }
     }
 
@@ -48,14 +47,13 @@ impl Engine {
         sent: Reading,
         ticket: Ticket,
         answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
-        let Some(lease) = self.lease_of_answer(ticket.lock, now, out) else {
+        let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
             return;
         };
         let changed = lease.handle_raised(node, sent, ticket.round, answer);
-        self.review_answered_lease(ticket.lock, changed, now, out);
+        self.review_answered_lease(ticket.lock, changed, cx);
     }
 
     /// An answer to an extension.
@@ -65,19 +63,18 @@ impl Engine {
         sent: Reading,
         ticket: Ticket,
         answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
-        let Some(lease) = self.lease_of_answer(ticket.lock, now, out) else {
+        let Some(lease) = self.lease_of_answer(ticket.lock, cx) else {
             return;
         };
-        let changed = lease.handle_extended(node, (sent, ticket.round), &answer, now);
+        let changed = lease.handle_extended(node, (sent, ticket.round), &answer, cx.now);
         if let Some(extension) = lease.extension_mut()
             && extension.round() == ticket.round
         {
-            extension.handle_answer(node, answer, now);
+            extension.handle_answer(node, answer, cx.now);
         }
-        self.review_answered_lease(ticket.lock, changed, now, out);
+        self.review_answered_lease(ticket.lock, changed, cx);
     }
 
     /// The lease that this guard holds. `None` also for a guard that has handed its lease over, or is
@@ -89,121 +86,115 @@ impl Engine {
     }
 
     /// The holder wants an extension now: joins the round under way or starts one.
-    pub(super) fn extend(&mut self, holder: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn extend(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             let outcome = Extended::Lost(LossCause::Expired);
-            return out.push(Effect::Extended { lock: holder, outcome });
+            return cx.emit(Effect::Extended { lock: holder, outcome });
         };
-        self.latch_loss(lock, now, out);
+        self.latch_loss(lock, cx);
         let outcome = match self.leases.get(&lock).map(|timed| &timed.record) {
             None => Some(Extended::Lost(LossCause::Expired)),
             Some(lease) => match (lease.lost(), lease.extension()) {
                 (Some(cause), _) => Some(Extended::Lost(cause)),
                 // A round under way was within the limit when it began, and its outcome is for all.
                 (None, Some(extension)) if !extension.is_told() => None,
-                (None, _) if !lease.limit().allows_extension(now) => Some(Extended::HoldLimit),
+                (None, _) if !lease.limit().allows_extension(cx.now) => Some(Extended::HoldLimit),
                 (None, _) => None,
             },
         };
         if let Some(outcome) = outcome {
-            return out.push(Effect::Extended { lock: holder, outcome });
+            return cx.emit(Effect::Extended { lock: holder, outcome });
         }
         let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) else {
             return;
         };
         if lease.extension().is_none_or(|extension| extension.is_told()) {
-            Self::start_extension(self.quorum.all(), lock, lease, now, out);
+            Self::start_extension(self.quorum.all(), lock, lease, cx);
         }
         if let Some(extension) = lease.extension_mut() {
             extension.want();
         }
-        self.review_lease(lock, false, now, out);
+        self.review_lease(lock, false, cx);
     }
 
     /// The holder wants to be a reader from now on, and has latched that. What the nodes answer is told as the outcome of
     /// an extension is; the lock is a reader's in any case.
-    pub(super) fn downgrade(&mut self, holder: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn downgrade(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let lock = self.held_by(holder);
         if let Some(lock) = lock {
-            self.latch_loss(lock, now, out);
+            self.latch_loss(lock, cx);
         }
         let lease = lock.and_then(|lock| self.leases.get_mut(&lock));
         let Some((lock, Timed { record: lease, .. })) = lock.zip(lease) else {
             let outcome = Extended::Lost(LossCause::Expired);
-            return out.push(Effect::Extended { lock: holder, outcome });
+            return cx.emit(Effect::Extended { lock: holder, outcome });
         };
         if let Some(cause) = lease.lost() {
-            return out.push(Effect::Extended { lock: holder, outcome: Extended::Lost(cause) });
+            return cx.emit(Effect::Extended { lock: holder, outcome: Extended::Lost(cause) });
         }
         if lease.mode() == Mode::Exclusive {
             let is_awaited = lease.extension().is_some_and(|it| it.is_wanted() && !it.is_told());
-            let (round, command) = lease.downgrade(now);
+            let (round, command) = lease.downgrade(cx.now);
             let ticket = Ticket { lock, round, verb: Verb::Extend };
-            out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+            cx.emit(Effect::Send { nodes: self.quorum.all(), ticket, command });
             if is_awaited && let Some(extension) = lease.extension_mut() {
                 extension.want();
             }
             let keys = lease.keys().clone();
-            self.downgrade_place(&keys, holder, now, out);
+            self.downgrade_place(&keys, holder, cx);
         }
-        self.extend(holder, now, out);
+        self.extend(holder, cx);
     }
 
     /// The guard has seen the end of its validity and latched it.
-    pub(super) fn run_out(&mut self, holder: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn run_out(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             return;
         };
-        let due = self.leases.get(&lock).and_then(|timed| timed.record.due_loss(now));
-        self.lose(lock, due.unwrap_or(LossCause::Expired), now, out);
+        let due = self.leases.get(&lock).and_then(|timed| timed.record.due_loss(cx.now));
+        self.lose(lock, due.unwrap_or(LossCause::Expired), cx);
     }
 
     /// The holder gives the lock back: to the next caller of this process, if that may be; else one
     /// release on every node, behind everything that was sent for this lock before. An extension in
     /// flight is not awaited; the connection's order puts the release behind it.
-    pub(super) fn release(
-        &mut self,
-        holder: LockId,
-        report: bool,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    pub(super) fn release(&mut self, holder: LockId, report: bool, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             if report {
-                out.push(Effect::Released { lock: holder, report: self.nothing_held() });
+                cx.emit(Effect::Released { lock: holder, report: self.nothing_held() });
             }
             return;
         };
-        if !self.hand_over(lock, report, now, out) {
-            self.give_back(lock, report, now, out);
+        if !self.hand_over(lock, report, cx) {
+            self.give_back(lock, report, cx);
         }
     }
 
     /// One release on every node, and the next caller may try.
-    fn give_back(&mut self, lock: LockId, report: bool, now: Reading, out: &mut dyn Sink) {
+    fn give_back(&mut self, lock: LockId, report: bool, cx: &mut Context<'_>) {
         let Some(mut timed) = self.leases.remove(&lock) else {
             return;
         };
         let holder = timed.record.holder();
         self.local.handed.remove(&holder);
         let lease = &mut timed.record;
-        Self::tell_extension(lease, Extended::Lost(LossCause::Expired), out);
+        Self::tell_extension(lease, Extended::Lost(LossCause::Expired), cx);
         let kept = lease.lost().is_some() && lease.keeps_on_loss();
         // A lost lease was released when it was lost, unless it was kept; only who asks is told what
         // became of it.
         if lease.lost().is_none() || kept || report {
             let round = lease.next_round();
-            self.start_release((lock, round), lease.end(report, now), out);
+            self.start_release((lock, round), lease.end(report, cx.now), cx);
         }
         // Readers are in nobody's way but a writer's, which says so if it waits.
         if lease.lost().is_none() && lease.mode() == Mode::Exclusive {
-            let had = (lease.began().boot(), lease.is_exhausted(now));
+            let had = (lease.began().boot(), lease.is_exhausted(cx.now));
             for key in &**lease.keys() {
-                self.backoff.of(key, now).give_back(had, lease.pace(), now);
+                self.backoff.of(key, cx.now).give_back(had, lease.pace(), cx.now);
             }
         }
         if lease.lost().is_none() || kept {
-            self.leave_queue(lease.keys(), holder, now, out);
+            self.leave_queue(lease.keys(), holder, cx);
         }
     }
 
@@ -212,7 +203,7 @@ impl Engine {
     /// is left must be enough (S5). The old guard was invalid before it asked (S14), so no two guards
     /// hold the lease (S24). Without a fence not a word is said to the nodes; with one, they have to
     /// record a larger one first, and nobody holds the lease until they have.
-    fn hand_over(&mut self, lock: LockId, report: bool, now: Reading, out: &mut dyn Sink) -> bool {
+    fn hand_over(&mut self, lock: LockId, report: bool, cx: &mut Context<'_>) -> bool {
         let Some(timed) = self.leases.get_mut(&lock) else {
             return false;
         };
@@ -222,22 +213,22 @@ impl Engine {
         let next = queues().next().flatten().filter(|next| queues().all(|it| it == Some(*next)));
         let call = next.and_then(|next| Some((next, &self.calls.get(&next)?.record)));
         let Some((next, call)) =
-            call.filter(|(_, call)| lease.may_be_handed_to(&call.request, now))
+            call.filter(|(_, call)| lease.may_be_handed_to(&call.request, cx.now))
         else {
             return false;
         };
-        Self::tell_extension(lease, Extended::Lost(LossCause::Expired), out);
+        Self::tell_extension(lease, Extended::Lost(LossCause::Expired), cx);
         if lease.fence().is_some() && !lease.is_handing_over() {
-            let Some((nodes, round, command)) = lease.pass(report, now) else {
+            let Some((nodes, round, command)) = lease.pass(report, cx.now) else {
                 return false;
             };
             let ticket = Ticket { lock, round, verb: Verb::Raise };
-            out.push(Effect::Send { nodes, ticket, command });
-            Self::index_lease(&mut self.deadlines, lock, timed, now);
+            cx.emit(Effect::Send { nodes, ticket, command });
+            Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
             return true;
         }
         let old = lease.holder();
-        lease.hand_over(next, &call.request, now);
+        lease.hand_over(next, &call.request, cx.now);
         let (attempts, hold) = (call.history.count, lease.hold());
         let ((token, handover_count), fence) = (lease.token_and_handovers(), lease.fence());
         if report {
@@ -247,52 +238,46 @@ impl Engine {
             };
             let nodes = self.quorum.node_ids().map(kept).collect();
             let report = ReleaseReport { outcome: Outcome::Released, handed_over: true, nodes };
-            out.push(Effect::Released { lock: old, report });
+            cx.emit(Effect::Released { lock: old, report });
         }
         self.local.handed.remove(&old);
         self.local.handed.insert(next, lock);
         let keys = lease.keys().clone();
-        Self::index_lease(&mut self.deadlines, lock, timed, now);
+        Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
         self.with_queues(&keys, |queue| queue.hand_over(old, next));
-        self.take_call(next, now, out);
-        out.push(Effect::Acquired { lock: next, token, hold, attempts, handover_count, fence });
+        self.take_call(next, cx);
+        cx.emit(Effect::Acquired { lock: next, token, hold, attempts, handover_count, fence });
         true
     }
 
     /// Looks whether the next guard's fence is recorded. If it cannot be, or nobody wants the lock any
     /// more, it is given back.
-    fn review_handover(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    fn review_handover(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(timed) = self.leases.get_mut(&lock) else {
             return;
         };
         let report = timed.record.handover_report();
         match timed.record.is_passed() {
-            None => Self::index_lease(&mut self.deadlines, lock, timed, now),
-            Some(true) if self.hand_over(lock, report, now, out) => {}
-            Some(_) => self.give_back(lock, report, now, out),
+            None => Self::index_lease(&mut self.deadlines, lock, timed, cx.now),
+            Some(true) if self.hand_over(lock, report, cx) => {}
+            Some(_) => self.give_back(lock, report, cx),
         }
     }
 
     /// Time has passed for a lease.
-    pub(super) fn lease_is_due(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn lease_is_due(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
             if let Some(extension) = lease.extension_mut() {
-                extension.handle_time(now);
+                extension.handle_time(cx.now);
             }
-            lease.handle_time(now, |node| out.push(Effect::TimedOut { node }));
+            lease.handle_time(cx.now, |node| cx.emit(Effect::TimedOut { node }));
         }
-        self.review_lease(lock, false, now, out);
+        self.review_lease(lock, false, cx);
     }
 
     /// Latches the loss of a lease, releases it everywhere, and lets the next caller try; unless it is
     /// kept, for then both wait for its holder.
-    pub(super) fn lose(
-        &mut self,
-        lock: LockId,
-        cause: LossCause,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    pub(super) fn lose(&mut self, lock: LockId, cause: LossCause, cx: &mut Context<'_>) {
         let Some(timed) = self.leases.get_mut(&lock) else {
             return;
         };
@@ -303,50 +288,45 @@ impl Engine {
         if lease.is_handing_over() {
             // Nobody holds it who could lose it: it ends as what was given back.
             let report = lease.handover_report();
-            return self.give_back(lock, report, now, out);
+            return self.give_back(lock, report, cx);
         }
         // What the nodes said while the lock was being lost, if they have said anything since the last time.
         let by_answers =
             matches!(cause, LossCause::Expired | LossCause::KeyGone | LossCause::KeyOverwritten);
         let is_open = lease.extension().is_some_and(|it| !it.is_told() && it.has_denial());
         if by_answers && is_open {
-            Self::tell_health(lease, true, now, out);
+            Self::tell_health(lease, true, cx);
         }
-        Self::tell_extension(lease, Extended::Lost(cause), out);
+        Self::tell_extension(lease, Extended::Lost(cause), cx);
         lease.lose(cause);
         let holder = lease.holder();
-        out.push(Effect::Lost { lock: holder, cause });
+        cx.emit(Effect::Lost { lock: holder, cause });
         if lease.keeps_on_loss() {
             // Its holder says when: until then no release is sent, and no other caller of this
             // process may have the lock.
-            return Self::index_lease(&mut self.deadlines, lock, timed, now);
+            return Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
         }
         let (round, keys) = (lease.next_round(), lease.keys().clone());
-        let release = lease.end(false, now);
-        Self::index_lease(&mut self.deadlines, lock, timed, now);
-        self.start_release((lock, round), release, out);
-        self.leave_queue(&keys, holder, now, out);
+        let release = lease.end(false, cx.now);
+        Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
+        self.start_release((lock, round), release, cx);
+        self.leave_queue(&keys, holder, cx);
     }
 
     /// Latches the loss of a lease if its time has come. Returns whether it did. The timer alone is not enough: a wall
     /// clock that jumps ahead ends a lease before its timer.
-    fn latch_loss(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) -> bool {
-        let due = self.leases.get(&lock).and_then(|timed| timed.record.due_loss(now));
+    fn latch_loss(&mut self, lock: LockId, cx: &mut Context<'_>) -> bool {
+        let due = self.leases.get(&lock).and_then(|timed| timed.record.due_loss(cx.now));
         if let Some(cause) = due {
-            self.lose(lock, cause, now, out);
+            self.lose(lock, cause, cx);
         }
         due.is_some()
     }
 
     /// The lease that an answer belongs to; `None` if it is over. A loss that is due is latched before the answer may
     /// raise the validity (S13).
-    fn lease_of_answer(
-        &mut self,
-        lock: LockId,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) -> Option<&mut Lease> {
-        if !mutant!(LossNotLatched) && self.latch_loss(lock, now, out) {
+    fn lease_of_answer(&mut self, lock: LockId, cx: &mut Context<'_>) -> Option<&mut Lease> {
+        if !mutant!(LossNotLatched) && self.latch_loss(lock, cx) {
             return None;
         }
         self.leases.get_mut(&lock).map(|timed| &mut timed.record)
@@ -354,63 +334,51 @@ impl Engine {
 
     /// Looks at a lease after an answer. If it does not last any more, the answer took a vote away: a
     /// loss by time was latched before the answer was looked at.
-    fn review_answered_lease(
-        &mut self,
-        lock: LockId,
-        changed: bool,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    fn review_answered_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
         let lease = self.leases.get(&lock).map(|timed| &timed.record);
-        match lease.and_then(|lease| lease.proved_loss(now)) {
-            Some(cause) => self.lose(lock, cause, now, out),
-            None => self.review_lease(lock, changed, now, out),
+        match lease.and_then(|lease| lease.proved_loss(cx.now)) {
+            Some(cause) => self.lose(lock, cause, cx),
+            None => self.review_lease(lock, changed, cx),
         }
     }
 
     /// Looks at a lease after anything has changed: is it lost, is a round over, is one due?
-    fn review_lease(&mut self, lock: LockId, changed: bool, now: Reading, out: &mut dyn Sink) {
+    fn review_lease(&mut self, lock: LockId, changed: bool, cx: &mut Context<'_>) {
         let Some(timed) = self.leases.get_mut(&lock) else {
             return;
         };
         let lease = &mut timed.record;
-        if let Some(cause) = lease.due_loss(now) {
-            return self.lose(lock, cause, now, out);
+        if let Some(cause) = lease.due_loss(cx.now) {
+            return self.lose(lock, cause, cx);
         }
         if lease.lost().is_some() {
             return;
         }
         if lease.is_handing_over() {
-            return self.review_handover(lock, now, out);
+            return self.review_handover(lock, cx);
         }
         if changed {
-            Self::tell_change(lease, out);
+            Self::tell_change(lease, cx);
         }
         let mut excluded = NodeSet::default();
         if lease.extension().is_some()
             && let Some(monitor) = &self.monitor
         {
-            let exclusion = |node: &NodeId| monitor.exclusion(*node, now).is_some();
+            let exclusion = |node: &NodeId| monitor.exclusion(*node, cx.now).is_some();
             excluded = self.quorum.node_ids().filter(exclusion).collect();
         }
-        Self::review_extension(lock, lease, excluded, now, out);
-        if lease.extension_is_due(now) {
-            if lease.limit().allows_extension(now) {
-                Self::start_extension(self.quorum.all(), lock, lease, now, out);
+        Self::review_extension(lock, lease, excluded, cx);
+        if lease.extension_is_due(cx.now) {
+            if lease.limit().allows_extension(cx.now) {
+                Self::start_extension(self.quorum.all(), lock, lease, cx);
             } else {
                 lease.stop_extending();
             }
         }
-        Self::index_lease(&mut self.deadlines, lock, timed, now);
+        Self::index_lease(&mut self.deadlines, lock, timed, cx.now);
     }
 
-    fn review_extension(
-        lock: LockId,
-        lease: &mut Lease,
-        excluded: NodeSet,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    fn review_extension(lock: LockId, lease: &mut Lease, excluded: NodeSet, cx: &mut Context<'_>) {
         let Some(extension) = lease.extension_mut() else {
             return;
         };
@@ -421,20 +389,20 @@ impl Engine {
             let outcome = match progress {
                 Progress::Open => None,
                 Progress::Confirmed => Some(Extended::Confirmed),
-                Progress::Failed => Some(Extended::Unconfirmed(extension.report(now))),
+                Progress::Failed => Some(Extended::Unconfirmed(extension.report(cx.now))),
             };
             if let Some(outcome) = outcome {
                 if mutant!(FailedExtensionReleases) && progress == Progress::Failed {
                     let ticket = Ticket { lock, round: lease.next_round(), verb: Verb::Release };
-                    let command = lease.end(false, now).command();
-                    out.push(Effect::Send { nodes: lease.nodes(), ticket, command });
+                    let command = lease.end(false, cx.now).command();
+                    cx.emit(Effect::Send { nodes: lease.nodes(), ticket, command });
                 }
-                Self::tell_extension(lease, outcome, out);
-                lease.schedule_extension(progress == Progress::Confirmed, started, now);
+                Self::tell_extension(lease, outcome, cx);
+                lease.schedule_extension(progress == Progress::Confirmed, started, cx.now);
             }
         }
         if lease.note_confirmation(!was_told) {
-            Self::tell_health(lease, false, now, out);
+            Self::tell_health(lease, false, cx);
         }
         let Some(extension) = lease.extension_mut() else {
             return;
@@ -446,34 +414,28 @@ impl Engine {
         let ticket = Ticket { lock, round, verb: Verb::Heal };
         if !healable.is_empty() {
             let command = lease.heal_command(healable);
-            out.push(Effect::Send { nodes: healable, ticket, command });
+            cx.emit(Effect::Send { nodes: healable, ticket, command });
         }
         if over {
             lease.finish_extension();
         }
     }
 
-    fn start_extension(
-        nodes: NodeSet,
-        lock: LockId,
-        lease: &mut Lease,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
-        let (round, command) = lease.start_extension(now);
+    fn start_extension(nodes: NodeSet, lock: LockId, lease: &mut Lease, cx: &mut Context<'_>) {
+        let (round, command) = lease.start_extension(cx.now);
         let ticket = Ticket { lock, round, verb: Verb::Extend };
-        out.push(Effect::Send { nodes, ticket, command });
+        cx.emit(Effect::Send { nodes, ticket, command });
     }
 
     /// Tells the holder how the votes are now, unless there is none.
-    fn tell_change(lease: &Lease, out: &mut dyn Sink) {
+    fn tell_change(lease: &Lease, cx: &mut Context<'_>) {
         if !lease.is_handing_over() {
-            out.push(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
+            cx.emit(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
         }
     }
 
     /// Tells the holder how the nodes confirm the lock, by the round under way.
-    fn tell_health(lease: &Lease, is_lost: bool, now: Reading, out: &mut dyn Sink) {
+    fn tell_health(lease: &Lease, is_lost: bool, cx: &mut Context<'_>) {
         if let Some(extension) = lease.extension() {
             let is_confirmed = extension.progress() == Progress::Confirmed;
             if mutant!(FailureUntold) && !is_confirmed {
@@ -482,20 +444,20 @@ impl Engine {
             if mutant!(RecoveryUntold) && is_confirmed {
                 return;
             }
-            let (lock, nodes) = (lease.holder(), extension.report(now));
-            out.push(Effect::Health { lock, is_confirmed, is_lost, nodes });
+            let (lock, nodes) = (lease.holder(), extension.report(cx.now));
+            cx.emit(Effect::Health { lock, is_confirmed, is_lost, nodes });
         }
     }
 
     /// Tells the outcome of the round under way, if somebody waits for it; once.
-    fn tell_extension(lease: &mut Lease, outcome: Extended, out: &mut dyn Sink) {
+    fn tell_extension(lease: &mut Lease, outcome: Extended, cx: &mut Context<'_>) {
         let lock = lease.holder();
         if let Some(extension) = lease.extension_mut()
             && !extension.is_told()
         {
             extension.tell();
             if extension.is_wanted() {
-                out.push(Effect::Extended { lock, outcome });
+                cx.emit(Effect::Extended { lock, outcome });
             }
         }
     }

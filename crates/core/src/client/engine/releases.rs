@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Effect, Engine, NodeLink, Sink, Timed};
+use super::{Context, Effect, Engine, NodeLink, Timed};
 use crate::client::deadlines::Deadlines;
 use crate::client::deadlines::Owner;
 use crate::command::Answer;
@@ -24,18 +24,18 @@ impl Engine {
         &mut self,
         (lock, round): (LockId, u32),
         release: Release,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         let ticket = Ticket { lock, round, verb: Verb::Release };
         let nodes =
             if mutant!(NoReleaseToTimedOut) { release.reached() } else { self.quorum.all() };
-        out.push(Effect::Send { nodes, ticket, command: release.command() });
+        cx.emit(Effect::Send { nodes, ticket, command: release.command() });
         if self.releases.len() >= RELEASES_MAX
             && let Some(mut timed) = self.releases.pop_first()
         {
             timed.record.give_up();
             if let Some((lock, report)) = timed.record.poll_report() {
-                out.push(Effect::Released { lock, report });
+                cx.emit(Effect::Released { lock, report });
             }
         }
         let mut timed = Timed::new(release);
@@ -49,8 +49,7 @@ impl Engine {
         node: NodeId,
         ticket: Ticket,
         answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         let id = (ticket.lock, ticket.round);
         let Some(timed) = self.releases.get_mut(&id) else {
@@ -58,20 +57,20 @@ impl Engine {
         };
         let record = &mut timed.record;
         let failed = matches!(answer, Answer::Failed(_));
-        record.handle_answer(node, answer, now);
+        record.handle_answer(node, answer, cx.now);
         let link = &mut self.paths.links[node.index()];
         if !failed {
             link.failures = 0;
         }
         let owed = record.is_owed_to(node);
         if owed && link.retry_at.is_none() {
-            let at = now.after(link.next_delay());
+            let at = cx.now.after(link.next_delay());
             link.retry_at = Some(at);
             self.deadlines.extend([(at, Owner::Node(node))]);
         }
-        Self::tell_release(record, out);
+        Self::tell_release(record, cx);
         if record.is_over() {
-            self.forget_release(id, out);
+            self.forget_release(id, cx);
         } else if owed {
             // Every other answer can only put the deadline off.
             Self::index_release(&mut self.deadlines, id, timed);
@@ -80,7 +79,7 @@ impl Engine {
 
     /// An acquire has failed, and certainly never reached its node: no release is owed there,
     /// whatever has become of the attempt by now.
-    pub(super) fn note_unreached(&mut self, node: NodeId, ticket: Ticket, out: &mut dyn Sink) {
+    pub(super) fn note_unreached(&mut self, node: NodeId, ticket: Ticket, cx: &mut Context<'_>) {
         let Ticket { lock, round, .. } = ticket;
         if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
             lease.handle_unreached(node, round);
@@ -90,7 +89,7 @@ impl Engine {
             (lock, its_round)
         });
         for id in noted.collect::<Vec<_>>() {
-            self.review_release(id, out);
+            self.review_release(id, cx);
         }
     }
 
@@ -101,17 +100,11 @@ impl Engine {
     }
 
     /// Time has passed for a release.
-    pub(super) fn release_is_due(
-        &mut self,
-        lock: LockId,
-        round: u32,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    pub(super) fn release_is_due(&mut self, lock: LockId, round: u32, cx: &mut Context<'_>) {
         if let Some(Timed { record, .. }) = self.releases.get_mut(&(lock, round)) {
-            record.handle_time(now);
+            record.handle_time(cx.now);
         }
-        self.review_release((lock, round), out);
+        self.review_release((lock, round), cx);
     }
 
     /// The node answers after it could not be reached: what is owed to it need not wait longer.
@@ -130,7 +123,7 @@ impl Engine {
     }
 
     /// Sends again what is owed to a node.
-    pub(super) fn resend_owed(&mut self, node: NodeId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn resend_owed(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let link = &mut self.paths.links[node.index()];
         link.retry_at = None;
         let owing = self.releases.iter().filter(|(_, timed)| timed.record.is_owed_to(node));
@@ -140,42 +133,42 @@ impl Engine {
             let timed = self.releases.get_mut(&(lock, round));
             if let Some(command) = timed.and_then(|timed| timed.record.resend(node)) {
                 let ticket = Ticket { lock, round, verb: Verb::Release };
-                out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command });
+                cx.emit(Effect::Send { nodes: NodeSet::only(node), ticket, command });
                 sent.push((lock, round));
             }
         }
         if sent.len() == RESEND_MAX {
-            let at = now.after(link.next_delay());
+            let at = cx.now.after(link.next_delay());
             link.retry_at = Some(at);
             self.deadlines.extend([(at, Owner::Node(node))]);
         }
         for id in sent {
-            self.review_release(id, out);
+            self.review_release(id, cx);
         }
     }
 
     /// Tells the outcome if it is clear; forgets the release if nothing is awaited or owed.
-    fn review_release(&mut self, id: (LockId, u32), out: &mut dyn Sink) {
+    fn review_release(&mut self, id: (LockId, u32), cx: &mut Context<'_>) {
         let Some(timed) = self.releases.get_mut(&id) else {
             return;
         };
-        Self::tell_release(&mut timed.record, out);
+        Self::tell_release(&mut timed.record, cx);
         if timed.record.is_over() {
-            self.forget_release(id, out);
+            self.forget_release(id, cx);
         } else {
             Self::index_release(&mut self.deadlines, id, timed);
         }
     }
 
-    fn tell_release(release: &mut Release, out: &mut dyn Sink) {
+    fn tell_release(release: &mut Release, cx: &mut Context<'_>) {
         if let Some((lock, report)) = release.poll_report() {
-            out.push(Effect::Released { lock, report });
+            cx.emit(Effect::Released { lock, report });
         }
     }
 
-    fn forget_release(&mut self, id: (LockId, u32), out: &mut dyn Sink) {
+    fn forget_release(&mut self, id: (LockId, u32), cx: &mut Context<'_>) {
         self.releases.remove(&id);
-        self.review_drained(out);
+        self.review_drained(cx);
     }
 
     fn index_release(

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Call, Effect, Engine, Phase, RefusalKind, Sink, Timed};
+use super::{Call, Context, Effect, Engine, Phase, RefusalKind, Timed};
 use crate::client::deadlines::Owner;
 use crate::command::{Answer, Failure, FailureKind};
 use crate::ids::{LockId, Ticket, Verb};
@@ -44,8 +44,7 @@ impl Engine {
         node: NodeId,
         sent: Reading,
         evidence: &Evidence,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) -> Option<Failure> {
         let Evidence::Seen { epoch, flushes, info, marker } = evidence else { return None };
         let (monitor, epoch) = (self.monitor.as_mut()?, (*epoch, *flushes));
@@ -58,11 +57,11 @@ impl Engine {
         let mut todo = Todo::new();
         let info = info.as_ref();
         let distrust_reason =
-            monitor.handle_evidence(node, epoch, (info, marker), sent, now, &mut todo);
+            monitor.handle_evidence(node, epoch, (info, marker), sent, cx.now, &mut todo);
         // Most of the time there is nothing to it.
         let is_trusted = monitor.node(node).is_trusted();
         if !todo.is_empty() || !was_trusted || !is_trusted {
-            self.follow_trust(todo, now, out);
+            self.follow_trust(todo, cx);
         }
         distrust_reason
     }
@@ -103,8 +102,7 @@ impl Engine {
         node: NodeId,
         ticket: Ticket,
         answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         let Some(monitor) =
             self.monitor.as_mut().filter(|monitor| monitor.node(node).review.round == ticket.round)
@@ -112,8 +110,8 @@ impl Engine {
             return;
         };
         let mut todo = Todo::new();
-        monitor.handle_answer(node, answer, now, &mut todo);
-        self.follow_trust(todo, now, out);
+        monitor.handle_answer(node, answer, cx.now, &mut todo);
+        self.follow_trust(todo, cx);
     }
 
     /// A node that does not take writes is perhaps another than it was.
@@ -121,39 +119,38 @@ impl Engine {
         &mut self,
         node: NodeId,
         failure: FailureKind,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         use FailureKind::{Loading, MasterDown, ReadOnly};
         if matches!(failure, ReadOnly | Loading | MasterDown) {
             let mut todo = Todo::new();
             monitor.suspect(node, &mut todo);
-            self.follow_trust(todo, now, out);
+            self.follow_trust(todo, cx);
         }
     }
 
     /// A node's data may be others by now: it is looked at again before it is asked for anything.
-    pub(super) fn review_data(&mut self, node: NodeId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn review_data(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
         monitor.look_again(node, &mut todo);
         if !todo.is_empty() {
-            self.follow_trust(todo, now, out);
+            self.follow_trust(todo, cx);
         }
     }
 
     /// A node is due to be looked at again.
-    pub(super) fn trust_is_due(&mut self, node: NodeId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn trust_is_due(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
-        monitor.handle_due(node, now, &mut todo);
-        self.follow_trust(todo, now, out);
+        monitor.handle_due(node, cx.now, &mut todo);
+        self.follow_trust(todo, cx);
     }
 
     /// Sends what is to be sent, tells what has changed, and lets calls go on, or end, for which that
     /// matters.
-    fn follow_trust(&mut self, todo: Todo, now: Reading, out: &mut dyn Sink) {
+    fn follow_trust(&mut self, todo: Todo, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         for (node, command) in todo {
             if !self.closing.has_begun || self.closing.drains_by.is_some() {
@@ -162,7 +159,7 @@ impl Engine {
                     round: monitor.node(node).review.round,
                     verb: Verb::Trust,
                 };
-                out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command });
+                cx.emit(Effect::Send { nodes: NodeSet::only(node), ticket, command });
             }
         }
         let mut has_changed = false;
@@ -173,20 +170,20 @@ impl Engine {
             if trust.told.as_ref() != Some(trust.trust_state()) {
                 trust.told = Some(trust.trust_state().clone());
                 has_changed = true;
-                out.push(Effect::TrustState { node, trust_state: trust.trust_state().clone() });
+                cx.emit(Effect::TrustState { node, trust_state: trust.trust_state().clone() });
             }
             if let Some(clocks) = trust.few_clocks.take() {
-                out.push(Effect::FloorOfFew { node, clocks });
+                cx.emit(Effect::FloorOfFew { node, clocks });
             }
         }
         let hears = |node: NodeId| !self.paths.links[node.index()].away;
         let is_awaited = |timed: &Timed<Call>| timed.record.trust_wait.settles_by.is_some();
         let has_settled = self.calls.values().any(is_awaited) && !monitor.is_settling(hears);
         if has_changed || has_settled {
-            self.trust_states_changed(now, out);
+            self.trust_states_changed(cx);
         }
         if self.closing.drains_by.is_some() {
-            self.review_drained(out);
+            self.review_drained(cx);
         }
     }
 
@@ -243,10 +240,10 @@ impl Engine {
         (!by.remaining(now).is_zero()).then_some(by)
     }
 
-    fn trust_states_changed(&mut self, now: Reading, out: &mut dyn Sink) {
+    fn trust_states_changed(&mut self, cx: &mut Context<'_>) {
         let Some(monitor) = &self.monitor else { return };
         if monitor.is_disagreed() {
-            let excluded = self.excluded(now);
+            let excluded = self.excluded(cx.now);
             let ended: Vec<LockId> = self
                 .calls
                 .iter()
@@ -255,11 +252,11 @@ impl Engine {
                 .collect();
             for lock in ended {
                 if let Some(timed) = self.calls.get_mut(&lock) {
-                    timed.record.note_untrusted(self.quorum, excluded.clone(), now);
+                    timed.record.note_untrusted(self.quorum, excluded.clone(), cx.now);
                     // Time does not mend this.
                     timed.record.free_in = None;
                 }
-                self.abandon(lock, RefusalKind::NodesUntrusted, now, out);
+                self.abandon(lock, RefusalKind::NodesUntrusted, cx);
             }
             return;
         }
@@ -271,7 +268,7 @@ impl Engine {
             if (call.history.is_excluded() || call.trust_wait.settling)
                 && let Phase::Pausing { until, .. } | Phase::Aside { until } = &mut call.phase
             {
-                *until = (*until).min(now.boot());
+                *until = (*until).min(cx.now.boot());
                 call.trust_wait.is_told = false;
                 Self::index_call(&mut self.deadlines, lock, timed);
             }
@@ -296,38 +293,39 @@ impl Engine {
 
     /// A call waits until a quorum of nodes is trusted; or ends at once, if that will not be in its time,
     /// or is up to people.
-    pub(super) fn await_trust(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
-        let settles_by = self.settles_by(lock, now);
+    pub(super) fn await_trust(&mut self, lock: LockId, cx: &mut Context<'_>) {
+        let settles_by = self.settles_by(lock, cx.now);
         let (Some(monitor), Some(timed)) = (&self.monitor, self.calls.get_mut(&lock)) else {
             return;
         };
         let call = &mut timed.record;
         // Where others are down as well, the time is reckoned when it is told.
-        call.free_in = monitor.quorum_in(now).filter(|_| call.history.is_excluded());
-        let in_vain =
-            monitor.quorum_in_at_least(now).is_some_and(|time| call.is_over_by(now.after(time)));
+        call.free_in = monitor.quorum_in(cx.now).filter(|_| call.history.is_excluded());
+        let in_vain = monitor
+            .quorum_in_at_least(cx.now)
+            .is_some_and(|time| call.is_over_by(cx.now.after(time)));
         let is_hopeless = monitor.is_disagreed() || call.history.is_permission_denied(self.quorum);
-        let is_over = call.is_to_end(now) || in_vain;
+        let is_over = call.is_to_end(cx.now) || in_vain;
         if is_hopeless || is_over && settles_by.is_none() {
             let why =
                 call.history.last.as_ref().map_or(FailureReason::NodesUntrusted, |(why, _)| *why);
-            return self.refuse(lock, why.into(), now, out);
+            return self.refuse(lock, why.into(), cx);
         }
         // Woken when a standing changes; and if it is only late, not looked at all the time.
         let later =
-            now.after(call.free_in.unwrap_or_default().max(crate::redlock::retry::POLL_CEILING));
+            cx.now.after(call.free_in.unwrap_or_default().max(crate::redlock::retry::POLL_CEILING));
         let until = settles_by.filter(|_| is_over).unwrap_or(later);
         // Nothing is sent meanwhile: the next one may find out for itself, and be told.
-        call.phase = Phase::Pausing { until, again: false, lent: Some(now.boot()) };
+        call.phase = Phase::Pausing { until, again: false, lent: Some(cx.now.boot()) };
         if call.request.progress
             && !is_over
             && !core::mem::replace(&mut call.trust_wait.is_told, true)
-            && let Some(report) = call.report(now)
+            && let Some(report) = call.report(cx.now)
         {
-            out.push(Effect::Waiting { lock, report });
+            cx.emit(Effect::Waiting { lock, report });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
-        self.pass_on(lock, now, out);
+        self.pass_on(lock, cx);
     }
 
     /// When a quorum of nodes will be trusted, if some are down and it would be had but for nodes whose

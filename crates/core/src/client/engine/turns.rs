@@ -17,7 +17,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
 use super::call::Intent;
-use super::{Call, Engine, Phase, Sink, Timed};
+use super::{Call, Context, Engine, Phase, Timed};
 use crate::client::local_queue::{LocalQueue, Place};
 use crate::ids::{LockId, Ticket};
 use crate::keys::{Keys, Mode};
@@ -36,7 +36,7 @@ impl Request {
 
 impl Engine {
     /// A call wants its turn, for the first time or after it stepped aside.
-    pub(super) fn enter(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn enter(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(timed) = self.calls.get(&lock) else {
             return;
         };
@@ -45,10 +45,10 @@ impl Engine {
             && let Entry::Vacant(queue) = self.local.queues.entry(key.clone())
         {
             queue.insert(LocalQueue::new(request.place(lock)));
-            return self.turn_comes(lock, None, now);
+            return self.turn_comes(lock, None, cx.now);
         }
         let keys = request.keys.clone();
-        self.join(lock, None, now);
+        self.join(lock, None, cx.now);
         let is_in_the_way = |key: &Key| self.local.queues.get(key).into_iter();
         let active: Vec<LockId> = keys
             .iter()
@@ -57,7 +57,7 @@ impl Engine {
             .filter(|other| *other != lock)
             .collect();
         for other in active {
-            self.pass_on(other, now, out);
+            self.pass_on(other, cx);
         }
     }
 
@@ -104,7 +104,7 @@ impl Engine {
 
     /// If this call pauses for reasons of its own and another waits, it steps aside, and the other's turn
     /// comes.
-    pub(super) fn pass_on(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn pass_on(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if self.lends(lock).is_none() {
             return;
         }
@@ -113,7 +113,7 @@ impl Engine {
             return;
         };
         for next in self.waiting_for(&keys) {
-            if self.make_way(next, now, out) {
+            if self.make_way(next, cx) {
                 return;
             }
         }
@@ -127,7 +127,7 @@ impl Engine {
 
     /// If all that keep `next` waiting pause for reasons of their own, they step aside. What the process has learnt of
     /// how long to wait between two attempts goes with the turn.
-    fn make_way(&mut self, next: LockId, now: Reading, out: &mut dyn Sink) -> bool {
+    fn make_way(&mut self, next: LockId, cx: &mut Context<'_>) -> bool {
         let Some(Request { keys, mode, .. }) =
             self.calls.get(&next).map(|timed| &timed.record.request)
         else {
@@ -162,15 +162,15 @@ impl Engine {
         for (_, place) in &places {
             self.step_aside(place.lock, next);
         }
-        self.advance(&keys, Some(lent), now);
+        self.advance(&keys, Some(lent), cx.now);
         for (its, Place { lock, .. }) in &places {
-            self.advance(its, Some(lent), now);
+            self.advance(its, Some(lent), cx.now);
             self.local.aside.insert(*lock);
         }
         for (_, Place { lock, .. }) in places {
             if let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) {
                 let intent = call.take_intent(lock);
-                self.pass_intent_on(intent, now, out);
+                self.pass_intent_on(intent, cx);
             }
         }
         true
@@ -182,16 +182,15 @@ impl Engine {
     pub(super) fn pass_intent_on(
         &mut self,
         intent: Option<(Box<Intent>, Ticket)>,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         let Some((mut intent, ticket)) = intent else {
             return;
         };
         if self.closing.has_begun {
-            return self.withdraw(intent.withdrawal(ticket), now, out);
+            return self.withdraw(intent.withdrawal(ticket), cx);
         }
-        self.bring_back(&intent.keys, now);
+        self.bring_back(&intent.keys, cx.now);
         let queues = intent.keys.iter().filter_map(|key| self.local.queues.get(key));
         let active = queues.flat_map(LocalQueue::active);
         let writers: BTreeSet<LockId> =
@@ -204,19 +203,19 @@ impl Engine {
             let (part, rest) = intent.split(&timed.record.request.keys);
             if let Some(part) = part {
                 let ticket = timed.record.announcement(to);
-                let (withdrawal, announcement) = timed.record.take_over(part, ticket, now);
+                let (withdrawal, announcement) = timed.record.take_over(part, ticket, cx.now);
                 Self::index_call(&mut self.deadlines, to, timed);
                 if let Some(withdrawal) = withdrawal {
-                    self.send_withdrawal(withdrawal, out);
+                    self.send_withdrawal(withdrawal, cx);
                 }
-                self.announce(to, self.quorum.all(), announcement, out);
+                self.announce(to, self.quorum.all(), announcement, cx);
             }
             match rest {
                 Some(rest) => intent = rest,
                 None => return,
             }
         }
-        self.withdraw(intent.withdrawal(ticket), now, out);
+        self.withdraw(intent.withdrawal(ticket), cx);
     }
 
     /// Writers that have stepped aside, and want any of these keys, have their turn again if nobody is in their way now.
@@ -262,13 +261,7 @@ impl Engine {
     }
 
     /// Leaves the local queues; if it was this one's turn, the next one's has come.
-    pub(super) fn leave_queue(
-        &mut self,
-        keys: &Keys,
-        lock: LockId,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    pub(super) fn leave_queue(&mut self, keys: &Keys, lock: LockId, cx: &mut Context<'_>) {
         // Nearly always there is one key, which nobody else of this process wants.
         if let Some(key) = keys.single()
             && let Entry::Occupied(mut queue) = self.local.queues.entry(key.clone())
@@ -281,13 +274,13 @@ impl Engine {
         } else {
             self.with_queues(keys, |queue| queue.leave(lock));
         }
-        self.go_on(keys, now, out);
+        self.go_on(keys, cx);
     }
 
     /// Somebody has left these keys, or excludes fewer. Whose turn it is may pause at once, or another call may keep one that
     /// waits for several keys waiting at the others: either steps aside.
-    fn go_on(&mut self, keys: &Keys, now: Reading, out: &mut dyn Sink) {
-        self.advance(keys, None, now);
+    fn go_on(&mut self, keys: &Keys, cx: &mut Context<'_>) {
+        self.advance(keys, None, cx.now);
         let queues = keys.iter().filter_map(|key| self.local.queues.get(key));
         let mut active = queues.flat_map(LocalQueue::active);
         let is_lent = active.any(|place| self.lends(place.lock).is_some());
@@ -299,7 +292,7 @@ impl Engine {
             let is_behind = |(keys, of): &(Keys, Mode)| of.excludes(mode) && keys.overlaps(&its);
             if (is_lent || its.single().is_none())
                 && !came.iter().any(is_behind)
-                && self.make_way(next, now, out)
+                && self.make_way(next, cx)
             {
                 came.push((its, mode));
             }
@@ -307,15 +300,9 @@ impl Engine {
     }
 
     /// The holder of a lock is a reader from now on.
-    pub(super) fn downgrade_place(
-        &mut self,
-        keys: &Keys,
-        holder: LockId,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    pub(super) fn downgrade_place(&mut self, keys: &Keys, holder: LockId, cx: &mut Context<'_>) {
         self.with_queues(keys, |queue| queue.downgrade(holder));
-        self.go_on(keys, now, out);
+        self.go_on(keys, cx);
     }
 
     pub(super) fn with_queues(&mut self, keys: &Keys, act: impl Fn(&mut LocalQueue)) {

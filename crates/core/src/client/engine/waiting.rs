@@ -1,7 +1,7 @@
 //! A call that waits: it looks who holds the lock, pauses, and is woken by what nodes push.
 
 use super::call::Withdrawal;
-use super::{Call, Effect, Engine, Phase, Sink, Timed};
+use super::{Call, Context, Effect, Engine, Phase, Timed};
 use crate::client::contention::believed;
 use crate::client::local_queue::LocalQueue;
 use crate::client::wait::Waiting;
@@ -26,34 +26,27 @@ impl Engine {
     /// Asks nodes who holds the lock, and for how long; and, if the call is going to wait, to tell
     /// when that changes. That this is of interest is noted before anything is sent: a push may
     /// come before the answer.
-    pub(super) fn look(
-        &mut self,
-        lock: LockId,
-        nodes: NodeSet,
-        again: bool,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
+    pub(super) fn look(&mut self, lock: LockId, nodes: NodeSet, again: bool, cx: &mut Context<'_>) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
         let call = &mut timed.record;
         // An answer to an earlier look is not one to this.
         call.round += u32::from(again);
-        let due = now.after(call.request.timing.node_timeout(call.pace.round_trip));
-        let inspection = Inspection::start(self.quorum, nodes, due, now);
+        let due = cx.now.after(call.request.timing.node_timeout(call.pace.round_trip));
+        let inspection = Inspection::start(self.quorum, nodes, due, cx.now);
         if let Some(waiting) = &mut call.waiting {
             nodes.iter().for_each(|node| waiting.ask(node));
         }
         let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
         let command = call.look();
-        out.push(Effect::Send { nodes, ticket, command });
+        cx.emit(Effect::Send { nodes, ticket, command });
         call.phase = Phase::Looking { inspection, again };
         Self::index_call(&mut self.deadlines, lock, timed);
     }
 
     /// A node has refused after the attempt was decided: a writer with an intent looks at this node too.
-    pub(super) fn look_at_late(&mut self, lock: LockId, node: NodeId, out: &mut dyn Sink) {
+    pub(super) fn look_at_late(&mut self, lock: LockId, node: NodeId, cx: &mut Context<'_>) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -65,7 +58,7 @@ impl Engine {
                 waiting.ask(node);
             }
             let ticket = Ticket { lock, round: call.round, verb: Verb::Inspect };
-            out.push(Effect::Send { nodes: NodeSet::only(node), ticket, command: call.look() });
+            cx.emit(Effect::Send { nodes: NodeSet::only(node), ticket, command: call.look() });
         }
     }
 
@@ -75,12 +68,11 @@ impl Engine {
         node: NodeId,
         ticket: Ticket,
         answer: Answer,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         if let Some(Timed { record, .. }) = self.inspections.get_mut(&ticket.lock) {
-            record.handle_answer(node, answer, now);
-            return self.review_inspection(ticket.lock, now, out);
+            record.handle_answer(node, answer, cx.now);
+            return self.review_inspection(ticket.lock, cx);
         }
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&ticket.lock) else {
             return;
@@ -92,17 +84,17 @@ impl Engine {
             return;
         };
         if let Some(waiting) = &mut call.waiting {
-            waiting.handle_answer(node, &answer, now);
+            waiting.handle_answer(node, &answer, cx.now);
         }
-        inspection.handle_answer(node, answer, now);
-        if call.has_seen_enough(self.quorum, now) {
-            self.looked(ticket.lock, now, out);
+        inspection.handle_answer(node, answer, cx.now);
+        if call.has_seen_enough(self.quorum, cx.now) {
+            self.looked(ticket.lock, cx);
         }
     }
 
     /// A look is over. One before an attempt decides whether there is to be one.
-    pub(super) fn looked(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
-        let leftovers = self.leftovers(lock, now);
+    pub(super) fn looked(&mut self, lock: LockId, cx: &mut Context<'_>) {
+        let leftovers = self.leftovers(lock, cx.now);
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -111,12 +103,12 @@ impl Engine {
             return;
         };
         let first = call.history.last.is_none();
-        call.note_holders(now);
+        call.note_holders(cx.now);
         if !leftovers.is_empty() {
             call.history.tell_leftovers(self.quorum, &leftovers);
         }
-        call.contention.looked_at = Some(now.boot());
-        self.review_intent(lock, now, out);
+        call.contention.looked_at = Some(cx.now.boot());
+        self.review_intent(lock, cx);
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -125,30 +117,30 @@ impl Engine {
             // Of several readers one has gone, and nobody was faster.
             let is_missed = !call.waiting.as_ref().is_some_and(Waiting::is_held_by_several);
             call.contention.missed += u32::from(again && !first && is_missed);
-            return self.rest(lock, first || !again, now, out);
+            return self.rest(lock, first || !again, cx);
         }
         if call.is_open() {
             if first {
                 // It has been free for a while, perhaps, and others are about to look again.
-                return self.draw_slot(lock, now);
+                return self.draw_slot(lock, cx.now);
             }
             for key in &*call.request.keys {
-                self.backoff.of(key, now).see_room();
+                self.backoff.of(key, cx.now).see_room();
             }
         }
         self.try_now(lock);
     }
 
     /// After a look: word for readers that this one waits, or its end.
-    fn review_intent(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    fn review_intent(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
-        let (withdrawal, announcement) = call.review_intent(lock, now);
+        let (withdrawal, announcement) = call.review_intent(lock, cx.now);
         if let Some(withdrawal) = withdrawal {
-            self.withdraw(withdrawal, now, out);
+            self.withdraw(withdrawal, cx);
         }
-        self.announce(lock, self.quorum.all(), announcement, out);
+        self.announce(lock, self.quorum.all(), announcement, cx);
     }
 
     /// Sends what a call says about its intent.
@@ -157,20 +149,20 @@ impl Engine {
         lock: LockId,
         nodes: NodeSet,
         command: Option<Command>,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         if let Some((Timed { record: call, .. }, command)) = self.calls.get_mut(&lock).zip(command)
         {
-            out.push(Effect::Send { nodes, ticket: call.announcement(lock), command });
+            cx.emit(Effect::Send { nodes, ticket: call.announcement(lock), command });
         }
     }
 
     /// Takes back what readers were told of a call, which is not among those that wait any more. Those of this process are
     /// not told by the nodes: servers push nothing to the connection that made the change.
-    pub(super) fn withdraw(&mut self, withdrawal: Withdrawal, now: Reading, out: &mut dyn Sink) {
-        let keys = self.send_withdrawal(withdrawal, out);
+    pub(super) fn withdraw(&mut self, withdrawal: Withdrawal, cx: &mut Context<'_>) {
+        let keys = self.send_withdrawal(withdrawal, cx);
         for node in self.quorum.all().iter() {
-            self.tell_of_change(node, Some(&keys), |call| call.mode == Mode::Shared, now, out);
+            self.tell_of_change(node, Some(&keys), |call| call.mode == Mode::Shared, cx);
         }
     }
 
@@ -178,10 +170,10 @@ impl Engine {
     pub(super) fn send_withdrawal(
         &mut self,
         Withdrawal { ticket, command, keys }: Withdrawal,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) -> Keys {
         self.closing.withdrawals.insert(ticket, self.quorum.all());
-        out.push(Effect::Send { nodes: self.quorum.all(), ticket, command });
+        cx.emit(Effect::Send { nodes: self.quorum.all(), ticket, command });
         keys
     }
 
@@ -195,14 +187,14 @@ impl Engine {
         node: NodeId,
         ticket: Ticket,
         answer: &Answer,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         if let Some(unheard) = self.closing.withdrawals.get_mut(&ticket) {
             unheard.remove(node);
             if unheard.is_empty() {
                 self.closing.withdrawals.remove(&ticket);
                 if self.closing.drains_by.is_some() {
-                    self.review_drained(out);
+                    self.review_drained(cx);
                 }
             }
         }
@@ -214,12 +206,12 @@ impl Engine {
             }
             _ => None,
         };
-        self.announce(ticket.lock, NodeSet::only(node), command, out);
+        self.announce(ticket.lock, NodeSet::only(node), command, cx);
     }
 
     /// Another writer's intent for these keys has gone from the node, or all has (`None`): the writers that wait say theirs
     /// again.
-    fn repeat_intents(&mut self, node: NodeId, keys: Option<&[Key]>, out: &mut dyn Sink) {
+    fn repeat_intents(&mut self, node: NodeId, keys: Option<&[Key]>, cx: &mut Context<'_>) {
         let queues: Vec<&LocalQueue> = match keys {
             Some(keys) => {
                 keys.iter().filter_map(|key| self.local.queues.get(&of_intent(key)?)).collect()
@@ -230,7 +222,7 @@ impl Engine {
         let active: BTreeSet<LockId> = active.map(|place| place.lock).collect();
         for lock in active {
             let command = self.calls.get(&lock).and_then(|timed| timed.record.repeat_intent());
-            self.announce(lock, NodeSet::only(node), command, out);
+            self.announce(lock, NodeSet::only(node), command, cx);
         }
     }
 
@@ -265,7 +257,7 @@ impl Engine {
 
     /// What could be learnt of a lock that was not to be had has been: waits for the next attempt,
     /// or ends. If there is `news`, the caller is told.
-    pub(super) fn rest(&mut self, lock: LockId, is_new: bool, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn rest(&mut self, lock: LockId, is_new: bool, cx: &mut Context<'_>) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -273,7 +265,7 @@ impl Engine {
         let is_untrusted = matches!(call.history.last, Some((FailureReason::NodesUntrusted, _)));
         let may_be_trusted = is_untrusted || call.history.wants_trust_alone(self.quorum);
         let is_settling =
-            call.is_to_end(now) && may_be_trusted && self.settles_by(lock, now).is_some();
+            call.is_to_end(cx.now) && may_be_trusted && self.settles_by(lock, cx.now).is_some();
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -286,53 +278,47 @@ impl Engine {
         }
         // Without the restart guard nothing is found out about nodes: then it is a failure like others.
         if (is_untrusted || is_settling) && self.monitor.is_some() {
-            return self.await_trust(lock, now, out);
+            return self.await_trust(lock, cx);
         }
-        call.note_free_in(now);
-        if call.is_to_end(now) {
+        call.note_free_in(cx.now);
+        if call.is_to_end(cx.now) {
             call.history.settle(self.quorum);
             let why = call.history.last.as_ref().map_or(FailureReason::NoQuorum, |(why, _)| *why);
-            return self.refuse(lock, why.into(), now, out);
+            return self.refuse(lock, why.into(), cx);
         }
-        let steps = call.request.keys.iter().filter_map(|key| self.backoff.step(key, now));
+        let steps = call.request.keys.iter().filter_map(|key| self.backoff.step(key, cx.now));
         let step = steps.max().unwrap_or(call.pace.round_trip);
         call.count_pause();
-        let pause = call.pause(call.request.retry, step, now);
+        let pause = call.pause(call.request.retry, step, cx.now);
         // What is longer than usual is the caller's own wish, and what is not for the lock's being taken
         // may be its own trouble: neither holds the others of this process back.
-        let usual = call.pause(Retry::default(), step, now);
+        let usual = call.pause(Retry::default(), step, cx.now);
         let is_taken = matches!(call.history.last, Some((FailureReason::Contended, _)));
         let lent = match call.request.keys.single() {
-            Some(_) => (!is_taken || usual < pause).then(|| now.after(usual)),
-            None => Some(now.boot()),
+            Some(_) => (!is_taken || usual < pause).then(|| cx.now.after(usual)),
+            None => Some(cx.now.boot()),
         };
-        call.phase = Phase::Pausing { until: now.after(pause), again: false, lent };
-        call.look_if_stale(now);
+        call.phase = Phase::Pausing { until: cx.now.after(pause), again: false, lent };
+        call.look_if_stale(cx.now);
         if call.request.progress
             && is_new
-            && let Some(report) = call.report(now)
+            && let Some(report) = call.report(cx.now)
         {
-            out.push(Effect::Waiting { lock, report });
+            cx.emit(Effect::Waiting { lock, report });
         }
         Self::index_call(&mut self.deadlines, lock, timed);
-        self.pass_on(lock, now, out);
+        self.pass_on(lock, cx);
     }
 
     /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
-    pub(super) fn handle_push(
-        &mut self,
-        node: NodeId,
-        keys: Option<&[Key]>,
-        now: Reading,
-        out: &mut dyn Sink,
-    ) {
-        self.repeat_intents(node, keys, out);
+    pub(super) fn handle_push(&mut self, node: NodeId, keys: Option<&[Key]>, cx: &mut Context<'_>) {
+        self.repeat_intents(node, keys, cx);
         let is_of_intents = |keys: &[Key]| keys.iter().all(|key| of_intent(key).is_some());
         let is_concerned: fn(&Request) -> bool = match keys.is_some_and(is_of_intents) {
             true => |call| call.mode == Mode::Shared,
             false => |_| true,
         };
-        self.tell_of_change(node, keys, is_concerned, now, out);
+        self.tell_of_change(node, keys, is_concerned, cx);
     }
 
     /// The same for some of those that wait.
@@ -341,8 +327,7 @@ impl Engine {
         node: NodeId,
         keys: Option<&[Key]>,
         is_concerned: fn(&Request) -> bool,
-        now: Reading,
-        out: &mut dyn Sink,
+        cx: &mut Context<'_>,
     ) {
         let queue_of = |key: &Key| {
             self.local.queues.get(key).or_else(|| self.local.queues.get(&of_intent(key)?))
@@ -377,13 +362,13 @@ impl Engine {
                 None => waiting.handle_new_epoch(node),
             };
             if is_new && !was_open {
-                self.changed(lock, now, out);
+                self.changed(lock, cx);
             }
         }
     }
 
     /// The lock has changed on one node more, and was held as far as was known.
-    pub(super) fn changed(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn changed(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -394,30 +379,30 @@ impl Engine {
         let is_stale = call.waiting.as_ref().is_some_and(Waiting::is_stale);
         match &mut call.phase {
             Phase::Looking { .. } if open => {
-                out.push(Effect::Woken { lock });
-                self.looked(lock, now, out);
+                cx.emit(Effect::Woken { lock });
+                self.looked(lock, cx);
             }
             Phase::Pausing { again: false, .. } if open => {
-                out.push(Effect::Woken { lock });
-                self.draw_slot(lock, now);
+                cx.emit(Effect::Woken { lock });
+                self.draw_slot(lock, cx.now);
             }
             // It may be free where it was not, and waits for its turn.
-            Phase::Aside { .. } if open => self.enter(lock, now, out),
+            Phase::Aside { .. } if open => self.enter(lock, cx),
             Phase::Aside { until } if is_stale || may_open => {
                 let step = if is_stale { ASIDE_EVERY } else { step };
-                *until = (*until).min(now.after(step));
+                *until = (*until).min(cx.now.after(step));
                 Self::index_call(&mut self.deadlines, lock, timed);
             }
             // A reader has come or gone. If it was the last one, a look shows it.
             Phase::Pausing { .. } if is_stale => {
-                call.look_if_stale(now);
+                call.look_if_stale(cx.now);
                 Self::index_call(&mut self.deadlines, lock, timed);
             }
             // The others may not have seen the release yet; but they need not ever tell of it. If too few
             // answer at all, it is some other waiter's short vote, and an attempt would wake that one.
             Phase::Pausing { until, .. } if may_open => {
                 let step = if mutant!(WakeAtFirstPush) { Duration::ZERO } else { step };
-                *until = (*until).min(now.after(step));
+                *until = (*until).min(cx.now.after(step));
                 Self::index_call(&mut self.deadlines, lock, timed);
             }
             _ => {}
@@ -426,7 +411,7 @@ impl Engine {
 
     /// The time to look again has come: at as few nodes as will do. A writer with an intent looks at all that it can reach,
     /// because too few nodes do not show whether another writer holds a quorum (V13).
-    pub(super) fn look_again(&mut self, lock: LockId, now: Reading, out: &mut dyn Sink) {
+    pub(super) fn look_again(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(Timed { record: call, .. }) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -435,6 +420,6 @@ impl Engine {
         };
         let nodes = waiting.to_ask(call.intent.is_none());
         waiting.forget();
-        self.look(lock, nodes, true, now, out);
+        self.look(lock, nodes, true, cx);
     }
 }
