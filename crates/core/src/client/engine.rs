@@ -8,11 +8,14 @@
 //! The driver calls [`Engine::handle`] with each event and a clock reading taken *after* the event
 //! came in, carries out the effects in order, and calls again with [`Event::Wake`] when
 //! [`Engine::deadline`] has come. There is no other way in or out. Late, stale and unknown events
-//! are harmless by construction: a [`Ticket`] names the lock, the round and the verb it belongs to,
-//! and what no record waits for is dropped.
+//! are harmless: a [`Ticket`] names the lock, the round and the verb of an answer, and an answer
+//! that no record waits for is dropped.
 //!
-//! Fixed by what must check it: `Clone + Eq + Hash + Debug`, deterministic collections only, no
-//! generator, no statistics inside, and [`Engine::rebased`], which makes states comparable.
+//! Methods follow one convention: `on_…` handles an event, `due_…` handles a deadline, `emit_…` produces an effect, and
+//! `review_…` looks what follows from a change. A [`Context`] carries the time and the sink of effects through them.
+//!
+//! The model checker demands `Clone + Eq + Hash + Debug`, deterministic collections, no random generator and no
+//! statistics. [`Engine::rebased`] makes its states comparable.
 
 mod attempting;
 mod call;
@@ -181,7 +184,7 @@ impl Engine {
         let is_answer = matches!(event, Event::Answered { .. });
         if mutant!(BegunBeforeAllElse) {
             let mut all_else = Vec::new();
-            let spare = self.handle_all_else(event, &mut Context { now, out: &mut all_else });
+            let spare = self.on_event(event, &mut Context { now, out: &mut all_else });
             if !is_answer {
                 self.begin_all(entropy, &mut Context { now, out });
             }
@@ -189,7 +192,7 @@ impl Engine {
             return spare;
         }
         let cx = &mut Context { now, out };
-        let spare = self.handle_all_else(event, cx);
+        let spare = self.on_event(event, cx);
         if !is_answer {
             self.begin_all(entropy, cx);
             self.tidy_deadlines();
@@ -198,14 +201,14 @@ impl Engine {
     }
 
     /// Handles an event, but for the attempts that it brings.
-    fn handle_all_else(&mut self, event: Event, cx: &mut Context<'_>) -> Vec<(Ticket, Answer)> {
+    fn on_event(&mut self, event: Event, cx: &mut Context<'_>) -> Vec<(Ticket, Answer)> {
         let mut spare = Vec::new();
         if !matches!(event, Event::Answered { .. }) {
-            self.handle_due(cx);
+            self.due_all(cx);
         }
         match event {
-            Event::Acquire { lock, request } => self.acquire(lock, request, cx),
-            Event::Cancel { lock } => self.cancel(lock, cx),
+            Event::Acquire { lock, request } => self.on_acquire(lock, request, cx),
+            Event::Cancel { lock } => self.on_cancel(lock, cx),
             Event::Answered { node, sent, ref evidence, mut answers } => {
                 // Whatever it is, it is no longer a connection that is being waited for.
                 self.paths.links[node.index()].connecting = false;
@@ -218,24 +221,24 @@ impl Engine {
                         Some(distrust_reason) => Self::distrusted(ticket, answer, distrust_reason),
                         None => answer,
                     };
-                    self.handle_answer(node, sent, ticket, answer, cx);
+                    self.on_answer(node, sent, ticket, answer, cx);
                 }
                 spare = answers;
             }
-            Event::Connecting { node } => self.handle_connecting(node, cx.now),
-            Event::Connected { node } => self.handle_connected(node, cx.now),
+            Event::Connecting { node } => self.on_connecting(node, cx.now),
+            Event::Connected { node } => self.on_connected(node, cx.now),
             Event::Pushed { node, keys } => {
                 if keys.is_none() {
                     self.review_data(node, cx);
                 }
-                self.handle_push(node, keys.as_deref(), cx);
+                self.on_push(node, keys.as_deref(), cx);
             }
-            Event::Extend { lock } => self.extend(lock, cx),
-            Event::Downgrade { lock } => self.downgrade(lock, cx),
-            Event::RunOut { lock } => self.run_out(lock, cx),
-            Event::Release { lock, report } => self.release(lock, report, cx),
-            Event::Inspect { lock, keys, timeout } => self.inspect(lock, keys, timeout, cx),
-            Event::Close => self.close(cx),
+            Event::Extend { lock } => self.on_extend(lock, cx),
+            Event::Downgrade { lock } => self.on_downgrade(lock, cx),
+            Event::RunOut { lock } => self.on_run_out(lock, cx),
+            Event::Release { lock, report } => self.on_release(lock, report, cx),
+            Event::Inspect { lock, keys, timeout } => self.on_inspect(lock, keys, timeout, cx),
+            Event::Close => self.on_close(cx),
             Event::Wake => {}
         }
         spare
@@ -309,7 +312,7 @@ impl Engine {
         self.deadline().is_some_and(|at| at.remaining(now).is_zero())
     }
 
-    fn handle_due(&mut self, cx: &mut Context<'_>) {
+    fn due_all(&mut self, cx: &mut Context<'_>) {
         while let Some((at, owner)) = self.deadlines.first()
             && at.remaining(cx.now).is_zero()
         {
@@ -319,12 +322,12 @@ impl Engine {
             }
             self.note_taken_out(owner);
             match owner {
-                Owner::Call(lock) => self.call_is_due(lock, cx),
-                Owner::Lease(lock) => self.lease_is_due(lock, cx),
-                Owner::Release(lock, round) => self.release_is_due(lock, round, cx),
-                Owner::Inspection(lock) => self.inspection_is_due(lock, cx),
-                Owner::Node(node) => self.resend_owed(node, cx),
-                Owner::Trust(node) => self.trust_is_due(node, cx),
+                Owner::Call(lock) => self.due_call(lock, cx),
+                Owner::Lease(lock) => self.due_lease(lock, cx),
+                Owner::Release(lock, round) => self.due_release(lock, round, cx),
+                Owner::Inspection(lock) => self.due_inspection(lock, cx),
+                Owner::Node(node) => self.due_node(node, cx),
+                Owner::Trust(node) => self.due_trust(node, cx),
                 Owner::Close => {
                     self.closing.drains_by = None;
                     self.closing.withdrawals.clear();
@@ -375,7 +378,7 @@ impl Engine {
         }
     }
 
-    fn handle_answer(
+    fn on_answer(
         &mut self,
         node: NodeId,
         sent: Reading,
@@ -391,31 +394,31 @@ impl Engine {
             _ => self.node_is_back(node, cx.now),
         }
         match ticket.verb {
-            Verb::Acquire | Verb::Heal => self.handle_vote(node, sent, ticket, answer, cx),
-            Verb::Extend => self.handle_extended(node, sent, ticket, answer, cx),
-            Verb::Release => self.handle_released(node, ticket, answer, cx),
-            Verb::Raise => self.handle_raised(node, sent, ticket, answer, cx),
-            Verb::Trust => self.handle_trust(node, ticket, answer, cx),
-            Verb::Inspect => self.handle_seen(node, ticket, answer, cx),
-            Verb::Announce => self.handle_announced(node, ticket, &answer, cx),
+            Verb::Acquire | Verb::Heal => self.on_vote(node, sent, ticket, answer, cx),
+            Verb::Extend => self.on_extended(node, sent, ticket, answer, cx),
+            Verb::Release => self.on_released(node, ticket, answer, cx),
+            Verb::Raise => self.on_raised(node, sent, ticket, answer, cx),
+            Verb::Trust => self.on_trust(node, ticket, answer, cx),
+            Verb::Inspect => self.on_seen(node, ticket, answer, cx),
+            Verb::Announce => self.on_announced(node, ticket, &answer, cx),
         }
     }
 
-    fn handle_connecting(&mut self, node: NodeId, now: Reading) {
+    fn on_connecting(&mut self, node: NodeId, now: Reading) {
         // Told again, it is still the same wait for a connection, and has the same bound.
         if !core::mem::replace(&mut self.paths.links[node.index()].connecting, true) {
             self.for_each_attempt(|attempt| attempt.handle_connecting(node, now));
         }
     }
 
-    fn handle_connected(&mut self, node: NodeId, now: Reading) {
+    fn on_connected(&mut self, node: NodeId, now: Reading) {
         if core::mem::take(&mut self.paths.links[node.index()].connecting) {
             self.for_each_attempt(|attempt| attempt.handle_connected(node, now));
         }
         self.node_is_back(node, now);
     }
 
-    fn close(&mut self, cx: &mut Context<'_>) {
+    fn on_close(&mut self, cx: &mut Context<'_>) {
         let is_first = !core::mem::replace(&mut self.closing.has_begun, true);
         if is_first {
             self.settle_for_a_moment(cx.now);

@@ -72,7 +72,7 @@ impl Engine {
     }
 
     /// A vote or its refusal. It belongs to the call's attempt, or to the lease that the attempt became.
-    pub(super) fn handle_vote(
+    pub(super) fn on_vote(
         &mut self,
         node: NodeId,
         sent: Reading,
@@ -87,7 +87,7 @@ impl Engine {
             self.note_unreached(node, ticket, cx);
         }
         let Some(timed) = self.calls.get_mut(&ticket.lock) else {
-            return self.vote_for_lease(node, sent, ticket, &answer, cx);
+            return self.on_lease_vote(node, sent, ticket, &answer, cx);
         };
         let call = &mut timed.record;
         // An answer to an earlier attempt: its release is queued, the vote is void for ever (S1).
@@ -96,7 +96,7 @@ impl Engine {
         }
         let Phase::Attempting(attempt) = &mut call.phase else {
             call.history.note_number(&answer);
-            return self.hear_late(ticket.lock, node, answer, cx);
+            return self.on_late_answer(ticket.lock, node, answer, cx);
         };
         // While it waits for others, its deadline is where it was, or later.
         let decision = attempt.handle_answer(node, sent, answer, cx.now);
@@ -104,7 +104,7 @@ impl Engine {
     }
 
     /// An answer to an attempt that has failed without it: no vote any more, but the story is to be true.
-    pub(super) fn hear_late(
+    pub(super) fn on_late_answer(
         &mut self,
         lock: LockId,
         node: NodeId,
@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// The answer to a raise. It belongs to the call's attempt, or to the lease that the attempt became.
-    pub(super) fn handle_raised(
+    pub(super) fn on_raised(
         &mut self,
         node: NodeId,
         sent: Reading,
@@ -133,7 +133,7 @@ impl Engine {
         cx: &mut Context<'_>,
     ) {
         let Some(timed) = self.calls.get_mut(&ticket.lock) else {
-            return self.raised_for_lease(node, sent, ticket, answer, cx);
+            return self.on_lease_raised(node, sent, ticket, answer, cx);
         };
         let call = &mut timed.record;
         if let Phase::Attempting(attempt) = &mut call.phase

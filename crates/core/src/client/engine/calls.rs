@@ -30,7 +30,7 @@ use crate::request::{Request, Wait};
 
 impl Engine {
     /// A caller wants a lock: it contends at once, or queues behind others of this process.
-    pub(super) fn acquire(&mut self, lock: LockId, request: Request, cx: &mut Context<'_>) {
+    pub(super) fn on_acquire(&mut self, lock: LockId, request: Request, cx: &mut Context<'_>) {
         let once = request.wait == Wait::Once;
         let is_busy = once && !self.may_try(&request, cx.now);
         let call = Call::new(request, cx.now);
@@ -54,7 +54,7 @@ impl Engine {
     }
 
     /// Time has passed for a call.
-    pub(super) fn call_is_due(&mut self, lock: LockId, cx: &mut Context<'_>) {
+    pub(super) fn due_call(&mut self, lock: LockId, cx: &mut Context<'_>) {
         let Some(timed) = self.calls.get_mut(&lock) else {
             return;
         };
@@ -137,7 +137,7 @@ impl Engine {
     }
 
     /// The caller has gone.
-    pub(super) fn cancel(&mut self, lock: LockId, cx: &mut Context<'_>) {
+    pub(super) fn on_cancel(&mut self, lock: LockId, cx: &mut Context<'_>) {
         self.inspections.remove(&lock);
         self.release_attempt(lock, cx);
         if let Some(mut call) = self.remove_call(lock) {

@@ -11,7 +11,7 @@ use crate::redlock::inspect::Inspection;
 
 impl Engine {
     /// Starts an inspection that stands for itself.
-    pub(super) fn inspect(
+    pub(super) fn on_inspect(
         &mut self,
         lock: LockId,
         keys: Keys,
@@ -27,7 +27,7 @@ impl Engine {
     }
 
     /// Time has passed for an inspection.
-    pub(super) fn inspection_is_due(&mut self, lock: LockId, cx: &mut Context<'_>) {
+    pub(super) fn due_inspection(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if let Some(Timed { record, .. }) = self.inspections.get_mut(&lock) {
             record.handle_time(cx.now);
         }

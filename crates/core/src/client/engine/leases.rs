@@ -15,7 +15,7 @@ use crate::time::Reading;
 
 impl Engine {
     /// A vote granted after the decision, or a heal.
-    pub(super) fn vote_for_lease(
+    pub(super) fn on_lease_vote(
         &mut self,
         node: NodeId,
         sent: Reading,
@@ -36,12 +36,12 @@ impl Engine {
         }
         // A vote only puts the loss off (S11): nothing has become due by it, nor will be any sooner.
         if lease.handle_vote(node, sent, answer, cx.now) {
-            Self::tell_change(lease, cx);
+            Self::emit_changed(lease, cx);
         }
     }
 
     /// An answer to a raise.
-    pub(super) fn raised_for_lease(
+    pub(super) fn on_lease_raised(
         &mut self,
         node: NodeId,
         sent: Reading,
@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// An answer to an extension.
-    pub(super) fn handle_extended(
+    pub(super) fn on_extended(
         &mut self,
         node: NodeId,
         sent: Reading,
@@ -86,7 +86,7 @@ impl Engine {
     }
 
     /// The holder wants an extension now: joins the round under way or starts one.
-    pub(super) fn extend(&mut self, holder: LockId, cx: &mut Context<'_>) {
+    pub(super) fn on_extend(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             let outcome = Extended::Lost(LossCause::Expired);
             return cx.emit(Effect::Extended { lock: holder, outcome });
@@ -119,7 +119,7 @@ impl Engine {
 
     /// The holder wants to be a reader from now on, and has latched that. What the nodes answer is told as the outcome of
     /// an extension is; the lock is a reader's in any case.
-    pub(super) fn downgrade(&mut self, holder: LockId, cx: &mut Context<'_>) {
+    pub(super) fn on_downgrade(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let lock = self.held_by(holder);
         if let Some(lock) = lock {
             self.latch_loss(lock, cx);
@@ -143,11 +143,11 @@ impl Engine {
             let keys = lease.keys().clone();
             self.downgrade_place(&keys, holder, cx);
         }
-        self.extend(holder, cx);
+        self.on_extend(holder, cx);
     }
 
     /// The guard has seen the end of its validity and latched it.
-    pub(super) fn run_out(&mut self, holder: LockId, cx: &mut Context<'_>) {
+    pub(super) fn on_run_out(&mut self, holder: LockId, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             return;
         };
@@ -158,7 +158,7 @@ impl Engine {
     /// The holder gives the lock back: to the next caller of this process, if that may be; else one
     /// release on every node, behind everything that was sent for this lock before. An extension in
     /// flight is not awaited; the connection's order puts the release behind it.
-    pub(super) fn release(&mut self, holder: LockId, report: bool, cx: &mut Context<'_>) {
+    pub(super) fn on_release(&mut self, holder: LockId, report: bool, cx: &mut Context<'_>) {
         let Some(lock) = self.held_by(holder) else {
             if report {
                 cx.emit(Effect::Released { lock: holder, report: self.nothing_held() });
@@ -178,7 +178,7 @@ impl Engine {
         let holder = timed.record.holder();
         self.local.handed.remove(&holder);
         let lease = &mut timed.record;
-        Self::tell_extension(lease, Extended::Lost(LossCause::Expired), cx);
+        Self::emit_extended(lease, Extended::Lost(LossCause::Expired), cx);
         let kept = lease.lost().is_some() && lease.keeps_on_loss();
         // A lost lease was released when it was lost, unless it was kept; only who asks is told what
         // became of it.
@@ -217,7 +217,7 @@ impl Engine {
         else {
             return false;
         };
-        Self::tell_extension(lease, Extended::Lost(LossCause::Expired), cx);
+        Self::emit_extended(lease, Extended::Lost(LossCause::Expired), cx);
         if lease.fence().is_some() && !lease.is_handing_over() {
             let Some((nodes, round, command)) = lease.pass(report, cx.now) else {
                 return false;
@@ -265,7 +265,7 @@ impl Engine {
     }
 
     /// Time has passed for a lease.
-    pub(super) fn lease_is_due(&mut self, lock: LockId, cx: &mut Context<'_>) {
+    pub(super) fn due_lease(&mut self, lock: LockId, cx: &mut Context<'_>) {
         if let Some(Timed { record: lease, .. }) = self.leases.get_mut(&lock) {
             if let Some(extension) = lease.extension_mut() {
                 extension.handle_time(cx.now);
@@ -295,9 +295,9 @@ impl Engine {
             matches!(cause, LossCause::Expired | LossCause::KeyGone | LossCause::KeyOverwritten);
         let is_open = lease.extension().is_some_and(|it| !it.is_told() && it.has_denial());
         if by_answers && is_open {
-            Self::tell_health(lease, true, cx);
+            Self::emit_health(lease, true, cx);
         }
-        Self::tell_extension(lease, Extended::Lost(cause), cx);
+        Self::emit_extended(lease, Extended::Lost(cause), cx);
         lease.lose(cause);
         let holder = lease.holder();
         cx.emit(Effect::Lost { lock: holder, cause });
@@ -358,7 +358,7 @@ impl Engine {
             return self.review_handover(lock, cx);
         }
         if changed {
-            Self::tell_change(lease, cx);
+            Self::emit_changed(lease, cx);
         }
         let mut excluded = NodeSet::default();
         if lease.extension().is_some()
@@ -397,12 +397,12 @@ impl Engine {
                     let command = lease.end(false, cx.now).command();
                     cx.emit(Effect::Send { nodes: lease.nodes(), ticket, command });
                 }
-                Self::tell_extension(lease, outcome, cx);
+                Self::emit_extended(lease, outcome, cx);
                 lease.schedule_extension(progress == Progress::Confirmed, started, cx.now);
             }
         }
         if lease.note_confirmation(!was_told) {
-            Self::tell_health(lease, false, cx);
+            Self::emit_health(lease, false, cx);
         }
         let Some(extension) = lease.extension_mut() else {
             return;
@@ -428,14 +428,14 @@ impl Engine {
     }
 
     /// Tells the holder how the votes are now, unless there is none.
-    fn tell_change(lease: &Lease, cx: &mut Context<'_>) {
+    fn emit_changed(lease: &Lease, cx: &mut Context<'_>) {
         if !lease.is_handing_over() {
             cx.emit(Effect::Changed { lock: lease.holder(), validity: lease.validity().clone() });
         }
     }
 
     /// Tells the holder how the nodes confirm the lock, by the round under way.
-    fn tell_health(lease: &Lease, is_lost: bool, cx: &mut Context<'_>) {
+    fn emit_health(lease: &Lease, is_lost: bool, cx: &mut Context<'_>) {
         if let Some(extension) = lease.extension() {
             let is_confirmed = extension.progress() == Progress::Confirmed;
             if mutant!(FailureUntold) && !is_confirmed {
@@ -450,7 +450,7 @@ impl Engine {
     }
 
     /// Tells the outcome of the round under way, if somebody waits for it; once.
-    fn tell_extension(lease: &mut Lease, outcome: Extended, cx: &mut Context<'_>) {
+    fn emit_extended(lease: &mut Lease, outcome: Extended, cx: &mut Context<'_>) {
         let lock = lease.holder();
         if let Some(extension) = lease.extension_mut()
             && !extension.is_told()

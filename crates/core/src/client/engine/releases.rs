@@ -44,7 +44,7 @@ impl Engine {
     }
 
     /// A node's answer to a release.
-    pub(super) fn handle_released(
+    pub(super) fn on_released(
         &mut self,
         node: NodeId,
         ticket: Ticket,
@@ -68,7 +68,7 @@ impl Engine {
             link.retry_at = Some(at);
             self.deadlines.extend([(at, Owner::Node(node))]);
         }
-        Self::tell_release(record, cx);
+        Self::emit_released(record, cx);
         if record.is_over() {
             self.forget_release(id, cx);
         } else if owed {
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     /// Time has passed for a release.
-    pub(super) fn release_is_due(&mut self, lock: LockId, round: u32, cx: &mut Context<'_>) {
+    pub(super) fn due_release(&mut self, lock: LockId, round: u32, cx: &mut Context<'_>) {
         if let Some(Timed { record, .. }) = self.releases.get_mut(&(lock, round)) {
             record.handle_time(cx.now);
         }
@@ -123,7 +123,7 @@ impl Engine {
     }
 
     /// Sends again what is owed to a node.
-    pub(super) fn resend_owed(&mut self, node: NodeId, cx: &mut Context<'_>) {
+    pub(super) fn due_node(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let link = &mut self.paths.links[node.index()];
         link.retry_at = None;
         let owing = self.releases.iter().filter(|(_, timed)| timed.record.is_owed_to(node));
@@ -152,7 +152,7 @@ impl Engine {
         let Some(timed) = self.releases.get_mut(&id) else {
             return;
         };
-        Self::tell_release(&mut timed.record, cx);
+        Self::emit_released(&mut timed.record, cx);
         if timed.record.is_over() {
             self.forget_release(id, cx);
         } else {
@@ -160,7 +160,7 @@ impl Engine {
         }
     }
 
-    fn tell_release(release: &mut Release, cx: &mut Context<'_>) {
+    fn emit_released(release: &mut Release, cx: &mut Context<'_>) {
         if let Some((lock, report)) = release.poll_report() {
             cx.emit(Effect::Released { lock, report });
         }

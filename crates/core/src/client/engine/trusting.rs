@@ -97,7 +97,7 @@ impl Engine {
     }
 
     /// The answer to a command about trust.
-    pub(super) fn handle_trust(
+    pub(super) fn on_trust(
         &mut self,
         node: NodeId,
         ticket: Ticket,
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// A node is due to be looked at again.
-    pub(super) fn trust_is_due(&mut self, node: NodeId, cx: &mut Context<'_>) {
+    pub(super) fn due_trust(&mut self, node: NodeId, cx: &mut Context<'_>) {
         let Some(monitor) = self.monitor.as_mut() else { return };
         let mut todo = Todo::new();
         monitor.handle_due(node, cx.now, &mut todo);

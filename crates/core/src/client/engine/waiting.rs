@@ -63,7 +63,7 @@ impl Engine {
     }
 
     /// What a node holds, for a call or for an inspection of its own.
-    pub(super) fn handle_seen(
+    pub(super) fn on_seen(
         &mut self,
         node: NodeId,
         ticket: Ticket,
@@ -182,7 +182,7 @@ impl Engine {
     ///
     /// Where the intent of another process's writer is, this one says its own again as soon as that has gone: its next
     /// renewal would be too late to keep readers out (V13).
-    pub(super) fn handle_announced(
+    pub(super) fn on_announced(
         &mut self,
         node: NodeId,
         ticket: Ticket,
@@ -311,7 +311,7 @@ impl Engine {
     }
 
     /// A node has pushed that keys have changed (`None`: all of them, or it has a new connection).
-    pub(super) fn handle_push(&mut self, node: NodeId, keys: Option<&[Key]>, cx: &mut Context<'_>) {
+    pub(super) fn on_push(&mut self, node: NodeId, keys: Option<&[Key]>, cx: &mut Context<'_>) {
         self.repeat_intents(node, keys, cx);
         let is_of_intents = |keys: &[Key]| keys.iter().all(|key| of_intent(key).is_some());
         let is_concerned: fn(&Request) -> bool = match keys.is_some_and(is_of_intents) {
