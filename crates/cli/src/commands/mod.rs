@@ -9,6 +9,7 @@ pub(crate) mod run;
 pub(crate) mod status;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::guardian;
 
@@ -31,4 +32,10 @@ pub(crate) fn hidden() -> Option<ExitCode> {
 /// this one waits for cannot keep it from extending.
 pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     quorlock::admin::current_thread_runtime()
+}
+
+/// The smallest of the sorted times that `percent` percent of them do not exceed.
+pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.checked_sub(1)?).copied()
 }

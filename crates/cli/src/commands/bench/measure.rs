@@ -12,6 +12,7 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::commands::percentile;
 use crate::guardian::clock::real_ns;
 use crate::options::Refused;
 
@@ -79,10 +80,7 @@ pub(super) struct Latency {
 impl Latency {
     fn of(mut latencies: Vec<Duration>) -> Self {
         latencies.sort_unstable();
-        let at = |percent: usize| {
-            let rank = (latencies.len() * percent).div_ceil(100);
-            Some(latencies.get(rank.checked_sub(1)?)?.as_nanos() as f64 / 1e3)
-        };
+        let at = |percent| Some(percentile(&latencies, percent)?.as_nanos() as f64 / 1e3);
         Self { p50_us: at(50), p99_us: at(99) }
     }
 }

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
-
 use super::view::in_ms;
 use super::worker::{Hold, Report};
+use crate::commands::percentile;
 
 /// All that the workers told.
 #[derive(Debug, Default)]
@@ -93,30 +92,21 @@ impl Tally {
     }
 }
 
-/// How long calls for the lock took.
-pub(super) struct Latency {
-    micros: Histogram<u64>,
-}
+/// The times that calls for the lock took, sorted. There is at least one.
+pub(super) struct Latency(Vec<Duration>);
 
 impl Latency {
-    /// Of these times; nothing if there are none.
     pub(super) fn of<'a>(holds: impl Iterator<Item = &'a Hold>) -> Option<Self> {
-        let mut micros = Histogram::new(3).ok()?;
-        for hold in holds {
-            // The histogram grows as far as it must.
-            micros.record(hold.acquired_ns.saturating_sub(hold.asked_ns) / 1000).ok()?;
-        }
-        (!micros.is_empty()).then_some(Self { micros })
+        let time =
+            |hold: &Hold| Duration::from_nanos(hold.acquired_ns.saturating_sub(hold.asked_ns));
+        let mut times: Vec<Duration> = holds.map(time).collect();
+        times.sort_unstable();
+        (!times.is_empty()).then_some(Self(times))
     }
 
-    /// What half of the calls did not exceed, what 99 % did not, and the longest.
+    /// The median, the 99th percentile, and the longest.
     pub(super) fn in_short(&self) -> [String; 3] {
-        let micros = [
-            self.micros.value_at_quantile(0.5),
-            self.micros.value_at_quantile(0.99),
-            self.micros.max(),
-        ];
-        micros.map(|micros| in_ms(Duration::from_micros(micros)))
+        [50, 99, 100].map(|percent| in_ms(percentile(&self.0, percent).unwrap_or_default()))
     }
 }
 
