@@ -97,7 +97,9 @@ pub(crate) trait Driver {
             Effect::Acquired { lock, token, hold, attempts, handover_count, fence } => {
                 let guard = of(lock);
                 if let Some(request) = self.ledger().request(client, *lock).cloned() {
-                    let made = Guard::new(request, (*token, *handover_count, *fence), hold.clone());
+                    let value = self.ledger().value_of(token, &request.owner);
+                    let id = (*token, *handover_count, *fence);
+                    let made = Guard::new(request, value, id, hold.clone());
                     let before = self.guards().insert(guard, made);
                     assert!(before.is_none(), "{guard} is granted once");
                 }

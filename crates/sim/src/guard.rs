@@ -30,6 +30,8 @@ pub struct Guard {
     pub request: Request,
     /// The token, and how often it was handed over.
     pub token: Token,
+    /// What the nodes store.
+    stored: Value,
     /// The turn under this token.
     pub handover_count: u32,
     /// The fence, if one was wanted.
@@ -48,16 +50,17 @@ impl Guard {
     /// A guard that was just granted.
     pub(crate) const fn new(
         request: Request,
+        stored: Value,
         (token, handover_count, fence): (Token, u32, Option<u64>),
         hold: Hold,
     ) -> Self {
         let (told_lost, run_out, given_back) = (false, false, false);
-        Self { request, token, handover_count, fence, hold, told_lost, run_out, given_back }
+        Self { request, token, stored, handover_count, fence, hold, told_lost, run_out, given_back }
     }
 
     /// What the nodes store.
     pub fn value(&self) -> Value {
-        Value::new(&self.token, &self.request.owner)
+        self.stored.clone()
     }
 
     /// Its holder keeps what the nodes have, lost or not, and has not given it back.

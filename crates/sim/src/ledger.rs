@@ -2,9 +2,12 @@
 //! engine, so that what the engine claims can be held against it.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
-use quorlock_core::{Answer, Command, Keys, LockId, Quorum, Reading, Request, Ticket, Value, Verb};
+use quorlock_core::{
+    Answer, Command, Keys, LockId, Quorum, Reading, Request, Ticket, Token, Value, Verb,
+};
 
 use crate::evidence_log::{EvidenceLog, Void};
 use crate::fact::{ClientId, Fact, NodeIndex};
@@ -128,6 +131,16 @@ impl Ledger {
     /// What is known of a guard's token.
     pub(crate) fn of_guard(&self, guard: &Guard) -> Option<&TokenRecord> {
         self.tokens.get(guard.value().as_bytes())
+    }
+
+    /// The value that the nodes were given for this token of that owner.
+    pub(crate) fn value_of(&self, token: &Token, owner: &str) -> Value {
+        let plain = Value::new(token, "");
+        let from = Bound::Included(plain.as_bytes());
+        let given = self.tokens.range::<[u8], _>((from, Bound::Unbounded)).next();
+        let given = given.filter(|(given, _)| given.starts_with(plain.as_bytes()));
+        let since_ms = given.and_then(|(given, _)| Value::since_ms_of(given)).unwrap_or(0);
+        Value::dated(token, owner, Reading::new(0, since_ms as Time * MS))
     }
 
     /// The tokens of a call, in the order of its attempts.

@@ -9,7 +9,7 @@ use quorlock_core::{
     Effect, Engine, Event, LockId, Reading, RestartGuard, Rules, Step, TicketedCommand, Token,
 };
 
-use super::nodes::WALL;
+use super::nodes::{DATE, WALL};
 use super::{Mend, SimEvent, World};
 use crate::client::{Client, ClientTick, Transport};
 use crate::count::Count;
@@ -86,7 +86,7 @@ impl World {
         let ppm = self.ppm_of(id);
         let random = &mut self.random.clients;
         let boot = Clock::new(random.between(SECOND, 1_000_000 * SECOND), ppm);
-        let wall = random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
+        let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
         let wall = Clock::new(self.client_wall(wall), ppm);
         let mut machine = Machine { boot, wall };
         // A step by 0 does not change what a clock shows. It only makes the clock count its drift from now on.

@@ -14,8 +14,12 @@ use crate::node::{ConnectionId, Health, Kind, ModelNode, Run};
 use crate::plan::{Fault, HALF_DRIFT_PPM};
 use crate::time::{Clock, MS, SECOND, Time};
 
+/// A day in 2025, so that values have the date that the engine gives them. A multiple of 6 h, because the cases of a seed
+/// are chosen by remainders.
+pub(super) const DATE: Time = 81_670 * 21_600 * SECOND;
+
 /// What wall clocks show at the beginning, where they are set right.
-pub(super) const WALL: Time = 1_500_000 * SECOND;
+pub(super) const WALL: Time = DATE + 1_500_000 * SECOND;
 
 /// For how long servers have been running that have been for long.
 const LONG: Time = 1_000 * SECOND;
@@ -24,7 +28,7 @@ impl World {
     pub(crate) fn start_servers(&mut self) {
         for node in 0..self.plan.servers.quorum.nodes() {
             let random = &mut self.random.clients;
-            let wall = random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
+            let wall = DATE + random.between(1_000_000 * SECOND, 2_000_000 * SECOND);
             // Where there are fences, they are within the hour that the floors allow for.
             let wall = match self.plan.load.fenced {
                 0 => wall,
