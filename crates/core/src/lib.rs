@@ -74,6 +74,7 @@ mod node;
 mod redlock;
 mod request;
 pub mod shown;
+pub mod store;
 mod time;
 mod timing;
 mod token;

@@ -8,9 +8,9 @@
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// A mistake in the engine.
+/// A mistake in the engine, or in the scripts of a server as the store carries them out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs, reason = "each has its words in `ALL`")]
+#[allow(missing_docs, reason = "each has its words in `ALL` or `SCRIPTS`")]
 pub enum Mutant {
     NoClockCheck,
     ValidityFromReply,
@@ -76,9 +76,20 @@ pub enum Mutant {
     RecoveryUntold,
     IntentLeavesFreeKeys,
     OneForeignKeyEndsIntent,
+    ReleaseWithoutCompare,
+    RaiseWithoutCompare,
+    AnyAdoption,
+    ReaderLeavesEnd,
+    SetsWhatIsFree,
+    AnySetReads,
+    AnyReaderExtends,
+    RaisesEach,
+    IntentStopsHeal,
+    ReadersIgnored,
+    WriterStays,
 }
 
-/// Every mistake: its name, and the simulator's invariant that is expected to catch it.
+/// Every mistake of the engine: its name, and the simulator's invariant that is expected to catch it.
 pub const ALL: &[(&str, Mutant, &str)] = &[
     ("no clock check after the quorum", Mutant::NoClockCheck, "clock check"),
     ("validity from the reply time", Mutant::ValidityFromReply, "validity"),
@@ -145,11 +156,26 @@ pub const ALL: &[(&str, Mutant, &str)] = &[
     ("one foreign key ends an intent", Mutant::OneForeignKeyEndsIntent, "no starvation"),
 ];
 
+/// Every mistake of a server's scripts: its name, and the simulator's invariant that is expected to catch it.
+pub const SCRIPTS: &[(&str, Mutant, &str)] = &[
+    ("release without compare", Mutant::ReleaseWithoutCompare, "token ownership"),
+    ("fence raised without token check", Mutant::RaiseWithoutCompare, "fencing"),
+    ("catch-up before quarantine", Mutant::AnyAdoption, "quarantine"),
+    ("a reader's release leaves the key's end", Mutant::ReaderLeavesEnd, "token ownership"),
+    ("several keys: what is free is set", Mutant::SetsWhatIsFree, "token ownership"),
+    ("any sorted set taken for one of readers", Mutant::AnySetReads, "token ownership"),
+    ("a reader counts without its own member", Mutant::AnyReaderExtends, "stored"),
+    ("each counter raised by itself", Mutant::RaisesEach, "fencing"),
+    ("an intent obeyed by a heal", Mutant::IntentStopsHeal, "intents"),
+    ("a writer let in among readers", Mutant::ReadersIgnored, "token ownership"),
+    ("a reader's release leaves a writer's value", Mutant::WriterStays, "stored"),
+];
+
 static ACTIVE: AtomicU8 = AtomicU8::new(u8::MAX);
 
 /// From now on the mistake of this name is made, in the whole process. Returns whether there is one.
 pub fn switch_on(name: &str) -> bool {
-    let found = ALL.iter().find(|(known, ..)| *known == name);
+    let found = ALL.iter().chain(SCRIPTS).find(|(known, ..)| *known == name);
     if let Some((_, mutant, _)) = found {
         ACTIVE.store(*mutant as u8, Ordering::Relaxed);
     }

@@ -1,18 +1,17 @@
 //! A node in memory: for users' tests, doctests and the conformance suite.
 
-mod executing;
-mod reading;
-
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quorlock_core::{Answer, Command, Failure, FailureKind};
+use quorlock_core::store::{ConnectionId, Content, Kind, Store, Stored};
+use quorlock_core::{Answer, Command, Failure, FailureKind, Key};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{Answers, Batch, BoxFuture, Node, NodeState, PushSink};
+use crate::clock::Clock;
 
 /// A node in memory. Deterministic: it answers at once, in order, and its keys expire by tokio's
 /// clock, so that a test under `tokio::time::pause` needs neither a server nor a moment's waiting.
@@ -47,30 +46,19 @@ pub struct MemoryNode {
     inner: Arc<Mutex<Inner>>,
 }
 
-#[derive(Default)]
 struct Inner {
-    keys: BTreeMap<String, Entry>,
+    store: Store,
     mode: Mode,
     frozen: bool,
     stuck: VecDeque<Stuck>,
-    /// Whom to tell of changes, and of which keys; each is told of once.
+    /// The clients, each of which hears of every change.
     listeners: Vec<PushSink>,
-    watched: BTreeSet<String>,
-    /// The time of day of the last adoption: no two have the same, also while time stands still.
-    adopted_us: u64,
 }
 
-struct Entry {
-    content: Content,
-    expires: Option<Instant>,
-}
-
-enum Content {
-    Text(Vec<u8>),
-    /// Of each member, when it ends. Readers, if the key expires with the last of them.
-    SortedSet(BTreeMap<Vec<u8>, Instant>),
-    Other,
-}
+/// A command does not show its client. So all clients watch on one connection and change keys on another: a client
+/// hears of its own changes too.
+const WATCHING: ConnectionId = ConnectionId(0);
+const CHANGING: ConnectionId = ConnectionId(1);
 
 #[derive(Default)]
 enum Mode {
@@ -93,7 +81,15 @@ struct Stuck {
 impl MemoryNode {
     /// An empty node that works.
     pub fn new(name: &str) -> Self {
-        Self { name: name.into(), inner: Arc::default() }
+        let kind = Kind { expires_at_once: true, deletes_natively: false, pushes: true };
+        let inner = Inner {
+            store: Store::new(kind),
+            mode: Mode::Up,
+            frozen: false,
+            stuck: VecDeque::new(),
+            listeners: Vec::new(),
+        };
+        Self { name: name.into(), inner: Arc::new(Mutex::new(inner)) }
     }
 
     /// Stops the node as `kill -9` does, frozen or not: its data is gone, connections break,
@@ -103,8 +99,7 @@ impl MemoryNode {
         let mut inner = self.inner();
         inner.mode = Mode::Stopped;
         inner.frozen = false;
-        inner.keys.clear();
-        inner.watched.clear();
+        inner.store.crash(false);
         // Dropping their senders breaks what was under way.
         inner.stuck.clear();
     }
@@ -132,7 +127,7 @@ impl MemoryNode {
         inner.frozen = false;
         while let Some(Stuck { commands, answer, .. }) = inner.stuck.pop_front() {
             // The receiver is gone if the client is.
-            let _ = answer.send(inner.execute(commands));
+            let _ = answer.send(inner.execute(&commands));
         }
     }
 
@@ -155,71 +150,66 @@ impl MemoryNode {
 
     /// Sets a key as another client would; without `ttl` it does not expire.
     pub fn insert(&self, key: &str, value: impl Into<Vec<u8>>, ttl: Option<Duration>) {
-        let expires = ttl.map(|ttl| Instant::now() + ttl);
-        self.inner().set(key, Entry { content: Content::Text(value.into()), expires });
+        self.inner().put(key, Content::Text(value.into()), ttl);
     }
 
     /// Sets a key that is not a string, as a list would be; it does not expire.
     pub fn insert_other_type(&self, key: &str) {
-        self.inner().set(key, Entry { content: Content::Other, expires: None });
+        self.inner().put(key, Content::Other, None);
     }
 
     /// Makes a key expire after `ttl` from now, as a foreign `PEXPIRE` would. Returns whether there
     /// was one.
     pub fn expire_in(&self, key: &str, ttl: Duration) -> bool {
         let mut inner = self.inner();
-        inner.expire();
-        let Some(entry) = inner.keys.get_mut(key) else {
-            return false;
-        };
-        entry.expires = Some(Instant::now() + ttl);
-        inner.tell(key);
-        true
+        let content = inner.stored(key).map(|stored| stored.content.clone());
+        let is_there = content.is_some();
+        if let Some(content) = content {
+            inner.put(key, content, Some(ttl));
+        }
+        is_there
     }
 
     /// Deletes a key, as a foreign `DEL` would. Returns whether there was one.
     pub fn remove(&self, key: &str) -> bool {
         let mut inner = self.inner();
-        inner.expire();
-        inner.remove(key)
+        let removed = inner.store.delete(key, now_us());
+        inner.tell();
+        removed
     }
 
     /// The stored value of a key, if there is one.
     pub fn value_of(&self, key: &str) -> Option<Vec<u8>> {
-        let mut inner = self.inner();
-        inner.expire();
-        inner.text(key).map(<[u8]>::to_vec)
+        self.inner().stored(key)?.value().cloned()
     }
 
     /// Time until a key expires, if there is one that does.
     pub fn ttl_of(&self, key: &str) -> Option<Duration> {
-        let mut inner = self.inner();
-        inner.expire();
-        inner.keys.get(key).and_then(Entry::ttl)
+        self.inner().stored(key)?.expires_ms.map(left)
     }
 
     /// Whether there is such a key, of any type.
     pub fn contains(&self, key: &str) -> bool {
-        let mut inner = self.inner();
-        inner.expire();
-        inner.keys.contains_key(key)
+        self.inner().stored(key).is_some()
     }
 
     /// How many keys there are.
     pub fn key_count(&self) -> usize {
-        let mut inner = self.inner();
-        inner.expire();
-        inner.keys.len()
+        self.inner().store.all(now_us()).count()
     }
 
     /// Who shares a key, and for how long; nobody, if it is no shared lock.
     pub fn readers_of(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
-        let mut inner = self.inner();
-        inner.expire();
-        inner.readers_of(key)
+        let inner = self.inner();
+        let readers = inner.stored(key).filter(|stored| stored.is_of_readers());
+        let Some(Content::Scored(members)) = readers.map(|stored| &stored.content) else {
+            return Vec::new();
+        };
+        let living = members.iter().filter(|(_, end)| inner.store.lives(**end, now_us()));
+        living.map(|(value, end)| (value.clone(), left(*end))).collect()
     }
 
-    /// Sets a key to a sorted set whose scores are times of day so far from now; it expires so far from now, too.
+    /// Sets a key to a sorted set. Its scores are times of day, at these distances from now.
     #[cfg(any(test, feature = "conformance"))]
     pub(super) fn insert_sorted_set(
         &self,
@@ -227,22 +217,58 @@ impl MemoryNode {
         members: &[(&[u8], Duration)],
         ttl: Option<Duration>,
     ) {
-        let now = Instant::now();
-        let members = members.iter().map(|(member, ends)| (member.to_vec(), now + *ends));
-        let content = Content::SortedSet(members.collect());
-        self.inner().set(key, Entry { content, expires: ttl.map(|ttl| now + ttl) });
+        let end = |later: Duration| now_ms().saturating_add(millis(later));
+        let members = members.iter().map(|(member, later)| (member.to_vec(), end(*later)));
+        self.inner().put(key, Content::Scored(members.collect()), ttl);
     }
 
-    /// The members of a sorted set in the order of their scores, and how far these are from now.
+    /// The members of a sorted set in the order of their scores, and the distances of these from now.
     #[cfg(any(test, feature = "conformance"))]
     pub(super) fn members_of(&self, key: &str) -> Vec<(Vec<u8>, Duration)> {
-        let mut inner = self.inner();
-        inner.expire();
-        inner.members_of(key)
+        let inner = self.inner();
+        let Some(Content::Scored(members)) = inner.stored(key).map(|stored| &stored.content) else {
+            return Vec::new();
+        };
+        let mut members: Vec<_> =
+            members.iter().map(|(value, end)| (value.clone(), left(*end))).collect();
+        members.sort_by_key(|(_, left)| *left);
+        members
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn execute(&mut self, commands: &[Command]) -> Vec<Answer> {
+        if let Mode::Failing(kind) = self.mode {
+            return vec![Answer::Failed(Failure::new(kind)); commands.len()];
+        }
+        let execute = |command: &Command| {
+            let watches = matches!(command, Command::Watch { .. });
+            let by = if watches { WATCHING } else { CHANGING };
+            self.store.execute(by, command, now_us())
+        };
+        let answers = commands.iter().map(execute).collect();
+        self.tell();
+        answers
+    }
+
+    fn stored(&self, key: &str) -> Option<&Stored> {
+        self.store.stored(key, now_us())
+    }
+
+    fn put(&mut self, key: &str, content: Content, ttl: Option<Duration>) {
+        self.store.put_there(&Key::from(key), content, ttl.map(millis), now_us());
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        let keys: Vec<Key> = self.store.take_pushes().into_iter().map(|(_, key)| key).collect();
+        if !keys.is_empty() {
+            self.listeners.iter().for_each(|push_sink| push_sink.changed(keys.clone()));
+        }
     }
 }
 
@@ -271,7 +297,7 @@ impl Node for MemoryNode {
         }
         let commands = batch.send();
         if !inner.frozen {
-            return Box::pin(std::future::ready(inner.execute(commands).into()));
+            return Box::pin(std::future::ready(inner.execute(&commands).into()));
         }
         let count = commands.len();
         let (answer, answers) = oneshot::channel();
@@ -298,4 +324,22 @@ impl fmt::Debug for MemoryNode {
 
 fn stopped() -> Failure {
     Failure::unsent(FailureKind::Unreachable).with_detail("stopped")
+}
+
+/// The time of day.
+fn now_us() -> i64 {
+    Clock::Tokio.now().real_ns() / 1_000
+}
+
+fn now_ms() -> i64 {
+    now_us() / 1_000
+}
+
+/// Time until a millisecond of the node's clock.
+fn left(end_ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(end_ms - now_ms()).unwrap_or(0))
+}
+
+fn millis(ttl: Duration) -> i64 {
+    i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX)
 }

@@ -1,35 +1,32 @@
-//! What a look at the model node's keys shows.
+//! Looks at keys.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
-use quorlock_core::{Holding, Key, Keys, Reader};
+use super::{Content, Store, Stored, Turn};
+use crate::command::{Holding, Reader};
+use crate::keys::Keys;
+use crate::token::Key;
 
-use super::{ConnectionId, Content, ModelNode, Stored};
-
-impl ModelNode {
-    /// What the keys hold; for a reader also where a writer has said that it waits.
-    pub(super) fn look_at(
-        &mut self,
-        keys: &Keys,
-        intents: Option<&Keys>,
-        by: ConnectionId,
-        now_ms: i64,
-    ) -> Holding {
-        self.expire_all(keys, by, now_ms);
+impl Store {
+    /// The holders of the keys. With `intents`, as a reader sees them: also writers that have announced themselves.
+    pub(super) fn look_at(&mut self, keys: &Keys, intents: Option<&Keys>, turn: Turn) -> Holding {
+        self.expire_all(keys, turn);
         if let Some(intents) = intents {
-            self.expire_all(intents, by, now_ms);
+            self.expire_all(intents, turn);
         }
         let holdings = keys.iter().enumerate().map(|(place, key)| {
             let intent = intents.and_then(|intents| self.keys.get(&intents[place]));
-            self.look(key, intent, now_ms)
+            self.look(key, intent, turn)
         });
         Holding::of_all(holdings.collect())
     }
 
-    fn look(&self, key: &Key, intent: Option<&Stored>, now_ms: i64) -> Holding {
+    fn look(&self, key: &Key, intent: Option<&Stored>, turn: Turn) -> Holding {
+        let now_ms = turn.now_ms();
         let left = |at: i64| Duration::from_millis(u64::try_from(at - now_ms).unwrap_or(0));
         let announced = intent.map(|stored| Holding::Announced {
-            value: stored.value().cloned().unwrap_or_default(),
+            value: stored.value().map(|value| shortened(value)).unwrap_or_default(),
             ttl: stored.expires_ms.map(left),
         });
         let Some(stored) = self.keys.get(key) else {
@@ -37,17 +34,17 @@ impl ModelNode {
         };
         let ttl = stored.expires_ms.map(left);
         match (&stored.content, ttl) {
-            (Content::Text(value), _) => Holding::Held { value: value.clone(), ttl },
+            (Content::Text(value), _) => Holding::Held { value: shortened(value), ttl },
             (Content::Scored(members), Some(ttl)) if stored.is_of_readers() => {
                 let lives = |(_, end): &(&Vec<u8>, &i64)| !self.has_ended(**end, now_ms);
                 let mut living: Vec<(&Vec<u8>, &i64)> = members.iter().filter(lives).collect();
                 living.sort_by_key(|(value, end)| (**end, *value));
                 let count = living.len();
                 let reader = |(value, end): (&Vec<u8>, &i64)| Reader {
-                    value: value.clone(),
+                    value: shortened(value),
                     ttl: left(*end),
                 };
-                // Those are told that end last.
+                // Those that end last are shown.
                 let first = count.saturating_sub(Holding::READERS_MAX);
                 let readers = living.into_iter().skip(first).map(reader).collect();
                 let shared = match count {
@@ -59,4 +56,9 @@ impl ModelNode {
             _ => Holding::OtherType { ttl },
         }
     }
+}
+
+/// The part of a value that is shown.
+fn shortened(value: &[u8]) -> Vec<u8> {
+    value[..value.len().min(Holding::VALUE_BYTES_MAX)].to_vec()
 }

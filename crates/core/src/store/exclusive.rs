@@ -1,36 +1,34 @@
-//! The model node's writers: locks that exclude all others.
+//! Writers: locks that exclude all others.
 
-use quorlock_core::{Answer, Command, FailureKind, Key, Keys, Value};
+use alloc::vec::Vec;
 
-use super::{ConnectionId, ModelNode, Stored, failed};
-use crate::mutants::{Mutant, is_active};
+use super::{Store, Stored, Turn};
+use crate::command::{Answer, FailureKind};
+use crate::keys::Keys;
+use crate::token::{Key, Value};
 
-impl ModelNode {
+impl Store {
     /// Sets all keys, if nothing is in the way on any of them.
     pub(super) fn acquire(
         &mut self,
-        command: &Command,
         (keys, value): (&Keys, &Value),
         ttl_ms: u64,
-        by: ConnectionId,
-        now_ms: i64,
-    ) -> Answer {
+        is_heal: bool,
+        turn: Turn,
+    ) -> Result<Answer, FailureKind> {
         // `SET` is refused before it looks. A script looks first, and fails when it comes to the writing.
-        if let Some(kind) = self.write_error(true).filter(|_| keys.single().is_some()) {
-            return failed(command, kind);
+        if keys.single().is_some() {
+            self.check_write(true)?;
         }
-        let is_heal = matches!(command, Command::Heal { .. });
-        if is_active(Mutant::SetsWhatIsFree) && keys.single().is_none() {
-            return self.set_what_is_free((keys, value), ttl_ms, by, now_ms);
+        if mutant!(SetsWhatIsFree) && keys.single().is_none() {
+            return Ok(self.set_what_is_free((keys, value), ttl_ms, turn));
         }
-        if self.is_any_in_the_way((keys, value), is_heal, by, now_ms) {
-            return Answer::Refused;
+        if self.is_any_in_the_way((keys, value), is_heal, turn) {
+            return Ok(Answer::Refused);
         }
-        if let Some(kind) = self.write_error(true) {
-            return failed(command, kind);
-        }
-        self.grant((keys, value), ttl_ms, by, now_ms);
-        Answer::Granted
+        self.check_write(true)?;
+        self.grant((keys, value), ttl_ms, turn);
+        Ok(Answer::Granted)
     }
 
     /// A mistake.
@@ -38,53 +36,45 @@ impl ModelNode {
         &mut self,
         (keys, value): (&Keys, &Value),
         ttl_ms: u64,
-        by: ConnectionId,
-        now_ms: i64,
+        turn: Turn,
     ) -> Answer {
-        self.expire_all(keys, by, now_ms);
+        self.expire_all(keys, turn);
         let free = keys.iter().filter(|key| !self.keys.contains_key(*key)).cloned();
         let Some(free) = Keys::new(free.collect::<Vec<_>>()) else { return Answer::Refused };
-        self.grant((&free, value), ttl_ms, by, now_ms);
+        self.grant((&free, value), ttl_ms, turn);
         Answer::Granted
     }
 
-    /// Whether a key is not free. To a heal of several keys its own value is not in the way: on a node that has lost a
-    /// part of them, the vote is lost all the same.
+    /// Whether a key is not free. A heal of several keys is not stopped by its own value: a node that has lost only some
+    /// of the keys has lost the vote.
     pub(super) fn is_any_in_the_way(
         &mut self,
         (keys, value): (&Keys, &Value),
         is_heal: bool,
-        by: ConnectionId,
-        now_ms: i64,
+        turn: Turn,
     ) -> bool {
-        self.expire_all(keys, by, now_ms);
+        self.expire_all(keys, turn);
         let may_be_ours = is_heal && keys.single().is_none();
         let is_in_the_way = |stored: &Stored| {
-            let is_ignored = stored.is_of_readers() && is_active(Mutant::ReadersIgnored);
+            let is_ignored = mutant!(ReadersIgnored) && stored.is_of_readers();
             !(is_ignored || may_be_ours && stored.holds(value))
         };
         keys.iter().any(|key| self.keys.get(key).is_some_and(is_in_the_way))
     }
 
     /// All keys hold the value, never shorter than they would.
-    pub(super) fn grant(
-        &mut self,
-        (keys, value): (&Keys, &Value),
-        ttl_ms: u64,
-        by: ConnectionId,
-        now_ms: i64,
-    ) {
+    pub(super) fn grant(&mut self, (keys, value): (&Keys, &Value), ttl_ms: u64, turn: Turn) {
         for key in &**keys {
-            let until = now_ms + ttl_ms as i64;
+            let until = turn.until(ttl_ms);
             let before = self.keys.get(key).filter(|stored| stored.holds(value));
             if before.and_then(|stored| stored.expires_ms).is_some_and(|at| at >= until) {
                 continue;
             }
-            self.put(key, Stored::text(value.as_bytes().to_vec(), Some(until)), by);
+            self.put(key, Stored::text(value.as_bytes().to_vec(), Some(until)), turn);
         }
     }
 
-    /// What there is instead of this value, if it is not under all keys.
+    /// The answer if the value is not under all keys.
     pub(super) fn is_not_ours(&self, (keys, value): (&Keys, &Value)) -> Option<Answer> {
         let there = |key: &Key| self.keys.get(key).map(|stored| stored.holds(value));
         let all: Vec<Option<bool>> = keys.iter().map(there).collect();
@@ -99,24 +89,21 @@ impl ModelNode {
         &mut self,
         (keys, value): (&Keys, &Value),
         ttl_ms: u64,
-        by: ConnectionId,
-        now_ms: i64,
+        turn: Turn,
     ) -> Result<Answer, FailureKind> {
-        self.expire_all(keys, by, now_ms);
+        self.expire_all(keys, turn);
         if let Some(answer) = self.is_not_ours((keys, value)) {
             return Ok(answer);
         }
         // The script reads first, and fails when it comes to the writing.
-        let write_error = self.write_error(false);
-        let until = now_ms + ttl_ms as i64;
+        let write = self.check_write(false);
+        let until = turn.until(ttl_ms);
         for key in &**keys {
             let Some(stored) = self.keys.get_mut(key) else { continue };
             if stored.expires_ms.is_none_or(|at| at < until) {
-                if let Some(kind) = write_error {
-                    return Err(kind);
-                }
+                write?;
                 stored.expires_ms = Some(until);
-                self.changed(key, Some(by));
+                self.changed(key, Some(turn.by));
             }
         }
         Ok(Answer::Extended)
@@ -127,33 +114,30 @@ impl ModelNode {
         &mut self,
         (keys, value): (&Keys, &Value),
         tell: bool,
-        by: ConnectionId,
-        now_ms: i64,
+        turn: Turn,
     ) -> Result<Answer, FailureKind> {
-        self.expire_all(keys, by, now_ms);
-        let write_error = self.write_error(false);
+        self.expire_all(keys, turn);
         let is_native = self.kind.deletes_natively && keys.single().is_some();
-        if let Some(kind) = write_error.filter(|_| is_native) {
-            return Err(kind);
+        if is_native {
+            self.check_write(false)?;
         }
-        let is_ours =
-            |stored: &Stored| stored.holds(value) || is_active(Mutant::ReleaseWithoutCompare);
+        let is_ours = |stored: &Stored| stored.holds(value) || mutant!(ReleaseWithoutCompare);
         let ours = keys.iter().filter(|key| self.keys.get(*key).is_some_and(is_ours));
         let ours: Vec<Key> = ours.cloned().collect();
         let others = keys.iter().filter_map(|key| self.keys.get(key));
         let others: Vec<&Stored> = others.filter(|stored| !is_ours(stored)).collect();
         let answer = match &others[..] {
             [] if ours.len() == keys.len() => Answer::Deleted,
-            // The native command knows another type when it sees one.
+            // The native command recognises another type.
             [other] if is_native && other.value().is_none() => Answer::Other,
             _ if is_native && !tell => Answer::NotOurs,
             [] => Answer::Absent,
             _ => Answer::Other,
         };
-        if let Some(kind) = write_error.filter(|_| !ours.is_empty()) {
-            return Err(kind);
+        if !ours.is_empty() {
+            self.check_write(false)?;
         }
-        ours.iter().for_each(|key| self.take(key, by));
+        ours.iter().for_each(|key| self.take(key, turn));
         Ok(answer)
     }
 }

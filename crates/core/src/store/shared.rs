@@ -1,13 +1,13 @@
-//! The model node's readers: a sorted set at the lock's own key. The members are the readers' values, their scores by
-//! when each of them ends, and the key expires with the last of them.
+//! Readers: a sorted set at the lock's own key. The members are the readers' values, their scores are the ends of the
+//! readers, and the key expires with the last of them.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
-use quorlock_core::keys::intents;
-use quorlock_core::{Answer, Command, Failure, FailureKind, Key, Keys, Value};
-
-use super::{ConnectionId, Content, ModelNode, Stored};
-use crate::mutants::{Mutant, is_active};
+use super::{Content, Store, Stored, Turn};
+use crate::command::{Answer, Command, Failure, FailureKind};
+use crate::keys::{Keys, intents};
+use crate::token::{Key, Value};
 
 /// A key has no more readers than this.
 const READERS_MAX: usize = 1024;
@@ -29,13 +29,12 @@ enum Standing {
     Foreign,
 }
 
-impl ModelNode {
+impl Store {
     /// One of the commands of readers, or for them.
     pub(super) fn carry_out_shared(
         &mut self,
-        by: ConnectionId,
         command: &Command,
-        now_ms: i64,
+        turn: Turn,
     ) -> Result<Answer, FailureKind> {
         let keys = match command {
             Command::AcquireShared { keys, .. }
@@ -46,38 +45,38 @@ impl ModelNode {
             Command::Announce { intents, .. } | Command::Withdraw { intents, .. } => intents,
             _ => return Err(FailureKind::Rejected),
         };
-        self.expire_all(keys, by, now_ms);
+        self.expire_all(keys, turn);
         match command {
             Command::AcquireShared { intents, value, ttl_ms, .. } => {
-                self.expire_all(intents, by, now_ms);
-                self.add_reader((keys, intents, value), *ttl_ms, by, now_ms)
+                self.expire_all(intents, turn);
+                self.add_reader((keys, intents, value), *ttl_ms, turn)
             }
             Command::HealShared { value, ttl_ms, .. } => {
-                let all = self.conditions((keys, value), now_ms);
-                let is_full = |key: &Key| self.is_full(key, now_ms);
+                let all = self.conditions((keys, value), turn);
+                let is_full = |key: &Key| self.is_full(key, turn);
                 let is_new = |it: &Standing| matches!(it, Standing::Readers | Standing::HasRead);
                 let is_refused = all.contains(&Standing::Foreign)
-                    || is_active(Mutant::IntentStopsHeal) && self.is_any_announced(keys)
+                    || mutant!(IntentStopsHeal) && self.is_any_announced(keys)
                     || all.iter().zip(&**keys).any(|(it, key)| is_new(it) && is_full(key));
                 if is_refused {
                     return Ok(Answer::Refused);
                 }
                 self.check_write(true)?;
-                self.read_until((keys, value), now_ms + *ttl_ms as i64, by, now_ms);
+                self.read_until((keys, value), turn.until(*ttl_ms), turn);
                 Ok(Answer::Granted)
             }
             Command::ExtendShared { value, ttl_ms, .. } => {
-                if let Some(answer) = self.does_not_read((keys, value), now_ms) {
+                if let Some(answer) = self.does_not_read((keys, value), turn) {
                     return Ok(answer);
                 }
-                let until = now_ms + *ttl_ms as i64;
+                let until = turn.until(*ttl_ms);
                 self.check_write(false)?;
-                self.read_until((keys, value), until, by, now_ms);
+                self.read_until((keys, value), until, turn);
                 Ok(Answer::Extended)
             }
-            Command::ReleaseShared { value, .. } => self.remove_reader((keys, value), by, now_ms),
+            Command::ReleaseShared { value, .. } => self.remove_reader((keys, value), turn),
             Command::Downgrade { value, .. } => {
-                if let Some(answer) = self.does_not_read((keys, value), now_ms) {
+                if let Some(answer) = self.does_not_read((keys, value), turn) {
                     return Ok(answer);
                 }
                 // One without an end stays a writer's: nobody may be a reader for ever.
@@ -87,7 +86,7 @@ impl ModelNode {
                 if let Some(texts) = Keys::new(texts) {
                     self.check_write(false)?;
                     // No later than the key would have ended: so it counts no longer than before.
-                    self.read_until((&texts, value), i64::MIN, by, now_ms);
+                    self.read_until((&texts, value), i64::MIN, turn);
                 }
                 Ok(Answer::Downgraded)
             }
@@ -100,8 +99,8 @@ impl ModelNode {
                     self.check_write(true)?;
                 }
                 for key in to_set {
-                    let until = Some(now_ms + *ttl_ms as i64);
-                    self.put(&key, Stored::text(value.as_bytes().to_vec(), until), by);
+                    let until = Some(turn.until(*ttl_ms));
+                    self.put(&key, Stored::text(value.as_bytes().to_vec(), until), turn);
                 }
                 Ok(if is_ours { Answer::Announced } else { Answer::Other })
             }
@@ -111,7 +110,7 @@ impl ModelNode {
                 if !ours.is_empty() {
                     self.check_write(false)?;
                 }
-                ours.iter().for_each(|key| self.take(key, by));
+                ours.iter().for_each(|key| self.take(key, turn));
                 Ok(Answer::Announced)
             }
             _ => Err(FailureKind::Rejected),
@@ -127,10 +126,9 @@ impl ModelNode {
         &mut self,
         (keys, intents, value): (&Keys, &Keys, &Value),
         ttl_ms: u64,
-        by: ConnectionId,
-        now_ms: i64,
+        turn: Turn,
     ) -> Result<Answer, FailureKind> {
-        let all = self.conditions((keys, value), now_ms);
+        let all = self.conditions((keys, value), turn);
         if all.iter().any(|it| matches!(it, Standing::Reads | Standing::HasRead)) {
             return Ok(Answer::Failed(Failure::unsent(FailureKind::SameServer)));
         }
@@ -138,24 +136,23 @@ impl ModelNode {
             || intents
                 .iter()
                 .any(|intent| self.keys.get(intent).is_some_and(|it| !it.holds(value)))
-            || keys.iter().any(|key| self.is_full(key, now_ms));
+            || keys.iter().any(|key| self.is_full(key, turn));
         if is_refused {
             return Ok(Answer::Refused);
         }
         self.check_write(true)?;
-        self.read_until((keys, value), now_ms + ttl_ms as i64, by, now_ms);
+        self.read_until((keys, value), turn.until(ttl_ms), turn);
         Ok(Answer::Granted)
     }
 
     fn remove_reader(
         &mut self,
         (keys, value): (&Keys, &Value),
-        by: ConnectionId,
-        now_ms: i64,
+        turn: Turn,
     ) -> Result<Answer, FailureKind> {
-        let all = self.conditions((keys, value), now_ms);
+        let all = self.conditions((keys, value), turn);
         let is_there = |it: &Standing| match it {
-            Standing::Writes => !is_active(Mutant::WriterStays),
+            Standing::Writes => !mutant!(WriterStays),
             it => *it == Standing::Reads,
         };
         if all.iter().any(is_there) {
@@ -163,20 +160,20 @@ impl ModelNode {
         }
         for (key, _) in keys.iter().zip(&all).filter(|(_, it)| is_there(it)) {
             let Some(Stored { content: Content::Scored(members), .. }) = self.keys.get(key) else {
-                self.take(key, by);
+                self.take(key, turn);
                 continue;
             };
             let mut left = members.clone();
             left.remove(value.as_bytes());
-            left.retain(|_, end| !self.has_ended(*end, now_ms));
-            if is_active(Mutant::ReaderLeavesEnd)
+            left.retain(|_, end| !self.has_ended(*end, turn.now_ms()));
+            if mutant!(ReaderLeavesEnd)
                 && !left.is_empty()
                 && let Some(Stored { content, .. }) = self.keys.get_mut(key)
             {
                 *content = Content::Scored(left);
                 continue;
             }
-            self.put_readers(key, left, by, now_ms);
+            self.put_readers(key, left, turn);
         }
         Ok(match all {
             _ if all.iter().all(is_there) => Answer::Deleted,
@@ -186,69 +183,56 @@ impl ModelNode {
     }
 
     /// The value is among the readers of all keys until then, never shorter than it would. Whoever has ended is gone.
-    fn read_until(
-        &mut self,
-        (keys, value): (&Keys, &Value),
-        until: i64,
-        by: ConnectionId,
-        now_ms: i64,
-    ) {
+    fn read_until(&mut self, (keys, value): (&Keys, &Value), until: i64, turn: Turn) {
         for key in &**keys {
             let until = self.end_of(key, value).map_or(until, |end| end.max(until));
             let mut members = match self.keys.get(key).map(|stored| &stored.content) {
                 Some(Content::Scored(members)) => members.clone(),
                 _ => BTreeMap::new(),
             };
-            members.retain(|_, end| !self.has_ended(*end, now_ms));
+            members.retain(|_, end| !self.has_ended(*end, turn.now_ms()));
             members.insert(value.as_bytes().to_vec(), until);
-            self.put_readers(key, members, by, now_ms);
+            self.put_readers(key, members, turn);
         }
     }
 
     /// The key lives as long as its last reader.
-    fn put_readers(
-        &mut self,
-        key: &Key,
-        members: BTreeMap<Vec<u8>, i64>,
-        by: ConnectionId,
-        now_ms: i64,
-    ) {
-        let last = members.values().copied().max().filter(|end| !self.has_ended(*end, now_ms));
+    fn put_readers(&mut self, key: &Key, members: BTreeMap<Vec<u8>, i64>, turn: Turn) {
+        let last =
+            members.values().copied().max().filter(|end| !self.has_ended(*end, turn.now_ms()));
         match last {
             Some(_) => {
-                self.put(key, Stored { content: Content::Scored(members), expires_ms: last }, by)
+                self.put(key, Stored { content: Content::Scored(members), expires_ms: last }, turn)
             }
-            None => self.take(key, by),
+            None => self.take(key, turn),
         }
     }
 
     /// What there is instead of this value, if it is not among the readers of all keys, or on its way there.
-    fn does_not_read(&self, (keys, value): (&Keys, &Value), now_ms: i64) -> Option<Answer> {
-        let all = self.conditions((keys, value), now_ms);
+    fn does_not_read(&self, (keys, value): (&Keys, &Value), turn: Turn) -> Option<Answer> {
+        let all = self.conditions((keys, value), turn);
         if all.contains(&Standing::Foreign) {
             return Some(Answer::Other);
         }
         let reads = |it: &Standing| {
             matches!(it, Standing::Reads | Standing::Writes)
-                || *it == Standing::Readers && is_active(Mutant::AnyReaderExtends)
+                || *it == Standing::Readers && mutant!(AnyReaderExtends)
         };
         (!all.iter().all(reads)).then_some(Answer::Absent)
     }
 
-    fn conditions(&self, (keys, value): (&Keys, &Value), now_ms: i64) -> Vec<Standing> {
-        keys.iter().map(|key| self.standing(key, value, now_ms)).collect()
+    fn conditions(&self, (keys, value): (&Keys, &Value), turn: Turn) -> Vec<Standing> {
+        keys.iter().map(|key| self.standing(key, value, turn)).collect()
     }
 
-    fn standing(&self, key: &Key, value: &Value, now_ms: i64) -> Standing {
+    fn standing(&self, key: &Key, value: &Value, turn: Turn) -> Standing {
         let Some(stored) = self.keys.get(key) else { return Standing::Free };
         match &stored.content {
             Content::Text(_) if stored.holds(value) => Standing::Writes,
-            Content::Scored(members)
-                if stored.is_of_readers() || is_active(Mutant::AnySetReads) =>
-            {
+            Content::Scored(members) if stored.is_of_readers() || mutant!(AnySetReads) => {
                 match members.get(value.as_bytes()) {
                     None => Standing::Readers,
-                    Some(end) if self.has_ended(*end, now_ms) => Standing::HasRead,
+                    Some(end) if self.has_ended(*end, turn.now_ms()) => Standing::HasRead,
                     Some(_) => Standing::Reads,
                 }
             }
@@ -265,22 +249,18 @@ impl ModelNode {
         }
     }
 
-    fn is_full(&self, key: &Key, now_ms: i64) -> bool {
+    fn is_full(&self, key: &Key, turn: Turn) -> bool {
         let Some(Content::Scored(members)) = self.keys.get(key).map(|stored| &stored.content)
         else {
             return false;
         };
-        members.values().filter(|end| !self.has_ended(**end, now_ms)).count() >= READERS_MAX
-    }
-
-    fn check_write(&self, takes_memory: bool) -> Result<(), FailureKind> {
-        self.write_error(takes_memory).map_or(Ok(()), Err)
+        members.values().filter(|end| !self.has_ended(**end, turn.now_ms())).count() >= READERS_MAX
     }
 }
 
 impl Stored {
     /// A sorted set that expires with its last member is one of readers. Any other is somebody else's.
-    pub(crate) fn is_of_readers(&self) -> bool {
+    pub fn is_of_readers(&self) -> bool {
         let Content::Scored(members) = &self.content else { return false };
         let last = members.values().max();
         self.expires_ms.zip(last).is_some_and(|(at, last)| (at - last).abs() <= 1)

@@ -1,0 +1,373 @@
+//! One server as it is: the keys of a Redis or Valkey server, and the effect of each command of the protocol on them.
+//!
+//! The simulator's nodes and the library's node in memory are this store. A test runs it beside every real server
+//! (`quorlock/tests/differential/`). Each call gets the server's wall clock as an argument, in microseconds.
+
+mod exclusive;
+mod fenced;
+mod looking;
+mod marking;
+mod shared;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use crate::command::{Answer, Command, Failure, FailureKind};
+use crate::keys::Keys;
+use crate::token::{Key, Value};
+
+/// The connection that a command comes on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnectionId(pub u64);
+
+/// The keys of one server.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Store {
+    /// The commands that the server refuses at the moment.
+    pub health: Health,
+    kind: Kind,
+    keys: BTreeMap<Key, Stored>,
+    /// For each of the last writes, if they are kept, the state before it: these writes are not on the disk yet.
+    undo: Option<Vec<(Key, Option<Stored>)>>,
+    /// Connections that get one push each when a key changes.
+    watchers: BTreeMap<Key, BTreeSet<ConnectionId>>,
+    pushes: Vec<(ConnectionId, Key)>,
+}
+
+/// The differences between servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// A key is gone in the millisecond in which its time is over, not in the one after it.
+    pub expires_at_once: bool,
+    /// The server has a command of its own that compares and deletes. It does not tell absent from other.
+    pub deletes_natively: bool,
+    /// The server pushes changes of a key to the connections that watch it.
+    pub pushes: bool,
+}
+
+/// The commands that a server refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Health {
+    /// None.
+    Good,
+    /// All, with this error: it loads its data, is busy with a script, or is out of reach behind a proxy.
+    Refusing(FailureKind),
+    /// Writes: it is a replica, or cannot persist.
+    ReadOnly(FailureKind),
+    /// Writes that take memory.
+    OutOfMemory,
+    /// None, but a proxy replaces every answer by an error.
+    Garbled,
+}
+
+/// The content of a key, and its expiry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Stored {
+    /// The content.
+    pub content: Content,
+    /// The millisecond of the server's wall clock; `None`: never.
+    pub expires_ms: Option<i64>,
+}
+
+/// The content of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Content {
+    /// A string.
+    Text(Vec<u8>),
+    /// A sorted set: its members and their scores. For readers, a score is the end of the reader in milliseconds.
+    Scored(BTreeMap<Vec<u8>, i64>),
+    /// Any other type.
+    Other,
+}
+
+/// The connection of a command, and the server's wall clock in microseconds.
+#[derive(Clone, Copy)]
+struct Turn {
+    by: ConnectionId,
+    now_us: i64,
+}
+
+impl Turn {
+    const fn now_ms(self) -> i64 {
+        self.now_us.div_euclid(1000)
+    }
+
+    /// The end of a time to live that begins now.
+    const fn until(self, ttl_ms: u64) -> i64 {
+        self.now_ms().saturating_add_unsigned(ttl_ms)
+    }
+}
+
+impl Store {
+    /// A store without keys.
+    pub const fn new(kind: Kind) -> Self {
+        Self {
+            health: Health::Good,
+            kind,
+            keys: BTreeMap::new(),
+            undo: None,
+            watchers: BTreeMap::new(),
+            pushes: Vec::new(),
+        }
+    }
+
+    /// Carries out one command, atomically, and answers it.
+    pub fn execute(&mut self, by: ConnectionId, command: &Command, now_us: i64) -> Answer {
+        let turn = Turn { by, now_us };
+        let answer = match self.health {
+            Health::Refusing(kind) => Err(kind),
+            _ => self.carry_out(command, turn),
+        };
+        match answer {
+            _ if self.health == Health::Garbled => {
+                Answer::Failed(Failure::new(FailureKind::Rejected))
+            }
+            Ok(answer) => answer,
+            // An error with a name in answer to a command that sets a lock: no key was set. Else it says nothing.
+            Err(kind) if command.sets_a_lock() && kind != FailureKind::Rejected => {
+                Answer::Failed(Failure::unsent(kind))
+            }
+            Err(kind) => Answer::Failed(Failure::new(kind)),
+        }
+    }
+
+    fn carry_out(&mut self, command: &Command, turn: Turn) -> Result<Answer, FailureKind> {
+        match command {
+            Command::Acquire { keys, value, ttl_ms } => {
+                self.acquire((keys, value), *ttl_ms, false, turn)
+            }
+            Command::Heal { keys, value, ttl_ms } => {
+                self.acquire((keys, value), *ttl_ms, true, turn)
+            }
+            Command::Extend { keys, value, ttl_ms } => self.extend((keys, value), *ttl_ms, turn),
+            Command::Release { keys, value, tell } => self.release((keys, value), *tell, turn),
+            Command::Inspect { keys, intents } => {
+                Ok(Answer::Seen(self.look_at(keys, intents.as_ref(), turn)))
+            }
+            Command::Watch { keys, intents } => {
+                let holding = self.look_at(keys, intents.as_ref(), turn);
+                if !self.kind.pushes {
+                    return Ok(Answer::Seen(holding));
+                }
+                for key in keys.iter().chain(intents.iter().flat_map(|intents| intents.iter())) {
+                    self.watchers.entry(key.clone()).or_default().insert(turn.by);
+                }
+                Ok(Answer::Watched(holding))
+            }
+            Command::Identify => Ok(Answer::Identified),
+            Command::Adopt { .. } | Command::Mark { .. } => self.carry_out_marking(command, turn),
+            Command::AcquireFenced { .. }
+            | Command::Raise { .. }
+            | Command::HealFenced { .. }
+            | Command::ExtendFenced { .. } => self.carry_out_fenced(command, turn),
+            _ => self.carry_out_shared(command, turn),
+        }
+    }
+
+    /// The differences from other servers.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// From now on, the state before each write is kept.
+    pub fn keep_undo(&mut self) {
+        self.undo = Some(Vec::new());
+    }
+
+    /// Takes the last writes back, because they are not on the disk. Returns whether there were any.
+    pub fn undo(&mut self, writes: usize) -> bool {
+        let undo = self.undo.as_mut().map(core::mem::take).unwrap_or_default();
+        let kept = undo.len().saturating_sub(writes);
+        for (key, before) in undo[kept..].iter().rev() {
+            match before {
+                Some(before) => self.keys.insert(key.clone(), before.clone()),
+                None => self.keys.remove(key),
+            };
+        }
+        let any = kept < undo.len();
+        self.undo = self.undo.is_some().then(|| undo[..kept].to_vec());
+        any
+    }
+
+    /// Takes over the keys of another store, because it was a replica of this one. The clock of this store shows
+    /// `ahead_ms` more, so that the keys live as long on both.
+    pub fn copy(&mut self, other: &Self, ahead_ms: i64) {
+        self.keys = other.keys.clone();
+        self.keys.values_mut().for_each(|stored| stored.shift(ahead_ms));
+        self.undo = self.undo.is_some().then(Vec::new);
+    }
+
+    fn put(&mut self, key: &Key, stored: Stored, turn: Turn) {
+        let before = self.keys.insert(key.clone(), stored);
+        self.note_undo(key, before);
+        self.changed(key, Some(turn.by));
+    }
+
+    fn take(&mut self, key: &Key, turn: Turn) {
+        let before = self.keys.remove(key);
+        self.note_undo(key, before);
+        self.changed(key, Some(turn.by));
+    }
+
+    fn note_undo(&mut self, key: &Key, before: Option<Stored>) {
+        if let Some(undo) = &mut self.undo {
+            undo.push((key.clone(), before));
+        }
+    }
+
+    /// Whether connections get pushes.
+    pub const fn pushes(&self) -> bool {
+        self.kind.pushes
+    }
+
+    /// From now on connections get pushes, or none.
+    pub fn set_pushing(&mut self, pushes: bool) {
+        self.kind.pushes = pushes;
+    }
+
+    /// The pushes to connections since the last call.
+    pub fn take_pushes(&mut self) -> Vec<(ConnectionId, Key)> {
+        core::mem::take(&mut self.pushes)
+    }
+
+    /// The content of a key, if its time is not over.
+    pub fn stored(&self, key: &str, now_us: i64) -> Option<&Stored> {
+        self.keys.get(key).filter(|stored| self.is_alive(stored, now_us))
+    }
+
+    /// Whether the time of this content is not over yet.
+    pub fn is_alive(&self, stored: &Stored, now_us: i64) -> bool {
+        stored.expires_ms.is_none_or(|end| self.lives(end, now_us))
+    }
+
+    /// Whether something that ends in this millisecond of the server's clock has not ended yet.
+    pub const fn lives(&self, end_ms: i64, now_us: i64) -> bool {
+        !self.has_ended(end_ms, now_us.div_euclid(1000))
+    }
+
+    /// Every key whose time is not over.
+    pub fn all(&self, now_us: i64) -> impl Iterator<Item = (&Key, &Stored)> {
+        self.keys.iter().filter(move |(_, stored)| self.is_alive(stored, now_us))
+    }
+
+    /// Sets a key as another library's client would, over any content.
+    pub fn put_there(&mut self, key: &Key, content: Content, ttl_ms: Option<i64>, now_us: i64) {
+        let expires_ms = ttl_ms.map(|ttl_ms| now_us.div_euclid(1000).saturating_add(ttl_ms));
+        self.keys.insert(key.clone(), Stored { content, expires_ms });
+        self.changed(key, None);
+    }
+
+    /// Deletes a key as another library's client would. Returns whether there was one.
+    pub fn delete(&mut self, key: &str, now_us: i64) -> bool {
+        self.expire(key, None, now_us.div_euclid(1000));
+        let deleted = self.keys.remove(key).is_some();
+        if deleted {
+            self.changed(key, None);
+        }
+        deleted
+    }
+
+    /// Deletes all keys. The caller pushes to every connection that everything has changed.
+    pub fn flush(&mut self) {
+        self.keys.clear();
+        self.undo = self.undo.is_some().then(Vec::new);
+        self.watchers.clear();
+        self.pushes.clear();
+    }
+
+    /// The process ends, and with it every connection. Its data are on its disk, or are not.
+    pub fn crash(&mut self, keeps_data: bool) {
+        self.watchers.clear();
+        self.pushes.clear();
+        if !keeps_data {
+            self.flush();
+        }
+    }
+
+    /// A connection has ended.
+    pub fn disconnect(&mut self, connection: ConnectionId) {
+        self.watchers.retain(|_, watchers| {
+            watchers.remove(&connection);
+            !watchers.is_empty()
+        });
+    }
+
+    /// Moves all ends back, as if the clock had gone on by so much, and drops the keys that are over at `now_us`. Models
+    /// need this, because their clock always shows the same.
+    pub fn rebase(&mut self, by_ms: i64, now_us: i64) {
+        self.keys.values_mut().for_each(|stored| stored.shift(-by_ms));
+        let is_over = |(_, stored): &(&Key, &Stored)| !self.is_alive(stored, now_us);
+        let over: Vec<Key> = self.keys.iter().filter(is_over).map(|(key, _)| key.clone()).collect();
+        over.iter().for_each(|key| self.expire(key, None, now_us.div_euclid(1000)));
+    }
+
+    const fn has_ended(&self, end_ms: i64, now_ms: i64) -> bool {
+        if self.kind.expires_at_once { now_ms >= end_ms } else { now_ms > end_ms }
+    }
+
+    /// The first access finds that a key's time is over. Only then its watchers get their pushes, but not the
+    /// connection of this access.
+    fn expire(&mut self, key: &str, by: Option<ConnectionId>, now_ms: i64) {
+        let ends = self.keys.get(key).and_then(|stored| stored.expires_ms);
+        if ends.is_some_and(|end| self.has_ended(end, now_ms)) {
+            self.keys.remove(key);
+            self.changed(key, by);
+        }
+    }
+
+    /// Every watcher of the key gets a push, except the connection that changed it. All watchers are forgotten.
+    fn changed(&mut self, key: &str, by: Option<ConnectionId>) {
+        if let Some((key, watchers)) = self.watchers.remove_entry(key) {
+            let others = watchers.into_iter().filter(|watcher| Some(*watcher) != by);
+            self.pushes.extend(others.map(|watcher| (watcher, key.clone())));
+        }
+    }
+
+    fn expire_all(&mut self, keys: &Keys, turn: Turn) {
+        keys.iter().for_each(|key| self.expire(key, Some(turn.by), turn.now_ms()));
+    }
+
+    fn check_write(&self, takes_memory: bool) -> Result<(), FailureKind> {
+        match self.health {
+            Health::ReadOnly(kind) => Err(kind),
+            Health::OutOfMemory if takes_memory => Err(FailureKind::OutOfMemory),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Stored {
+    const fn text(text: Vec<u8>, expires_ms: Option<i64>) -> Self {
+        Self { content: Content::Text(text), expires_ms }
+    }
+
+    /// The string, if it is one.
+    pub const fn value(&self) -> Option<&Vec<u8>> {
+        match &self.content {
+            Content::Text(text) => Some(text),
+            Content::Scored(_) | Content::Other => None,
+        }
+    }
+
+    /// Whether this is a string that equals the whole of the value.
+    pub fn holds(&self, value: &Value) -> bool {
+        self.value().is_some_and(|text| text == value.as_bytes())
+    }
+
+    /// The values of a writer or of readers.
+    pub fn values(&self) -> impl Iterator<Item = &Vec<u8>> {
+        let members = match &self.content {
+            Content::Scored(members) => Some(members.keys()),
+            Content::Text(_) | Content::Other => None,
+        };
+        self.value().into_iter().chain(members.into_iter().flatten())
+    }
+
+    /// Moves all ends on the server's clock.
+    pub fn shift(&mut self, by_ms: i64) {
+        self.expires_ms = self.expires_ms.map(|at| at + by_ms);
+        if let Content::Scored(members) = &mut self.content {
+            members.values_mut().for_each(|end| *end += by_ms);
+        }
+    }
+}

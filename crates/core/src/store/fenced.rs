@@ -1,0 +1,153 @@
+//! Fences: the scripts of section 8 of the protocol.
+
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use super::{Store, Stored, Turn};
+use crate::command::{Answer, Command, Counter, FailureKind};
+use crate::keys::Keys;
+use crate::token::{Key, Value};
+
+/// The longest distance of a client's proposal from the server's clock, in microseconds.
+const AHEAD_MAX: u64 = 3_600 * 1_000_000;
+
+impl Store {
+    /// Carries out one of the commands with a counter.
+    pub(super) fn carry_out_fenced(
+        &mut self,
+        command: &Command,
+        turn: Turn,
+    ) -> Result<Answer, FailureKind> {
+        match command {
+            Command::AcquireFenced { keys, value, ttl_ms, counter, proposal } => {
+                let fence = self.counted(counter, turn)?;
+                if self.is_any_in_the_way((keys, value), false, turn) {
+                    let holding = Box::new(self.look_at(keys, None, turn));
+                    return Ok(Answer::RefusedFenced { fence, holding });
+                }
+                let latest = u64::try_from(turn.now_us).unwrap_or(0) + AHEAD_MAX;
+                let proposal = (*proposal).min(latest);
+                let next = (fence + 1).max(self.floor(&counter.marker)).max(proposal);
+                self.check_write(true)?;
+                if next >= Counter::LIMIT {
+                    return Err(FailureKind::Rejected);
+                }
+                self.count(counter, next, turn);
+                self.grant((keys, value), *ttl_ms, turn);
+                Ok(Answer::GrantedFenced { fence: next })
+            }
+            Command::Raise { keys, value, counter, to } => {
+                self.expire_all(keys, turn);
+                if mutant!(RaisesEach)
+                    && let Some(answer) = self.raise_each((keys, value), counter, *to, turn)
+                {
+                    return Ok(answer);
+                }
+                if let Some(answer) = self.is_not_ours((keys, value))
+                    && !mutant!(RaiseWithoutCompare)
+                {
+                    return Ok(answer);
+                }
+                let fence = self.counted(counter, turn)?;
+                let is_below = |key: &&Key| self.fence_at(key).is_some_and(|fence| fence < *to);
+                let below: Vec<Key> = counter.keys.iter().filter(is_below).cloned().collect();
+                if fence <= *to
+                    && let Some(keys) = Keys::new(below)
+                {
+                    self.check_write(true)?;
+                    self.count(&Counter { keys, ..counter.clone() }, *to, turn);
+                }
+                Ok(Answer::Raised { fence: fence.max(*to) })
+            }
+            Command::HealFenced { keys, value, ttl_ms, counter, to } => {
+                if self.is_any_in_the_way((keys, value), true, turn) {
+                    return Ok(Answer::Refused);
+                }
+                let fence = self.counted(counter, turn)?;
+                if fence > *to {
+                    return Ok(Answer::Superseded { fence });
+                }
+                self.check_write(true)?;
+                self.count(counter, *to, turn);
+                self.grant((keys, value), *ttl_ms, turn);
+                Ok(Answer::GrantedFenced { fence: *to })
+            }
+            Command::ExtendFenced { keys, value, ttl_ms, counter } => {
+                let answer = self.extend((keys, value), *ttl_ms, turn)?;
+                if answer == Answer::Extended && self.check_write(false).is_ok() {
+                    self.expire_all(&counter.keys, turn);
+                    let until = expiry(counter, turn);
+                    for key in &*counter.keys {
+                        if let Some(stored) = self.keys.get_mut(key) {
+                            stored.expires_ms = until.map(|until| {
+                                stored.expires_ms.map_or(until, |before| before.max(until))
+                            });
+                        }
+                    }
+                }
+                Ok(answer)
+            }
+            _ => Err(FailureKind::Rejected),
+        }
+    }
+
+    /// A mistake.
+    fn raise_each(
+        &mut self,
+        (keys, value): (&Keys, &Value),
+        counter: &Counter,
+        to: u64,
+        turn: Turn,
+    ) -> Option<Answer> {
+        let is_ours = |key: &Key| self.keys.get(key).is_some_and(|it| it.holds(value));
+        let ours = keys.iter().zip(&*counter.keys).filter(|(key, _)| is_ours(key));
+        let ours: Vec<Key> = ours.map(|(_, counter)| counter.clone()).collect();
+        let its = Counter { keys: Keys::new(ours)?, ..counter.clone() };
+        if self.counted(&its, turn).ok()? < to {
+            self.count(&its, to, turn);
+        }
+        Some(Answer::Raised { fence: to })
+    }
+
+    /// The largest number of a lock's counters. An absent counter stands at zero.
+    pub fn fence(&self, counter: &Counter) -> Option<u64> {
+        let mut all = counter.keys.iter().map(|key| self.fence_at(key));
+        all.try_fold(0, |largest, fence| Some(fence?.max(largest)))
+    }
+
+    /// The number of one counter; zero if it is absent.
+    pub fn fence_at(&self, counter: &Key) -> Option<u64> {
+        let Some(stored) = self.keys.get(counter) else { return Some(0) };
+        number(stored.value()?)
+    }
+
+    fn counted(&mut self, counter: &Counter, turn: Turn) -> Result<u64, FailureKind> {
+        self.expire_all(&counter.keys, turn);
+        self.fence(counter).ok_or(FailureKind::Rejected)
+    }
+
+    fn count(&mut self, counter: &Counter, fence: u64, turn: Turn) {
+        for key in &*counter.keys {
+            let text = fence.to_string().into_bytes();
+            self.put(key, Stored::text(text, expiry(counter, turn)), turn);
+        }
+    }
+
+    /// The number in the marker that fences are not below.
+    fn floor(&self, marker: &Key) -> u64 {
+        let text = self.keys.get(marker).and_then(Stored::value);
+        let text = text.and_then(|text| core::str::from_utf8(text).ok());
+        text.and_then(|text| number(text.rsplit_once("floor=")?.1.as_bytes())).unwrap_or(0)
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let is_number = digits.iter().all(u8::is_ascii_digit);
+    core::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
+}
+
+/// The end of a counter; `None`: never, which models ask for.
+fn expiry(counter: &Counter, turn: Turn) -> Option<i64> {
+    i64::try_from(counter.ttl_ms).ok().map(|ttl_ms| turn.now_ms() + ttl_ms)
+}

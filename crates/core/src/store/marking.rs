@@ -1,0 +1,104 @@
+//! The marker of a server, and its adoption.
+
+use alloc::format;
+use alloc::string::String;
+use core::time::Duration;
+
+use super::{Content, Store, Stored, Turn};
+use crate::command::{Adopted, Answer, Command, FailureKind};
+use crate::marker::Adoption;
+use crate::token::Key;
+
+/// The life of an adoption, in milliseconds.
+const LIFE_MS: i64 = Adoption::TTL_MS as i64;
+
+impl Store {
+    /// `GET` of a key that holds text.
+    pub fn get(
+        &mut self,
+        by: super::ConnectionId,
+        key: &Key,
+        now_us: i64,
+    ) -> Result<Option<String>, FailureKind> {
+        match self.health {
+            super::Health::Refusing(kind) => return Err(kind),
+            super::Health::Garbled => return Err(FailureKind::Rejected),
+            _ => {}
+        }
+        Ok(self.text(key, Turn { by, now_us })?.map(|text| String::from_utf8_lossy(text).into()))
+    }
+
+    /// Carries out `Adopt` or `Mark`.
+    pub(super) fn carry_out_marking(
+        &mut self,
+        command: &Command,
+        turn: Turn,
+    ) -> Result<Answer, FailureKind> {
+        match command {
+            Command::Adopt { key, text, replaces, marker, seen } => {
+                if self.text(marker, turn)? != seen.as_deref().map(str::as_bytes) {
+                    return Ok(Answer::NotMarked);
+                }
+                if seen.is_some() {
+                    self.check_write(false)?;
+                    self.take(marker, turn);
+                }
+                let there = self.text(key, turn)?;
+                if there.is_none() || there == replaces.as_deref().map(str::as_bytes) {
+                    self.check_write(true)?;
+                    let value = format!("{text} since={}", turn.now_us).into_bytes();
+                    let until = Some(turn.now_ms() + LIFE_MS);
+                    self.put(key, Stored::text(value, until), turn);
+                }
+                let stored = self.keys.get_mut(key).ok_or(FailureKind::Rejected)?;
+                // An adoption without an expiry, or with too late a one, grows old from now on.
+                let latest = turn.now_ms() + LIFE_MS;
+                stored.expires_ms = Some(stored.expires_ms.map_or(latest, |end| end.min(latest)));
+                let age = u64::try_from(age_ms(stored, turn)).unwrap_or(0);
+                let text = stored.value().map(|text| String::from_utf8_lossy(text).into());
+                let (text, age) = (text.unwrap_or_default(), Duration::from_millis(age));
+                Ok(Answer::Adopting { text, age })
+            }
+            Command::Mark { key, text, replaces, adoption } => {
+                self.check_write(true)?;
+                let fits = self.text(key, turn)? == replaces.as_deref().map(str::as_bytes);
+                if !fits || !self.is_adopted(adoption.as_ref(), turn)? {
+                    return Ok(Answer::NotMarked);
+                }
+                self.put(key, Stored::text(text.as_bytes().to_vec(), None), turn);
+                if let Some(adopted) = adoption {
+                    self.take(&adopted.key, turn);
+                }
+                Ok(Answer::Marked)
+            }
+            _ => Err(FailureKind::Rejected),
+        }
+    }
+
+    /// Whether the adoption is there and old enough.
+    fn is_adopted(&mut self, adopted: Option<&Adopted>, turn: Turn) -> Result<bool, FailureKind> {
+        let Some(Adopted { key, text, age_ms: needed }) = adopted else { return Ok(true) };
+        let is_same = self.text(key, turn)? == Some(text.as_bytes());
+        let needed = i64::try_from(*needed).unwrap_or(i64::MAX);
+        Ok(self.keys.get(key).is_some_and(|stored| {
+            let is_old = stored.expires_ms.is_some() && age_ms(stored, turn) >= needed;
+            is_same && is_old || mutant!(AnyAdoption)
+        }))
+    }
+
+    /// The text of a key, if it is there. Another type is an error.
+    fn text(&mut self, key: &Key, turn: Turn) -> Result<Option<&[u8]>, FailureKind> {
+        self.expire(key, Some(turn.by), turn.now_ms());
+        match self.keys.get(key).map(|stored| &stored.content) {
+            None => Ok(None),
+            Some(Content::Text(text)) => Ok(Some(text)),
+            Some(_) => Err(FailureKind::Rejected),
+        }
+    }
+}
+
+/// The age of an adoption that expires, in milliseconds.
+fn age_ms(stored: &Stored, turn: Turn) -> i64 {
+    let end = stored.expires_ms.unwrap_or(turn.now_ms() + LIFE_MS);
+    LIFE_MS - (end - turn.now_ms())
+}
